@@ -9,6 +9,7 @@ The path of one request:
   provider fails before it answers, `gateway/exchange/upstream_request.py` fails over to the next one.
 * From then on everything that happens is an event, and `gateway/exchange/lifecycle.py` is the table of what to do about
   it: when the response begins, when reading pauses, what a client that leaves means, how it ends.
+* A WebSocket (`gateway/websocket/session.py`) carries many exchanges: each is opened and closed as one of HTTP is.
 * `gateway/exchange/relay.py` writes each piece of the answer to the client as soon as it arrives, after recording the
   progress. The meter (`metering/`) reads a copy.
 * However the exchange ends, `gateway/exchange/open_exchange.py` writes one `UsageRecord` (`billing/record.py`) into the

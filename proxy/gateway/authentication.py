@@ -32,8 +32,12 @@ class Authenticator(Protocol):
 
 async def authenticated(keys: Authenticator, request: web.BaseRequest) -> ApiKey:
     """The key of the request. Raises ApiError if there is none that is accepted."""
-    shown = presented(request, parse)
-    key = await keys.key(shown, request.remote)
+    return await accepted(keys, presented(request, parse), request.remote)
+
+
+async def accepted(keys: Authenticator, secret: str | None, address: str | None) -> ApiKey:
+    """The key with this secret, as it is now. Raises ApiError if it is not accepted."""
+    key = await keys.key(secret, address)
     if isinstance(key, str):
-        raise errors.key_refused("signed" if shown is not None and is_signature(shown) else key)
+        raise errors.key_refused("signed" if secret is not None and is_signature(secret) else key)
     return key

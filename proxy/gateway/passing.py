@@ -36,7 +36,7 @@ async def passed(
     headers = downward(answer.head, exchange_id, streamed=streamed, rules=provider.header_rules, own=connection.headers)
     reply = Reply(request)
     if not 200 <= answer.status < 300:
-        body = await _error(answer, provider)
+        body = await refusal_body(answer, provider)
         reply.begin(answer.status, headers, length=len(body), body=body)
         return reply
     transport = request.transport
@@ -59,7 +59,7 @@ async def passed(
     return reply
 
 
-async def _error(answer: Answer, provider: Provider) -> bytes:
+async def refusal_body(answer: Answer, provider: Provider) -> bytes:
     """The body of an answer that is not 2xx. Raises ApiError if it may not be shown."""
     try:
         async with asyncio.timeout(provider.limits.idle_s):

@@ -116,7 +116,10 @@ class ClientConnection(RequestHandler):
             self.listener.client_left()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a head or a body. Hot path: one look, beside aiohttp's own work."""
+        """Bytes of a head, a body or a WebSocket. Hot path: one look, beside aiohttp's own work."""
+        if self._payload_parser is not None:  # also while the server stops, when aiohttp would take no more
+            self._payload_parser.feed_data(data)
+            return
         messages = self._messages
         if data.count(b"gent:", 0, LOOK_BYTES) > 1 and self._waiter is not None and not messages:
             data = with_one_user_agent(data)

@@ -1,7 +1,8 @@
 """Cross-origin requests (CORS): lets browser applications of configured origins use the API.
 
 Invariants: a preflight request carries no key, and needs none. Credentials of the browser (cookies)
-are never allowed: a client authenticates with its key in a header.
+are never allowed: a client authenticates with its key in a header. Browsers let any page open a WebSocket, and say
+which: one that is not of a configured origin is refused here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection
 
 from aiohttp import web
 
-from proxy.http.errors import ApiError
+from proxy.http import errors
 
 ANY = "*"
 # Chrome asks again after two hours at the latest, whatever is said.
@@ -45,6 +46,12 @@ class Cors:
         origin = ANY if self._any else request.headers["Origin"]
         return (("Access-Control-Allow-Origin", origin), ("Access-Control-Expose-Headers", ANY), *vary)
 
+    @staticmethod
+    def check_socket(cors: Cors | None, request: web.BaseRequest) -> None:
+        """Raises ApiError 403 if a page opens a WebSocket, unless its origin is configured."""
+        if "Origin" in request.headers and (cors is None or not cors.allows(request)):
+            raise errors.origin_not_allowed()
+
     def is_preflight(self, request: web.BaseRequest) -> bool:
         """Whether a browser asks what a page may send."""
         headers = request.headers
@@ -53,8 +60,7 @@ class Cors:
     def preflight(self, request: web.BaseRequest, methods: Collection[str]) -> web.Response:
         """The response, for a path with these methods. Raises ApiError 403: the page's origin is not configured."""
         if not self.allows(request):
-            message = "This origin is not allowed: add it to `cors.origins` of the proxy."
-            raise ApiError(403, message, kind="permission_error", param="Origin", code="origin_not_allowed")
+            raise errors.origin_not_allowed()
         headers = {
             "Access-Control-Allow-Methods": ", ".join(methods),
             "Access-Control-Max-Age": str(MAX_AGE_S),

@@ -1,7 +1,8 @@
 """Reads a client's API key from the header that its SDK uses.
 
 Invariants: a key in the URL is refused, because URLs are logged. Of several credentials the one that is ours counts;
-two different ones of ours are refused, because it is ambiguous which key pays.
+two different ones of ours are refused, because it is ambiguous which key pays. Pages send it as a subprotocol of their
+WebSocket, which has no headers of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from aiohttp import web
 from multidict import istr
 
 from proxy.http import errors
+from proxy.http.websocket_head import key_offered
 from proxy.metering.dialect import KeyHeader
 
 # An `istr` is lower-cased once, not at each look-up.
@@ -29,6 +31,8 @@ def presented(request: web.BaseRequest, is_ours: Callable[[str], object]) -> str
         value = headers.get(name)
         if value is not None and (credential := _credential(header, value)):
             key = credential if key is None else _of_two(key, credential, is_ours)
+    if key is None and "Sec-WebSocket-Protocol" in headers:
+        key = key_offered(request)
     if key is not None:
         return key
     query = request.raw_path.partition("?")[2]

@@ -84,11 +84,24 @@ def method_not_allowed(method: str, allowed: tuple[str, ...]) -> ApiError:
 
 
 def no_upgrade() -> ApiError:
-    """426: WebSocket and other protocols are not served. Clients that can use HTTP do so at once."""
+    """426: this path speaks no WebSocket, nor other protocols. Clients that can use HTTP do so at once."""
     message = "Only HTTP/1.1 is served here: the Upgrade header is refused."
     refusal = ApiError(426, message, param="Upgrade", code="upgrade_not_supported")
     refusal.headers = (("Upgrade", "HTTP/1.1"), ("Connection", "upgrade, close"))
     return refusal
+
+
+def upgrade_needed() -> ApiError:
+    """426: this path speaks WebSocket only."""
+    refusal = ApiError(426, "This URL is served as a WebSocket.", param="Upgrade", code="upgrade_required")
+    refusal.headers = (("Upgrade", "websocket"), ("Connection", "upgrade, close"))
+    return refusal
+
+
+def origin_not_allowed() -> ApiError:
+    """403: the request comes from a page of another origin."""
+    message = "This origin is not allowed: add it to `cors.origins` of the proxy."
+    return ApiError(403, message, kind="permission_error", param="Origin", code="origin_not_allowed")
 
 
 def unknown_model(model: str) -> ApiError:
@@ -183,6 +196,29 @@ def unsupported_dialect(model: str, endpoint: str) -> ApiError:
     """400: the model exists, but its provider does not support the request's dialect."""
     message = f"The model '{model}' is not served at {endpoint}: its provider does not support this API."
     return bad_request(message, param="model", code="endpoint_not_supported")
+
+
+def nothing_asked() -> ApiError:
+    """400: a message that no provider gets, since none is connected before the first request."""
+    message = "type: no response has been asked for on this connection, so that no provider is connected."
+    return bad_request(message, param="type", code="nothing_asked")
+
+
+def too_many_waiting(most: int) -> ApiError:
+    """429: the requests before it have not been answered yet."""
+    message = f"More than {most} requests of this connection wait for their answers."
+    return ApiError(429, message, kind="requests", code="rate_limit_exceeded")
+
+
+def model_missing(name: str) -> ApiError:
+    """400: the query does not name the model of the session."""
+    return bad_request(f"{name}: the URL must name one model in its query.", param=name, code="invalid_value")
+
+
+def other_provider(model: str) -> ApiError:
+    """400: the model is served, but not by the provider that this connection has."""
+    message = f"The model '{model}' is served by another provider than this connection has: it needs one of its own."
+    return bad_request(message, param="model", code="other_provider")
 
 
 def model_not_allowed(model: str) -> ApiError:

@@ -188,6 +188,7 @@ def _refuse_demands(headers: CIMultiDictProxy[str]) -> None:
         raise bad_request(
             "Trailers are not accepted: remove the header Trailer.", param="Trailer", code="invalid_header"
         )
-    # Java's client offers h2c with its first request; an HTTP/1.1 response declines it. No SDK offers anything else.
-    if headers.get("Upgrade", "h2c").lower() != "h2c":
+    # Java's client offers h2c with its first request; an HTTP/1.1 response declines it. Whether a path speaks WebSocket
+    # its routes say.
+    if headers.get("Upgrade", "h2c").strip().lower() not in ("h2c", "websocket"):
         raise no_upgrade()

@@ -40,6 +40,18 @@ class Reply(web.StreamResponse):
         transport.write(written)
         return True
 
+    def switch(self, headers: Iterable[tuple[str, str]]) -> bool:
+        """Write the head after which the connection is a WebSocket. False if the client has disconnected."""
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            return False
+        fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
+        head = f"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{fields}\r\n"
+        self._kept = False
+        self._request.writer.output_size += len(head)  # so that aiohttp does not send an error after it
+        transport.write(head.encode("latin-1"))
+        return True
+
     def _framing(self, length: int | None) -> str:
         old = self._request.version < HttpVersion11
         if length is not None:

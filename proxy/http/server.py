@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from aiohttp import HttpVersion10, web
@@ -24,6 +24,7 @@ from proxy.http.connection import ClientConnection, ClientServer, answer_in_http
 from proxy.http.cors import Cors
 from proxy.http.errors import ApiError
 from proxy.http.headers import SERVER, validate_head
+from proxy.http.websocket_head import asks_for_websocket
 from proxy.metering.dialect import NAME, Dialect
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
 
@@ -34,6 +35,9 @@ BACKLOG = 4096
 
 Serve = Callable[[web.BaseRequest, ClientConnection], Awaitable[web.StreamResponse]]
 ServeMetered = Callable[[web.BaseRequest, ClientConnection, Dialect, str | None], Awaitable[web.StreamResponse]]
+
+# In place of a method in the table: a GET that asks for a WebSocket.
+WEBSOCKET = "WEBSOCKET"
 
 # In a path of the table: a segment that is not read. In a request: what it may consist of.
 _UNREAD = re.compile(r"\{\w+\}")
@@ -94,11 +98,18 @@ class Routes:
             raise ValueError(f"{method} {before}…{after or ''} is registered twice")
         methods[method] = of
 
-    def metered(self, dialect: Dialect, serve: ServeMetered) -> None:
-        """Routes to providers, for all paths of `dialect`. Raises TypeError for a dialect without a meter."""
+    def metered(self, dialect: Dialect, serve: ServeMetered, serve_socket: ServeMetered | None = None) -> None:
+        """Routes to providers, for all paths of `dialect`: by POST and, if it speaks so, as a WebSocket. Raises
+        TypeError for a dialect without a meter."""
         if not isinstance(dialect, Dialect) or not callable(dialect.tally) or not dialect.framings:
             raise TypeError("a route to a provider needs a dialect with a meter")
+        if dialect.is_posted:
+            self._metered("POST", dialect, serve)
+        if dialect.socket is not None and serve_socket is not None:
+            self._metered(WEBSOCKET, dialect, serve_socket)
+        self._shapes[dialect.errors.prefix, ""] = dialect.errors
 
+    def _metered(self, method: str, dialect: Dialect, serve: ServeMetered) -> None:
         def of(named: str | None) -> Serve:
             async def serve_dialect(request: web.BaseRequest, connection: ClientConnection) -> web.StreamResponse:
                 return await serve(request, connection, dialect, named)
@@ -109,10 +120,9 @@ class Routes:
             before, found, after = path.partition(NAME)
             self._shapes[before, after] = dialect.errors
             if found or _UNREAD.search(path):
-                self._add_template("POST", before, after if found else None, of)
+                self._add_template(method, before, after if found else None, of)
             else:
-                self._add("POST", path, of(None))
-        self._shapes[dialect.errors.prefix, ""] = dialect.errors
+                self._add(method, path, of(None))
 
     def _add(self, method: str, path: str, serve: Serve) -> None:
         methods = self._table.setdefault(path, {})
@@ -121,19 +131,23 @@ class Routes:
         methods[method] = serve
 
     def find(self, method: str, raw_path: str) -> Serve:
-        """The handler. Raises ApiError 404 or 405."""
+        """The handler; `method`: also WEBSOCKET. Raises ApiError 404, 405 or 426."""
         path = raw_path.partition("?")[0]
         methods = self._table.get(path) or self._methods(self._meant(path))
         serve = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
         if serve is not None:
             return serve
+        if method == WEBSOCKET:
+            raise errors.no_upgrade()
+        if methods.keys() == {WEBSOCKET}:
+            raise errors.upgrade_needed()
         if not methods or self._meant(path) not in self._table:  # with a name, only the methods of its routes are known
             raise errors.unknown_route(method, path)
-        raise errors.method_not_allowed(method, tuple(methods))
+        raise errors.method_not_allowed(method, _of_http(methods))
 
     def allowed(self, raw_path: str) -> tuple[str, ...]:
         """The methods of a path; empty if it is unknown."""
-        return tuple(self._methods(self._meant(raw_path.partition("?")[0])))
+        return _of_http(self._methods(self._meant(raw_path.partition("?")[0])))
 
     def _meant(self, path: str) -> str:
         """The path of the table that is meant by `path`; itself if there is none."""
@@ -157,6 +171,10 @@ class Routes:
 
 def _first_segment(path: str) -> str:
     return path[: path.find("/", 1)]
+
+
+def _of_http(methods: Iterable[str]) -> tuple[str, ...]:
+    return tuple(method for method in methods if method != WEBSOCKET)
 
 
 def _unescaped(name: str) -> str:
@@ -258,7 +276,11 @@ class Server:
             if self._cors is not None and self._cors.is_preflight(request):
                 response: web.StreamResponse = self._cors.preflight(request, self._routes.allowed(request.raw_path))
             else:
-                response = await self._routes.find(request.method, request.raw_path)(request, connection)
+                is_socket = must_close and asks_for_websocket(request)
+                serve = self._routes.find(WEBSOCKET if is_socket else request.method, request.raw_path)
+                if is_socket:
+                    Cors.check_socket(self._cors, request)
+                response = await serve(request, connection)
         except ApiError as refusal:
             return self._refuse(refusal, request.raw_path, connection, must_close=must_close)
         if not response.prepared:

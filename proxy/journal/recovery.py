@@ -154,7 +154,7 @@ def _completed(reported: Usage, opened: Opened, completion_estimate: int, *, fin
     prompt = reported.prompt_tokens if reported.prompt_tokens is not None else opened.prompt_tokens_estimate
     completion = reported.completion_tokens
     if completion is None or not final:
-        completion = max(completion or 0, completion_estimate)
+        completion = max(completion or 0, reported.beside_audio(completion_estimate))
     return structs.replace(
         reported, prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion
     )

@@ -17,6 +17,7 @@ from proxy.metering.meter import JsonMeter, StreamMeter
 from proxy.metering.metered import BodyMeter
 from proxy.metering.refusal import ErrorShape
 from proxy.metering.request import RequestFacts, with_model
+from proxy.metering.socket import Socket
 from proxy.metering.tally import Tally
 from proxy.metering.wire.framing import SSE, Framing
 
@@ -137,6 +138,10 @@ class Dialect:
 
     names_files: bool = False
     """requests can name files that are at the provider"""
+    is_posted: bool = True
+    """its paths take requests by POST"""
+    socket: Socket | None = None
+    """how it speaks over a WebSocket, at the same paths; None: it does not"""
 
     usage_member: str = "usage"
     """the member of an answer with its usage; empty: the answer itself"""

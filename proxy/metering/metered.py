@@ -58,6 +58,11 @@ class Metered(msgspec.Struct, frozen=True):
     answer_ended: bool = True
     """nothing more will be generated; False: the provider has not said so, of an answer that it stores"""
 
+    @property
+    def generated(self) -> bool:
+        """True if generated output was observed: text, tool calls, or audio that was counted."""
+        return not self.evidence.empty or (self.usage is not None and bool(self.usage.audio_completion_tokens))
+
 
 class BodyMeter(Protocol):
     """The meter of a stream or of a plain answer. Its values are exact after `fold`."""

@@ -91,6 +91,11 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         counts = (self.images, self.audio_ms, self.characters, self.searches, self.file_searches, self.pages)
         return any(count is not None for count in counts)
 
+    def beside_audio(self, estimate: int) -> int:
+        """An estimate of the completion's text, with the audio that was counted by itself if no completion is
+        reported."""
+        return estimate if self.completion_tokens is not None else estimate + (self.audio_completion_tokens or 0)
+
 
 NO_USAGE = Usage()
 """nothing reported"""

@@ -18,13 +18,16 @@ from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
+from aiohttp import ClientSession
 
 from proxy.metering.dialects import DIALECTS, FAMILIES
 from proxy.metering.stored_objects import OBJECT_APIS
 from tests.crash.stage import quick_key
 from tests.deploy.edges import Edge, program
 from tests.deploy.gate import ARRAY, BINARY, EVENTS, LINES, Gate, Held
-from tests.support.tokenweir import Tokenweir, provider_section
+from tests.gateway.sockets import CREATE, Client, begun, completed, said
+from tests.support.socket_provider import SocketProvider
+from tests.support.tokenweir import PRICE, Tokenweir, provider_section
 
 # Far beyond what a loaded machine takes: what is waited for happens, or the test fails.
 PATIENCE_S = 30.0
@@ -42,6 +45,12 @@ async def one_gate() -> AsyncIterator[Gate]:
         yield made
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def speaking() -> AsyncIterator[SocketProvider]:
+    async with SocketProvider() as made:
+        yield made
+
+
 @pytest.fixture
 def gate(one_gate: Gate) -> Gate:
     """Shut, and nobody has left it."""
@@ -51,12 +60,18 @@ def gate(one_gate: Gate) -> Gate:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, one_gate: Gate) -> Iterator[tuple[Tokenweir, str]]:
-    """The real proxy in front of the gate, and a key."""
+def served(
+    tmp_path_factory: pytest.TempPathFactory, one_gate: Gate, speaking: SocketProvider
+) -> Iterator[tuple[Tokenweir, str]]:
+    """The real proxy in front of the gate, and a key. Models `spoken/…` are of a provider that speaks WebSocket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # children inherit it
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    section = provider_section(one_gate.base_url, dialects=list(FAMILIES))
-    made = Tokenweir(tmp_path_factory.mktemp("edges"), providers={"gate": section})
+    providers = {
+        "gate": provider_section(one_gate.base_url, dialects=list(FAMILIES)),
+        "speaking": provider_section(speaking.base_url),
+    }
+    models = {"*": {"provider": "gate", "price": PRICE}, "spoken/*": {"provider": "speaking", "price": PRICE}}
+    made = Tokenweir(tmp_path_factory.mktemp("edges"), providers=providers, models=models)
     key = quick_key(made)
     yield made.start(), key
     made.close()
@@ -117,7 +132,8 @@ def _spellings(path: str) -> list[str]:
     return [path, f"{path}/", f"/{path}", *([short] if short != path else [])]
 
 
-ROUTES = [re.sub(r"\{\w+\}", "m", path) for dialect in DIALECTS for path in dialect.paths] + ["/v1/models"]
+ROUTES = [re.sub(r"\{\w+\}", "m", path) for dialect in DIALECTS if dialect.is_posted for path in dialect.paths]
+ROUTES.append("/v1/models")
 ROUTES += dict.fromkeys(api.path for api in OBJECT_APIS)
 
 
@@ -144,8 +160,40 @@ async def test_what_is_for_monitors_is_nobodys_out_there(path: str, edge: Edge) 
     assert status in (400, 404), body
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/realtime?model=m", "/responses"])
-async def test_a_client_that_asks_for_a_websocket_is_sent_to_http(
+@pytest.mark.parametrize("path", ["/v1/realtime?model=spoken/MODEL", "/realtime?model=spoken/MODEL", "/responses"])
+async def test_a_websocket_gets_through_in_both_directions(
+    path: str, edge: Edge, speaking: SocketProvider, served: tuple[Tokenweir, str]
+) -> None:
+    model, number = f"{edge.kind}-{path[1:5]}", len(speaking.links)
+    tls = ssl.create_default_context(cafile=str(edge.certificate.chain))
+    url = edge.url.replace("https", "wss") + path.replace("MODEL", model)
+    headers = {"Authorization": f"Bearer {served[1]}"}
+    is_realtime = "realtime" in path
+    async with ClientSession() as http, http.ws_connect(url, ssl=tls, headers=headers) as socket:
+        client = Client(socket)
+        await client.say({"type": "response.create"} if is_realtime else CREATE | {"model": f"spoken/{model}"})
+        link = await speaking.link(number)
+        await link.hear("response.create")
+        await link.say(begun(), said("first"))
+        await client.hear("response.output_text.delta")
+        if is_realtime:  # what the client says meanwhile, and leaves
+            await client.say({"type": "input_audio_buffer.append", "audio": "AAAA" * 100_000})
+            await link.hear("input_audio_buffer.append")
+            client.abort()
+        else:
+            await link.say(completed())
+            await client.hear("response.completed")
+            await link.socket.close(code=4001, message=b"enough")
+            assert await client.hear_end() == (4001, "enough")
+        await link.until_gone()
+    outcome = "client_left" if is_realtime else "served"
+    name = f"spoken/{model}"
+    (entry,) = _of(name, served[0].until(lambda entries: bool(_of(name, entries))))
+    assert entry["outcome"] == outcome
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/images/edits", "/v1/responses/compact"])
+async def test_a_client_that_asks_for_a_websocket_where_none_is_served_is_sent_to_http(
     path: str, edge: Edge, served: tuple[Tokenweir, str]
 ) -> None:
     """426: the clients go on with HTTP at once. After 404, 405 or 501 they try again for ten seconds."""

@@ -6,6 +6,7 @@ python -m tests.docs.routes      writes them anew, after a dialect has come or g
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from proxy.metering.dialects import DIALECTS, FAMILIES, supports
@@ -20,12 +21,12 @@ _PLACES = re.compile(r"^/v1(?:beta1)?(?:/projects/\{project\}/locations/\{locati
 
 def table() -> str:
     """Families and their paths."""
-    lines = ["| family | `POST` |", "|---|---|"]
+    lines = ["| family | `POST` | WebSocket |", "|---|---|---|"]
     for family in FAMILIES:
-        paths = dict.fromkeys(
-            _PLACES.sub("…", path) for one in DIALECTS if supports((family,), one) for path in one.paths
-        )
-        lines.append(f"| `{family}` | {', '.join(f'`{path}`' for path in paths)} |")
+        spoken = [one for one in DIALECTS if supports((family,), one)]
+        posted = _listed(path for one in spoken if one.is_posted for path in one.paths)
+        sockets = _listed(path for one in spoken if one.socket is not None for path in one.paths)
+        lines.append(f"| `{family}` | {posted} | {sockets} |")
     return "\n".join([*lines, "", *objects()]) + "\n"
 
 
@@ -37,6 +38,10 @@ def objects() -> list[str]:
         of_all = [f"`{one.method}`" for one in api.operations if one.after is None]
         lines.append(f"| `{api.name}` | `{api.path}` | {', '.join([*of_all, *of_one])} |")
     return lines
+
+
+def _listed(paths: Iterable[str]) -> str:
+    return ", ".join(f"`{path}`" for path in dict.fromkeys(_PLACES.sub("…", path) for path in paths)) or "–"
 
 
 def written(text: str) -> str:

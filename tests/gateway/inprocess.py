@@ -16,13 +16,14 @@ from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
 from proxy.billing.pricing.rules import NOBODY, Payer
 from proxy.billing.record import Opened, UsageRecord
-from proxy.billing.reservation import Denied, Hold, LimitLevel
+from proxy.billing.reservation import DenialReason, Denied, Hold, LimitLevel
 from proxy.foundation.outage import Outage, OutageLog
 from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.background.polling import Pace
 from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.running import ExchangeOwners
+from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.ports import LeasedSlot, Ports, Reserve
 from proxy.gateway.responses.handler import ResponsesHandler
 from proxy.gateway.resume.handler import ResumeHandler
@@ -30,13 +31,14 @@ from proxy.gateway.resume.others import Others
 from proxy.gateway.resume.tapes import Tapes
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.routing import Models, Route
+from proxy.gateway.websocket.handler import WebSocketHandler
 from proxy.http.cors import Cors
 from proxy.http.server import Routes, Server
 from proxy.journal.journal import Journal
 from proxy.journal.progress import ProgressTable
 from proxy.keys.response_owners import ResponseOwners
+from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.held_text import TextCounter
 from proxy.runtime.proxy.outbox import LocalOutbox
@@ -91,14 +93,24 @@ class Held:
 
 
 class Unlimited:
-    """Nothing is limited."""
+    """Nothing is limited, unless a test denies it."""
 
     def __init__(self) -> None:
         self.held: list[Held] = []
+        self.asked: list[tuple[int, int, Sequence[Scope]]] = []
+        """nUSD, tokens, and the levels"""
+        self.denies: DenialReason | None = None
+        self.waits: asyncio.Event | None = None
+        """an admission lasts until it is set"""
 
     async def admit(
         self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int
     ) -> Held | Denied:
+        self.asked.append((nusd, tokens, scopes))
+        if self.waits is not None:
+            await self.waits.wait()
+        if self.denies is not None:
+            return Denied(self.denies, key.key_id, None, ())
         self.held.append(Held(exchange_id))
         return self.held[-1]
 
@@ -142,6 +154,7 @@ class Gateway:
 
     url: str
     handler: ProxyHandler
+    sockets: WebSocketHandler
     provider: Provider
     outbox: Counting
     unlimited: Unlimited
@@ -202,13 +215,18 @@ async def gateway(
     background = BackgroundExchanges(ports, running, pace)
     models = Models({"electron": route}, lambda _name: None)
     opener = ExchangeOpener(keys=keys or Everybody(), models=models, ports=ports, reserve=Reserve(4096, 1 << 40, 402))
+    uploads = Uploads(body_bytes_max=1 << 20)
     handler = ProxyHandler(
-        keys=keys or Everybody(), opener=opener, ports=ports, request_bytes_max=1 << 20, closed=lambda: None,
-        background=background, owners=running,
+        keys=keys or Everybody(), opener=opener, ports=ports, uploads=uploads, request_bytes_max=1 << 20,
+        closed=lambda: None, background=background, owners=running,
+    )  # fmt: skip
+    sockets = WebSocketHandler(
+        keys=keys or Everybody(), opener=opener, ports=ports, providers={"scripted": provider}, live=handler.live,
+        owners=running, uploads=uploads, message_bytes_max=1 << 20, sessions_max=64, closed=lambda: None,
     )  # fmt: skip
     routes = Routes()
-    for dialect in (OPENAI_CHAT, OPENAI_RESPONSES):
-        routes.metered(dialect, handler.serve)
+    for dialect in (OPENAI_CHAT, *(one for one in DIALECTS if one.socket is not None)):
+        routes.metered(dialect, handler.serve, sockets.serve)
     resuming = None
     if tapes is not None:
         asked = Others(upstream, [], lambda: others)
@@ -221,7 +239,7 @@ async def gateway(
     server = Server(routes, refused=lambda _status, _code: None, cors=cors)
     url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
     try:
-        yield Gateway(url, handler, provider, outbox, unlimited, owners, background)
+        yield Gateway(url, handler, sockets, provider, outbox, unlimited, owners, background)
     finally:
         await server.stop_listening()
         await server.close()

@@ -11,13 +11,14 @@ import pytest
 
 from proxy.demo.script import Send, Stall
 from proxy.demo.shapes import DONE, sse
-from proxy.gateway.exchange import exchange
+from proxy.gateway.exchange import counted_close
 from proxy.gateway.exchange.exchange import Exchange
 from proxy.http.server import wait_until
 from proxy.metering.held_text import AnswerText, PromptText, TextRoom
 from proxy.metering.profile import Counted, Profile
 from proxy.runtime.proxy.tokenizers import Told
 from tests.gateway.inprocess import gateway
+from tests.gateway.sockets import CREATE, RESPONSES, begun, completed, said, stage
 from tests.support.net import ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
 
@@ -75,7 +76,7 @@ async def test_the_record_is_written_once(
     estimator: str,
     tokens: int,
 ) -> None:
-    monkeypatch.setattr(exchange, "COUNT_S", 0.2 if told is None else 60)
+    monkeypatch.setattr(counted_close, "COUNT_S", 0.2 if told is None else 60)
     steps = [*map(Send, EVENTS), *([Stall()] if leaves else [Send(DONE)])]
     provider.script("electron", steps)
     async with gateway(tmp_path, provider.base_url, counter=counter, on_client_disconnect="cancel") as made:
@@ -112,6 +113,51 @@ async def test_without_room_the_counters_speak_at_once(
             await client.send(chat_request(ask("electron", stream=True)))
             await client.read()
         assert [one.reading.estimator for one in made.outbox.records] == ["ridge-2"]
+
+
+@pytest.mark.parametrize("told", [COUNTED, None], ids=["counted", "never told"])
+async def test_a_session_waits_for_its_records(
+    tmp_path: Path, counter: Counter, monkeypatch: pytest.MonkeyPatch, *, told: tuple[Counted, Profile] | None
+) -> None:
+    monkeypatch.setattr(counted_close, "COUNT_S", 0.2 if told is None else 60)
+    async with stage(tmp_path, counter=counter) as on:
+        async with on.client(RESPONSES) as client:
+            await client.say(CREATE)
+            link = await on.provider.link()
+            await link.say(begun(), said("weirs hold it"))
+            await client.hear("response.output_text.delta")
+            client.abort()
+            await on.until(lambda: bool(counter.told))
+            assert on.gateway.handler.live, "a proxy that stops waits for it"
+            if told is not None:
+                assert on.records == []
+                counter.told[0](*told)
+        record = await on.record()
+        assert record.reading.estimator == ("ridge-2" if told is None else "tokenizer-1")
+        await on.until_over()
+        counter.told.clear()
+        assert counter.room.free == 1 << 16
+
+
+async def test_of_what_goes_on_with_a_conversation_only_the_answer_is_counted(tmp_path: Path, counter: Counter) -> None:
+    async with stage(tmp_path, counter=counter) as on, on.client(RESPONSES) as client:
+        await client.say(CREATE)
+        link = await on.provider.link()
+        usage = {"input_tokens": 5000, "output_tokens": 20, "total_tokens": 5020}
+        await link.say(begun(), completed(usage=usage))
+        await client.hear("response.completed")
+        await client.say(CREATE | {"previous_response_id": "resp_1"})
+        await link.hear("response.create")
+        await link.hear("response.create")
+        counter.told.clear()
+        await link.say(begun("resp_2"), said("weirs hold it", "resp_2"))
+        await client.hear("response.output_text.delta")
+        await link.socket.close()
+        await on.until(lambda: bool(counter.told))
+        counter.told[0](COUNTED[0], None)
+        record = await on.record(1)
+        assert (record.reading.usage.prompt_tokens or 0) > 5020, "the conversation, and what was asked"
+        assert record.reading.usage.completion_tokens == 70
 
 
 async def test_a_server_that_stops_waits_for_the_record(

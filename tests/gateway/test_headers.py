@@ -155,7 +155,7 @@ def test_SM2_what_decides_stands_once(name: str) -> None:
         ([], {"version": HttpVersion(2, 0)}, 505),
         ([("Expect", "200-ok")], {}, 417),
         ([("Trailer", "X")], {}, 400),
-        ([("Upgrade", "websocket")], {}, 426),
+        ([("Upgrade", "spdy/3.1")], {}, 426),
         ([("Upgrade", "h2c, websocket")], {}, 426),
         *(([("Host", host)], {}, 400) for host in ("", "a/b", "a b", "a@b", "a,b", "a:", "a:x", "a:123456", "é", "[::1",
                                                     "a?b", "a#b", "http://a", "a\\b", "a;b", "[::1]:")),
@@ -177,6 +177,7 @@ def test_SM2_refused(pairs: Pairs, more: dict[str, Any], status: int) -> None:
         ([], {"version": HttpVersion10}, False),
         ([("Expect", "100-Continue")], {}, False),
         ([("Upgrade", "h2c"), ("Connection", "Upgrade")], {}, True),
+        ([("Upgrade", "WebSocket"), ("Connection", "Upgrade")], {}, True),
         *(([("Host", host)], {}, False) for host in ("a", "a.b:80", "127.0.0.1:80", "[::1]", "[::1]:80", "a_b-c~d.e")),
     ],
 )  # fmt: skip

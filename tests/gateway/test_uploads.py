@@ -73,7 +73,7 @@ async def test_a_body_counts_until_a_provider_has_accepted_it(tmp_path: Path) ->
 
     listening = await asyncio.start_server(provider, "127.0.0.1", 0)
     async with gateway(tmp_path, f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1") as one:
-        uploads = one.handler.uploads
+        uploads = one.handler._uploads
         uploads.bytes_left = left
         document = ask("electron") | {"messages": [{"role": "user", "content": "w" * 700_000}]}
         async with await connect(one.url) as waiting, await connect(one.url) as refused:

@@ -75,6 +75,18 @@ def test_nothing_delivered_costs_nothing() -> None:
     assert record.duration_ms == 0.0
 
 
+@pytest.mark.parametrize(
+    ("evidence", "completion"), [(Evidence(), 20), (Evidence(text_events=2, chars_latin=40), 30)], ids=["audio", "both"]
+)
+def test_audio_that_was_delivered_is_never_free(evidence: Evidence, completion: int) -> None:
+    """It is counted by its length while it comes, and its transcript is text."""
+    counted = Usage(audio_prompt_tokens=7, audio_completion_tokens=20)
+    record = recovered(opened(1), noted(events=2, noted_events=2, evidence=evidence, usage=counted))
+    usage = record.reading.usage
+    assert (usage.completion_tokens, usage.audio_completion_tokens, usage.audio_prompt_tokens) == (completion, 20, 7)
+    assert (record.reading.source, record.bills) == (UsageSource.ESTIMATED, BillableParts.EVERYTHING)
+
+
 @pytest.mark.parametrize("progress", [None, replace(noted(), exchange_id=exchange_id(2))])
 def test_a_slot_of_somebody_else_says_nothing(progress: Progress | None) -> None:
     record = recovered(opened(1), progress)

@@ -76,7 +76,7 @@ def test_every_language_has_an_operation() -> None:
     named = {operation(dialect.endpoint) for dialect in DIALECTS}
     assert named == {
         "chat", "text_completion", "generate_content", "embeddings", "count_tokens", "moderation", "rerank",
-        "image_generation", "speech", "transcription", "translation", "ocr",
+        "image_generation", "speech", "transcription", "translation", "ocr", "realtime",
     }  # fmt: skip
     assert operation("/v1/fim/completions") == operation("/v1/completions") == "text_completion"
     assert operation("/openai/deployments/{model}/chat/completions") == "chat"

@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -27,6 +26,7 @@ from msgspec.structs import replace
 
 from proxy.billing.record import Outcome
 from proxy.billing.response_owner import ResponseOwner
+from proxy.gateway.exchange.counted_close import close_counted
 from proxy.gateway.exchange.deadlines import SETTINGS, Deadlines, Moments
 from proxy.gateway.exchange.hand_over import Background, HandOver, owner_of, run_for
 from proxy.gateway.exchange.lifecycle import Action, Client, End, Event, Lifecycle, Phase
@@ -53,7 +53,6 @@ from proxy.metering.compressed import compressed_meter
 from proxy.metering.dialect import NO_HEADERS, Dialect
 from proxy.metering.meter import OpaqueMeter
 from proxy.metering.metered import BodyMeter, Metered
-from proxy.metering.profile import Counted, Profile
 from proxy.metering.request import RequestFacts
 from proxy.metering.wire.framing import SSE, Framing
 
@@ -63,8 +62,6 @@ _log = logging.getLogger(__name__)
 PLAIN_BYTES_MAX = 256 * 1024
 # A provider that says that it is done and then keeps the connection open is not waited for longer than this.
 AFTER_DONE_S = 5.0
-# A record that has to be estimated waits for its count no longer than this: the work that may be before it, twice.
-COUNT_S = 2.0
 # What the client is told, as a response before the body has begun, and as an event within it.
 _ERRORS: Mapping[End, Callable[[], ApiError]] = {
     End.BROKEN: errors.upstream_failed,
@@ -141,7 +138,7 @@ class Exchange:
         self._told = False  # why the stream ends
         self._short = False  # of budget
         self._is_done = False  # the provider says so
-        self._counting: asyncio.TimerHandle | None = None  # its text is being counted, until then at most
+        self._counting = False  # its text is being counted
         if cuts and self._spending.limited:
             closing.reservation.on_short = self._ran_short
         now = monotonic()
@@ -221,7 +218,7 @@ class Exchange:
             wire = self._asking.wire()
 
     async def _until_ended(self) -> None:
-        while self._life.phase is not Phase.ENDED or self._counting is not None:
+        while self._life.phase is not Phase.ENDED or self._counting:
             self._ending = self._loop.create_future()
             try:
                 await self._ending
@@ -501,7 +498,7 @@ class Exchange:
         self._closing.reservation.on_short = None
         if self._relay is not None:
             self._relay.drop()
-        if self._counting is None:
+        if not self._counting:
             self._let_go()
 
     def _let_go(self) -> None:
@@ -639,7 +636,7 @@ class Exchange:
 
     def _record(self) -> None:
         """Once. What has to be estimated is recorded as soon as its text is counted."""
-        if self._closing.closed or self._closing.handed_over or self._counting is not None:
+        if self._closing.closed or self._closing.handed_over or self._counting:
             return
         end, relay = self._life.end or End.BUG, self._relay
         metered = self._read_anyway()
@@ -664,31 +661,22 @@ class Exchange:
             and self._hand_over(outcome, metered, relay)
         ):
             return
-        close = partial(
-            self._closing.close,
+        self._counting = close_counted(
+            self._closing,
             outcome,
+            metered,
+            self._recorded,
             now=monotonic(),
-            metered=metered,
             details=self._details,
             events=relay.events if relay else 0,
             size=relay.bytes if relay else size,
             read=relay.meter.bytes_seen if relay else 0,
             first_token_at=relay.first_token_at if relay else None,
         )
-        if self._closing.count(outcome, metered, partial(self._counted, close)):
-            self._counting = self._loop.call_later(COUNT_S, self._counted, close)
-        else:
-            close()
 
-    def _counted(
-        self, close: Callable[..., None], counted: Counted | None = None, prompt: Profile | None = None
-    ) -> None:
+    def _recorded(self) -> None:
         """Its text is counted, or was not in time."""
-        if self._counting is None:
-            return
-        self._counting.cancel()
-        self._counting = None
-        close(counted=counted, prompt=prompt)
+        self._counting = False
         if self._life.phase is Phase.ENDED:
             self._let_go()
 

@@ -20,7 +20,7 @@ from proxy.gateway.exchange.hand_over import Background
 from proxy.gateway.exchange.idempotency import Claim, claimed
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.gateway.exchange.opener import ExchangeOpener, checked
-from proxy.gateway.exchange.running import ExchangeOwners
+from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
 from proxy.gateway.exchange.told_cost import TellsCost
 from proxy.gateway.exchange.uploads import Upload, Uploads
 from proxy.gateway.ports import Ports
@@ -42,6 +42,7 @@ class ProxyHandler:
         keys: Authenticator,
         opener: ExchangeOpener,
         ports: Ports,
+        uploads: Uploads,
         request_bytes_max: int,
         closed: Callable[[], str | None],
         background: Background,
@@ -54,8 +55,8 @@ class ProxyHandler:
         self._ports = ports
         self._request_bytes_max = request_bytes_max
         self._closed = closed
-        self.uploads = Uploads(body_bytes_max=request_bytes_max)
-        self.live: set[Exchange] = set()
+        self._uploads = uploads
+        self.live: set[LiveExchange] = set()
         self.owners = owners
         self._background = background
 
@@ -67,7 +68,7 @@ class ProxyHandler:
         if (reason := self._closed()) is not None:
             raise errors.overloaded(reason, code="not_accepting")
         key = await authenticated(self._keys, request)
-        upload = None if _is_here(request) else self.uploads.begin(key.key_id, self._keys.scopes(key))
+        upload = None if _is_here(request) else self._uploads.begin(key.key_id, self._keys.scopes(key))
         try:
             begun = await self._begun(request, connection, dialect, named, key, received_at, upload)
             return await self._run(*begun, key) if isinstance(begun, tuple) else begun

@@ -112,7 +112,8 @@ class OpenExchange:
         self._route = route
         self._payer = payer
         self._started_at = started_at  # by time.monotonic
-        facts.prompt.text.hold(None if route.counter is None else route.counter.room)
+        counts = route.counter is not None and facts.context_tokens is None  # else it is a part of the prompt
+        facts.prompt.text.hold(route.counter.room if counts and route.counter is not None else None)
         self.model_key = model_key(opened.provider, opened.upstream_model)
         """the estimator's key of the current provider and model"""
 
@@ -222,7 +223,7 @@ class OpenExchange:
             outcome,
             source=read.source,
             accepted=self.accepted,
-            delivered=size > 0 and metered is not None and not metered.evidence.empty,
+            delivered=size > 0 and metered is not None and metered.generated,
         )
         served = None if metered is None else metered.served_model
         opened = self.opened if served is None else as_served(self.opened, served, self._prices)
@@ -311,10 +312,13 @@ class OpenExchange:
         usage = metered.usage
         if usage is None or metered.failed is not None or not metered.complete or self.handed_over:
             return None  # of an answer that was asked for later, the request is not known any more
+        if spoken := usage.audio_completion_tokens:  # audio is counted by its length, not by its text
+            usage = structs.replace(usage, completion_tokens=max(0, (usage.completion_tokens or 0) - spoken))
         evidence, estimator, counter = metered.evidence, self._ports.estimator, self._route.counter
         if not self.opened.streamed:
             evidence = _UNSEEN
-        error = estimator.learn(self.model_key, evidence=evidence, prompt=self._facts.prompt, usage=usage)
+        prompt = self._facts.prompt if self._facts.context_tokens is None else None
+        error = estimator.learn(self.model_key, evidence=evidence, prompt=prompt, usage=usage)
         held = metered.held
         if error is None or counter is None or held is None or not estimator.learns_counts(self.model_key):
             return error

@@ -87,10 +87,6 @@ class ExchangeOpener:
         key's."""
         if facts.continues is not None:
             route = only_at(route, (await self._previous(facts.continues, key)).provider)
-        return await self.with_files(route, document, dialect, key)
-
-    async def with_files(self, route: Route, document: dict[str, Any], dialect: Dialect, key: ApiKey) -> Route:
-        """The provider that has the files which the document names. Raises ApiError: one is not the key's."""
         named = file_ids(document) if dialect.names_files else set()
         if not named or self._ports.files is None:
             return route

@@ -7,7 +7,7 @@ what would be billed if it ended now.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -49,6 +49,18 @@ class ExchangeSnapshot(msgspec.Struct, frozen=True):
     """the reporting proxy, if it is on another machine"""
     heartbeat_age_s: float = 0.0
     """seconds since its last report; its numbers were a few seconds old at most then"""
+
+
+class LiveExchange(Protocol):
+    """An exchange of this process that has no record yet."""
+
+    exchange_id: str
+
+    def running(self) -> ExchangeSnapshot:
+        """Its current snapshot."""
+
+    def shut_down(self) -> None:
+        """The grace time is over."""
 
 
 def running(opened: Opened, relay: Relay | None, spending: Spending, *, left: bool) -> ExchangeSnapshot:

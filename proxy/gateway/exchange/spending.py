@@ -46,5 +46,7 @@ class Spending:
         return structs.replace(
             reported,
             prompt_tokens=self._closing.opened.prompt_tokens_estimate if prompt is None else prompt,
-            completion_tokens=max(completion or 0, self.generated(meter)) if not meter.done else completion,
+            completion_tokens=(
+                completion if meter.done else max(completion or 0, reported.beside_audio(self.generated(meter)))
+            ),
         )

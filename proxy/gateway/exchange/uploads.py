@@ -37,6 +37,17 @@ class Uploads:
         self.arriving[key_id] += 1
         return Upload(self, key_id)
 
+    def take(self, size: int) -> bool:
+        """So many bytes come into memory: of a body, or of a message of a WebSocket. False: there is no room."""
+        if size > self.bytes_left:
+            return False
+        self.bytes_left -= size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """They are in memory no more."""
+        self.bytes_left += size
+
 
 class Upload:
     """One body: `grew` while it arrives, then `arrived`; `free` when it is in memory no more, however it ended."""
@@ -51,10 +62,9 @@ class Upload:
 
     def grew(self, piece: int) -> None:
         """So many bytes have come. Raises ApiError 503 if there is too much of all."""
-        if piece > self._uploads.bytes_left:
+        if not self._uploads.take(piece):
             raise errors.overloaded("Too many large requests at once. Please try again later.", code="not_accepting")
         self._size += piece
-        self._uploads.bytes_left -= piece
 
     def arrived(self) -> None:
         """The key may send another one."""
@@ -68,5 +78,5 @@ class Upload:
     def free(self) -> None:
         """Give back what it counted for. May be called again."""
         self.arrived()
-        self._uploads.bytes_left += self._size
+        self._uploads.give_back(self._size)
         self._size = 0

@@ -54,6 +54,8 @@ HEADS_MAX = 256
 # the field is tried again: the provider may have been updated, or the refusal was not about the field.
 WITHOUT_USAGE_MAX = 256
 WITHOUT_USAGE_S = 3600.0
+# Likewise of a provider that knows no WebSockets.
+WITHOUT_SOCKETS_S = 3600.0
 # An idle connection is kept less long than servers usually keep theirs, so that we rarely write into a closed one.
 KEEP_IDLE_S = 20.0
 # Idle connections per origin; the oldest is closed first. Of 3,000 streams that begin and end at random, the number of
@@ -101,6 +103,8 @@ class Provider:
     header_rules: HeaderRules | None = None
     """None: nothing beside the usual lists passes"""
     _heads: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    _without_sockets: dict[str, float] = field(default_factory=dict)
+    """dialects that it speaks, but not over a WebSocket → when one is tried again"""
     _without_usage: dict[str, float] = field(default_factory=dict)
     """upstream models that refused `stream_options` → when it is injected again (`inject_usage: auto`); oldest first"""
     health: Health = field(default_factory=Health)
@@ -225,6 +229,14 @@ class Provider:
         """Whether to add `include_usage` to streams whose client did not set it. `now`: by `time.monotonic`."""
         mode = self.settings.inject_usage
         return mode == "always" or (mode == "auto" and self._without_usage.get(upstream_model, 0.0) <= now)
+
+    def speaks_sockets(self, dialect: Dialect, now: float) -> bool:
+        """Whether it may accept WebSockets in this dialect. `now`: by `time.monotonic`."""
+        return self.supports(dialect) and self._without_sockets.get(dialect.name, 0.0) <= now
+
+    def declined_sockets(self, dialect: str, now: float) -> None:
+        """It knows no WebSocket at this dialect's path."""
+        self._without_sockets[dialect] = now + WITHOUT_SOCKETS_S
 
     def accepted_only_without_usage(self, upstream_model: str, now: float) -> None:
         """The model refused a request with `include_usage`, and accepted the same request without it."""
@@ -376,6 +388,19 @@ class UpstreamClient:
         except BaseException:
             connection.release_or_abort()
             raise
+
+    async def switch(self, provider: Provider, request: bytes) -> Answer | UpstreamConnection:
+        """Send a request for another protocol. Returns the connection, which is the caller's now, with the head of its
+        101; or the answer that declines. Raises UpstreamFailedError. Cancellation closes the connection."""
+        if provider.authorization is not None:
+            request = await provider.authorization.authorized(request)
+        connection = await self._connected(provider.origin, provider.settings.timeouts.connect_s)
+        try:
+            head = await connection.ask(request, switches=True)
+        except BaseException:
+            connection.release_or_abort()
+            raise
+        return connection if connection.switched is not None else Answer(head, connection)
 
     async def close(self) -> None:
         """Close every connection, at once: TLS would wait for the provider's farewell, and the event loop may end."""

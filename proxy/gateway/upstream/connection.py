@@ -2,7 +2,7 @@
 
 Invariants: a piece of a body reaches its sink in the same event-loop callback. Only bytes that arrive before the sink
 is set are buffered, and the socket is paused meanwhile. A connection is reused only if the answer ended exactly where
-its framing ends.
+its framing ends. One that switches protocols, because that was asked for, is handed over and never comes back.
 """
 
 from __future__ import annotations
@@ -107,13 +107,17 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink: Sink | None = None
         self._keep_alive = False
         self._said_end = False
+        self._switches = False  # another protocol is asked for
+        self.switched: Head | None = None
+        """the head by which it has switched to another protocol"""
         self.checkout = 0
         """number of the current checkout; calls with an older number are ignored"""
 
     # -- called by the exchange
 
-    def ask(self, request: bytes) -> asyncio.Future[Head]:
-        """Send a request. The future resolves to the head of the answer, or fails with UpstreamFailedError."""
+    def ask(self, request: bytes, *, switches: bool = False) -> asyncio.Future[Head]:
+        """Send a request. The future resolves to the head of the answer, or fails with UpstreamFailedError. `switches`:
+        the answer may be 101; then `hand_over` the connection."""
         assert self._asked is None, "one request at a time"
         assert self._reader is None, "one request at a time"
         asked = asyncio.get_running_loop().create_future()
@@ -123,8 +127,20 @@ class UpstreamConnection(asyncio.Protocol):
             self._asked = asked
             self._head = bytearray()
             self._interim = 0
+            self._switches = switches
             self._transport.write(request)
         return asked
+
+    def hand_over(self, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, bytes]:
+        """Give the transport to `protocol`, which calls `connection_lost` here at its end. Returns it, and the bytes
+        that have come after the head. Raises UpstreamFailedError."""
+        assert self.switched is not None, "it was not asked to switch, or did not"
+        if self._transport is None:
+            raise UpstreamFailedError("disconnected")
+        rest, self._head = bytes(self._head), bytearray()
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        return self._transport, rest
 
     def relay_to(self, sink: Sink) -> None:
         """Send the body to `sink`."""
@@ -141,7 +157,7 @@ class UpstreamConnection(asyncio.Protocol):
     def release_or_abort(self) -> None:
         """Discard the rest of the answer. Closes the connection if the answer has not ended."""
         self._sink = None
-        if self._asked is not None or self._reader is not None:
+        if self._asked is not None or self._reader is not None or self.switched is not None:
             self.abort()
 
     def pause_reading(self) -> None:
@@ -206,6 +222,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._keep_early(wire)
         elif self._asked is not None:
             self._read_head(wire)
+        elif self.switched is not None:
+            self._head += wire
         else:
             self.abort()  # unsolicited bytes
 
@@ -228,12 +246,24 @@ class UpstreamConnection(asyncio.Protocol):
         read = self._next_head()
         while read is not None and 100 <= read.status < 200:
             self._interim += 1
+            if read.status == 101 and self._switches:
+                self._switch(read)
+                return
             if read.status == 101 or self._interim > INTERIM_MAX:
                 self._fail("switched protocols" if read.status == 101 else "too many interim answers")
                 return
             read = self._next_head()
         if read is not None:
             self._begin_body(read)
+
+    def _switch(self, read: Head) -> None:
+        asked, self._asked = self._asked, None
+        self.switched = read
+        self.pause_reading()
+        if asked is not None and not asked.done():
+            asked.set_result(read)
+        else:
+            self.abort()
 
     def _next_head(self) -> Head | None:
         """Take a complete head from `_head`. None if there is none yet, or it is invalid and the request has failed."""

@@ -298,7 +298,7 @@ def reading(
     usage = metered.usage or NO_USAGE
     if not is_estimated(metered):
         return Reading(usage, UsageSource.REPORTED, **structs.asdict(metered.served_as))
-    if usage.reported_nothing and metered.evidence.empty and not accepted:
+    if usage.reported_nothing and not metered.generated and not accepted:
         return NOTHING
     reported = usage.completion_tokens is not None
     so_far = None if reported else _counted(metered, completion_tokens_max)
@@ -314,9 +314,10 @@ def reading(
     if prompt_counted is None:
         prompt_counted = prompt_tokens_estimate, estimator.prompt_error(model_key) if reported else 0.0
     prompt_tokens = prompt_counted[0] if usage.prompt_tokens is None else usage.prompt_tokens
-    estimated = estimate.tokens or asked.completion_tokens or 0
+    seen = _with_audio(usage, estimate, completion_tokens_max, bytes_seen)
+    estimated = seen or asked.completion_tokens or 0
     completion_tokens = estimated if usage.completion_tokens is None else usage.completion_tokens
-    from_request = estimate.tokens < completion_tokens == asked.completion_tokens
+    from_request = seen < completion_tokens == asked.completion_tokens
     expected_error = prompt_counted[1] if reported else estimate.expected_error
     return Reading(
         structs.replace(
@@ -332,6 +333,15 @@ def reading(
         hidden_tokens=None if reported else estimate.hidden,
         **structs.asdict(metered.served_as),
     )
+
+
+def _with_audio(usage: Usage, estimate: Estimate, completion_tokens_max: int | None, bytes_seen: int) -> int:
+    """The estimate with the audio that was counted by itself, capped as the estimate is."""
+    tokens = usage.beside_audio(estimate.tokens)
+    if tokens == estimate.tokens:
+        return tokens
+    tokens = min(tokens, max(bytes_seen, 1) + (estimate.hidden or 0))
+    return tokens if completion_tokens_max is None else min(tokens, max(completion_tokens_max, 1))
 
 
 def is_estimated(metered: Metered) -> bool:

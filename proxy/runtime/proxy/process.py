@@ -21,6 +21,7 @@ from proxy.gateway.batches.routes import add_to as add_object_routes
 from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.running import ExchangeOwners
+from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.models.catalogue import Catalogue
 from proxy.gateway.models.fetched_lists import FetchedLists
 from proxy.gateway.models.handler import ModelsHandler
@@ -32,6 +33,7 @@ from proxy.gateway.resume.others import Others, other_on
 from proxy.gateway.resume.tapes import Tapes
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.health import BreakerState
+from proxy.gateway.websocket.handler import WebSocketHandler
 from proxy.http import errors
 from proxy.http.cors import Cors
 from proxy.http.probes import ROOT, add_probes
@@ -278,13 +280,16 @@ class Proxy:
     async def _finish_exchanges(self) -> None:
         """Take no new connection; when the grace time is over, end the exchanges that still run."""
         await self._server.stop_listening()
+        live, sessions = self._handler.live, self._sockets.sessions
+        for session in list(sessions):
+            session.stop()
         finished = await wait_until(
-            lambda: not self._handler.live or self._hurried, deadline_s=self.settings.shutdown_grace_s
+            lambda: not (live or sessions) or self._hurried, deadline_s=self.settings.shutdown_grace_s
         )
         if self._hurried or not finished:
-            for exchange in list(self._handler.live):
+            for exchange in list(live):
                 exchange.shut_down()
-            await wait_until(lambda: not self._handler.live, deadline_s=SHUT_DOWN_S)
+            await wait_until(lambda: not (live or sessions), deadline_s=SHUT_DOWN_S)
         await self._background.suspend()
 
     async def _settle_last(self) -> None:
@@ -324,14 +329,29 @@ class Proxy:
             background, running, ports,
             keyring=self._keyring, models=self._models, providers=providers, admission=self._admission,
         )  # fmt: skip
+        opener = ExchangeOpener(keys=self._keyring, models=self._models, ports=ports, reserve=self._reserve)
+        self._uploads = Uploads(body_bytes_max=settings.request_bytes_max)
         handler = ProxyHandler(
             keys=self._keyring,
-            opener=ExchangeOpener(keys=self._keyring, models=self._models, ports=ports, reserve=self._reserve),
+            opener=opener,
             ports=ports,
+            uploads=self._uploads,
             request_bytes_max=settings.request_bytes_max,
             closed=lambda: self._refusing,
             background=background,
             owners=running,
+        )
+        self._sockets = WebSocketHandler(
+            keys=self._keyring,
+            opener=opener,
+            ports=ports,
+            providers=providers,
+            live=handler.live,
+            owners=running,
+            uploads=self._uploads,
+            message_bytes_max=settings.request_bytes_max,
+            sessions_max=settings.exchanges_max,
+            closed=lambda: self._refusing,
         )
         return handler, background, resumption
 
@@ -380,7 +400,7 @@ class Proxy:
             client=upstream,
             estimator=self._learned.estimator,
             reserve=self._reserve,
-            uploads=self._handler.uploads,
+            uploads=self._uploads,
             request_bytes_max=self.settings.request_bytes_max,
             metrics=self._metrics,
             closed=lambda: self._refusing,
@@ -417,7 +437,7 @@ class Proxy:
         """Refuse requests and tell monitors why, on the same port."""
         routes = Routes()
         for dialect in DIALECTS:
-            routes.metered(dialect, self._refuse)
+            routes.metered(dialect, self._refuse, self._refuse)
         add_response_routes(routes, lambda _operation, _response_id: self._refuse)
         add_object_routes(routes, lambda _apis, _operation, _object_id: self._refuse)
         add_probes(routes, not_ready=lambda: reason, exposition=self._exposition)
@@ -433,7 +453,7 @@ class Proxy:
     def _routes(self) -> Routes:
         routes = Routes()
         for dialect in DIALECTS:
-            routes.metered(dialect, self._handler.serve)
+            routes.metered(dialect, self._handler.serve, self._sockets.serve)
         routes.local("GET", "/", ROOT)
         self._models_handler().add_to(routes)
         resuming = self._resume_handler()

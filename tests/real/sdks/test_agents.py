@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from tests.real.sdks.agents import claude_code, codex
 from tests.real.sdks.answers import ANTHROPIC, OPENAI, TEXT
 from tests.real.sdks.stand import Stand
+from tests.support.socket_provider import Link, SocketProvider
+from tests.support.tokenweir import Tokenweir, provider_section
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
@@ -32,10 +35,10 @@ openai_base_url = "{url}/v1"
 
 
 def turn(stand: Stand, model: str) -> dict[str, Any]:
-    """The entry of the agent's one turn."""
+    """The entry of the agent's one turn, over HTTP: this provider speaks no WebSocket."""
     (seen,) = stand.seen(model)
     assert stand.keys["KEY"] not in str(seen)
-    entry = stand.entry(model)
+    (entry,) = stand.entries(lambda one: one["model"] == model and "transport" not in one["details"])
     assert (entry["outcome"], entry["usage_source"]) == ("served", "reported")
     return entry
 
@@ -51,6 +54,52 @@ def test_codex_finishes_a_turn(stand: Stand, tmp_path: Path, way: str) -> None:
     entry = turn(stand, model)
     assert (used["input_tokens"], used["cached_input_tokens"], used["output_tokens"]) == (31, 8, 24)
     assert (entry["prompt_tokens"], entry["cached_tokens"], entry["completion_tokens"]) == (31, 8, 24)
+
+
+async def test_codex_finishes_a_turn_over_a_websocket(tmp_path: Path) -> None:
+    async with SocketProvider() as speaking:
+        speaking.answers = answered
+        tokenweir = Tokenweir(tmp_path / "proxy", providers={"speaking": provider_section(speaking.base_url)})
+        try:
+            config = CODEX["built-in"].format(model="weir-1", url=tokenweir.start().url)
+            key, home = tokenweir.key("codex"), tmp_path / "home"
+            home.mkdir()
+            events = await asyncio.to_thread(codex, home, config, {"CODEX_API_KEY": key})
+            entries = tokenweir.entries(2)
+        finally:
+            tokenweir.close()
+    (link,) = speaking.links
+    assert key not in str(link.headers)
+    assert [one["item"]["text"] for one in events if one.get("item", {}).get("type") == "agent_message"] == [TEXT]
+    used = events[-1]["usage"]
+    assert (used["input_tokens"], used["cached_input_tokens"], used["output_tokens"]) == (31, 8, 24)
+    told = [(one["outcome"], one["usage_source"], one["details"]["transport"]) for one in entries]
+    assert told == [("served", "reported", "websocket")] * 2, "the warm-up and the answer"
+    assert [one["prompt_tokens"] for one in entries] == [31, 31]
+    assert [one["completion_tokens"] for one in entries] == [0, 24]
+
+
+async def answered(link: Link, asked: dict[str, Any]) -> None:
+    """As a provider of responses answers: a warm-up with nothing."""
+    assert asked["type"] == "response.create"
+    number, warms_up = len(link.heard), asked.get("generate") is False
+    item = {"type": "message", "id": f"msg_{number}", "role": "assistant"}
+    content = [{"type": "output_text", "text": TEXT, "annotations": []}]
+    output = [] if warms_up else [item | {"status": "completed", "content": content}]
+    usage = {
+        "input_tokens": 31, "output_tokens": 24 * len(output), "total_tokens": 31 + 24 * len(output),
+        "input_tokens_details": {"cached_tokens": 8}, "output_tokens_details": {"reasoning_tokens": 0},
+    }  # fmt: skip
+    response = {"id": f"resp_{number}", "status": "in_progress", "output": []}
+    at = {"output_index": 0, "item_id": item["id"]}
+    text = [
+        {"type": "response.output_item.added", "item": item | {"status": "in_progress", "content": []}, **at},
+        {"type": "response.output_text.delta", "content_index": 0, "delta": TEXT, **at},
+        *({"type": "response.output_item.done", "item": one, **at} for one in output),
+    ]
+    await link.say({"type": "response.created", "response": response}, *(text if output else ()))
+    ended = response | {"status": "completed", "output": output, "usage": usage}
+    await link.say({"type": "response.completed", "response": ended})
 
 
 @pytest.mark.parametrize("ours", ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"])

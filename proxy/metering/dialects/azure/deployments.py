@@ -16,6 +16,7 @@ from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
 from proxy.metering.dialects.openai_media.images import OPENAI_IMAGE_EDITS, OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS, OPENAI_TRANSLATIONS
+from proxy.metering.dialects.openai_realtime.realtime import OPENAI_REALTIME
 from proxy.metering.dialects.openai_responses.responses import OPENAI_COMPACT, OPENAI_INPUT_TOKENS, OPENAI_RESPONSES
 
 
@@ -45,6 +46,19 @@ def _under_v1(dialect: Dialect) -> Dialect:
         headers_down=_HEADERS_DOWN,
         query=("api-version",),
         names_files=False,  # nobody can upload any here
+    )
+
+
+def _in_query(dialect: Dialect) -> Dialect:
+    """The deployment is in the query, as in versions before `/openai/v1`."""
+    assert dialect.socket is not None
+    return replace(
+        dialect,
+        name=_name(dialect),
+        paths=(f"/openai{dialect.upstream_path}",),
+        key_header=KeyHeader.API_KEY,
+        query=("api-version",),
+        socket=replace(dialect.socket, model_query="deployment"),
     )
 
 
@@ -81,6 +95,7 @@ _PLACES = (
     (OPENAI_RESPONSES, (_under_v1,)),
     (OPENAI_COMPACT, (_under_v1,)),
     (OPENAI_INPUT_TOKENS, (_under_v1,)),
+    (OPENAI_REALTIME, (_in_query, _under_v1)),
 )
 
 AZURE = tuple(place(dialect) for dialect, places in _PLACES for place in places)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -16,14 +17,24 @@ from msgspec import structs
 from proxy.metering.counts import UsageReader
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai_responses.request import facts
-from proxy.metering.dialects.openai_responses.wire import Event, Item, Response, Text, Tool, event_of, response_of
+from proxy.metering.dialects.openai_responses.socket import ResponsesWire
+from proxy.metering.dialects.openai_responses.wire import (
+    LAST,
+    Event,
+    Item,
+    Response,
+    Text,
+    Tool,
+    event_of,
+    response_of,
+)
 from proxy.metering.plain import CountTally
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
+from proxy.metering.socket import Socket
 from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.unread import each, members
 from proxy.metering.usage import NO_USAGE, OTHER_WORD, ModelUsage, service_in_tier
 
-_LAST = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 # Deltas that are not generated text: audio and tool output.
 _NOT_GENERATED = ("response.audio.delta", "response.shell_call_output_content.delta")
 _RUNNING = ("queued", "in_progress")
@@ -109,8 +120,8 @@ class ResponsesTally(Counting):
             if parsed.item is not None:
                 self._read_item(parsed.output_index or 0, parsed.item, whole=kind == "response.output_item.done")
         if parsed.response is not None:
-            self._read_response(parsed.response, last=kind in _LAST)
-            self.answer_ended = self.answer_ended or kind in _LAST
+            self._read_response(parsed.response, last=kind in LAST)
+            self.answer_ended = self.answer_ended or kind in LAST
         return parsed
 
     def read_answer(self, body: bytes) -> bool:
@@ -217,6 +228,27 @@ class ResponsesTally(Counting):
             self.other_models = (ModelUsage(identifier(named or _IMAGES_MODEL) or OTHER_WORD, usage),)
 
 
+class UnknownTally(ResponsesTally):
+    """An event of an unknown type, by itself: its output, and its usage wherever that stands."""
+
+    __slots__ = ()
+
+    known = members("type sequence_number", _KNOWN, each("response", _KNOWN))
+
+    def __init__(self, cumulative: bool | None = None) -> None:
+        super().__init__(cumulative)
+        self.flags.add("unknown_event")
+
+    def read(self, event: bytes, name: bytes) -> Event | None:
+        """Read it."""
+        whole = response_of(event)
+        if whole is not None:
+            self._read_usage(whole.usage, whole.tool_usage, last=True)
+        parsed = super().read(event, name)
+        self.done = True
+        return parsed
+
+
 class CompactTally(ResponsesTally):
     """A compacted conversation: the messages of its output repeat the request."""
 
@@ -253,6 +285,7 @@ OPENAI_RESPONSES = Dialect(
     cost_path=("response", "usage"),
     stores=True,
     names_files=True,
+    socket=Socket(partial(ResponsesWire, ResponsesTally, UnknownTally)),
 )
 
 OPENAI_COMPACT = replace(
@@ -262,6 +295,7 @@ OPENAI_COMPACT = replace(
     upstream_path="/responses/compact",
     tally=CompactTally,
     stores=False,
+    socket=None,
 )
 
 OPENAI_INPUT_TOKENS = replace(
@@ -273,4 +307,5 @@ OPENAI_INPUT_TOKENS = replace(
     tally=CountTally,
     free=True,
     stores=False,
+    socket=None,
 )

@@ -8,6 +8,9 @@ import msgspec
 
 from proxy.metering.wire.json_reader import reader
 
+LAST = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+"""types of last events"""
+
 
 class Text(msgspec.Struct, gc=False):
     """A part of a message, or of a summary."""

@@ -1,0 +1,1 @@
+"""WebSockets between clients and providers: a session of many exchanges."""

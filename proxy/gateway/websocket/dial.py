@@ -1,0 +1,208 @@
+"""Opens the provider's side of a session: which provider, with which credential, and what a refusal means.
+
+Invariant: nothing is generated before a session has begun, so any failure may be made good by another provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import random
+from time import monotonic
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import web
+
+from proxy.billing.record import Attempt
+from proxy.foundation.times import retry_after_s
+from proxy.gateway.exchange.upstream_request import target
+from proxy.gateway.passing import refusal_body
+from proxy.gateway.ports import Ports
+from proxy.gateway.upstream.client import Answer, Provider
+from proxy.gateway.upstream.connection import NoCredentialError, UpstreamFailedError
+from proxy.gateway.upstream.credentials import Credential, Use
+from proxy.gateway.upstream.routing import Route
+from proxy.gateway.upstream.socket import connect
+from proxy.http import errors
+from proxy.http.errors import ApiError
+from proxy.http.headers import upward
+from proxy.http.websocket import WebSocket
+from proxy.metering.dialect import Dialect
+from proxy.metering.wire.json_reader import document_of
+
+# What a server answers that knows the path, or none like it, but no WebSocket there. Some frameworks say 403, without
+# a word.
+_NO_SOCKET = frozenset((404, 405, 426, 501))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A provider's side that is open."""
+
+    socket: WebSocket
+    protocol: str | None
+    """the subprotocol that the provider has chosen"""
+    route: Route
+    use: Use | None
+    """of one of several credentials, for as long as the session lasts"""
+
+
+class DeclinedError(Exception):
+    """The provider has answered with something else than a WebSocket."""
+
+    def __init__(self, status: int, refusal: ApiError, *, speaks: bool) -> None:
+        """`status`: the provider's. `refusal`: what the client is told. `speaks`: it may be the request that it
+        declines, not the protocol."""
+        super().__init__(f"declined: {status}")
+        self.status = status
+        self.refusal = refusal
+        self.speaks = speaks
+
+
+class Dialler:
+    """Dials for one session."""
+
+    def __init__(
+        self, ports: Ports, dialect: Dialect, request: web.BaseRequest, protocols: tuple[str, ...], route: Route
+    ) -> None:
+        """`route`: the providers that may be asked, in order."""
+        self._ports = ports
+        self._dialect = dialect
+        self._request = request
+        self._protocols = protocols
+        self._route = route
+
+    async def dial(self, failed: Callable[[Route, Attempt], bool] = lambda _route, _attempt: True) -> Line:
+        """Ask one provider after another. `failed`: is told of each attempt that failed and of who is asked next, and
+        says whether that may be. Raises DeclinedError, UpstreamFailedError."""
+        while True:
+            route, began_at = self._route, monotonic()
+            outcome: DeclinedError | UpstreamFailedError
+            try:
+                return await self._ask(route, began_at)
+            except UpstreamFailedError as failure:
+                outcome, status = failure, None
+            except DeclinedError as declined:
+                outcome, status = declined, declined.status
+            left = [one for one in route.others if not one.provider.health.away_s(monotonic())]
+            asks_another = status is None or status == 429 or status >= 500
+            if not asks_another or not left:
+                raise outcome
+            attempt = Attempt(
+                provider=route.provider.settings.name,
+                upstream_model=route.upstream_model,
+                failed=str(outcome),
+                status=status,
+                started_at=self._ports.unix_time() - (monotonic() - began_at),
+                duration_ms=round((monotonic() - began_at) * 1000, 3),
+            )
+            self._route = replace(left[0], others=tuple(left[1:]))
+            if not failed(self._route, attempt):
+                raise outcome
+
+    async def _ask(self, route: Route, began_at: float) -> Line:
+        """One provider, with one credential after another."""
+        provider, tried = route.provider, list[Credential]()
+        while True:
+            use = None
+            if provider.pool is not None:
+                use = provider.pool.take(began_at, 0, random, tried)
+                if use is None:
+                    raise NoCredentialError(provider.pool.away_s(began_at, 0), rejected=provider.pool.all_rejected)
+                tried.append(use.credential)
+            try:
+                return await self._connected(route, began_at, use)
+            except DeclinedError as declined:
+                is_theirs = use is not None and declined.status in (401, 403, 429)
+                if use is None or not is_theirs or provider.pool is None:
+                    raise
+                if declined.status == 401:
+                    use.credential.rejected(monotonic(), 401)
+                if provider.pool.away_s(monotonic(), 0, tried):
+                    raise
+
+    async def _connected(self, route: Route, began_at: float, use: Use | None) -> Line:
+        provider = route.provider
+        try:
+            provider.health.asked(began_at)
+            found = await connect(
+                self._ports.upstream, provider, lambda lines: self._head(route, use, lines), self._protocols
+            )
+        except UpstreamFailedError:
+            provider.health.failed(monotonic())
+            _let_go(use)
+            raise
+        except BaseException:
+            _let_go(use)
+            raise
+        if isinstance(found, Answer):
+            _let_go(use)
+            raise await self._declined(provider, found, use)
+        provider.health.answered()
+        if use is not None:
+            use.credential.accepted()
+        socket, protocol = found
+        return Line(socket, protocol, route, use)
+
+    def _head(self, route: Route, use: Use | None, lines: str) -> bytes:
+        """The bytes of the request."""
+        dialect, provider = self._dialect, route.provider
+        assert dialect.socket is not None
+        path, name = target(dialect, route.upstream_model, self._request.raw_path), dialect.socket.model_query
+        if name:
+            path += f"{'&' if '?' in path else '?'}{name}={quote(route.upstream_model, safe='')}"
+        passed = upward(self._request.headers, dialect.headers_up, provider.header_rules)
+        credential = None if use is None else use.credential.name
+        return provider.bodiless("GET", path, dialect.key_header, passed + lines, credential=credential)
+
+    async def _declined(self, provider: Provider, answer: Answer, use: Use | None) -> DeclinedError:
+        """What the answer means. Raises UpstreamFailedError if it is nobody's to see."""
+        now, status = monotonic(), answer.status
+        if status >= 500:
+            provider.health.failed(now)
+        else:
+            provider.health.answered()
+        if status in (429, 503):
+            rest_s = retry_after_s(answer.head.header("retry-after"), self._ports.unix_time())
+            if rest_s is not None:
+                (provider.health if use is None else use.credential).rests(now, rest_s)
+        try:
+            body = await refusal_body(answer, provider)
+        except ApiError as refusal:
+            return DeclinedError(status, refusal, speaks=True)
+        finally:
+            answer.close()
+        error = _error_in(body)
+        if _speaks(self._dialect, status, error is not None, is_empty=not body):
+            return DeclinedError(status, _as_ours(status, error or {}), speaks=True)
+        provider.declined_sockets(self._dialect.name, now)
+        return DeclinedError(status, errors.no_upgrade(), speaks=False)
+
+
+def _speaks(dialect: Dialect, status: int, explains: bool, *, is_empty: bool) -> bool:
+    """Whether a refusal may be about the request: also that there is no such model, where the path names one."""
+    assert dialect.socket is not None
+    if status == 404 and dialect.socket.model_query:
+        return explains
+    return status not in _NO_SOCKET and not (status == 403 and is_empty)
+
+
+def _error_in(body: bytes) -> dict[str, Any] | None:
+    document = document_of(body)
+    error = document.get("error") if isinstance(document, dict) else None
+    return error if isinstance(error, dict) else None
+
+
+def _as_ours(status: int, error: dict[str, Any]) -> ApiError:
+    """The provider's error, with its words."""
+    said, kind, code = (
+        value if isinstance(value := error.get(name), str) else None for name in ("message", "type", "code")
+    )
+    message = said or "The provider refused the connection."
+    return ApiError(status, message, kind=kind or "invalid_request_error", code=code or "upstream_refused")
+
+
+def _let_go(use: Use | None) -> None:
+    if use is not None:
+        use.end(0)

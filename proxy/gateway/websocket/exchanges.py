@@ -1,0 +1,304 @@
+"""The exchanges of one session: admitted, opened, fed and ended.
+
+Invariants: each is admitted by the key as it is then, at the provider that the session has. Everything that the
+provider bills belongs to one: a request of the client, an answer that the provider began by itself, or a transcription.
+Each ends once; `end_all` ends whatever is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from proxy.billing.keys import ApiKey
+from proxy.billing.limits import OnExhausted, Scope
+from proxy.billing.pricing.rules import Payer
+from proxy.billing.record import Outcome, Price
+from proxy.billing.response_owner import ResponseOwner
+from proxy.foundation.ids import exchange_id
+from proxy.gateway.authentication import Authenticator
+from proxy.gateway.exchange.lifecycle import End
+from proxy.gateway.exchange.opener import ExchangeOpener
+from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
+from proxy.gateway.ports import Ports
+from proxy.gateway.upstream.routing import Route, only_at
+from proxy.gateway.websocket.turn import Turn
+from proxy.gateway.websocket.turns import Turns
+from proxy.http import errors
+from proxy.metering.dialect import Dialect
+from proxy.metering.held_text import AnswerText
+from proxy.metering.meter import StreamMeter
+from proxy.metering.request import RequestFacts
+from proxy.metering.socket import Ask, Heard, Kind, SocketWire
+from proxy.metering.wire.messages import MessageFramer
+
+if TYPE_CHECKING:
+    from proxy.gateway.websocket.dial import Line
+
+
+class Exchanges:
+    """Those of one session. `line`: the provider's side, once it is connected."""
+
+    def __init__(
+        self,
+        *,
+        keys: Authenticator,
+        authenticate: Callable[[], Awaitable[ApiKey]],
+        opener: ExchangeOpener,
+        ports: Ports,
+        dialect: Dialect,
+        wire: SocketWire,
+        model: str,
+        live: set[LiveExchange],
+        owners: ExchangeOwners,
+        traceparent: str | None,
+    ) -> None:
+        """`authenticate`: the session's key, if it is accepted still; raises ApiError. `model`: the session's, by the
+        client's name; empty: each request names its own, and the last one counts."""
+        self.ran_short: Callable[[], None] = _nothing
+        """the budget does not hold what an exchange costs"""
+        self.stop: Callable[[], None] = _nothing
+        """ends the session at once"""
+        self.line: Line | None = None
+        self.tokens = 0
+        """of those that have ended"""
+        self._keys = keys
+        self._authenticate = authenticate
+        self._opener = opener
+        self._ports = ports
+        self._dialect = dialect
+        self._wire = wire
+        self._model, self._has_no_model = model, not model
+        self._names: dict[str, str] = {}  # the provider's name of a model that the session may have → the client's
+        self._live = live
+        self._owners = owners
+        self._traceparent = traceparent
+        self._turns: Turns[Turn] = Turns()
+        self.open: set[Turn] = set()
+        """that have not ended"""
+        self._unrecorded: set[Turn] = set()  # that have, without a record yet
+        self._waiter: asyncio.Future[None] | None = None  # for their records
+
+    @property
+    def waiting(self) -> int:
+        """Requests whose answers have not begun."""
+        return self._turns.waiting
+
+    # -- requests of the client
+
+    async def admit(self, document: dict[str, Any], ask: Ask) -> Turn:
+        """Open the exchange of a request. It is not sent yet. Raises ApiError."""
+        assert ask.facts is not None
+        received_at = monotonic()
+        for turn in self._turns.failed_in(ask.lane):
+            self.end(turn, End.BROKEN)
+        key, facts = await self._authenticate(), ask.facts
+        facts = structs.replace(facts, model=facts.model or self._now()[0])
+        route = self._route(facts.model, key)
+        if self._has_no_model:
+            self._model = facts.model
+        route = await self._opener.pinned(route, facts, document, self._dialect, key)
+        return await self._open(Kind.ANSWER, facts, key, route, received_at)
+
+    def went_up(self, ask: Ask, turn: Turn) -> None:
+        """From now on its answer may come."""
+        self._turns.asked(ask.lane, ask.event_id, turn)
+
+    async def may_have_model(self, model: str) -> str:
+        """The provider's name of a model that the client wants the session to have. Raises ApiError."""
+        key = await self._authenticate()
+        upstream_model = self._route(model, key).upstream_model
+        self._names[upstream_model] = model
+        return upstream_model
+
+    async def may_transcribe(self, model: str) -> None:
+        """Raises ApiError: the key may not use this model, or its budget cannot be enforced for it."""
+        key = await self._authenticate()
+        route, scopes = self._transcribing(model, key), self._keys.scopes(key)
+        price, _ = route.prices(self._ports.unix_time(), self._keys.payer(key))
+        if any(scope.limits.spends for scope in scopes) and (price is None or not price.tiers):
+            raise errors.model_unpriced(model)
+
+    # -- events of the provider
+
+    async def take(self, message: bytes, *, delivered: bool) -> None:
+        """An event. `delivered`: it is about to be written to the client. Raises ApiError: it is of an exchange that
+        may not run."""
+        heard = self._wire.hear(message)
+        step = self._turns.step(heard)
+        for over in step.over:
+            self.end(over, End.BROKEN)
+        turn = step.turn
+        if step.opens:
+            turn = await self._begun(heard)
+            self._turns.opened(heard, turn)
+        if turn is None:
+            return
+        await turn.until_durable()
+        if not step.refused:
+            turn.feed(message, delivered=delivered)
+            self._name(turn, heard)
+        if step.ends:
+            status = heard.status or 400 if step.refused else None
+            self.end(turn, self._end_of(delivered=delivered, refused=step.refused), status=status, heard=heard)
+
+    @staticmethod
+    def _end_of(*, delivered: bool, refused: bool) -> End:
+        if refused:
+            return End.REFUSED
+        return End.COMPLETE if delivered else End.CLIENT_LEFT
+
+    async def _begun(self, heard: Heard) -> Turn:
+        """Open an exchange that the provider has begun by itself. Raises ApiError."""
+        received_at, key = monotonic(), await self._authenticate()
+        facts = self._wire.begun(heard)
+        if heard.kind is Kind.TRANSCRIPT:
+            route = self._transcribing(facts.model, key)
+            # It is no request of the client: it counts against money, not against numbers of requests.
+            scopes = [_of_money(scope) for scope in self._keys.scopes(key)]
+            return await self._open(heard.kind, facts, key, route, received_at, scopes)
+        facts = structs.replace(facts, model=facts.model or self._now()[0])
+        return await self._open(heard.kind, facts, key, self._route(facts.model, key), received_at)
+
+    def _name(self, turn: Turn, heard: Heard) -> None:
+        """The provider has named the answer: who made it is remembered before anybody can ask for it."""
+        response_id = turn.meter.response_id
+        if turn.named or response_id is None or not (self._dialect.stores and turn.facts.is_stored):
+            return
+        turn.named = True
+        opened, line = turn.closing.opened, self.line
+        owner = ResponseOwner(
+            key_id=opened.key_id,
+            project_id=turn.project_id,
+            provider=opened.provider,
+            dialect=self._dialect.name,
+            credential=None if line is None or line.use is None else line.use.credential.name,
+            exchange_id=turn.exchange_id,
+        )
+        self._ports.owners.made(response_id, owner)
+
+    # -- opening and ending
+
+    def _now(self) -> tuple[str, str | None]:
+        """The client's name of the session's model, and the provider's, if it is none that the client has named."""
+        stated, line = self._wire.stated_model, self.line
+        if stated is None or line is None:
+            return self._model, None
+        if (name := self._names.get(stated)) is not None:
+            return name, None
+        first = line.route.upstream_model
+        return self._model, None if stated == first or stated.startswith(f"{first}-") else stated
+
+    def _route(self, model: str, key: ApiKey) -> Route:
+        """At the session's provider, once there is one. Raises ApiError."""
+        route = self._opener.routed(model, key, self._dialect)
+        if self.line is None:
+            return self._opener.arranged(route, model)
+        name = self.line.route.provider.settings.name
+        route = only_at(route, name)
+        if route.provider.settings.name != name:
+            raise errors.other_provider(model)
+        return replace(route, others=())
+
+    def _transcribing(self, model: str, key: ApiKey) -> Route:
+        """The provider's other model that transcribes what the client says, by its own name. Raises ApiError."""
+        assert self.line is not None
+        if not key.allows(model):
+            raise errors.model_not_allowed(model)
+        route = self.line.route
+        prices_of = route.prices
+
+        def prices(at: float, payer: Payer, other: str | None = None) -> tuple[Price | None, Price | None]:
+            return prices_of(at, payer, other or model)
+
+        return Route(route.provider, model, prices)
+
+    async def _open(
+        self,
+        kind: Kind,
+        facts: RequestFacts,
+        key: ApiKey,
+        route: Route,
+        received_at: float,
+        scopes: Sequence[Scope] | None = None,
+    ) -> Turn:
+        closing = await self._opener.admitted(exchange_id(), self._dialect, key, facts, route, received_at, scopes)
+        try:
+            closing.traceparent = self._traceparent if self._ports.traces is not None else None
+            meter = StreamMeter(self._wire.tally(kind), MessageFramer())
+            if kind is Kind.ANSWER:
+                meter.tally.served_model = self._now()[1]
+                if route.counter is not None and route.counter.room is not None:
+                    meter.tally.hold(AnswerText(route.counter.room))
+            turn = Turn(
+                closing, meter, facts, self._ports.estimator,
+                route=route, project_id=key.project_id, began_at=monotonic(), stop=self.stop,
+            )  # fmt: skip
+        except BaseException:
+            closing.close(Outcome.CRASHED, now=monotonic(), details={"failed": "proxy_bug"})
+            raise
+        if key.on_exhausted is OnExhausted.CUT and turn.spending.limited:
+            closing.reservation.on_short = self.ran_short
+        self.open.add(turn)
+        self._live.add(turn)
+        self._owners.began(turn.exchange_id, key.key_id)
+        self._ports.meters.opened(overhead_s=monotonic() - received_at)
+        return turn
+
+    def end(self, turn: Turn, end: End, *, status: int | None = None, heard: Heard | None = None) -> None:
+        """Write its record, as soon as its text is counted."""
+        line = self.line
+        if line is not None and line.use is not None:
+            turn.details["credential"] = line.use.credential.name
+        turn.closing.reservation.on_short = None
+        self.open.discard(turn)
+        self._unrecorded.add(turn)
+        usage = turn.end(end, partial(self._recorded, turn), status=status)
+        if heard is not None and end in (End.COMPLETE, End.CLIENT_LEFT):
+            self._wire.ended(heard, usage)
+
+    def _recorded(self, turn: Turn) -> None:
+        self._unrecorded.discard(turn)
+        self._live.discard(turn)
+        self._owners.ended(turn.exchange_id)
+        self.tokens += turn.closing.tokens
+        if not self._unrecorded and self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def until_recorded(self) -> None:
+        """Wait for the records of all that have ended: of some, the text is being counted."""
+        if self._unrecorded:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def let_go(self) -> None:
+        """Of the provider's credential."""
+        if self.line is not None and self.line.use is not None:
+            self.line.use.end(self.tokens)
+
+    def end_all(self, end: End) -> None:
+        """The session is over."""
+        self._turns.clear()
+        for turn in list(self.open):
+            self.end(turn, end)
+
+    def drop(self) -> None:
+        """Tell the session nothing more: a reference cycle would live until a garbage collection."""
+        self.ran_short = self.stop = _nothing
+
+    def generated(self) -> int:
+        """Estimated completion tokens of those that run."""
+        return sum(turn.spending.generated(turn.meter) for turn in self.open if turn.runs)
+
+
+def _nothing() -> None: ...
+
+
+def _of_money(scope: Scope) -> Scope:
+    return structs.replace(scope, limits=structs.replace(scope.limits, rpm=None, tpm=None, parallel=None))

@@ -1,0 +1,215 @@
+"""Turns a client's handshake into a session.
+
+Invariants: nobody gets a session without a key. Where the URL names the model, the provider's side is open before the
+client's is, so that a refusal is an HTTP response; where each request names its own, the first one opens it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from time import monotonic
+from urllib.parse import parse_qs
+
+from aiohttp import web
+
+from proxy.billing.keys import ApiKey
+from proxy.billing.record import Attempt
+from proxy.billing.reservation import DenialReason, Denied
+from proxy.gateway.authentication import Authenticator, accepted
+from proxy.gateway.exchange.opener import ExchangeOpener
+from proxy.gateway.exchange.rate_limits import refusal
+from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
+from proxy.gateway.exchange.uploads import Uploads
+from proxy.gateway.ports import Ports
+from proxy.gateway.time_limits import TimeLimits
+from proxy.gateway.upstream.client import Provider
+from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.routing import Route
+from proxy.gateway.websocket.dial import DeclinedError, Dialler, Line
+from proxy.gateway.websocket.exchanges import Exchanges
+from proxy.gateway.websocket.session import Session
+from proxy.http import errors
+from proxy.http.connection import ClientConnection
+from proxy.http.credentials import presented
+from proxy.http.headers import SERVER, TRACEPARENT
+from proxy.http.reply import Reply
+from proxy.http.websocket import WebSocket
+from proxy.http.websocket_head import PROTOCOL, Handshake, handshake
+from proxy.keys.secrets import parse
+from proxy.metering.dialect import Dialect
+
+# Sessions of a key whose requests are limited, for each request that may run: idle ones cost memory.
+SESSIONS_PER_REQUEST = 4
+
+
+class WebSocketHandler:
+    """Serves WebSockets."""
+
+    def __init__(
+        self,
+        *,
+        keys: Authenticator,
+        opener: ExchangeOpener,
+        ports: Ports,
+        providers: Mapping[str, Provider],
+        live: set[LiveExchange],
+        owners: ExchangeOwners,
+        uploads: Uploads,
+        message_bytes_max: int,
+        sessions_max: int,
+        closed: Callable[[], str | None],
+    ) -> None:
+        """`live`, `owners`: of all running exchanges. `closed`: the reason why no new requests are accepted, or
+        None."""
+        self._keys = keys
+        self._opener = opener
+        self._ports = ports
+        self._providers = providers
+        self._live = live
+        self._owners = owners
+        self._uploads = uploads
+        self._message_bytes_max = message_bytes_max
+        self._sessions_max = sessions_max
+        self._closed = closed
+        self.sessions: set[Session] = set()
+        self._sessions_of: Counter[str] = Counter()
+
+    async def serve(
+        self, request: web.BaseRequest, connection: ClientConnection, dialect: Dialect, _named: str | None
+    ) -> web.StreamResponse:
+        """Serve one session to its end. Raises ApiError if there is none."""
+        if (reason := self._closed()) is not None:
+            raise errors.overloaded(reason, code="not_accepting")
+        secret = presented(request, parse)
+        authenticate = partial(accepted, self._keys, secret, request.remote)
+        key = await authenticate()
+        shake = handshake(request)
+        self._sessions_of[key.key_id] += 1
+        try:
+            self._check_number(key)
+            return await self._served(request, connection, dialect, shake, key, authenticate)
+        finally:
+            self._sessions_of[key.key_id] -= 1
+            if not self._sessions_of[key.key_id]:
+                del self._sessions_of[key.key_id]
+
+    def _check_number(self, key: ApiKey) -> None:
+        """Raises ApiError: there are too many sessions."""
+        if self._sessions_of.total() > self._sessions_max:
+            raise errors.overloaded("Too many connections at once. Please try again later.", code="not_accepting")
+        limits = [scope.limits.parallel for scope in self._keys.scopes(key) if scope.limits.parallel is not None]
+        if limits and self._sessions_of[key.key_id] > SESSIONS_PER_REQUEST * min(limits):
+            raise refusal(Denied(DenialReason.PARALLEL, "", None, ()), (), exceeded_status=429)
+
+    async def _served(
+        self,
+        request: web.BaseRequest,
+        connection: ClientConnection,
+        dialect: Dialect,
+        shake: Handshake,
+        key: ApiKey,
+        authenticate: Callable[[], Awaitable[ApiKey]],
+    ) -> web.StreamResponse:
+        assert dialect.socket is not None
+        model, line, protocol = "", None, next(iter(shake.protocols), None)
+        if dialect.socket.model_query:
+            model = _model_in(request, dialect.socket.model_query)
+            line = await self._dialled(request, dialect, shake, model, key)
+            protocol = line.protocol
+        limits = self._limits(dialect) if line is None else line.route.provider.limits
+        reply = Reply(request)
+        fields = [SERVER, *([] if protocol is None else [(str(PROTOCOL), protocol)])]
+        transport = request.transport
+        if transport is None or not reply.switch([("Sec-WebSocket-Accept", shake.accept), *fields]):
+            if line is not None:
+                line.socket.abort()
+            return reply
+        client = WebSocket(
+            connection,
+            transport,
+            masks=False,
+            message_bytes_max=self._message_bytes_max,
+            grew=self._uploads.take,
+            shrank=self._uploads.give_back,
+        )
+        connection.set_parser(client)  # type: ignore[arg-type]  # it has what is called
+        session = self._session(request, dialect, shake, client, model, limits, authenticate)
+        self.sessions.add(session)
+        try:
+            await session.run(line)
+        finally:
+            self.sessions.discard(session)
+        return reply
+
+    def _session(
+        self,
+        request: web.BaseRequest,
+        dialect: Dialect,
+        shake: Handshake,
+        client: WebSocket,
+        model: str,
+        limits: TimeLimits,
+        authenticate: Callable[[], Awaitable[ApiKey]],
+    ) -> Session:
+        assert dialect.socket is not None
+        wire = dialect.socket.wire()
+
+        async def dial(route: Route, failed: Callable[[Route, Attempt], bool]) -> Line:
+            return await Dialler(self._ports, dialect, request, shake.protocols, route).dial(failed)
+
+        exchanges = Exchanges(
+            keys=self._keys,
+            authenticate=authenticate,
+            opener=self._opener,
+            ports=self._ports,
+            dialect=dialect,
+            wire=wire,
+            model=model,
+            live=self._live,
+            owners=self._owners,
+            traceparent=request.headers.get(TRACEPARENT),
+        )
+        session = Session(
+            client, wire, exchanges, self._ports, limits=limits, dial=dial, names_models=not dialect.socket.model_query
+        )
+        exchanges.ran_short, exchanges.stop = session.ran_short, session.stop_now
+        return session
+
+    async def _dialled(
+        self, request: web.BaseRequest, dialect: Dialect, shake: Handshake, model: str, key: ApiKey
+    ) -> Line:
+        """Raises ApiError."""
+        route = self._opener.arranged(self._opener.routed(model, key, dialect), model)
+        dialler = Dialler(self._ports, dialect, request, shake.protocols, route)
+        try:
+            async with asyncio.timeout(route.provider.limits.first_byte_s):
+                return await dialler.dial()
+        except UpstreamFailedError as failure:
+            raise failure.refusal() from None
+        except TimeoutError:
+            route.provider.health.failed(monotonic())
+            raise errors.upstream_stalled() from None
+        except DeclinedError as declined:
+            raise (
+                declined.refusal if declined.speaks else errors.unsupported_dialect(model, dialect.endpoint)
+            ) from None
+
+    def _limits(self, dialect: Dialect) -> TimeLimits:
+        """Of the first provider that may accept WebSockets in this dialect. Raises ApiError 426: none does, and clients
+        go on with HTTP."""
+        now = monotonic()
+        speaking = [one for one in self._providers.values() if one.speaks_sockets(dialect, now)]
+        if not speaking:
+            raise errors.no_upgrade()
+        return speaking[0].limits
+
+
+def _model_in(request: web.BaseRequest, name: str) -> str:
+    """Raises ApiError."""
+    values = parse_qs(request.raw_path.partition("?")[2].partition("#")[0], max_num_fields=64).get(name, [])
+    if len(values) != 1:
+        raise errors.model_missing(name)
+    return values[0]

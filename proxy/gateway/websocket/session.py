@@ -1,0 +1,416 @@
+"""A session: messages between one client and one provider, and the exchanges that they make.
+
+What happens becomes an event; `lifecycle.py` says what it means. `Exchanges` admits and meters, the dialect's wire
+reads both sides' messages.
+
+Invariants: a request of the client goes up when its exchange is admitted and open; one that is refused does not. An
+event of the provider goes down when its exchange is open, durable, and has noted it. One message of each direction is
+on its way at a time: who does not read is not read for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from proxy.billing.record import Attempt
+from proxy.foundation.tasks import Tasks
+from proxy.gateway.exchange.lifecycle import End
+from proxy.gateway.exchange.opener import checked
+from proxy.gateway.ports import Ports
+from proxy.gateway.time_limits import TimeLimits
+from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.routing import Route
+from proxy.gateway.websocket.dial import DeclinedError, Line
+from proxy.gateway.websocket.documents import document_of
+from proxy.gateway.websocket.exchanges import Exchanges
+from proxy.gateway.websocket.lifecycle import ABORT, Close, Event, Lifecycle, Phase, Transition
+from proxy.gateway.websocket.timing import PING_S, Moments, Side, due, tick_s
+from proxy.gateway.websocket.turn import Turn
+from proxy.http import errors
+from proxy.http.errors import ApiError
+from proxy.http.json_body import serialise
+from proxy.http.websocket import CLOSE_S, GOING_AWAY, TEXT, Closed, Message, PeerLostError, WebSocket
+from proxy.metering.socket import Ask, SocketWire
+
+_log = logging.getLogger(__name__)
+
+# Requests that wait for their answers. OpenAI answers 16 at once.
+WAITING_MAX = 32
+# What a client is told when its session ends, as an event.
+_ERRORS: Mapping[Event, Callable[[], ApiError]] = {
+    Event.PROVIDER_LOST: errors.upstream_failed,
+    Event.PROVIDER_BROKE: errors.upstream_failed,
+    Event.PROVIDER_STALLED: errors.upstream_stalled,
+    Event.NO_ANSWER: errors.upstream_stalled,
+    Event.SILENT: errors.upstream_stalled,
+    Event.TOO_LONG: errors.upstream_stalled,
+    Event.BUDGET_CUT: errors.budget_cut,
+    Event.STOP_NOW: errors.shutting_down,
+    Event.BUG: errors.internal,
+}
+_AWAY = Closed(GOING_AWAY, by_peer=False)
+
+Dial = Callable[[Route, Callable[[Route, Attempt], bool]], Awaitable[Line]]
+
+
+class Session:
+    """One session, when the client's handshake is over."""
+
+    def __init__(
+        self,
+        client: WebSocket,
+        wire: SocketWire,
+        exchanges: Exchanges,
+        ports: Ports,
+        *,
+        limits: TimeLimits,
+        dial: Dial,
+        names_models: bool,
+    ) -> None:
+        """`limits`: until a provider is connected. `dial`: connects to one of a route, for the first request.
+        `names_models`: each request names its model."""
+        self._client = client
+        self._wire = wire
+        self._exchanges = exchanges
+        self._ports = ports
+        self._limits = limits
+        self._dial = dial
+        self._names_models = names_models
+        self._life = Lifecycle()
+        self._connected = asyncio.Event()
+        self._over = asyncio.Event()
+        self._last: tuple[Event, Transition, Closed | None] | None = None
+        now = monotonic()
+        self._said_at = self._answered_at = self._pinged_at = now
+        self._left_at = 0.0
+        self._is_unreachable = False  # no provider could be connected to
+
+    async def run(self, line: Line | None) -> None:
+        """Until both sides are closed. `line`: the provider's side, if it is connected. Never raises, unless it is
+        cancelled."""
+        tasks = Tasks()
+        try:
+            if line is not None:
+                self._connect(line)
+            for loop in (self._read_client, self._read_provider, self._notice_loss, self._watch):
+                tasks.start(self._guarded(loop), name=f"websocket {loop.__name__}")
+            await self._over.wait()
+        finally:
+            if self._life.phase is not Phase.ENDED:  # cancelled
+                self._happened(Event.STOP_NOW)
+            await tasks.stop()
+            assert self._last is not None
+            self._exchanges.end_all(self._end)  # admitted in the very moment of the end
+            self._exchanges.drop()
+            try:
+                await self._close()
+                await self._exchanges.until_recorded()
+            finally:
+                self._exchanges.let_go()
+
+    def stop(self) -> None:
+        """The proxy stops: what runs may go on, within the grace time."""
+        self._happened(Event.STOP_BUSY if self._exchanges.open else Event.STOP_IDLE)
+
+    def stop_now(self) -> None:
+        """The grace time is over."""
+        self._happened(Event.STOP_NOW)
+
+    def ran_short(self) -> None:
+        """The budget does not hold what an exchange costs: cut after the message that is being read."""
+        asyncio.get_running_loop().call_soon(self._happened, Event.BUDGET_CUT)
+
+    # -- what happens
+
+    def _happened(self, event: Event, said: Closed | None = None) -> None:
+        """Take the event. `said`: the close frame that it is about, or what a side broke."""
+        if self._life.phase is Phase.ENDED:
+            return
+        try:
+            transition = self._life.step(event)
+        except AssertionError as bug:
+            self._broke_down(bug)
+            return
+        if transition.phase is Phase.LEAVING:
+            self._left_at = monotonic()
+            self._note("policy", "drain")
+        if transition.phase is Phase.ENDED:
+            self._last = event, transition, said
+            self._over.set()
+            if transition.end is End.CLIENT_LEFT and self._left_at == 0.0:
+                self._note("policy", "cancel")
+            self._exchanges.end_all(self._end)
+
+    @property
+    def _end(self) -> End:
+        """How exchanges end with the session."""
+        end = None if self._last is None else self._last[1].end
+        return End.BUG if end is None else end
+
+    def _note(self, name: str, value: str) -> None:
+        for turn in self._exchanges.open:
+            turn.details[name] = value
+
+    def _broke_down(self, bug: BaseException) -> None:
+        """Log a bug's traceback without its message, which may quote the client; the session ends."""
+        where = "".join(traceback.format_tb(bug.__traceback__))
+        _log.error("a session failed: %s\n%s", type(bug).__name__, where)
+        self._happened(Event.BUG)
+
+    async def _guarded(self, loop: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await loop()
+        except Exception as bug:  # noqa: BLE001  logged; the session still ends, and says so
+            self._broke_down(bug)
+
+    def _settled(self) -> None:
+        """A message is dealt with: it may have been the last one that was waited for."""
+        if self._life.phase in (Phase.STOPPING, Phase.LEAVING) and not self._exchanges.open:
+            self._happened(Event.DONE)
+
+    # -- the client
+
+    async def _read_client(self) -> None:
+        while True:
+            try:
+                found = await self._client.receive()
+            except PeerLostError:
+                self._client_gone(None)
+                return
+            if isinstance(found, Closed):
+                await self._client_closed(found)
+                return
+            self._said_at = monotonic()
+            await self._take_up(found)
+            self._settled()
+
+    async def _notice_loss(self) -> None:
+        """Also while a message of the client waits for its exchange."""
+        await self._client.until_lost()
+        self._client_gone(None)
+
+    async def _client_closed(self, closed: Closed) -> None:
+        if closed.by_peer:
+            self._client_gone(closed)
+        elif self._life.phase is not Phase.LEAVING:
+            self._happened(Event.CLIENT_BROKE, closed)
+        if self._life.phase is Phase.LEAVING:
+            await self._client.close(closed.code, closed.reason)
+
+    def _client_gone(self, closed: Closed | None) -> None:
+        if self._life.phase is Phase.LEAVING:
+            return  # both directions notice it
+        line = self._exchanges.line
+        drains = line is not None and line.route.provider.settings.on_client_disconnect == "drain"
+        runs = any(turn.runs for turn in self._exchanges.open)
+        self._happened(Event.CLIENT_LEFT if drains and runs else Event.CLIENT_CLOSED, closed)
+
+    async def _take_up(self, message: Message) -> None:
+        """A message of the client: passed on, unless it is refused."""
+        ask: Ask | None = None
+        try:
+            document, payload = document_of(message), message.payload
+            if document is not None:
+                ask = checked(self._wire.ask, document)
+                payload = await self._admitted(document, ask, payload)
+            elif self._exchanges.line is None:
+                raise errors.nothing_asked()
+            line = self._exchanges.line
+            assert line is not None, "an exchange was admitted, or somebody asked before"
+            await line.socket.send(Message(message.kind, payload))
+        except ApiError as refusal:
+            await self._refuse(refusal, ask)
+        except PeerLostError:
+            self._happened(Event.PROVIDER_LOST)
+
+    async def _admitted(self, document: dict[str, Any], ask: Ask, payload: bytes) -> bytes:
+        """What goes up. Raises ApiError."""
+        if ask.facts is None:
+            if self._exchanges.line is None:
+                raise errors.nothing_asked()
+            if ask.transcriber is not None:
+                await self._exchanges.may_transcribe(ask.transcriber)
+            if ask.model is None:
+                return payload
+            upstream_model = await self._exchanges.may_have_model(ask.model)
+            return serialise(self._wire.upstream(document, upstream_model=upstream_model))
+        if self._life.phase is not Phase.OPEN:
+            raise errors.shutting_down()
+        if self._exchanges.waiting >= WAITING_MAX:
+            raise errors.too_many_waiting(WAITING_MAX)
+        turn = await self._exchanges.admit(document, ask)
+        try:
+            if self._exchanges.line is None:
+                await self._connect_for(turn)
+            if self._names_models:
+                document = self._wire.upstream(document, upstream_model=turn.closing.opened.upstream_model)
+                payload = serialise(document)
+            self._exchanges.went_up(ask, turn)
+        except BaseException:
+            if not turn.ended:
+                self._exchanges.end(turn, self._end)
+            raise
+        return payload
+
+    async def _connect_for(self, turn: Turn) -> None:
+        """Connect to a provider of its model. Raises ApiError."""
+
+        def failed(route: Route, attempt: Attempt) -> bool:
+            return turn.closing.reassign(route, attempt)
+
+        try:
+            self._connect(await self._dial(turn.route, failed))
+        except DeclinedError as declined:
+            self._is_unreachable = True
+            self._exchanges.end(turn, End.REFUSED, status=declined.status)
+            raise declined.refusal from None
+        except UpstreamFailedError as failure:
+            self._is_unreachable = True
+            turn.details["failed"] = str(failure)
+            self._exchanges.end(turn, End.UNREACHABLE)
+            raise failure.refusal() from None
+
+    def _connect(self, line: Line) -> None:
+        self._exchanges.line = line
+        self._limits = line.route.provider.limits
+        self._answered_at = monotonic()
+        self._connected.set()
+
+    async def _refuse(self, refusal: ApiError, ask: Ask | None) -> None:
+        """Say why a message does not go up. The session ends if none of its requests would any more."""
+        self._ports.meters.refused(refusal.status, refusal.code)
+        await self._say(refusal, ask)
+        if refusal.status == 401:
+            self._happened(Event.REFUSED)
+        elif self._is_unreachable:
+            self._happened(Event.UNREACHABLE)
+
+    async def _say(self, refusal: ApiError, ask: Ask | None) -> None:
+        try:
+            await self._client.send(Message(TEXT, msgspec.json.encode(self._wire.error(refusal, ask))))
+        except PeerLostError:
+            self._client_gone(None)
+
+    # -- the provider
+
+    async def _read_provider(self) -> None:
+        await self._connected.wait()
+        line = self._exchanges.line
+        assert line is not None
+        while True:
+            try:
+                found = await line.socket.receive()
+            except PeerLostError:
+                self._happened(Event.PROVIDER_LOST)
+                return
+            if isinstance(found, Closed):
+                self._happened(Event.PROVIDER_CLOSED if found.by_peer else Event.PROVIDER_BROKE, found)
+                return
+            self._said_at = self._answered_at = monotonic()
+            await self._take_down(found)
+            self._settled()
+
+    async def _take_down(self, message: Message) -> None:
+        """A message of the provider: metered, and passed on if the client is there."""
+        delivered = self._life.phase is not Phase.LEAVING
+        try:
+            await self._exchanges.take(message.payload, delivered=delivered)
+        except ApiError as refusal:
+            self._ports.meters.refused(refusal.status, refusal.code)
+            if delivered:
+                await self._say(refusal, None)
+            self._happened(Event.REFUSED)
+            return
+        if delivered and self._life.phase is not Phase.ENDED:
+            try:
+                await self._client.send(message)
+            except PeerLostError:
+                self._client_gone(None)
+        elif self._life.phase is Phase.LEAVING:
+            self._look_at_drain()
+
+    def _look_at_drain(self) -> None:
+        line = self._exchanges.line
+        assert line is not None
+        if self._exchanges.generated() >= line.route.provider.settings.drain.tokens:
+            self._note("drain_ended_by", "tokens")
+            self._happened(Event.DRAINED_ENOUGH)
+
+    # -- time
+
+    async def _watch(self) -> None:
+        """Look at the deadlines, and keep both connections from being taken for idle ones."""
+        while True:
+            await asyncio.sleep(tick_s(self._limits))
+            now = monotonic()
+            expired = due(now, self._moments(now), self._limits)
+            if expired is Event.CLIENT_CLOSED:
+                self._client_gone(None)
+            elif expired is not None:
+                self._note("limit", expired.value)
+                self._happened(expired)
+            if now >= self._pinged_at + PING_S:
+                self._pinged_at = now
+                await self._ping()
+
+    async def _ping(self) -> None:
+        line = self._exchanges.line
+        if self._life.phase is not Phase.LEAVING:
+            await self._client.ping()
+        if line is not None:
+            await line.socket.ping()
+
+    def _moments(self, now: float) -> Moments:
+        line, turns = self._exchanges.line, self._exchanges.open
+        waiting = [turn.began_at for turn in turns if not turn.runs]
+        return Moments(
+            phase=self._life.phase,
+            client=_side(self._client, now),
+            provider=None if line is None else _side(line.socket, now),
+            said_at=self._said_at,
+            answered_at=self._answered_at,
+            asked_at=min(waiting, default=None),
+            runs=len(waiting) < len(turns),
+            began_at=min((turn.began_at for turn in turns), default=None),
+            left_at=self._left_at,
+        )
+
+    # -- the end
+
+    async def _close(self) -> None:
+        """Tell the client why, and close both sides, as the table says."""
+        assert self._last is not None
+        event, transition, said = self._last
+        line = self._exchanges.line
+        assert transition.client is not None
+        assert transition.provider is not None
+        if transition.tells:
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await self._say(_ERRORS[event](), None)
+            except TimeoutError:
+                pass
+        sides = [_closed(self._client, transition.client, said)]
+        if line is not None:
+            sides.append(_closed(line.socket, transition.provider, said or _AWAY))
+        await asyncio.gather(*sides)
+
+
+async def _closed(side: WebSocket, how: Close, said: Closed | None) -> None:
+    if how is ABORT or (how.code is None and said is None):
+        side.abort()
+    elif how.code is not None:
+        await side.close(how.code, how.reason)
+    elif said is not None:
+        await side.close(said.code, said.reason)
+
+
+def _side(socket: WebSocket, now: float) -> Side:
+    return Side(socket.heard_at if socket.is_read else now, socket.writing_since)

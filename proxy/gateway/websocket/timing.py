@@ -1,0 +1,84 @@
+"""The deadlines of a session. Invariant: `due` is pure."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from proxy.gateway.time_limits import TimeLimits
+from proxy.gateway.websocket.lifecycle import Event, Phase
+
+# Middleboxes close what is silent for a minute.
+PING_S = 25.0
+# A side that answers no pings, and says nothing, is gone.
+SILENT_S = 3 * PING_S
+
+
+class Side(Struct, gc=False):
+    """One side's connection. Times by `time.monotonic`."""
+
+    heard_at: float
+    """bytes came from it; later, while it is not read"""
+    writing_since: float | None = None
+    """it does not take what is written to it; None: it does"""
+
+
+class Moments(Struct, gc=False):
+    """Where a session is."""
+
+    phase: Phase
+    client: Side
+    provider: Side | None
+    """None: not connected yet"""
+    said_at: float
+    """a message came, from either side"""
+    answered_at: float
+    """one came from the provider"""
+    asked_at: float | None = None
+    """of the oldest exchange that waits for its answer"""
+    runs: bool = False
+    """an exchange has an answer that goes on"""
+    began_at: float | None = None
+    """of the oldest exchange that waits or runs"""
+    left_at: float = 0.0
+
+
+def due(now: float, at: Moments, limits: TimeLimits) -> Event | None:
+    """The deadline that has expired, if any; of several, the first of this order."""
+    return _of_client(now, at, limits) or _of_provider(now, at, limits) or _of_exchanges(now, at, limits)
+
+
+def _of_client(now: float, at: Moments, limits: TimeLimits) -> Event | None:
+    if at.phase is Phase.LEAVING:
+        return Event.DRAINED_ENOUGH if now >= at.left_at + limits.drain_s else None
+    since = at.client.writing_since
+    if since is not None and now >= since + limits.write_stall_s:
+        return Event.CLIENT_STALLED
+    return Event.CLIENT_CLOSED if now >= at.client.heard_at + SILENT_S else None
+
+
+def _of_provider(now: float, at: Moments, limits: TimeLimits) -> Event | None:
+    if at.provider is None:
+        return None
+    since = at.provider.writing_since
+    if since is not None and now >= since + limits.write_stall_s:
+        return Event.PROVIDER_STALLED
+    return Event.PROVIDER_LOST if now >= at.provider.heard_at + SILENT_S else None
+
+
+def _of_exchanges(now: float, at: Moments, limits: TimeLimits) -> Event | None:
+    if at.began_at is None:
+        return Event.IDLE if at.phase is Phase.OPEN and now >= at.said_at + limits.total_s else None
+    if now >= at.began_at + limits.total_s:
+        return Event.TOO_LONG
+    if at.client.writing_since is not None:
+        return None  # the provider is silent because it is not read
+    if at.runs:
+        return Event.SILENT if now >= at.answered_at + limits.idle_s else None
+    assert at.asked_at is not None, "what does not run waits"
+    return Event.NO_ANSWER if now >= max(at.asked_at, at.answered_at) + limits.first_byte_s else None
+
+
+def tick_s(limits: TimeLimits) -> float:
+    """How often to look: a second late at most, and a tenth of a short limit."""
+    shortest = min(limits.idle_s, limits.first_byte_s, limits.total_s, limits.write_stall_s, limits.drain_s)
+    return min(1.0, max(0.01, shortest / 10))

@@ -1,0 +1,134 @@
+"""One exchange of a session, from admission to its record.
+
+Invariants: progress is recorded before what was delivered is written. It ends once, whatever raises where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from proxy.gateway.exchange.counted_close import close_counted
+from proxy.gateway.exchange.lifecycle import End
+from proxy.gateway.exchange.open_exchange import OpenExchange, outcome_of
+from proxy.gateway.exchange.running import ExchangeSnapshot, snapshot
+from proxy.gateway.exchange.spending import Spending
+from proxy.gateway.upstream.routing import Route
+from proxy.metering.estimator.estimate import Estimator
+from proxy.metering.meter import OpaqueMeter, StreamMeter
+from proxy.metering.metered import Metered
+from proxy.metering.request import RequestFacts
+from proxy.metering.usage import NO_USAGE, Usage
+
+
+class Turn:
+    """A request that waits for its answer, or the answer."""
+
+    def __init__(
+        self,
+        closing: OpenExchange,
+        meter: StreamMeter,
+        facts: RequestFacts,
+        estimator: Estimator,
+        *,
+        route: Route,
+        project_id: str,
+        began_at: float,
+        stop: Callable[[], None],
+    ) -> None:
+        """`began_at`: by `time.monotonic`. `stop`: ends its session at once."""
+        self.exchange_id = closing.opened.exchange_id
+        self.closing = closing
+        self.facts = facts
+        self.meter = meter
+        self.spending = Spending(closing, estimator)
+        self.route = route
+        self.project_id = project_id
+        self.began_at = began_at
+        self.runs = False
+        """the provider has begun to answer"""
+        self.ended = False
+        self.details: dict[str, Any] = {"transport": "websocket"}
+        self.named = False
+        """its answer is known by its id"""
+        self._stop = stop
+        self._events = self._size = 0  # that went to the client
+        self._first_token_at: float | None = None
+
+    async def until_durable(self) -> None:
+        """Nothing of it may be passed on before."""
+        durable = self.closing.durable
+        if durable is not None:
+            await durable
+            self.closing.durable = None
+
+    def feed(self, message: bytes, *, delivered: bool) -> None:
+        """An event of the answer. `delivered`: it is about to be written to the client."""
+        self.runs = self.closing.accepted = True
+        meter, slot = self.meter, self.closing.slot
+        meter.feed(message)
+        meter.fold()
+        if self._first_token_at is None and (not meter.evidence.empty or meter.usage is not None):
+            self._first_token_at = monotonic()
+        slot.note(meter.evidence, meter.usage, meter.events)
+        if delivered:
+            self._events += 1
+            self._size += len(message)
+            slot.deliver(self._events, self._size)
+        self.spending.folded(meter)
+
+    def end(self, end: End, recorded: Callable[[], None], *, status: int | None = None) -> Usage:
+        """Write the record, and call `recorded` then: at once, or as soon as its text is counted. `status`: of a
+        request that was refused. Returns the usage, as far as it was reported."""
+        assert not self.ended, "an exchange ends once"
+        self.ended = True
+        metered = self._metered()
+        if end is End.BUG:
+            self.details["failed"] = "proxy_bug"
+        if status is not None:
+            self.details["upstream_status"] = status
+        is_counting = close_counted(
+            self.closing,
+            outcome_of(end, metered, status=status),
+            metered,
+            recorded,
+            now=monotonic(),
+            events=self._events,
+            size=self._size,
+            read=self.meter.bytes_seen,
+            first_token_at=self._first_token_at,
+            details=self.details,
+        )
+        if not is_counting:
+            recorded()
+        return NO_USAGE if metered is None or metered.usage is None else metered.usage
+
+    def _metered(self) -> Metered | None:
+        """The meter's result; if it fails, an estimate from the size, since delivered bytes are never free. None: no
+        answer had begun."""
+        if not self.runs:
+            return None
+        try:
+            return self.meter.close()
+        except Exception:  # noqa: BLE001  a bug of the meter
+            unread = OpaqueMeter()
+            unread.bytes_seen = self._size
+            return unread.close()
+
+    def running(self) -> ExchangeSnapshot:
+        """Its current snapshot."""
+        usage = self.spending.usage(self.meter) if self.runs else Usage(self.closing.opened.prompt_tokens_estimate)
+        reported = self.meter.usage
+        return snapshot(
+            self.closing.opened,
+            usage,
+            reported=reported is not None and reported.completion_tokens is not None,
+            state="streaming" if self.runs else "waiting",
+            events=self._events,
+            size=self._size,
+        )
+
+    def shut_down(self) -> None:
+        """The grace time is over."""
+        self._stop()

@@ -1,0 +1,176 @@
+"""Which exchange of a session an event of the provider is of.
+
+An exchange waits for its answer, runs, and ends. Requests of one lane are answered in their order: an answer that
+begins is that of the oldest one which waits there. One that nobody asked for, the provider has begun by itself: the
+session opens an exchange for it.
+
+Pure. Invariants: each exchange is handed out as ended once, whatever events come in which order. An event that bears
+output or usage is of an exchange that runs, or says that one must be opened. What has ended stays ended until one
+of its name begins: repeated events of it open nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+from proxy.metering.socket import Heard, Kind, Says
+
+# Answers that have ended lately, whose events may still come.
+ENDED_MAX = 64
+
+T = TypeVar("T")
+
+
+class Step(NamedTuple, Generic[T]):
+    """What an event means."""
+
+    turn: T | None = None
+    """the exchange that it is of"""
+    opens: bool = False
+    """it is of one that must be opened first; then call `opened`"""
+    ends: bool = False
+    """it is the last one of it"""
+    refused: bool = False
+    """the exchange was refused: nothing was generated"""
+    over: tuple[T, ...] = ()
+    """exchanges that have ended before it, without a last event"""
+
+
+class _Running(Generic[T]):
+    __slots__ = ("answer_id", "failing", "lane", "turn")
+
+    def __init__(self, turn: T, heard: Heard) -> None:
+        self.turn = turn
+        self.answer_id = heard.answer_id
+        self.lane = heard.lane
+        self.failing = False
+        """an error came: no more may come"""
+
+
+class Turns(Generic[T]):
+    """The exchanges of one session."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[tuple[str | None, T]]] = {}
+        """lane → the requests that wait there, oldest first, each with the id of its message"""
+        self._running: dict[str, _Running[T]] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+
+    def all(self) -> Iterator[T]:
+        """Those that wait or run."""
+        for waiting in self._waiting.values():
+            yield from (turn for _, turn in waiting)
+        yield from (one.turn for one in self._running.values())
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return sum(map(len, self._waiting.values()))
+
+    @property
+    def running(self) -> int:
+        """How many run."""
+        return len(self._running)
+
+    def clear(self) -> list[T]:
+        """All of them: the session has ended."""
+        left = list(self.all())
+        self._waiting.clear()
+        self._running.clear()
+        return left
+
+    def failed_in(self, lane: str) -> list[T]:
+        """Those of a lane that an error came for: the next request there says that they are over."""
+        over = [key for key, one in self._running.items() if one.failing and one.lane == lane]
+        return [self._end(key) for key in over]
+
+    def asked(self, lane: str, event_id: str | None, turn: T) -> None:
+        """A request goes up."""
+        self._waiting.setdefault(lane, deque()).append((event_id, turn))
+
+    def step(self, heard: Heard) -> Step[T]:
+        """Take an event."""
+        match heard.says:
+            case Says.NOTHING:
+                return Step()
+            case Says.FAILS:
+                return self._fail(heard)
+            case _:
+                return self._take(heard)
+
+    def opened(self, heard: Heard, turn: T) -> None:
+        """An exchange was opened for this event, which said so."""
+        if heard.says is not Says.ENDS:
+            self._running[heard.key] = _Running(turn, heard)
+        elif heard.answer_id is not None:
+            self._remember(heard.answer_id)
+
+    def _take(self, heard: Heard) -> Step[T]:
+        over: tuple[T, ...] = ()
+        running = self._running.get(heard.key)
+        if heard.answer_id is not None and heard.answer_id in self._ended:
+            if heard.says is not Says.BEGINS:
+                return Step()
+            del self._ended[heard.answer_id]  # some providers have one id for all of them
+        if heard.says is Says.BEGINS and running is not None and _is_another(running, heard):
+            over, running = (self._end(heard.key),), None
+        if running is None:
+            turn = self._next(heard)
+            if turn is None:
+                opens = heard.bears or heard.says is Says.BEGINS
+                return Step(opens=opens, ends=opens and heard.says is Says.ENDS, over=over)
+            running = self._running[heard.key] = _Running(turn, heard)
+        running.answer_id = running.answer_id or heard.answer_id
+        if heard.says is not Says.ENDS:
+            return Step(running.turn, over=over)
+        return Step(self._end(heard.key), ends=True, over=over)
+
+    def _next(self, heard: Heard) -> T | None:
+        """The oldest request that this may be the answer to."""
+        waiting = self._waiting.get(heard.lane)
+        if not waiting or heard.kind is not Kind.ANSWER or not (heard.bears or heard.says is Says.BEGINS):
+            return None
+        _, turn = waiting.popleft()
+        if not waiting:
+            del self._waiting[heard.lane]
+        return turn
+
+    def _fail(self, heard: Heard) -> Step[T]:
+        """What runs in the lane fails, which may go on to its own end; else the request that waits there is refused."""
+        if heard.blames is not None:
+            return self._refuse(heard.lane, heard.blames)
+        running = self._running.get(heard.key)
+        if running is not None:
+            running.failing = True
+            return Step(running.turn)
+        return self._refuse(heard.lane, None)
+
+    def _refuse(self, lane: str, event_id: str | None) -> Step[T]:
+        """The oldest request whose message has this id."""
+        waiting = self._waiting.get(lane, ())
+        found = next((one for one in waiting if one[0] == event_id), None)
+        if found is None:
+            return Step()
+        assert isinstance(waiting, deque)
+        waiting.remove(found)
+        if not waiting:
+            del self._waiting[lane]
+        return Step(found[1], ends=True, refused=True)
+
+    def _end(self, key: str) -> T:
+        one = self._running.pop(key)
+        if one.answer_id is not None:
+            self._remember(one.answer_id)
+        return one.turn
+
+    def _remember(self, answer_id: str) -> None:
+        self._ended[answer_id] = None
+        if len(self._ended) > ENDED_MAX:
+            self._ended.popitem(last=False)
+
+
+def _is_another(running: _Running[T], heard: Heard) -> bool:
+    """Whether an answer that begins is not the one that runs under the same key."""
+    return running.answer_id is None or heard.answer_id is None or running.answer_id != heard.answer_id

@@ -1,0 +1,1 @@
+"""OpenAI's Realtime: conversations over a WebSocket, in text and audio."""

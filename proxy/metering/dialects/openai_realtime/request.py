@@ -1,0 +1,163 @@
+"""What clients of Realtime send: responses that they ask for, settings of the session, items of the conversation.
+
+Invariants: only what admission and estimates need is read. Nothing is changed but the name of the session's model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from proxy.metering.dialects.openai_realtime.tally import HEARD_MS
+from proxy.metering.request import InvalidField, integer, json_bytes, model_of
+from proxy.metering.usage import TOKENS_MAX, PromptEvidence
+from proxy.metering.wire.text import chars_of
+
+RESPONSE_CREATE = "response.create"
+SESSION_UPDATES = frozenset({"session.update", "transcription_session.update"})
+# 24,000 samples of two bytes a second; telephones send 8,000 of one.
+PCM_BYTES_PER_S, PHONE_BYTES_PER_S = 48_000, 8_000
+
+_LIMITS = ("max_output_tokens", "max_response_output_tokens")
+_REFERENCE = "item_reference"
+
+
+def kind_of(document: Mapping[str, Any]) -> str:
+    """The type of a client's message. Raises InvalidField."""
+    kind = document.get("type")
+    if not isinstance(kind, str):
+        raise InvalidField("type", "must be a string")
+    plain = kind.strip().casefold()
+    if plain != kind and plain in (RESPONSE_CREATE, *SESSION_UPDATES):
+        raise InvalidField("type", f"must be written '{plain}'")
+    return kind
+
+
+def holder(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The object that is this member; empty if it is absent or null. Raises InvalidField."""
+    value = document.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidField(name, "must be an object")
+    return value
+
+
+def output_limit(settings: Mapping[str, Any], within: str) -> tuple[bool, int | None]:
+    """Whether a limit of the output is set, and which; None: `inf`. Raises InvalidField."""
+    for name in _LIMITS:
+        if settings.get(name) == "inf":
+            return True, None
+        limit = integer(settings, name, f"{within}.{name}", at_most=TOKENS_MAX)
+        if limit is not None:
+            return True, limit
+    return False, None
+
+
+def model_in(session: Mapping[str, Any]) -> str | None:
+    """The model that a session is to have; None: not said. Raises InvalidField."""
+    return None if session.get("model") is None else model_of(session)
+
+
+def transcriber_in(session: Mapping[str, Any]) -> tuple[bool, str | None]:
+    """Whether a session's settings say how the client's audio is transcribed, and by which model; None: it is not, or
+    the model is not named."""
+    audio = session.get("audio")
+    given = audio.get("input") if isinstance(audio, dict) else None
+    for place, name in ((given, "transcription"), (session, "input_audio_transcription")):
+        if isinstance(place, dict) and name in place:
+            settings = place[name]
+            model = settings.get("model") if isinstance(settings, dict) else None
+            return True, model if isinstance(model, str) and model else None
+    return False, None
+
+
+def bytes_per_s(session: Mapping[str, Any], side: str) -> int | None:
+    """Of a session's audio, `input` or `output`; None: not said."""
+    audio = session.get("audio")
+    given = audio.get(side) if isinstance(audio, dict) else None
+    found = given.get("format") if isinstance(given, dict) else session.get(f"{side}_audio_format")
+    kind = found.get("type") if isinstance(found, dict) else found
+    if not isinstance(kind, str):
+        return None
+    return PCM_BYTES_PER_S if "pcm" in kind and "pcmu" not in kind and "pcma" not in kind else PHONE_BYTES_PER_S
+
+
+def audio_ms(encoded: object, per_s: int) -> int:
+    """The length of audio in base64."""
+    return len(encoded) * 3 // 4 * 1000 // per_s if isinstance(encoded, str) else 0
+
+
+class Heaped:
+    """What has come into a conversation since its last response, and is in the next prompt."""
+
+    __slots__ = ("_audio_ms", "_images", "_items", "_texts", "_tool_chars")
+
+    def __init__(self) -> None:
+        self._texts = [0] * 5  # characters by class
+        self._items = self._images = self._tool_chars = self._audio_ms = 0
+
+    def add_item(self, item: Mapping[str, Any], per_s: int) -> None:
+        """An item of the conversation."""
+        self._items += 1
+        for part in _parts(item):
+            for name in ("text", "transcript"):
+                if isinstance(text := part.get(name), str):
+                    self.add_text(text)
+            if "image" in str(part.get("type")):
+                self._images += 1
+            self._audio_ms += audio_ms(part.get("audio"), per_s)
+        self._tool_chars += sum(len(item[name]) for name in ("arguments", "output") if isinstance(item.get(name), str))
+
+    def add_text(self, text: str) -> None:
+        """Text of a message or of instructions."""
+        self._texts = [had + more for had, more in zip(self._texts, chars_of(text), strict=False)]
+
+    def add_tools(self, tools: object) -> None:
+        """Definitions of functions."""
+        if tools:
+            self._tool_chars += json_bytes(tools)
+
+    def add_audio(self, length_ms: int) -> None:
+        """Audio of the client."""
+        self._audio_ms += length_ms
+
+    @property
+    def audio_tokens(self) -> int:
+        """Of all the audio."""
+        return -(-self._audio_ms // HEARD_MS)
+
+    def evidence(self) -> PromptEvidence:
+        """All but the audio."""
+        latin, wide, other, blanks, marks = self._texts
+        return PromptEvidence(
+            messages=self._items,
+            chars_latin=latin,
+            chars_wide=wide,
+            chars_other=other,
+            blanks=blanks,
+            marks=marks,
+            tool_chars=self._tool_chars,
+            images=self._images,
+        )
+
+
+def _parts(item: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    content = item.get("content")
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, dict):
+            yield part
+
+
+def own_input(response: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """The items that a response has instead of the conversation; None: it has the conversation. Raises
+    InvalidField."""
+    items = response.get("input")
+    if items is None:
+        return None
+    if not isinstance(items, list):
+        raise InvalidField("response.input", "must be an array")
+    for at, item in enumerate(items):
+        if not isinstance(item, dict):
+            raise InvalidField(f"response.input[{at}]", "must be an object")
+    return None if any(item.get("type") == _REFERENCE for item in items) else items

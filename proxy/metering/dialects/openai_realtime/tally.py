@@ -1,0 +1,219 @@
+"""Events of Realtime → evidence, usage, finish reason: of a response, and of a transcription of the client's audio.
+
+Invariants: generated output is counted once: from its deltas, or from the finished item without deltas. Audio is
+counted in tokens by its length, as the provider bills it, until the usage is reported; the counts of the usage take
+their place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+
+from proxy.metering.counts import UsageReader
+from proxy.metering.dialects.openai_media.transcriptions import usage_of as usage_of_transcript
+from proxy.metering.dialects.openai_realtime.wire import Event, Item, Response, event_of
+from proxy.metering.tally import Counting, identifier, says_error, word
+from proxy.metering.unread import each, members
+from proxy.metering.usage import Usage
+from proxy.metering.wire.json_reader import document_of
+
+# An assistant's audio is a token per 50 ms, a user's per 100 ms.
+# https://developers.openai.com/api/docs/guides/realtime-costs
+SPOKEN_MS, HEARD_MS = 50, 100
+
+_reported = UsageReader(
+    prompt_tokens="input_tokens",
+    cached_tokens="input_token_details.cached_tokens",
+    completion_tokens="output_tokens",
+    reasoning_tokens="output_token_details.reasoning_tokens",
+    total_tokens="total_tokens",
+    audio_prompt_tokens="input_token_details.audio_tokens",
+    audio_completion_tokens="output_token_details.audio_tokens",
+    image_prompt_tokens="input_token_details.image_tokens",
+)
+_cached = UsageReader(cached_audio_tokens="audio_tokens", cached_image_tokens="image_tokens")
+_CACHED = "input_token_details.cached_tokens_details"
+_TEXT = "input_token_details.text_tokens output_token_details.text_tokens"
+_USAGE = " ".join(
+    (each("usage", f"{_reported.paths} {_TEXT}"), each(f"usage.{_CACHED}", f"{_cached.paths} text_tokens"))
+)
+_TRANSCRIPT = each("usage", "type seconds")
+# The output is read by its items; the others repeat the session.
+_RESPONSE = f"""
+id object status status_details output conversation_id modalities output_modalities voice audio output_audio_format
+temperature max_output_tokens max_response_output_tokens metadata {_USAGE}
+"""
+
+
+def usage_of(raw: dict[str, Any]) -> Usage | None:
+    """The counts in `raw`, of a response or of a transcription; None if one of them is invalid."""
+    if "seconds" in raw or "type" in raw:
+        return usage_of_transcript(raw)
+    usage = _reported(raw)
+    details = raw.get("input_token_details")
+    within = details.get("cached_tokens_details") if isinstance(details, dict) else None
+    parts = _cached(within) if isinstance(within, dict) else None
+    if usage is None or not isinstance(within, dict):
+        return usage
+    if parts is None:
+        return None
+    return structs.replace(
+        usage, cached_audio_tokens=parts.cached_audio_tokens, cached_image_tokens=parts.cached_image_tokens
+    )
+
+
+class RealtimeTally(Counting):
+    """The counts of one response. `bytes_per_s`: of its audio."""
+
+    __slots__ = ("_audio_bytes", "_bytes_per_s", "_is_reported", "_unknown", "_with_deltas")
+
+    known = members(
+        "type event_id item_id content_index output_index previous_item_id item transcript", _USAGE, _TRANSCRIPT,
+        each("response", _RESPONSE),
+    )  # fmt: skip
+
+    def __init__(self, cumulative: bool | None = None, *, bytes_per_s: int = 48_000, unknown: bool = False) -> None:
+        super().__init__(cumulative)
+        self._bytes_per_s = bytes_per_s
+        self._audio_bytes = 0
+        self._is_reported = False
+        self._with_deltas: set[int] = set()
+        self._unknown = unknown
+        if unknown:
+            self.flags.add("unknown_event")
+
+    def read(self, event: bytes, name: bytes) -> Event | None:
+        """Read one event."""
+        parsed = event_of(event)
+        if parsed is None:
+            self.hear(len(event))  # what is no event is taken for the audio itself
+            return None
+        kind = parsed.type or ""
+        if kind == "error":
+            self.fail("error_event")
+        elif isinstance(parsed.delta, str) and kind.endswith(".delta"):
+            self._read_delta(kind, parsed.output_index or 0, parsed.delta)
+        elif kind.endswith((".text.done", "_text.done", "transcript.done")):
+            self._read_part(parsed)
+        elif parsed.item is not None and kind == "response.output_item.added":
+            self._read_call(parsed.output_index or 0, parsed.item)
+        elif parsed.item is not None and kind == "response.output_item.done":
+            self._read_item(parsed.output_index or 0, parsed.item)
+        if parsed.response is not None:
+            self._read_response(parsed.response, last=kind == "response.done")
+        self._read_usage(parsed.usage)
+        self.done = self.done or self._unknown
+        return parsed
+
+    def read_answer(self, body: bytes) -> bool:
+        """Read a usage again that was reported."""
+        document = document_of(body)
+        if not isinstance(document, dict):
+            return False
+        self.done = True
+        raw = document.get("usage")
+        self._read_usage(raw if isinstance(raw, dict) else None)
+        return True
+
+    def hear(self, size: int) -> None:
+        """So many bytes of audio were generated."""
+        if self._is_reported:
+            return
+        self._audio_bytes += size
+        tokens = -(-self._audio_bytes * 1000 // (self._bytes_per_s * SPOKEN_MS))
+        self.usage = Usage(audio_completion_tokens=tokens)
+
+    def _read_delta(self, kind: str, index: int, delta: str) -> None:
+        if not delta:
+            return
+        if kind.endswith(("audio.delta", "audio_delta")):
+            self.hear(len(delta) * 3 // 4 - delta.count("=", -2))
+            return
+        self._with_deltas.add(index)
+        if "arguments" in kind or "_call" in kind:
+            self.evidence.tool_events += 1
+            self._called.append(delta)
+        else:
+            (self._reasonings if "reasoning" in kind else self._texts).append(delta)
+            self.evidence.text_events += 1
+
+    def _read_part(self, event: Event) -> None:
+        """A finished text, which counts unless it had deltas."""
+        index = event.output_index or 0
+        if index not in self._with_deltas:
+            self._with_deltas.add(index)
+            self._add_texts(event.text or event.transcript)
+
+    def _read_call(self, index: int, item: Item) -> None:
+        if item.type in ("function_call", "mcp_call"):
+            calls = self.evidence.tool_calls
+            self._begin_call((index, "call"))
+            if item.name and self.evidence.tool_calls > calls:
+                self._called.append(item.name)
+
+    def _read_item(self, index: int, item: Item) -> None:
+        """A finished item, which counts unless it had deltas."""
+        self._read_call(index, item)
+        if index in self._with_deltas:
+            return
+        self._with_deltas.add(index)
+        if item.arguments:
+            self.evidence.tool_events += 1
+            self._called.append(item.arguments)
+        self._add_texts("".join((part.text or "") + (part.transcript or "") for part in item.content or ()))
+
+    def _read_response(self, response: Response, *, last: bool) -> None:
+        self.response_id = self.response_id or identifier(response.id)
+        if self._unknown:
+            self._read_usage(response.usage)
+        if not last:
+            return
+        for index, item in enumerate(response.output or ()):
+            self._read_item(index, item)
+        self._read_usage(response.usage)
+        self.done = True
+        details = response.status_details
+        if response.status == "failed" or (details is not None and says_error(details.error)):
+            self.fail("error_event")
+        reason = (details.reason if details is not None else None) or response.status
+        self.finish_reason = word(reason) if reason else None
+
+    def _read_usage(self, raw: dict[str, Any] | None) -> None:
+        if not raw:
+            return
+        usage = usage_of(raw)
+        if usage is not None and not usage.reported_nothing and not self._is_reported:
+            self._is_reported, self.usage = True, None  # what was counted so far gives way
+        self._report(raw, usage)
+
+
+class TranscriptTally(Counting):
+    """The counts of one transcription."""
+
+    __slots__ = ()
+
+    known = members("type event_id item_id content_index logprobs languages transcript", _USAGE, _TRANSCRIPT)
+
+    def read(self, event: bytes, name: bytes) -> Event | None:
+        """Read one event."""
+        parsed = event_of(event)
+        if parsed is None:
+            return None
+        kind = parsed.type or ""
+        fragments = self.evidence.text_events > 0  # a later whole text repeats them
+        if kind.endswith(".failed"):
+            self.fail("error_event")
+        elif kind.endswith(".completed"):
+            self.done = True
+            self._add_texts(None if fragments else parsed.transcript)
+        else:
+            self._add_texts(parsed.delta if isinstance(parsed.delta, str) else parsed.text)
+        if parsed.usage:
+            self._report(parsed.usage, usage_of(parsed.usage))
+        return parsed
+
+    def read_answer(self, body: bytes) -> bool:
+        """There are none."""
+        return False

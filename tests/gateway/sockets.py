@@ -1,0 +1,209 @@
+"""A gateway in the process of the test, a provider that speaks WebSocket, and a client between whom a test stands."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientSession, ClientWebSocketResponse, WSMessage, WSMsgType
+
+from proxy.billing.limits import Limits, Scope
+from proxy.billing.record import Price, Rates, UsageRecord
+from proxy.gateway.upstream.routing import Route
+from tests.gateway.inprocess import Everybody, Gateway, gateway
+from tests.support.socket_provider import PATIENCE_S, Link, SocketProvider
+
+REALTIME, RESPONSES = "/v1/realtime?model=electron", "/v1/responses"
+USAGE = {
+    "total_tokens": 7, "input_tokens": 3, "output_tokens": 4,
+    "input_token_details": {"text_tokens": 3}, "output_token_details": {"text_tokens": 4},
+}  # fmt: skip
+
+
+def begun(response_id: str = "resp_1", **more: Any) -> dict[str, Any]:
+    """A response has begun, in either language."""
+    return {"type": "response.created", "response": {"id": response_id, "status": "in_progress"}, **more}
+
+
+def said(text: str, response_id: str = "resp_1", **more: Any) -> dict[str, Any]:
+    """Some text of it."""
+    return {"type": "response.output_text.delta", "response_id": response_id, "output_index": 0, "delta": text, **more}
+
+
+def done(response_id: str = "resp_1", status: str = "completed", usage: Any = USAGE, **more: Any) -> dict[str, Any]:
+    """Its end, in Realtime's words."""
+    response = {"id": response_id, "status": status, "usage": usage, "conversation_id": "conv_1", **more}
+    return {"type": "response.done", "response": response}
+
+
+def completed(
+    response_id: str = "resp_1", usage: Any = USAGE, status: str = "completed", **more: Any
+) -> dict[str, Any]:
+    """Its end, in those of responses."""
+    response = {"id": response_id, "status": status, "usage": usage, "output": []}
+    return {"type": f"response.{status}", "response": response, **more}
+
+
+CREATE: dict[str, Any] = {"type": "response.create", "model": "electron", "input": "Was kostet das?"}
+
+
+class Client:
+    """A client's WebSocket."""
+
+    def __init__(self, socket: ClientWebSocketResponse) -> None:
+        self.socket = socket
+
+    async def say(self, *events: dict[str, Any] | str | bytes) -> None:
+        """Send messages: bytes as binary, all else as text."""
+        for event in events:
+            if isinstance(event, bytes):
+                await self.socket.send_bytes(event)
+            else:
+                await self.socket.send_str(event if isinstance(event, str) else json.dumps(event))
+
+    async def receive(self) -> WSMessage:
+        """The next message. Raises TimeoutError."""
+        return await self.socket.receive(timeout=PATIENCE_S)
+
+    async def hear(self, kind: str | None = None) -> dict[str, Any]:
+        """The next event, or the next of this type."""
+        while True:
+            message = await self.receive()
+            assert message.type is WSMsgType.TEXT, message
+            event: dict[str, Any] = json.loads(message.data)
+            if kind is None or event["type"] == kind:
+                return event
+
+    async def hear_end(self) -> tuple[int | None, str]:
+        """The close frame, after whatever comes before it: code and reason."""
+        while True:
+            message = await self.receive()
+            if message.type is WSMsgType.CLOSE:
+                return message.data, message.extra or ""
+            if message.type in (WSMsgType.CLOSED, WSMsgType.ERROR):
+                return None, ""
+
+    def abort(self) -> None:
+        """Disconnect without a word."""
+        response = self.socket._response
+        assert response.connection is not None
+        assert response.connection.transport is not None
+        response.connection.transport.abort()
+
+
+@dataclass
+class Stage:
+    """All of them."""
+
+    gateway: Gateway
+    provider: SocketProvider
+    http: ClientSession
+
+    @asynccontextmanager
+    async def client(self, path: str = REALTIME, **options: Any) -> AsyncIterator[Client]:
+        """A client that has connected."""
+        options.setdefault("headers", {"Authorization": "Bearer k"})
+        url = self.gateway.url.replace("http", "ws", 1) + path
+        async with self.http.ws_connect(url, max_msg_size=64 << 20, **options) as socket:
+            yield Client(socket)
+
+    @asynccontextmanager
+    async def talk(self, path: str = REALTIME, **options: Any) -> AsyncIterator[tuple[Client, Link]]:
+        """The same, and the provider's end of it."""
+        number = len(self.provider.links)
+        async with self.client(path, **options) as client:
+            yield client, await self.provider.link(number)
+
+    @property
+    def records(self) -> list[UsageRecord]:
+        """Of exchanges that have ended."""
+        return self.gateway.outbox.records
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait. Raises TimeoutError."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not holds():
+                await asyncio.sleep(0.005)
+
+    async def record(self, number: int = 0) -> UsageRecord:
+        """The one with this number, once it is there. Raises TimeoutError."""
+        await self.until(lambda: len(self.records) > number)
+        return self.records[number]
+
+    async def until_over(self) -> None:
+        """No session is left, and no exchange without a record. Raises TimeoutError."""
+        await self.until(lambda: not self.gateway.sockets.sessions)
+        assert not self.gateway.handler.live
+        assert self.gateway.outbox.opened == len(self.records)
+        assert [held.closed for held in self.gateway.unlimited.held] == [1] * len(self.gateway.unlimited.held)
+
+
+@asynccontextmanager
+async def stage(folder: Path, *, provider: SocketProvider | None = None, **options: Any) -> AsyncIterator[Stage]:
+    """`options`: of the gateway and its provider. In the end nothing is left of any session."""
+    async with (
+        provider or SocketProvider() as speaking,
+        gateway(folder, speaking.base_url, **options) as made,
+        ClientSession() as http,
+    ):
+        found = Stage(made, speaking, http)
+        yield found
+        await found.until_over()
+
+
+EAR = "ear-1"
+TRANSCRIPT = "conversation.item.input_audio_transcription"
+SESSION = {
+    "type": "session.updated",
+    "session": {"model": "electron", "audio": {"input": {"transcription": {"model": EAR}}}},
+}
+SCOPES = (Scope("k", Limits(budget_usd=10**9, rpm=1, tpm=10, parallel=1), 0.0),)
+
+
+async def ask(client: Client, link: Link, **response: Any) -> None:
+    """A client asks for a response in Realtime, and the provider hears it."""
+    await client.say({"type": "response.create", "response": response})
+    await link.hear("response.create")
+
+
+async def leave(on: Stage, client: Client, how: str) -> None:
+    if how == "closes":
+        await client.socket.close(code=1000)
+    else:
+        client.abort()
+    await on.until_over()
+
+
+class Limited(Everybody):
+    """A key with limits."""
+
+    def scopes(self, key: Any) -> tuple[Scope, ...]:
+        return SCOPES
+
+
+LIST = Price("test", (Rates(10**6, 10**6, 10**6, audio_hour=10**9),))
+
+
+def priced(on: Stage) -> None:
+    """Its model, and all others of the provider, have a price."""
+    models = on.gateway.sockets._opener._models
+    models._named["electron"] = Route(on.gateway.provider, "electron", lambda *_: (LIST, LIST))
+
+
+@asynccontextmanager
+async def priced_stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    """With a key that has limits."""
+    async with stage(tmp_path, keys=Limited()) as on:
+        priced(on)
+        yield on
+
+
+def named_as(on: Stage, name: str, upstream_model: str) -> None:
+    """Another model of the provider."""
+    models = on.gateway.sockets._opener._models
+    models._named[name] = Route(on.gateway.provider, upstream_model, lambda *_: (None, None))

@@ -1,0 +1,227 @@
+"""Which exchange an event of the provider is of: by hand, and whatever comes in which order."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from proxy.gateway.websocket.turns import ENDED_MAX, Step, Turns
+from proxy.metering.socket import NOTHING_SAID, Heard, Kind, Says
+
+
+def begins(key: str = "r:1", answer_id: str | None = "1", **more: Any) -> Heard:
+    return Heard(Says.BEGINS, key, answer_id=answer_id, **more)
+
+
+def goes_on(key: str = "r:1", answer_id: str | None = "1", **more: Any) -> Heard:
+    return Heard(Says.GOES_ON, key, answer_id=answer_id, **more)
+
+
+def ends(key: str = "r:1", answer_id: str | None = "1", **more: Any) -> Heard:
+    return Heard(Says.ENDS, key, answer_id=answer_id, **more)
+
+
+def test_an_answer_is_that_of_the_oldest_request() -> None:
+    turns: Turns[str] = Turns()
+    turns.asked("", "a", "first")
+    turns.asked("", "b", "second")
+    assert turns.step(begins()) == Step("first")
+    assert turns.step(begins("r:2", "2")) == Step("second")
+    assert turns.step(goes_on("r:2", "2")) == Step("second")
+    assert turns.step(ends("r:2", "2")) == Step("second", ends=True)
+    assert turns.step(ends()) == Step("first", ends=True)
+    assert list(turns.all()) == []
+
+
+def test_an_answer_that_nobody_asked_for_is_opened() -> None:
+    turns: Turns[str] = Turns()
+    assert turns.step(begins()) == Step(opens=True)
+    turns.opened(begins(), "by itself")
+    assert turns.step(goes_on()) == Step("by itself")
+    assert turns.step(ends()) == Step("by itself", ends=True)
+
+
+@pytest.mark.parametrize(
+    "heard", [goes_on(), ends(), ends("u:x", None, kind=Kind.UNKNOWN), goes_on("t:1", "i:0", kind=Kind.TRANSCRIPT)]
+)
+def test_nothing_passes_that_is_of_no_exchange(heard: Heard) -> None:
+    turns: Turns[str] = Turns()
+    assert turns.step(heard) == Step(opens=True, ends=heard.says is Says.ENDS)
+    turns.opened(heard, "opened")
+    assert list(turns.all()) == ([] if heard.says is Says.ENDS else ["opened"])
+
+
+def test_what_bears_nothing_is_of_nobody() -> None:
+    turns: Turns[str] = Turns()
+    turns.asked("", None, "waits")
+    for heard in (goes_on(bears=False), ends(bears=False), NOTHING_SAID):
+        assert turns.step(heard) == Step()
+    assert list(turns.all()) == ["waits"]
+
+
+def test_what_has_ended_stays_ended() -> None:
+    turns: Turns[str] = Turns()
+    turns.asked("", None, "first")
+    turns.step(begins())
+    turns.step(ends())
+    turns.asked("", None, "second")
+    for heard in (ends(), goes_on()):
+        assert turns.step(heard) == Step(), "a repetition takes nobody's place"
+    assert turns.step(begins("r:2", "2")) == Step("second")
+
+
+def test_a_provider_with_one_id_for_all_answers_is_metered() -> None:
+    turns: Turns[str] = Turns()
+    for turn in ("first", "second"):
+        turns.asked("", None, turn)
+        assert turns.step(begins()) == Step(turn)
+        assert turns.step(goes_on()) == Step(turn)
+        assert turns.step(ends()) == Step(turn, ends=True)
+        assert turns.step(ends()) == Step()
+    assert turns.step(begins()) == Step(opens=True)
+
+
+def test_in_a_lane_an_answer_ends_the_one_before_it() -> None:
+    turns: Turns[str] = Turns()
+    turns.asked("", None, "first")
+    turns.step(begins("", "1"))
+    assert turns.step(begins("", "1")) == Step("first"), "the same one"
+    turns.asked("", None, "second")
+    assert turns.step(begins("", "2")) == Step("second", over=("first",))
+    assert turns.step(begins("", "3")) == Step(opens=True, over=("second",))
+
+
+def test_lanes_are_answered_beside_each_other() -> None:
+    turns: Turns[str] = Turns()
+    turns.asked("", None, "here")
+    turns.asked("left", None, "there")
+    assert turns.step(begins("left", "2", lane="left")) == Step("there")
+    assert turns.step(begins("", "1")) == Step("here")
+    assert turns.step(ends("left", "2", lane="left")) == Step("there", ends=True)
+    assert list(turns.all()) == ["here"]
+
+
+def test_a_transcription_is_nobody_s_answer() -> None:
+    turns: Turns[str] = Turns()
+    turns.asked("", None, "waits")
+    assert turns.step(goes_on("t:1", "i:0", kind=Kind.TRANSCRIPT)) == Step(opens=True)
+    assert list(turns.all()) == ["waits"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "blames", "refused"),
+    [
+        ([("a", "first"), ("b", "second")], "b", "second"),
+        ([("a", "first"), ("b", "second")], None, None),
+        ([("a", "first"), (None, "second")], None, "second"),
+        ([(None, "first"), (None, "second")], None, "first"),
+        ([(None, "first")], "of another message", None),
+        ([], None, None),
+    ],
+)
+def test_an_error_refuses_the_request_that_it_is_about(
+    asked: list[tuple[str | None, str]], blames: str | None, refused: str | None
+) -> None:
+    turns: Turns[str] = Turns()
+    for event_id, name in asked:
+        turns.asked("", event_id, name)
+    step = turns.step(Heard(Says.FAILS, blames=blames))
+    assert step == (Step() if refused is None else Step(refused, ends=True, refused=True))
+    assert list(turns.all()) == [name for _, name in asked if name != refused]
+
+
+def test_an_answer_that_fails_goes_on_to_its_own_end() -> None:
+    turns: Turns[str] = Turns()
+    turns.asked("", None, "first")
+    turns.step(begins("", "1"))
+    assert turns.step(Heard(Says.FAILS)) == Step("first")
+    assert turns.step(ends("", "1")) == Step("first", ends=True)
+    turns.asked("", None, "second")
+    turns.step(begins("", "2"))
+    turns.step(Heard(Says.FAILS))
+    assert turns.failed_in("left") == []
+    assert turns.failed_in("") == ["second"], "the client asks again: no end will come"
+    assert turns.failed_in("") == []
+
+
+KEYS = st.sampled_from(["", "left", "r:1", "r:2", "t:1", "u:x"])
+IDS = st.none() | st.sampled_from(["1", "2", "3", "4"])
+LANES = st.sampled_from(["", "left"])
+EVENTS = st.builds(
+    Heard, st.sampled_from(Says), KEYS, st.sampled_from(Kind), LANES, IDS, st.booleans(), st.none() | st.just("mine")
+)
+
+
+class AnySession(RuleBasedStateMachine):
+    """Requests and events in any order: none is lost, and none is handed out as ended twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns: Turns[int] = Turns()
+        self.numbers = itertools.count()
+        self.open: set[int] = set()
+        self.ended: set[int] = set()
+
+    def _over(self, *turns: int) -> None:
+        for turn in turns:
+            assert turn in self.open, "it is known, and has not ended"
+            self.open.remove(turn)
+            self.ended.add(turn)
+
+    @rule(lane=LANES, event_id=st.none() | st.just("mine"))
+    def ask(self, lane: str, event_id: str | None) -> None:
+        self._over(*self.turns.failed_in(lane))
+        turn = next(self.numbers)
+        self.open.add(turn)
+        self.turns.asked(lane, event_id, turn)
+
+    @rule(heard=EVENTS)
+    def hear(self, heard: Heard) -> None:
+        step = self.turns.step(heard)
+        self._over(*step.over)
+        if step.opens:
+            assert step.turn is None
+            assert heard.says not in (Says.NOTHING, Says.FAILS)
+            turn = next(self.numbers)
+            self.open.add(turn)
+            self.turns.opened(heard, turn)
+            if step.ends:
+                self._over(turn)
+            return
+        if step.turn is None:
+            known = heard.answer_id is not None and heard.answer_id in self.turns._ended
+            assert known or not heard.bears or heard.says in (Says.NOTHING, Says.FAILS), "nothing passes unmetered"
+            return
+        assert step.turn in self.open
+        assert not step.refused or step.ends
+        if step.ends:
+            self._over(step.turn)
+
+    @invariant()
+    def each_is_where_it_belongs(self) -> None:
+        assert sorted(self.turns.all()) == sorted(self.open)
+        assert self.turns.waiting + self.turns.running == len(self.open)
+        assert len(self.turns._ended) <= ENDED_MAX
+
+    def teardown(self) -> None:
+        self._over(*self.turns.clear())
+        assert not self.open
+
+
+TestAnySession = AnySession.TestCase
+TestAnySession.settings = settings(max_examples=60, stateful_step_count=40)
+
+
+@given(st.lists(EVENTS, max_size=30))
+def test_without_a_request_nothing_is_refused(events: list[Heard]) -> None:
+    turns: Turns[str] = Turns()
+    for heard in events:
+        step = turns.step(heard)
+        assert not step.refused
+        if step.opens:
+            turns.opened(heard, "new")

@@ -1,0 +1,114 @@
+"""Money and sessions: each exchange is admitted, with a reservation, as the key and its budget are then."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.billing.record import BillableParts, Outcome
+from proxy.billing.reservation import DenialReason
+from tests.gateway.inprocess import KEY, Everybody
+from tests.gateway.sockets import (
+    TRANSCRIPT,
+    USAGE,
+    Stage,
+    ask,
+    begun,
+    done,
+    priced_stage,
+    said,
+    stage,
+)
+
+
+@pytest.fixture
+async def on(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with stage(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("why", [DenialReason.MONEY, DenialReason.REQUESTS, DenialReason.PARALLEL])
+async def test_a_request_without_a_budget_does_not_go_up_and_the_session_goes_on(on: Stage, why: DenialReason) -> None:
+    async with on.talk() as (client, link):
+        on.gateway.unlimited.denies = why
+        await client.say({"type": "response.create", "event_id": "mine"})
+        error = (await client.hear("error"))["error"]
+        assert (error["event_id"], error["code"]) == (
+            "mine", "insufficient_quota" if why is DenialReason.MONEY else "rate_limit_exceeded",
+        )  # fmt: skip
+        on.gateway.unlimited.denies = None
+        await ask(client, link)
+        assert len(link.kinds) == 1
+        await link.say(begun(), done())
+        await client.hear("response.done")
+    assert len(on.records) == on.gateway.outbox.opened == 1
+
+
+@pytest.mark.parametrize("event", [begun(), said("x"), {"type": f"{TRANSCRIPT}.delta", "item_id": "i", "delta": "x"}])
+async def test_what_the_provider_begins_without_a_budget_is_not_delivered(on: Stage, event: dict[str, Any]) -> None:
+    """The session ends: what it has begun it would go on with."""
+    async with on.talk() as (client, link):
+        on.gateway.unlimited.denies = DenialReason.MONEY
+        await link.say(event)
+        assert (await client.hear())["error"]["code"] == "insufficient_quota"
+        code, reason = await client.hear_end()
+        assert (code, bool(reason)) == (1008, True)
+        await link.until_gone()
+    assert on.gateway.outbox.opened == 0
+
+
+async def test_a_revoked_key_ends_at_its_next_response(tmp_path: Path) -> None:
+    keys = Revocable()
+    async with stage(tmp_path, keys=keys) as on, on.talk() as (client, link):
+        await ask(client, link)
+        keys.revoked = True
+        await link.say(begun(), said("Drei"), done())
+        await client.hear("response.done")
+        await client.say({"type": "response.create"})
+        assert (await client.hear("error"))["error"]["code"] == "revoked_api_key"
+        assert (await client.hear_end())[0] == 1008
+        assert len(link.kinds) == 1
+
+
+class Revocable(Everybody):
+    """A key that can be revoked."""
+
+    revoked = False
+
+    async def key(self, presented: str | None, address: str | None = None) -> Any:
+        return "revoked" if self.revoked else KEY
+
+
+async def test_an_answer_is_cut_when_its_budget_is_used_up(on: Stage) -> None:
+    async with on.talk() as (client, link):
+        await ask(client, link)
+        (turn,) = on.gateway.handler.live
+        await link.say(begun(), said("Drei"))
+        await client.hear("response.output_text.delta")
+        (session,) = on.gateway.sockets.sessions
+        session.ran_short()
+        assert (await client.hear("error"))["error"]["code"] == "insufficient_quota"
+        assert (await client.hear_end())[0] == 1008
+        await link.until_gone()
+        assert turn not in on.gateway.handler.live
+    record = await on.record()
+    assert (record.outcome, record.bills) == (Outcome.BUDGET_CUT, BillableParts.EVERYTHING)
+
+
+async def test_a_request_is_held_for_with_its_conversation(tmp_path: Path) -> None:
+    async with priced_stage(tmp_path) as on, on.talk() as (client, link):
+        await ask(client, link, max_output_tokens=100)
+        await link.say(begun(), done(usage=USAGE | {"input_tokens": 5000, "output_tokens": 500}))
+        await client.hear("response.done")
+        audio = b64encode(bytes(48_000 * 10)).decode()
+        await client.say({"type": "input_audio_buffer.append", "audio": audio}, {"type": "input_audio_buffer.commit"})
+        await link.hear("input_audio_buffer.commit")
+        await link.say({"type": "input_audio_buffer.committed", "item_id": "item_1"})
+        await client.hear("input_audio_buffer.committed")
+        await ask(client, link, max_output_tokens=100)
+        _, tokens, _ = on.gateway.unlimited.asked[1]
+        assert 5500 + 100 + 100 <= tokens <= 5500 + 100 + 110, "what was said, ten seconds, and the answer"

@@ -1,0 +1,240 @@
+"""OpenAI's responses over a WebSocket: requests, warm-ups, lanes, and providers without WebSockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import WSServerHandshakeError
+
+from proxy.billing.keys import ApiKey
+from proxy.billing.record import BillableParts, Outcome
+from proxy.gateway.upstream.routing import Route
+from proxy.http import errors
+from proxy.metering.usage import Usage
+from tests.gateway.sockets import (
+    CREATE,
+    RESPONSES,
+    Stage,
+    begun,
+    completed,
+    named_as,
+    said,
+    stage,
+)
+
+
+@pytest.fixture
+async def on(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with stage(tmp_path) as made:
+        yield made
+
+
+async def test_a_request_of_responses_is_an_exchange(on: Stage) -> None:
+    named_as(on, "alias", "up-1")
+    async with on.client(RESPONSES) as client:
+        await client.say(CREATE | {"model": "alias", "instructions": "kurz", "stream_id": None})
+        link = await on.provider.link()
+        sent = await link.hear("response.create")
+        assert sent == CREATE | {"model": "up-1", "instructions": "kurz", "stream_id": None}
+        assert (link.path, link.query) == ("/v1/responses", "")
+        await link.say(begun(), said("Drei"), completed())
+        await client.hear("response.completed")
+    record = await on.record()
+    assert (record.opened.model, record.opened.upstream_model) == ("alias", "up-1")
+    assert (record.opened.endpoint, record.opened.streamed, record.outcome) == ("/v1/responses", True, Outcome.SERVED)
+    assert record.reading.usage == Usage(3, None, 4, None, 7)
+
+
+async def test_a_warm_up_is_billed_as_it_says(on: Stage) -> None:
+    async with on.client(RESPONSES) as client:
+        await client.say(CREATE | {"generate": False})
+        link = await on.provider.link()
+        await link.hear("response.create")
+        assert on.gateway.unlimited.asked[0][1] == 0, "nothing is limited"
+        await link.say(begun("resp_0"), completed("resp_0", {"input_tokens": 9, "output_tokens": 0, "total_tokens": 9}))
+        await client.hear("response.completed")
+        await client.say(CREATE | {"previous_response_id": "resp_0"})
+        assert (await link.hear("response.create"))["previous_response_id"] == "resp_0"
+        await link.say(begun(), completed())
+        await client.hear("response.completed")
+    warm, served = on.records
+    assert (warm.reading.usage, warm.opened.completion_tokens_max) == (Usage(9, None, 0, None, 9), 0)
+    assert served.opened.prompt_tokens_estimate > 9
+
+
+async def test_lanes_are_exchanges_beside_each_other(on: Stage) -> None:
+    left = {"stream_id": "left"}
+    async with on.client(RESPONSES) as client:
+        await client.say(CREATE, CREATE | left)
+        link = await on.provider.link()
+        await link.until(lambda one: len(one.heard) == 2)
+        await link.say(begun("b", **left), begun("a"), said("x", **left), completed("b", **left), said("yy"))
+        await client.hear("response.completed")
+        await on.record()
+        assert len(on.records) == 1
+        await link.say(completed("a"))
+        await client.hear("response.completed")
+    assert [one.provider_response_id for one in on.records] == ["b", "a"]
+
+
+async def test_a_response_that_was_steered_to_is_one_that_nobody_asked_for(on: Stage) -> None:
+    async with on.client(RESPONSES) as client:
+        await client.say(CREATE)
+        link = await on.provider.link()
+        await link.say(begun("a"))
+        await client.hear()
+        await client.say({"type": "response.steer", "previous_response_id": "a", "input": "kürzer"})
+        await link.hear("response.steer")
+        await link.say({"type": "response.steer.accepted", "steer": {"id": "s"}})
+        await link.say(completed("a", status="incomplete"), begun("b"), said("Drei"), completed("b"))
+        await client.hear("response.completed")
+    assert [(one.provider_response_id, one.reading.usage.completion_tokens) for one in on.records] == [
+        ("a", 4),
+        ("b", 4),
+    ]
+
+
+async def test_an_error_in_an_answer_frees_its_lane_with_the_next_request(on: Stage) -> None:
+    error = {"type": "error", "sequence_number": 3, "error": {"code": "server_error", "message": "x"}}
+    async with on.client(RESPONSES) as client:
+        await client.say(CREATE)
+        link = await on.provider.link()
+        await link.say(begun("a"), said("Drei"), error)
+        await client.hear("error")
+        assert on.records == []
+        await client.say(CREATE)
+        assert (await on.record()).outcome is Outcome.UPSTREAM_FAILED
+        await link.until(lambda one: len(one.heard) == 2)
+        await link.say(begun("b"), completed("b"))
+        await client.hear("response.completed")
+    assert on.records[1].outcome is Outcome.SERVED
+
+
+async def test_an_error_before_an_answer_refuses_the_request(on: Stage) -> None:
+    error = {"type": "error", "status": 429, "error": {"code": "rate_limit_exceeded", "message": "x"}}
+    async with on.client(RESPONSES) as client:
+        await client.say(CREATE)
+        link = await on.provider.link()
+        await link.say(error)
+        assert await client.hear() == error
+        record = await on.record()
+    assert (record.outcome, record.details["upstream_status"]) == (Outcome.REFUSED_UPSTREAM, 429)
+
+
+async def test_who_made_a_response_is_remembered(on: Stage) -> None:
+    async with on.client(RESPONSES) as client:
+        for store in (True, False):
+            await client.say(CREATE | {"store": store})
+            link = await on.provider.link()
+            await link.hear("response.create")
+            await link.say(begun(f"resp-{store}"), completed(f"resp-{store}"))
+            await client.hear("response.completed")
+    owner = await on.gateway.owners.owner("resp-True")
+    assert owner is not None
+    assert (owner.key_id, owner.provider, owner.dialect) == ("k", "scripted", "openai.responses")
+    assert await on.gateway.owners.owner("resp-False") is None
+    async with on.client(RESPONSES) as client:
+        await client.say(CREATE | {"previous_response_id": "resp-True"})
+        await (await on.provider.link(1)).hear("response.create")
+        await client.say(CREATE | {"previous_response_id": "resp-False", "stream_id": "left"})
+        error = await client.hear("error")
+        assert (error["status"], error["error"]["code"], error["stream_id"]) == (
+            400,
+            "previous_response_not_found",
+            "left",
+        )
+
+
+async def test_a_file_of_somebody_else_is_not_named_over_a_websocket_either(on: Stage) -> None:
+    async def files(key: ApiKey, file_ids: Collection[str]) -> set[str]:
+        if set(file_ids) != {"file-mine"}:
+            raise errors.unknown_file_named("file-theirs")
+        return {"scripted"}
+
+    opener = on.gateway.sockets._opener
+    opener._ports = changed(opener._ports, files=files)
+    async with on.client(RESPONSES) as client:
+        for file_id in ("file-theirs", "file-mine"):
+            part = {"type": "input_file", "file_id": file_id}
+            await client.say(CREATE | {"input": [{"role": "user", "content": [part]}]})
+        error = await client.hear("error")
+        assert "file-theirs" in error["error"]["message"]
+        sent = await (await on.provider.link()).hear("response.create")
+        assert sent["input"][0]["content"][0]["file_id"] == "file-mine"
+
+
+async def test_a_model_of_another_provider_needs_a_connection_of_its_own(on: Stage) -> None:
+    models = on.gateway.sockets._opener._models
+    provider = on.gateway.provider
+    settings = changed(provider.settings, name="other")
+    models._named["proton"] = Route(changed(provider, settings=settings), "p", lambda *_: (None, None))
+    async with on.client(RESPONSES) as client:
+        await client.say(CREATE)
+        await (await on.provider.link()).hear("response.create")
+        await client.say(CREATE | {"model": "proton"})
+        assert (await client.hear("error"))["error"]["code"] == "other_provider"
+        assert on.gateway.outbox.opened == 1
+
+
+async def test_nothing_goes_to_nobody(on: Stage) -> None:
+    async with on.client(RESPONSES) as client:
+        for message in ({"type": "response.steer"}, b"\x00"):
+            await client.say(message)
+            assert (await client.hear("error"))["error"]["code"] == "nothing_asked"
+        assert on.provider.links == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"), [((404, {"error": {"message": "Invalid URL"}}), 426), ((403, None), 426)]
+)
+async def test_a_provider_without_websockets_sends_its_clients_to_http(on: Stage, answer: Any, status: int) -> None:
+    on.provider.refuses = answer
+    async with on.client(RESPONSES) as client:
+        await client.say(CREATE)
+        error = await client.hear("error")
+        assert (error["status"], error["error"]["code"]) == (status, "upgrade_not_supported")
+        assert (await client.hear_end())[0] == 1011
+    record = await on.record()
+    assert (record.outcome, record.bills) == (Outcome.REFUSED_UPSTREAM, BillableParts.NOTHING)
+
+    with pytest.raises(WSServerHandshakeError) as sent_away:
+        async with on.client(RESPONSES):
+            pass
+    assert sent_away.value.status == 426, "at once, from now on"
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "code", "outcome"),
+    [
+        ((429, {"error": {"message": "Slow down.", "code": "too_fast"}}), 429, "too_fast", Outcome.REFUSED_UPSTREAM),
+        ((401, {"error": {"message": "x"}}), 502, "upstream_auth", Outcome.REFUSED_UPSTREAM),
+        ((500, {"error": {"message": "broken"}}), 500, "upstream_refused", Outcome.UPSTREAM_FAILED),
+    ],
+)
+async def test_a_provider_that_cannot_be_connected_to_is_told(
+    on: Stage, answer: Any, status: int, code: str, outcome: Outcome
+) -> None:
+    on.provider.refuses = answer
+    async with on.client(RESPONSES) as client:
+        await client.say(CREATE)
+        error = await client.hear("error")
+        assert (error["status"], error["error"]["code"]) == (status, code)
+        assert (await client.hear_end())[0] == 1011
+    assert (await on.record()).outcome is outcome
+    on.provider.refuses = None
+    async with on.client(RESPONSES) as client:
+        await client.say(CREATE)
+        await (await on.provider.link()).hear("response.create")
+
+
+async def test_what_is_no_request_is_refused_by_its_field(on: Stage) -> None:
+    async with on.client(RESPONSES) as client:
+        for message, param in ((CREATE | {"background": True}, "background"), (CREATE | {"model": 5}, "model")):
+            await client.say(message)
+            error = await client.hear("error")
+            assert (error["status"], error["error"]["param"]) == (400, param)
+    assert on.provider.links == []

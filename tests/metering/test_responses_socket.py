@@ -1,0 +1,166 @@
+"""OpenAI's responses over a WebSocket: what a client asks for, and whose each event is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.http import errors
+from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
+from proxy.metering.dialects.openai_responses.socket import CONTEXTS_MAX, LANES_MAX
+from proxy.metering.meter import StreamMeter
+from proxy.metering.request import InvalidField
+from proxy.metering.socket import NOTHING_SAID, Ask, Heard, Kind, Says, SocketWire
+from proxy.metering.usage import PromptEvidence, Usage
+from proxy.metering.wire.messages import MessageFramer
+
+USAGE = {"input_tokens": 30, "output_tokens": 20, "total_tokens": 50}
+CREATE = {"type": "response.create", "model": "m", "input": "Was kostet das?"}
+
+
+def new_wire() -> SocketWire:
+    assert OPENAI_RESPONSES.socket is not None
+    return OPENAI_RESPONSES.socket.wire()
+
+
+def event(kind: str, **fields: Any) -> bytes:
+    return json.dumps({"type": kind, "sequence_number": 1, **fields}).encode()
+
+
+def about(kind: str, response_id: str = "resp_1", **fields: Any) -> bytes:
+    return event(kind, response={"id": response_id, "status": "in_progress"}, **fields)
+
+
+L = {"stream_id": "left"}
+
+
+@pytest.mark.parametrize(
+    ("message", "heard"),
+    [
+        (about("response.created"), Heard(Says.BEGINS, answer_id="resp_1")),
+        (about("response.created", **L), Heard(Says.BEGINS, "left", lane="left", answer_id="resp_1")),
+        (about("response.queued"), Heard(Says.GOES_ON, answer_id="resp_1")),
+        (about("response.in_progress"), Heard(Says.GOES_ON, answer_id="resp_1")),
+        (event("response.output_text.delta", delta="x"), Heard(Says.GOES_ON)),
+        (event("response.output_text.delta", delta="x", **L), Heard(Says.GOES_ON, "left", lane="left")),
+        (event("response.output_item.done", item={}), Heard(Says.GOES_ON)),
+        (event("response.web_search_call.searching"), Heard(Says.GOES_ON, bears=False)),
+        (about("response.completed"), Heard(Says.ENDS, answer_id="resp_1")),
+        (about("response.incomplete"), Heard(Says.ENDS, answer_id="resp_1")),
+        (about("response.failed"), Heard(Says.ENDS, answer_id="resp_1")),
+        (event("error", status=429, error={"code": "x"}, **L), Heard(Says.FAILS, "left", lane="left", status=429)),
+        (event("error", status="x"), Heard(Says.FAILS)),
+        (event("response.steer.accepted", steer={"id": "s"}), NOTHING_SAID),
+        (event("codex.rate_limits", plan="x"), NOTHING_SAID),
+        (event("compaction.done", usage={"input_tokens": 5}), Heard(Says.ENDS, "u:compaction.done", Kind.UNKNOWN)),
+        (b"{", Heard(Says.GOES_ON, bears=False)),
+        (b"7", Heard(Says.GOES_ON, bears=False)),
+    ],
+)
+def test_whose_an_event_is(message: bytes, heard: Heard) -> None:
+    assert new_wire().hear(message) == heard
+
+
+@pytest.mark.parametrize(
+    ("document", "param"),
+    [
+        ({}, "type"),
+        ({"type": ["response.create"]}, "type"),
+        ({"type": "RESPONSE.CREATE", "model": "m"}, "type"),
+        ({"type": "response.create"}, "model"),
+        (CREATE | {"background": True}, "background"),
+        (CREATE | {"stream_id": ""}, "stream_id"),
+        (CREATE | {"stream_id": "x" * 257}, "stream_id"),
+        (CREATE | {"stream_id": 5}, "stream_id"),
+        (CREATE | {"max_output_tokens": 0}, "max_output_tokens"),
+        (CREATE | {"input": 5}, "input"),
+    ],
+)
+def test_a_bad_message_names_the_field(document: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidField) as refused:
+        new_wire().ask(document)
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("more", "most"),
+    [
+        ({}, None),
+        ({"max_output_tokens": 9}, 9),
+        ({"generate": False}, 0),
+        ({"generate": True, "max_output_tokens": 9}, 9),
+        ({"prompt_cache_options": {"prewarm": True}, "generate": True}, 0),
+    ],
+)
+def test_a_warm_up_is_reserved_without_an_output(more: dict[str, Any], most: int | None) -> None:
+    asked = new_wire().ask(CREATE | more)
+    assert asked.facts is not None
+    assert (asked.facts.model, asked.facts.completion_tokens_max, asked.facts.streamed) == ("m", most, True)
+    assert asked.facts.prompt.chars_latin == 15
+
+
+def test_what_asks_for_no_response_passes() -> None:
+    assert new_wire().ask({"type": "response.steer", "previous_response_id": "r", "input": "x"}) == Ask()
+
+
+def test_a_request_goes_up_with_the_provider_s_model_and_all_else() -> None:
+    document = CREATE | {"stream_id": "left", "generate": False}
+    assert new_wire().upstream(document, upstream_model="up") == document | {"model": "up"}
+
+
+def test_a_lane_has_its_own_requests() -> None:
+    wire = new_wire()
+    wire.ask(CREATE | {"max_output_tokens": 5})
+    wire.ask(CREATE | {"stream_id": "left", "max_output_tokens": 7, "model": "n"})
+    steered = wire.begun(wire.hear(about("response.created", **L)))
+    assert (steered.model, steered.completion_tokens_max, steered.prompt) == ("n", 7, PromptEvidence())
+    assert wire.begun(wire.hear(about("response.created"))).model == "m"
+    assert wire.begun(wire.hear(about("response.created", stream_id="right"))).model == "", "nobody asked there"
+
+
+def test_lanes_are_bounded() -> None:
+    wire = new_wire()
+    for number in range(LANES_MAX):
+        wire.ask(CREATE | {"stream_id": f"lane-{number}"})
+    wire.ask(CREATE)
+    wire.ask(CREATE | {"stream_id": "lane-3"})
+    with pytest.raises(InvalidField, match="stream_id"):
+        wire.ask(CREATE | {"stream_id": "one more"})
+
+
+def test_a_prompt_has_what_the_response_before_it_had() -> None:
+    wire = new_wire()
+    wire.ended(wire.hear(about("response.completed")), Usage(30, None, 20))
+    asked = wire.ask(CREATE | {"previous_response_id": "resp_1"}).facts
+    assert asked is not None
+    assert (asked.context_tokens, asked.continues) == (50, None), "made on this connection"
+    asked = wire.ask(CREATE | {"previous_response_id": "resp_0"}).facts
+    assert asked is not None
+    assert (asked.context_tokens, asked.continues) == (None, "resp_0"), "whose it is must be looked up"
+    for number in range(2 * CONTEXTS_MAX):
+        wire.ended(Heard(Says.ENDS, answer_id=f"resp-{number}"), Usage(1))
+    assert len(wire._contexts) == CONTEXTS_MAX  # type: ignore[attr-defined]
+
+
+def test_an_error_has_the_shape_of_the_provider_s() -> None:
+    refusal = errors.unknown_model("m")
+    fields = {"type": "invalid_request_error", "code": "model_not_found", "message": refusal.message, "param": "model"}
+    assert new_wire().error(refusal, Ask(lane="left")) == {
+        "type": "error", "status": 404, "error": fields, "stream_id": "left",
+    }  # fmt: skip
+    assert new_wire().error(refusal, None) == {"type": "error", "status": 404, "error": fields}
+
+
+def test_each_message_is_an_event_of_the_stream() -> None:
+    wire = new_wire()
+    meter = StreamMeter(wire.tally(Kind.ANSWER), MessageFramer())
+    response = {"id": "resp_1", "status": "completed", "usage": USAGE, "output": []}
+    for message in (about("response.created"), event("response.output_text.delta", output_index=0, delta="Drei"),
+                    event("response.completed", response=response)):  # fmt: skip
+        meter.feed(message)
+        meter.fold()
+    metered = meter.close()
+    assert (metered.usage, metered.events, metered.evidence.chars) == (Usage(30, None, 20, None, 50), 3, 4)
+    assert metered.complete
