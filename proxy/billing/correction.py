@@ -66,6 +66,7 @@ class CorrectionRequest(msgspec.Struct, frozen=True, kw_only=True):
     annotated_pages: int | None = None
     cached_audio_tokens: int | None = None
     cached_image_tokens: int | None = None
+    timed_audio_tokens: int | None = None
     charge_usd: int | None = None
     cost_usd: int | None = None
 
@@ -361,6 +362,7 @@ _PARTS = (
     ("cached_audio_tokens", "audio_prompt_tokens"),
     ("cached_image_tokens", "cached_tokens"),
     ("cached_image_tokens", "image_prompt_tokens"),
+    ("timed_audio_tokens", "audio_prompt_tokens"),
 )
 
 

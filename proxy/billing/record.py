@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from proxy.billing.entries import EntryKind
-from proxy.metering.usage import TOKENS_MAX, Reading, Usage
+from proxy.metering.usage import TOKENS_MAX, Reading, Silence, Usage
 
 # Ten times the highest count that a meter accepts: estimates and sums of several answers can pass that one.
 COUNT_MAX = 10 * TOKENS_MAX
@@ -186,6 +186,12 @@ class Opened(msgspec.Struct, frozen=True):
     """in chronological order"""
     background: BackgroundRun | msgspec.UnsetType = msgspec.UNSET
     """not written unless the provider goes on without a request"""
+    asked: Usage | msgspec.UnsetType = msgspec.UNSET
+    """usage that follows from the request, for an answer that shows nothing; not written if there is none"""
+    silence: Silence | msgspec.UnsetType = msgspec.UNSET
+    """of a model that hides reasoning; not written if its rate is unknown"""
+    echoes: bool | msgspec.UnsetType = msgspec.UNSET
+    """the answer repeats the prompt, so that its text does not prove that the limit was exceeded; not written if not"""
 
 
 class InvalidRecordError(ValueError):
@@ -285,6 +291,7 @@ def validate_record(record: UsageRecord) -> None:
         (
             *msgspec.structs.astuple(reading.usage), reading.hidden_tokens, opened.prompt_tokens_estimate,
             record.events, record.seq, record.duration_ms, record.first_token_ms, reading.longest_prompt_tokens,
+            reading.hidden_by_time, *(() if opened.asked is msgspec.UNSET else msgspec.structs.astuple(opened.asked)),
             *(count for one in record.others for count in msgspec.structs.astuple(one.usage)),
         ),
         COUNT_MAX,

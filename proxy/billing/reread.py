@@ -49,7 +49,13 @@ def read_again(entry: LedgerEntry) -> ReadAgain | None:
     metered = meter.close()
     if metered.usage is None:
         return None
-    return ReadAgain(metered.usage, metered.served_as, metered.other_models)
+    found = metered.usage
+    if _REASONING_ADDED in (entry.details.get("flags") or ()) and _REASONING_ADDED not in metered.flags:
+        found = structs.replace(found, completion_tokens=None, total_tokens=None)  # by its output, which is not kept
+    return ReadAgain(found, metered.served_as, metered.other_models)
+
+
+_REASONING_ADDED = "reasoning_added"
 
 
 @cache

@@ -357,6 +357,10 @@ def _reading_details(reading: Reading) -> dict[str, Any]:
         details["expected_error"] = float(reading.expected_error)
     if reading.capped:
         details["capped"] = True
+    if reading.hidden_by_time is not None:
+        details["hidden_by_time"] = reading.hidden_by_time
+    if reading.limit_exceeded:
+        details["limit_exceeded"] = True
     if reading.hidden_tokens is not None:
         details["hidden_reasoning"] = reading.hidden_tokens
     return details

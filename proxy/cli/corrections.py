@@ -30,7 +30,7 @@ _COUNTS = (
     "cache_write_1h_tokens", "audio_prompt_tokens", "audio_completion_tokens", "images", "audio_ms", "characters",
     "searches", "unbilled_prompt_tokens", "unbilled_completion_tokens", "image_prompt_tokens",
     "image_completion_tokens", "file_searches", "pages", "annotated_pages", "cached_audio_tokens",
-    "cached_image_tokens",
+    "cached_image_tokens", "timed_audio_tokens",
 )  # fmt: skip
 _MONEY = {"charge_usd": "new charge to the owner of the key", "cost_usd": "new cost at the provider"}
 

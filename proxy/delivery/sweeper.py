@@ -18,7 +18,8 @@ from proxy.delivery.leases import LeaseParts, LeaseRegistry
 from proxy.foundation.outage import Listener, Outage
 from proxy.journal.frames import decode_opened
 from proxy.journal.progress import decoded
-from proxy.journal.recovery import Estimator, sweep
+from proxy.journal.recovery import sweep
+from proxy.metering.estimator.estimate import Estimating
 
 LEASE_S = 30.0
 
@@ -34,7 +35,7 @@ async def _no_reservations(_node: str, _settled: Collection[str]) -> None:
     """The default without budgets."""
 
 
-class FixedEstimator(Estimator, Protocol):
+class FixedEstimator(Estimating, Protocol):
     """An estimator that does not learn: every sweeper must make the same record from the same lease."""
 
     @property

@@ -19,7 +19,7 @@ from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.resume.tapes import Tapes
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.metering.estimator.estimate import Estimator
-from proxy.metering.usage import Evidence, Usage
+from proxy.metering.usage import NOT_RUNNING, Evidence, Running, Usage
 from proxy.telemetry.metrics import Gaps
 
 
@@ -33,8 +33,11 @@ class Slot(Protocol):
     def deliver(self, events: int, size: int) -> None:
         """Record the total events and bytes passed to the client, just before the last of them are written."""
 
-    def note(self, evidence: Evidence, usage: Usage | None, events: int) -> None:
-        """Record the meter's current counts."""
+    def note(self, evidence: Evidence, usage: Usage | None, events: int, running: Running = NOT_RUNNING) -> None:
+        """Record the meter's current counts. `running`: how the usage is related to the answer."""
+
+    def wait(self) -> None:
+        """Record that the exchange still waits for its first word."""
 
 
 class LeasedSlot(Slot, Protocol):

@@ -15,16 +15,16 @@ from proxy.http.errors import ApiError, bad_request
 _FIELDS = (
     "additionalModelRequestFields", "agent", "agent_id", "anthropic_version", "aspect_ratio", "audio", "background",
     "bbox_annotation_format", "best_of", "chat_history", "content", "contents", "context", "document",
-    "document_annotation_format", "documents", "echo", "event_id", "file", "format", "functions", "generate",
-    "generate_content_request", "generateContentRequest", "generation_config", "generationConfig", "guardrailConfig",
-    "image", "imageGenerationConfig", "images", "inferenceConfig", "input", "input_type", "inputs", "inputText",
-    "instances", "instructions", "item", "max_completion_tokens", "max_gen_len", "max_new_tokens", "max_output_tokens",
-    "max_tokens", "max_tokens_to_sample", "maxTokens", "message", "messages", "model", "n", "num_generations",
-    "numResults", "options", "output_config", "output_format", "pages", "parameters", "performanceConfig", "preamble",
-    "previous_response_id", "prompt", "prompt_cache_options", "quality", "query", "requests", "response",
-    "response_format", "serviceTier", "session", "singleEmbeddingParams", "store", "stream", "stream_format",
-    "stream_id", "stream_options", "suffix", "system", "system_instruction", "systemInstruction", "taskType", "text",
-    "textGenerationConfig", "texts", "textToImageParams", "toolConfig", "tools", "type",
+    "document_annotation_format", "documents", "echo", "event_id", "file", "file_id", "file_url", "format", "functions",
+    "generate", "generate_content_request", "generateContentRequest", "generation_config", "generationConfig",
+    "guardrailConfig", "image", "imageGenerationConfig", "images", "inferenceConfig", "input", "input_type", "inputs",
+    "inputText", "instances", "instructions", "item", "max_completion_tokens", "max_gen_len", "max_new_tokens",
+    "max_output_tokens", "max_tokens", "max_tokens_to_sample", "maxTokens", "message", "messages", "model", "n",
+    "num_generations", "numResults", "options", "output_config", "output_format", "pages", "parameters",
+    "performanceConfig", "preamble", "previous_response_id", "prompt", "prompt_cache_options", "quality", "query",
+    "requests", "response", "response_format", "serviceTier", "session", "singleEmbeddingParams", "store", "stream",
+    "stream_format", "stream_id", "stream_options", "suffix", "system", "system_instruction", "systemInstruction",
+    "taskType", "text", "textGenerationConfig", "texts", "textToImageParams", "toolConfig", "tools", "type", "url",
 )  # fmt: skip
 # The same of the objects in them that limit or report an answer.
 _FIELDS_OF = {

@@ -20,7 +20,7 @@ from struct import Struct
 from typing import Final
 from uuid import UUID
 
-from proxy.metering.usage import Evidence, Usage
+from proxy.metering.usage import NOT_RUNNING, Evidence, Running, Usage
 
 SLOT_WORDS: Final = 48
 SLOT_BYTES: Final = SLOT_WORDS * 8
@@ -52,7 +52,13 @@ _UNITS: Final = _USAGE_KNOWN + 1
 _EVIDENCE_OF, _TOKENS_OF, _UNITS_OF = (attrgetter(*names) for names in (_EVIDENCE_NAMES, _TOKEN_NAMES, _UNIT_NAMES))
 _USAGE_WORDS: Final = (*enumerate(_TOKEN_NAMES, _USAGE), *enumerate(_UNIT_NAMES, _UNITS))
 _LAYOUT_AT: Final = SLOT_WORDS - 1
-assert _UNITS + len(_UNIT_NAMES) <= _LAYOUT_AT, "a slot is too short"
+_RUNNING: Final = _LAYOUT_AT - 1
+"""how the usage is related to the answer: in the low half as in _USAGE, in the high half what is behind, but for its
+highest bit. Older versions left it 0, which reads as NOT_RUNNING"""
+_HALF_BITS: Final = 32
+_WAITS: Final = 1 << 63
+"""of _RUNNING: there was no note yet, and _NOTED_AT_MS is of the last `wait`"""
+assert _UNITS + len(_UNIT_NAMES) <= _RUNNING, "a slot is too short"
 _LOW_WORD: Final = (1 << 64) - 1
 
 Words = memoryview  # of format "Q"
@@ -79,9 +85,28 @@ class Progress:
     noted_events: int
     """events the meter had read at its last `note`; 0 also without one"""
     noted_at: float
-    """Unix seconds of the last `note`; 0.0: none"""
+    """Unix seconds of the last `note`, or of a `wait` after it; 0.0: there was no note"""
     evidence: Evidence
     usage: Usage | None
+    running: Running = NOT_RUNNING
+    """how the usage is related to the answer"""
+    waited_at: float = 0.0
+    """Unix seconds of the last `wait` before the first note; 0.0: none"""
+
+    @property
+    def last_at(self) -> float:
+        """Unix seconds of the last sign of life; 0.0: none."""
+        return max(self.noted_at, self.waited_at)
+
+
+def _running_word(running: Running) -> int:
+    if running is NOT_RUNNING:
+        return 0
+    so_far, behind = running
+    return min(behind, _HALF_MAX >> 1) << _HALF_BITS | (0 if so_far is None else so_far + 1)
+
+
+_HALF_MAX: Final = (1 << _HALF_BITS) - 1
 
 
 def _known(counts: tuple[int | None, ...]) -> array[int]:
@@ -104,18 +129,28 @@ class Slot:
         words[_EVENTS] = events
         words[_BYTES] = size
 
-    def note(self, evidence: Evidence, usage: Usage | None, events: int) -> None:
-        """Store the meter's totals after `events` events."""
+    def note(self, evidence: Evidence, usage: Usage | None, events: int, running: Running = NOT_RUNNING) -> None:
+        """Store the meter's totals after `events` events. `running`: of the usage."""
         words = self._words
         # Evidence before its event count: a kill in between makes the estimate too high by one note, never too low.
         words[_EVIDENCE:_USAGE] = array("Q", _EVIDENCE_OF(evidence))
         words[_NOTED_EVENTS] = events
         words[_NOTED_AT_MS] = int(self._table.unix_time() * 1000)
-        if usage is not None:
+        if usage is None:
+            words[_RUNNING] = 0
+        else:
             words[_USAGE_KNOWN] = 0
             words[_USAGE:_USAGE_KNOWN] = _known(_TOKENS_OF(usage))
             words[_UNITS : _UNITS + len(_UNIT_NAMES)] = _known(_UNITS_OF(usage))
+            words[_RUNNING] = _running_word(running)
             words[_USAGE_KNOWN] = 1
+
+    def wait(self) -> None:
+        """Store that the exchange still waits for its first word."""
+        words = self._words
+        if not words[_NOTED_AT_MS]:
+            words[_RUNNING] = _WAITS
+        words[_NOTED_AT_MS] = int(self._table.unix_time() * 1000)
 
     def release(self) -> None:
         """Free the slot, once the journal has closed the exchange. Later stores through this object raise."""
@@ -245,13 +280,17 @@ def decoded(raw: bytes) -> Progress:
 
 
 def _progress(words: list[int]) -> Progress:
+    running, noted_at = words[_RUNNING] & ~_WAITS, words[_NOTED_AT_MS] / 1000
+    waits = running != words[_RUNNING]
     counts = {name: words[index] - 1 for index, name in _USAGE_WORDS if words[index]}
     return Progress(
         exchange_id=str(UUID(int=words[_ID_HIGH] << 64 | words[_ID_LOW])),
         events=words[_EVENTS],
         bytes=words[_BYTES],
         noted_events=words[_NOTED_EVENTS],
-        noted_at=words[_NOTED_AT_MS] / 1000,
+        noted_at=0.0 if waits else noted_at,
         evidence=Evidence(*words[_EVIDENCE:_USAGE]),
         usage=Usage(**counts) if words[_USAGE_KNOWN] else None,
+        running=Running((running & _HALF_MAX) - 1 if running & _HALF_MAX else None, running >> _HALF_BITS),
+        waited_at=noted_at if waits else 0.0,
     )

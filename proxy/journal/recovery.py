@@ -3,7 +3,7 @@
 Invariants: pure. Events and bytes are never fewer than the client received; token counts are the provider's if it
 reported them in time, else estimated from everything delivered. An exchange that delivered nothing costs nothing.
 
-The duration is the time from admission to the meter's last note: a lower bound (0.0 if there was none). The time of
+The duration is the time from admission to the last sign of life: a lower bound (0.0 if there was none). The time of
 the crash is unknown, and the time of the restart is unrelated to it.
 """
 
@@ -11,14 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import astuple
+from functools import partial
 from typing import Any, Protocol
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from proxy.billing.record import Opened, Outcome, UsageRecord
 from proxy.billing.settlement import bills, situation
 from proxy.journal.progress import Progress
-from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, Reading, Usage, UsageSource
+from proxy.metering.counts import fitted
+from proxy.metering.estimator.estimate import Estimating, reading
+from proxy.metering.estimator.silence import with_silence
+from proxy.metering.metered import Metered
+from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, Reading, UsageSource
 
 # After the event with the final usage at most a finish event and [DONE] follow; more events mean that the usage was an
 # interim one (some providers repeat it in every event) and that tokens followed it.
@@ -31,31 +36,6 @@ _FRAMING_BYTES = 250
 _CHARS_PER_EVENT = 4
 
 
-class Estimate(Protocol):
-    """An estimated completion."""
-
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def expected_error(self) -> float: ...
-    @property
-    def capped(self) -> bool: ...
-    @property
-    def hidden(self) -> int | None: ...
-
-
-class Estimator(Protocol):
-    """The part of proxy.metering.estimator.estimate that recovery uses."""
-
-    def completion(
-        self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
-    ) -> Estimate:
-        """Completion tokens from counters; `bytes_seen` includes all framing."""
-
-    def prompt_error(self, model_key: str) -> float:
-        """The typical relative error of a prompt's estimate."""
-
-
 class Slots(Protocol):
     """The progress table after the crash."""
 
@@ -63,7 +43,7 @@ class Slots(Protocol):
 
 
 def recover(
-    unfinished: Iterable[Opened], slots: Slots, estimator: Estimator, *, estimator_version: str
+    unfinished: Iterable[Opened], slots: Slots, estimator: Estimating, *, estimator_version: str
 ) -> list[UsageRecord]:
     """One record for each unfinished exchange, in the same order."""
     return [
@@ -72,7 +52,7 @@ def recover(
     ]
 
 
-def sweep(opened: Opened, progress: Progress | None, estimator: Estimator, *, estimator_version: str) -> UsageRecord:
+def sweep(opened: Opened, progress: Progress | None, estimator: Estimating, *, estimator_version: str) -> UsageRecord:
     """The record of an exchange of a dead machine, from its lease.
 
     With equal estimators, the same lease gives the same record, byte for byte, on every machine.
@@ -87,22 +67,22 @@ def _progress(opened: Opened, slots: Slots) -> Progress | None:
 
 
 def _record(
-    opened: Opened, progress: Progress | None, estimator: Estimator, estimator_version: str, *, origin: str
+    opened: Opened, progress: Progress | None, estimator: Estimating, estimator_version: str, *, origin: str
 ) -> UsageRecord:
     """`origin`: a name that is set to true in the record's details."""
     delivered = progress is not None and (progress.events > 0 or progress.bytes > 0)
-    reading = NOTHING
+    found = NOTHING
     details: dict[str, Any] = {origin: True}
     if progress is None:
         details["progress"] = "missing"
     elif delivered:
-        reading, why = _reading(opened, progress, estimator, estimator_version)
+        found, why = _reading(opened, progress, estimator, estimator_version)
         details |= why
-    facts = situation(Outcome.CRASHED, source=reading.source, accepted=delivered, delivered=delivered)
+    facts = situation(Outcome.CRASHED, source=found.source, accepted=delivered, delivered=delivered)
     return UsageRecord(
         opened=opened,
         outcome=Outcome.CRASHED,
-        reading=reading,
+        reading=found,
         bills=bills(facts, opened.bill),
         events=progress.events if progress else 0,
         bytes=progress.bytes if progress else 0,
@@ -112,51 +92,71 @@ def _record(
 
 
 def _duration_ms(opened: Opened, progress: Progress | None) -> float:
-    if progress is None or not progress.noted_at:
+    if progress is None or not progress.last_at:
         return 0.0
-    return max(0.0, round((progress.noted_at - opened.started_at) * 1000, 3))
+    return max(0.0, round((progress.last_at - opened.started_at) * 1000, 3))
+
+
+def _silent_s(opened: Opened, progress: Progress) -> float:
+    """From the request to the provider that answered to the last sign of life, a lower bound."""
+    if not progress.last_at:
+        return 0.0
+    return progress.last_at - max(
+        [opened.started_at, *(attempt.started_at + attempt.duration_ms / 1000 for attempt in opened.attempts)]
+    )
 
 
 def _reading(
-    opened: Opened, progress: Progress, estimator: Estimator, estimator_version: str
+    opened: Opened, progress: Progress, estimator: Estimating, estimator_version: str
 ) -> tuple[Reading, dict[str, Any]]:
-    """The usage with its source, and details that explain it."""
-    usage = progress.usage
-    final = progress.events <= progress.noted_events + _EVENTS_AFTER_USAGE
-    if usage is not None and final and usage.prompt_tokens is not None and usage.completion_tokens is not None:
-        return Reading(usage, UsageSource.REPORTED), {}
-    evidence, model_key = evidence_of(progress), f"{opened.provider}/{opened.upstream_model}"
-    estimate = estimator.completion(
-        model_key,
-        evidence,
+    """The usage with its source, and details that explain it: what the exchange would have had if it had ended then."""
+    metered = metered_of(progress)
+    evidence = metered.evidence
+    read = partial(
+        reading,
+        estimator=estimator,
+        model_key=f"{opened.provider}/{opened.upstream_model}",
+        prompt_tokens_estimate=opened.prompt_tokens_estimate,
         completion_tokens_max=opened.completion_tokens_max,
         # Of a drain, more was read than delivered: at least a byte for each character that the meter has seen.
         bytes_seen=max(progress.bytes, evidence.chars),
+        accepted=True,
+        asked=NO_USAGE if opened.asked is UNSET else opened.asked,
+        version=estimator_version,
     )
-    counted = final and usage is not None and usage.completion_tokens is not None
-    reading = Reading(
-        _completed(usage or NO_USAGE, opened, estimate.tokens, final=final),
-        UsageSource.ESTIMATED,
-        estimator_version,
-        estimator.prompt_error(model_key) if counted else estimate.expected_error,
-        capped=estimate.capped and not counted,
-        hidden_tokens=None if counted else estimate.hidden,
-    )
-    return reading, {
+    found = read(metered, echoes=opened.echoes is not UNSET)
+    if found.limit_exceeded and not read(structs.replace(metered, evidence=progress.evidence)).limit_exceeded:
+        found = read(metered, echoes=True)  # what the scale adds proves nothing
+    if opened.silence is not UNSET:
+        found = with_silence(found, metered, opened.silence, _silent_s(opened, progress))
+    flags = {"flags": list(metered.flags)} if metered.flags else {}
+    if found.source is UsageSource.REPORTED:
+        return found, flags
+    return found, flags | {
         "noted_events": progress.noted_events,
         "evidence": {name: count for name in Evidence.__slots__ if (count := getattr(evidence, name))},
-        **({"interim_usage": True} if usage is not None and not final else {}),
+        **({"interim_usage": True} if metered.usage is not None and metered.usage_behind else {}),
     }
 
 
-def _completed(reported: Usage, opened: Opened, completion_estimate: int, *, final: bool) -> Usage:
-    """The reported usage, with estimates for missing counts; an interim count is a lower bound."""
-    prompt = reported.prompt_tokens if reported.prompt_tokens is not None else opened.prompt_tokens_estimate
-    completion = reported.completion_tokens
-    if completion is None or not final:
-        completion = max(completion or 0, reported.beside_audio(completion_estimate))
-    return structs.replace(
-        reported, prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion
+def metered_of(progress: Progress) -> Metered:
+    """The answer, as far as it is known to have come."""
+    evidence = evidence_of(progress)
+    usage, odd = (None, ()) if progress.usage is None else fitted(progress.usage, evidence.tokens_seen)
+    followed = progress.events > progress.noted_events + _EVENTS_AFTER_USAGE
+    return Metered(
+        usage=usage,
+        usage_raw=None,
+        evidence=evidence,
+        finish_reason=None,
+        response_id=None,
+        complete=False,
+        failed=None,
+        events=progress.events,
+        flags=tuple(odd),
+        timings={},
+        completion_so_far=progress.running.completion_tokens,
+        usage_behind=progress.running.behind + followed,
     )
 
 

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from proxy.metering.meter import OpaqueMeter
 from proxy.metering.metered import BodyMeter, Metered
-from proxy.metering.usage import Evidence, ServedAs, Usage
+from proxy.metering.usage import Evidence, Running, ServedAs, Usage
 from proxy.metering.wire.content_coding import CODINGS, BadCodingError, Decompressor
 from proxy.metering.wire.event_template import TemplateMatch
 
@@ -84,6 +84,11 @@ class CompressedMeter:
     def usage(self) -> Usage | None:
         """As reported so far."""
         return self._inner.usage
+
+    @property
+    def running(self) -> Running:
+        """As reported so far."""
+        return self._inner.running
 
     @property
     def served_as(self) -> ServedAs:

@@ -1,15 +1,16 @@
 """Reads, checks and merges the counts of usage objects.
 
 Invariants: a count is an exact integer within bounds, never clamped. A usage with one invalid count is dropped. Of two
-usages of one answer the later one applies, and no count falls below the earlier one.
+usages of one answer the later one applies, and no count falls below the earlier one. Of an answer that has ended, no
+part exceeds its whole (`fitted`), so that what is left of the whole is never negative.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -74,6 +75,119 @@ def with_total(usage: Usage) -> Usage:
     return structs.replace(usage, total_tokens=total)
 
 
+class _Parts(NamedTuple):
+    """Parts of one whole, of which no token is in two."""
+
+    whole: str
+    of: Mapping[str, str]
+    """field → its name in flags"""
+    together: str
+    """their name in flags"""
+
+
+_REASONING = _Parts("completion_tokens", {"reasoning_tokens": "reasoning"}, "reasoning")
+# Cached and audio tokens may overlap; tokens read from a cache are not written to it.
+_WHOLES = (
+    _REASONING,
+    _Parts("prompt_tokens", {"audio_prompt_tokens": "audio", "image_prompt_tokens": "image"}, "media"),
+    _Parts("prompt_tokens", {"cached_tokens": "cached", "cache_write_tokens": "cache_write"}, "cache"),
+    _Parts("cache_write_tokens", {"cache_write_1h_tokens": "cache_write_1h"}, "cache_write_1h"),
+    _Parts("completion_tokens", {"audio_completion_tokens": "audio", "image_completion_tokens": "image"}, "media"),
+    _Parts(
+        "cached_tokens", {"cached_audio_tokens": "cached_audio", "cached_image_tokens": "cached_image"}, "cached_media"
+    ),
+    _Parts("audio_prompt_tokens", {"cached_audio_tokens": "cached_audio"}, "cached_audio"),
+    _Parts("image_prompt_tokens", {"cached_image_tokens": "cached_image"}, "cached_image"),
+)
+_IN_TOTAL = ("prompt_tokens", "completion_tokens")
+_EVERY_PART = attrgetter(*{part for parts in _WHOLES for part in parts.of})
+
+
+def with_audio(usage: Usage, seconds: object) -> Usage:
+    """With reported seconds of audio in the prompt. Their tokens, if they are not told, are what the total has beside
+    prompt and completion: so Mistral counts. Raises ValueError: no time."""
+    if seconds is None:
+        return usage
+    try:
+        audio_ms = count(round(seconds * 1000) if type(seconds) in (int, float) else seconds)  # type: ignore[operator]
+    except OverflowError:
+        raise ValueError("not a time") from None
+    audio, rest = usage.audio_prompt_tokens, _rest(usage)
+    audio = rest if audio is None and rest > 0 else audio
+    return structs.replace(usage, audio_ms=audio_ms, audio_prompt_tokens=audio, timed_audio_tokens=audio)
+
+
+def with_thoughts(usage: Usage) -> Usage:
+    """With what the total has beside prompt and completion as reasoning, if none is told."""
+    rest = _rest(usage)
+    if rest <= 0 or usage.reasoning_tokens is not None:
+        return usage
+    return structs.replace(usage, reasoning_tokens=rest)
+
+
+# A part that is larger than its whole by more than this factor and number is beside it: other tokenizers, and prompts
+# that a provider adds and does not count, differ by less. Caches hold at least 1,024 tokens where they are counted
+# beside the prompt. https://platform.claude.com/docs/en/build-with-claude/prompt-caching
+_BESIDE_FACTOR, _BESIDE_TOKENS = 1.5, 1_000
+# Of reasoning that exceeds the completion: it is beside it if at least this share of the completion was seen, give or
+# take some tokens that show no characters.
+_SEEN_SHARE, _UNSEEN_TOKENS = 0.5, 2
+
+
+def fitted(usage: Usage, seen_tokens: float) -> tuple[Usage, Sequence[str]]:
+    """The counts with each part in its whole, and flags of what did not fit.
+
+    A part that its whole cannot have stands beside it, and is added: if the total says so, or if it is far larger; for
+    reasoning, if what was seen beside it takes the completion. Otherwise it is not believed: the whole is billed as
+    plain. `seen_tokens`: those of the output that was seen, without reasoning; a guess will do.
+    """
+    flags: list[str] = []
+    if any(_EVERY_PART(usage)):  # most answers have none
+        for parts in _WHOLES:
+            usage = _fit(usage, parts, seen_tokens, flags)
+    if _rest(usage):
+        flags.append("total_mismatch")
+    return usage, flags
+
+
+def _fit(usage: Usage, parts: _Parts, seen_tokens: float, flags: list[str]) -> Usage:
+    whole = getattr(usage, parts.whole)
+    counts = {field: count for field in parts.of if (count := getattr(usage, field))}
+    if whole is None or not counts:
+        return usage
+    in_total, size = parts.whole in _IN_TOTAL, sum(counts.values())
+    for beside in ([*counts], *([field] for field in counts)) if in_total else ():
+        if _rest(usage) == sum(counts[field] for field in beside):
+            return _add(usage, parts, beside, flags)
+    if size <= whole:
+        return usage
+    if parts is _REASONING:
+        if seen_tokens + _UNSEEN_TOKENS >= whole * _SEEN_SHARE:
+            return _add(usage, parts, [*counts], flags)
+        flags.append("reasoning_exceeds_completion")  # counted by another tokenizer: the completion is reasoning
+        return usage
+    if in_total and size > whole * _BESIDE_FACTOR + _BESIDE_TOKENS:
+        return _add(usage, parts, [*counts], flags)
+    wrong = [field for field in counts if counts[field] > whole] or [*counts]
+    name = parts.of[wrong[0]] if len(wrong) == 1 else parts.together
+    flags.append(f"{name}_exceeds_{parts.whole.removesuffix('_tokens')}")
+    return structs.replace(usage, **dict.fromkeys(wrong))
+
+
+def _add(usage: Usage, parts: _Parts, fields: Sequence[str], flags: list[str]) -> Usage:
+    """These parts are beside their whole. A total that had the whole alone has them, too."""
+    flags.extend(f"{parts.of[field]}_added" for field in fields)
+    added = sum(getattr(usage, field) for field in fields)
+    whole = structs.replace(usage, **{parts.whole: getattr(usage, parts.whole) + added})
+    return with_total(whole) if _rest(usage) == 0 else whole
+
+
+def _rest(usage: Usage) -> int:
+    """What the total has beside prompt and completion; 0 if it is not known."""
+    prompt, completion, total = usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
+    return 0 if total is None or prompt is None or completion is None else total - prompt - completion
+
+
 # Flag → (fields, the field that their sum must not exceed). Cached and audio tokens may overlap; tokens read from a
 # cache are not written to it.
 _PARTS: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -86,16 +200,16 @@ _PARTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "audio_exceeds_completion": (("audio_completion_tokens",), "completion_tokens"),
     "image_exceeds_prompt": (("image_prompt_tokens",), "prompt_tokens"),
     "cached_audio_exceeds_cached": (("cached_audio_tokens",), "cached_tokens"),
-    "cached_audio_exceeds_audio": (("cached_audio_tokens",), "audio_prompt_tokens"),
+    "cached_audio_exceeds_audio_prompt": (("cached_audio_tokens",), "audio_prompt_tokens"),
     "cached_image_exceeds_cached": (("cached_image_tokens",), "cached_tokens"),
-    "cached_image_exceeds_image": (("cached_image_tokens",), "image_prompt_tokens"),
+    "cached_image_exceeds_image_prompt": (("cached_image_tokens",), "image_prompt_tokens"),
     "image_exceeds_completion": (("image_completion_tokens",), "completion_tokens"),
 }
 _ALL_PARTS = attrgetter(*{part for parts, _ in _PARTS.values() for part in parts})
 
 
 def violations(usage: Usage) -> Iterator[str]:
-    """Flags of the identities that `usage` violates. Some providers always do: it is flagged, not corrected."""
+    """Flags of the identities that the counts of an entry violate: older versions flagged them, and corrected none."""
     if any(_ALL_PARTS(usage)):  # most answers have none
         for flag, (parts, name) in _PARTS.items():
             whole, counts = getattr(usage, name), [getattr(usage, part) for part in parts]

@@ -33,6 +33,12 @@ class Facts(Protocol):
         """`named`: the model in the path, if any. Raises InvalidField."""
 
 
+class Measured(Protocol):
+    """Adds to the facts of a request what takes long to read, such as the length of a file. Not for the event loop."""
+
+    def __call__(self, facts: RequestFacts, document: dict[str, Any]) -> RequestFacts: ...
+
+
 class Rewrite(Protocol):
     """Turns the client's document into the provider's."""
 
@@ -98,6 +104,8 @@ class Dialect:
     errors: ErrorShape
     operation: str = "chat"
     """`gen_ai.operation.name` of its spans; OpenTelemetry's name if there is one"""
+    measured: Measured | None = None
+    """None: nothing takes long to read"""
     upstream_document: Rewrite = with_model
     framings: tuple[Framing, ...] = (SSE,)
     """of its streams, selected by the answer's content type; the first one is the default"""

@@ -17,7 +17,7 @@ from msgspec import structs
 from proxy.metering.held_text import AnswerText
 from proxy.metering.metered import Metered, result_of
 from proxy.metering.tally import Tally
-from proxy.metering.usage import NOT_SAID, Evidence, ServedAs, Usage
+from proxy.metering.usage import NOT_RUNNING, NOT_SAID, Evidence, Running, ServedAs, Usage
 from proxy.metering.wire.cut import completed, has_usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 from proxy.metering.wire.framing import Framer
@@ -104,6 +104,8 @@ class JsonMeter:
     at_boundary = False
     """there are no events"""
     matcher = None
+
+    running = NOT_RUNNING
 
     def __init__(self, tally: Callable[[bool | None], Tally], skim: Skim | None = None) -> None:
         self.events = 0
@@ -195,6 +197,8 @@ class JsonMeter:
             flags.add("cut_body")
         elif not read and (body or long):
             flags.add("unparsable_body")
+        if read and not (long or self._cut or self._tally.failed or _is_counted(self._tally)):
+            self._tally.read_unread(body, counted=False)
         complete = read and not self._cut and self._tally.done and self._tally.failed is None
         if complete:
             unread.settle(self._tally)
@@ -236,6 +240,7 @@ class OpaqueMeter:
     done = False
     events = 0
     usage = None
+    running = NOT_RUNNING
     served_as = NOT_SAID
     response_id = None
     in_background = None
@@ -276,8 +281,9 @@ class StreamMeter:
     """
 
     __slots__ = (
-        "_cut", "_first_report", "_folded", "_framer", "_json", "_last_report", "_matcher", "_metered", "_new_tally",
-        "_pieces", "_raw", "_undecided", "_unread", "_waiting", "events", "evidence", "tally",
+        "_cut", "_first_report", "_folded", "_framer", "_json", "_last_report", "_looks", "_matcher", "_members",
+        "_metered", "_new_tally", "_pieces", "_raw", "_reported_at", "_undecided", "_unread", "_waiting", "events",
+        "evidence", "tally",
     )  # fmt: skip
 
     def __init__(self, tally: Callable[[bool | None], Tally], framer: Framer, cumulative: bool | None = None) -> None:
@@ -296,8 +302,11 @@ class StreamMeter:
         self.events = 0
         """whole events with data, including the last one"""
         self._unread = _Unread()
+        self._members = 0  # of the event with the most whose members are known
+        self._looks = False  # events have text that is not read, beside text that is
         self._cut = False  # the stream ended within an event
         self._raw: dict[str, Any] | None = None  # the usage object of the last report
+        self._reported_at = 0  # events with output by then
         self._first_report: bytes | None = None  # events with usage
         self._last_report: bytes | None = None
 
@@ -328,7 +337,7 @@ class StreamMeter:
         read = None
         for event, name in events:
             read = self._read(event, name)
-        template = None if read is None or events[-1][1] else self.tally.template(read, events[-1][0])
+        template = None if read is None or events[-1][1] or self._looks else self.tally.template(read, events[-1][0])
         self._matcher = None if template is None else TemplateMatcher(template)
         self.events += len(events)
         self.tally.flush()
@@ -383,6 +392,17 @@ class StreamMeter:
         return self.tally.usage
 
     @property
+    def running(self) -> Running:
+        """How the last usage is related to the answer so far."""
+        if self._raw is None:
+            return NOT_RUNNING
+        return Running(self.tally.completion_so_far, self._said - self._reported_at)
+
+    @property
+    def _said(self) -> int:
+        return self.evidence.text_events + self.evidence.tool_events
+
+    @property
     def served_as(self) -> ServedAs:
         """How it is served, as far as reported."""
         return self.tally.served_as
@@ -419,15 +439,38 @@ class StreamMeter:
             return None
         if type(event) is LongText:
             self._unread.read(self.tally, event, lambda outline: self.tally.read(outline, name) is not None)
+            if self.tally.usage_raw is not self._raw:
+                self._raw, self._reported_at = self.tally.usage_raw, self._said
             return None
+        evidence = self.evidence
+        said = evidence.text_events + evidence.tool_events
         read = self.tally.read(event, name)
         if read is None:
             self._read_odd(event, name)
-        elif (raw := self.tally.usage_raw) is not self._raw:
-            self._raw, self._last_report = raw, event
+            return None
+        counted = evidence.text_events + evidence.tool_events > said
+        members = event.count(b'":') - event.count(b'\\":')  # in texts, there is a backslash before a quote
+        if not counted or members > self._members or self._looks:
+            self._look(event, members, counted=counted)
+        if self.tally.usage_raw is not self._raw:
+            self._keep_report(event)
             if self._first_report is None:
                 self._first_report = event
         return read
+
+    def _look(self, event: bytes, members: int, *, counted: bool) -> None:
+        """Look for text that is not read: in events without any that is, and in those with more members than before."""
+        if self.tally.failed is not None:
+            return
+        found = self.tally.read_unread(event, counted=counted)
+        if found and counted:
+            self._looks = True
+        elif counted:
+            self._members = max(self._members, members)
+
+    def _keep_report(self, event: bytes) -> None:
+        self._raw, self._last_report = self.tally.usage_raw, event
+        self._reported_at = self._said
 
     def _read_odd(self, event: bytes, name: bytes) -> None:
         if event.strip() == _DONE:  # OpenAI's last event, which gateways append in every dialect
@@ -453,7 +496,7 @@ class StreamMeter:
     def _read_end(self, event: bytes, name: bytes) -> bool:
         if self.tally.read(event, name) is not None:
             if self.tally.usage_raw is not self._raw and type(event) is not LongText:
-                self._last_report = event
+                self._keep_report(event)
             return True
         self._cut = True
         if len(event) < _HALF_EVENT_BYTES_MIN and type(event) is not LongText:
@@ -472,4 +515,7 @@ class StreamMeter:
             self._unread.settle(self.tally)
         first, last = self._first_report, self._last_report
         reports = [event for event in (first if first is not last else None, last) if event is not None]
-        return result_of(self.tally, complete=complete, events=self.events, flags=flags, reports=reports, cut=self._cut)
+        return result_of(
+            self.tally, complete=complete, events=self.events, flags=flags, reports=reports, cut=self._cut,
+            behind=self.running.behind,
+        )  # fmt: skip

@@ -7,13 +7,14 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import structs
 
-from proxy.metering.counts import plain, timings
+from proxy.metering.counts import fitted, plain, timings
 from proxy.metering.held_text import AnswerText
 from proxy.metering.stated import stated_usd
 from proxy.metering.tally import Tally
 from proxy.metering.unread import NOTHING_UNREAD, Unread, unread
-from proxy.metering.usage import NOT_SAID, Evidence, ModelUsage, ServedAs, Usage
+from proxy.metering.usage import NOT_SAID, Evidence, ModelUsage, Running, ServedAs, Usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 
 
@@ -57,11 +58,18 @@ class Metered(msgspec.Struct, frozen=True):
     """the provider says that it makes the answer whoever reads it; None: it says nothing of that"""
     answer_ended: bool = True
     """nothing more will be generated; False: the provider has not said so, of an answer that it stores"""
+    usage_behind: int = 0
+    """events with output after the last usage, which therefore is one of the answer so far"""
 
     @property
     def generated(self) -> bool:
         """True if generated output was observed: text, tool calls, or audio that was counted."""
         return not self.evidence.empty or (self.usage is not None and bool(self.usage.audio_completion_tokens))
+
+    @property
+    def completion_told(self) -> int | None:
+        """The reported completion; None: there is none, or only one of the answer so far."""
+        return None if self.usage is None or self.usage_behind else self.usage.completion_tokens
 
 
 class BodyMeter(Protocol):
@@ -83,6 +91,8 @@ class BodyMeter(Protocol):
     def evidence(self) -> Evidence: ...
     @property
     def usage(self) -> Usage | None: ...
+    @property
+    def running(self) -> Running: ...
     @property
     def served_as(self) -> ServedAs:
         """How it is served, as far as reported."""
@@ -108,17 +118,23 @@ class BodyMeter(Protocol):
 
 
 def result_of(
-    tally: Tally, *, complete: bool, events: int, flags: set[str], reports: Sequence[bytes], cut: bool = False
-) -> Metered:
+    tally: Tally, *, complete: bool, events: int, flags: set[str], reports: Sequence[bytes], cut: bool = False,
+    behind: int = 0,
+) -> Metered:  # fmt: skip
     """The result of an answer that has ended. `reports`: the texts with usage. `cut`: the last event, or the answer, is
-    not whole."""
+    not whole. `behind`: events with output after the last usage."""
     tally.settle()
-    raw = tally.usage_raw
+    usage, others, raw = tally.usage, tally.other_models, tally.usage_raw
+    if usage is not None:
+        usage, odd = fitted(usage, tally.evidence.tokens_seen)
+        flags = flags.union(odd)
+    if others:
+        others = tuple(structs.replace(one, usage=fitted(one.usage, 0)[0]) for one in others)
     kept = None if raw is None else plain(raw)
     if raw is not None and kept is None:
         flags = flags | {"usage_raw_dropped"}
     return Metered(
-        usage=tally.usage,
+        usage=usage,
         usage_raw=kept,
         evidence=tally.evidence,
         finish_reason=tally.finish_reason,
@@ -131,11 +147,12 @@ def result_of(
         served_as=tally.served_as,
         completion_so_far=tally.completion_so_far,
         held=tally.held(),
-        usage_final=tally.usage_final and not cut,
+        usage_final=tally.usage_final and not cut and not behind,
         unread=unread(reports, tally.known, tally.unread_items),
         stated_usd=None if raw is None else stated_usd(raw, tally.cost_beside),
         served_model=tally.served_model,
-        other_models=tally.other_models,
+        other_models=others,
+        usage_behind=behind,
         in_background=tally.in_background,
         answer_ended=tally.answer_ended,
     )

@@ -50,6 +50,10 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     """the id of a stored answer that it goes on with"""
     context_tokens: int | None = None
     """tokens of the prompt beside `prompt`, of a conversation that the provider keeps; None: `prompt` is all of it"""
+    doubts: tuple[str, ...] = ()
+    """flags of an entry that is estimated from `asked`"""
+    echoes: bool = False
+    """the answer repeats the prompt: more text than the limit allows"""
 
 
 class Upload(msgspec.Struct, frozen=True, gc=False):

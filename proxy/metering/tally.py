@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
-from proxy.metering.counts import later, violations
+from proxy.metering.counts import later
 from proxy.metering.held_text import AnswerText, TextKind
 from proxy.metering.unread import PATHS_MAX, Members, members
 from proxy.metering.usage import NO_USAGE, NOT_SAID, Evidence, ModelUsage, ServedAs, Usage
 from proxy.metering.wire.event_template import EventTemplate, TemplateMatch
 from proxy.metering.wire.text import Chars, chars_of
+from proxy.metering.wire.unread_text import NO_TEXT, Outputs
 
 # More than any answer has; the characters of further calls are counted, their number is not.
 TOOL_CALLS_MAX = 4096
@@ -84,6 +85,10 @@ class Tally(Protocol):
     def read_headers(self, headers: Mapping[str, str]) -> None:
         """Read headers of the answer, named by the dialect, before its body."""
 
+    def read_unread(self, text: bytes, *, counted: bool) -> bool:
+        """Count generated text in members that `read` and `read_answer` do not know. `counted`: it counts as an event
+        with output already. Returns whether there is any."""
+
     def hold(self, held: AnswerText) -> None:
         """Also hold the text of the stream. Call it before the first event."""
 
@@ -110,6 +115,8 @@ class Counting:
     """none: every number is reported as unread"""
     in_background: bool | None = None
     answer_ended: bool = True
+    outputs: ClassVar[Outputs | None] = None
+    """where generated text is; None: what nobody reads is not looked for"""
 
     __slots__ = (
         "_called",
@@ -188,6 +195,17 @@ class Counting:
     def read_headers(self, headers: Mapping[str, str]) -> None:
         """Most dialects read none."""
 
+    def read_unread(self, text: bytes, *, counted: bool) -> bool:
+        """Count the text that nobody reads, and flag it."""
+        found = NO_TEXT if self.outputs is None else self.outputs.unread(text)
+        if not found.texts and not found.reasonings:
+            return False
+        self.flags.add("unread_text")
+        self._texts += found.texts
+        self._reasonings += found.reasonings
+        self.evidence.text_events += not counted
+        return True
+
     def hold(self, held: AnswerText) -> None:
         self._held = held
 
@@ -245,7 +263,7 @@ class Counting:
         if usage is None:
             self.flags.add("usage_invalid")
         elif usage != NO_USAGE:
-            self.flags.update(violations(usage), odd)
+            self.flags.update(odd)
             self.usage, fell = later(self.usage, usage)
             self.usage_raw = raw
             self._said_before = None if running else self._said

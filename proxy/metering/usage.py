@@ -4,7 +4,8 @@ Invariants: None is "not reported", 0 is "reported zero". Subsets: `cached_token
 `audio_prompt_tokens`, `image_prompt_tokens` and `unbilled_prompt_tokens` are part of `prompt_tokens`,
 `cached_audio_tokens` and `cached_image_tokens` of `cached_tokens` and of the audio or image tokens,
 `cache_write_1h_tokens` of `cache_write_tokens`, `reasoning_tokens`, `audio_completion_tokens`,
-`image_completion_tokens` and `unbilled_completion_tokens` of `completion_tokens`, `annotated_pages` of `pages`.
+`image_completion_tokens` and `unbilled_completion_tokens` of `completion_tokens`, `annotated_pages` of `pages`,
+`timed_audio_tokens` of `audio_prompt_tokens`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -77,6 +79,9 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """audio tokens of the prompt that were read from the provider's cache"""
     cached_image_tokens: int | None = None
     """image tokens, likewise"""
+    timed_audio_tokens: int | None = None
+    """audio tokens of the prompt whose time is in `audio_ms`: priced by it where the list has such a price, else by
+    token"""
 
     @property
     def reported_nothing(self) -> bool:
@@ -101,12 +106,34 @@ NO_USAGE = Usage()
 """nothing reported"""
 
 
+class Running(NamedTuple):
+    """How a usage is related to an answer that goes on."""
+
+    completion_tokens: int | None = None
+    """the provider's own count so far, where it is not final"""
+    behind: int = 0
+    """events with output after the last usage"""
+
+
+NOT_RUNNING = Running()
+
+
 class ModelUsage(msgspec.Struct, frozen=True):
     """What another model used for the same answer, at its own prices: a tool's, an advisor, one that declined."""
 
     model: str
     """its name at the provider"""
     usage: Usage
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """What the time before an answer's first word stands for, as learned when the exchange began."""
+
+    tokens_per_s: float
+    """hidden tokens"""
+    tokens_max: int
+    billed: bool
+    """as configured; False: it is only said"""
 
 
 class ServedAs(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -151,7 +178,8 @@ _SAYS_NOTHING = frozenset({"", "auto"})
 
 @dataclass(slots=True)
 class Evidence:
-    """Counters of the streamed output, the only input of an estimate. Fields never decrease.
+    """Counters of the streamed output, the only input of an estimate. At any moment they are those of a stream that
+    ends there: they decrease only when texts turn out to have repeated all before them.
 
     Characters are Unicode code points of generated text (content, reasoning, refusal, tool names and arguments);
     a cumulative stream counts its longest text once, not the sum.
@@ -219,6 +247,13 @@ class Evidence:
         return self.chars_latin + self.chars_wide + self.chars_other + self.tool_chars
 
     @property
+    def tokens_seen(self) -> float:
+        """Roughly, the tokens of the output without reasoning."""
+        text = self.chars_latin + self.chars_wide + self.chars_other
+        tokens = (text - self.chars_wide) / 4 + self.chars_wide
+        return tokens * (1 - min(self.reasoning_chars / text, 1.0) if text else 0.0) + self.tool_chars / 4
+
+    @property
     def empty(self) -> bool:
         """True if no generated output was observed."""
         return not (self.chars_latin or self.chars_wide or self.chars_other or self.tool_chars or self.tool_calls)
@@ -276,6 +311,11 @@ class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     geography: str | None = None
     """as in `ServedAs`, and so is the next one"""
     longest_prompt_tokens: int | None = None
+    limit_exceeded: bool = False
+    """more was generated than the request's limit allows, which therefore caps nothing"""
+    hidden_by_time: int | None = None
+    """hidden tokens that the silence before the first word stands for, within the completion tokens only if it is
+    billed; None: there was a word, or no rate is known"""
 
     @property
     def served_as(self) -> ServedAs:

@@ -48,6 +48,7 @@ _OTHERS = {
     "file_searches": "file searches",
     "pages": "pages",
     "annotated_pages": "of which annotated pages",
+    "timed_audio_tokens": "of audio input, counted in ms",
 }
 
 NOTES = (

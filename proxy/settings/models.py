@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from proxy.settings.kinds import about, path_of, several, text, whole
+from proxy.settings.kinds import about, flag_or_auto, path_of, several, text, whole
 from proxy.settings.prices import PRICE, PriceLists
 from proxy.settings.spending import COMPLETION_TOKENS_MAX
 
@@ -110,6 +110,15 @@ class ModelSettings:
             default="none",
         ),
     )  # fmt: skip
+
+    hidden_by_time: bool | None = field(
+        default=None,
+        metadata=about(
+            flag_or_auto(),
+            "as `providers.<name>.hidden_by_time`, for this model; `auto`: as its provider",
+            default="auto",
+        ),
+    )
 
     @property
     def is_pattern(self) -> bool:

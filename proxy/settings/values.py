@@ -274,6 +274,15 @@ class ProviderSettings:
         default=None,
         metadata=about(flag_or_auto(), "whether each chunk repeats the text so far; `auto`: detected", default="auto"),
     )
+    hidden_by_time: bool = field(
+        default=False,
+        metadata=about(
+            flag(),
+            "whether an answer that ended before its first word is billed by the time that the model was silent, for "
+            "models that hide their reasoning: as many tokens a second as its reported answers had; entries say them "
+            "either way (`hidden_by_time`)",
+        ),
+    )
     bill: Mapping[str, str] = field(
         default_factory=dict,
         metadata=about(policy(), "exceptions to the table of what is billed when, below", default="{}"),

@@ -20,8 +20,8 @@ pytestmark = [
 # (Python functions, all calls), an eighth above what `python -m tests.bench.calls` printed: on a busy machine
 # settlements come in smaller batches, which costs an exchange up to a tenth more.
 REQUEST = (490, 935)
-ONE_EVENT = {"chat": (590, 1110), "messages": (650, 1260)}
-FURTHER = {"chat": (18, 42), "hidden": (27, 61), "responses": (24, 60), "messages": (26, 58), "gemini": (36, 90)}
+ONE_EVENT = {"chat": (625, 1160), "messages": (700, 1330)}
+FURTHER = {"chat": (18, 42), "hidden": (27, 61), "responses": (24, 60), "messages": (26, 58), "gemini": (39, 93)}
 
 
 @pytest.fixture(scope="module")

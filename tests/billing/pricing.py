@@ -99,6 +99,8 @@ def _prompt(rates: Rates, usage: Usage) -> Fraction:
     kept_image = min(cached - kept_audio, usage.cached_image_tokens or 0)
     heard = min(left, max(0, (usage.audio_prompt_tokens or 0) - kept_audio))
     left -= heard
+    if rates.audio_hour is not None:
+        heard -= min(heard, usage.timed_audio_tokens or 0)
     image = rates.input if rates.image_input is None else rates.image_input
     seen = min(left, max(0, (usage.image_prompt_tokens or 0) - kept_image))
     left -= seen

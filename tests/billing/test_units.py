@@ -75,6 +75,10 @@ PARTS = {
         (Usage(1_000, 100, audio_prompt_tokens=50, cached_audio_tokens=900), "0.00183"),  # more parts than tokens
         (Usage(completion_tokens=1_000_000, reasoning_tokens=200_000), "7"),  # 0.8 × 8 + 0.2 × 3
         (Usage(completion_tokens=1_000_000, audio_completion_tokens=100_000), "15.2"),
+        (
+            Usage(prompt_tokens=1_000_000, audio_prompt_tokens=10_000, audio_ms=10_000, timed_audio_tokens=10_000),
+            "1.981",
+        ),
         (Usage(prompt_tokens=1_000_000, image_prompt_tokens=500_000), "3"),
         (Usage(completion_tokens=1_125, image_completion_tokens=1_120), "0.03364"),  # 1,120 × 30 + 5 × 8
         (Usage(completion_tokens=9, image_completion_tokens=9, reasoning_tokens=4), "0.000162"),
@@ -116,6 +120,7 @@ def test_it_is_the_exact_sum_rounded_once(
 
 @given(RATES, USAGES, st.sampled_from([BillableParts.EVERYTHING, BillableParts.PROMPT, BillableParts.OUTPUT]))
 def test_no_token_is_two_things(rates: Rates, usage: Usage, bills: BillableParts) -> None:
+    usage = replace(usage, timed_audio_tokens=None)  # those that are priced by their time are none of these
     units = {one.name: one.units for one in addends(rates, usage, bills)}
     of_prompt = (
         "input", "cached_input", "cache_write", "cache_write_1h", "audio_input", "image_input", "cached_audio_input",

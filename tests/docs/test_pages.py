@@ -9,6 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from proxy.metering.counts import _WHOLES
 from proxy.metering.dialects import DIALECTS
 from proxy.runtime.proxy.process import Proxy
 from proxy.settings import load, reference
@@ -69,6 +70,22 @@ def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
     assert [page for page in pages if page != "README.md" and f"({page})" not in index] == []
+
+
+SET = re.compile(r'flags(?:\.add\(|\.append\(| = \{)"(\w+)"|\{"(\w+)"\} if|\| \{"(\w+)"\}|\("(tool_prompt)",\)')
+
+
+def test_every_flag_has_a_line() -> None:
+    """Those that the meter sets by their names, and those of parts that exceed their whole."""
+    sources = "".join(path.read_text() for path in (ROOT / "proxy" / "metering").rglob("*.py"))
+    flags = {name for found in SET.findall(sources) for name in found if name} | {"encoded", "audio_doubtful"}
+    for parts in _WHOLES:
+        whole = parts.whole.removesuffix("_tokens")
+        flags |= {f"{name}_exceeds_{whole}" for name in (*parts.of.values(), parts.together)}
+        flags |= {f"{name}_added" for name in parts.of.values() if whole in ("prompt", "completion")}
+    page = (ROOT / "docs" / "reference" / "flags.md").read_text()
+    assert {flag for flag in flags if f"`{flag}`" not in page} == set()
+    assert len(flags) > 25
 
 
 def test_the_readme_is_short_and_contributing_one_screen() -> None:

@@ -80,8 +80,9 @@ def test_what_was_counted_is_learned_later(
     meters = SimpleNamespace(estimated=lambda opened, error: errors.append(error))
     closing._ports = SimpleNamespace(estimator=estimator, meters=meters)  # type: ignore[assignment]
     prompt = PromptEvidence(messages=1, chars_latin=10, text=PromptText("A question"))
-    closing._facts = SimpleNamespace(prompt=prompt, context_tokens=None)  # type: ignore[assignment]
+    closing._facts = SimpleNamespace(prompt=prompt, context_tokens=None, doubts=())  # type: ignore[assignment]
     closing._route = SimpleNamespace(counter=counter)  # type: ignore[assignment]
+    closing.silent_s = 0.0
     closing.opened, closing.model_key = SimpleNamespace(streamed=True), "p/m"  # type: ignore[assignment]
     seen = Evidence(text_events=200, chars_latin=800)
     held = AnswerText(TextRoom(answer_bytes_max=1 << 16, bytes_max=1 << 16))

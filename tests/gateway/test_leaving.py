@@ -132,15 +132,17 @@ async def test_leaving_in_mid_event_is_never_free(deployment: Deployment, at: in
     assert entry["bytes"] == len(b"".join(EVENTS[:2])) + len(EVENTS[2][:at])
 
 
-async def test_an_estimate_is_never_above_the_models_limit(deployment: Deployment) -> None:
-    for asked in ({}, {"max_tokens": 400}):
-        model = deployment.plan("small", [*sends(EVENTS[:6]), Stall()])
+async def test_an_estimate_is_not_above_the_models_limit_unless_more_was_seen(deployment: Deployment) -> None:
+    for asked, events in (({}, 3), ({"max_tokens": 400}, 3), ({}, 6), ({"max_tokens": 1}, 6)):
+        model = deployment.plan("small", [*sends(EVENTS[:events]), Stall()])
         client = await deployment.begin(model, usage=True, **asked)
-        await client.read_body(await client.read_head(SOON_S), until=b"".join(EVENTS[:6]), timeout_s=SOON_S)
+        await client.read_body(await client.read_head(SOON_S), until=b"".join(EVENTS[:events]), timeout_s=SOON_S)
         client.close()
         entry = await deployment.entry(model)
-        assert (entry["usage_source"], entry["completion_tokens"]) == ("estimated", SMALL_TOKENS)
-        assert entry["details"]["capped"] is True
+        texts = entry["details"]["evidence"]["text_events"]
+        assert (entry["usage_source"], texts) == ("estimated", events - 1), "the first one has the role"
+        tokens, flags = entry["completion_tokens"], {"capped", "limit_exceeded"} & entry["details"].keys()
+        assert (tokens, flags) == ((SMALL_TOKENS, {"capped"}) if events == 3 else (texts + 1, {"limit_exceeded"}))
 
 
 async def test_a_cut_stream_of_a_model_with_a_tokenizer_is_billed_what_that_counts(deployment: Deployment) -> None:

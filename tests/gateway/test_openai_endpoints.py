@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -217,13 +218,25 @@ async def test_a_file_of_audio_goes_up_as_it_is(deployment: Deployment, sdk: ope
 async def test_a_transcript_as_text_is_estimated_and_says_so(deployment: Deployment, sdk: openai.AsyncOpenAI) -> None:
     script = Script(steps=(Send(b"Over the weir.\n"),), headers=(("Content-Type", "text/plain"),), framing="length")
     model = deployment.plan("units", script)
-    heard = await sdk.audio.transcriptions.create(model=model, file=("a.mp3", AUDIO), response_format="text")
+    sound = (Path(__file__).parents[1] / "metering" / "sounds" / "cbr.mp3").read_bytes()
+    heard = await sdk.audio.transcriptions.create(model=model, file=("a.mp3", sound), response_format="text")
     assert heard == "Over the weir.\n"
     entry = await deployment.entry(model)
     assert (entry["outcome"], entry["usage_source"], entry["details"]["flags"]) == (
         "served", "estimated", ["audio_unknown"],
     )  # fmt: skip
-    assert entry["details"]["units"] == {"audio_ms": len(AUDIO) // 16}
+    assert entry["details"]["units"] == {"audio_ms": 784}
+
+
+async def test_a_file_of_no_known_format_is_a_guess_and_flagged(
+    deployment: Deployment, sdk: openai.AsyncOpenAI
+) -> None:
+    script = Script(steps=(Send(b"Over the weir.\n"),), headers=(("Content-Type", "text/plain"),), framing="length")
+    model = deployment.plan("units", script)
+    await sdk.audio.transcriptions.create(model=model, file=("a.mp3", b"x" * 8000), response_format="text")
+    entry = await deployment.entry(model)
+    assert entry["details"]["flags"] == ["audio_unknown", "audio_doubtful"]
+    assert entry["details"]["units"] == {"audio_ms": 2000}
 
 
 async def test_a_transcript_as_a_stream(deployment: Deployment, sdk: openai.AsyncOpenAI) -> None:

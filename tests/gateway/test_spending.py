@@ -7,11 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from proxy.billing.pricing.prices import configured
 from proxy.billing.record import Rates
 from proxy.gateway.exchange.spending import Spending
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.estimator.estimate import Estimator
 
 PRICE = configured(
     Rates(1_000_000, 1_000_000, 2_000_000), service_tiers={"priority": (Rates(3_000_000, 3_000_000, 6_000_000),)}
@@ -22,7 +24,9 @@ PRICE = configured(
 def test_it_is_the_price_of_the_tier_that_serves(tier: str | None, nusd: int) -> None:
     grown: list[int] = []
     closing: Any = SimpleNamespace(
-        opened=SimpleNamespace(held_usd=1, price=PRICE, prompt_tokens_estimate=10, completion_tokens_max=None),
+        opened=SimpleNamespace(
+            held_usd=1, price=PRICE, prompt_tokens_estimate=10, completion_tokens_max=None, echoes=UNSET
+        ),
         reservation=SimpleNamespace(grow=grown.append),
         model_key="m",
     )
@@ -33,3 +37,24 @@ def test_it_is_the_price_of_the_tier_that_serves(tier: str | None, nusd: int) ->
     meter.fold()
     Spending(closing, estimator).folded(meter)
     assert grown == [nusd]
+
+
+@pytest.mark.parametrize(("echoes", "least", "most"), [(UNSET, 2 * 406, 2 * 410), (True, 2, 2)])
+def test_a_hold_grows_with_what_is_seen_whatever_was_asked(echoes: Any, least: int, most: int) -> None:
+    """Else a limit that nobody keeps would hold one token, and a budget would never be short."""
+    grown: list[int] = []
+    closing: Any = SimpleNamespace(
+        opened=SimpleNamespace(
+            held_usd=1, price=PRICE, prompt_tokens_estimate=0, completion_tokens_max=1, echoes=echoes
+        ),
+        reservation=SimpleNamespace(grow=grown.append),
+        model_key="p/m",
+    )
+    meter = OPENAI_CHAT.stream_meter()
+    chunks = [{"id": "c", "choices": [{"index": 0, "delta": {"content": f" {day}"}}]} for day in range(406)]
+    meter.feed(b"".join(b"data: %s\n\n" % json.dumps(chunk).encode() for chunk in chunks))
+    meter.fold()
+    spending = Spending(closing, Estimator())
+    spending.folded(meter)
+    assert least <= grown[-1] <= most
+    assert spending.generated(meter) == grown[-1] / 2

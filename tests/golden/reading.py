@@ -38,6 +38,7 @@ class Tokens:
     expected_error: float = 0.2
     capped: bool = False
     hidden: int | None = None
+    limit_exceeded: bool = False
 
 
 class FourCharacters:

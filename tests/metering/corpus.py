@@ -15,6 +15,32 @@ CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 
 FIELDS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")
 
+# The records that say what cannot be, all of them: what is read instead (`counts.fitted`). Vercel's own costs are those
+# of these completions.
+VERCEL = "charmbracelet/fantasy/providertests/testdata/TestVercel"
+AZURE_GROK = (
+    "crmne/ruby_llm/spec/fixtures/vcr_cassettes/chat_function_calling_azure_grok-4-1-fast-non-reasoning_can_use_"
+)
+FITTED: dict[str, dict[str, int | None]] = {
+    f"{VERCEL}Common/gemini-2.5-flash/multi_tool_streaming.yaml#0": {"completion_tokens": 47, "total_tokens": 104},
+    f"{VERCEL}Common/gemini-2.5-flash/simple_streaming.yaml#0": {"completion_tokens": 27, "total_tokens": 36},
+    f"{VERCEL}Common/gemini-2.5-flash/tool_streaming.yaml#0": {"completion_tokens": 53, "total_tokens": 81},
+    f"{VERCEL}Thinking/gemini-3-pro-preview/thinking-streaming.yaml#0": {"completion_tokens": 70, "total_tokens": 98},
+    f"{VERCEL}Thinking/gemini-3-pro-preview/thinking-streaming.yaml#1": {"completion_tokens": 57, "total_tokens": 97},
+    # Google's compatible endpoint: thoughts in the total alone
+    "pydantic/pydantic-ai/tests/models/cassettes/test_openai/test_compatible_api_with_tool_calls_without_id.yaml#0": {
+        "completion_tokens": 74, "reasoning_tokens": 62,
+    },
+    f"{AZURE_GROK}parallel_tool_calls.yml#0": {"cached_tokens": None},
+    f"{AZURE_GROK}tools_without_parameters_in_multi-turn_streaming_conversations.yml#2": {"cached_tokens": None},
+    f"{AZURE_GROK}tools_without_parameters_in_multi-turn_streaming_conversations.yml#3": {"cached_tokens": None},
+    "0xPlaygrounds/rig/tests/cassettes/mistral/multimodal_content/streaming_agent_sends_audio.yaml#0": {
+        "prompt_tokens": 386,
+    },
+    "crmne/ruby_llm/spec/fixtures/vcr_cassettes/"
+    "chat_audio_models_mistral_voxtral-small-latest_can_understand_mp3_audio.yml#0": {"prompt_tokens": 384},
+}  # fmt: skip
+
 
 @functools.cache
 def records_named(*dialects: str) -> list[dict[str, Any]]:

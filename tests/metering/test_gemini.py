@@ -163,7 +163,7 @@ def test_it_is_done_when_every_candidate_is() -> None:
         (counts(9, None, 7), Usage(9, None, 7, 7, 16), ()),
         (counts(9), Usage(9, None, None, None, 9), ()),
         (counts(9, 5, cachedContentTokenCount=8), Usage(9, 8, 5, None, 14), ()),
-        (counts(9, 5, cachedContentTokenCount=10), Usage(9, 10, 5, None, 14), ("cached_exceeds_prompt",)),
+        (counts(9, 5, cachedContentTokenCount=10), Usage(9, None, 5, None, 14), ("cached_exceeds_prompt",)),
         (counts(9, 5, toolUsePromptTokenCount=100), Usage(109, None, 5, None, 114), ("tool_prompt",)),
         (counts(9, 5) | {"totalTokenCount": 99}, Usage(9, None, 5, None, 99), ("total_mismatch",)),
         (counts(9, 5) | {"promptTokenCount": "9"}, None, ("usage_invalid",)),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -58,15 +58,31 @@ def test_folds_by_itself() -> None:
     assert meter.events == FOLD_PIECES + 1
 
 
-def test_evidence_only_grows_and_close_is_idempotent() -> None:
+GROWN = [*say("1", "11", "111", "1111", "x", "水"), chunk(call(0, "{}", name="f", id="1"))]
+
+
+@given(
+    st.lists(
+        st.text("a\n", max_size=3).map(lambda text: chunk({"content": text}))
+        | st.text("a ", max_size=3).map(lambda text: chunk({"reasoning": text}))
+        | st.sampled_from(["a" * size for size in range(1, 6)]).map(lambda text: chunk({"content": text}, index=1))
+        | st.sampled_from([chunk({"role": "assistant"}), chunk(full_text="aaa"), *GROWN]),
+        max_size=12,
+    )
+)
+def test_evidence_is_at_any_moment_that_of_a_stream_that_ends_there(events: list[dict[str, Any]]) -> None:
+    """Progress is noted from it: what a crash leaves, and what a cut one has, is the same."""
     meter = OPENAI_CHAT.stream_meter()
-    before = copy.copy(meter.evidence)
-    for event in [*say("1", "11", "111", "1111", "x", "水"), chunk(call(0, "{}", name="f", id="1"))]:
+    for index, event in enumerate(events, 1):
         meter.feed(sse(event))
         meter.fold()
-        now = copy.copy(meter.evidence)
-        assert all(getattr(now, name) >= getattr(before, name) for name in now.__slots__)
-        before = now
+        assert meter.evidence == metered([sse(*events[:index])]).evidence
+        assert all(getattr(meter.evidence, name) >= 0 for name in meter.evidence.__slots__)
+
+
+def test_close_is_idempotent() -> None:
+    meter = OPENAI_CHAT.stream_meter()
+    meter.feed(sse(*GROWN))
     result = meter.close()
     assert result is meter.close()
     assert result.evidence is meter.evidence

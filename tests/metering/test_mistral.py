@@ -1,4 +1,4 @@
-"""Mistral's fim, and what its chat has beside OpenAI's."""
+"""Mistral's fim, and what its chat and transcripts have beside OpenAI's."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from proxy.billing.money import nusd_rounded_half_up
+from proxy.billing.pricing.book import PriceBook
+from proxy.billing.pricing.prices import addends, can_charge, charge, configured
+from proxy.billing.record import BillableParts, Price, Rates
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.mistral.agents import MISTRAL_AGENTS
 from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
 from proxy.metering.dialects.mistral.ocr import MISTRAL_OCR, PAGES
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
@@ -50,12 +56,100 @@ def test_content_in_chunks_is_text_and_thinking() -> None:
     assert (result.evidence.chars, result.evidence.reasoning_chars, result.evidence.text_events) == (18, 10, 4)
 
 
-def test_audio_in_the_prompt_is_in_the_total_alone_and_that_is_said() -> None:
+def test_audio_in_the_prompt_is_in_the_total_alone_and_has_a_time() -> None:
     used = usage(11, 15, 401, prompt_audio_seconds=5, prompt_tokens_details={"audio_tokens": 375, "cached_tokens": 9})
     result = metered(OPENAI_CHAT, sse(*say("Much"), chunk(finish="stop", usage=used), DONE))
-    assert result.usage == Usage(11, 9, 15, None, 401, audio_prompt_tokens=375)
-    assert result.flags == ("audio_exceeds_prompt", "total_mismatch")
+    assert result.usage == Usage(386, 9, 15, None, 401, audio_prompt_tokens=375, audio_ms=5000, timed_audio_tokens=375)
+    assert (result.flags, result.unread.paths) == (("audio_added",), ())
     assert result.usage_raw == used
+
+
+# What Mistral says of a transcript; its tokens of audio are the rest of the total.
+HEARD = usage(4, 635, 3264, prompt_audio_seconds=203)
+READ = Usage(2629, None, 635, None, 3264, audio_prompt_tokens=2625, audio_ms=203_000, timed_audio_tokens=2625)
+TRANSCRIPT = {"model": "voxtral-mini-2507", "text": "Over the weir.", "language": "en", "segments": []}
+
+
+def test_a_transcript_has_tokens_and_seconds() -> None:
+    for heard, read in (
+        (HEARD, READ),
+        (HEARD | {"prompt_tokens_details": {"audio_tokens": 2625, "cached_tokens": 2}},
+         structs.replace(READ, cached_tokens=2)),
+        (usage(4, 635, 639, prompt_audio_seconds=203), Usage(4, None, 635, None, 639, audio_ms=203_000)),
+        (HEARD | {"prompt_audio_seconds": None}, Usage(4, None, 635, None, 3264)),
+    ):  # fmt: skip
+        meter = OPENAI_TRANSCRIPTIONS.plain_meter()
+        meter.feed(json.dumps(TRANSCRIPT | {"usage": heard}).encode())
+        found = meter.close()
+        assert (found.usage, found.evidence.chars_latin, found.complete) == (read, 14, True)
+        assert found.unread.paths == ()
+
+
+@pytest.mark.parametrize("bad", [-1, "5", 1e300, [5], True])
+def test_a_time_that_is_none_spoils_the_usage(bad: Any) -> None:
+    meter = OPENAI_TRANSCRIPTIONS.plain_meter()
+    meter.feed(json.dumps(TRANSCRIPT | {"usage": HEARD | {"prompt_audio_seconds": bad}}).encode())
+    assert (meter.close().usage, meter.close().flags) == (None, ("usage_invalid",))
+    chat = OPENAI_CHAT.plain_meter()
+    chat.feed(json.dumps({"choices": [], "usage": HEARD | {"prompt_audio_seconds": bad}}).encode())
+    assert (chat.close().usage, chat.close().flags) == (None, ("usage_invalid",))
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(
+    "events",
+    [
+        [{"type": "transcription.text.delta", "text": text} for text in ("Over", " the", " weir.")],
+        [{"type": "transcription.segment", "text": text, "start": 0.0, "end": 1.5} for text in ("Over the", " weir.")],
+        [
+            {"type": "transcription.text.delta", "text": "Over the weir."},
+            {"type": "transcription.segment", "text": "Over the weir.", "start": 0.0, "end": 1.5},
+        ],
+        [],
+    ],
+)
+def test_a_streamed_transcript_is_counted_once(events: list[dict[str, Any]], named: bool) -> None:
+    told = [{"type": "transcription.language", "audio_language": "en"}, *events]
+    told.append(TRANSCRIPT | {"type": "transcription.done", "usage": HEARD})
+    wire = b"".join(
+        (b"event: %s\n" % str(event["type"]).encode() if named else b"") + b"data: %s\n\n" % json.dumps(event).encode()
+        for event in told
+    )
+    result = metered(OPENAI_TRANSCRIPTIONS, wire)
+    assert (result.usage, result.evidence.chars_latin, result.complete) == (READ, 14, True)
+    cut = metered(OPENAI_TRANSCRIPTIONS, wire[: wire.index(b"transcription.done")])
+    assert (cut.usage, cut.complete) == (None, False)
+    assert cut.evidence.chars_latin == (14 if events else 0)
+
+
+# Prices of the built-in book, as lists: by time alone, by tokens alone, by both.
+BY_TIME = configured(Rates(0, 0, 0, audio_hour=180_000_000))
+BY_TOKEN = configured(Rates(100_000_000, 100_000_000, 300_000_000, audio_input=200_000_000))
+BY_BOTH = configured(Rates(100_000_000, 10_000_000, 400_000_000, audio_hour=240_000_000))
+
+
+@pytest.mark.parametrize(
+    ("price", "nusd"),
+    [
+        (BY_TIME, 180_000_000 * 203 // 3600),
+        (BY_TOKEN, 4 * 100 + 2625 * 200 + 635 * 300),
+        (BY_BOTH, 4 * 100 + 635 * 400 + round(240_000_000 * 203 / 3600)),
+    ],
+)
+def test_audio_costs_by_its_time_or_by_its_tokens_never_both(price: Price, nusd: int) -> None:
+    assert charge(price, READ, BillableParts.EVERYTHING) == pytest.approx(nusd, abs=1)
+    parts = addends(price.tiers[0], READ, BillableParts.EVERYTHING)
+    assert nusd_rounded_half_up(sum(one.parts for one in parts)) == charge(price, READ, BillableParts.EVERYTHING)
+
+
+def test_the_built_in_book_has_prices_for_what_is_read() -> None:
+    for model, names in (("voxtral-mini-latest", {"audio_hour"}), ("voxtral-small-latest", {"audio_hour", "output"})):
+        price = PriceBook().price(
+            provider="mistral", base_url="https://api.mistral.ai/v1", model=model, at=1_795_000_000.0
+        )
+        assert price is not None
+        assert can_charge(price, READ, BillableParts.EVERYTHING)
+        assert names <= {one.name for one in addends(price.tiers[0], READ, BillableParts.EVERYTHING) if one.parts}
 
 
 def test_fim_is_answered_in_the_shapes_of_chat() -> None:

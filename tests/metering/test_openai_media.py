@@ -21,7 +21,6 @@ from tests.metering.fixtures import cuts, sse
 DRAW = {"model": "m", "prompt": "a weir"}
 SAY = {"model": "m", "input": "Hello 堰", "voice": "alto"}
 MP3 = Upload("a.mp3", "audio/mpeg", b"\xff\xfb" * 8000)
-WAV = Upload("a.wav", "", b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x80\x3e\0\0" + bytes(31_968))
 HEAR = {"model": "m", "file": MP3}
 PNG = Upload("a.png", "image/png", b"\x89PNG")
 EDIT = DRAW | {"image[]": [PNG, PNG], "stream": "false"}
@@ -66,8 +65,6 @@ def answered(dialect: Dialect, answer: Any, size: int = 7) -> Metered:
         (OPENAI_IMAGE_EDITS, LINKED | {"n": 2}, Usage(images=2, completion_tokens=2112)),
         (OPENAI_IMAGE_VARIATIONS, {"image": PNG, "n": "3"}, Usage(images=3, completion_tokens=3168)),
         (OPENAI_SPEECH, SAY, Usage(characters=7, completion_tokens=13, audio_completion_tokens=13)),
-        (OPENAI_TRANSCRIPTIONS, HEAR, Usage(audio_ms=1000)),
-        (OPENAI_TRANSCRIPTIONS, {"model": "m", "file": WAV}, Usage(audio_ms=2000)),
     ],
 )
 def test_what_the_request_tells_of_its_cost(dialect: Dialect, document: dict[str, Any], asked: Usage) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.metering.counts import later, violations
+from proxy.metering.counts import fitted, later, violations
 from proxy.metering.dialects.openai.usage import usage_of
 from proxy.metering.estimator.estimate import Estimator, reading
 from proxy.metering.metered import Metered
@@ -92,13 +92,15 @@ def test_parts_above_their_whole_are_flagged(more: dict[str, int], flags: list[s
     ("counts", "completion"),
     [((9, 5, 54, 40), 45), ((9, 45, 54, 40), 45), ((9, 5, 14, 40), 5), ((9, 5, 14, 0), 5), ((9, 5, None, 40), 5)],
 )
-def test_reasoning_beside_the_completion_is_part_of_it(counts: tuple[int | None, ...], completion: int) -> None:
-    """By the total alone: xAI's leaves reasoning out of the completion, and bills it like the rest."""
+def test_reasoning_that_the_total_has_is_part_of_the_completion(counts: tuple[int, ...], completion: int) -> None:
+    """Whatever was seen: xAI's leaves reasoning out of the completion, and bills it like the rest."""
     prompt, told, total, reasoning = counts
     raw = {"prompt_tokens": prompt, "completion_tokens": told, "total_tokens": total, "reasoning_tokens": reasoning}
-    found = usage_of(raw)
-    assert found is not None
+    usage = usage_of(raw)
+    assert usage is not None
+    found, flags = fitted(usage, 0.0)
     assert (found.completion_tokens, found.total_tokens, found.reasoning_tokens) == (completion, total, reasoning)
+    assert ("reasoning_added" in flags) == (completion != told)
 
 
 def test_of_two_usages_each_count_is_the_higher() -> None:

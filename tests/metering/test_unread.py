@@ -194,7 +194,6 @@ SPOKEN = {
 # All that is unread in the recorded answers of real providers: each of these may cost something.
 UNREAD = {
     ("anthropic.messages", "content.fallback"): 1,
-    ("openai.chat", "usage.prompt_audio_seconds"): 2,
     ("openai.chat", "usage.search_context_size=low"): 8,  # Perplexity's fee depends on it
     **{
         ("openai.chat", f"usage_breakdown.models.usage.{name}"): 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.journal.progress import SLOT_BYTES, ProgressBroken, ProgressFull, ProgressTable, decoded, name_of
-from proxy.metering.usage import TOKENS_MAX, Evidence, Usage
+from proxy.metering.usage import NOT_RUNNING, TOKENS_MAX, Evidence, Running, Usage
 from tests.pipeline.making import exchange_id
 
 COUNT = st.integers(0, 2**63)
@@ -61,6 +61,46 @@ def test_a_new_slot_knows_nothing_of_the_one_before(tmp_path: Path) -> None:
     assert progress is not None
     assert (progress.exchange_id, progress.events, progress.bytes, progress.noted_events) == (exchange_id(2), 0, 0, 0)
     assert (progress.evidence, progress.usage, progress.noted_at) == (Evidence(), None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("running", "read"),
+    [
+        (Running(), NOT_RUNNING),
+        (Running(0), Running(0)),
+        (Running(None, 7), Running(None, 7)),
+        (Running(TOKENS_MAX, 1 << 20), Running(TOKENS_MAX, 1 << 20)),
+        (Running(5, 1 << 40), Running(5, (1 << 31) - 1)),
+    ],
+)
+def test_how_a_usage_is_related_to_the_answer_comes_back(tmp_path: Path, running: Running, read: Running) -> None:
+    table = make(tmp_path / "p")
+    slot = table.claim(exchange_id(1))
+    slot.note(Evidence(), Usage(9), 1, running)
+    progress = table.read(slot.index)
+    assert progress is not None
+    assert (progress.usage, progress.running) == (Usage(9), read)
+    slot.note(Evidence(), Usage(9, None, 3), 2)
+    progress = table.read(slot.index)
+    assert progress is not None
+    assert progress.running == NOT_RUNNING
+
+
+def test_a_wait_is_a_sign_of_life(tmp_path: Path) -> None:
+    table = make(tmp_path / "p")
+    slot = table.claim(exchange_id(1))
+    progress = table.read(slot.index)
+    assert progress is not None
+    assert (progress.waited_at, progress.last_at) == (0.0, 0.0)
+    slot.wait()
+    progress = table.read(slot.index)
+    assert progress is not None
+    assert (progress.waited_at, progress.noted_at, progress.last_at) == (1_790_000_000.125, 0.0, 1_790_000_000.125)
+    for life in (lambda: slot.note(Evidence(), None, 1), slot.wait):
+        life()
+        progress = table.read(slot.index)
+        assert progress is not None
+        assert (progress.waited_at, progress.noted_at, progress.running) == (0.0, 1_790_000_000.125, NOT_RUNNING)
 
 
 def test_usage_none_is_not_usage_zero(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
 from proxy.journal.progress import Progress
 from proxy.journal.recovery import evidence_of, recover
+from proxy.metering.estimator.estimate import Estimating, Estimator
 from proxy.metering.usage import NOTHING, Evidence, Usage, UsageSource
 from tests.pipeline.making import exchange_id, opened
 
@@ -22,6 +24,7 @@ class Estimate:
     expected_error: float = 0.2
     capped: bool = False
     hidden: int | None = None
+    limit_exceeded: bool = False
 
 
 class FourCharacters:
@@ -50,7 +53,7 @@ class Slots(dict[int, Progress]):
 BLANK = Progress(exchange_id(1), 0, 0, 0, 0.0, Evidence(), None)
 
 
-def recovered(of: Opened, progress: Progress | None, estimator: FourCharacters | None = None) -> UsageRecord:
+def recovered(of: Opened, progress: Progress | None, estimator: Estimating | None = None) -> UsageRecord:
     slots = Slots({} if progress is None else {of.slot: progress})
     [record] = recover([of], slots, estimator or FourCharacters(), estimator_version="four-1")
     assert (record.opened, record.outcome, record.details["recovered"]) == (of, Outcome.CRASHED, True)
@@ -158,12 +161,21 @@ def test_a_cap_is_said() -> None:
     assert (record.reading.usage.completion_tokens, record.reading.capped) == (5, True)
 
 
+@pytest.mark.parametrize(("echoes", "tokens", "exceeded"), [(UNSET, 407, True), (True, 1, False)])
+def test_what_was_seen_is_not_capped_by_what_was_asked(echoes: Any, tokens: int, exceeded: bool) -> None:
+    """Unless the answer repeats its prompt, so that not all of it was generated."""
+    seen = Evidence(text_events=406, chars_latin=2030)
+    progress = noted(evidence=seen, noted_events=406, events=406, bytes=90_000)
+    reading = recovered(opened(1, completion_tokens_max=1, echoes=echoes), progress, Estimator()).reading
+    assert (reading.usage.completion_tokens, reading.limit_exceeded, reading.capped) == (tokens, exceeded, not exceeded)
+
+
 def test_hidden_reasoning_is_said_of_what_was_estimated() -> None:
     class Hiding(FourCharacters):
         def completion(
             self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
         ) -> Estimate:
-            return Estimate(240, 0.5, capped=True, hidden=200)
+            return Estimate(240, 0.5, capped=True, hidden=200, limit_exceeded=True)
 
     for usage in (None, Usage(prompt_tokens=9)):
         reading = recovered(opened(1), noted(usage=usage), Hiding()).reading

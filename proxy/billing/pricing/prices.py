@@ -136,7 +136,7 @@ def _charged(rates: Rates, usage: Usage, bills: BillableParts) -> int:
 
 def _prompt(rates: Rates, usage: Usage) -> int:
     """The price of the prompt and of other input, in PARTS_PER_NUSD, as everything below."""
-    fresh, cached, written, hour, audio, image, cached_audio, cached_image = _prompt_tokens(usage)
+    fresh, cached, written, hour, audio, image, cached_audio, cached_image = _prompt_tokens(usage, rates)
     tokens = fresh * rates.input + cached * rates.cached_input
     if cached_audio or cached_image:
         tokens += cached_audio * _or(rates.cached_audio_input, rates.cached_input)
@@ -177,13 +177,14 @@ def _output(rates: Rates, usage: Usage) -> int:
     return parts + usage.searches * (rates.searches or 0) * PER_THOUSAND if usage.searches else parts
 
 
-def _prompt_tokens(usage: Usage) -> tuple[int, int, int, int, int, int, int, int]:
+def _prompt_tokens(usage: Usage, rates: Rates) -> tuple[int, int, int, int, int, int, int, int]:
     """The billed prompt tokens as disjoint kinds: plain, cached, written to the cache, written for an hour, audio,
     image, cached audio, cached images.
 
     A token has one kind, and the kinds never add up to more than the prompt, even if the provider reports more. The
     precedence is: unbilled, cached, written, audio, image. How much of the audio and the images is cached is known only
-    if it is reported.
+    if it is reported. Audio with a known time is not priced by
+    token where the list has a price by time.
     """
     prompt = _billed(usage.prompt_tokens, usage.unbilled_prompt_tokens)
     cached = min(usage.cached_tokens or 0, prompt)
@@ -200,6 +201,8 @@ def _prompt_tokens(usage: Usage) -> tuple[int, int, int, int, int, int, int, int
     audio = min(max(0, (usage.audio_prompt_tokens or 0) - cached_audio), left - written)
     image = min(max(0, (usage.image_prompt_tokens or 0) - cached_image), left - written - audio)
     plain = left - written - audio - image
+    if usage.timed_audio_tokens and rates.audio_hour is not None:
+        audio -= min(usage.timed_audio_tokens, audio)
     return plain, cached - cached_audio - cached_image, written - hour, hour, audio, image, cached_audio, cached_image
 
 
@@ -243,7 +246,7 @@ class Addend(NamedTuple):
 
 def addends(rates: Rates, usage: Usage, bills: BillableParts) -> list[Addend]:
     """The addends of `charge`, for display: everything that was used and has a price."""
-    fresh, cached, written, hour, audio, image, cached_audio, cached_image = _prompt_tokens(usage)
+    fresh, cached, written, hour, audio, image, cached_audio, cached_image = _prompt_tokens(usage, rates)
     plain, reasoning, output_audio, output_image = _output_tokens(usage)
     plain_pages, annotated = _pages(usage)
     write = _or(rates.cache_write, rates.input)

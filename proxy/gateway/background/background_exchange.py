@@ -25,7 +25,7 @@ from proxy.gateway.exchange.running import ExchangeSnapshot, snapshot
 from proxy.gateway.ports import Ports
 from proxy.metering.dialect import Dialect
 from proxy.metering.metered import Metered
-from proxy.metering.usage import Usage
+from proxy.metering.usage import Running, Usage
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,9 @@ class BackgroundExchange:
         if self.closed:
             return
         self._seen = self._seen.merged(seen)
-        self._handed.closing.slot.note(self._seen.evidence, self._handed.metered.usage, self._handed.metered.events)
+        metered = self._handed.metered
+        running = Running(metered.completion_so_far, metered.usage_behind)
+        self._handed.closing.slot.note(self._seen.evidence, metered.usage, metered.events, running)
         if seen.ended is not None:
             self._news.set()
 

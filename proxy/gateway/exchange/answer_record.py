@@ -56,13 +56,16 @@ def unpriced_details(asked: Opened, opened: Opened, read: Reading, stated_usd: D
     return details
 
 
-def details_of(metered: Metered | None, read: Reading, not_billed: frozenset[str]) -> dict[str, Any]:
-    """What the meter adds to an entry: flags, the provider's own timings, the raw usage, what an estimate is of."""
+def details_of(
+    metered: Metered | None, read: Reading, not_billed: frozenset[str], doubts: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """What the meter adds to an entry: flags, the provider's own timings, the raw usage, what an estimate is of.
+    `doubts`: further flags of an estimate."""
     if metered is None:
         return {}
     details: dict[str, Any] = {}
-    if metered.flags:
-        details["flags"] = list(metered.flags)
+    if flags := [*metered.flags, *(doubts if read.source is UsageSource.ESTIMATED else ())]:
+        details["flags"] = flags
     if metered.failed:
         details["failed"] = metered.failed
     if metered.timings:
@@ -75,6 +78,8 @@ def details_of(metered: Metered | None, read: Reading, not_billed: frozenset[str
         details["beside_usage"] = metered.unread.values
     if metered.usage is None or read.source is UsageSource.ESTIMATED:
         details["evidence"] = seen(metered.evidence)
+    if metered.usage is not None and metered.usage_behind and read.source is UsageSource.ESTIMATED:
+        details["interim_usage"] = True
     return details
 
 

@@ -62,6 +62,8 @@ _log = logging.getLogger(__name__)
 PLAIN_BYTES_MAX = 256 * 1024
 # A provider that says that it is done and then keeps the connection open is not waited for longer than this.
 AFTER_DONE_S = 5.0
+# A crash may forget so much of a silence.
+_SILENCE_S = 2.0
 # What the client is told, as a response before the body has begun, and as an event within it.
 _ERRORS: Mapping[End, Callable[[], ApiError]] = {
     End.BROKEN: errors.upstream_failed,
@@ -139,6 +141,7 @@ class Exchange:
         self._short = False  # of budget
         self._is_done = False  # the provider says so
         self._counting = False  # its text is being counted
+        self._silence: asyncio.TimerHandle | None = None
         if cuts and self._spending.limited:
             closing.reservation.on_short = self._ran_short
         now = monotonic()
@@ -189,6 +192,7 @@ class Exchange:
             self._waits = False
             if self._life.phase is Phase.ANSWERED:
                 self._relay_body(answer)
+                self._listen_to_silence()
         except UpstreamFailedError as failure:
             if self._life.phase is Phase.ASKING:
                 self._details["failed"] = str(failure)
@@ -275,6 +279,15 @@ class Exchange:
         answer.relay_to(self._relay)  # reads, although START may have paused it
         if self._life.phase is Phase.BODY and self._life.client is Client.BLOCKED:
             answer.pause_reading()
+
+    def _listen_to_silence(self) -> None:
+        """Until the first word of a model that hides reasoning, progress is that time goes by."""
+        relay = self._relay
+        if relay is None or self._life.phase is not Phase.BODY or relay.first_token_at is not None:
+            return
+        if self._closing.opened.silence is not UNSET:
+            self._closing.slot.wait()
+            self._silence = self._loop.call_later(_SILENCE_S, self._listen_to_silence)
 
     def _meter(self, framing: Framing | None, answer: Answer) -> BodyMeter:
         names = self._dialect.headers_read
@@ -494,6 +507,8 @@ class Exchange:
         collection."""
         self._record()
         self._deadlines.stop()
+        if self._silence is not None:
+            self._silence.cancel()
         self._connection.listener = None
         self._closing.reservation.on_short = None
         if self._relay is not None:
@@ -651,6 +666,8 @@ class Exchange:
             self._details["read_on_ms"] = round((monotonic() - self._moments.left_at) * 1000, 3)
         refused = self._refusal
         size = len(refused[1] or b"") if refused is not None else 0
+        first_token_at = None if relay is None else relay.first_token_at
+        self._closing.silent_s = (monotonic() if first_token_at is None else first_token_at) - self._moments.asked_at
         if self._whole and relay is not None and relay.kept is not None and self._answer is not None:
             self._closing.keep(relay.kept, self._answer)
         outcome = outcome_of(end, metered, status=None if refused is None else refused[0])
@@ -671,7 +688,7 @@ class Exchange:
             events=relay.events if relay else 0,
             size=relay.bytes if relay else size,
             read=relay.meter.bytes_seen if relay else 0,
-            first_token_at=relay.first_token_at if relay else None,
+            first_token_at=first_token_at,
         )
 
     def _recorded(self) -> None:

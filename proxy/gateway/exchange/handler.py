@@ -5,8 +5,10 @@ Invariants: nothing is sent upstream before the exchange is open in the outbox. 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 from aiohttp import web
 
@@ -31,6 +33,10 @@ from proxy.http.request_body import CODECS, is_compressed, read_body
 from proxy.metering.answer_cost.request import MEMBER, cost_asked
 from proxy.metering.dialect import Dialect
 from proxy.metering.file_ids import may_name_files
+from proxy.metering.request import RequestFacts
+
+# Each takes the interpreter for half a second at most; more at once would take no less in sum.
+MEASURED_AT_ONCE = 1
 
 
 class ProxyHandler:
@@ -59,6 +65,7 @@ class ProxyHandler:
         self.live: set[LiveExchange] = set()
         self.owners = owners
         self._background = background
+        self._measuring = asyncio.Semaphore(MEASURED_AT_ONCE)
 
     async def serve(
         self, request: web.BaseRequest, connection: ClientConnection, dialect: Dialect, named: str | None
@@ -107,7 +114,7 @@ class ProxyHandler:
             upload.arrived()
         writing, content_type = CODECS[dialect.request_body], request.headers.get("Content-Type", "")
         document = writing.parse(body, content_type)
-        facts = checked(dialect.facts, document, named)
+        facts = await self._facts(dialect, document, named)
         tells_cost = TellsCost.NO
         if dialect.cost_path:
             if MEMBER in document and checked(cost_asked, document):
@@ -142,6 +149,14 @@ class ProxyHandler:
                 await claim.end(closing)
             raise
         return exchange, closing, claim
+
+    async def _facts(self, dialect: Dialect, document: dict[str, Any], named: str | None) -> RequestFacts:
+        """What the request says, and what takes long to read of it. Raises ApiError."""
+        facts = checked(dialect.facts, document, named)
+        if dialect.measured is None:
+            return facts
+        async with self._measuring:
+            return await asyncio.to_thread(dialect.measured, facts, document)
 
     async def _body(self, request: web.BaseRequest, upload: Upload | None) -> bytes:
         try:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from msgspec import UNSET, json, structs
+from msgspec import UNSET, UnsetType, json, structs
 
 from proxy.billing.money import nusd_from_usd_rounded_half_up as _nusd
 from proxy.billing.money import usd_text
@@ -28,10 +28,11 @@ from proxy.gateway.upstream.routing import Route
 from proxy.http.errors import JSON_TYPE
 from proxy.metering.answer_cost.edit import Cost
 from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, Estimator, is_estimated, reading
+from proxy.metering.estimator.silence import with_silence
 from proxy.metering.metered import Metered
 from proxy.metering.profile import Counted, Profile
 from proxy.metering.request import RequestFacts
-from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, Reading, Usage, UsageSource
+from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, Reading, Silence, Usage, UsageSource
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +48,15 @@ def prompt_tokens(estimator: Estimator, route: Route, facts: RequestFacts) -> in
     """The estimate of the prompt at this provider."""
     key = model_key(route.provider.settings.name, route.upstream_model)
     return estimator.prompt_tokens(key, facts.prompt) + (facts.context_tokens or 0)
+
+
+def silence_of(estimator: Estimator, route: Route, limit: int | None, facts: RequestFacts) -> Silence | UnsetType:
+    """What the silence of this exchange would stand for, if its model hides reasoning."""
+    if not facts.streamed:
+        return UNSET
+    key = model_key(route.provider.settings.name, route.upstream_model)
+    found = estimator.silence(key, limit, billed=route.hidden_by_time)
+    return UNSET if found is None else found
 
 
 def outcome_of(end: End, metered: Metered | None, *, status: int | None = None) -> Outcome:
@@ -96,6 +106,8 @@ class OpenExchange:
         self.reservation = reservation
         self.billed = False
         """the exchange was billed"""
+        self.silent_s = 0.0
+        """from the request to the provider that answered until the first word, or the end without one"""
         self.tokens = 0
         """of its usage, once it is closed"""
         self.keeps = 0
@@ -152,6 +164,7 @@ class OpenExchange:
             prompt_tokens_estimate=0 if free else prompt_tokens(self._ports.estimator, route, self._facts),
             bill=route.provider.settings.bill,
             attempts=(*self.opened.attempts, attempt),
+            silence=silence_of(self._ports.estimator, route, self.opened.completion_tokens_max, self._facts),
         )
 
     def cost_to_tell(self, metered: Metered) -> Cost | None:
@@ -238,7 +251,7 @@ class OpenExchange:
             first_token_ms=None if first_token_at is None else _ms(first_token_at - self._started_at),
             finish_reason=metered.finish_reason if metered else None,
             provider_response_id=metered.response_id if metered else None,
-            details=details_of(metered, read, self._route.provider.settings.not_billed)
+            details=details_of(metered, read, self._route.provider.settings.not_billed, self._facts.doubts)
             | unpriced_details(self.opened, opened, read, None if metered is None else metered.stated_usd)
             | details
             | {"situation": facts.value},
@@ -275,7 +288,8 @@ class OpenExchange:
         usage = metered.usage or NO_USAGE
         if usage.reported_nothing and metered.evidence.empty and not self.accepted:
             return False
-        held = metered.held if usage.completion_tokens is None and not metered.completion_so_far else None
+        so_far = metered.completion_so_far and not metered.usage_behind
+        held = metered.held if metered.completion_told is None and not so_far else None
         asked = prompt if prompt.text and usage.prompt_tokens is None else None
         if not held and asked is None:
             return False
@@ -293,7 +307,7 @@ class OpenExchange:
             return NOTHING
         estimator, facts = self._ports.estimator, self._facts
         failed = outcome in (Outcome.UPSTREAM_FAILED, Outcome.UPSTREAM_STALLED)
-        return reading(
+        found = reading(
             metered,
             estimator=estimator,
             model_key=self.model_key,
@@ -304,7 +318,10 @@ class OpenExchange:
             asked=facts.asked,
             counted=counted,
             prompt_counted=None if prompt is None else estimator.prompt_counted(self.model_key, facts.prompt, prompt),
+            echoes=facts.echoes,
         )
+        silence = self.opened.silence
+        return found if silence is UNSET else with_silence(found, metered, silence, self.silent_s)
 
     def _learn(self, metered: Metered) -> float | None:
         """Teach the estimator the reported usage. Returns the error of its estimate, unless that is known only later.
@@ -318,7 +335,7 @@ class OpenExchange:
         if not self.opened.streamed:
             evidence = _UNSEEN
         prompt = self._facts.prompt if self._facts.context_tokens is None else None
-        error = estimator.learn(self.model_key, evidence=evidence, prompt=prompt, usage=usage)
+        error = estimator.learn(self.model_key, evidence=evidence, prompt=prompt, usage=usage, silent_s=self.silent_s)
         held = metered.held
         if error is None or counter is None or held is None or not estimator.learns_counts(self.model_key):
             return error

@@ -13,6 +13,8 @@ from random import random
 from time import monotonic
 from typing import Any, TypeVar
 
+from msgspec import UNSET
+
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope, limit_counters
 from proxy.billing.pricing.prices import can_quote
@@ -23,7 +25,7 @@ from proxy.billing.reservation import Denied
 from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.authentication import Authenticator
 from proxy.gateway.exchange.answer_record import FREE
-from proxy.gateway.exchange.open_exchange import OpenExchange, prompt_tokens
+from proxy.gateway.exchange.open_exchange import OpenExchange, prompt_tokens, silence_of
 from proxy.gateway.exchange.rate_limits import refusal
 from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Reserve
 from proxy.gateway.upstream.routing import Models, Route, by_health, only_at, supporting
@@ -31,6 +33,7 @@ from proxy.http import errors
 from proxy.metering.dialect import Dialect
 from proxy.metering.file_ids import file_ids
 from proxy.metering.request import InvalidField, RequestFacts
+from proxy.metering.usage import NO_USAGE
 
 NOTHING_HELD = Quote(0, 0)
 
@@ -188,6 +191,9 @@ class ExchangeOpener:
     ) -> tuple[Opened, LeasedSlot, asyncio.Future[None] | None]:
         """In the outbox. Raises ApiError."""
         outbox = self._ports.outbox
+        limit = completion_tokens_bound(
+            requested=facts.completion_tokens_max, n=facts.n, model_max=route.completion_tokens_max
+        )
         try:
             slot = outbox.claim(made)
         except OutboxFullError as full:
@@ -206,12 +212,13 @@ class ExchangeOpener:
                 price=terms.price,
                 cost=terms.cost,
                 prompt_tokens_estimate=terms.prompt_tokens,
-                completion_tokens_max=completion_tokens_bound(
-                    requested=facts.completion_tokens_max, n=facts.n, model_max=route.completion_tokens_max
-                ),
+                completion_tokens_max=limit,
                 slot=slot.index,
                 bill=route.provider.settings.bill,
                 held_usd=reservation.hold.nusd if reservation.spends else None,
+                asked=UNSET if facts.asked is NO_USAGE else facts.asked,
+                silence=silence_of(self._ports.estimator, route, limit, facts),
+                echoes=facts.echoes or UNSET,
             )
             return opened, slot, outbox.begin(opened)
         except BaseException as failure:

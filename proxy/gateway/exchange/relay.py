@@ -206,7 +206,7 @@ class Relay:
         self._whole = meter.at_boundary
         if self._transport is None:
             return
-        self.events = meter.events - (0 if editor is None else editor.stripped)
+        self.events = self._exact_events()
         # Equal, not just as long: what was held before and what is held now can be the same length.
         if framed is not None and out == payload:
             self._write(self._on_wire(payload, framed), len(payload))
@@ -263,7 +263,14 @@ class Relay:
         self._note_after = min(EVENTS_PER_NOTE, 1 + meter.events // UNNOTED_SHARE)
         if self.first_token_at is None and not meter.evidence.empty:
             self.first_token_at = self.last_at
-        self._slot.note(meter.evidence, meter.usage, meter.events)
+        usage, events = meter.usage, self._exact_events()
+        if self.events > events and self.sound:  # comments are no events
+            self.events = events
+            self._slot.deliver(events, self.bytes)
+        if usage is None:
+            self._slot.note(meter.evidence, None, meter.events)
+        else:
+            self._slot.note(meter.evidence, usage, meter.events, meter.running)
         matcher = meter.matcher if self._burst >= BURST_EVENTS and self._between else None
         if matcher is not self._run:
             self._run = matcher
@@ -294,8 +301,12 @@ class Relay:
         if self._transport is not None:
             if self._unnoted:
                 self._fold()
-            exact = self.meter.events - (0 if self._editor is None else self._editor.stripped)
+            exact = self._exact_events()
             self.events = exact if self.sound else max(self.events, exact)  # the meter may lack what was passed on
+
+    def _exact_events(self) -> int:
+        """Those that the meter has read and that the client gets."""
+        return self.meter.events - (0 if self._editor is None else self._editor.stripped)
 
     def flush(self) -> None:
         """The body has ended: write what is held, unless it is the usage event."""

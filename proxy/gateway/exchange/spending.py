@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from proxy.billing.pricing.prices import charge
 from proxy.billing.record import BillableParts
@@ -32,12 +32,14 @@ class Spending:
 
     def generated(self, meter: BodyMeter) -> int:
         """Estimated completion tokens so far."""
-        return self._estimator.completion(
+        opened = self._closing.opened
+        estimate = self._estimator.completion(
             self._closing.model_key,
             meter.evidence,
-            completion_tokens_max=self._closing.opened.completion_tokens_max,
+            completion_tokens_max=opened.completion_tokens_max,
             bytes_seen=meter.bytes_seen,
-        ).tokens
+        )
+        return (estimate if opened.echoes is UNSET else estimate.held_to(opened.completion_tokens_max)).tokens
 
     def usage(self, meter: BodyMeter) -> Usage:
         """The reported usage, or an estimate."""

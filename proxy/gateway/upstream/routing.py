@@ -42,6 +42,8 @@ class Route:
     """the providers to fail over to, in order"""
     counter: TextCounter | None = None
     """counts the texts of the model; None: they are not counted"""
+    hidden_by_time: bool = False
+    """silence before the first word is billed"""
 
 
 class Models:

@@ -54,6 +54,7 @@ class Turn:
         """its answer is known by its id"""
         self._stop = stop
         self._events = self._size = 0  # that went to the client
+        self._answered_at: float | None = None
         self._first_token_at: float | None = None
 
     async def until_durable(self) -> None:
@@ -65,13 +66,15 @@ class Turn:
 
     def feed(self, message: bytes, *, delivered: bool) -> None:
         """An event of the answer. `delivered`: it is about to be written to the client."""
-        self.runs = self.closing.accepted = True
+        if not self.runs:
+            self._answered_at = monotonic()
+            self.runs = self.closing.accepted = True
         meter, slot = self.meter, self.closing.slot
         meter.feed(message)
         meter.fold()
         if self._first_token_at is None and (not meter.evidence.empty or meter.usage is not None):
             self._first_token_at = monotonic()
-        slot.note(meter.evidence, meter.usage, meter.events)
+        slot.note(meter.evidence, meter.usage, meter.events, meter.running)
         if delivered:
             self._events += 1
             self._size += len(message)
@@ -88,6 +91,9 @@ class Turn:
             self.details["failed"] = "proxy_bug"
         if status is not None:
             self.details["upstream_status"] = status
+        if self._answered_at is not None:
+            first = monotonic() if self._first_token_at is None else self._first_token_at
+            self.closing.silent_s = first - self._answered_at
         is_counting = close_counted(
             self.closing,
             outcome_of(end, metered, status=status),

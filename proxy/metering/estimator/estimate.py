@@ -3,8 +3,9 @@
 Invariants: a reported number is never replaced. Each model starts with a prior and learns from its streams with usage,
 by small regressions: from counters, of completions (`completion`) and prompts (`prompts`); from what a vocabulary
 counts of their text, the model's own (`tokenized`) or the reference (`referenced`, `prompted`). An estimate is capped
-by the request's limit and the received bytes, and is never 0 if output was generated. Equal state and evidence give
-equal numbers.
+counts of their text, the model's own (`tokenized`) or the reference (`referenced`, `prompted`). An estimate is capped
+by the received bytes and by the request's limit, unless more than that was seen (`floor`), and is never 0 if output was
+generated. What is counted and what the counters say may differ; of the same counters, equal state gives equal numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -27,14 +28,16 @@ from proxy.metering.estimator.completion import (
     may_hide,
     shown_error,
 )
+from proxy.metering.estimator.floor import Floor
 from proxy.metering.estimator.prompted import ReferencedPrompt
 from proxy.metering.estimator.prompts import Prompts
 from proxy.metering.estimator.referenced import ReferencedEstimate
+from proxy.metering.estimator.silence import Pace
 from proxy.metering.estimator.tokenized import ERROR_PRIOR as OWN_ERROR_PRIOR
 from proxy.metering.estimator.tokenized import TokenizedEstimate
 from proxy.metering.metered import Metered
 from proxy.metering.profile import Counted, Profile
-from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, PromptEvidence, Reading, Usage, UsageSource
+from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, PromptEvidence, Reading, Silence, Usage, UsageSource
 
 # From counters, which outlive a crash.
 VERSION = "ridge-2"
@@ -65,10 +68,21 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     hidden: int | None = None
     """the part of `tokens` that was not streamed, learned from models of this name (0: amount unknown yet); None: the
     model is not known to hide reasoning"""
+    limit_exceeded: bool = False
+    """more was seen than the request's limit allows"""
+
+    def held_to(self, limit: int | None) -> Estimate:
+        """The same for an answer that repeats its prompt: what was seen is not all generated."""
+        if limit is None or not self.limit_exceeded:
+            return self
+        tokens = max(limit, 1)
+        hidden = None if self.hidden is None else min(self.hidden, tokens)
+        return Estimate(tokens, self.expected_error, capped=True, hidden=hidden)
 
 
 _NO_ANSWERS, _NO_PROMPTS, _NO_NAMESAKES, _NO_COUNTS = Completions(), Prompts(), Hidden(), TokenizedEstimate()
 _NO_REFERENCES, _NO_PROMPT_REFERENCES = ReferencedEstimate(), ReferencedPrompt()
+_NO_FLOOR = Floor()
 
 
 class Estimator:
@@ -76,11 +90,15 @@ class Estimator:
 
     VERSION = VERSION
 
-    __slots__ = ("_answers", "_completions", "_named", "_prompted", "_prompts", "_referenced", "_tokenized")
+    __slots__ = (
+        "_answers", "_completions", "_floors", "_named", "_paces", "_prompted", "_prompts", "_referenced", "_tokenized",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._completions: dict[str, Completions] = {}
+        self._floors: dict[str, Floor] = {}
         self._named: dict[str, Hidden] = {}  # by the model's own name, at any provider
+        self._paces: dict[str, Pace] = {}
         self._prompts: dict[str, Prompts] = {}
         self._tokenized: dict[str, TokenizedEstimate] = {}
         self._referenced: dict[str, ReferencedEstimate] = {}
@@ -96,7 +114,8 @@ class Estimator:
         bytes_seen: int,
         counted: Counted | None = None,
     ) -> Estimate:
-        """Completion tokens: at most one per received byte beside hidden ones, and 0 without evidence.
+        """Completion tokens: at most one per received byte beside hidden ones, and 0 without evidence. The limit does
+        not cap them if more was seen.
 
         `counted`: of the streamed text; None: estimate by the counters.
         """
@@ -105,16 +124,21 @@ class Estimator:
             hidden = None if self._hidden(model_key, model, 0.0) is None else 0
             return Estimate(0, model.expected_error(hidden), hidden=hidden)
         visible, error = self._visible(model_key, model, evidence, counted)
+        floor = self._floors.get(model_key, _NO_FLOOR)
+        if counted is None or floor.is_learned:
+            visible = max(visible, floor.tokens(evidence))
         hidden = self._hidden(model_key, model, visible)
         unseen = hidden or 0
         likely = round(visible) + unseen
         tokens = min(likely, max(bytes_seen, 1) + unseen)
-        if completion_tokens_max is not None and completion_tokens_max < tokens:
-            unseen = max(unseen - tokens + completion_tokens_max, 0)
-            tokens = max(completion_tokens_max, 1)
-        if hidden is None:
-            return Estimate(tokens, shown_error(error, None), capped=tokens < likely)
-        return Estimate(tokens, shown_error(error, unseen / tokens), capped=tokens < likely, hidden=unseen)
+        exceeded, limit = False, completion_tokens_max
+        if limit is not None and limit < tokens:
+            exceeded = floor.proves_more_than(limit, evidence)
+            if not exceeded:
+                unseen = max(unseen - tokens + limit, 0)
+                tokens = max(limit, 1)
+        shown = shown_error(error, None if hidden is None else unseen / tokens)
+        return Estimate(tokens, shown, tokens < likely, None if hidden is None else unseen, exceeded)
 
     def _visible(
         self, model_key: str, model: Completions, evidence: Evidence, counted: Counted | None
@@ -144,12 +168,30 @@ class Estimator:
         """Typical relative error of a prompt estimate."""
         return self._prompts.get(model_key, _NO_PROMPTS).expected_error()
 
-    def learn(self, model_key: str, *, evidence: Evidence, prompt: PromptEvidence | None, usage: Usage) -> float | None:
-        """Learn from an answer that reported `usage`. Returns the relative error of its estimate, or None."""
+    def silence(self, model_key: str, limit: int | None, *, billed: bool) -> Silence | None:
+        """What the silence of this model stands for; None: it is not known to hide anything."""
+        pace = self._paces.get(model_key)
+        return None if pace is None else pace.silence(limit, billed=billed)
+
+    def learn(
+        self,
+        model_key: str,
+        *,
+        evidence: Evidence,
+        prompt: PromptEvidence | None,
+        usage: Usage,
+        silent_s: float | None = None,
+    ) -> float | None:
+        """Learn from an answer that reported `usage`. Returns the relative error of its estimate, or None. `silent_s`:
+        the time before its first word; None: unknown."""
         if prompt is not None and usage.prompt_tokens:
             _kept(self._prompts, model_key, Prompts).learn(prompt, usage.prompt_tokens)
         if evidence.empty or not usage.completion_tokens:
             return None
+        hidden = hidden_of(evidence, usage)
+        _kept(self._floors, model_key, Floor).learn(evidence, usage.completion_tokens - hidden)
+        if hidden and silent_s is not None:
+            _kept(self._paces, model_key, Pace).learn(hidden, silent_s)
         model = _kept(self._completions, model_key, Completions)
         return model.learn(evidence, usage, _kept(self._named, _name(model_key), Hidden))
 
@@ -195,6 +237,8 @@ class Estimator:
             "named": {name: hidden.row() for name, hidden in self._named.items()},
             "prompts": {key: model.row() for key, model in self._prompts.items()},
             "tokenized": {key: model.row() for key, model in self._tokenized.items()},
+            **({"floors": {key: floor.row() for key, floor in self._floors.items()}} if self._floors else {}),
+            **({"paces": {key: pace.row() for key, pace in self._paces.items()}} if self._paces else {}),
         }
         for name, models in (("referenced", self._referenced), ("prompted", self._prompted)):
             if models:  # older versions had none
@@ -212,6 +256,8 @@ class Estimator:
             estimator._tokenized = _restored(exported.get("tokenized"), TokenizedEstimate.restored)
             estimator._referenced = _restored(exported.get("referenced"), ReferencedEstimate.restored)
             estimator._prompted = _restored(exported.get("prompted"), ReferencedPrompt.restored)
+            estimator._floors = _restored(exported.get("floors"), _restored_floor)
+            estimator._paces = _restored(exported.get("paces"), _restored_pace)
         return estimator
 
 
@@ -265,19 +311,38 @@ def _restored_hidden(row: list[float]) -> Hidden | None:
     return Hidden(*row) if Hidden.is_row(row) else None
 
 
+def _restored_floor(row: list[float]) -> Floor | None:
+    return Floor(row) if Floor.is_row(row) else None
+
+
+def _restored_pace(row: list[float]) -> Pace | None:
+    return Pace(*row) if Pace.is_row(row) else None
+
+
 def _counted(metered: Metered, completion_tokens_max: int | None) -> Estimate | None:
-    """The provider's running count of the last event as an estimate; None if there is none."""
+    """The provider's running count of the last event as an estimate, whatever the limit; None if there is none."""
     so_far = metered.completion_so_far
     if not so_far:
         return None
-    tokens = so_far if completion_tokens_max is None else min(so_far, completion_tokens_max)
-    return Estimate(tokens, 0.0, capped=tokens < so_far)
+    return Estimate(so_far, 0.0, limit_exceeded=completion_tokens_max is not None and so_far > completion_tokens_max)
+
+
+class Estimating(Protocol):
+    """The part of an estimator that a reading needs."""
+
+    def completion(
+        self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
+    ) -> Estimate:
+        """As in `Estimator`."""
+
+    def prompt_error(self, model_key: str) -> float:
+        """As in `Estimator`."""
 
 
 def reading(
     metered: Metered,
     *,
-    estimator: Estimator,
+    estimator: Estimating,
     model_key: str,
     prompt_tokens_estimate: int,
     completion_tokens_max: int | None,
@@ -286,51 +351,49 @@ def reading(
     asked: Usage = NO_USAGE,
     counted: Counted | None = None,
     prompt_counted: tuple[int, float] | None = None,
+    echoes: bool = False,
+    version: str = VERSION,
 ) -> Reading:
     """The usage of an exchange. Reported numbers are kept. Missing ones are estimated: by the provider's running count,
     which includes hidden reasoning, if there is one; else by the estimator; by `asked`, the usage that follows from the
-    request, if the answer shows nothing.
+    request, if the answer shows nothing. A count that output followed is a lower bound.
 
     `accepted`: the provider accepted the request, so its prompt was used even if nothing was generated. Otherwise an
     exchange without usage and evidence is NOTHING. `counted`: of the answer's text; `prompt_counted`: tokens of the
-    prompt, and the relative error.
+    prompt, and the relative error. `echoes`: the answer repeats the prompt. `version`: of the estimator.
     """
-    usage = metered.usage or NO_USAGE
+    usage, told = metered.usage or NO_USAGE, metered.completion_told
     if not is_estimated(metered):
         return Reading(usage, UsageSource.REPORTED, **structs.asdict(metered.served_as))
     if usage.reported_nothing and not metered.generated and not accepted:
         return NOTHING
-    reported = usage.completion_tokens is not None
-    so_far = None if reported else _counted(metered, completion_tokens_max)
-    if reported or so_far is not None or (counted is not None and not counted.tokens):
-        counted = None
-    estimate = so_far or estimator.completion(
-        model_key,
-        metered.evidence,
-        completion_tokens_max=completion_tokens_max,
-        bytes_seen=bytes_seen,
-        counted=counted,
+    estimate, by = _estimated(
+        metered, estimator, model_key, completion_tokens_max, bytes_seen, version, counted, reported=told is not None
     )
+    if echoes:
+        estimate = estimate.held_to(completion_tokens_max)
     if prompt_counted is None:
-        prompt_counted = prompt_tokens_estimate, estimator.prompt_error(model_key) if reported else 0.0
+        prompt_counted = prompt_tokens_estimate, 0.0 if told is None else estimator.prompt_error(model_key)
     prompt_tokens = prompt_counted[0] if usage.prompt_tokens is None else usage.prompt_tokens
     seen = _with_audio(usage, estimate, completion_tokens_max, bytes_seen)
-    estimated = seen or asked.completion_tokens or 0
-    completion_tokens = estimated if usage.completion_tokens is None else usage.completion_tokens
+    estimated = max(seen, usage.completion_tokens or 0) or asked.completion_tokens or 0
+    completion_tokens = estimated if told is None else told
     from_request = seen < completion_tokens == asked.completion_tokens
-    expected_error = prompt_counted[1] if reported else estimate.expected_error
+    expected_error = estimate.expected_error if told is None else prompt_counted[1]
+    whole = usage.total_tokens is None or metered.usage_behind > 0
     return Reading(
         structs.replace(
             _filled(usage, asked),
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
-            total_tokens=prompt_tokens + completion_tokens if usage.total_tokens is None else usage.total_tokens,
+            total_tokens=prompt_tokens + completion_tokens if whole else usage.total_tokens,
         ),
         UsageSource.ESTIMATED,
-        estimator=RUNNING_COUNT if so_far else version_of(model_key, counted),
+        estimator=by,
         expected_error=max(expected_error, _ASKED_ERROR) if from_request else expected_error,
-        capped=estimate.capped and not reported,
-        hidden_tokens=None if reported else estimate.hidden,
+        capped=estimate.capped and told is None,
+        hidden_tokens=estimate.hidden if told is None else None,
+        limit_exceeded=estimate.limit_exceeded and told is None,
         **structs.asdict(metered.served_as),
     )
 
@@ -341,20 +404,48 @@ def _with_audio(usage: Usage, estimate: Estimate, completion_tokens_max: int | N
     if tokens == estimate.tokens:
         return tokens
     tokens = min(tokens, max(bytes_seen, 1) + (estimate.hidden or 0))
-    return tokens if completion_tokens_max is None else min(tokens, max(completion_tokens_max, 1))
+    if completion_tokens_max is None or estimate.limit_exceeded:
+        return tokens
+    return min(tokens, max(completion_tokens_max, 1))
 
 
 def is_estimated(metered: Metered) -> bool:
     """True if the provider did not report all counts."""
     usage = metered.usage or NO_USAGE
-    return not usage.in_other_units and (usage.prompt_tokens is None or usage.completion_tokens is None)
+    return not usage.in_other_units and (usage.prompt_tokens is None or metered.completion_told is None)
 
 
-def version_of(model_key: str, counted: Counted | None) -> str:
-    """The version of an estimate of such a count."""
+def version_of(model_key: str, counted: Counted | None, version: str = VERSION) -> str:
+    """The version of an estimate of such a count. `version`: that of the counters."""
     if counted is None:
-        return VERSION
+        return version
     return TOKENIZED if _by_own(model_key, counted).own else REFERENCED
+
+
+def _estimated(
+    metered: Metered,
+    estimator: Estimating,
+    model_key: str,
+    limit: int | None,
+    bytes_seen: int,
+    version: str,
+    counted: Counted | None,
+    *,
+    reported: bool,
+) -> tuple[Estimate, str]:
+    """The completion, and what it is estimated by. `reported`: nobody needs it."""
+    so_far = None if reported else _counted(metered, limit)
+    if so_far is not None and not metered.usage_behind:
+        return so_far, RUNNING_COUNT
+    if reported or (counted is not None and not counted.tokens):
+        counted = None
+    more: dict[str, Any] = {"counted": counted} if counted else {}
+    found = estimator.completion(
+        model_key, metered.evidence, completion_tokens_max=limit, bytes_seen=bytes_seen, **more
+    )
+    if so_far is not None and so_far.tokens > found.tokens:
+        return so_far, RUNNING_COUNT
+    return found, version_of(model_key, counted, version)
 
 
 def _filled(usage: Usage, asked: Usage) -> Usage:

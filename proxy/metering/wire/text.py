@@ -1,12 +1,13 @@
 """Counts characters by class, and cumulative texts (each repeats all before it) once.
 
-Invariants: counts never decrease. A possible repetition is not counted again until it is known to be new text.
+Invariant: at any moment, what was counted is what a stream that ends there has. Texts that may be repetitions count as
+new ones until they are known to be repetitions; then they are taken back.
 """
 
 from __future__ import annotations
 
 import re
-from operator import add
+from operator import add, sub
 from typing import TypeAlias
 
 Chars: TypeAlias = tuple[int, ...]
@@ -61,68 +62,84 @@ def minus_floor(a: Chars, b: Chars) -> Chars:
     return tuple([x - y if x > y else 0 for x, y in zip(a, b, strict=True)])
 
 
+def minus(a: Chars, b: Chars) -> Chars:
+    """Class by class, also below 0: a correction."""
+    return tuple(map(sub, a, b))
+
+
 class GrowingText:
     """The texts of one choice while they may be cumulative.
 
     `sure=True`: they are cumulative. Otherwise the first text that does not begin with the longest one proves that they
-    are fragments (`plain`), and the skipped repetitions are counted.
+    are fragments (`plain`).
     """
 
-    __slots__ = ("_growths", "_longest", "_skipped", "_spare", "_sure", "news", "plain")
+    __slots__ = ("_growths", "_longest", "_repeated", "_skipped", "_sure", "news", "plain")
 
     def __init__(self, *, sure: bool) -> None:
         self._sure = sure
         self._longest = ""
         self._growths = 0
-        self._spare = NO_CHARS  # counted only if the texts turn out to be fragments
+        self._repeated = NO_CHARS  # counted unless the texts are known to be cumulative
         self.plain = False
         self.news: str | None = ""
         """the new part of the last text, and skipped text that was also added; None: that is no longer known"""
-        self._skipped: str | None = ""  # what `_spare` counts; None: it was too long
+        self._skipped: str | None = ""  # the text of `_repeated`, which `news` lacked; None: it was too long
 
     @property
     def cumulative(self) -> bool:
         """True if the texts are known to be cumulative."""
         return not self.plain and (self._sure or self._growths >= _GROWTHS_SURE)
 
-    def be_sure(self) -> None:
-        """The stream declares that its texts are cumulative."""
-        self._sure, self._spare, self._skipped = True, NO_CHARS, ""
+    def be_sure(self) -> Chars:
+        """The stream declares that its texts are cumulative. Returns what that adds to the count: nothing, or less."""
+        counted = NO_CHARS if self.cumulative else self._repeated
+        self._sure, self._repeated, self._skipped = True, NO_CHARS, ""
+        return minus(NO_CHARS, counted)
 
     def take(self, text: str) -> Chars:
-        """The characters that `text` adds to the count."""
+        """The characters that `text` adds to the count: less than none if it shows that earlier ones were repeated."""
         longest = self._longest
         if not (self._sure or text.startswith(longest.rstrip(_NOT_YET)) or longest.startswith(text)):
-            owed = self.settle(fragments=True)
-            self.news = None if self.news is None else self.news + text
-            return plus(owed, chars_of(text))
+            return self._be_plain(text)
         if len(text) <= len(longest):
             self.news = ""
             self._skip(text)
-            self._spare = plus(self._spare, chars_of(text))
-            return NO_CHARS
-        self._longest = text
-        if not longest:
-            self.news = text
-            return chars_of(text)
-        self.news = text[len(longest) :]
-        self._skip(longest)
+            return self._repeat(chars_of(text))
+        self._longest, self.news = text, text[len(longest) :]
         new = chars_of(self.news)
-        self._spare = plus(self._spare, minus_floor(chars_of(text), new))
+        if not longest:
+            return new
+        self._skip(longest)
+        repeated = minus_floor(chars_of(text), new)
+        if self.cumulative:
+            return plus(new, self._repeat(repeated))
         self._growths += 1
-        return new
+        if self._growths == _GROWTHS_SURE:
+            before, self._repeated = self._repeated, plus(self._repeated, repeated)
+            return minus(new, before)
+        return plus(new, self._repeat(repeated))
 
-    def settle(self, *, fragments: bool = False) -> Chars:
-        """Decide. Returns the skipped characters if the texts were fragments; `news` is their text. Idempotent."""
+    def settle(self) -> None:
+        """The stream has ended: `news` is the text of repetitions that were new ones. Idempotent."""
         self.news = ""
-        if self.cumulative and not fragments:
-            return NO_CHARS
-        owed, self._spare = self._spare, NO_CHARS
-        self.news, self._skipped = self._skipped, ""
-        self.plain, self._longest = True, ""
-        return owed
+        if not self.cumulative:
+            self.news, self._skipped = self._skipped, ""
+            self.plain, self._longest = True, ""
+
+    def _repeat(self, chars: Chars) -> Chars:
+        if not self._sure:
+            self._repeated = plus(self._repeated, chars)
+        return NO_CHARS if self.cumulative else chars
 
     def _skip(self, text: str) -> None:
-        if self._skipped is not None:
+        if self._skipped is not None and not self._sure:
             skipped = self._skipped + text
             self._skipped = skipped if len(skipped) <= _SKIPPED_CHARS_MAX else None
+
+    def _be_plain(self, text: str) -> Chars:
+        """They are fragments."""
+        owed = self._repeated if self.cumulative else NO_CHARS
+        self.news = None if self._skipped is None else self._skipped + text
+        self.plain, self._longest, self._repeated, self._skipped = True, "", NO_CHARS, ""
+        return plus(owed, chars_of(text))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from proxy.billing.pricing.rules import NOBODY, Payer
 from proxy.billing.record import Opened, Outcome
@@ -23,9 +23,8 @@ from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Provider
 from proxy.gateway.upstream.routing import Models, Route, only_at
 from proxy.journal.progress import Progress, ProgressTable, Slot
-from proxy.journal.recovery import evidence_of
+from proxy.journal.recovery import metered_of
 from proxy.keys.keyring import Keyring
-from proxy.metering.metered import Metered
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import PromptEvidence
 from proxy.runtime.proxy.admission import AdmissionService
@@ -97,7 +96,7 @@ class Resumption:
         handed = HandOver(
             closing=closing,
             provider=route.provider,
-            metered=_metered(opened, progress),
+            metered=structs.replace(metered_of(progress), response_id=run_of(opened).response_id, answer_ended=False),
             outcome=Outcome.CRASHED,
             details={"resumed": True},
             events=progress.events,
@@ -128,21 +127,4 @@ def _facts(opened: Opened) -> RequestFacts:
         n=1,
         prompt=PromptEvidence(),
         in_background=True,
-    )
-
-
-def _metered(opened: Opened, progress: Progress) -> Metered:
-    """The answer, as far as it had come."""
-    return Metered(
-        usage=progress.usage,
-        usage_raw=None,
-        evidence=evidence_of(progress),
-        finish_reason=None,
-        response_id=run_of(opened).response_id,
-        complete=False,
-        failed=None,
-        events=progress.events,
-        flags=(),
-        timings={},
-        answer_ended=False,
     )

@@ -51,7 +51,8 @@ def model_table(
                     return lookup.other(other, target.provider, at, payer)
                 return lookup.admitted(model, passed, target, at, payer, requested)
 
-            return Route(provider, name, prices, model.completion_tokens_max, target.weight, others, counter)
+            by_time = provider.settings.hidden_by_time if model.hidden_by_time is None else model.hidden_by_time
+            return Route(provider, name, prices, model.completion_tokens_max, target.weight, others, counter, by_time)
 
         return route_to(first, tuple(route_to(target, ()) for target in model.providers[1:]))
 

@@ -22,12 +22,16 @@ from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes
 from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.usage import Usage, service_of
+from proxy.metering.wire.unread_text import Outputs, Place
 
 # Ends of the types of blocks that cost nothing beside their tokens. Code is run free of charge for the first hours of a
 # month, as an account sees it; searches are read from the usage. https://platform.claude.com/docs/en/about-claude/pricing
 _FREE_BLOCKS = ("text", "thinking", "tool_use", "tool_result", "container_upload", "compaction")
 # Events whose usage is that of the whole answer.
 _WITH_USAGE = ("message_delta", "message_stop")
+
+PLACE = Place("delta content_block content", "text thinking partial_json content input stop_reason page_age")
+"""of output, in an event or an answer"""
 
 
 class MessagesTally(Counting):
@@ -36,6 +40,7 @@ class MessagesTally(Counting):
     __slots__ = ("_merged",)
 
     known = KNOWN
+    outputs = Outputs(PLACE)
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)

@@ -28,6 +28,7 @@ from proxy.metering.unread import PATHS_MAX, members
 from proxy.metering.usage import service_of
 from proxy.metering.wire.event_stream import CONTENT_TYPE, ERROR
 from proxy.metering.wire.framing import EVENT_STREAM
+from proxy.metering.wire.unread_text import Outputs, Place
 
 REQUEST_ID, TIER, LATENCY = (
     "x-amzn-requestid",
@@ -44,6 +45,9 @@ CONVERSE_KNOWN = (
     "contentBlockIndex"
 )
 
+OUTPUT = "text toolUse toolResult reasoningContent citationsContent image"
+"""members of a block that are read, or are no output"""
+
 
 class ConverseTally(Counting):
     """The counts of one answer."""
@@ -51,6 +55,7 @@ class ConverseTally(Counting):
     __slots__ = ()
 
     known = members(CONVERSE_KNOWN, CONVERSE_USAGE)
+    outputs = Outputs(Place("delta start output.message.content", OUTPUT))
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """Read one event of a stream."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.metering.counts import with_total
+from proxy.metering.dialects.anthropic.messages import PLACE as MESSAGES_PLACE
 from proxy.metering.dialects.anthropic.messages import MessagesTally
 from proxy.metering.dialects.anthropic.usage import KNOWN as ANTHROPIC_KNOWN
 from proxy.metering.dialects.bedrock.converse import (
@@ -18,6 +19,7 @@ from proxy.metering.dialects.bedrock.converse import (
     BEDROCK_CONVERSE_STREAM,
     CONVERSE_KNOWN,
     LATENCY,
+    OUTPUT,
     REQUEST_ID,
     TIER,
     ConverseTally,
@@ -27,6 +29,7 @@ from proxy.metering.dialects.bedrock.families import Invoked, counts_of, finish_
 from proxy.metering.dialects.bedrock.request import invoke_facts, invoke_stream_facts
 from proxy.metering.dialects.bedrock.usage import CONVERSE_USAGE, FLAT_USAGE, METRICS_USAGE, flat_usage, usage_of
 from proxy.metering.dialects.bedrock.wire import converse_of
+from proxy.metering.dialects.openai.chat import PLACES as CHAT_PLACES
 from proxy.metering.dialects.openai.usage import KNOWN as OPENAI_KNOWN
 from proxy.metering.plain import nothing_generated
 from proxy.metering.tally import identifier, says_error, word
@@ -34,6 +37,7 @@ from proxy.metering.unread import Members, members
 from proxy.metering.usage import Usage
 from proxy.metering.wire.event_stream import ERROR
 from proxy.metering.wire.framing import CHUNK_STREAM
+from proxy.metering.wire.unread_text import Outputs, Place
 
 # Headers with counts → their names in the metrics of a stream.
 _COUNTS = {
@@ -78,6 +82,12 @@ class InvokeTally(MessagesTally, ConverseTally):
     __slots__ = ("_counts", "_headers", "_vector")
 
     known = _joined(ANTHROPIC_KNOWN, OPENAI_KNOWN, _OTHERS)
+    outputs = Outputs(
+        MESSAGES_PLACE,
+        Place("contentBlockDelta.delta contentBlockStart.start output.message.content", OUTPUT),
+        *CHAT_PLACES,
+        Place("results outputs generations completions.data", "text outputText tokens token_likelihoods", mixed=True),
+    )
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)

@@ -18,6 +18,7 @@ from proxy.metering.request import RequestFacts, flag, integer, messages_of, mod
 from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.usage import TOKENS_MAX
 from proxy.metering.wire.json_reader import reader
+from proxy.metering.wire.unread_text import Outputs, Place
 
 # Further fields that the model reads as JSON.
 _READ_AS_JSON = ("documents",)
@@ -84,6 +85,10 @@ class CohereTally(Counting):
     __slots__ = ()
 
     known = KNOWN
+    outputs = Outputs(
+        Place("delta.message.content message.content", "text thinking content"),
+        Place("delta.message message", "content tool_plan tool_calls"),
+    )
 
     def read(self, event: bytes, name: bytes) -> ChatEvent | None:
         """Read one event of a stream."""

@@ -27,6 +27,7 @@ from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.usage import NO_USAGE, NOT_SAID, UNITS_MAX, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
 from proxy.metering.wire.json_reader import compact
+from proxy.metering.wire.unread_text import Outputs, Place
 
 # Sixteen times Google's own limit. Further candidates of a stream are read but not tracked individually.
 CANDIDATES_MAX = 128
@@ -44,6 +45,15 @@ class GeminiTally(Counting):
     __slots__ = ("_final", "_last_call", "_once", "_queries", "_ran_code", "_reason", "_unfinished")
 
     known = KNOWN
+    outputs = Outputs(
+        Place(
+            "candidates.content.parts",
+            """
+            text thought functionCall toolCall executableCode codeExecutionResult toolResponse functionResponse
+            inlineData fileData thoughtSignature videoMetadata mediaResolution content
+            """,
+        )
+    )
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)

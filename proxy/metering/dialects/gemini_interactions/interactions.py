@@ -30,6 +30,7 @@ from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.usage import UNITS_MAX, Usage, service_in_tier
 from proxy.metering.wire.framing import LONG_SSE
 from proxy.metering.wire.json_reader import compact
+from proxy.metering.wire.unread_text import Outputs, Place
 
 _LAST = "interaction.completed"
 # Statuses of answers that are made elsewhere, and are not ended.
@@ -45,6 +46,7 @@ class InteractionTally(Counting):
     __slots__ = ("_model", "_queries")
 
     known = KNOWN
+    outputs = Outputs(Place("delta step steps", "text content arguments summary result", mixed=True))
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)

@@ -22,6 +22,7 @@ from proxy.metering.tally import Counting, says_error, word
 from proxy.metering.unread import members
 from proxy.metering.wire.framing import NDJSON
 from proxy.metering.wire.json_reader import compact, reader
+from proxy.metering.wire.unread_text import Outputs, Place
 
 _USAGE_FIELDS = (
     "prompt_eval_count", "eval_count", "total_duration", "load_duration", "prompt_eval_duration", "eval_duration",
@@ -76,6 +77,7 @@ class OllamaTally(Counting):
 
     __slots__ = ()
 
+    outputs = Outputs(Place("message", "content thinking tool_calls images"))
     known = members("model created_at done done_reason message response context", *_USAGE_FIELDS)
 
     def read(self, event: bytes, name: bytes) -> Line | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from proxy.metering.counts import with_thoughts
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.request import facts, upstream_document
 from proxy.metering.dialects.openai.strip import UsageStripper
@@ -19,11 +20,22 @@ from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.usage import service_in_tier
 from proxy.metering.wire.event_template import EventTemplate, template_of
 from proxy.metering.wire.text import GrowingText, chars_of
+from proxy.metering.wire.unread_text import Outputs, Place
 
 # OpenAI's own limit on n. Further choices of a stream are read but not tracked individually.
 CHOICES_MAX = 128
 # Flags: the contents of one choice of an event.
 _TEXT, _CALL = 1, 2
+
+_PART = """
+content reasoning_content reasoning reasoning_details refusal tool_calls function_call audio annotations
+"""
+PLACES = (
+    Place("choices.delta choices.message", _PART),
+    Place("choices.delta.content.* choices.message.content.*", "text thinking content reference_ids"),
+    Place("choices", "delta message text", mixed=True),
+)
+"""of output, in a chunk or an answer"""
 
 # Fields of an event's text.
 _TEXT_NAMES = ("content", "reasoning_content", "reasoning")
@@ -38,6 +50,7 @@ class ChatTally(Counting):
     __slots__ = ("_cites", "_cumulative", "_growing", "_plain", "_plain_reasoning")
 
     known = KNOWN
+    outputs = Outputs(*PLACES)
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)
@@ -129,8 +142,7 @@ class ChatTally(Counting):
         if self._cites and self.usage is not None and self.usage.searches is None:
             self.usage = structs.replace(self.usage, searches=1)
         for (_, reasoning), growing in self._growing.items():
-            owed = growing.settle()
-            self._count(owed, reasoning=reasoning)
+            growing.settle()
             if self._held is not None:
                 self._held.add(TextKind.REASONING if reasoning else TextKind.TEXT, growing.news)
             if growing.cumulative:
@@ -147,8 +159,9 @@ class ChatTally(Counting):
             return
         self.cost_beside = chunk.cost
         usage = usage_of(raw)
-        added = usage is not None and usage.completion_tokens != raw.get("completion_tokens")
-        self._report(raw, usage, ("reasoning_added",) if added else (), running=bool(chunk.choices))
+        if usage is not None and _has_hidden_thoughts(chunk.model):
+            usage = with_thoughts(usage)
+        self._report(raw, usage, running=bool(chunk.choices))
 
     def _read_choice(self, choice: Choice) -> int:
         if choice.finish_reason is not None:
@@ -233,8 +246,8 @@ class ChatTally(Counting):
 
     def _all_cumulative(self) -> None:
         self._cumulative = True
-        for growing in self._growing.values():
-            growing.be_sure()
+        for (_, reasoning), growing in self._growing.items():
+            self._count(growing.be_sure(), reasoning=reasoning)
 
     def _read_refusal_or_audio(self, part: Part) -> int:
         text = (part.refusal or "") + ((part.audio.transcript or "") if part.audio is not None else "")
@@ -268,6 +281,12 @@ class ChatTally(Counting):
         if call.custom is not None:
             written += (call.custom.name or "") + (call.custom.input or "")
         return written
+
+
+def _has_hidden_thoughts(model: str | None) -> bool:
+    """Google's models, whose thoughts are in the total alone at its compatible endpoint. They are billed as output.
+    https://ai.google.dev/gemini-api/docs/thinking#pricing"""
+    return model is not None and model.rpartition("/")[2].startswith("gemini-")
 
 
 def _is_citation(annotation: object) -> bool:

@@ -37,7 +37,6 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     returned = integer(document, "n", at_most=N_MAX) or 1
     generated = max(returned, integer(document, "best_of", at_most=N_MAX) or 1)
     limit = output_limit(document, "max_tokens", at_least=0)  # 0: only the prompt's probabilities
-    flag(document, "echo")
     streamed, asked = usage_asked(document)
     return RequestFacts(
         model=named or model_of(document),
@@ -46,6 +45,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         completion_tokens_max=None if limit is None else inputs.count * generated * limit,
         n=inputs.count * generated,
         prompt=inputs.evidence(document.get("suffix")),
+        echoes=flag(document, "echo"),
     )
 
 

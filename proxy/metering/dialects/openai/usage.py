@@ -1,16 +1,13 @@
 """The usage object of chat/completions → `Usage`.
 
-Invariant: counts are those reported, never clamped and never added up, with one exception. Where the total is prompt +
-completion + reasoning, the provider (xAI) counts reasoning beside the completion; it is then added to the completion.
+Invariant: counts are those reported, never clamped and never added up.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from msgspec import structs
-
-from proxy.metering.counts import UsageReader
+from proxy.metering.counts import UsageReader, with_audio
 from proxy.metering.unread import each, members
 from proxy.metering.usage import Usage
 
@@ -50,7 +47,9 @@ time_to_first_token_ms time_per_output_token_ms draft_tokens draft_tokens_accept
 """
 # What the provider says that it charges, in money: of OpenRouter, Avian, Vercel, Perplexity, xAI, Pydantic.
 _STATED = "cost cost_details cost_in_usd_ticks market_cost pydantic_ai_gateway"
-_USAGE = " ".join((_reported.paths, _PARTS, _TIMES, _STATED, "service_tier"))
+# Mistral's, of audio in the prompt.
+_SECONDS = "prompt_audio_seconds"
+_USAGE = " ".join((_reported.paths, _PARTS, _TIMES, _STATED, _SECONDS, "service_tier"))
 
 KNOWN = members(
     "id object model system_fingerprint service_tier obfuscation choices created error raw_status_code moderation",
@@ -65,9 +64,9 @@ KNOWN = members(
 def usage_of(raw: dict[str, Any]) -> Usage | None:
     """The counts in `raw`; None if one of them is invalid."""
     usage = _reported(raw)
-    if usage is None or not usage.reasoning_tokens:
+    if usage is None or _SECONDS not in raw:
         return usage
-    prompt, completion, total = usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
-    if prompt is None or completion is None or total != prompt + completion + usage.reasoning_tokens:
-        return usage
-    return structs.replace(usage, completion_tokens=total - prompt)
+    try:
+        return with_audio(usage, raw[_SECONDS])
+    except ValueError:
+        return None

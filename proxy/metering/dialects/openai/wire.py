@@ -83,6 +83,7 @@ class Chunk(msgspec.Struct, gc=False):
     """One event of a stream, or one whole answer; only what is metered."""
 
     id: str | None = None
+    model: str | None = None
     choices: list[Choice] | None = None
     usage: dict[str, Any] | None = None
     x_groq: XGroq | None = None

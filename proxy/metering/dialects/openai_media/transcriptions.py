@@ -2,8 +2,11 @@
 
 Usage: prompt = `usage.input_tokens`, with audio = `input_token_details.audio_tokens`; completion =
 `usage.output_tokens`; total = `usage.total_tokens`. If usage is a duration, audio = its `seconds`, else the `duration`
-of the answer. Text and subtitles have no usage: then the text is counted, the length of the audio is estimated from the
-file (by the rate in a WAV header, else as 128 kbit/s), and the entry has the flag `audio_unknown`.
+of the answer. Mistral has the names of chat, both tokens and `prompt_audio_seconds`, and events of its own; audio that
+has a price by time has none by token. https://docs.mistral.ai/api/endpoint/audio/transcriptions
+
+Text and subtitles have no usage: then the text is counted, the length of the audio is that of the file
+(`audio.length`), and the entry has the flag `audio_unknown`; with `audio_doubtful`, it is a guess.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from proxy.metering.counts import UsageReader, count
+from proxy.metering.audio.length import UNSEEN, length_of
+from proxy.metering.counts import UsageReader, with_audio
 from proxy.metering.dialect import Dialect, RequestBody
 from proxy.metering.meter import JsonMeter
 from proxy.metering.refusal import OPENAI_ERRORS
@@ -26,9 +30,8 @@ from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of
 
-_BYTES_PER_S = 16_000
-# The rate in a WAV header, in bytes per second, and its plausible range.
-_WAV_RATE, _WAV_RATE_MIN, _WAV_RATE_MAX = slice(28, 32), 1_000, 10_000_000
+# What may be in place of a file: of Mistral, and of Groq.
+_LINKS = ("file_url", "file_id", "url")
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -44,22 +47,31 @@ _read = reader(_Event)
 
 
 _tokens = UsageReader(
-    prompt_tokens="input_tokens",
-    completion_tokens="output_tokens",
+    prompt_tokens="input_tokens | prompt_tokens",
+    cached_tokens="prompt_tokens_details.cached_tokens",
+    completion_tokens="output_tokens | completion_tokens",
     total_tokens="total_tokens",
-    audio_prompt_tokens="input_token_details.audio_tokens",
+    audio_prompt_tokens="input_token_details.audio_tokens | prompt_tokens_details.audio_tokens",
 )
+_TIMES = "seconds prompt_audio_seconds"
+# OpenAI's and Mistral's events with a fragment of the text, and with all of it. Others have a segment of it.
+_FRAGMENTS = frozenset({"transcript.text.delta", "transcription.text.delta"})
+_LAST = frozenset({"transcript.text.done", "transcription.done"})
 
 
 class TranscriptionTally(Counting):
     """The counts of one answer."""
 
-    __slots__ = ()
+    __slots__ = ("_in_fragments",)
 
     known = members(
         "segments words logprobs duration",
-        each("usage", f"{_tokens.paths} type seconds input_token_details.text_tokens"),
+        each("usage", f"{_tokens.paths} {_TIMES} type service_tier input_token_details.text_tokens"),
     )
+
+    def __init__(self, cumulative: bool | None = None) -> None:
+        super().__init__(cumulative)
+        self._in_fragments = False  # the segments repeat them
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """Read one event of a stream."""
@@ -67,14 +79,14 @@ class TranscriptionTally(Counting):
         if parsed is None:
             return None
         kind = parsed.type or name.decode("ascii", "replace")
-        fragments = self.evidence.text_events > 0  # a later whole text repeats them
         if says_error(parsed.error) or kind == "error" or name == b"error":
             self.fail("error_event")
-        elif kind == "transcript.text.done":
+        elif kind in _LAST:
             self.done = True
-            self._add_texts(None if fragments else parsed.text)
+            self._add_texts(None if self.evidence.text_events else parsed.text)  # it repeats them
             self._read_usage(parsed)
-        elif kind == "transcript.text.delta" or not fragments:
+        elif kind in _FRAGMENTS or not self._in_fragments:
+            self._in_fragments = self._in_fragments or kind in _FRAGMENTS
             self._add_texts(parsed.delta or parsed.text)
         return parsed
 
@@ -104,18 +116,18 @@ class TranscriptionTally(Counting):
 
 def usage_of(raw: dict[str, Any]) -> Usage | None:
     """The counts in `raw`; None if one of them is invalid."""
-    usage, seconds = _tokens(raw), raw.get("seconds")
+    usage, times = _tokens(raw), [time for name in _TIMES.split() if (time := raw.get(name)) is not None]
     try:
-        audio_ms = count(round(seconds * 1000) if isinstance(seconds, int | float) else seconds)
-    except (ValueError, OverflowError):
+        return usage and with_audio(usage, times[0] if times else None)
+    except ValueError:
         return None
-    return usage and structs.replace(usage, audio_ms=audio_ms)
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     """Read a form. Raises InvalidField."""
-    file, prompt = document.get("file"), document.get("prompt", "")
-    if not isinstance(file, Upload):
+    prompt = document.get("prompt", "")
+    links = [link for name in _LINKS if isinstance(link := document.get(name), str) and link]
+    if not isinstance(document.get("file"), Upload) and not links:
         raise InvalidField("file", "must be a file")
     if not isinstance(prompt, str):
         raise InvalidField("prompt", "must be a string")
@@ -127,8 +139,15 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         completion_tokens_max=None,
         n=1,
         prompt=PromptEvidence(chars_latin=latin, chars_wide=wide, chars_other=other, attachments=1),
-        asked=Usage(audio_ms=_length_ms(file.content)),
     )
+
+
+def measured(facts: RequestFacts, document: dict[str, Any]) -> RequestFacts:
+    """With the length of the audio."""
+    file = document.get("file")
+    length = length_of(file.content) if isinstance(file, Upload) else UNSEEN
+    doubts = ("audio_doubtful",) if length.doubtful else ()
+    return structs.replace(facts, asked=Usage(audio_ms=length.ms), doubts=doubts)
 
 
 def _flag(document: Mapping[str, Any], name: str) -> bool:
@@ -139,20 +158,13 @@ def _flag(document: Mapping[str, Any], name: str) -> bool:
     return values[value.lower()]
 
 
-def _length_ms(audio: bytes) -> int:
-    rate = _BYTES_PER_S
-    if audio.startswith(b"RIFF") and audio[8:16] == b"WAVEfmt ":
-        wav_rate = int.from_bytes(audio[_WAV_RATE], "little")
-        rate = wav_rate if _WAV_RATE_MIN <= wav_rate <= _WAV_RATE_MAX else rate
-    return len(audio) * 1000 // rate
-
-
 OPENAI_TRANSCRIPTIONS = Dialect(
     name="openai.transcriptions",
     paths=("/v1/audio/transcriptions",),
     upstream_path="/audio/transcriptions",
     operation="transcription",
     facts=facts,
+    measured=measured,
     tally=TranscriptionTally,
     errors=OPENAI_ERRORS,
     plain=lambda: JsonMeter(TranscriptionTally),

@@ -34,6 +34,7 @@ from proxy.metering.socket import Socket
 from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.unread import each, members
 from proxy.metering.usage import NO_USAGE, OTHER_WORD, ModelUsage, service_in_tier
+from proxy.metering.wire.unread_text import Outputs, Place
 
 # Deltas that are not generated text: audio and tool output.
 _NOT_GENERATED = ("response.audio.delta", "response.shell_call_output_content.delta")
@@ -89,12 +90,19 @@ _KNOWN = " ".join((
 ))  # fmt: skip
 
 
+# What is read of items and their parts, and what the answer says of its reasoning.
+_WRITTEN = "content text refusal transcript summary reasoning"
+
+
 class ResponsesTally(Counting):
     """The counts of one answer."""
 
     __slots__ = ("_file_searches", "_searches", "_unread_at", "_with_deltas", "answer_ended", "in_background")
 
     known = members("type sequence_number", _KNOWN, each("response", _KNOWN))
+    outputs = Outputs(
+        Place("delta item item.content output output.content", _WRITTEN, mixed=True),
+    )
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)

@@ -1,0 +1,1 @@
+"""How long audio is, by what its bytes decode to. Pure."""

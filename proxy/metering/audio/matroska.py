@@ -1,0 +1,142 @@
+"""Matroska and WebM: elements. The blocks of the sound track are counted, each of which is a packet of the codec; the
+duration of the header is not looked at. RFC 8794, RFC 9559
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from struct import unpack
+
+from proxy.metering.audio.aac import FRAME, config_rate
+from proxy.metering.audio.mpeg import frame_at
+from proxy.metering.audio.opus import opus_s
+from proxy.metering.audio.parts import Parts
+from proxy.metering.audio.vorbis import is_vorbis, vorbis_s
+
+_SEGMENT, _INFO, _SCALE, _TRACKS, _TRACK = 0x18538067, 0x1549A966, 0x2AD7B1, 0x1654AE6B, 0xAE
+_NUMBER, _KIND, _CODEC, _PRIVATE, _AUDIO, _RATE = 0xD7, 0x83, 0x86, 0x63A2, 0xE1, 0xB5
+_CLUSTER, _TIME, _GROUP, _BLOCK, _SIMPLE = 0x1F43B675, 0xE7, 0xA0, 0xA1, 0xA3
+_INSIDE = (_SEGMENT, _INFO, _TRACKS, _TRACK, _AUDIO, _CLUSTER, _GROUP)
+_SOUND = 2
+# Of other codecs, the times of the blocks count, but no less than their bytes at this rate: 24 bits of 48 kHz, stereo.
+_BYTES_PER_S_MAX = 288_000
+# No two blocks are further apart, in seconds: where a recording was silent, or where the times are not so.
+_GAP_S_MAX = 1.0
+
+
+class _Sound:
+    """A track: what is said of it, and its blocks."""
+
+    __slots__ = ("_bytes", "_last", "_mpeg_s", "_opus_s", "_packets", "_times_s", "cluster", "codec", "kind", "number",
+                 "private", "rate")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.number = self.kind = self.rate = 0
+        self.codec = self.private = b""
+        self.cluster = 0.0
+        """seconds that blocks are relative to"""
+        self._packets = self._bytes = 0
+        self._opus_s = self._mpeg_s = self._times_s = 0.0
+        self._last: float | None = None
+
+    def read(self, audio: bytes, at: int, end: int, scale: float) -> None:
+        """A block: two bytes of time, flags, and with several packets their number. Raises IndexError."""
+        laced = audio[at + 2] & 6
+        packets, first = (audio[at + 3] + 1, at + 4) if laced else (1, at + 3)
+        self._packets += packets
+        self._bytes += end - first
+        if self.codec == b"A_OPUS":
+            self._opus_s += packets * opus_s(audio, first)
+        elif self.codec.startswith(b"A_MPEG") and (frame := frame_at(audio, first)) is not None:
+            self._mpeg_s += packets * frame[1]
+        time = self.cluster + int.from_bytes(audio[at : at + 2], signed=True) * scale
+        if self._last is not None:
+            self._times_s += min(max(time - self._last, 0.0), _GAP_S_MAX)
+        self._last = time
+
+    def seconds(self) -> float:
+        """Of all blocks."""
+        if self.codec == b"A_OPUS":
+            return self._opus_s
+        if self.codec.startswith(b"A_MPEG"):
+            return self._mpeg_s
+        if self.codec.startswith(b"A_AAC") and (rate := config_rate(self.private) or self.rate):
+            return self._packets * FRAME / rate
+        at = self.private.find(b"\x01vorbis")
+        if self.codec == b"A_VORBIS" and at >= 0 and is_vorbis(header := self.private[at : at + 64]):
+            return vorbis_s(header, self._packets, self._times_s * int.from_bytes(header[12:16], "little"))
+        return max(self._times_s, self._bytes / _BYTES_PER_S_MAX)
+
+
+def matroska_s(audio: bytes, parts: Parts) -> float:
+    """The seconds of the first sound track."""
+    tracks: dict[int, _Sound] = {}
+    track, scale = _Sound(), 1e-3
+    for element, start, end in _elements(audio, 0, len(audio), parts):
+        if element in (_BLOCK, _SIMPLE):
+            with suppress(ValueError, IndexError):  # the file ends in the block
+                number, at = _number(audio, start, keep_marker=False)
+                if number in tracks:
+                    tracks[number].read(audio, at, end, scale)
+        elif element == _TIME:
+            for one in tracks.values():
+                one.cluster = int.from_bytes(audio[start:end]) * scale
+        elif element == _SCALE:
+            scale = int.from_bytes(audio[start:end]) / 1e9 or scale
+        elif element == _TRACK:
+            track = _Sound()
+        else:
+            _read(element, audio[start : min(end, start + 4096)], track)
+        if track.kind == _SOUND and track.number and not tracks:
+            tracks[track.number] = track
+    if not parts.exhausted:
+        parts.counted_to = len(audio)
+    return max([one.seconds() for one in tracks.values()], default=0.0)
+
+
+def _read(element: int, content: bytes, track: _Sound) -> None:
+    """What is said of a track."""
+    if element == _NUMBER:
+        track.number = int.from_bytes(content[:8])
+    elif element == _KIND:
+        track.kind = int.from_bytes(content[:8])
+    elif element == _CODEC:
+        track.codec = content[:32].rstrip(b"\0")
+    elif element == _PRIVATE:
+        track.private = content
+    elif element == _RATE and len(content) in (4, 8):
+        rate = unpack(">f" if len(content) == 4 else ">d", content)[0]
+        track.rate = int(rate) if 0 < rate < 1e6 else 0
+
+
+def _number(audio: bytes, at: int, *, keep_marker: bool) -> tuple[int, int]:
+    """A number of variable length, and where it ends. Raises ValueError, IndexError."""
+    width = 9 - audio[at].bit_length()
+    if width > 8:
+        raise ValueError("no number")
+    value = int.from_bytes(audio[at : at + width])
+    return (value if keep_marker else value & (1 << 7 * width) - 1), at + width
+
+
+def _elements(audio: bytes, at: int, end: int, parts: Parts) -> Iterator[tuple[int, int, int]]:
+    """Id, start and end of all elements, each before those inside it. One of unknown size, as recorders that stream
+    write it, is entered and not left: what follows is inside it, or beside it."""
+    ends = [end]
+    while ends and parts.next(at):
+        if at + 2 > ends[-1]:
+            at = max(at, ends.pop())
+            continue
+        try:
+            element, size_at = _number(audio, at, keep_marker=True)
+            size, start = _number(audio, size_at, keep_marker=False)
+        except (ValueError, IndexError):
+            return
+        unknown = size == (1 << 7 * (start - size_at)) - 1
+        element_end = ends[-1] if unknown else min(start + size, ends[-1])
+        yield element, start, element_end
+        if unknown or element not in _INSIDE:
+            at = start if unknown else element_end
+        else:
+            ends.append(element_end)
+            at = start

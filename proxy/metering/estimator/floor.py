@@ -1,0 +1,62 @@
+"""What an estimate is never below, and what proves that a request's limit was not kept.
+
+Invariants: an event with text has a token, until the reports of its model show fewer; then as many as in the answer
+with the fewest. A proof counts less than the text has in any tokenizer. The state is bounded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from proxy.metering.usage import Evidence
+
+# Answers that are remembered: with a provider that changes its events, the old ones are soon forgotten.
+_ANSWERS_MAX = 16
+# In shorter answers, one token more or less is a large share.
+_EVENTS_MIN = 8
+# Characters of a token at most, on average of a text: half of what tokenizers have in English. Blanks and punctuation
+# come in long runs that are one token, and prove nothing.
+_CHARS_PER_TOKEN = 8
+# Tokens of an ideograph at least, likewise.
+_WIDE_TOKENS = 0.3
+
+
+class Floor:
+    """Tokens per event with text of the last answers of one model that reported, at most 1."""
+
+    __slots__ = ("_ratios",)
+
+    def __init__(self, ratios: Sequence[float] = ()) -> None:
+        self._ratios = deque(ratios, _ANSWERS_MAX)
+
+    def learn(self, evidence: Evidence, tokens: float) -> None:
+        """Learn from an answer. `tokens`: of all that was streamed."""
+        if evidence.text_events >= _EVENTS_MIN:
+            self._ratios.append(min(tokens / evidence.text_events, 1.0))
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether any answer has told."""
+        return bool(self._ratios)
+
+    def tokens(self, evidence: Evidence) -> float:
+        """The fewest tokens that the events with text have."""
+        chars = evidence.chars_latin + evidence.chars_wide + evidence.chars_other
+        events = evidence.text_events  # a repeated one has no new characters
+        return (events if events < chars else chars) * min(self._ratios, default=1.0)
+
+    def proves_more_than(self, limit: int, evidence: Evidence) -> bool:
+        """Whether certainly more than `limit` tokens were generated."""
+        letters = evidence.chars_latin - evidence.blanks - evidence.marks + evidence.chars_other + evidence.tool_chars
+        by_chars = letters / _CHARS_PER_TOKEN + evidence.chars_wide * _WIDE_TOKENS
+        return max(self.tokens(evidence), by_chars) > limit
+
+    def row(self) -> list[float]:
+        """For `Floor(row)`."""
+        return list(self._ratios)
+
+    @staticmethod
+    def is_row(row: Sequence[float]) -> bool:
+        """Whether these finite numbers are possible ratios."""
+        return len(row) <= _ANSWERS_MAX and all(0 <= ratio <= 1 for ratio in row)

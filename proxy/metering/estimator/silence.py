@@ -1,0 +1,87 @@
+"""Time as evidence: the tokens that a model hides before its first word, by the seconds that it is silent.
+
+Invariants: a rate is learned from answers that reported how much they hid, and pinned to an exchange when it begins, so
+that every end of it comes to the same number. Silence is billed only where that is set; it is always said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from proxy.metering.metered import Metered
+from proxy.metering.usage import Reading, Silence, UsageSource
+
+SILENCE = "silence-1"
+"""the estimator of completions that are silence alone"""
+
+# Number of remembered answers.
+_MEMORY = 50.0
+# Before so many answers, nothing is said.
+_ANSWERS_MIN = 3.0
+# The fastest models generate some 3,000 tokens a second; shorter silences are those of the network.
+_PER_S_MAX, _SECONDS_MIN = 5_000.0, 0.2
+# A silence is at most as many of the usual hidden tokens: longer ones are the provider's.
+_USUAL_MOST = 20.0
+# How much a model hides varies less by time than by answer, but varies.
+_ERROR = 0.5
+
+
+class Pace:
+    """Sums over the answers of one model: hidden tokens, and the seconds before the first word."""
+
+    __slots__ = ("answers", "hidden", "seconds")
+
+    def __init__(self, answers: float = 0.0, hidden: float = 0.0, seconds: float = 0.0) -> None:
+        self.answers, self.hidden, self.seconds = answers, hidden, seconds
+
+    def learn(self, hidden: float, seconds: float) -> None:
+        """Learn from an answer that reported what it hid."""
+        if hidden <= 0 or seconds < _SECONDS_MIN:
+            return
+        kept = 1.0 if self.answers < _MEMORY else 1 - 1 / _MEMORY
+        self.answers = self.answers * kept + 1
+        self.hidden = self.hidden * kept + min(hidden, seconds * _PER_S_MAX)
+        self.seconds = self.seconds * kept + seconds
+
+    def silence(self, limit: int | None, *, billed: bool) -> Silence | None:
+        """For an exchange that begins. `limit`: of its completion. None: too few answers have told."""
+        if self.answers < _ANSWERS_MIN:
+            return None
+        most = math.ceil(self.hidden / self.answers * _USUAL_MOST)
+        return Silence(round(self.hidden / self.seconds, 3), most if limit is None else min(most, limit), billed)
+
+    def row(self) -> list[float]:
+        """For `Pace(*row)`."""
+        return [self.answers, self.hidden, self.seconds]
+
+    @staticmethod
+    def is_row(row: Sequence[float]) -> bool:
+        """Whether these finite numbers are possible sums."""
+        if len(row) != 3:
+            return False
+        answers, hidden, seconds = row
+        fits = 0 <= answers <= _MEMORY + 1 and 0 <= hidden <= seconds * _PER_S_MAX * (1 + 1e-9)
+        return fits and seconds >= answers * _SECONDS_MIN * (1 - 1e-9)
+
+
+def with_silence(found: Reading, metered: Metered, silence: Silence | None, seconds: float) -> Reading:
+    """The reading of an exchange that ended before its first word, `seconds` after it was asked for."""
+    if silence is None or found.source is not UsageSource.ESTIMATED or found.usage.completion_tokens != 0:
+        return found
+    if metered.complete or not metered.evidence.empty:
+        return found
+    tokens = min(round(silence.tokens_per_s * max(seconds, 0.0)), silence.tokens_max)
+    if tokens <= 0:
+        return found
+    if not silence.billed:
+        return structs.replace(found, hidden_by_time=tokens)
+    usage = structs.replace(
+        found.usage, completion_tokens=tokens, total_tokens=(found.usage.prompt_tokens or 0) + tokens
+    )
+    return structs.replace(
+        found, usage=usage, estimator=SILENCE, expected_error=max(found.expected_error or 0.0, _ERROR),
+        hidden_tokens=tokens, hidden_by_time=tokens,
+    )  # fmt: skip

@@ -1,0 +1,171 @@
+"""Finds generated text in members of an output that no dialect reads, so that it is not free.
+
+Invariants: words about an answer (roles, ids, types, reasons), signatures and encrypted pieces are no text, and neither
+are objects and lists but those whose name says that they hold what was generated. Text that is also in a member that is
+read is not found again. Nothing raises; time is linear, and depth is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from proxy.metering.wire.json_reader import document_of
+
+# Members that say something about an output, or are of a tool. Sources: the recorded answers of real providers, and
+# the references of their APIs.
+_LABELS = frozenset(
+    {
+        "caller", "channel", "citation", "citations", "container", "context", "data", "error", "format", "id", "index",
+        "language", "metadata", "mode", "model", "name", "obfuscation", "object", "padding", "phase", "provider",
+        "role", "source", "sources", "stage", "state", "status", "stop_sequence", "title", "type", "uri", "url",
+    }
+)  # fmt: skip
+_LABEL_ENDS = (
+    "_format", "_id", "_level", "_name", "_opaque", "_reason", "_role", "_status", "_tier", "_type", "_url",
+    "fingerprint", "signature",
+)  # fmt: skip
+_LABEL_PARTS = ("citation", "encrypted", "filter", "logprob", "metadata", "moderation", "safety")
+_GENERATED = re.compile(r"analysis|answer|content|plan|reason|summary|text|think|thought|transcript")
+_REASONING = re.compile(r"analysis|reason|think|thought")
+_MEDIA = re.compile(r"(audio|file|image|video)s?")
+# Signatures and media: words of a language have blanks between them.
+_BLOB = re.compile(r"[A-Za-z0-9+/=_:;,.?&%#~-]{64,}", re.ASCII)
+# A word of a label beside what is read.
+_WORD = re.compile(r"[a-z0-9_.-]{0,32}", re.ASCII)
+# Thinking blocks are lists of objects with a list of objects with a text.
+_DEPTH_MAX = 5
+
+
+# Members around outputs, and of tool calls, in the events and answers of any dialect: there is no unread text in them.
+_AROUND = """
+args arguments billed_units bytes cache_creation candidates choices completed_at content_block content_index cost
+created created_at createTime delta done event_type function inference_geo interaction is_byok item iterations message
+modality modelVersion output output_index p part parts response responseId seed sequence_number server_tool_use step
+timings token tokens tool_calls updated usage usageMetadata version x_groq
+"""
+# Numbers of a usage, times, and words, in the names of OpenAI, Anthropic and Google.
+_NUMBER = re.compile(
+    r"\w+(_tokens|_details|_count|_duration|_time|_cost|_requests|_by_modality|[tT]okenCount|TokensDetails)"
+    r"|\w*(tokenCount|Id|Index|Message|Reason|Tier|Type)", re.ASCII,
+)  # fmt: skip
+# As many kinds of events and answers, by their members, are known to have nothing: providers have some ten each.
+_KINDS_MAX = 512
+_NAMES = re.compile(rb'"([^"\\]{1,64})"[ \t]*:')
+
+
+class FoundText(NamedTuple):
+    """What was generated and is not read."""
+
+    texts: list[str]
+    reasonings: list[str]
+
+
+NO_TEXT = FoundText([], [])
+
+
+class Place(NamedTuple):
+    """Where output is: one kind of object in an event or an answer."""
+
+    paths: str
+    """from the top, with dots, with blanks between; through lists as if they were not there; `*`: an element of a
+    list"""
+    known: str
+    """members that are read, or are no text"""
+    mixed: bool = False
+    """it has members about tools, too: only those count whose name says that they were generated"""
+
+
+class Outputs:
+    """Where a dialect has its output."""
+
+    __slots__ = ("_familiar", "_mixed", "_nothing", "_places")
+
+    def __init__(self, *places: Place) -> None:
+        """The first one is the most usual: what is known there is in no doubt."""
+        self._places = [
+            (tuple(path.split(".")), frozenset(place.known.split()), place.mixed)
+            for place in places
+            for path in place.paths.split()
+        ]
+        self._familiar = self._places[0][1].union(_AROUND.split(), *(path for path, *_ in self._places))
+        self._mixed = all(place.mixed for place in places)
+        self._nothing: set[frozenset[bytes]] = set()
+
+    def unread(self, text: bytes) -> FoundText:
+        """The generated text of an event or an answer that is in no known member. A picture or a sound is a NUL."""
+        names = frozenset(_NAMES.findall(text))
+        if names in self._nothing:
+            return NO_TEXT
+        if not any(self._is_strange(name.decode("utf-8", "replace")) for name in names):
+            if len(self._nothing) >= _KINDS_MAX:
+                self._nothing.clear()
+            self._nothing.add(names)
+            return NO_TEXT
+        document, found = document_of(text), FoundText([], [])
+        for path, known, mixed in self._places:
+            for output in _at(document, path):
+                _look(output, known, found, generated_only=mixed)
+        return found
+
+    def _is_strange(self, name: str) -> bool:
+        if name in self._familiar or _is_label(name) or _NUMBER.fullmatch(name):
+            return False
+        return not self._mixed or _GENERATED.search(name) is not None
+
+
+def _at(value: Any, path: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    if isinstance(value, list):
+        for one in value:
+            yield from _at(one, path[1:] if path[:1] == ("*",) else path)
+    elif not isinstance(value, dict):
+        return
+    elif not path:
+        yield value
+    else:
+        yield from _at(value.get(path[0]), path[1:])
+
+
+def _look(output: dict[str, Any], known: frozenset[str], found: FoundText, *, generated_only: bool) -> None:
+    strange = [(name, value) for name, value in output.items() if value and name not in known and not _is_label(name)]
+    if not strange:
+        return
+    read = "\n".join(text for name, value in output.items() if name in known for text in _strings(value, 0))
+    for name, value in strange:
+        told = _REASONING.search(name)
+        into = found.texts if told is None else found.reasonings
+        if _MEDIA.fullmatch(name):
+            if not generated_only:
+                found.texts.extend("\0" for _ in (value if isinstance(value, list) else [value]))
+        elif isinstance(value, str):
+            if (not generated_only or _GENERATED.search(name)) and _is_text(value, read):
+                into.append(value)
+        elif _GENERATED.search(name):
+            into.extend(text for text in _strings(value, 0) if _is_text(text, read))
+
+
+def _is_label(name: str) -> bool:
+    return name in _LABELS or name.endswith(_LABEL_ENDS) or any(part in name for part in _LABEL_PARTS)
+
+
+def _is_text(text: str, read: str) -> bool:
+    """`read`: what is read of the same output."""
+    if _BLOB.fullmatch(text) or text in read:
+        return False
+    return not (read and _WORD.fullmatch(text))
+
+
+def _strings(value: Any, depth: int) -> Iterator[str]:
+    """The strings in a value that are no labels."""
+    if isinstance(value, str):
+        yield value
+    elif depth > _DEPTH_MAX:
+        return
+    elif isinstance(value, list):
+        for one in value:
+            yield from _strings(one, depth + 1)
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            if not _is_label(name):
+                yield from _strings(one, depth + 1)
