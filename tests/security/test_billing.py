@@ -317,11 +317,11 @@ async def test_OB5_a_part_is_not_paid_for_twice(guarded: Guarded) -> None:
     assert float(entry["charge_usd"]) == pytest.approx(charge_usd, abs=1e-12)
 
 
-async def test_OB5_a_part_larger_than_the_whole_is_flagged_and_changes_no_price(guarded: Guarded) -> None:
+async def test_OB5_a_part_larger_than_the_whole_is_flagged_and_not_believed(guarded: Guarded) -> None:
     parts = {"prompt_tokens_details": {"cached_tokens": 400}, "completion_tokens_details": {"reasoning_tokens": 500}}
     entry = await _streamed(guarded, "parts", [_delta(content=" x"), _usage(**parts), DONE])
     assert {"cached_exceeds_prompt", "reasoning_exceeds_completion"} <= set(entry["details"]["flags"])
-    charge_usd = (11 * PRICE["cached_input"] + 7 * PRICE["output"]) / 1e6
+    charge_usd = (11 * PRICE["input"] + 7 * PRICE["output"]) / 1e6
     assert float(entry["charge_usd"]) == pytest.approx(charge_usd, abs=1e-12)
 
 
