@@ -31,7 +31,7 @@ def file_ids(document: dict[str, Any]) -> set[str]:
             waiting += [(one, False) for one in value]
         elif isinstance(value, dict):
             _read(value, found, holds=holds)
-            is_call = value.get("type") in _CALLS
+            is_call = _type(value) in _CALLS
             waiting += [
                 (inner, name in _HOLDERS)
                 for name, inner in value.items()
@@ -40,8 +40,13 @@ def file_ids(document: dict[str, Any]) -> set[str]:
     return found
 
 
+def _type(part: dict[str, Any]) -> str:
+    kind = part.get("type")  # of a tool's parameters, any schema
+    return kind if isinstance(kind, str) else ""
+
+
 def _read(part: dict[str, Any], found: set[str], *, holds: bool) -> None:
-    if holds or part.get("type") in _PARTS:
+    if holds or _type(part) in _PARTS:
         inner = part.get("file")
         for one in (part, inner) if isinstance(inner, dict) else (part,):
             if isinstance(file_id := one.get("file_id"), str):

@@ -150,7 +150,7 @@ def using(tool: Any) -> dict[str, Any]:
 
 FILE = {"type": "file", "file_id": "f"}
 SCREEN = {"type": "computer_screenshot", "file_id": "f"}
-PROPERTIES = {"file_id": {"type": "string"}, "file_ids": {"type": "array"}}
+PROPERTIES = {"type": {"type": "string"}, "file_id": {"type": "string"}, "file_ids": {"type": "array"}}
 CITED = {"type": "output_text", "annotations": [{"type": "file_citation", "file_id": "f"}]}
 NAMED: dict[str, tuple[Any, set[str]]] = {
     "a chat": (said({"type": "file", "file": {"file_id": "f"}}), {"f"}),
@@ -173,6 +173,18 @@ def test_the_files_that_a_request_names(where: str) -> None:
     document, ids = NAMED[where]
     assert file_ids(document) == ids
     assert may_name_files(json.dumps(document).encode())
+
+
+NAMES = st.sampled_from(["type", "file", "file_id", "file_ids", "input", "input_image_mask", "content"])
+ANY = st.recursive(
+    st.none() | st.integers() | st.sampled_from(["file", "tool_use", "f"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+)
+
+
+@given(st.dictionaries(NAMES, ANY))
+def test_any_document_can_be_read(document: dict[str, Any]) -> None:
+    assert file_ids(document) <= {"file", "tool_use", "f"}
 
 
 @given(st.sampled_from("file_id"), st.sampled_from(["%04x", "%04X"]))
