@@ -36,6 +36,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     """the session is to go on with this model"""
     transcriber: str | None = None
     """the client's audio is to be transcribed by this model"""
+    continues: str | None = None
+    """without `facts`: the id of a response that it is about, if that was not made on this connection"""
 
 
 class Says(StrEnum):

@@ -12,6 +12,7 @@ from aiohttp import WSServerHandshakeError
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.record import BillableParts, Outcome
+from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.upstream.routing import Route
 from proxy.http import errors
 from proxy.metering.usage import Usage
@@ -25,6 +26,9 @@ from tests.gateway.sockets import (
     said,
     stage,
 )
+
+# What Codex said before there was `previous_response_id`.
+APPEND = {"type": "response.append"}
 
 
 @pytest.fixture
@@ -149,7 +153,12 @@ async def test_who_made_a_response_is_remembered(on: Stage) -> None:
         )
 
 
-async def test_a_file_of_somebody_else_is_not_named_over_a_websocket_either(on: Stage) -> None:
+# The first asks for a response; the others say more to a connection that has one.
+SAYING = {"create": CREATE, "steer": {"type": "response.steer", "previous_response_id": "a"}, "append": APPEND}
+
+
+@pytest.mark.parametrize("what", SAYING)
+async def test_a_file_of_somebody_else_is_not_named_over_a_websocket_either(on: Stage, what: str) -> None:
     async def files(key: ApiKey, file_ids: Collection[str]) -> set[str]:
         if set(file_ids) != {"file-mine"}:
             raise errors.unknown_file_named("file-theirs")
@@ -158,13 +167,39 @@ async def test_a_file_of_somebody_else_is_not_named_over_a_websocket_either(on: 
     opener = on.gateway.sockets._opener
     opener._ports = changed(opener._ports, files=files)
     async with on.client(RESPONSES) as client:
+        await client.say(CREATE | {"store": False})
+        link = await on.provider.link()
+        await link.say(begun("a"))
+        await client.hear()
         for file_id in ("file-theirs", "file-mine"):
             part = {"type": "input_file", "file_id": file_id}
-            await client.say(CREATE | {"input": [{"role": "user", "content": [part]}]})
+            await client.say(SAYING[what] | {"input": [{"role": "user", "content": [part]}]})
         error = await client.hear("error")
         assert "file-theirs" in error["error"]["message"]
-        sent = await (await on.provider.link()).hear("response.create")
-        assert sent["input"][0]["content"][0]["file_id"] == "file-mine"
+        await link.until(lambda one: len(one.heard) == 2)
+        assert link.heard[1]["input"][0]["content"][0]["file_id"] == "file-mine"
+
+
+@pytest.mark.parametrize("what", SAYING)
+async def test_a_response_of_somebody_else_is_not_gone_on_with_over_a_websocket_either(on: Stage, what: str) -> None:
+    def owner(key_id: str) -> ResponseOwner:
+        return ResponseOwner(key_id, "default", "scripted", "openai.responses", None, f"ex-{key_id}")
+
+    on.gateway.owners.made("theirs", owner("other"))
+    on.gateway.owners.made("mine", owner("k"))
+    async with on.client(RESPONSES) as client:
+        await client.say(CREATE | {"store": False})
+        link = await on.provider.link()
+        await link.say(begun("a"))
+        await client.hear()
+        for response_id in ("theirs", "nobody's", "mine", "a"):
+            await client.say(SAYING[what] | {"previous_response_id": response_id, "input": "weiter"})
+        for response_id in ("theirs", "nobody's"):
+            error = (await client.hear("error"))["error"]
+            assert (error["code"], error["param"]) == ("previous_response_not_found", "previous_response_id")
+            assert response_id in error["message"]
+        await link.until(lambda one: len(one.heard) == 3)
+        assert [one["previous_response_id"] for one in link.heard[1:]] == ["mine", "a"], "it is this connection's"
 
 
 async def test_a_model_of_another_provider_needs_a_connection_of_its_own(on: Stage) -> None:
@@ -233,7 +268,11 @@ async def test_a_provider_that_cannot_be_connected_to_is_told(
 
 async def test_what_is_no_request_is_refused_by_its_field(on: Stage) -> None:
     async with on.client(RESPONSES) as client:
-        for message, param in ((CREATE | {"background": True}, "background"), (CREATE | {"model": 5}, "model")):
+        for message, param in (
+            (CREATE | {"background": True}, "background"),
+            (CREATE | {"model": 5}, "model"),
+            (CREATE | {"response": {"model": "proton"}}, "response"),
+        ):
             await client.say(message)
             error = await client.hear("error")
             assert (error["status"], error["error"]["param"]) == (400, param)

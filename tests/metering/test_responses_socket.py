@@ -9,7 +9,7 @@ import pytest
 
 from proxy.http import errors
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
-from proxy.metering.dialects.openai_responses.socket import CONTEXTS_MAX, LANES_MAX
+from proxy.metering.dialects.openai_responses.socket import LANES_MAX, MADE_MAX
 from proxy.metering.meter import StreamMeter
 from proxy.metering.request import InvalidField
 from proxy.metering.socket import NOTHING_SAID, Ask, Heard, Kind, Says, SocketWire
@@ -71,6 +71,10 @@ def test_whose_an_event_is(message: bytes, heard: Heard) -> None:
         ({"type": "RESPONSE.CREATE", "model": "m"}, "type"),
         ({"type": "response.create"}, "model"),
         (CREATE | {"background": True}, "background"),
+        ({"type": "response.create", "response": {"model": "m"}}, "response"),
+        (CREATE | {"response": {"model": "n"}}, "response"),
+        (CREATE | {"response": []}, "response"),
+        ({"type": "response.steer", "previous_response_id": 5}, "previous_response_id"),
         (CREATE | {"stream_id": ""}, "stream_id"),
         (CREATE | {"stream_id": "x" * 257}, "stream_id"),
         (CREATE | {"stream_id": 5}, "stream_id"),
@@ -101,8 +105,52 @@ def test_a_warm_up_is_reserved_without_an_output(more: dict[str, Any], most: int
     assert asked.facts.prompt.chars_latin == 15
 
 
-def test_what_asks_for_no_response_passes() -> None:
-    assert new_wire().ask({"type": "response.steer", "previous_response_id": "r", "input": "x"}) == Ask()
+def test_whose_response_a_message_is_about_must_be_looked_up_unless_it_is_of_this_connection() -> None:
+    wire = new_wire()
+    steer = {"type": "response.steer", "previous_response_id": "resp_1", "input": "x"}
+    assert wire.ask({"type": "session.ping"}) == Ask()
+    assert wire.ask(steer) == Ask(continues="resp_1")
+    wire.hear(about("response.created"))
+    assert wire.ask(steer) == Ask()
+    asked = wire.ask(CREATE | {"previous_response_id": "resp_1"}).facts
+    assert asked is not None
+    assert (asked.context_tokens, asked.continues) == (0, None), "it runs still"
+
+
+def test_what_steers_is_in_the_prompt_of_what_the_provider_goes_on_with() -> None:
+    wire = new_wire()
+    for lane in ({}, L):
+        wire.ask(CREATE | lane)
+        wire.hear(about("response.created", f"of{len(lane)}", **lane))
+    wire.ask({"type": "response.steer", "previous_response_id": "another's", "input": "länger"})
+    for text in ("kürzer!", "bitte"):
+        wire.ask({"type": "response.steer", "previous_response_id": "of1", "input": text})
+    created = wire.hear(about("response.created", "next", **L))
+    assert wire.begun(wire.hear(about("response.created", "other"))).prompt == PromptEvidence(), "of another lane"
+    prompt = wire.begun(created).prompt
+    assert (prompt.messages, prompt.chars_latin) == (2, 12)
+    assert wire.begun(created).prompt == PromptEvidence(), "once"
+
+
+def test_what_could_not_steer_is_in_no_prompt() -> None:
+    wire = new_wire()
+    wire.ask(CREATE)
+    wire.hear(about("response.created"))
+    wire.ask({"type": "response.steer", "previous_response_id": "resp_1", "input": "kürzer"})
+    wire.hear(event("response.steer.failed", steer={"previous_response_id": "resp_1"}))
+    assert wire.begun(wire.hear(about("response.created", "next"))).prompt == PromptEvidence()
+
+
+def test_what_steers_after_the_end_is_in_the_prompt_of_the_request_that_goes_on() -> None:
+    wire = new_wire()
+    wire.ask(CREATE)
+    wire.ended(wire.hear(about("response.completed")), Usage(30, None, 20))
+    wire.ask({"type": "response.steer", "previous_response_id": "resp_1", "input": "kürzer"})
+    wire.hear(event("response.steer.pending", steer={"previous_response_id": "resp_1"}))
+    asked = wire.ask(CREATE | {"previous_response_id": "resp_1"}).facts
+    assert asked is not None
+    assert (asked.prompt.messages, asked.prompt.chars_latin, asked.context_tokens) == (2, 21, 50)
+    assert wire.begun(wire.hear(about("response.created", "next"))).prompt == PromptEvidence()
 
 
 def test_a_request_goes_up_with_the_provider_s_model_and_all_else() -> None:
@@ -139,9 +187,9 @@ def test_a_prompt_has_what_the_response_before_it_had() -> None:
     asked = wire.ask(CREATE | {"previous_response_id": "resp_0"}).facts
     assert asked is not None
     assert (asked.context_tokens, asked.continues) == (None, "resp_0"), "whose it is must be looked up"
-    for number in range(2 * CONTEXTS_MAX):
+    for number in range(2 * MADE_MAX):
         wire.ended(Heard(Says.ENDS, answer_id=f"resp-{number}"), Usage(1))
-    assert len(wire._contexts) == CONTEXTS_MAX  # type: ignore[attr-defined]
+    assert len(wire._made) == MADE_MAX  # type: ignore[attr-defined]
 
 
 def test_an_error_has_the_shape_of_the_provider_s() -> None:

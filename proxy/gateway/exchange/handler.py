@@ -124,7 +124,7 @@ class ProxyHandler:
         opener = self._opener
         route = opener.routed(facts.model, key, dialect)
         if facts.continues is not None or (dialect.names_files and may_name_files(body)):
-            route = await opener.pinned(route, facts, document, dialect, key)
+            route = await opener.pinned(route, facts.continues, document, dialect, key)
         made = exchange_id()
         claim = await claimed(request, key, writing.idempotency_bytes(body, content_type), made, self._ports.claims)
         if claim is not None and not isinstance(claim, Claim):

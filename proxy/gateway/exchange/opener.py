@@ -84,12 +84,12 @@ class ExchangeOpener:
         return owner
 
     async def pinned(
-        self, route: Route, facts: RequestFacts, document: dict[str, Any], dialect: Dialect, key: ApiKey
+        self, route: Route, continues: str | None, document: dict[str, Any], dialect: Dialect, key: ApiKey
     ) -> Route:
-        """The provider that has what the request names: an earlier response, files. Raises ApiError: it is not the
-        key's."""
-        if facts.continues is not None:
-            route = only_at(route, (await self._previous(facts.continues, key)).provider)
+        """The provider that has what the request names: an earlier response (`continues`), files. Raises ApiError: it
+        is not the key's."""
+        if continues is not None:
+            route = only_at(route, (await self._previous(continues, key)).provider)
         named = file_ids(document) if dialect.names_files else set()
         if not named or self._ports.files is None:
             return route

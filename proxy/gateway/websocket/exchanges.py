@@ -32,6 +32,7 @@ from proxy.gateway.websocket.turn import Turn
 from proxy.gateway.websocket.turns import Turns
 from proxy.http import errors
 from proxy.metering.dialect import Dialect
+from proxy.metering.file_ids import file_ids
 from proxy.metering.held_text import AnswerText
 from proxy.metering.meter import StreamMeter
 from proxy.metering.request import RequestFacts
@@ -103,12 +104,21 @@ class Exchanges:
         route = self._route(facts.model, key)
         if self._has_no_model:
             self._model = facts.model
-        route = await self._opener.pinned(route, facts, document, self._dialect, key)
+        route = await self._opener.pinned(route, facts.continues, document, self._dialect, key)
         return await self._open(Kind.ANSWER, facts, key, route, received_at)
 
     def went_up(self, ask: Ask, turn: Turn) -> None:
         """From now on its answer may come."""
         self._turns.asked(ask.lane, ask.event_id, turn)
+
+    async def may_name(self, document: dict[str, Any], ask: Ask) -> None:
+        """A message that asks for no answer can name a response or files all the same. Raises ApiError: they are not
+        the key's."""
+        if ask.continues is None and not (self._dialect.names_files and file_ids(document)):
+            return
+        assert self.line is not None
+        route = replace(self.line.route, others=())
+        await self._opener.pinned(route, ask.continues, document, self._dialect, await self._authenticate())
 
     async def may_have_model(self, model: str) -> str:
         """The provider's name of a model that the client wants the session to have. Raises ApiError."""

@@ -235,6 +235,7 @@ class Session:
         if ask.facts is None:
             if self._exchanges.line is None:
                 raise errors.nothing_asked()
+            await self._exchanges.may_name(document, ask)
             if ask.transcriber is not None:
                 await self._exchanges.may_transcribe(ask.transcriber)
             if ask.model is None:

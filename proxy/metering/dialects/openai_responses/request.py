@@ -27,15 +27,17 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         usage_asked=True,
         completion_tokens_max=integer(document, "max_output_tokens", at_most=TOKENS_MAX),
         n=1,
-        prompt=_prompt(document),
+        prompt=prompt_of(document),
         served_as=service_asked(document),
         is_stored=document.get("store") is not False,
         in_background=flag(document, "background"),
-        continues=_continued(document.get("previous_response_id")),
+        continues=continued(document),
     )
 
 
-def _continued(response_id: object) -> str | None:
+def continued(document: Mapping[str, Any]) -> str | None:
+    """The id of the response that it goes on with. Raises InvalidField."""
+    response_id = document.get("previous_response_id")
     if response_id is None or response_id == "":
         return None
     if not isinstance(response_id, str):
@@ -58,7 +60,8 @@ def _items(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     return items
 
 
-def _prompt(document: Mapping[str, Any]) -> PromptEvidence:
+def prompt_of(document: Mapping[str, Any]) -> PromptEvidence:
+    """What it says to the model. Raises InvalidField."""
     texts: list[str] = []
     kinds: list[object] = []
     structures = [document[name] for name in _STRUCTURES if document.get(name)]

@@ -1,10 +1,11 @@
 """OpenAI's responses over a WebSocket: each `response.create` is a request, its events are those of the stream.
 
-Requests of one lane (`stream_id`) are answered one after the other, and lanes beside each other. A request that steers
+Requests of one lane (`stream_id`) are answered one after the other, and lanes beside each other. A message that steers
 a running response makes the provider begin another one by itself.
 https://developers.openai.com/api/docs/guides/websocket-mode
 
-Invariants: an event is of the response that runs in its lane. What is kept of a lane is bounded, and no text.
+Invariants: an event is of the response that runs in its lane. A response that a message goes on with, or is about, was
+made on this connection, or is to be looked up. What is kept of a lane is bounded, and no text.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from proxy.metering.dialects.openai_responses.request import facts
+from proxy.metering.dialects.openai_responses.request import continued, facts, prompt_of
 from proxy.metering.dialects.openai_responses.wire import LAST
+from proxy.metering.held_text import NO_PROMPT_TEXT
 from proxy.metering.refusal import Refusal
 from proxy.metering.request import InvalidField, RequestFacts, flag, with_model
 from proxy.metering.socket import NOTHING_SAID, Ask, Heard, Kind, Says, counts
@@ -30,7 +32,9 @@ RESPONSE_CREATE = "response.create"
 LANES_MAX = 32
 LANE_CHARS_MAX = 256
 # Responses of this connection that requests may go on with.
-CONTEXTS_MAX = 256
+MADE_MAX = 256
+# All but the text, which is of one request.
+_COUNTS = tuple(name for name in PromptEvidence.__struct_fields__ if name != "text")
 
 
 class _Response(msgspec.Struct, gc=False):
@@ -55,6 +59,14 @@ class _Said(msgspec.Struct, gc=False):
 _read = reader(_Said)
 
 
+class _Made(msgspec.Struct, gc=False):
+    """A response of this connection."""
+
+    lane: str
+    tokens: int = 0
+    """of the prompt and the output, once it has ended"""
+
+
 class ResponsesWire:
     """Reads the messages of one session."""
 
@@ -66,8 +78,11 @@ class ResponsesWire:
         self._tally, self._unknown = tally, unknown
         self._facts: OrderedDict[str, RequestFacts] = OrderedDict()
         """of the last request of each lane, without its prompt"""
-        self._contexts: OrderedDict[str, int] = OrderedDict()
-        """id of a response → tokens of the prompt and the output"""
+        self._steered: dict[str, PromptEvidence] = {}
+        """lane → what was said there to a response, for the next one"""
+        self._made: OrderedDict[str, _Made] = OrderedDict()
+        """by id"""
+        self._context = 0  # tokens of the response that ended last
 
     def ask(self, document: dict[str, Any]) -> Ask:
         """A client's message. Raises InvalidField."""
@@ -77,7 +92,9 @@ class ResponsesWire:
         if kind != RESPONSE_CREATE:
             if kind.strip().casefold() == RESPONSE_CREATE:
                 raise InvalidField("type", f"must be written '{RESPONSE_CREATE}'")
-            return Ask()
+            return self._more(document)
+        if "response" in document:  # LiteLLM would read the request in there instead
+            raise InvalidField("response", "is not supported: the fields of a request stand beside 'type'")
         lane = self._lane(document.get("stream_id"))
         if flag(document, "background"):
             raise InvalidField("background", "is not supported over a WebSocket")
@@ -85,11 +102,25 @@ class ResponsesWire:
         changes: dict[str, Any] = {"streamed": True}
         if _generates_nothing(document):
             changes["completion_tokens_max"] = 0
-        if (context := self._contexts.get(asked.continues or "")) is not None:
-            changes |= {"context_tokens": context, "continues": None}
+        if (made := self._made.get(asked.continues or "")) is not None:
+            prompt = _sum(asked.prompt, self._steered.pop(lane, None))
+            changes |= {"context_tokens": made.tokens, "continues": None, "prompt": prompt}
         asked = structs.replace(asked, **changes)
         self._facts[lane] = structs.replace(asked, prompt=PromptEvidence())
         return Ask(asked, lane=lane)
+
+    def _more(self, document: dict[str, Any]) -> Ask:
+        """A message that asks for no response, but may say more to one. Raises InvalidField."""
+        response_id, lane = continued(document), document.get("stream_id")
+        made = self._made.get(response_id or "")
+        if made is not None:
+            response_id, lane = None, made.lane
+        lane = lane or ""
+        known = response_id is None and isinstance(lane, str) and lane in self._facts
+        if known and isinstance(document.get("input"), str | list):
+            said = structs.replace(prompt_of(document), text=NO_PROMPT_TEXT)
+            self._steered[lane] = _sum(said, self._steered.get(lane))
+        return Ask(continues=response_id)
 
     def _lane(self, stream_id: object) -> str:
         if stream_id is None:
@@ -111,6 +142,8 @@ class ResponsesWire:
             return Heard(Says.GOES_ON, bears=False)
         kind, lane = said.type, said.stream_id or ""
         answer_id = None if said.response is None else said.response.id
+        if answer_id is not None and kind.startswith("response."):
+            self._note(answer_id, lane)
         if kind == "error":
             return Heard(Says.FAILS, lane, lane=lane, status=said.status if isinstance(said.status, int) else None)
         if kind == "response.created":
@@ -120,6 +153,8 @@ class ResponsesWire:
         if kind.startswith("response.") and not kind.startswith("response.steer."):
             bears = any(one is not None for one in (said.delta, said.text, said.item, said.response, said.usage))
             return Heard(Says.GOES_ON, lane, lane=lane, answer_id=answer_id, bears=bears)
+        if kind == "response.steer.failed":
+            self._steered.pop(lane, None)
         if said.delta or counts(said.usage) or (said.response is not None and counts(said.response.usage)):
             return Heard(Says.ENDS, f"u:{kind}", Kind.UNKNOWN, lane=lane)
         return NOTHING_SAID
@@ -129,8 +164,8 @@ class ResponsesWire:
         before = self._facts.get(heard.lane)
         if before is None:
             return RequestFacts("", True, True, None, 1, PromptEvidence(), context_tokens=0)
-        context = next(reversed(self._contexts.values()), 0)
-        return structs.replace(before, context_tokens=context, continues=None)
+        prompt = self._steered.pop(heard.lane, PromptEvidence())
+        return structs.replace(before, prompt=prompt, context_tokens=self._context, continues=None)
 
     def tally(self, kind: Kind) -> Callable[[bool | None], Tally]:
         """How an exchange is counted."""
@@ -140,9 +175,16 @@ class ResponsesWire:
         """A response has ended with this usage: all of it is in the prompt of those that go on with it."""
         if heard.answer_id is None:
             return
-        self._contexts[heard.answer_id] = (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
-        if len(self._contexts) > CONTEXTS_MAX:
-            self._contexts.popitem(last=False)
+        self._context = (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
+        self._note(heard.answer_id, heard.lane).tokens = self._context
+
+    def _note(self, response_id: str, lane: str) -> _Made:
+        made = self._made.get(response_id)
+        if made is None:
+            made = self._made[response_id] = _Made(lane)
+            if len(self._made) > MADE_MAX:
+                self._made.popitem(last=False)
+        return made
 
     def error(self, refusal: Refusal, ask: Ask | None) -> dict[str, Any]:
         """The event that refuses a client's message."""
@@ -151,6 +193,13 @@ class ResponsesWire:
         if ask is not None and ask.lane:
             event["stream_id"] = ask.lane
         return event
+
+
+def _sum(prompt: PromptEvidence, other: PromptEvidence | None) -> PromptEvidence:
+    """The counts of both, and the text of the first."""
+    if other is None:
+        return prompt
+    return structs.replace(prompt, **{name: getattr(prompt, name) + getattr(other, name) for name in _COUNTS})
 
 
 def _generates_nothing(document: dict[str, Any]) -> bool:
