@@ -18,6 +18,8 @@ from tests.support.net import free_port
 
 pytestmark = pytest.mark.real
 
+# It books nothing in some runs, as the page says.
+AT_TIMES = {"chat-client-leaves-early"}
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "test-a-gateway.md"
 
 
@@ -59,4 +61,5 @@ def test_what_is_published_of_litellm_is_so(litellm: tuple[LiteLLM, int], capsys
             if one["case"] in wrong:
                 print(f"  {one['case']}: {one['relayed']}; {one['billed']}")
     assert f"LiteLLM {VERSION}" in PAGE.read_text()
-    assert {case for case, verdict in published().items() if verdict != "right"} == wrong
+    named = {case for case, verdict in published().items() if verdict != "right"}
+    assert named <= wrong <= named | AT_TIMES
