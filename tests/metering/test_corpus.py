@@ -38,6 +38,7 @@ def metered(record: dict[str, Any], pieces: list[bytes]) -> Metered:
 
 def check(record: dict[str, Any], result: Metered) -> None:
     truth = record["truth"]
+    assert "unread_text" not in result.flags, record["id"]
     units = {name: result.usage and getattr(result.usage, name) for name in Usage.__struct_fields__[len(FIELDS) :]}
     counts = truth and {name: truth[name] for name in FIELDS}
     if record["id"] in FITTED:

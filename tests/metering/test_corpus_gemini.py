@@ -44,6 +44,7 @@ def metered(record: dict[str, Any], pieces: list[bytes]) -> Metered:
 
 def check(record: dict[str, Any], result: Metered) -> None:
     truth, where = record["truth"], record["id"]
+    assert "unread_text" not in result.flags, where
     if record["status"] >= 400:
         assert (result.usage, result.failed, result.evidence.empty) == (None, "error_body", True), where
         return

@@ -73,6 +73,7 @@ def test_usage_is_the_truth_at_every_cut(dialect: Dialect, count: int, known: di
     for record in records:
         results = [metered(dialect, record, pieces) for pieces in cuts(record["body"].encode(), record["id"])]
         assert all(result == results[0] for result in results), record["id"]
+        assert "unread_text" not in results[0].flags, record["id"]
         if in_tokens(results[0].usage) != expected(dialect, record):
             why = exception(record)
             assert why is not None, record["id"]

@@ -70,6 +70,7 @@ def test_recorded_answers_are_read_as_google_counts_them() -> None:
             assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens, where
             assert (result.usage_final, result.complete, result.failed) == (True, True, None), where
             assert result.unread.paths == (), where
+            assert "unread_text" not in result.flags, where
             assert result.finish_reason in ("completed", "requires_action"), where
             assert not result.evidence.empty, where
 

@@ -3,7 +3,6 @@
 Invariants: a reported number is never replaced. Each model starts with a prior and learns from its streams with usage,
 by small regressions: from counters, of completions (`completion`) and prompts (`prompts`); from what a vocabulary
 counts of their text, the model's own (`tokenized`) or the reference (`referenced`, `prompted`). An estimate is capped
-counts of their text, the model's own (`tokenized`) or the reference (`referenced`, `prompted`). An estimate is capped
 by the received bytes and by the request's limit, unless more than that was seen (`floor`), and is never 0 if output was
 generated. What is counted and what the counters say may differ; of the same counters, equal state gives equal numbers.
 """
