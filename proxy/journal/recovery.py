@@ -97,7 +97,7 @@ def _duration_ms(opened: Opened, progress: Progress | None) -> float:
     return max(0.0, round((progress.last_at - opened.started_at) * 1000, 3))
 
 
-def _silent_s(opened: Opened, progress: Progress) -> float:
+def silent_s(opened: Opened, progress: Progress) -> float:
     """From the request to the provider that answered to the last sign of life, a lower bound."""
     if not progress.last_at:
         return 0.0
@@ -128,7 +128,7 @@ def _reading(
     if found.limit_exceeded and not read(structs.replace(metered, evidence=progress.evidence)).limit_exceeded:
         found = read(metered, echoes=True)  # what the scale adds proves nothing
     if opened.silence is not UNSET:
-        found = with_silence(found, metered, opened.silence, _silent_s(opened, progress))
+        found = with_silence(found, metered, opened.silence, silent_s(opened, progress))
     flags = {"flags": list(metered.flags)} if metered.flags else {}
     if found.source is UsageSource.REPORTED:
         return found, flags

@@ -185,6 +185,16 @@ def test_what_a_stream_did_not_repeat_counts_like_the_rest(evidence: Evidence, e
     assert larger(whole, evidence).chars == whole.chars
 
 
+def test_a_usage_that_output_followed_is_no_end() -> None:
+    """It came with the stream that was left; others have seen more since."""
+    left = structs.replace(metered(b'{"status":"in_progress",' + TEXT + b"," + USED + b"}"), answer_ended=False)
+    more = Sighting(Evidence(text_events=90, chars_latin=400))
+    assert (more.ending(left).completion_told, more.ending(left).evidence.text_events) == (None, 90)
+    assert Sighting(left.evidence).ending(left).completion_told == 7
+    assert ENDED.metered is not None
+    assert more.ending(ENDED.metered).completion_told == 7, "which the end told"
+
+
 def test_no_text_is_passed_on() -> None:
     held = AnswerText(TextRoom(answer_bytes_max=100, bytes_max=100))
     held.add(TextKind.TEXT, "water")

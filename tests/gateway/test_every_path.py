@@ -1,8 +1,9 @@
 """The same evidence gives the same number, however an exchange ends: closed by its outcome, or recovered or swept from
 the progress that a killed process left.
 
-That is the evidence of counters. A process that ends an exchange itself also has its text, which is more evidence: a
-kill takes it along.
+Equal evidence: what a kill leaves is the note, which has counters. A process that ends an exchange itself may also have
+its text, which is more evidence and may give a better number; so no text is held here, and the last test says what
+holding it changes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.estimator.estimate import Estimator
+from proxy.metering.held_text import AnswerText, TextRoom
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import Evidence, PromptEvidence, Reading, Silence, Usage
 from tests.metering.fixtures import call, chunk, usage
@@ -105,6 +107,7 @@ CHAT_ONLY = [
     said(chunk(finish="stop")),
     b": beat\n\n",
 ]
+UNREAD = said(chunk({"content": "a", "musing": "the water is high"}))
 TEXTS = st.sampled_from(["\n", " word", "a", "ab", "abc", "abcd", "abcde", " the river", "水", " " * 40, ""])
 EVENTS = st.lists(st.tuples(TEXTS, st.none() | st.none() | st.integers(0, 90)), max_size=40)
 
@@ -303,3 +306,28 @@ def test_an_early_usage_is_no_count_of_what_followed(tmp_path: Path) -> None:
     assert after.source == "estimated"
     assert (after.usage.prompt_tokens, after.usage.completion_tokens) == (9, 401)
     assert after.usage.total_tokens == 410
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@given(events=EVENTS, more=st.lists(st.tuples(st.integers(0, 40), st.sampled_from([*CHAT_ONLY, UNREAD])), max_size=6))
+def test_a_text_that_is_held_is_what_the_counters_count(
+    name: str, events: list[tuple[str, int | None]], more: list[tuple[int, bytes]]
+) -> None:
+    """Also that which nobody reads: ends with the text know more of the same answer, not another one."""
+    dialect, say = DIALECTS[name]
+    pieces = [say(text, counted) for text, counted in events]
+    for at, event in more if dialect is OPENAI_CHAT else ():
+        pieces.insert(at, event)
+    framing = dialect.framings[0]
+    held = AnswerText(TextRoom(answer_bytes_max=1 << 20, bytes_max=1 << 20))
+    meters = dialect.stream_meter(framing), dialect.stream_meter(framing, held=held)
+    for meter in meters:
+        for piece in pieces:
+            meter.feed(piece)
+    alone, beside = (meter.close() for meter in meters)
+    assert beside.evidence == alone.evidence
+    if beside.held is not None and not held.is_lost:
+        text, reasoning, calls = map(len, held.texts())
+        seen = beside.evidence
+        assert (text + reasoning, calls) == (seen.chars - seen.tool_chars, seen.tool_chars)
+        assert reasoning == seen.reasoning_chars

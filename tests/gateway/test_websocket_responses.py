@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace as changed
 from pathlib import Path
@@ -15,7 +16,7 @@ from proxy.billing.record import BillableParts, Outcome
 from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.upstream.routing import Route
 from proxy.http import errors
-from proxy.metering.usage import Usage
+from proxy.metering.usage import Evidence, Usage
 from tests.gateway.sockets import (
     CREATE,
     RESPONSES,
@@ -51,6 +52,25 @@ async def test_a_request_of_responses_is_an_exchange(on: Stage) -> None:
     assert (record.opened.model, record.opened.upstream_model) == ("alias", "up-1")
     assert (record.opened.endpoint, record.opened.streamed, record.outcome) == ("/v1/responses", True, Outcome.SERVED)
     assert record.reading.usage == Usage(3, None, 4, None, 7)
+
+
+async def test_a_silence_begins_with_the_request(on: Stage) -> None:
+    """As over HTTP and after a crash: not with the first event, which may come after it."""
+    estimator, hidden = on.gateway.handler._ports.estimator, Usage(3, None, 1010, 1000)
+    for _ in range(3):
+        seen = Evidence(text_events=10, chars_latin=40)
+        estimator.learn(f"scripted/{CREATE['model']}", evidence=seen, prompt=None, usage=hidden, silent_s=1.0)
+    async with on.client(RESPONSES) as client:
+        await client.say(CREATE)
+        link = await on.provider.link()
+        await link.hear("response.create")
+        await asyncio.sleep(0.3)
+        await link.say(begun())
+        await client.hear("response.created")
+    record = await on.record()
+    assert (record.outcome, record.reading.usage.completion_tokens) == (Outcome.CLIENT_LEFT, 0)
+    assert record.reading.hidden_by_time is not None
+    assert record.reading.hidden_by_time >= 290
 
 
 async def test_a_warm_up_is_billed_as_it_says(on: Stage) -> None:

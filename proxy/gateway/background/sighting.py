@@ -39,8 +39,10 @@ class Sighting(msgspec.Struct, frozen=True):
         return Sighting(larger(self.evidence, other.evidence), ended)
 
     def ending(self, metered: Metered) -> Metered:
-        """`metered`, with all that was seen to be generated."""
-        return structs.replace(metered, evidence=larger(metered.evidence, self.evidence))
+        """`metered`, with all that was seen to be generated. A usage is final only with the end of the answer."""
+        evidence = larger(metered.evidence, self.evidence)
+        followed = not metered.answer_ended and metered.usage is not None and evidence is not metered.evidence
+        return structs.replace(metered, evidence=evidence, usage_behind=metered.usage_behind + followed)
 
 
 NOTHING_SEEN = Sighting()

@@ -54,7 +54,6 @@ class Turn:
         """its answer is known by its id"""
         self._stop = stop
         self._events = self._size = 0  # that went to the client
-        self._answered_at: float | None = None
         self._first_token_at: float | None = None
 
     async def until_durable(self) -> None:
@@ -66,9 +65,7 @@ class Turn:
 
     def feed(self, message: bytes, *, delivered: bool) -> None:
         """An event of the answer. `delivered`: it is about to be written to the client."""
-        if not self.runs:
-            self._answered_at = monotonic()
-            self.runs = self.closing.accepted = True
+        self.runs = self.closing.accepted = True
         meter, slot = self.meter, self.closing.slot
         meter.feed(message)
         meter.fold()
@@ -91,9 +88,8 @@ class Turn:
             self.details["failed"] = "proxy_bug"
         if status is not None:
             self.details["upstream_status"] = status
-        if self._answered_at is not None:
-            first = monotonic() if self._first_token_at is None else self._first_token_at
-            self.closing.silent_s = first - self._answered_at
+        first = monotonic() if self._first_token_at is None else self._first_token_at
+        self.closing.silent_s = first - self.began_at
         is_counting = close_counted(
             self.closing,
             outcome_of(end, metered, status=status),

@@ -4,7 +4,8 @@ Invariants: a reported number is never replaced. Each model starts with a prior 
 by small regressions: from counters, of completions (`completion`) and prompts (`prompts`); from what a vocabulary
 counts of their text, the model's own (`tokenized`) or the reference (`referenced`, `prompted`). An estimate is capped
 by the received bytes and by the request's limit, unless more than that was seen (`floor`), and is never 0 if output was
-generated. What is counted and what the counters say may differ; of the same counters, equal state gives equal numbers.
+generated. Equal state and evidence give equal numbers. Counters outlive a crash and texts do not: an end that still has
+the text has more evidence, and may come to a better number than recovery does from the counters alone.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class Estimator:
         """Completion tokens: at most one per received byte beside hidden ones, and 0 without evidence. The limit does
         not cap them if more was seen.
 
-        `counted`: of the streamed text; None: estimate by the counters.
+        `counted`: of the streamed text; None: estimate by the counters. A count knows better than a token an event how
+        much an event has, until reports have told.
         """
         model = self._completions.get(model_key, _NO_ANSWERS)
         if evidence.empty:

@@ -23,7 +23,7 @@ from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Provider
 from proxy.gateway.upstream.routing import Models, Route, only_at
 from proxy.journal.progress import Progress, ProgressTable, Slot
-from proxy.journal.recovery import metered_of
+from proxy.journal.recovery import metered_of, silent_s
 from proxy.keys.keyring import Keyring
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import PromptEvidence
@@ -90,6 +90,7 @@ class Resumption:
             reservation=self._admission.hold_open(opened), durable=None, route=route, payer=self._payer(opened),
         )  # fmt: skip
         closing.accepted = True
+        closing.silent_s = silent_s(opened, progress)
         closing.hand_over()
         self._running.began(opened.exchange_id, opened.key_id)
         self._ports.owners.made(run_of(opened).response_id, owner_of(opened, runs=True))
