@@ -129,7 +129,10 @@ def test_recorded_usages_are_read_again_as_they_were_read() -> None:
         metered = meter.close()
         if metered.usage is None or metered.usage_raw is None:
             continue
-        line = an_old_entry(dialect.endpoint, metered.usage, metered.usage_raw, beside_usage=metered.unread.values)
+        line = an_old_entry(
+            dialect.endpoint, metered.usage, metered.usage_raw,
+            beside_usage=metered.unread.values, flags=list(metered.flags),
+        )  # fmt: skip
         again = read_again(line)
         if again is None:  # made images are counted in the answer itself
             assert metered.usage.in_other_units, record["id"]
