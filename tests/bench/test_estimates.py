@@ -39,7 +39,9 @@ def test_the_figures_are_reached(recorded: Recorded, teach: Teach) -> None:
     unlearned = fresh(recorded.seen, teach)
     assert unlearned.streams >= 508
     assert unlearned.median <= 0.14
-    assert unlearned.bias == pytest.approx(1, abs=0.06)
+    # 0.947 by count: the templates of tool calls are not in the text. Two streams of Gemini's at Vercel's, whose
+    # reasoning was not read as billed, had made up for it.
+    assert unlearned.bias == pytest.approx(1, abs=0.05 if teach is ridge else 0.055)
     of_openai = [one for one in recorded.seen if estimates.O200K.match(estimates.by_name(one))]
     known = left_out(of_openai, recorded.seen, teach, by=estimates.by_key)
     assert known.streams >= 300

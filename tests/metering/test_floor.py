@@ -112,12 +112,22 @@ def test_18_events_are_18_tokens_of_a_model_with_a_token_an_event() -> None:
     assert estimated(estimator, short).tokens == 18
 
 
-def test_its_own_tokenizer_knows_better_until_the_model_has_told() -> None:
+def test_its_own_vocabulary_knows_better_until_the_model_has_told() -> None:
     evidence = Evidence(text_events=100, chars_latin=400, blanks=100)
     counted = Counted(Profile(40, 400), NOTHING_COUNTED, own=True)
     asked: dict[str, Any] = {"completion_tokens_max": None, "bytes_seen": 9999, "counted": counted}
     assert Estimator().completion("p/m", evidence, **asked).tokens == 40
     assert taught(1.0).completion("p/m", evidence, **asked).tokens == 100
+
+
+@given(st.integers(1, 400), st.integers(1, 4000), st.integers(1, 2000), st.booleans())
+def test_no_count_is_below_the_events_of_a_model_with_a_token_an_event(
+    events: int, chars: int, tokens: int, own: bool
+) -> None:
+    counted = Counted(Profile(tokens, chars, letters=chars), NOTHING_COUNTED, own)
+    evidence = Evidence(text_events=events, chars_latin=chars)
+    found = taught(1.0).completion("p/m", evidence, completion_tokens_max=None, bytes_seen=9999, counted=counted)
+    assert found.tokens >= min(events, chars)
 
 
 def test_a_model_that_reports_less_than_a_token_an_event_is_taken_at_its_word() -> None:
