@@ -86,6 +86,12 @@ class Talk:
         self._clients.append(client)
         return client
 
+    async def close(self) -> None:
+        """Let go of all clients, also of those whose proxy was killed: their connections would be collected, unclosed,
+        in another test."""
+        for client in self._clients:
+            await client.socket.close()
+
 
 @asynccontextmanager
 async def talk(tokenweir: Tokenweir, speaking: SocketProvider) -> AsyncIterator[Talk]:
@@ -93,7 +99,9 @@ async def talk(tokenweir: Tokenweir, speaking: SocketProvider) -> AsyncIterator[
     key = quick_key(tokenweir)
     tokenweir.start()
     async with ClientSession() as http:
-        yield Talk(tokenweir, key, speaking, http)
+        on = Talk(tokenweir, key, speaking, http)
+        yield on
+        await on.close()
 
 
 async def test_each_exchange_of_a_session_is_settled_as_far_as_it_had_come(
