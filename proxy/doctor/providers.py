@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 from proxy.doctor.certificates import check_files
 from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import Case, Finding, error, ok, warning
-from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.cloud.fetched import CredentialFailedError
 from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.tunnel import ProxyFailedError
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects import DIALECTS, supports

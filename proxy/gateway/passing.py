@@ -11,8 +11,10 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from proxy.gateway.upstream.client import Answer, Provider
+from proxy.gateway.upstream.body_end import BodyEnd
+from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.provider import Provider
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.headers import downward
@@ -74,7 +76,7 @@ async def refusal_body(answer: Answer, provider: Provider) -> bytes:
     return body
 
 
-class _Passing:
+class _Passing(BodyEnd):
     """Takes the body from the provider, and the client's connection's events."""
 
     def __init__(
@@ -85,15 +87,11 @@ class _Passing:
         *,
         chunked: bool,
     ) -> None:
-        self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        """True: the body is whole"""
+        super().__init__()
         self._answer = answer
         self._transport = transport
         self._fed = fed
         self._chunked = chunked
-
-    def run_on(self, wire: bytes) -> bool:
-        return False
 
     def piece(self, payload: bytes, framed: bytes | None = None) -> None:
         if payload and not self.ended.done():
@@ -101,25 +99,12 @@ class _Passing:
                 self._fed(payload)
             self._transport.write(b"%x\r\n%b\r\n" % (len(payload), payload) if self._chunked else payload)
 
-    def complete(self) -> None:
-        self._end(whole=True)
-
-    def upstream_error(self) -> None:
-        self._end(whole=False)
-
-    def internal_error(self) -> None:
-        self._end(whole=False)
-
     def client_left(self) -> None:
         self._answer.close()
-        self._end(whole=False)
+        self.end(whole=False)
 
     def client_full(self) -> None:
         self._answer.pause_reading()
 
     def client_drained(self) -> None:
         self._answer.resume_reading()
-
-    def _end(self, *, whole: bool) -> None:
-        if not self.ended.done():
-            self.ended.set_result(whole)

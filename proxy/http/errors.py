@@ -118,9 +118,7 @@ def unknown_response(response_id: str) -> ApiError:
 
 def response_running(response_id: str) -> ApiError:
     """409: it cannot be deleted yet."""
-    message = (
-        f"Response with id '{response_id if len(response_id) <= 80 else '…'}' is still being made: cancel it first."
-    )
+    message = f"Response with id '{_shown_id(response_id)}' is still being made: cancel it first."
     refusal = ApiError(409, message, param="response_id", code="response_in_progress")
     refusal.headers = (NO_RETRY,)
     return refusal

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from proxy.metering.meter import OpaqueMeter
 from proxy.metering.metered import BodyMeter, Metered
+from proxy.metering.opaque_meter import OpaqueMeter
 from proxy.metering.usage import Evidence, Running, ServedAs, Usage
 from proxy.metering.wire.content_coding import CODINGS, BadCodingError, Decompressor
 from proxy.metering.wire.event_template import TemplateMatch

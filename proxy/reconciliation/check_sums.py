@@ -29,8 +29,8 @@ from proxy.billing.entries import EntryKind
 from proxy.billing.period import Month, day_of
 from proxy.ledger.amounts import SUMS, nusd, rows_of, sums_of_entries, utc_day
 from proxy.ledger.archive.archives import archived_until, not_archived
+from proxy.ledger.schema.column_types import Money
 from proxy.ledger.schema.tables import (
-    Money,
     account_clock,
     account_daily,
     accounts,

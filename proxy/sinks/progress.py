@@ -16,7 +16,8 @@ from sqlalchemy import Connection, Engine, func, literal, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
-from proxy.ledger.schema.tables import UtcTime, ledger_entries, sink_letters, sinks
+from proxy.ledger.schema.column_types import UtcTime
+from proxy.ledger.schema.tables import ledger_entries, sink_letters, sinks
 from proxy.ledger.settling.spend import clock_of
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import is_shared, reading, writing

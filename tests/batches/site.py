@@ -26,7 +26,8 @@ from proxy.foundation.secret import Secret
 from proxy.gateway.batches.watcher import Watcher
 from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.ports import Reserve
-from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.client import UpstreamClient
+from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route
 from proxy.http.server import Routes, Server
 from proxy.ledger.settling.store import LedgerStore

@@ -14,7 +14,7 @@ from proxy.billing.pricing.book import PriceBook
 from proxy.billing.pricing.prices import configured
 from proxy.billing.pricing.rules import NOBODY
 from proxy.billing.record import Rates
-from proxy.gateway.upstream.client import Provider
+from proxy.gateway.upstream.provider import Provider
 from proxy.runtime.machine.price_lookup import PriceLookup
 from proxy.runtime.proxy.model_table import model_table
 from proxy.runtime.proxy.tokenizers import Tokenizers

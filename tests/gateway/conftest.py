@@ -1,5 +1,6 @@
-"""The deployment that the gateway's tests share."""
+"""The deployments that the gateway's tests share."""
 
 from tests.gateway.deployment import deployment, deployment_process
+from tests.gateway.sockets import on
 
-__all__ = ["deployment", "deployment_process"]
+__all__ = ["deployment", "deployment_process", "on"]

@@ -29,7 +29,8 @@ from proxy.gateway.responses.handler import ResponsesHandler
 from proxy.gateway.resume.handler import ResumeHandler
 from proxy.gateway.resume.others import Others
 from proxy.gateway.resume.tapes import Tapes
-from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.client import UpstreamClient
+from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route
 from proxy.gateway.websocket.handler import WebSocketHandler
 from proxy.http.cors import Cors

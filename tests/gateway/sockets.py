@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMessage, WSMsgType
 
 from proxy.billing.limits import Limits, Scope
@@ -201,6 +202,13 @@ async def priced_stage(tmp_path: Path) -> AsyncIterator[Stage]:
     async with stage(tmp_path, keys=Limited()) as on:
         priced(on)
         yield on
+
+
+@pytest.fixture
+async def on(tmp_path: Path) -> AsyncIterator[Stage]:
+    """With a key that may do everything."""
+    async with stage(tmp_path) as made:
+        yield made
 
 
 def named_as(on: Stage, name: str, upstream_model: str) -> None:

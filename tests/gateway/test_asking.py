@@ -14,9 +14,10 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from proxy.billing.record import Attempt
 from proxy.gateway.exchange.upstream_request import UpstreamRequest
-from proxy.gateway.upstream.client import WITHOUT_USAGE_MAX, WITHOUT_USAGE_S, Answer, Provider
+from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamFailedError
 from proxy.gateway.upstream.health import FAILURES_MAX, BreakerState
+from proxy.gateway.upstream.provider import WITHOUT_USAGE_MAX, WITHOUT_USAGE_S, Provider
 from proxy.gateway.upstream.routing import Route
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.settings import ProviderSettings

@@ -11,7 +11,7 @@ from proxy.foundation.secret import Secret
 from proxy.gateway.background.asking import StoredAnswer
 from proxy.gateway.background.polling import Look, Pace, Polling, Step
 from proxy.gateway.background.sighting import NOTHING_SEEN, Sighting, decoded, encoded, larger, scaled, sighting
-from proxy.gateway.upstream.client import Provider
+from proxy.gateway.upstream.provider import Provider
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.held_text import AnswerText, TextKind, TextRoom

@@ -10,7 +10,7 @@ import pytest
 from proxy.billing.pricing.rules import NOBODY
 from proxy.billing.record import Opened, Outcome, UsageRecord
 from proxy.gateway.exchange.open_exchange import OpenExchange
-from proxy.gateway.upstream.client import Provider
+from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Route
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.metered import Metered

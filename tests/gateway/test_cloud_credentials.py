@@ -22,10 +22,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from proxy.foundation.secret import Secret
-from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.cloud import fetched
 from proxy.gateway.upstream.cloud.aws import AwsAuthorization
 from proxy.gateway.upstream.cloud.fetched import CredentialFailedError, Fetched, Lasting
+from proxy.gateway.upstream.provider import Provider
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects.bedrock.converse import BEDROCK_CONVERSE
 from proxy.settings import ProviderSettings, SettingsError

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamFailedError
+from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.tunnel import ProxyFailedError
 from proxy.settings import ForwardProxy, ProviderSettings, Secret, SettingsError, Timeouts, TlsSettings
 from tests.gateway.inprocess import gateway

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from proxy.gateway.exchange.upstream_request import target
 from proxy.gateway.upstream import routing
-from proxy.gateway.upstream.client import Origin, Provider
+from proxy.gateway.upstream.provider import Origin, Provider
 from proxy.gateway.upstream.routing import Models, Route, by_health, supporting, weighted_order
 from proxy.http.errors import ApiError
 from proxy.http.server import Routes

@@ -11,7 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from proxy.foundation.secret import Secret
 from proxy.gateway.exchange.upstream_request import target
-from proxy.gateway.upstream.client import Provider
+from proxy.gateway.upstream.provider import Provider
 from proxy.http import errors
 from proxy.http.credentials import presented
 from proxy.http.errors import ApiError

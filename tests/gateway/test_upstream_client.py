@@ -17,9 +17,10 @@ import pytest
 
 from proxy.demo.script import Script, Send
 from proxy.gateway.upstream import client as module
-from proxy.gateway.upstream.client import EXHAUSTION_OVER_S, IDLE_MAX, Origin, Provider, UpstreamClient
+from proxy.gateway.upstream.client import EXHAUSTION_OVER_S, IDLE_MAX, UpstreamClient
 from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamConnection
 from proxy.gateway.upstream.health import FAILURES_MAX
+from proxy.gateway.upstream.provider import Origin, Provider
 from proxy.settings import ProviderSettings
 from tests.crash.stage import quick_key
 from tests.support.linear import assert_linear

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,12 +27,6 @@ from tests.gateway.sockets import (
     stage,
 )
 from tests.support.connect_proxy import connect_proxy
-
-
-@pytest.fixture
-async def on(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with stage(tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize("how", ["closes", "is lost"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -29,12 +28,6 @@ from tests.gateway.sockets import (
     said,
     stage,
 )
-
-
-@pytest.fixture
-async def on(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with stage(tmp_path) as made:
-        yield made
 
 
 async def test_a_response_is_an_exchange(on: Stage) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ from tests.gateway.sockets import (
     said,
     stage,
 )
-
-
-@pytest.fixture
-async def on(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with stage(tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize("why", [DenialReason.MONEY, DenialReason.REQUESTS, DenialReason.PARALLEL])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection
 from dataclasses import replace as changed
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,17 +24,10 @@ from tests.gateway.sockets import (
     completed,
     named_as,
     said,
-    stage,
 )
 
 # What Codex said before there was `previous_response_id`.
 APPEND = {"type": "response.append"}
-
-
-@pytest.fixture
-async def on(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with stage(tmp_path) as made:
-        yield made
 
 
 async def test_a_request_of_responses_is_an_exchange(on: Stage) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,6 @@ AUDIO_USAGE: dict[str, Any] = {
     },
     "output_token_details": {"text_tokens": 5, "audio_tokens": 15},
 }  # fmt: skip
-
-
-@pytest.fixture
-async def on(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with stage(tmp_path) as made:
-        yield made
 
 
 def client(on: Stage) -> openai.AsyncOpenAI:

@@ -12,7 +12,8 @@ from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.dialects.sqlite.base import DATETIME, SQLiteDialect
 
 from proxy.billing.entries import ENTRY_FIELDS
-from proxy.ledger.schema.tables import Money, UtcTime, ledger_entries
+from proxy.ledger.schema.column_types import Money, UtcTime
+from proxy.ledger.schema.tables import ledger_entries
 
 # As `Money` promises for SQLite.
 EXACT_NUSD = 2**23 * 10**9

@@ -20,7 +20,8 @@ from proxy.foundation.tasks import Tasks
 from proxy.gateway.models.catalogue import Catalogue
 from proxy.gateway.models.fetched_lists import FetchedLists
 from proxy.gateway.models.handler import ModelsHandler
-from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.client import UpstreamClient
+from proxy.gateway.upstream.provider import Provider
 from proxy.http.server import Routes, Server
 from proxy.metering.dialects import DIALECTS
 from proxy.settings import parse

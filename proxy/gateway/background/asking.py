@@ -12,8 +12,10 @@ from urllib.parse import quote
 
 from proxy.foundation.times import retry_after_s
 from proxy.gateway.background.polling import Look
-from proxy.gateway.upstream.client import Answer, Provider, UpstreamClient
+from proxy.gateway.upstream.body_end import BodyEnd
+from proxy.gateway.upstream.client import Answer, UpstreamClient
 from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.provider import Provider
 from proxy.http.errors import JSON_TYPE
 from proxy.metering.compressed import compressed_meter
 from proxy.metering.dialect import Dialect
@@ -89,28 +91,12 @@ async def _metered(answer: Answer, meter: BodyMeter) -> Metered | None:
     return sink.meter.close() if await sink.ended else None
 
 
-class _MeterSink:
-    """Meters a body that nobody gets. `ended`: True if it is whole."""
+class _MeterSink(BodyEnd):
+    """Meters a body that nobody gets."""
 
     def __init__(self, meter: BodyMeter) -> None:
+        super().__init__()
         self.meter = meter
-        self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-    def run_on(self, wire: bytes) -> bool:
-        return False
 
     def piece(self, payload: bytes, framed: bytes | None = None) -> None:
         self.meter.feed(payload)
-
-    def complete(self) -> None:
-        self._end(whole=True)
-
-    def upstream_error(self) -> None:
-        self._end(whole=False)
-
-    def internal_error(self) -> None:
-        self._end(whole=False)
-
-    def _end(self, *, whole: bool) -> None:
-        if not self.ended.done():
-            self.ended.set_result(whole)

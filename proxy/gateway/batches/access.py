@@ -19,7 +19,8 @@ from proxy.gateway.authentication import Authenticator, authenticated
 from proxy.gateway.batches.asking import is_id
 from proxy.gateway.batches.ports import BatchPorts
 from proxy.gateway.batches.routes import spoken
-from proxy.gateway.upstream.client import Answer, Provider
+from proxy.gateway.upstream.client import Answer
+from proxy.gateway.upstream.provider import Provider
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError

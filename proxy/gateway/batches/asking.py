@@ -13,8 +13,9 @@ from urllib.parse import quote, unquote
 
 from aiohttp import web
 
-from proxy.gateway.upstream.client import Answer, Provider, UpstreamClient
+from proxy.gateway.upstream.client import Answer, UpstreamClient
 from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.provider import Provider
 from proxy.http import errors
 from proxy.http.headers import upward
 from proxy.metering.stored_objects.api import ObjectApi

@@ -39,8 +39,9 @@ from proxy.gateway.exchange.answer_record import FREE
 from proxy.gateway.exchange.rate_limits import refusal
 from proxy.gateway.passing import passed
 from proxy.gateway.ports import Admission, Reservation, Reserve
-from proxy.gateway.upstream.client import Answer, Provider, UpstreamClient
+from proxy.gateway.upstream.client import Answer, UpstreamClient
 from proxy.gateway.upstream.connection import NotSentError, UpstreamFailedError
+from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route
 from proxy.http import errors
 from proxy.http.errors import JSON_TYPE, ApiError

@@ -23,7 +23,8 @@ from proxy.gateway.batches.listing import listed
 from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.passing import passed
 from proxy.gateway.ports import Reserve
-from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.client import UpstreamClient
+from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models
 from proxy.http import errors
 from proxy.http.request_body import CODECS

@@ -21,7 +21,7 @@ from proxy.billing.batch import BatchInput, Share, names_digest
 from proxy.billing.keys import ApiKey
 from proxy.billing.pricing.quote import completion_tokens
 from proxy.gateway.exchange.open_exchange import model_key
-from proxy.gateway.upstream.client import Provider
+from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route, by_health
 from proxy.http import errors
 from proxy.http.errors import ApiError

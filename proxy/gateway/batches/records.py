@@ -21,8 +21,8 @@ from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.open_exchange import model_key, outcome_of
 from proxy.metering.dialect import Dialect
 from proxy.metering.estimator.estimate import Estimator, reading
-from proxy.metering.meter import OpaqueMeter
 from proxy.metering.metered import BodyMeter, Metered
+from proxy.metering.opaque_meter import OpaqueMeter
 from proxy.metering.stored_objects.api import BatchStatus, ResultLine
 from proxy.metering.usage import NOTHING
 

@@ -21,7 +21,8 @@ from proxy.foundation.outage import Outage, OutageLog
 from proxy.gateway.batches.asking import asked, object_in, request_to
 from proxy.gateway.batches.ports import BatchPorts
 from proxy.gateway.batches.settling import BatchSettler, NotReadableError, api_of
-from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.client import UpstreamClient
+from proxy.gateway.upstream.provider import Provider
 from proxy.http.errors import ApiError
 from proxy.metering.stored_objects.api import BatchStatus
 

@@ -2,7 +2,8 @@
 
 What happens on the two connections becomes an event; `lifecycle.py` says what to do about it; the methods of `_DO` do
 it. Collaborators are told and asked, and call nothing here: `UpstreamRequest` asks providers, `OpenExchange` makes the
-record, `Spending` follows the cost.
+record, `Spending` follows the cost, `ClientResponse` writes what is no stream, `NamedAnswer` knows the answer by its
+id.
 
 Invariants: every opened exchange gets exactly one `UsageRecord`, whatever raises where, from here or, if the provider
 goes on in the background, from whoever takes it over. The exchange and the client's connection end independently: after
@@ -22,14 +23,14 @@ from typing import Any, ClassVar
 
 from aiohttp import web
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from proxy.billing.record import Outcome
-from proxy.billing.response_owner import ResponseOwner
+from proxy.gateway.exchange.client_response import ClientResponse
 from proxy.gateway.exchange.counted_close import close_counted
 from proxy.gateway.exchange.deadlines import SETTINGS, Deadlines, Moments
-from proxy.gateway.exchange.hand_over import Background, HandOver, owner_of, run_for
+from proxy.gateway.exchange.hand_over import Background
 from proxy.gateway.exchange.lifecycle import Action, Client, End, Event, Lifecycle, Phase
+from proxy.gateway.exchange.named_answer import NamedAnswer
 from proxy.gateway.exchange.open_exchange import OpenExchange, outcome_of
 from proxy.gateway.exchange.rate_limits import headers as limit_headers
 from proxy.gateway.exchange.relay import Relay
@@ -38,7 +39,7 @@ from proxy.gateway.exchange.spending import Spending
 from proxy.gateway.exchange.taped_stream import TapedStream
 from proxy.gateway.exchange.told_cost import TellsCost, ToldCost
 from proxy.gateway.exchange.uploads import Upload
-from proxy.gateway.exchange.upstream_request import ERROR_BYTES_MAX, UpstreamRequest, target
+from proxy.gateway.exchange.upstream_request import ERROR_BYTES_MAX, UpstreamRequest
 from proxy.gateway.ports import Ports
 from proxy.gateway.resume.tapes import Tapes
 from proxy.gateway.upstream.client import Answer
@@ -47,12 +48,11 @@ from proxy.gateway.upstream.routing import Route
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError
-from proxy.http.headers import EXCHANGE_HEADER, SERVER, downward, upward
-from proxy.http.reply import Reply
+from proxy.http.headers import upward
 from proxy.metering.compressed import compressed_meter
 from proxy.metering.dialect import NO_HEADERS, Dialect
-from proxy.metering.meter import OpaqueMeter
 from proxy.metering.metered import BodyMeter, Metered
+from proxy.metering.opaque_meter import OpaqueMeter
 from proxy.metering.request import RequestFacts
 from proxy.metering.wire.framing import SSE, Framing
 
@@ -76,6 +76,27 @@ _ERRORS: Mapping[End, Callable[[], ApiError]] = {
 
 class Exchange:
     """One request, from admission to its record."""
+
+    # What has not happened yet.
+    _task: asyncio.Task[Any] | None = None
+    _waits = False  # the task waits for a provider or the disk, and may be cancelled
+    _ending: asyncio.Future[None] | None = None
+    _answer: Answer | None = None
+    _relay: Relay | None = None
+    _metered: Metered | None = None
+    _refusal: tuple[int, bytes | None] | None = None  # of a provider: its status and body
+    _failure: UpstreamFailedError | None = None
+    _reads_on = False  # for a client that is gone
+    _streams = False
+    _framing = SSE
+    _whole = False  # the body
+    _taped: TapedStream | None = None  # if it can be taken up again
+    _told_cost: ToldCost | None = None  # if the client wants to know
+    _told = False  # why the stream ends
+    _short = False  # of budget
+    _is_done = False  # the provider says so
+    _counting = False  # its text is being counted
+    _silence: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
@@ -110,38 +131,16 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._received_at = received_at
         self._dialect = dialect
-        self._told_cost: ToldCost | None = None
         if tells_cost is not TellsCost.NO:
             self._told_cost = ToldCost(closing, dialect, n=facts.n, asked=tells_cost is TellsCost.ASKED)
-        self._project_id = project_id
-        self._awaits_id = dialect.stores and (facts.is_stored or facts.in_background)
-        """the id of the answer is not known yet, by which it can be asked for"""
-        self._in_background = dialect.stores and facts.in_background
-        self._background = background
+        self._named = NamedAnswer(
+            closing, dialect, facts, ports, background, project_id=project_id, raw_path=request.raw_path
+        )
         self._life = Lifecycle()
-        self._reply = Reply(request)
-        self._task: asyncio.Task[Any] | None = None
-        self._waits = False  # the task waits for a provider or the disk, and may be cancelled
-        self._ending: asyncio.Future[None] | None = None
-        self._answer: Answer | None = None
-        self._relay: Relay | None = None
-        self._metered: Metered | None = None
-        self._refusal: tuple[int, bytes | None] | None = None  # of a provider: its status and body
-        self._failure: UpstreamFailedError | None = None
-        self._reads_on = False  # for a client that is gone
-        self._streams = False
-        self._framing = SSE
-        self._whole = False  # the body
         self._details: dict[str, Any] = {}
         limits = limit_headers(closing.reservation.hold.counters, closing.reservation.levels)
-        self._own_headers = (*limits, *connection.headers)
+        self._response = ClientResponse(request, dialect, self.exchange_id, (*limits, *connection.headers))
         self._spending = Spending(closing, ports.estimator)
-        self._taped: TapedStream | None = None  # if it can be taken up again
-        self._told = False  # why the stream ends
-        self._short = False  # of budget
-        self._is_done = False  # the provider says so
-        self._counting = False  # its text is being counted
-        self._silence: asyncio.TimerHandle | None = None
         if cuts and self._spending.limited:
             closing.reservation.on_short = self._ran_short
         now = monotonic()
@@ -170,7 +169,7 @@ class Exchange:
         finally:
             if self._life.phase is not Phase.ENDED:
                 self._ended()
-        return self._reply
+        return self._response.reply
 
     async def _until_answered(self) -> None:
         """Ask, and begin to relay. Ends early when the exchange does."""
@@ -300,8 +299,8 @@ class Exchange:
         """What only the meter knows: the stream is done, costs more than it holds, or a drain has read enough."""
         if self._life.phase is not Phase.BODY:
             return
-        if self._awaits_id:
-            self._named(meter.response_id, in_background=meter.in_background)
+        if self._named.is_awaited:
+            self._read_name(meter)
         self._spending.folded(meter)
         if self._short:
             self._loop.call_soon(self._cut)
@@ -339,8 +338,8 @@ class Exchange:
             if not broken:
                 relay.flush()
             metered = self._read()
-            if self._awaits_id:
-                self._named(metered.response_id, in_background=metered.in_background)
+            if self._named.is_awaited:
+                self._read_name(metered)
             # Where only the connection's close ends a body, what the provider said tells an end from a break.
             sized = answer.head.chunked or answer.head.length is not None
             served = outcome_of(End.COMPLETE, metered) is Outcome.SERVED
@@ -350,34 +349,9 @@ class Exchange:
         else:
             self._happened(Event.END if self._whole else Event.BREAK)
 
-    def _named(self, response_id: str | None, *, in_background: bool | None) -> None:
-        """The provider has named the answer: who made it is remembered before anybody can ask for it."""
-        if response_id is None:
-            return
-        self._awaits_id = False
-        if in_background is not None:
-            self._in_background = in_background
-        use, opened = self._asking.use, self._closing.opened
-        owner = ResponseOwner(
-            key_id=opened.key_id,
-            project_id=self._project_id,
-            provider=opened.provider,
-            dialect=self._dialect.name,
-            credential=None if use is None else use.credential.name,
-            exchange_id=self.exchange_id,
-            runs=self._in_background,
-        )
-        if self._in_background:
-            route, query = self._asking.route, target(self._dialect, "", self._request.raw_path).partition("?")[2]
-            until = self._ports.unix_time() + route.provider.settings.timeouts.background_s
-            self._closing.runs_in_background(run_for(owner, response_id, until, query))
-        self._ports.owners.made(response_id, owner)
-
-    @property
-    def _goes_on(self) -> bool:
-        """The provider makes the answer without us: it can be asked for."""
-        ended = self._metered is not None and self._metered.answer_ended
-        return self._closing.opened.background is not UNSET and not ended
+    def _read_name(self, said: BodyMeter | Metered) -> None:
+        provider, use = self._asking.route.provider, self._asking.use
+        self._named.read(said.response_id, provider, use, in_background=said.in_background)
 
     def _read(self) -> Metered:
         """The meter's result. Raises for a bug of the meter."""
@@ -403,7 +377,8 @@ class Exchange:
         policy = self._details["policy"] = self._policy()
         if plain and policy == "cancel":
             self._deadlines.set_idle(idle_s=AFTER_DONE_S)
-        self._reads_on = plain or policy in ("drain", "resume") or (self._in_background and not self._goes_on)
+        unnamed = self._named.in_background and not self._named.goes_on(self._metered)
+        self._reads_on = plain or policy in ("drain", "resume") or unnamed
         self._happened(Event.LEFT_DRAIN if self._reads_on else Event.LEFT_CANCEL)
         self._deadlines.rearm()  # a drain may be shorter than any other limit
 
@@ -412,7 +387,7 @@ class Exchange:
         if self._taped is not None and self._taped.readable:
             return "resume"
         settings = self._asking.route.provider.settings
-        return "background" if self._in_background else settings.on_client_disconnect
+        return "background" if self._named.in_background else settings.on_client_disconnect
 
     def _got_everything(self, relay: Relay) -> bool:
         """SDKs close as soon as they have read the last event: that client was served."""
@@ -529,12 +504,13 @@ class Exchange:
         assert answer is not None
         longer = self._streams or (self._told_cost is not None and self._told_cost.lengthens)
         length = None if longer else answer.head.length
-        if self._reply.begin(answer.status, self._headers(answer, streamed=self._streams), length=length):
+        provider = self._asking.route.provider
+        if self._response.begin(answer, provider, streamed=self._streams, length=length):
             assert transport is not None
             client: asyncio.WriteTransport = transport
             if self._ports.tapes is not None and self._streams and not answer.coding:
                 client = self._with_tape(self._ports.tapes, transport, answer)
-            relay.attach(client, chunked=self._reply.chunked_body)
+            relay.attach(client, chunked=self._response.reply.chunked_body)
 
     def _with_tape(self, tapes: Tapes, client: asyncio.WriteTransport, answer: Answer) -> asyncio.WriteTransport:
         """Of a stream of server-sent events, which can be taken up again."""
@@ -542,7 +518,7 @@ class Exchange:
             return client
         self._taped = TapedStream(
             tapes, self._closing.opened, self._dialect, answer, client, self._abort_client,
-            heartbeat_s=self._asking.route.provider.limits.heartbeat_s, chunked=self._reply.chunked_body,
+            heartbeat_s=self._asking.route.provider.limits.heartbeat_s, chunked=self._response.reply.chunked_body,
         )  # fmt: skip
         return self._taped.transport
 
@@ -556,19 +532,8 @@ class Exchange:
             body = self._told_cost.in_body(relay.meter, body)
             relay.kept[:] = body
         relay.deliver(body)
-        self._reply.begin(answer.status, self._headers(answer), length=len(body), body=body)
+        self._response.deliver(answer, self._asking.route.provider, body)
         relay.first_token_at = monotonic()
-
-    def _headers(self, answer: Answer, *, streamed: bool = False) -> list[tuple[str, str]]:
-        """Of the answer to the client."""
-        return downward(
-            answer.head,
-            self.exchange_id,
-            streamed=streamed,
-            more=self._dialect.headers_down,
-            rules=self._asking.route.provider.header_rules,
-            own=self._own_headers,
-        )
 
     def _beat(self) -> None:
         assert self._relay is not None
@@ -607,39 +572,15 @@ class Exchange:
 
     def _respond(self) -> None:
         """An error before the first byte of an answer; a provider's own, unless it would show what is ours."""
-        if self._refusal is None:
-            assert self._life.end is not None
-            self._write_error(_ERRORS[self._life.end]() if self._failure is None else self._failure.refusal())
-            return
-        status, body = self._refusal
-        readable = body if body is None or self._answer is None else self._answer.readable(body)
-        provider = self._asking.route.provider
-        if status in (401, 407) or (status == 403 and readable is not None and self._is_about_credentials(readable)):
-            self._write_error(errors.upstream_auth())
-        elif status < 400 or body is None or readable is None or provider.is_revealed_by(readable):
-            self._write_error(errors.upstream_failed())
+        if self._refusal is not None:
+            status, body = self._refusal
+            self._response.pass_refusal(self._answer, status, body, self._asking.route.provider)
         else:
-            assert self._answer is not None
-            self._reply.begin(status, self._headers(self._answer), length=len(body), body=body)
-
-    def _is_about_credentials(self, refusal: bytes) -> bool:
-        """Whether a provider's refusal says so in its text, or in a header that would pass."""
-        parts, answer = self._dialect.credential_refusals, self._answer
-        if not parts or answer is None:
-            return False
-        told = [value.encode("latin-1") for name, value in answer.head.headers if name in self._dialect.headers_down]
-        return any(part in text for text in (refusal, *told) for part in parts)
-
-    def _write_error(self, refusal: ApiError) -> None:
-        told = self._dialect.errors.headers(refusal)
-        fields = [("Content-Type", JSON_TYPE), SERVER, (EXCHANGE_HEADER, self.exchange_id), *told, *self._own_headers]
-        if refusal.retry_after_s is not None:
-            fields.append(("Retry-After", str(refusal.retry_after_s)))
-        body = refusal.body(self._dialect.errors)
-        self._reply.begin(refusal.status, fields, length=len(body), body=body)
+            assert self._life.end is not None
+            self._response.refuse(_ERRORS[self._life.end]() if self._failure is None else self._failure.refusal())
 
     def _finish(self) -> None:
-        self._reply.end()
+        self._response.reply.end()
 
     def _close_client(self) -> None:
         if (transport := self._request.transport) is not None:
@@ -671,13 +612,11 @@ class Exchange:
         if self._whole and relay is not None and relay.kept is not None and self._answer is not None:
             self._closing.keep(relay.kept, self._answer)
         outcome = outcome_of(end, metered, status=None if refused is None else refused[0])
-        if (
-            self._in_background
-            and metered is not None
-            and relay is not None
-            and self._hand_over(outcome, metered, relay)
-        ):
-            return
+        if self._named.in_background and metered is not None and relay is not None:
+            provider = self._asking.route.provider
+            headers = upward(self._request.headers, self._dialect.headers_up, provider.header_rules)
+            if self._named.hand_over(outcome, metered, relay, provider, details=self._details, headers=headers):
+                return
         self._counting = close_counted(
             self._closing,
             outcome,
@@ -696,31 +635,6 @@ class Exchange:
         self._counting = False
         if self._life.phase is Phase.ENDED:
             self._let_go()
-
-    def _hand_over(self, outcome: Outcome, metered: Metered, relay: Relay) -> bool:
-        """To whoever asks the provider for the answer. False: it has ended, or has no name."""
-        closing, provider = self._closing, self._asking.route.provider
-        if not self._goes_on:
-            if closing.opened.background is not UNSET:
-                run = closing.opened.background
-                self._ports.owners.made(run.response_id, owner_of(closing.opened, runs=False))
-            return False
-        closing.hand_over()
-        handed = HandOver(
-            closing=closing,
-            provider=provider,
-            metered=replace(metered, held=None),  # for hours, perhaps
-            outcome=outcome,
-            details=self._details,
-            stops=outcome is Outcome.BUDGET_CUT,
-            headers=upward(self._request.headers, self._dialect.headers_up, provider.header_rules),
-            events=relay.events,
-            size=relay.bytes,
-            read=relay.meter.bytes_seen,
-            first_token_at=relay.first_token_at,
-        )
-        self._background.take(handed)
-        return True
 
     def _read_anyway(self) -> Metered | None:
         """The meter's result; if it fails, an estimate from the size, since delivered bytes are never free. None: no

@@ -13,7 +13,7 @@ from msgspec import UnsetType
 from proxy.billing.record import BackgroundRun, Opened, Outcome
 from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.exchange.open_exchange import OpenExchange
-from proxy.gateway.upstream.client import Provider
+from proxy.gateway.upstream.provider import Provider
 from proxy.metering.metered import Metered
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from proxy.billing.keys import ApiKey
 from proxy.gateway.models.fetched_lists import FetchedLists
 from proxy.gateway.models.listed_model import ListedModel, dialects_of
-from proxy.gateway.upstream.client import Provider
+from proxy.gateway.upstream.provider import Provider
 from proxy.settings import ModelSettings, route
 
 

@@ -26,8 +26,9 @@ from proxy.gateway.background.witness import Telling, Witness
 from proxy.gateway.passing import passed
 from proxy.gateway.ports import ResponseOwners
 from proxy.gateway.resume.handler import ResumeHandler
-from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.provider import Provider
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.headers import upward

@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from proxy.gateway.upstream.client import Answer, Provider, UpstreamClient
+from proxy.gateway.upstream.client import Answer, UpstreamClient
 from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.provider import Provider
 from proxy.metering.dialect import KeyHeader
 from proxy.settings import ProviderSettings, Timeouts
 
@@ -40,7 +41,7 @@ def other_on(socket: str) -> Provider:
     return other
 
 
-class Found(NamedTuple):
+class FoundStream(NamedTuple):
     """The answer of one that has the stream, or had it."""
 
     answer: Answer
@@ -58,7 +59,7 @@ class Others:
         self._processes = processes
         self._addresses = addresses
 
-    async def find(self, exchange_id: str, query: str, key: str, *, asked: str | None) -> Found | None:
+    async def find(self, exchange_id: str, query: str, key: str, *, asked: str | None) -> FoundStream | None:
         """An answer that is no 404: a stream, rather than a refusal. The caller closes it. `asked`: by whom the request
         is; None: by a client."""
         path = f"{PATH}{exchange_id}{STREAM_PATH}?{query}"
@@ -71,14 +72,14 @@ class Others:
             found = await self._ask(machines, path, f"{more}{MACHINE}\r\n")
         return found
 
-    async def _ask(self, others: Sequence[Provider], path: str, more: str) -> Found | None:
+    async def _ask(self, others: Sequence[Provider], path: str, more: str) -> FoundStream | None:
         answers = [one for one in await asyncio.gather(*(self._one(each, path, more) for each in others)) if one]
         answers.sort(key=lambda one: one.answer.status)
         for late in answers[1:]:
             late.answer.close()
         return answers[0] if answers else None
 
-    async def _one(self, other: Provider, path: str, more: str) -> Found | None:
+    async def _one(self, other: Provider, path: str, more: str) -> FoundStream | None:
         try:
             async with asyncio.timeout(ASK_S):
                 answer = await self._client.ask(other, other.get(path, KeyHeader.AUTHORIZATION, more))
@@ -87,4 +88,4 @@ class Others:
         if answer.status not in (200, 400, 410):
             answer.close()
             return None
-        return Found(answer, other)
+        return FoundStream(answer, other)

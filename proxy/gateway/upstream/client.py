@@ -1,4 +1,4 @@
-"""Providers and their connection pool.
+"""The connection pool of all providers, and the answers that come through it.
 
 Invariants: a request goes only to the configured origin, through the configured proxy if there is one: no redirects, no
 cookies. Certificates are always verified. What goes to clients is never decompressed. Failures are raised as
@@ -14,18 +14,13 @@ import re
 import socket
 import ssl
 from collections import OrderedDict, defaultdict
-from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, NamedTuple, Self
-from urllib.parse import urlsplit
+from typing import Any
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
-from proxy.foundation.header_names import HeaderNames
 from proxy.foundation.outage import Outage, OutageLog
 from proxy.foundation.tls import client_context
-from proxy.gateway.time_limits import TimeLimits
-from proxy.gateway.upstream.cloud.authorization import Authorization, authorization_of
 from proxy.gateway.upstream.connection import (
     NotSentError,
     OutOfConnectionsError,
@@ -33,29 +28,15 @@ from proxy.gateway.upstream.connection import (
     UpstreamConnection,
     UpstreamFailedError,
 )
-from proxy.gateway.upstream.credentials import Credential, CredentialPool
-from proxy.gateway.upstream.health import Health
+from proxy.gateway.upstream.provider import Origin, Provider
 from proxy.gateway.upstream.tunnel import Way, connect_in, open_tunnel
-from proxy.http.errors import JSON_TYPE
 from proxy.http.framing import Head
-from proxy.http.headers import USER_AGENT, HeaderRules
-from proxy.metering import dialects
-from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.wire.content_coding import CODINGS, decompressed
-from proxy.settings import ForwardProxy, ProviderSettings
-from proxy.settings.provider_headers import HeaderSettings
+from proxy.settings import ForwardProxy
 
 # Bytes the kernel may hold of a provider's answer per connection (it doubles this for its own books). One read brings
 # no more, and a stream holds one read that its client has not taken: never more than 256 KiB here.
 RECEIVE_BYTES_MAX = 64 * 1024
-# Heads that are kept ready, per provider: a path that holds a model's name can be any of many.
-HEADS_MAX = 256
-# Models that are remembered per provider as refusing `stream_options`: their names can come from clients. An hour later
-# the field is tried again: the provider may have been updated, or the refusal was not about the field.
-WITHOUT_USAGE_MAX = 256
-WITHOUT_USAGE_S = 3600.0
-# Likewise of a provider that knows no WebSockets.
-WITHOUT_SOCKETS_S = 3600.0
 # An idle connection is kept less long than servers usually keep theirs, so that we rarely write into a closed one.
 KEEP_IDLE_S = 20.0
 # Idle connections per origin; the oldest is closed first. Of 3,000 streams that begin and end at random, the number of
@@ -65,199 +46,12 @@ IDLE_MAX = 512
 HAPPY_EYEBALLS_S = 0.25
 # Of a compressed error.
 READABLE_BYTES_MAX = 4 << 20
-# A shorter value of a configured header is no secret, and could be in any answer.
-SECRET_BYTES_MIN = 16
 # This machine's own limits: descriptors, buffers, memory, local ports.
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
 # What the other addresses of a name answer where only one IP version is in use.
 _OTHER_IP_VERSION = frozenset((errno.ENETUNREACH, errno.EAFNOSUPPORT))
 # At its limit a machine fails and connects in turns: the outage is over after this long without a failure.
 EXHAUSTION_OVER_S = 10.0
-
-_OPENROUTER = re.compile(r"(?:[a-z0-9-]+\.)?openrouter\.ai")
-
-
-class Origin(NamedTuple):
-    """The address of a provider. `tls`: connect with TLS and verify the certificate for `host`."""
-
-    host: str
-    port: int
-    tls: bool
-    way: Way | None = None
-    """certificates and proxy of its own; None: neither"""
-    socket: str = ""
-    """path of a Unix socket to connect to instead"""
-
-
-@dataclass(slots=True)
-class Provider:
-    """A configured provider, with the prepared parts of its requests."""
-
-    settings: ProviderSettings
-    origin: Origin
-    limits: TimeLimits
-    secret: bytes
-    """the one API key; empty: none, or several in `pool`"""
-    _base_path: str
-    _fields: str
-    header_rules: HeaderRules | None = None
-    """None: nothing beside the usual lists passes"""
-    _heads: dict[tuple[str, str], bytes] = field(default_factory=dict)
-    _without_sockets: dict[str, float] = field(default_factory=dict)
-    """dialects that it speaks, but not over a WebSocket → when one is tried again"""
-    _without_usage: dict[str, float] = field(default_factory=dict)
-    """upstream models that refused `stream_options` → when it is injected again (`inject_usage: auto`); oldest first"""
-    health: Health = field(default_factory=Health)
-    knows_usage_include: bool = False
-    """OpenRouter's member `usage` of a request is sent to it"""
-    pool: CredentialPool | None = None
-    """several API keys"""
-    authorization: Authorization | None = None
-    """credentials of a cloud"""
-
-    @classmethod
-    def of(cls, settings: ProviderSettings, *, write_stall_s: float) -> Self:
-        """Create a provider from its settings. Raises SettingsError: a file cannot be used, or an extra is missing."""
-        parts = urlsplit(settings.base_url)
-        tls = parts.scheme == "https"
-        origin = Origin(parts.hostname or "", parts.port or (443 if tls else 80), tls, Way.of(settings))
-        secret = settings.api_key.reveal() if settings.api_key is not None else ""
-        rules = _rules(settings.headers)
-        fields = [
-            f"Host: {parts.netloc}",
-            "Accept-Encoding: identity",
-            *_fixed_lines(settings.headers, rules),
-        ]
-        limits = TimeLimits(
-            first_byte_s=settings.timeouts.connect_s + settings.timeouts.first_byte_s,
-            idle_s=settings.timeouts.idle_s,
-            total_s=settings.timeouts.total_s,
-            write_stall_s=write_stall_s,
-            drain_s=settings.drain.seconds,
-            heartbeat_s=settings.heartbeat_s,
-        )
-        knows = settings.usage_include
-        return cls(
-            settings, origin, limits, secret.encode(), parts.path, "\r\n".join(fields), rules,
-            knows_usage_include=_OPENROUTER.fullmatch(origin.host) is not None if knows is None else knows,
-            pool=CredentialPool.of(settings.name, settings.credentials),
-            authorization=authorization_of(settings),
-        )  # fmt: skip
-
-    def request(self, dialect: Dialect, path: str, body: bytes, more: str) -> bytes:
-        """The bytes of a request. `path`: after the base URL; `more`: further header lines, each with its CRLF."""
-        head = self._heads.get((dialect.name, path))
-        if head is None:
-            head = self._head(dialect, path)
-            if len(self._heads) < HEADS_MAX:
-                self._heads[dialect.name, path] = head
-        return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, more.encode("latin-1"), len(body), body)
-
-    def get(self, path: str, key_header: KeyHeader, more: str = "", *, instead_of: str = "") -> bytes:
-        """The bytes of a request that is no exchange. `path`: after the base URL; `more`: as for `request`;
-        `instead_of`: the end of the base URL that `path` replaces."""
-        return self.bodiless("GET", path, key_header, more, instead_of=instead_of)
-
-    def bodiless(
-        self,
-        method: str,
-        path: str,
-        key_header: KeyHeader,
-        more: str = "",
-        *,
-        accepts: str = JSON_TYPE,
-        instead_of: str = "",
-        credential: str | None = None,
-    ) -> bytes:
-        """The same for any method. `credential`: the name of the one to use, if there are several; default: one that
-        may be used now."""
-        target = f"{method} {self._base_path.removesuffix(instead_of)}{path}"
-        length = "" if method == "GET" else "Content-Length: 0\r\n"
-        request = self._start(target, accepts, key_header) + f"{length}{more}\r\n".encode("latin-1")
-        return self._authorized(request, key_header, credential)
-
-    def posting(self, path: str, key_header: KeyHeader, more: str, body: bytes, *, credential: str | None) -> bytes:
-        """The same with a body. `more`: with its Content-Type."""
-        head = self._start(f"POST {self._base_path}{path}", JSON_TYPE, key_header)
-        head += f"Content-Length: {len(body)}\r\n{more}\r\n".encode("latin-1")
-        return self._authorized(head, key_header, credential) + body
-
-    def _authorized(self, request: bytes, key_header: KeyHeader, credential: str | None) -> bytes:
-        if self.pool is None:
-            return request
-        named = [one for one in self.pool.credentials if one.name == credential]
-        used = named[0] if named else self.pool.least_resting(monotonic())
-        return self.with_credential(key_header, request, used)
-
-    def credential_now(self) -> str | None:
-        """The name of a credential that may be used now; None: there are not several."""
-        return None if self.pool is None else self.pool.least_resting(monotonic()).name
-
-    def _head(self, dialect: Dialect, path: str) -> bytes:
-        return self._start(f"POST {self._base_path}{path}", dialect.accepts, dialect.key_header)
-
-    def _start(self, target: str, accepts: str, key_header: KeyHeader) -> bytes:
-        """The first lines of a head. `key_header`: unless the settings name another."""
-        lines = [f"{target} HTTP/1.1", self._fields, f"Accept: {accepts}"]
-        if self.secret:
-            lines.append(self._key_line(key_header, self.secret.decode()))
-        return ("\r\n".join(lines) + "\r\n").encode("latin-1")
-
-    def with_credential(self, key_header: KeyHeader, request: bytes, credential: Credential) -> bytes:
-        """A `request` of a provider with several API keys, with this one. `key_header`: as for `get`."""
-        line, _, rest = request.partition(b"\r\n")
-        return b"%b\r\n%b\r\n%b" % (line, self._key_line(key_header, credential.secret).encode("latin-1"), rest)
-
-    def _key_line(self, key_header: KeyHeader, secret: str) -> str:
-        header = self.settings.key_header or key_header
-        return f"Authorization: Bearer {secret}" if header is KeyHeader.AUTHORIZATION else f"{header}: {secret}"
-
-    def is_revealed_by(self, body: bytes) -> bool:
-        """Whether `body` contains a secret that its requests carry."""
-        if self.authorization is not None and self.authorization.is_revealed_by(body):
-            return True
-        keys = [self.secret] if self.pool is None else [one.secret.encode() for one in self.pool.credentials]
-        fixed = (value.reveal().encode() for value in self.settings.headers.up.values())
-        secrets = (*keys, *(one for one in fixed if len(one) >= SECRET_BYTES_MIN))
-        return any(secret and secret in body for secret in secrets)
-
-    def supports(self, dialect: dialects.Named) -> bool:
-        """Whether it accepts requests in this dialect."""
-        return dialects.supports(self.settings.dialects, dialect)
-
-    def injects(self, upstream_model: str, now: float) -> bool:
-        """Whether to add `include_usage` to streams whose client did not set it. `now`: by `time.monotonic`."""
-        mode = self.settings.inject_usage
-        return mode == "always" or (mode == "auto" and self._without_usage.get(upstream_model, 0.0) <= now)
-
-    def speaks_sockets(self, dialect: Dialect, now: float) -> bool:
-        """Whether it may accept WebSockets in this dialect. `now`: by `time.monotonic`."""
-        return self.supports(dialect) and self._without_sockets.get(dialect.name, 0.0) <= now
-
-    def declined_sockets(self, dialect: str, now: float) -> None:
-        """It knows no WebSocket at this dialect's path."""
-        self._without_sockets[dialect] = now + WITHOUT_SOCKETS_S
-
-    def accepted_only_without_usage(self, upstream_model: str, now: float) -> None:
-        """The model refused a request with `include_usage`, and accepted the same request without it."""
-        self._without_usage.pop(upstream_model, None)
-        if len(self._without_usage) >= WITHOUT_USAGE_MAX:
-            del self._without_usage[next(iter(self._without_usage))]
-        self._without_usage[upstream_model] = now + WITHOUT_USAGE_S
-
-
-def _rules(settings: HeaderSettings) -> HeaderRules | None:
-    if settings == HeaderSettings():
-        return None
-    fixed = frozenset(name.lower() for name in settings.up)
-    return HeaderRules(fixed, HeaderNames(settings.pass_up), HeaderNames(settings.pass_down))
-
-
-def _fixed_lines(settings: HeaderSettings, rules: HeaderRules | None) -> list[str]:
-    """The operator's headers, and our User-Agent unless there is another one."""
-    replaced = rules is not None and (rules.agent_passes or "user-agent" in rules.fixed)
-    ours = [] if replaced else [f"User-Agent: {USER_AGENT}"]
-    return [*ours, *(f"{name}: {value.reveal()}" for name, value in settings.up.items())]
 
 
 class Answer:

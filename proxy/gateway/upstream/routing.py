@@ -11,7 +11,7 @@ from typing import Protocol
 
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Price
-from proxy.gateway.upstream.client import Provider
+from proxy.gateway.upstream.provider import Provider
 from proxy.metering.dialect import Dialect
 from proxy.metering.held_text import TextCounter
 

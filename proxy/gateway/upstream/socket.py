@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from aiohttp.base_protocol import BaseProtocol
 
-from proxy.gateway.upstream.client import Answer, Provider, UpstreamClient
+from proxy.gateway.upstream.client import Answer, UpstreamClient
 from proxy.gateway.upstream.connection import UpstreamConnection, UpstreamFailedError
+from proxy.gateway.upstream.provider import Provider
 from proxy.http.websocket import WebSocket
 from proxy.http.websocket_head import chosen, lines_up, new_key
 

@@ -19,9 +19,10 @@ from proxy.foundation.times import retry_after_s
 from proxy.gateway.exchange.upstream_request import target
 from proxy.gateway.passing import refusal_body
 from proxy.gateway.ports import Ports
-from proxy.gateway.upstream.client import Answer, Provider
+from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import NoCredentialError, UpstreamFailedError
 from proxy.gateway.upstream.credentials import Credential, Use
+from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Route
 from proxy.gateway.upstream.socket import connect
 from proxy.http import errors

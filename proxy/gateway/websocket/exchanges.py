@@ -20,10 +20,10 @@ from proxy.billing.keys import ApiKey
 from proxy.billing.limits import OnExhausted, Scope
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Outcome, Price
-from proxy.billing.response_owner import ResponseOwner
 from proxy.foundation.ids import exchange_id
 from proxy.gateway.authentication import Authenticator
 from proxy.gateway.exchange.lifecycle import End
+from proxy.gateway.exchange.named_answer import maker_of
 from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
 from proxy.gateway.ports import Ports
@@ -182,15 +182,8 @@ class Exchanges:
         if turn.named or response_id is None or not (self._dialect.stores and turn.facts.is_stored):
             return
         turn.named = True
-        opened, line = turn.closing.opened, self.line
-        owner = ResponseOwner(
-            key_id=opened.key_id,
-            project_id=turn.project_id,
-            provider=opened.provider,
-            dialect=self._dialect.name,
-            credential=None if line is None or line.use is None else line.use.credential.name,
-            exchange_id=turn.exchange_id,
-        )
+        use = None if self.line is None else self.line.use
+        owner = maker_of(turn.closing.opened, turn.project_id, self._dialect, use)
         self._ports.owners.made(response_id, owner)
 
     # -- opening and ending

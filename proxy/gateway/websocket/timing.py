@@ -50,19 +50,19 @@ def due(now: float, at: Moments, limits: TimeLimits) -> Event | None:
 def _of_client(now: float, at: Moments, limits: TimeLimits) -> Event | None:
     if at.phase is Phase.LEAVING:
         return Event.DRAINED_ENOUGH if now >= at.left_at + limits.drain_s else None
-    since = at.client.writing_since
-    if since is not None and now >= since + limits.write_stall_s:
-        return Event.CLIENT_STALLED
-    return Event.CLIENT_CLOSED if now >= at.client.heard_at + SILENT_S else None
+    return _of_side(now, at.client, limits, Event.CLIENT_STALLED, Event.CLIENT_CLOSED)
 
 
 def _of_provider(now: float, at: Moments, limits: TimeLimits) -> Event | None:
     if at.provider is None:
         return None
-    since = at.provider.writing_since
-    if since is not None and now >= since + limits.write_stall_s:
-        return Event.PROVIDER_STALLED
-    return Event.PROVIDER_LOST if now >= at.provider.heard_at + SILENT_S else None
+    return _of_side(now, at.provider, limits, Event.PROVIDER_STALLED, Event.PROVIDER_LOST)
+
+
+def _of_side(now: float, side: Side, limits: TimeLimits, stalled: Event, lost: Event) -> Event | None:
+    if side.writing_since is not None and now >= side.writing_since + limits.write_stall_s:
+        return stalled
+    return lost if now >= side.heard_at + SILENT_S else None
 
 
 def _of_exchanges(now: float, at: Moments, limits: TimeLimits) -> Event | None:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, and_, literal, or_, select, tuple_
 
 from proxy.billing.keys import DEFAULT_PROJECT, ApiKey
-from proxy.ledger.schema.tables import UtcTime
+from proxy.ledger.schema.column_types import UtcTime
 from proxy.metering.stored_objects.api import Order, PageAsked
 
 

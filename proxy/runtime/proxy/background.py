@@ -20,7 +20,7 @@ from proxy.gateway.exchange.hand_over import HandOver, owner_of, run_of
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.gateway.exchange.running import ExchangeOwners
 from proxy.gateway.ports import Ports
-from proxy.gateway.upstream.client import Provider
+from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route, only_at
 from proxy.journal.progress import Progress, ProgressTable, Slot
 from proxy.journal.recovery import metered_of, silent_s

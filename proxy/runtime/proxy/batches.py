@@ -24,7 +24,8 @@ from proxy.gateway.batches.settling import BatchSettler
 from proxy.gateway.batches.watcher import Watcher
 from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.ports import Reserve
-from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.client import UpstreamClient
+from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models
 from proxy.http.server import Routes, Serve
 from proxy.journal.frames import decode_record, record_payload

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from proxy.billing.pricing.book import PriceBook
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Price
-from proxy.gateway.upstream.client import Provider
+from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route
 from proxy.runtime.machine.price_lookup import Lists, PriceLookup
 from proxy.runtime.proxy.tokenizers import Tokenizers

@@ -31,8 +31,9 @@ from proxy.gateway.responses.handler import add_to as add_response_routes
 from proxy.gateway.resume.handler import ResumeHandler
 from proxy.gateway.resume.others import Others, other_on
 from proxy.gateway.resume.tapes import Tapes
-from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.health import BreakerState
+from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.websocket.handler import WebSocketHandler
 from proxy.http import errors
 from proxy.http.cors import Cors

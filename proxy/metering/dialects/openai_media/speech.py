@@ -15,7 +15,7 @@ from msgspec import structs
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.inputs import Inputs
 from proxy.metering.dialects.openai_media.images import tokens_of
-from proxy.metering.meter import OpaqueMeter
+from proxy.metering.opaque_meter import OpaqueMeter
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, model_of
 from proxy.metering.tally import Counting, says_error
