@@ -18,7 +18,8 @@ _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 def may_name_files(body: bytes) -> bool:
     """False: no member of this JSON document is called `file_id` or `file_ids`, also not by escapes."""
-    return b"file_id" in body or b"\\u006" in body or b"\\u005" in body
+    # Each search takes half a microsecond a KB: most bodies need two.
+    return b"file_id" in body or (b"\\u00" in body and (b"\\u006" in body or b"\\u005" in body))
 
 
 def file_ids(document: dict[str, Any]) -> set[str]:

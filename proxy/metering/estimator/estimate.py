@@ -53,7 +53,7 @@ MODELS_MAX = 1000
 # https://github.com/openai/tiktoken/blob/main/tiktoken/model.py
 _HAVE_REFERENCE = re.compile(r"gpt-(4o|4\.[15]|[5-9]|oss)|chatgpt-4o|o[1-9](-|$)")
 # So many answers of a model are counted at first, and then one in so many.
-_ALL_COUNTED, _ONE_COUNTED_IN = 200, 16
+_ALL_COUNTED, _ONE_COUNTED_IN = 200, 64
 # Error of a count that follows from the request alone: the tokens of an image or of speech vary.
 _ASKED_ERROR = 0.5
 
