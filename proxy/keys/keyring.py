@@ -81,7 +81,7 @@ class _KeyState(NamedTuple):
 
 
 class Keyring:
-    """Call `refresh` before the first request, then `run`."""
+    """Call `start` before all else, then `run`."""
 
     def __init__(
         self,
@@ -181,10 +181,21 @@ class Keyring:
         """True if money is limited at any level."""
         return self._state(key).spends
 
+    async def start(self) -> None:
+        """The first read. Raises OSError: no account is known, and each key would seem to be blocked."""
+        self._read()
+        assert self._current_read is not None
+        await self._current_read
+        if self._behind:
+            await self.refresh()
+
     async def remember(self, key_ids: Collection[str]) -> None:
         """Read the keys with these ids that are not in memory; none during an outage."""
+        if all(key_id in self._by_id for key_id in key_ids):
+            return
+        await self.refresh()  # their accounts may be as new
         missing = [key_id for key_id in key_ids if key_id not in self._by_id]
-        if missing:
+        if missing and self._readable:
             with suppress(OSError):  # which `refresh` reports
                 self._learn_all(await self._thread.run(self._source.with_ids, missing))
 

@@ -448,6 +448,31 @@ async def test_keys_are_remembered_by_their_ids(few: list[str]) -> None:
     assert keyring.known(source.rows[0].key_id) is source.rows[0]
 
 
+async def test_a_key_that_is_remembered_comes_with_its_accounts(few: list[str]) -> None:
+    source = Keys([a_key(secret, number + 1) for number, secret in enumerate(few)], away=True)
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    source.away = False
+    await keyring.remember({source.rows[0].key_id})
+    assert keyring.authenticate(few[0], NOW) is source.rows[0]  # it is not blocked
+    newer = a_project(8, account_id="proj_new")
+    source.accounts.append(newer)
+    source.rows.append(a_key(ANNA, 9, project_id="proj_new"))
+    await keyring.remember({source.rows[-1].key_id})
+    assert keyring.authenticate(ANNA, NOW) is source.rows[-1]
+
+
+async def test_who_cannot_read_the_keys_at_first_does_not_start(few: list[str]) -> None:
+    source = Keys([a_key(secret, number + 1) for number, secret in enumerate(few)], away=True)
+    with pytest.raises(OSError):
+        await a_keyring(source).start()
+    source.away = False
+    keyring = a_keyring(source)
+    await keyring.start()
+    assert keyring.authenticate(ANNA, NOW) is Refused.UNKNOWN
+    assert keyring.authenticate(few[-1], NOW) is source.rows[-1]
+
+
 # -- guesses ------------------------------------------------------------------------------------------------------
 
 

@@ -164,7 +164,7 @@ class Proxy:
             observer=OutageLog("refreshing keys (known ones stay valid)"),
         )
         started.push_async_callback(asyncio.to_thread, self._keyring.close)
-        await self._keyring.refresh()
+        await self._keyring.start()
 
     async def _open_admission(self, started: AsyncExitStack) -> None:
         self._admission = AdmissionService(
