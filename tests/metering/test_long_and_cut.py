@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from proxy.metering import meter as meter_module
@@ -278,6 +278,7 @@ LINES = st.sampled_from(
 @given(
     st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r\n", b"\r"])), max_size=12), st.integers(1, 9), st.booleans()
 )
+@example([(b"", b"\n"), (b"data: {}", b"\n"), (b"", b"\n")], 2, True)
 def test_long_events_are_the_same_at_every_cut(lines: list[tuple[bytes, bytes]], size: int, marked: bool) -> None:
     body = (b"\xef\xbb\xbf" if marked else b"") + b"".join(line + end for line, end in lines)
 

@@ -196,8 +196,8 @@ class EventFramer:
         return event
 
     def _bound(self) -> None:
-        # One more byte may be the first half of the blank line; three more, the byte order mark of the stream.
-        if len(self._held) > self._bytes_max + 1 + (0 if self._started else len(_BOM)):
+        # One more byte may be the first half of the blank line; more, a first line that has only the byte order mark.
+        if len(self._held) > self._bytes_max + 1 + (0 if self._started else len(_BOM + b"\n")):
             self._long = _LongEvent()
             self._pass_on(self._long)
 
