@@ -51,7 +51,7 @@ class Says(StrEnum):
     NOTHING = auto()
 
 
-class Kind(StrEnum):
+class ExchangeKind(StrEnum):
     """What the provider bills."""
 
     ANSWER = auto()
@@ -67,7 +67,7 @@ class Heard(msgspec.Struct, frozen=True, gc=False):
     says: Says
     key: str = ""
     """of the running exchange that it is of"""
-    kind: Kind = Kind.ANSWER
+    kind: ExchangeKind = ExchangeKind.ANSWER
     lane: str = ""
     """whose oldest request it may be the answer to"""
     answer_id: str | None = None
@@ -107,7 +107,7 @@ class SocketWire(Protocol):
     def begun(self, heard: Heard) -> RequestFacts:
         """Of an exchange that the provider has begun by itself. An empty model: the session's."""
 
-    def tally(self, kind: Kind) -> Callable[[bool | None], Tally]:
+    def tally(self, kind: ExchangeKind) -> Callable[[bool | None], Tally]:
         """How an exchange is counted."""
 
     def ended(self, heard: Heard, usage: Usage) -> None:

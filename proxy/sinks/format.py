@@ -9,6 +9,7 @@ To add a kind: a folder with its settings and its format, and one line in `kinds
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -115,7 +116,7 @@ class BaseFormat(Generic[_S]):
         return {} if secret is None else {"Authorization": f"Bearer {secret.reveal()}"}
 
 
-class MeterFormat(BaseFormat[_S]):
+class MeterFormat(BaseFormat[_S], ABC):
     """For servers that count usage."""
 
     batch_max = 100
@@ -133,8 +134,9 @@ class MeterFormat(BaseFormat[_S]):
         }  # fmt: skip
         return [Event(entry.entry_id, self._fields(source, properties))]
 
+    @abstractmethod
     def _fields(self, source: ExportedEntry, properties: dict[str, Any]) -> dict[str, Any]:
-        raise NotImplementedError
+        """The event, as the server has it."""
 
 
 def counts_of(source: ExportedEntry) -> dict[str, int]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from proxy.gateway.websocket.turns import ENDED_MAX, Step, Turns
-from proxy.metering.socket import NOTHING_SAID, Heard, Kind, Says
+from proxy.metering.socket import NOTHING_SAID, ExchangeKind, Heard, Says
 
 
 def begins(key: str = "r:1", answer_id: str | None = "1", **more: Any) -> Heard:
@@ -47,7 +47,13 @@ def test_an_answer_that_nobody_asked_for_is_opened() -> None:
 
 
 @pytest.mark.parametrize(
-    "heard", [goes_on(), ends(), ends("u:x", None, kind=Kind.UNKNOWN), goes_on("t:1", "i:0", kind=Kind.TRANSCRIPT)]
+    "heard",
+    [
+        goes_on(),
+        ends(),
+        ends("u:x", None, kind=ExchangeKind.UNKNOWN),
+        goes_on("t:1", "i:0", kind=ExchangeKind.TRANSCRIPT),
+    ],
 )
 def test_nothing_passes_that_is_of_no_exchange(heard: Heard) -> None:
     turns: Turns[str] = Turns()
@@ -109,7 +115,7 @@ def test_lanes_are_answered_beside_each_other() -> None:
 def test_a_transcription_is_nobody_s_answer() -> None:
     turns: Turns[str] = Turns()
     turns.asked("", None, "waits")
-    assert turns.step(goes_on("t:1", "i:0", kind=Kind.TRANSCRIPT)) == Step(opens=True)
+    assert turns.step(goes_on("t:1", "i:0", kind=ExchangeKind.TRANSCRIPT)) == Step(opens=True)
     assert list(turns.all()) == ["waits"]
 
 
@@ -153,7 +159,14 @@ KEYS = st.sampled_from(["", "left", "r:1", "r:2", "t:1", "u:x"])
 IDS = st.none() | st.sampled_from(["1", "2", "3", "4"])
 LANES = st.sampled_from(["", "left"])
 EVENTS = st.builds(
-    Heard, st.sampled_from(Says), KEYS, st.sampled_from(Kind), LANES, IDS, st.booleans(), st.none() | st.just("mine")
+    Heard,
+    st.sampled_from(Says),
+    KEYS,
+    st.sampled_from(ExchangeKind),
+    LANES,
+    IDS,
+    st.booleans(),
+    st.none() | st.just("mine"),
 )
 
 

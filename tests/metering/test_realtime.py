@@ -16,7 +16,7 @@ from proxy.metering.estimator.estimate import Estimator, reading
 from proxy.metering.meter import StreamMeter
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
-from proxy.metering.socket import NOTHING_SAID, Ask, Heard, Kind, Says
+from proxy.metering.socket import NOTHING_SAID, Ask, ExchangeKind, Heard, Says
 from proxy.metering.usage import NO_USAGE, Reading, Usage, UsageSource
 from proxy.metering.wire.messages import MessageFramer
 
@@ -60,7 +60,7 @@ def audio(length_ms: int, per_s: int = 48_000) -> str:
     return b64encode(bytes(length_ms * per_s // 1000)).decode()
 
 
-def metered(*messages: bytes, kind: Kind = Kind.ANSWER, wire: RealtimeWire | None = None) -> Metered:
+def metered(*messages: bytes, kind: ExchangeKind = ExchangeKind.ANSWER, wire: RealtimeWire | None = None) -> Metered:
     """As a session meters one exchange."""
     meter = StreamMeter((wire or RealtimeWire()).tally(kind), MessageFramer())
     for message in messages:
@@ -205,12 +205,14 @@ def test_a_transcription_is_billed_as_it_says(usage: dict[str, Any], counted: Us
         f"{TRANSCRIPT}.completed", item_id="item_7", content_index=0, transcript="Was kostet das?", usage=usage
     )
     result = metered(
-        event(f"{TRANSCRIPT}.delta", item_id="item_7", content_index=0, delta="Was "), heard, kind=Kind.TRANSCRIPT
+        event(f"{TRANSCRIPT}.delta", item_id="item_7", content_index=0, delta="Was "),
+        heard,
+        kind=ExchangeKind.TRANSCRIPT,
     )
     assert (result.usage, result.complete, result.unread.paths) == (counted, True, ())
     assert result.evidence.chars == len("Was "), "the whole text repeats what came before"
     assert read(result).source is UsageSource.REPORTED
-    assert metered(heard, kind=Kind.TRANSCRIPT).evidence.chars == len("Was kostet das?")
+    assert metered(heard, kind=ExchangeKind.TRANSCRIPT).evidence.chars == len("Was kostet das?")
 
 
 def test_a_transcription_without_a_usage_is_one_of_the_audio_that_was_sent() -> None:
@@ -256,15 +258,15 @@ A1 = "r:resp_1"
         (event("response.output_text.delta", delta="x"), Heard(Says.GOES_ON, "")),
         (
             event(f"{TRANSCRIPT}.delta", item_id="i", content_index=1, delta="x"),
-            Heard(Says.GOES_ON, "t:i:1", Kind.TRANSCRIPT, answer_id="i:1"),
+            Heard(Says.GOES_ON, "t:i:1", ExchangeKind.TRANSCRIPT, answer_id="i:1"),
         ),
         (
             event(f"{TRANSCRIPT}.completed", item_id="i", transcript="x"),
-            Heard(Says.ENDS, "t:i:0", Kind.TRANSCRIPT, answer_id="i:0"),
+            Heard(Says.ENDS, "t:i:0", ExchangeKind.TRANSCRIPT, answer_id="i:0"),
         ),
         (
             event(f"{TRANSCRIPT}.failed", item_id="i", error={"message": "no"}),
-            Heard(Says.ENDS, "t:i:0", Kind.TRANSCRIPT, answer_id="i:0", bears=False),
+            Heard(Says.ENDS, "t:i:0", ExchangeKind.TRANSCRIPT, answer_id="i:0", bears=False),
         ),
         (event("error", error={"type": "server_error", "event_id": None}), Heard(Says.FAILS, status=500)),
         (
@@ -276,7 +278,7 @@ A1 = "r:resp_1"
         (event("error", error={"code": "response_cancel_not_active"}), NOTHING_SAID),
         (event("error", error={"code": "input_audio_buffer_commit_empty"}), NOTHING_SAID),
         (event("error", error={"param": "session.voice"}), NOTHING_SAID),
-        (event("notes.made", usage={"input_tokens": 3}), Heard(Says.ENDS, "u:notes.made", Kind.UNKNOWN)),
+        (event("notes.made", usage={"input_tokens": 3}), Heard(Says.ENDS, "u:notes.made", ExchangeKind.UNKNOWN)),
         (event("notes.made", usage={"input_tokens": 0}), NOTHING_SAID),
         (event("rate_limits.updated", rate_limits=[{"limit": 5}]), NOTHING_SAID),
         (event("session.created", session={}), NOTHING_SAID),
@@ -299,15 +301,15 @@ def test_an_event_without_an_id_is_of_the_last_response_that_began() -> None:
 @pytest.mark.parametrize("more", [{"usage": USAGE}, {"response": {"id": "x", "usage": USAGE}}])
 def test_an_unknown_event_with_a_usage_is_read_and_said(more: Any) -> None:
     found = event("conversation.distilled", **more)
-    assert RealtimeWire().hear(found) == Heard(Says.ENDS, "u:conversation.distilled", Kind.UNKNOWN)
-    result = metered(found, kind=Kind.UNKNOWN)
+    assert RealtimeWire().hear(found) == Heard(Says.ENDS, "u:conversation.distilled", ExchangeKind.UNKNOWN)
+    result = metered(found, kind=ExchangeKind.UNKNOWN)
     assert (result.usage, result.flags) == (COUNTED, ("unknown_event",))
 
 
 def test_an_unknown_event_with_output_is_counted_and_said() -> None:
     found = event("translation.delta", delta="Was kostet das?")
-    assert RealtimeWire().hear(found) == Heard(Says.ENDS, "u:translation.delta", Kind.UNKNOWN)
-    result = metered(found, kind=Kind.UNKNOWN)
+    assert RealtimeWire().hear(found) == Heard(Says.ENDS, "u:translation.delta", ExchangeKind.UNKNOWN)
+    result = metered(found, kind=ExchangeKind.UNKNOWN)
     assert (result.evidence.chars, result.flags) == (15, ("unknown_event",))
 
 
@@ -464,7 +466,7 @@ def test_an_error_has_the_shape_of_the_provider_s() -> None:
 
 
 def test_a_message_that_is_too_long_to_read_counts_by_its_size() -> None:
-    meter = StreamMeter(RealtimeWire().tally(Kind.ANSWER), MessageFramer(1000))
+    meter = StreamMeter(RealtimeWire().tally(ExchangeKind.ANSWER), MessageFramer(1000))
     meter.feed(of("resp_1", "output_text.delta", delta="x" * 5000))
     assert meter.close().evidence.chars >= 5000
     assert structs.asdict(meter.close())["flags"] == ("event_too_long",)

@@ -12,7 +12,7 @@ from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.dialects.openai_responses.socket import LANES_MAX, MADE_MAX
 from proxy.metering.meter import StreamMeter
 from proxy.metering.request import InvalidField
-from proxy.metering.socket import NOTHING_SAID, Ask, Heard, Kind, Says, SocketWire
+from proxy.metering.socket import NOTHING_SAID, Ask, ExchangeKind, Heard, Says, SocketWire
 from proxy.metering.usage import PromptEvidence, Usage
 from proxy.metering.wire.messages import MessageFramer
 
@@ -54,7 +54,10 @@ L = {"stream_id": "left"}
         (event("error", status="x"), Heard(Says.FAILS)),
         (event("response.steer.accepted", steer={"id": "s"}), NOTHING_SAID),
         (event("codex.rate_limits", plan="x"), NOTHING_SAID),
-        (event("compaction.done", usage={"input_tokens": 5}), Heard(Says.ENDS, "u:compaction.done", Kind.UNKNOWN)),
+        (
+            event("compaction.done", usage={"input_tokens": 5}),
+            Heard(Says.ENDS, "u:compaction.done", ExchangeKind.UNKNOWN),
+        ),
         (b"{", Heard(Says.GOES_ON, bears=False)),
         (b"7", Heard(Says.GOES_ON, bears=False)),
     ],
@@ -203,7 +206,7 @@ def test_an_error_has_the_shape_of_the_provider_s() -> None:
 
 def test_each_message_is_an_event_of_the_stream() -> None:
     wire = new_wire()
-    meter = StreamMeter(wire.tally(Kind.ANSWER), MessageFramer())
+    meter = StreamMeter(wire.tally(ExchangeKind.ANSWER), MessageFramer())
     response = {"id": "resp_1", "status": "completed", "usage": USAGE, "output": []}
     for message in (about("response.created"), event("response.output_text.delta", output_index=0, delta="Drei"),
                     event("response.completed", response=response)):  # fmt: skip

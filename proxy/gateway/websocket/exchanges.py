@@ -36,7 +36,7 @@ from proxy.metering.file_ids import file_ids
 from proxy.metering.held_text import AnswerText
 from proxy.metering.meter import StreamMeter
 from proxy.metering.request import RequestFacts
-from proxy.metering.socket import Ask, Heard, Kind, SocketWire
+from proxy.metering.socket import Ask, ExchangeKind, Heard, SocketWire
 from proxy.metering.wire.messages import MessageFramer
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Exchanges:
         if self._has_no_model:
             self._model = facts.model
         route = await self._opener.pinned(route, facts.continues, document, self._dialect, key)
-        return await self._open(Kind.ANSWER, facts, key, route, received_at)
+        return await self._open(ExchangeKind.ANSWER, facts, key, route, received_at)
 
     def went_up(self, ask: Ask, turn: Turn) -> None:
         """From now on its answer may come."""
@@ -168,7 +168,7 @@ class Exchanges:
         """Open an exchange that the provider has begun by itself. Raises ApiError."""
         received_at, key = monotonic(), await self._authenticate()
         facts = self._wire.begun(heard)
-        if heard.kind is Kind.TRANSCRIPT:
+        if heard.kind is ExchangeKind.TRANSCRIPT:
             route = self._transcribing(facts.model, key)
             # It is no request of the client: it counts against money, not against numbers of requests.
             scopes = [_of_money(scope) for scope in self._keys.scopes(key)]
@@ -224,7 +224,7 @@ class Exchanges:
 
     async def _open(
         self,
-        kind: Kind,
+        kind: ExchangeKind,
         facts: RequestFacts,
         key: ApiKey,
         route: Route,
@@ -235,7 +235,7 @@ class Exchanges:
         try:
             closing.traceparent = self._traceparent if self._ports.traces is not None else None
             meter = StreamMeter(self._wire.tally(kind), MessageFramer())
-            if kind is Kind.ANSWER:
+            if kind is ExchangeKind.ANSWER:
                 meter.tally.served_model = self._now()[1]
                 if route.counter is not None and route.counter.room is not None:
                     meter.tally.hold(AnswerText(route.counter.room))

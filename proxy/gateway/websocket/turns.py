@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Generic, NamedTuple, TypeVar
 
-from proxy.metering.socket import Heard, Kind, Says
+from proxy.metering.socket import ExchangeKind, Heard, Says
 
 # Answers that have ended lately, whose events may still come.
 ENDED_MAX = 64
@@ -130,7 +130,7 @@ class Turns(Generic[T]):
     def _next(self, heard: Heard) -> T | None:
         """The oldest request that this may be the answer to."""
         waiting = self._waiting.get(heard.lane)
-        if not waiting or heard.kind is not Kind.ANSWER or not (heard.bears or heard.says is Says.BEGINS):
+        if not waiting or heard.kind is not ExchangeKind.ANSWER or not (heard.bears or heard.says is Says.BEGINS):
             return None
         _, turn = waiting.popleft()
         if not waiting:

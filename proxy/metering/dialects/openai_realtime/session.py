@@ -30,7 +30,7 @@ from proxy.metering.dialects.openai_realtime.tally import HEARD_MS, RealtimeTall
 from proxy.metering.dialects.openai_realtime.wire import Event, Failure, event_of
 from proxy.metering.refusal import Refusal
 from proxy.metering.request import InvalidField, RequestFacts
-from proxy.metering.socket import NOTHING_SAID, Ask, Heard, Kind, Says, counts
+from proxy.metering.socket import NOTHING_SAID, Ask, ExchangeKind, Heard, Says, counts
 from proxy.metering.tally import Tally
 from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
 
@@ -133,7 +133,7 @@ class RealtimeWire:
         elif kind.startswith("input_audio_buffer."):
             self._hear_buffer(kind, event)
         elif event.delta or counts(event.usage) or (event.response is not None and counts(event.response.usage)):
-            return Heard(Says.ENDS, f"u:{kind}", Kind.UNKNOWN)
+            return Heard(Says.ENDS, f"u:{kind}", ExchangeKind.UNKNOWN)
         return NOTHING_SAID
 
     def _hear_response(self, kind: str, event: Event) -> Heard:
@@ -155,7 +155,7 @@ class RealtimeWire:
         heard_id = f"{event.item_id}:{event.content_index or 0}"
         what = kind.removeprefix(_TRANSCRIPT)
         says = Says.ENDS if what in ("completed", "failed") else Says.GOES_ON
-        return Heard(says, f"t:{heard_id}", Kind.TRANSCRIPT, answer_id=heard_id, bears=what != "failed")
+        return Heard(says, f"t:{heard_id}", ExchangeKind.TRANSCRIPT, answer_id=heard_id, bears=what != "failed")
 
     def _hear_session(self, session: dict[str, Any]) -> None:
         """The whole session, as it is now."""
@@ -194,7 +194,7 @@ class RealtimeWire:
 
     def begun(self, heard: Heard) -> RequestFacts:
         """Of a response that the provider has begun by itself, or of a transcription."""
-        if heard.kind is not Kind.TRANSCRIPT:
+        if heard.kind is not ExchangeKind.TRANSCRIPT:
             return self._facts(self._limit, self._heaped, self._context)
         # At least a moment: a model that is priced by the hour is reserved for.
         length_ms = max(1, self._heard.get(_item_of(heard), self._audio_ms))
@@ -209,18 +209,18 @@ class RealtimeWire:
             context_tokens=-(-length_ms // HEARD_MS),
         )
 
-    def tally(self, kind: Kind) -> Callable[[bool | None], Tally]:
+    def tally(self, kind: ExchangeKind) -> Callable[[bool | None], Tally]:
         """How an exchange is counted."""
-        if kind is Kind.TRANSCRIPT:
+        if kind is ExchangeKind.TRANSCRIPT:
             return TranscriptTally
-        return partial(RealtimeTally, bytes_per_s=self._bytes_per_s["output"], unknown=kind is Kind.UNKNOWN)
+        return partial(RealtimeTally, bytes_per_s=self._bytes_per_s["output"], unknown=kind is ExchangeKind.UNKNOWN)
 
     def ended(self, heard: Heard, usage: Usage) -> None:
         """A response has ended with this usage: all of it is in the next prompt, unless it stood outside."""
-        if heard.kind is Kind.ANSWER and usage.prompt_tokens is not None and self._in_conversation:
+        if heard.kind is ExchangeKind.ANSWER and usage.prompt_tokens is not None and self._in_conversation:
             self._context = usage.prompt_tokens + (usage.completion_tokens or 0)
             self._heaped = Heaped()
-        if heard.kind is Kind.TRANSCRIPT:
+        if heard.kind is ExchangeKind.TRANSCRIPT:
             self._heard.pop(_item_of(heard), None)
 
     def error(self, refusal: Refusal, ask: Ask | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from proxy.metering.dialects.openai_responses.wire import LAST
 from proxy.metering.held_text import NO_PROMPT_TEXT
 from proxy.metering.refusal import Refusal
 from proxy.metering.request import InvalidField, RequestFacts, flag, with_model
-from proxy.metering.socket import NOTHING_SAID, Ask, Heard, Kind, Says, counts
+from proxy.metering.socket import NOTHING_SAID, Ask, ExchangeKind, Heard, Says, counts
 from proxy.metering.tally import Tally
 from proxy.metering.usage import PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
@@ -156,7 +156,7 @@ class ResponsesWire:
         if kind == "response.steer.failed":
             self._steered.pop(lane, None)
         if said.delta or counts(said.usage) or (said.response is not None and counts(said.response.usage)):
-            return Heard(Says.ENDS, f"u:{kind}", Kind.UNKNOWN, lane=lane)
+            return Heard(Says.ENDS, f"u:{kind}", ExchangeKind.UNKNOWN, lane=lane)
         return NOTHING_SAID
 
     def begun(self, heard: Heard) -> RequestFacts:
@@ -167,9 +167,9 @@ class ResponsesWire:
         prompt = self._steered.pop(heard.lane, PromptEvidence())
         return structs.replace(before, prompt=prompt, context_tokens=self._context, continues=None)
 
-    def tally(self, kind: Kind) -> Callable[[bool | None], Tally]:
+    def tally(self, kind: ExchangeKind) -> Callable[[bool | None], Tally]:
         """How an exchange is counted."""
-        return self._unknown if kind is Kind.UNKNOWN else self._tally
+        return self._unknown if kind is ExchangeKind.UNKNOWN else self._tally
 
     def ended(self, heard: Heard, usage: Usage) -> None:
         """A response has ended with this usage: all of it is in the prompt of those that go on with it."""
