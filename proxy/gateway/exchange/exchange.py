@@ -2,8 +2,8 @@
 
 What happens on the two connections becomes an event; `lifecycle.py` says what to do about it; the methods of `_DO` do
 it. Collaborators are told and asked, and call nothing here: `UpstreamRequest` asks providers, `OpenExchange` makes the
-record, `Spending` follows the cost, `ClientResponse` writes what is no stream, `NamedAnswer` knows the answer by its
-id.
+record, `relay_of` the relay, `Spending` follows the cost, `ClientResponse` writes what is no stream, `NamedAnswer`
+knows the answer by its id.
 
 Invariants: every opened exchange gets exactly one `UsageRecord`, whatever raises where, from here or, if the provider
 goes on in the background, from whoever takes it over. The exchange and the client's connection end independently: after
@@ -25,6 +25,7 @@ from aiohttp import web
 from msgspec import UNSET
 
 from proxy.billing.record import Outcome
+from proxy.gateway.exchange.answer_relay import relay_of
 from proxy.gateway.exchange.client_response import ClientResponse
 from proxy.gateway.exchange.counted_close import close_counted
 from proxy.gateway.exchange.deadlines import SETTINGS, Deadlines, Moments
@@ -47,19 +48,16 @@ from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.routing import Route
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
-from proxy.http.errors import JSON_TYPE, ApiError
+from proxy.http.errors import ApiError
 from proxy.http.headers import upward
-from proxy.metering.compressed import compressed_meter
-from proxy.metering.dialect import NO_HEADERS, Dialect
+from proxy.metering.dialect import Dialect
 from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.opaque_meter import OpaqueMeter
 from proxy.metering.request import RequestFacts
-from proxy.metering.wire.framing import SSE, Framing
+from proxy.metering.wire.framing import SSE
 
 _log = logging.getLogger(__name__)
 
-# A JSON answer of a known length up to this size is collected and sent in one write; others are passed on as they come.
-PLAIN_BYTES_MAX = 256 * 1024
 # A provider that says that it is done and then keeps the connection open is not waited for longer than this.
 AFTER_DONE_S = 5.0
 # A crash may forget so much of a silence.
@@ -248,31 +246,10 @@ class Exchange:
             self._happened(Event.REFUSED)
 
     def _relay_body(self, answer: Answer) -> None:
-        """A stream, or a body of any length: passed on as it comes. A short answer of a known length is collected."""
-        length = answer.head.length
-        encoded, content_type = bool(answer.coding), answer.content_type
-        inner = self._dialect.framing(content_type, streamed=self._facts.streamed)
-        meter = self._meter(inner, answer)
-        framing = None if encoded else inner
-        plain = framing is None and not encoded
-        collected = plain and length is not None and length <= PLAIN_BYTES_MAX
-        repeated = self._closing.keeps if plain and content_type == JSON_TYPE else 0
-        stripper = self._dialect.stripper if framing is not None and self._asking.injected else None
-        editor = None if stripper is None else stripper()
-        if self._told_cost is not None and not encoded and not collected:
-            editor = self._told_cost.editor(meter, framing, editor)
-        self._relay = Relay(
-            meter=compressed_meter(answer.coding, meter) if encoded else meter,
-            editor=editor,
-            slot=self._closing.slot,
-            gaps=self._ports.meters.gaps,
-            listener=self,
-            framing=framing or SSE,
-            ends=self._dialect.ends,
-            keep_max=PLAIN_BYTES_MAX if collected else repeated,
-        )
-        self._streams = framing is not None or (encoded and self._facts.streamed)
-        self._framing = framing or SSE
+        self._relay, self._framing, self._streams, collected = relay_of(
+            answer, self._dialect, self._asking, self._closing, self._told_cost,
+            streamed=self._facts.streamed, gaps=self._ports.meters.gaps, listener=self,
+        )  # fmt: skip
         if not collected:
             self._happened(Event.START)
         answer.relay_to(self._relay)  # reads, although START may have paused it
@@ -287,11 +264,6 @@ class Exchange:
         if self._closing.opened.silence is not UNSET:
             self._closing.slot.wait()
             self._silence = self._loop.call_later(_SILENCE_S, self._listen_to_silence)
-
-    def _meter(self, framing: Framing | None, answer: Answer) -> BodyMeter:
-        names = self._dialect.headers_read
-        told = {name: value for name, value in answer.head.headers if name in names} if names else NO_HEADERS
-        return self._asking.meter(framing, told)
 
     # -- what happens to it: the provider's body
 

@@ -1,0 +1,72 @@
+"""How the body of an accepted answer is relayed: as a stream, as it comes, or collected.
+
+Invariant: only a plain answer of a known, small length is collected; of all others nothing waits for the end.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from proxy.gateway.exchange.open_exchange import OpenExchange
+from proxy.gateway.exchange.relay import BodyListener, Relay
+from proxy.gateway.exchange.told_cost import ToldCost
+from proxy.gateway.exchange.upstream_request import UpstreamRequest
+from proxy.gateway.upstream.client import Answer
+from proxy.http.errors import JSON_TYPE
+from proxy.metering.compressed import compressed_meter
+from proxy.metering.dialect import NO_HEADERS, Dialect
+from proxy.metering.wire.framing import SSE, Framing
+from proxy.telemetry.metrics import Gaps
+
+# A JSON answer of a known length up to this size is collected and sent in one write; others are passed on as they come.
+PLAIN_BYTES_MAX = 256 * 1024
+
+
+class AnswerRelay(NamedTuple):
+    """The relay of one answer."""
+
+    relay: Relay
+    framing: Framing
+    """of its events; SSE if it has none"""
+    streams: bool
+    """a stream, also one that cannot be read"""
+    collected: bool
+
+
+def relay_of(
+    answer: Answer,
+    dialect: Dialect,
+    asking: UpstreamRequest,
+    closing: OpenExchange,
+    told_cost: ToldCost | None,
+    *,
+    streamed: bool,
+    gaps: Gaps,
+    listener: BodyListener,
+) -> AnswerRelay:
+    """`streamed`: the client asked for a stream. `told_cost`: if the client wants to know."""
+    length = answer.head.length
+    encoded, content_type = bool(answer.coding), answer.content_type
+    inner = dialect.framing(content_type, streamed=streamed)
+    names = dialect.headers_read
+    told = {name: value for name, value in answer.head.headers if name in names} if names else NO_HEADERS
+    meter = asking.meter(inner, told)
+    framing = None if encoded else inner
+    plain = framing is None and not encoded
+    collected = plain and length is not None and length <= PLAIN_BYTES_MAX
+    repeated = closing.keeps if plain and content_type == JSON_TYPE else 0
+    stripper = dialect.stripper if framing is not None and asking.injected else None
+    editor = None if stripper is None else stripper()
+    if told_cost is not None and not encoded and not collected:
+        editor = told_cost.editor(meter, framing, editor)
+    relay = Relay(
+        meter=compressed_meter(answer.coding, meter) if encoded else meter,
+        editor=editor,
+        slot=closing.slot,
+        gaps=gaps,
+        listener=listener,
+        framing=framing or SSE,
+        ends=dialect.ends,
+        keep_max=PLAIN_BYTES_MAX if collected else repeated,
+    )
+    return AnswerRelay(relay, framing or SSE, framing is not None or (encoded and streamed), collected)
