@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.crash.chaos import deployment
+from tests.crash.chaos import deployment, settle
 from tests.crash.stage import quick_key
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
@@ -31,10 +31,12 @@ def shared(
 
 @pytest.fixture
 def running(shared: tuple[Tokenweir, str], provider: ScriptedProvider) -> Tokenweir:
-    """The shared deployment, serving; the provider's scripts and log are empty."""
+    """The shared deployment, serving; the provider's scripts and log are empty, and what an earlier test asked for is
+    in the ledger: an exchange ends after its client has read the last byte."""
     tokenweir, _ = shared
     if tokenweir.child is None or tokenweir.child.poll() is not None:
         tokenweir.start()
+    settle(tokenweir)
     return tokenweir
 
 
