@@ -93,7 +93,9 @@ class Postgres:
     async def oppose(self, made: Plant) -> None:
         """Somebody locks a balance, then the clock; the settler comes the other way. One of them gives way."""
         settler_yields = self.rng.random() < 0.7
-        async with self._met(made.seen, *(["DeadlockDetected"] if settler_yields else [])):
+        # Who waits looks for a deadlock once, 100 ms later: on a loaded machine the other one may not wait by then.
+        yields = ("DeadlockDetected", "LockNotAvailable")
+        async with self._met(made.seen, *(yields if settler_yields else ())):
             with psycopg.connect(self.server.url(self.name, user="postgres")) as other:
                 other.execute(f"SET deadlock_timeout = '{'60s' if settler_yields else '10ms'}'")
                 other.execute("SELECT 1 FROM balances FOR UPDATE")
