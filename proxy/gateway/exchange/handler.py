@@ -131,7 +131,7 @@ class ProxyHandler:
             return claim
         closing: OpenExchange | None = None
         try:
-            route = opener.arranged(route, facts.model)
+            route = opener.healthy(route, facts.model)
             closing = await opener.admitted(made, dialect, key, facts, route, received_at)
             if self._ports.traces is not None:
                 closing.traceparent = request.headers.get(TRACEPARENT)

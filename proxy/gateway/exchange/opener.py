@@ -100,7 +100,7 @@ class ExchangeOpener:
             raise errors.bad_request(message, param="file_id", code="file_elsewhere")
         return there
 
-    def arranged(self, route: Route, model: str) -> Route:
+    def healthy(self, route: Route, model: str) -> Route:
         """Those that are well, in the order in which they are asked. Raises ApiError: nobody can be asked now."""
         if not route.others:
             return route  # whatever is known of its health

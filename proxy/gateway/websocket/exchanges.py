@@ -202,7 +202,7 @@ class Exchanges:
         """At the session's provider, once there is one. Raises ApiError."""
         route = self._opener.routed(model, key, self._dialect)
         if self.line is None:
-            return self._opener.arranged(route, model)
+            return self._opener.healthy(route, model)
         name = self.line.route.provider.settings.name
         route = only_at(route, name)
         if route.provider.settings.name != name:

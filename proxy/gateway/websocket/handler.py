@@ -182,7 +182,7 @@ class WebSocketHandler:
         self, request: web.BaseRequest, dialect: Dialect, shake: Handshake, model: str, key: ApiKey
     ) -> Line:
         """Raises ApiError."""
-        route = self._opener.arranged(self._opener.routed(model, key, dialect), model)
+        route = self._opener.healthy(self._opener.routed(model, key, dialect), model)
         dialler = Dialler(self._ports, dialect, request, shake.protocols, route)
         try:
             async with asyncio.timeout(route.provider.limits.first_byte_s):
@@ -201,10 +201,10 @@ class WebSocketHandler:
         """Of the first provider that may accept WebSockets in this dialect. Raises ApiError 426: none does, and clients
         go on with HTTP."""
         now = monotonic()
-        speaking = [one for one in self._providers.values() if one.speaks_sockets(dialect, now)]
-        if not speaking:
+        supporting = [one for one in self._providers.values() if one.speaks_sockets(dialect, now)]
+        if not supporting:
             raise errors.no_upgrade()
-        return speaking[0].limits
+        return supporting[0].limits
 
 
 def _model_in(request: web.BaseRequest, name: str) -> str:
