@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class Clock:
         return self.now
 
 
-class Stores:
+class Stores(ABC):
     """One store; each `node` is a handle of its own."""
 
     kind = ""
@@ -44,16 +45,16 @@ class Stores:
         self.nodes.append(one := self._node(name))
         return one
 
-    def _node(self, name: str) -> BudgetStore:
-        raise NotImplementedError
+    @abstractmethod
+    def _node(self, name: str) -> BudgetStore: ...
 
+    @abstractmethod
     async def lose(self) -> None:
         """All that it has, as if it had never been told."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def warmed(self) -> None:
         """Return when a loss is over."""
-        raise NotImplementedError
 
 
 class LocalStores(Stores):
