@@ -74,7 +74,7 @@ from dataclasses import dataclass, field
 
 from proxy.settings.kinds import about
 from proxy.settings.sinks import SinkSettings, event_name
-from proxy.sinks.format import BaseFormat, Event, Request, SinkKind
+from proxy.sinks.format import BaseFormat, SinkEvent, SinkKind, SinkRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +86,11 @@ class ToyFormat(BaseFormat[ToySettings]):
     batch_max = 1
 
     def events(self, source):
-        return [Event(source.entry.entry_id, {"line": f"{source.entry.model} {source.entry.charge_usd}"})]
+        return [SinkEvent(source.entry.entry_id, {"line": f"{source.entry.model} {source.entry.charge_usd}"})]
 
     def request(self, events, unix_s):
         line = f"{self._settings.colour} {events[0].event_id} {events[0].fields['line']}"
-        return Request(self._settings.url, line.encode(), self._bearer())
+        return SinkRequest(self._settings.url, line.encode(), self._bearer())
 
 
 TOY = SinkKind("toy", ToySettings, ToyFormat)

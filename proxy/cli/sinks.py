@@ -28,7 +28,7 @@ def _status(options: argparse.Namespace) -> int:
 
 def _status_json(engine: Any, name: str) -> dict[str, Any]:
     from proxy.foundation.times import iso_utc
-    from proxy.sinks.progress import OPEN, letters, sink_status
+    from proxy.sinks.progress import OPEN, dead_letters, sink_status
 
     status = sink_status(engine, name)
     if status is None:
@@ -45,7 +45,7 @@ def _status_json(engine: Any, name: str) -> dict[str, Any]:
         "last_error": sink.last_error,
         "rejected": [
             {"entry_id": one.entry_id, "settled_at": iso_utc(one.settled_at), "reason": one.why}
-            for one in letters(engine, name)
+            for one in dead_letters(engine, name)
             if one.state == OPEN
         ],
     }  # fmt: skip

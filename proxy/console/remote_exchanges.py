@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Mapping
-from typing import Protocol
 
 import msgspec
 from msgspec import UNSET, structs
 
 from proxy.billing.record import Opened
 from proxy.console.api.live import RemoteCoverage
-from proxy.delivery.leases import LeaseParts
+from proxy.delivery.leases import LeaseParts, LeaseRegistry
 from proxy.gateway.exchange.running import ExchangeSnapshot, State, snapshot
 from proxy.journal.frames import decode_opened
 from proxy.journal.progress import decoded
@@ -34,14 +33,6 @@ READ_MAX = 500
 BATCH = 10
 
 
-class LeaseReader(Protocol):
-    """The lease registry (`delivery/leases.py`). Every method raises QueueUnavailable (an OSError)."""
-
-    async def nodes(self) -> Mapping[str, str]: ...
-    async def counts(self, nodes: Collection[str]) -> Mapping[str, int]: ...
-    async def of(self, node: str) -> Mapping[str, LeaseParts]: ...
-
-
 class RemoteSnapshot(msgspec.Struct, frozen=True):
     """The result of one poll."""
 
@@ -53,7 +44,7 @@ class RemoteSnapshot(msgspec.Struct, frozen=True):
 class RemoteExchanges:
     """Polls the lease registry and caches the result for POLL_S."""
 
-    def __init__(self, leases: LeaseReader, estimator: Estimator) -> None:
+    def __init__(self, leases: LeaseRegistry, estimator: Estimator) -> None:
         self._leases = leases
         self._estimator = estimator
         self._snapshot = RemoteSnapshot()

@@ -168,7 +168,7 @@ def clock_is_ahead(connection: Connection, _scope: CheckScope) -> CheckResult:
     return result
 
 
-def open_letters(connection: Connection, *, conflicts: bool) -> CheckResult:
+def open_dead_letters(connection: Connection, *, conflicts: bool) -> CheckResult:
     """No dead letter is open; with `conflicts`, those of conflicts, else the others."""
     letters = dead_letters.c
     is_conflict = letters.reason.startswith(CONFLICT)

@@ -89,8 +89,12 @@ def _findings(
         yield name, description, check(connection, scope)
     journals = Journals(connection, scope, in_flight.queued).find()
     yield "journals", "every closed journal record has arrived, once", journals
-    yield "conflicts", "no entry has arrived with two contents", check_receipts.open_letters(connection, conflicts=True)
-    yield "dead letters", "none is open", check_receipts.open_letters(connection, conflicts=False)
+    yield (
+        "conflicts",
+        "no entry has arrived with two contents",
+        check_receipts.open_dead_letters(connection, conflicts=True),
+    )
+    yield "dead letters", "none is open", check_receipts.open_dead_letters(connection, conflicts=False)
     if in_flight.oldest_age_s is not None:
         leases = check_receipts.leases_end(connection, scope, in_flight.leased)
         yield "queue", "no record has waited longer than the grace time", check_receipts.queue_moves(scope, in_flight)

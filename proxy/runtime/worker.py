@@ -36,7 +36,7 @@ from proxy.runtime.machine.queue import open_queue
 from proxy.runtime.machine.unsettled import close_months
 from proxy.runtime.proxy.admission import LedgerFollowing
 from proxy.settings import Settings
-from proxy.sinks.observers import start_sinks
+from proxy.sinks.sender import start_sinks
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.project_lookup import start_projects
 

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 import msgspec
 from sqlalchemy import Engine
 
 from proxy.billing.money import usd_text
+from proxy.budgets.observers import WebhookObserver
 from proxy.budgets.thresholds import GIVE_UP_S, GIVEN_UP, Alert, Subject, claim, mark_failed, mark_sent, subjects
-from proxy.foundation.outage import Listener, Outage
+from proxy.foundation.outage import Outage
 from proxy.foundation.secret import Secret
 from proxy.foundation.times import iso_utc
 from proxy.sinks.posting import open_session, post
@@ -37,13 +38,6 @@ AT_ONCE = 10
 ANSWER_S = 10.0
 
 
-class Observer(Listener, Protocol):
-    """Metrics and the log. Outages of the ledger are reported by `Listener`."""
-
-    def unsent(self, alert: Alert, why: str, *, given_up: bool) -> None:
-        """An attempt failed; with `given_up` it was the last one."""
-
-
 class Webhook:
     """Sends due alerts. `run` may run in any number of processes."""
 
@@ -54,7 +48,7 @@ class Webhook:
         url: str,
         secret: Secret,
         unix_time: Callable[[], float],
-        observer: Observer,
+        observer: WebhookObserver,
         in_thread: InThread = asyncio.to_thread,
         answer_s: float = ANSWER_S,
     ) -> None:

@@ -27,14 +27,14 @@ class Unsendable(Exception):  # noqa: N818  it is the entry's fault
     """This entry cannot be sent; the words are for the operator."""
 
 
-class Event(msgspec.Struct, frozen=True):
+class SinkEvent(msgspec.Struct, frozen=True):
     """One event for a server."""
 
     event_id: str
     fields: Mapping[str, Any]
 
 
-class Request(msgspec.Struct, frozen=True):
+class SinkRequest(msgspec.Struct, frozen=True):
     """One POST."""
 
     url: str
@@ -64,10 +64,10 @@ class SinkFormat(Protocol):
     batch_max: int
     """events in one request"""
 
-    def events(self, source: ExportedEntry) -> list[Event]:
+    def events(self, source: ExportedEntry) -> list[SinkEvent]:
         """The events of an entry, possibly none. Raises Unsendable."""
 
-    def request(self, events: Sequence[Event], unix_s: float) -> Request:
+    def request(self, events: Sequence[SinkEvent], unix_s: float) -> SinkRequest:
         """The request for these events."""
 
     def known(self, answer: PostResult, count: int) -> frozenset[int]:
@@ -121,7 +121,7 @@ class MeterFormat(BaseFormat[_S], ABC):
 
     batch_max = 100
 
-    def events(self, source: ExportedEntry) -> list[Event]:
+    def events(self, source: ExportedEntry) -> list[SinkEvent]:
         """One event, or none if there is nothing to count."""
         entry = source.entry
         counts = counts_of(source)
@@ -132,7 +132,7 @@ class MeterFormat(BaseFormat[_S], ABC):
             "key_id": entry.key_id, "usage_source": entry.usage_source, **counts, "requests": _requests(source),
             "charge_usd": usd_text(entry.charge_usd or 0),
         }  # fmt: skip
-        return [Event(entry.entry_id, self._fields(source, properties))]
+        return [SinkEvent(entry.entry_id, self._fields(source, properties))]
 
     @abstractmethod
     def _fields(self, source: ExportedEntry, properties: dict[str, Any]) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from proxy.settings.sinks import SinkSettings
 from proxy.sinks.format import SinkFormat, SinkKind
-from proxy.sinks.lago.events import LAGO
-from proxy.sinks.openmeter.cloud_events import OPENMETER
-from proxy.sinks.stripe.meter_events import STRIPE
-from proxy.sinks.webhook.entries import WEBHOOK
+from proxy.sinks.lago import LAGO
+from proxy.sinks.openmeter import OPENMETER
+from proxy.sinks.stripe import STRIPE
+from proxy.sinks.webhook import WEBHOOK
 
 KINDS: tuple[SinkKind, ...] = (
     STRIPE,

@@ -58,7 +58,7 @@ class Sink(msgspec.Struct, frozen=True):
         return self.settled_at, self.entry_id
 
 
-class SinkLetter(msgspec.Struct, frozen=True):
+class SinkDeadLetter(msgspec.Struct, frozen=True):
     """A dead letter: an entry that the sink's server rejected. Times: Unix seconds."""
 
     sink: str
@@ -77,7 +77,7 @@ class SinkStatus(msgspec.Struct, frozen=True):
     """pending entries; WAITING_MAX means at least that many"""
     oldest: float | None
     """settlement time of the first pending entry; Unix seconds"""
-    letters: int
+    dead_letters: int
     """open dead letters"""
 
     def lag_s(self, now: float) -> float:
@@ -150,7 +150,7 @@ def advance(
         if not _still_mine(connection, sink, values):
             return False
         times = {entry.entry_id: at for entry, at in done}
-        _settle_letters(connection, sink.name, times, refused, now)
+        _settle_dead_letters(connection, sink.name, times, refused, now)
         return True
 
 
@@ -185,15 +185,15 @@ def sink_status(engine: Engine, name: str) -> SinkStatus | None:
         first = select(_ENTRIES.settled_at).where(after).order_by(_ENTRIES.settled_at).limit(WAITING_MAX).subquery()
         waiting, oldest = connection.execute(select(func.count(), func.min(first.c.settled_at))).one()
         is_open = (_LETTERS.sink == name) & (_LETTERS.state == OPEN)
-        letters = connection.execute(select(func.count()).select_from(sink_letters).where(is_open)).scalar_one()
-    return SinkStatus(sink, waiting, oldest, letters)
+        rejected = connection.execute(select(func.count()).select_from(sink_letters).where(is_open)).scalar_one()
+    return SinkStatus(sink, waiting, oldest, rejected)
 
 
-def letters(engine: Engine, name: str) -> list[SinkLetter]:
+def dead_letters(engine: Engine, name: str) -> list[SinkDeadLetter]:
     """All dead letters of a sink, in the order of settlement. Raises LedgerUnavailable."""
     query = select(sink_letters).where(_LETTERS.sink == name).order_by(_LETTERS.settled_at, _LETTERS.entry_id)
     with reading(engine) as connection:
-        return [SinkLetter(*row) for row in connection.execute(query)]
+        return [SinkDeadLetter(*row) for row in connection.execute(query)]
 
 
 def retry(engine: Engine, name: str) -> int:
@@ -215,7 +215,7 @@ def _still_mine(connection: Connection, sink: Sink, values: Mapping[str, Any]) -
     return connection.execute(update(sinks).where(mine).values(dict(values))).rowcount == 1
 
 
-def _settle_letters(
+def _settle_dead_letters(
     connection: Connection, name: str, times: Mapping[str, float], refused: Mapping[str, str], now: float
 ) -> None:
     accepted = [entry_id for entry_id in times if entry_id not in refused]

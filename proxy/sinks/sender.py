@@ -10,24 +10,28 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Protocol
 from uuid import uuid4
 
 import aiohttp
 from sqlalchemy import Engine
 
-from proxy.foundation.outage import Listener, Outage
+from proxy.foundation.outage import Outage, OutageLog
+from proxy.foundation.tasks import Tasks
 from proxy.ledger.accounts.owners import owners_of
 from proxy.reports.export import ExportedEntry
+from proxy.settings import Settings
 from proxy.settings.sinks import SinkSettings
 from proxy.sinks import progress
-from proxy.sinks.format import Event, PostResult, Unsendable
+from proxy.sinks.format import PostResult, SinkEvent, Unsendable
 from proxy.sinks.kinds import format_of
 from proxy.sinks.posting import open_session, post
 from proxy.sinks.progress import Settled, Sink, SinkStatus
 from proxy.storage.executor import InThread
+from proxy.telemetry.sink_metrics import SinkMetrics
 
 # Poll interval, and requests at once for formats with one event in a request.
 POLL_S = 2.0
@@ -42,6 +46,17 @@ RETRY_S_MIN, RETRY_S_MAX = 1.0, 600.0
 # The entry is invalid. All other statuses mean a server failure or a wrong configuration (key, URL).
 REFUSED = frozenset({400, 409, 413, 422})
 
+_log = logging.getLogger(__name__)
+
+
+def start_sinks(settings: Settings, engine: Engine, metrics: SinkMetrics, tasks: Tasks, in_thread: InThread) -> None:
+    """Starts a sender task for each configured sink."""
+    for name, sink in settings.sinks.items():
+        sender = SinkSender(
+            engine, sink, unix_time=time.time, observer=SinkObserver(metrics, name), in_thread=in_thread
+        )
+        tasks.start(sender.run(), name=f"sink-{name}")
+
 
 class RetryLater(Exception):  # noqa: N818  a state of the server, no bug
     """The server accepts nothing now."""
@@ -52,20 +67,41 @@ class RetryLater(Exception):  # noqa: N818  a state of the server, no bug
         self.wait_s = wait_s
 
 
-class Observer(Listener, Protocol):
-    """Metrics and the log. Outages of the ledger are reported by `Listener`."""
+class SinkObserver(OutageLog):
+    """Metrics and log lines of one sink."""
+
+    def __init__(self, metrics: SinkMetrics, name: str) -> None:
+        super().__init__(f"sink {name}")
+        self._metrics = metrics
+        self._server = Outage(self)
+        """outage of the sink's server; the sender reports outages of the ledger by `failed` and `healed`"""
 
     def sent(self, name: str, entries: int) -> None:
-        """The server accepted `entries` entries."""
+        """Counts accepted entries."""
+        self._metrics.entries.labels(name, "sent").inc(entries)
+        self._server.over()
 
     def refused(self, name: str, entry_id: str, why: str) -> None:
-        """The server rejected an entry; it is a dead letter now."""
+        """Counts and logs a rejected entry."""
+        self._metrics.entries.labels(name, "rejected").inc()
+        _log.error(
+            "sink %s: entry %s rejected: %s; correct the cause, then: tokenweir sinks retry %s",
+            name,
+            entry_id,
+            why,
+            name,
+        )
 
     def unsent(self, name: str, why: str, wait_s: float) -> None:
-        """An attempt failed; the next one is in `wait_s`."""
+        """Counts a failed attempt; logs the first of an outage."""
+        self._metrics.failures.labels(name).inc()
+        self._server.began(OSError(f"{why}; next attempt in {wait_s:.0f} s, retried until it succeeds"))
 
     def status(self, name: str, status: SinkStatus, lag_s: float) -> None:
-        """The status after each poll."""
+        """Updates the gauges."""
+        self._metrics.lag.labels(name).set(lag_s)
+        self._metrics.pending.labels(name).set(status.waiting)
+        self._metrics.rejected.labels(name).set(status.dead_letters)
 
 
 class SinkSender:
@@ -77,7 +113,7 @@ class SinkSender:
         settings: SinkSettings,
         *,
         unix_time: Callable[[], float],
-        observer: Observer,
+        observer: SinkObserver,
         in_thread: InThread = asyncio.to_thread,
         answer_s: float = ANSWER_S,
     ) -> None:
@@ -149,7 +185,7 @@ class SinkSender:
         """Sends a chunk. Returns the rejected entries (entry id → reason). Raises RetryLater."""
         owners = await self._in_thread(owners_of, self._engine, {entry.key_id for entry, _ in chunk})
         refused: dict[str, str] = {}
-        events: list[Event] = []
+        events: list[SinkEvent] = []
         entry_ids: dict[str, str] = {}
         for entry, settled_at in chunk:
             try:
@@ -167,7 +203,7 @@ class SinkSender:
             refused |= {entry_ids[event_id]: why for event_id, why in result.items()}
         return refused
 
-    async def _deliver(self, session: aiohttp.ClientSession, events: Sequence[Event]) -> dict[str, str]:
+    async def _deliver(self, session: aiohttp.ClientSession, events: Sequence[SinkEvent]) -> dict[str, str]:
         """Sends one request; on rejection, bisects to find the invalid events. Returns event id → reason."""
         if not events:
             return {}
@@ -187,7 +223,7 @@ class SinkSender:
             **await self._deliver(session, events[half:]),
         }  # fmt: skip
 
-    async def _post(self, session: aiohttp.ClientSession, events: Sequence[Event]) -> PostResult:
+    async def _post(self, session: aiohttp.ClientSession, events: Sequence[SinkEvent]) -> PostResult:
         async with self._at_once:
             now = self._unix_time()
             request = self._format.request(events, now)

@@ -235,11 +235,11 @@ def test_sinks(engine: Engine) -> None:
     stripe, hook = sinks.sink_status(engine, "stripe"), sinks.sink_status(engine, "hook")
     assert stripe is not None
     assert hook is not None
-    assert (stripe.sink.sent, stripe.letters, stripe.waiting) == (4, 1, 27 - 5)
+    assert (stripe.sink.sent, stripe.dead_letters, stripe.waiting) == (4, 1, 27 - 5)
     assert (stripe.sink.last_sent_at, stripe.sink.claimed_by) == (BEGAN + 701, "golden-host:1")
     assert (hook.sink.failures, hook.sink.failing_since, hook.sink.next_at) == (1, BEGAN + 702, BEGAN + 762)
     assert (hook.sink.last_error, hook.waiting) == ("HTTP 503", 27)
-    assert [(one.why, one.state) for one in sinks.letters(engine, "stripe")] == [
+    assert [(one.why, one.state) for one in sinks.dead_letters(engine, "stripe")] == [
         ("HTTP 400", "again"), ("HTTP 422", "open"),
     ]  # fmt: skip
     assert len(sinks.to_resend(engine, "stripe", 10)) == 1

@@ -27,9 +27,9 @@ from proxy.sinks import progress as kept
 from proxy.sinks import sender as sending
 from proxy.sinks.kinds import SINKS
 from proxy.sinks.posting import bounded_retry_after_s
-from proxy.sinks.progress import SinkStatus, letters, sink_status
+from proxy.sinks.progress import SinkStatus, dead_letters, sink_status
 from proxy.sinks.sender import SinkSender
-from proxy.sinks.stripe.settings import MeteredQuantity
+from proxy.sinks.stripe import MeteredQuantity
 from proxy.storage.database import writing
 from tests.ledger.making import an_entry, arriving
 from tests.support.net import free_port
@@ -209,9 +209,9 @@ class Plant:
         self.store.settle(arriving(*entries))
         return [entry.entry_id for entry in entries]
 
-    def letters(self) -> list[str]:
+    def dead_letters(self) -> list[str]:
         """The ids of open ones."""
-        return [one.entry_id for one in letters(self.engine, "it") if one.state == kept.OPEN]
+        return [one.entry_id for one in dead_letters(self.engine, "it") if one.state == kept.OPEN]
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ async def test_a_server_that_fails_is_asked_again_later(plant: Plant, answer: in
     why = "TimeoutError" if answer == "silence" else f"HTTP {answer}"
     assert plant.seen.whys == [(why, 77.0 if answer == 429 else 1.0)]
     assert plant.seen.last is not None
-    assert (plant.seen.last.waiting, plant.seen.last.sink.failures, plant.letters()) == (2, 1, [])
+    assert (plant.seen.last.waiting, plant.seen.last.sink.failures, plant.dead_letters()) == (2, 1, [])
     plant.clock.now += 80
     assert await sender.poll()
     assert set(plant.server.got) == set(ids)
@@ -315,24 +315,24 @@ async def test_poison_is_put_aside_and_can_be_tried_again(plant: Plant, kind: st
     sender = plant.sender(kind)
     assert await sender.poll()
     assert set(plant.server.got) == set(ids) - plant.server.poison
-    assert sorted(plant.letters()) == sorted(plant.server.poison)
+    assert sorted(plant.dead_letters()) == sorted(plant.server.poison)
     assert sorted(plant.seen.refusals) == sorted((one, "HTTP 422") for one in plant.server.poison)
     assert not await sender.poll()
     plant.server.poison = {ids[5]}
     assert kept.retry(plant.engine, "it") == 2
     assert await sender.poll()
-    assert plant.letters() == [ids[5]]
+    assert plant.dead_letters() == [ids[5]]
     assert ids[2] in plant.server.got
     plant.server.poison = set()
     kept.retry(plant.engine, "it")
     await sender.poll()
-    assert (plant.letters(), set(plant.server.got)) == ([], set(ids))
+    assert (plant.dead_letters(), set(plant.server.got)) == ([], set(ids))
 
 
 async def test_an_entry_that_nobody_can_read_holds_up_nothing(plant: Plant) -> None:
     odd, good = plant.settle(an_entry(0, details={"units": {"bushels": 3}}), an_entry(1))
     await plant.sender("openmeter").poll()
-    assert (plant.letters(), set(plant.server.got)) == ([odd], {good})
+    assert (plant.dead_letters(), set(plant.server.got)) == ([odd], {good})
 
 
 async def test_an_answer_that_comes_in_pieces_is_read_whole(plant: Plant) -> None:
@@ -341,7 +341,7 @@ async def test_an_answer_that_comes_in_pieces_is_read_whole(plant: Plant) -> Non
     plant.server.got = {ids[0]: {}}
     plant.server.in_pieces = True
     await plant.sender("lago").poll()
-    assert (plant.letters(), plant.server.requests) == ([], 1)
+    assert (plant.dead_letters(), plant.server.requests) == ([], 1)
 
 
 @pytest.mark.parametrize("kind", ["lago", "stripe", "openmeter"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.keys import FIELDS
 from proxy.foundation.secret import masked
 from proxy.http.errors import ApiError, keys_unavailable
+from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import parse
 from proxy.ledger.accounts.account_store import UnknownAccountError
 from proxy.ledger.accounts.audit_log import Actor, AuditLog, PendingEntry
@@ -34,17 +35,10 @@ REFRESH_S_MAX = 1.0
 _NAMES = frozenset({"key", "account"})
 
 
-class KeyLookup(Protocol):
-    """The keyring."""
-
-    async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str: ...
-    async def refresh(self) -> None: ...
-
-
 class AuditedOperations:
     """Runs changes and records them in the audit log."""
 
-    def __init__(self, audit_log: AuditLog, threads: BoundedExecutor, keyring: KeyLookup) -> None:
+    def __init__(self, audit_log: AuditLog, threads: BoundedExecutor, keyring: Keyring) -> None:
         self._audit_log = audit_log
         self._threads = threads
         self._keyring = keyring

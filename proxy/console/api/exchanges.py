@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import UNSET
 
@@ -32,6 +32,7 @@ from proxy.console.api.schemas.exchanges import (
     Unsettled,
     UsageShown,
 )
+from proxy.console.ledger_reports import LedgerReports
 from proxy.foundation.times import iso_utc
 from proxy.http.errors import ApiError
 from proxy.reports.exchanges import ExchangeFilter, SettledExchange
@@ -45,22 +46,11 @@ _EXACT = Decimal("1e-15")
 _CURSOR = re.compile(r"([0-9]{1,17})\.([0-9a-f-]{36})", re.ASCII)
 
 
-class Exchanges(Protocol):
-    """`reports/exchanges.py` on a thread, and running exchanges. All methods raise OSError."""
-
-    async def one(self, exchange_id: str) -> SettledExchange | None: ...
-    async def listed(
-        self, wanted: ExchangeFilter, limit: int
-    ) -> tuple[list[SettledExchange], tuple[float, str] | None]: ...
-    async def key_of_unsettled(self, exchange_id: str) -> str | None:
-        """The key of an exchange that runs or has just ended; None if unknown."""
-
-
 class ExchangesApi:
     """The routes `/v1/exchanges` and `/v1/exchanges/{exchange_id}`."""
 
-    def __init__(self, exchanges: Exchanges) -> None:
-        self._exchanges = exchanges
+    def __init__(self, reports: LedgerReports) -> None:
+        self._reports = reports
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""
@@ -94,7 +84,7 @@ class ExchangesApi:
             until=_optional(query.end_time),
             after=_cursor(_optional(query.after)),
         )
-        found, last = await self._exchanges.listed(wanted, query.limit)
+        found, last = await self._reports.listed(wanted, query.limit)
         operator = call.session.key is None
         after = None if last is None else f"{round(last[0] * 1e6)}.{last[1]}"
         return Reply(
@@ -103,11 +93,11 @@ class ExchangesApi:
 
     async def one(self, call: Call) -> Reply:
         """Raises ApiError 404, OSError."""
-        found = await self._exchanges.one(call.named)
+        found = await self._reports.one(call.named)
         if found is not None and call.session.may_see(found.terminal.key_id):
             return Reply(_exchange(found, operator=call.session.key is None))
         if found is None:
-            key_id = await self._exchanges.key_of_unsettled(call.named)
+            key_id = await self._reports.key_of_unsettled(call.named)
             if key_id is not None and call.session.may_see(key_id):
                 return Reply(Unsettled(id=call.named), 202, {"Retry-After": str(SETTLED_SOON_S)})
         raise ApiError(404, "No such exchange.", param="exchange_id", code="exchange_not_found")

@@ -8,10 +8,10 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 from aiohttp import web
@@ -92,17 +92,17 @@ class RunningSnapshot:
     remote_coverage: RemoteCoverage = "none"
 
 
-class Source(Protocol):
-    """Reads the processes on this port and the lease registry."""
-
-    async def __call__(self) -> RunningSnapshot: ...
-
-
 class LiveApi:
     """The route `/v1/live`."""
 
-    def __init__(self, source: Source, sessions: Sessions, *, unix_time: Callable[[], float]) -> None:
-        self._source = source
+    def __init__(
+        self,
+        read_running: Callable[[], Awaitable[RunningSnapshot]],
+        sessions: Sessions,
+        *,
+        unix_time: Callable[[], float],
+    ) -> None:
+        self._read_running = read_running
         self._sessions = sessions
         self._unix_time = unix_time
         self._last = RunningSnapshot((), 0)
@@ -146,7 +146,7 @@ class LiveApi:
         loop = asyncio.get_running_loop()
         async with self._taking:
             if loop.time() >= self._taken_at + SNAPSHOT_S:
-                self._last = await self._source()
+                self._last = await self._read_running()
                 self._taken_at = loop.time()
         last = self._last
         visible = [one for one in last.running if session.may_see(one.key_id)]

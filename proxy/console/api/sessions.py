@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass
-from typing import Protocol
 
 from aiohttp import web
 
@@ -19,17 +18,11 @@ from proxy.foundation.secret import Secret
 from proxy.http import errors
 from proxy.http.credentials import presented
 from proxy.http.errors import ApiError
+from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import parse
 
 ADMIN = "admin"
 """the operator's name in the audit log"""
-
-
-class Keys(Protocol):
-    """The keyring."""
-
-    async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str:
-        """The key, or the reason of the refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +45,9 @@ class Session:
 class Sessions:
     """Authenticates requests."""
 
-    def __init__(self, keys: Keys, secret: Secret | None) -> None:
+    def __init__(self, keyring: Keyring, secret: Secret | None) -> None:
         """`secret`: the admin secret; with None, only keys can sign in."""
-        self._keys = keys
+        self._keyring = keyring
         self._digest = None if secret is None else _digest(secret.reveal())
 
     async def of(self, request: web.BaseRequest) -> Session:
@@ -63,7 +56,7 @@ class Sessions:
         # Digests have one length, so the comparison time does not reveal the length of the secret.
         if text and self._digest is not None and hmac.compare_digest(_digest(text), self._digest):
             return Session(None, request.remote)
-        key = await self._keys.key(text, request.remote)
+        key = await self._keyring.key(text, request.remote)
         if isinstance(key, str):
             raise errors.key_refused(key)
         return Session(key, request.remote)

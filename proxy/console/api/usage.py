@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from decimal import Decimal
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from proxy.console.api.endpoints import Call, Endpoint, Reply, usd_number
 from proxy.console.api.reading import invalid
+from proxy.console.ledger_reports import LedgerReports
 from proxy.reports.usage import DAY_S, UsageFilter, UsageTotals
 
 WIDTHS = {"1m": 60, "1h": 3_600, "1d": DAY_S}
@@ -138,18 +139,11 @@ class CostPage(msgspec.Struct, frozen=True, kw_only=True):
     next_page: str | None
 
 
-class Reader(Protocol):
-    """`reports/usage.py`, on a thread."""
-
-    async def __call__(self, wanted: UsageFilter, rows_max: int) -> tuple[list[UsageTotals], int]:
-        """Raises OSError."""
-
-
 class UsageApi:
     """The routes `/v1/organization/usage/completions` and `/v1/organization/costs`."""
 
-    def __init__(self, read: Reader, *, unix_time: Callable[[], float]) -> None:
-        self._read = read
+    def __init__(self, reports: LedgerReports, *, unix_time: Callable[[], float]) -> None:
+        self._reports = reports
         self._unix_time = unix_time
 
     def endpoints(self) -> Iterable[Endpoint]:
@@ -175,7 +169,7 @@ class UsageApi:
             call, WIDTHS[query.bucket_width], limit, models=query.models or None,
             by_key="api_key_id" in groups, by_project="project_id" in groups, by_model="model" in groups,
         )  # fmt: skip
-        totals, upto = await self._read(wanted, ROWS_MAX)
+        totals, upto = await self._reports.usage(wanted, ROWS_MAX)
         return self._page(call, wanted, totals, upto, UsageBucket, UsagePage, _usage_result)
 
     async def costs(self, call: Call) -> Reply:
@@ -186,7 +180,7 @@ class UsageApi:
             call, DAY_S, query.limit,
             by_key="api_key_id" in groups, by_project="project_id" in groups, by_model="line_item" in groups,
         )  # fmt: skip
-        totals, upto = await self._read(wanted, ROWS_MAX)
+        totals, upto = await self._reports.usage(wanted, ROWS_MAX)
         operator = call.session.key is None
         return self._page(call, wanted, totals, upto, CostBucket, CostPage, lambda one: _cost_result(one, operator))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, true, tuple_
 
@@ -35,13 +35,9 @@ BATCH_EXCHANGES = 500
 
 _COLUMNS = ledger_entries.c
 
-
-class Prices(Protocol):
-    """The price lists of past exchanges."""
-
-    def __call__(self, entry: LedgerEntry, model: str | None, /) -> tuple[Price | None, Price | None]:
-        """A terminal entry → the price that the owner is charged and the price of the provider; None: unchanged.
-        `model`: of another model that the exchange used."""
+Prices = Callable[[LedgerEntry, str | None], tuple[Price | None, Price | None]]
+"""(terminal entry, another model that the exchange used, or None) → the price of the charge and the price of the
+provider; None: unchanged"""
 
 
 @dataclass(slots=True)

@@ -80,8 +80,8 @@ class RecordSource(Protocol):
         """From now on `take` does not wait, and returns only records that no other process would settle."""
 
 
-class Observer(Protocol):
-    """Metrics of the settler. Called on the event loop's thread."""
+class SettlerListener(Protocol):
+    """Receives the results of a settler, for metrics and the log. Called on the event loop's thread."""
 
     def committed(self, settled: Settled, *, unreadable: int, duration_s: float) -> None:
         """A transaction committed: `settled.inserted` are the new entries; `unreadable` records became dead letters."""
@@ -99,7 +99,7 @@ class Settler:
         store: LedgerStore,
         *,
         to_entry: Callable[[UsageRecord], LedgerEntry],
-        observer: Observer,
+        observer: SettlerListener,
         batch_records_max: int = BATCH_RECORDS_MAX,
         hold_s: float = HOLD_S,
     ) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
-from sqlalchemy import Engine
 
 from proxy.budgets.store import BudgetStore
 from proxy.budgets.thresholds import subjects
@@ -25,14 +24,13 @@ from proxy.console.api.openapi import document
 from proxy.console.api.sessions import Sessions
 from proxy.console.api.status import StatusApi
 from proxy.console.api.usage import UsageApi
+from proxy.console.ledger_reports import LedgerReports
 from proxy.console.page_routes import add_page
 from proxy.http.errors import JSON_TYPE
 from proxy.http.probes import HEALTHZ, constant
 from proxy.http.server import Routes, Server
 from proxy.keys.keyring import Keyring
-from proxy.reports.exchanges import ExchangeFilter, SettledExchange, read_exchange, read_exchanges
 from proxy.reports.totals import read_paid
-from proxy.reports.usage import UsageFilter, UsageTotals, read_usage
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.settings import Settings
@@ -41,29 +39,6 @@ from proxy.storage.executor import BoundedExecutor
 # A few reads of the ledger at once and a few that wait, so that no dashboard slows the settling down.
 THREADS = 2
 WAITING_MAX = 32
-
-
-class LedgerReports:
-    """The ledger's reports, read on the console's threads."""
-
-    def __init__(self, engine: Engine, threads: BoundedExecutor, running: RunningExchanges) -> None:
-        self._engine = engine
-        self._threads = threads
-        self.key_of_unsettled = running.key_of
-
-    async def one(self, exchange_id: str) -> SettledExchange | None:
-        """See `console.exchanges.Exchanges`."""
-        return await self._threads.run(read_exchange, self._engine, exchange_id)
-
-    async def listed(
-        self, chosen: ExchangeFilter, limit: int
-    ) -> tuple[list[SettledExchange], tuple[float, str] | None]:
-        """See `console.exchanges.Exchanges`."""
-        return await self._threads.run(read_exchanges, self._engine, chosen, limit)
-
-    async def usage(self, wanted: UsageFilter, rows_max: int) -> tuple[list[UsageTotals], int]:
-        """See `console.usage.Reader`."""
-        return await self._threads.run(read_usage, self._engine, wanted, rows_max)
 
 
 class Console:
@@ -79,7 +54,8 @@ class Console:
         self._running = running
         self._threads = BoundedExecutor(THREADS, name="console", waiting_max=WAITING_MAX)
         self._server: Server | None = None
-        self._exchanges = ExchangesApi(LedgerReports(store.engine, self._threads, running))
+        self._reports = LedgerReports(store.engine, self._threads, running.key_of)
+        self._exchanges = ExchangesApi(self._reports)
         self.url: str | None = None
         """where it listens; None: nowhere"""
 
@@ -114,7 +90,6 @@ class Console:
     def _table(self, sessions: Sessions) -> Iterable[Endpoint]:
         """Every endpoint that authenticates its caller."""
         store = self._store
-        reports = LedgerReports(store.engine, self._threads, self._running)
         operations = AuditedOperations(store.acts, self._threads, self._keyring)
         paid = partial(read_paid, store.engine)
         keys = KeysApi(
@@ -131,7 +106,7 @@ class Console:
             subjects=partial(subjects, store.engine),
             paid=paid,
         )
-        yield from UsageApi(reports.usage, unix_time=time.time).endpoints()
+        yield from UsageApi(self._reports, unix_time=time.time).endpoints()
         yield from self._exchanges.endpoints()
         yield from LiveApi(self._running.running, sessions, unix_time=time.time).endpoints()
         yield from status.endpoints()

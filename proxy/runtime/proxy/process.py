@@ -59,7 +59,7 @@ from proxy.runtime.proxy.peer_processes import METRICS, PeerProcesses
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import Settings, require_prices
-from proxy.sinks.observers import start_sinks
+from proxy.sinks.sender import start_sinks
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.project_lookup import start_projects
 

@@ -61,7 +61,7 @@ class RunningExchanges:
         return (self._handler.owners.key_of(exchange_id) or "").encode() if word == KEY_OF else b""
 
     async def running(self) -> RunningSnapshot:
-        """See `console.live.Source`."""
+        """Read the processes on this port and the lease registry."""
         answers = [] if self._peers is None else await self._peers.ask(LIVE)
         nodes = [self._local(), *map(_NODE_EXCHANGES.decode, answers)]
         running = [exchange for node in nodes for exchange in node.running]

@@ -7,9 +7,9 @@ A team is a project. As in LiteLLM, `max_budget` without `budget_duration` is a 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from decimal import Decimal
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -28,13 +28,8 @@ Rate = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Models = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...], Meta(max_length=1_000)]
 Tags = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...], Meta(max_length=20)]
 
-
-class PaidOf(Protocol):
-    """`reports/totals.py`: spend and credit of keys and accounts."""
-
-    def __call__(self, scope_ids: Collection[str], /) -> dict[str, SpendAndCredit]:
-        """Raises OSError."""
-
+PaidOf = Callable[[Collection[str]], dict[str, SpendAndCredit]]
+"""scope ids → spend and credit of these keys and accounts; raises OSError"""
 
 NOTHING_PAID = SpendAndCredit(0, 0)
 

@@ -1,25 +1,34 @@
-"""Lago's events, in batches."""
+"""Lago: `POST /api/v1/events/batch`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from proxy.reports.export import ExportedEntry
 from proxy.reports.focus import booked_at
-from proxy.sinks.format import Event, MeterFormat, PostResult, Request, SinkKind, json_object
-from proxy.sinks.lago.settings import LagoSettings
+from proxy.settings.kinds import about
+from proxy.settings.sinks import SinkSettings, event_name
+from proxy.sinks.format import MeterFormat, PostResult, SinkEvent, SinkKind, SinkRequest, json_object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagoSettings(SinkSettings):
+    """One of Lago's billable metrics."""
+
+    event: str = field(default="llm_usage", metadata=about(event_name(), "the billable metric's `code`"))
 
 
 class LagoFormat(MeterFormat[LagoSettings]):
     """Batches of events."""
 
-    def request(self, events: Sequence[Event], _unix_s: float) -> Request:
+    def request(self, events: Sequence[SinkEvent], _unix_s: float) -> SinkRequest:
         """Lago takes a batch whole or not at all."""
         body = msgspec.json.encode({"events": [one.fields for one in events]})
-        return Request(f"{self._settings.url}/api/v1/events/batch", body, self._bearer())
+        return SinkRequest(f"{self._settings.url}/api/v1/events/batch", body, self._bearer())
 
     def known(self, answer: PostResult, count: int) -> frozenset[int]:
         """`{"error_details": {"3": {"transaction_id": ["value_already_exist"]}}}`; of one event, without its place."""

@@ -1,19 +1,25 @@
-"""A webhook for each entry, signed."""
+"""Any server: each entry whole, signed like alerts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from proxy.foundation.times import iso_utc
 from proxy.reports.entry_reader import entry_json
 from proxy.reports.export import ExportedEntry
-from proxy.sinks.format import BaseFormat, Event, Request, SinkKind
+from proxy.settings.sinks import SinkSettings
+from proxy.sinks.format import BaseFormat, SinkEvent, SinkKind, SinkRequest
 from proxy.sinks.signing import signed
-from proxy.sinks.webhook.settings import WebhookSettings
 
 TYPE = "ledger.entry"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings(SinkSettings):
+    """A webhook has only the settings that every sink has."""
 
 
 class WebhookFormat(BaseFormat[WebhookSettings]):
@@ -21,10 +27,10 @@ class WebhookFormat(BaseFormat[WebhookSettings]):
 
     batch_max = 1
 
-    def events(self, source: ExportedEntry) -> list[Event]:
+    def events(self, source: ExportedEntry) -> list[SinkEvent]:
         """One event."""
         owner = source.owner
-        return [Event(source.entry.entry_id, {
+        return [SinkEvent(source.entry.entry_id, {
             "id": source.entry.entry_id,
             "type": TYPE,
             "settled_at": iso_utc(source.settled_at),
@@ -34,12 +40,12 @@ class WebhookFormat(BaseFormat[WebhookSettings]):
             "entry": entry_json(source.entry),
         })]  # fmt: skip
 
-    def request(self, events: Sequence[Event], unix_s: float) -> Request:
+    def request(self, events: Sequence[SinkEvent], unix_s: float) -> SinkRequest:
         """A signed POST of the event."""
         (event,) = events
         assert self._settings.secret is not None
         body = msgspec.json.encode(event.fields)
-        return Request(self._settings.url, body, signed(self._settings.secret, event.event_id, body, unix_s))
+        return SinkRequest(self._settings.url, body, signed(self._settings.secret, event.event_id, body, unix_s))
 
 
 WEBHOOK = SinkKind("webhook", WebhookSettings, WebhookFormat)

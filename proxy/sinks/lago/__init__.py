@@ -1,1 +1,0 @@
-"""Lago: `POST /api/v1/events/batch`."""

@@ -1,1 +1,0 @@
-"""OpenMeter: `POST /api/v1/events`, a batch of CloudEvents 1.0."""

@@ -1,1 +1,0 @@
-"""Stripe: `POST /v1/billing/meter_events`."""

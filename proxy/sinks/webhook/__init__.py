@@ -1,1 +1,0 @@
-"""Any server: each entry whole, signed like alerts."""
