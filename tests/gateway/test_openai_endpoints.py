@@ -53,6 +53,35 @@ async def test_a_completion_streams_without_the_usage_it_did_not_ask_for(deploym
     assert deployment.seen(model)[0]["body"]["stream_options"] == {"include_usage": True}
 
 
+@pytest.mark.parametrize("last", [{"id": "c", "object": "chunk"}, {"id": "c", "choices": None}, {}])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+async def test_a_last_event_with_usage_and_no_choices_does_not_reach_a_client_that_did_not_ask_for_it(
+    deployment: Deployment, sdk: openai.AsyncOpenAI, last: dict[str, Any], end: bytes
+) -> None:
+    usage = {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6}
+    for path, choice in (
+        ("/v1/chat/completions", {"index": 0, "delta": {"content": "Much more"}, "finish_reason": None}),
+        ("/v1/completions", {"index": 0, "text": "Much more", "finish_reason": None}),
+    ):
+        head, tail = events({"id": "c", "choices": [choice]}, last | {"usage": usage})
+        done = b"data: [DONE]\n\n".replace(b"\n", end)
+        head, tail = head.replace(b"\n", end), tail.replace(b"\n", end)
+        model = deployment.plan("many", [Send(head), Send(tail), Send(done)])
+        prompt: Any = {"messages": [{"role": "user", "content": "?"}]} if "chat" in path else {"prompt": "?"}
+        response = await ask(deployment, path, {"model": model, "stream": True, **prompt})
+        assert response.body == head + done
+        create: Any = sdk.chat.completions.create if "chat" in path else sdk.completions.create
+        chunks = [chunk async for chunk in await create(model=model, stream=True, **prompt)]
+        assert len(chunks) == len([chunk.choices[0] for chunk in chunks]) == 1
+        response = await ask(
+            deployment, path, {"model": model, "stream": True, "stream_options": {"include_usage": True}, **prompt}
+        )
+        assert response.body == head + tail + done
+        for entry in await deployment.entries(model, 3):
+            assert (entry["outcome"], entry["usage_source"]) == ("served", "reported")
+            assert (entry["prompt_tokens"], entry["completion_tokens"], nusd(entry)) == (4, 2, charge(entry))
+
+
 async def test_embeddings(deployment: Deployment, sdk: openai.AsyncOpenAI) -> None:
     usage = {"prompt_tokens": 300, "total_tokens": 300}
     vectors = [{"object": "embedding", "index": at, "embedding": [0.125] * 1000} for at in range(100)]

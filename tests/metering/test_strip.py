@@ -35,7 +35,7 @@ def model(body: bytes) -> bytes:
         block, blank = blocks[at], blocks[at + 1] if at + 1 < len(blocks) else b""
         lines = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n").strip(b"\n")
         event = event_of(lines)
-        if event is not None and is_usage_event(event[0]) and not re.search(SAYS, block):
+        if event is not None and event[1] != b"error" and is_usage_event(event[0]) and not re.search(SAYS, block):
             two = re.match(rb"(?:\r\n|\n|\r){0,2}", blank)
             assert two is not None
             out += block[: len(block) - len(block.lstrip(b"\r\n"))] + blank[two.end() :]
@@ -50,7 +50,7 @@ def model(body: bytes) -> bytes:
         (USAGE, True),
         ('{"usage":{"total_tokens":1},"choices":[]}', True),
         ('{ "choices" : [ ] , "usage" : { } }', True),
-        ('{"choices":[],"usage":{"a":{"choices":[1]}},"x":"\\"choices\\":[1]"}', True),
+        ('{"choices":[],"usage":{"a":{"choices":[1]}},"id":"\\"choices\\":[1]"}', True),
         ('{"choices":[],"usage":null}', False),
         ('{"choices":[],"prompt_filter_results":[{"usage":{}}]}', False),
         ('{"choices":[{"delta":{"content":"x"}}],"usage":{"total_tokens":1}}', False),
@@ -63,8 +63,26 @@ def model(body: bytes) -> bytes:
         ('{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"usage":{"total_tokens":1}}', False),
         ('{"choices":[{"text":"x"}],"usage":{"total_tokens":1}}', False),
         ('{"choices":["x"],"usage":{"total_tokens":1}}', False),
-        ('{"choices":null,"usage":{"total_tokens":1}}', False),
-        ('{"usage":{"total_tokens":1}}', False),
+        # Servers that send it without choices: openai's SDK cannot read such a chunk.
+        ('{"choices":null,"usage":{"total_tokens":1}}', True),
+        ('{"usage":{"total_tokens":1}}', True),
+        ('{"id":"c","object":"text_completion","created":1,"model":"m","usage":{"total_tokens":1}}', True),
+        ('{"id":"c","usage":{"total_tokens":1},"error":null,"citations":[],"x_groq":{"id":"r"}}', True),
+        ('{"usage":{"total_tokens":1},"timings":{"predicted_ms":2.5},"provider":"P"}', True),
+        # What may be more than that.
+        ('{"usage":{"total_tokens":1},"error":{"message":"overloaded"}}', False),
+        ('{"choices":null,"usage":{"total_tokens":1},"error":"overloaded"}', False),
+        ('{"choices":[],"usage":{"total_tokens":1},"error":{"message":"overloaded"}}', False),
+        ('{"usage":{"total_tokens":1},"message":{"content":"x"}}', False),
+        ('{"usage":{"total_tokens":1},"new":1}', False),
+        ('{"choices":[],"usage":{"total_tokens":1},"citations":["http://x.test/"]}', False),
+        ('{"usage":{"total_tokens":1},"mess\\u0061ge":"x"}', False),
+        ('{"usage":{"total_tokens":1},"choi\\u0063es":[{"message":{"content":"x"}}]}', False),
+        ('{"usage":{"total_tokens":1},"model":"m","model":"n","choices":[],"choices":null}', False),
+        ('{"choices":{},"usage":{"total_tokens":1}}', False),
+        ('{"choices":"","usage":{"total_tokens":1}}', False),
+        ('{"usage":null}', False),
+        ('{"usage":5}', False),
         ('{"choices":[],"usage":"{}"}', False),
         ('{"choices":[],"usage":[{}]}', False),
         ('[{"choices":[],"usage":{}}]', False),
@@ -84,8 +102,16 @@ def test_what_the_usage_event_is(text: str, is_it: bool) -> None:
         assert (stripped(pieces) != body) is is_it
 
 
+def test_a_usage_in_an_event_named_error_stays() -> None:
+    body = b"event: error\n" + sse('{"usage":{"total_tokens":1}}', DONE)
+    for pieces in cuts(body):
+        assert stripped(pieces) == body
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("event", [USAGE, USAGE.replace(" ", "\ndata:  ")])
+@pytest.mark.parametrize(
+    "event", [USAGE, USAGE.replace(" ", "\ndata:  "), '{"choices": null, "usage": {"a": 1}}', '{"usage": {"a": 1}}']
+)
 def test_only_the_usage_event_goes_for_every_cut(end: str, event: str) -> None:
     before, after = sse(*say("a", "é\u2028"), end=end), sse(DONE, end=end)
     injected = f": note{end}data: {event.replace(chr(10), end)}{end}{end}".encode()
@@ -134,7 +160,7 @@ def test_an_unterminated_end_is_released_unless_it_is_the_usage_event() -> None:
 
 
 def test_a_long_event_is_let_go_and_never_stripped() -> None:
-    padded = USAGE[:-1] + ',"pad":"' + "p" * HOLD_BYTES_MAX + '"}'
+    padded = USAGE[:-1] + ',"obfuscation":"' + "p" * HOLD_BYTES_MAX + '"}'
     body = sse(padded, DONE)
     for size in (len(body), 1, 4096):
         assert stripped([body[at : at + size] for at in range(0, len(body), size)]) == body
@@ -149,8 +175,8 @@ def test_a_long_event_is_let_go_and_never_stripped() -> None:
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("over", [0, 1])
 def test_the_longest_event_that_is_stripped_is_so_at_every_cut(end: str, over: int) -> None:
-    pad = HOLD_BYTES_MAX + over - len('data: ,"pad":""') - len(USAGE)
-    body = sse(USAGE[:-1] + f',"pad":"{"p" * pad}"}}', end=end)
+    pad = HOLD_BYTES_MAX + over - len('data: ,"obfuscation":""') - len(USAGE)
+    body = sse(USAGE[:-1] + f',"obfuscation":"{"p" * pad}"}}', end=end)
     for at in range(len(body) - 6, len(body) + 1):
         assert stripped([body[:at], body[at:]]) == (body if over else b"")
 
@@ -187,6 +213,9 @@ PARTS = st.sampled_from(
         USAGE,
         '{"usage":{},"choices":[]}',
         '{"choices":[],"usage":null}',
+        '{"usage":{}}',
+        '{"choices":null,"usage":{}}',
+        '{"usage":{},"error":{"a":1}}',
         '{"choices":[{"delta":{"content":"é\u2028"}}],"usage":null}',
         '{"choices":[],"choices":[{}],"usage":{}}',
         '{"choices":[{"index":0,"delta":{}}],"usage":{}}',

@@ -91,11 +91,11 @@ def finish_reason(body: bytes) -> str | None:
 
 
 def is_usage_event(event: Event) -> bool:
-    """True for the extra event that `include_usage` asks for: a usage, and no choice but LiteLLM's without content."""
+    """True for the extra event that `include_usage` adds: a usage, and no choice but LiteLLM's without content."""
     chunk = event.json
-    if not isinstance(chunk, dict) or not isinstance(chunk.get("usage"), dict) or chunk.get("choices") is None:
+    if not isinstance(chunk, dict) or not isinstance(chunk.get("usage"), dict):
         return False
-    return all(one.get("delta") == {} and not one.get("finish_reason") for one in chunk["choices"])
+    return all(one.get("delta") == {} and not one.get("finish_reason") for one in chunk.get("choices") or ())
 
 
 def without_usage_event(body: bytes) -> bytes:

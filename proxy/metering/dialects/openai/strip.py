@@ -126,8 +126,8 @@ class UsageStripper:
     def _taken(self, event: bytes) -> bool:
         if _TEXT.search(event) is not None:
             return False
-        event_data = event_of(event.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\n"))
-        taken = event_data is not None and is_usage_event(event_data[0])
+        parsed = event_of(event.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\n"))
+        taken = parsed is not None and parsed[1] != b"error" and is_usage_event(parsed[0])
         self.stripped += taken
         return taken
 
@@ -138,28 +138,41 @@ def _is_plain(payload: bytes) -> bool:
 
 
 class _UsageEvent(msgspec.Struct, gc=False):
-    choices: list[Any]
     usage: dict[str, Any]
+    choices: list[Any] | None = None
 
 
 _usage_event = msgspec.json.Decoder(_UsageEvent).decode
 
+# Members of a usage event that hold no output: OpenAI's and Azure's; routers'; times and settings of servers.
+_NO_OUTPUT = frozenset({
+    "choices", "usage", "id", "object", "created", "model", "system_fingerprint", "service_tier", "obfuscation",
+    "stream_options", "prompt_filter_results", "copilot_usage", "latency_checkpoint", "x_groq",
+    "created_at", "request_id", "provider", "cost", "venice_parameters", "p",
+    "time_info", "timings", "stats", "runtime", "model_info", "metadata", "perf_metrics", "nvext",
+    "kv_transfer_params", "prompt_token_ids",
+})  # fmt: skip
+
 
 def is_usage_event(event_data: bytes) -> bool:
-    """True for a JSON object with a list `choices` that says nothing and an object `usage`, each key once and without
-    escapes.
+    """True for a JSON object with an object `usage`, no choice that says something, and no other output.
 
-    False for Azure's first event (empty `choices`, no usage) and for `"usage":null`.
+    `choices` may be absent or null. An event with a filled `error`, or another filled member that is not listed, is no
+    usage event, nor is one that repeats `usage` or `choices`. False for Azure's first event (empty `choices`, no usage)
+    and for `"usage":null`.
     """
     try:
-        if _USAGE not in event_data or any(map(_says_something, _usage_event(event_data).choices)):
+        if _USAGE not in event_data or any(map(_says_something, _usage_event(event_data).choices or ())):
             return False
-        if b"\\" not in event_data and event_data.count(_USAGE) == event_data.count(b'"choices"') == 1:
-            return True
-        names: list[str] = json.loads(event_data.decode("utf-8", "replace"), object_pairs_hook=_names, parse_int=str)
+        members: list[tuple[str, Any]] = json.loads(
+            event_data.decode("utf-8", "replace"), object_pairs_hook=list, parse_int=str
+        )
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return False
-    return names.count("choices") == names.count("usage") == 1
+    names = [name for name, _ in members]
+    if names.count("usage") != 1 or names.count("choices") > 1:
+        return False
+    return all(name in _NO_OUTPUT or not value for name, value in members)
 
 
 def _says_something(choice: object) -> bool:
@@ -167,7 +180,3 @@ def _says_something(choice: object) -> bool:
         return True
     members = (value for name, value in choice.items() if name != "index")
     return any(any(value.values()) if isinstance(value, dict) else value for value in members)
-
-
-def _names(pairs: list[tuple[str, Any]]) -> list[str]:
-    return [name for name, _ in pairs]
