@@ -15,16 +15,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Protocol
 
 from msgspec import structs
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import LimitCounter, OnStoreOutage, ResolvedLimits, Scope, resolve_limits
 from proxy.billing.reservation import DenialReason, Denied, Granted, Hold, LimitLevel, Unseeded
+from proxy.budgets.observers import AdmissionObserver
 from proxy.budgets.outage_allowance import OutageAllowance
 from proxy.budgets.store import BudgetsIncomplete, BudgetStore, BudgetsUnavailable, OwnHolds
-from proxy.foundation.outage import Listener, Outage
+from proxy.foundation.outage import Outage
 
 # Interval of the check whether the store lost reservations of this node.
 CHECK_S = 0.5
@@ -42,13 +42,6 @@ SEED_TRIES = 3
 COUNTED_S = 3.0
 # The longest wait of a client for a read of the ledger.
 ANSWER_S = 5.0
-
-
-class Observer(Listener, Protocol):
-    """Metrics and the log: denials, and outages of the store."""
-
-    def denied(self, why: str) -> None:
-        """A request was refused."""
 
 
 class Reservation:
@@ -102,7 +95,7 @@ class Admission:
         tidy: Callable[[], Awaitable[None]],
         on_store_outage: OnStoreOutage,
         allowance_nusd: int,
-        observer: Observer,
+        observer: AdmissionObserver,
     ) -> None:
         """`seed`: writes the ledger's spend of these counters to the store. `settled`: filters the exchanges whose
         entries are in all spend totals, current and future. `tidy`: releases reservations of such. All raise OSError.

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from sqlalchemy import Engine
 
 from proxy.billing.reservation import CounterState
+from proxy.budgets.observers import ThresholdObserver
 from proxy.budgets.thresholds import Alert, reached, record_new
 from proxy.ledger.settling import spend
 from proxy.storage.executor import InThread
 
 # Alerts that a process remembers, so that it does not read each of them from the ledger again at every check.
 KNOWN_MAX = 100_000
-
-
-class AlertObserver(Protocol):
-    """Metrics and log."""
-
-    def noticed(self, alert: Alert) -> None:
-        """A budget has passed a threshold; reported by one of all processes."""
 
 
 class Thresholds:
@@ -32,7 +25,7 @@ class Thresholds:
         engine: Engine,
         *,
         unix_time: Callable[[], float],
-        observer: AlertObserver,
+        observer: ThresholdObserver,
         in_thread: InThread = asyncio.to_thread,
     ) -> None:
         self._engine = engine

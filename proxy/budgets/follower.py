@@ -15,12 +15,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Protocol
 
 from proxy.billing.limits import LimitCounter
 from proxy.billing.reservation import CounterState, SpendDelta, SpendTotal
+from proxy.budgets.followed_ledger import FollowedLedger, SeedRequest
+from proxy.budgets.observers import FollowerObserver
 from proxy.budgets.store import BudgetStore, BudgetsUnavailable
-from proxy.foundation.outage import Listener, Outage
+from proxy.foundation.outage import Outage
 
 # Without a sign of life for so long, another follower leads.
 LEAD_S = 5.0
@@ -44,38 +45,6 @@ TRIES = 3
 # Counters whose spend totals are read in one transaction, and the number of concurrent transactions.
 SUMS_MAX, READERS = 100, 2
 
-SeedRequest = tuple[str, float]
-"""a counter's id, and the start of its window in Unix seconds"""
-
-
-class Ledger(Protocol):
-    """The ledger as a source of spend. Every method raises OSError during an outage. Times: the ledger's clock, µs."""
-
-    async def time(self) -> int:
-        """The time up to which all settlements are visible."""
-
-    async def timeline(self) -> str:
-        """The history that its server continues: another one after a standby was promoted, which may lack commits."""
-
-    async def sums(self, requests: Sequence[SeedRequest]) -> list[SpendTotal]:
-        """The spend of each counter, all in one snapshot, in the order of `requests`."""
-
-    async def changes(self, after_us: int, limit: int) -> tuple[list[SpendDelta], int, int]:
-        """About `limit` entries settled after `after_us`; the time up to which they are complete; and `time`."""
-
-    async def settled(self, exchange_ids: Collection[str], until_us: int) -> set[str]:
-        """The exchanges whose terminal entries were settled by `until_us`."""
-
-
-class Observer(Listener, Protocol):
-    """Metrics and the log: progress, and outages of the store and of the ledger."""
-
-    def absorbed(self, entries: int) -> None:
-        """Entries were added to the spend totals."""
-
-    def drift(self, nusd: int) -> None:
-        """The total difference between the compared spend totals and the ledger; anything but 0 is a bug."""
-
 
 class Follower:
     """The follower of one node. `run` follows the ledger; admission calls `seed`; `aclose` cancels running seeds."""
@@ -83,10 +52,10 @@ class Follower:
     def __init__(
         self,
         store: BudgetStore,
-        ledger: Ledger,
+        ledger: FollowedLedger,
         *,
         on_spent: Callable[[Sequence[CounterState]], Awaitable[None]],
-        observer: Observer,
+        observer: FollowerObserver,
         on_settled: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
         """`on_spent`: called with counters whose spend changed, sometimes repeatedly; after an OSError, called again.

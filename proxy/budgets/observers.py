@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class AdmissionObserver(OutageLog):
-    """Events of admission."""
+    """Receives denials, and outages of the budget store."""
 
     def __init__(self, metrics: BudgetMetrics) -> None:
         super().__init__("budgets", metrics.outages.inc)
@@ -30,7 +30,7 @@ class AdmissionObserver(OutageLog):
 
 
 class FollowerObserver(OutageLog):
-    """Events of the follower of the ledger."""
+    """Receives the follower's progress, and outages of the budget store and of the ledger."""
 
     def __init__(self, metrics: BudgetMetrics) -> None:
         super().__init__("following the ledger")
@@ -41,26 +41,26 @@ class FollowerObserver(OutageLog):
         self._metrics.applied.inc(entries)
 
     def drift(self, nusd: int) -> None:
-        """The spend totals were compared with the ledger."""
+        """Spend totals were compared with the ledger: their total difference in nUSD; anything but 0 is a bug."""
         self._metrics.drift.set(nusd / NUSD_PER_USD)
         if nusd:
             _log.error("budget spend totals differ from the ledger by %d nUSD: run `tokenweir budgets rebuild`", nusd)
 
 
 class ThresholdObserver:
-    """Alerts of budgets."""
+    """Receives new alerts of budgets."""
 
     def __init__(self, metrics: BudgetMetrics) -> None:
         self._metrics = metrics
 
     def noticed(self, alert: Alert) -> None:
-        """A threshold of a budget was reached."""
+        """A budget has reached a threshold; called in one of all processes."""
         self._metrics.alerts.labels(str(alert.threshold)).inc()
         _log.warning("budget of %s: %d %% spent", alert.scope_id, alert.threshold)
 
 
 class WebhookObserver(OutageLog):
-    """Delivery of alerts by webhook."""
+    """Receives failed deliveries of alerts, and outages of the webhook."""
 
     def __init__(self, metrics: BudgetMetrics) -> None:
         super().__init__("sending webhooks")

@@ -10,14 +10,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine
 
 from proxy.billing.reservation import CounterState
 from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
+from proxy.budgets.observers import FollowerObserver
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore
 from proxy.settings import Settings
+from proxy.telemetry.budget_metrics import BudgetMetrics
 
 # After the end of a node's lease its exchanges are settled, and counted, within this time.
 SWEPT_S = 10.0
@@ -34,17 +37,9 @@ def open_budgets(settings: Settings, node: str, known_nodes: Path | None = None)
 
 async def rebuilt(store: BudgetStore, engine: Engine) -> dict[str, int]:
     """Compare all spend totals with the ledger, and delete them → counter → its error, in nUSD. Raises OSError."""
-    return await Follower(store, FollowedLedger(engine), on_spent=_ignore, observer=_Silent()).rebuild()
+    observer = FollowerObserver(BudgetMetrics(CollectorRegistry()))  # the command prints the drift itself
+    return await Follower(store, FollowedLedger(engine), on_spent=_ignore, observer=observer).rebuild()
 
 
 async def _ignore(_states: Sequence[CounterState]) -> None:
     """The running servers check the thresholds."""
-
-
-class _Silent:
-    """For a command, which prints the drift and raises the errors itself."""
-
-    def absorbed(self, entries: int) -> None: ...
-    def drift(self, nusd: int) -> None: ...
-    def failed(self, error: Exception) -> None: ...
-    def healed(self, error: Exception) -> None: ...

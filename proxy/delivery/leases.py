@@ -22,7 +22,7 @@ import msgspec
 from proxy.billing.record import Opened
 from proxy.foundation.outage import Listener, Outage
 from proxy.journal.frames import opened_payload
-from proxy.journal.progress import name_of
+from proxy.journal.progress import ProgressTable, name_of
 
 # A shorter exchange is never announced: most errors, and answers from a cache.
 ANNOUNCE_S = 0.25
@@ -86,12 +86,6 @@ class LeaseRegistry(Protocol):
         """Remove the node and all its leases, unless its beat has changed."""
 
 
-class Slots(Protocol):
-    """The progress table."""
-
-    def raw(self, index: int) -> bytes: ...
-
-
 class _Lease:
     """One exchange, as last written to the registry."""
 
@@ -102,9 +96,9 @@ class _Lease:
         self.progress = b""
         self._name = name_of(opened.exchange_id)
 
-    def update(self, slots: Slots) -> bool:
+    def update(self, table: ProgressTable) -> bool:
         """Read the slot: True if the progress has changed. After the exchange's end another one may own the slot."""
-        current = slots.raw(self.opened.slot)
+        current = table.raw(self.opened.slot)
         if current == self.progress or not current.startswith(self._name):
             return False
         self.progress = current
@@ -117,7 +111,7 @@ class LeaseKeeper:
     def __init__(
         self,
         registry: LeaseRegistry,
-        slots: Slots,
+        table: ProgressTable,
         *,
         node: str,
         epoch: int,
@@ -132,7 +126,7 @@ class LeaseKeeper:
         `observer`: receives outages of the registry. `held`: exchanges of an earlier run that go on.
         """
         self._registry = registry
-        self._slots = slots
+        self._table = table
         self._node = node
         self._epoch = epoch
         self._caught_up = caught_up
@@ -269,7 +263,7 @@ class LeaseKeeper:
         whole: dict[str, LeaseParts] = {}
         for exchange_id in islice(self._unsure, SLICE):
             lease = self._held[exchange_id]
-            lease.update(self._slots)
+            lease.update(self._table)
             whole[exchange_id] = LeaseParts(opened_payload(lease.opened), lease.progress)
         return whole
 
@@ -278,7 +272,7 @@ class LeaseKeeper:
         return {
             exchange_id: LeaseParts(None, lease.progress)
             for exchange_id, lease in leases
-            if lease is not None and lease.update(self._slots)
+            if lease is not None and lease.update(self._table)
         }
 
     def _compare(self, count: LeaseCount) -> None:

@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class SettlerObserver:
-    """Observes a settler's transactions."""
+    """Receives a settler's transactions, and its outages."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -41,14 +41,14 @@ class SettlerObserver:
 
 
 class ShipperObserver(OutageLog):
-    """Observes the records that a shipper sends and the ledger confirms."""
+    """Receives a shipper's progress, and outages of the queue and of the ledger. Called on the event loop's thread."""
 
     def __init__(self, metrics: Metrics) -> None:
         super().__init__("shipping", metrics.ledger.outages.inc)
         self._metrics = metrics
 
     def sent(self, records: int, *, again: int) -> None:
-        """Records were added to the queue."""
+        """Records were added to the queue; `again`: how many of them were sent before, in this run or the last."""
         self._metrics.ledger.sent(records, again=again)
 
     def confirmed(self, records: int) -> None:
@@ -57,22 +57,22 @@ class ShipperObserver(OutageLog):
 
 
 class SweeperObserver(OutageLog):
-    """Observes a sweeper."""
+    """Receives a sweeper's progress, and outages of the lease registry and of the ledger."""
 
     def __init__(self, metrics: Metrics) -> None:
         super().__init__("sweeping", metrics.ledger.outages.inc)
         self._metrics = metrics
 
     def checked(self, nodes: int) -> None:
-        """The lease registry was read."""
+        """The lease registry was read and has this many nodes."""
         self._metrics.ledger.nodes.set(nodes)
 
     def swept(self, node: str, records: Sequence[UsageRecord]) -> None:
-        """A node is dead, and its exchanges are settled."""
+        """A node is dead, and the ledger has these records (some possibly from before)."""
         self._metrics.ledger.swept.inc(len(records))
         _log.warning("node %s is dead: %d of its exchanges were settled from their leases", node, len(records))
 
     def damaged(self, node: str, exchange_id: str, why: str) -> None:
-        """A lease cannot be read: an alarm."""
+        """A lease of a dead node cannot be read: an alarm. The lease stays in the registry."""
         self._metrics.ledger.leases_damaged.inc()
         _log.error("lease of exchange %s on node %s cannot be read: %s", exchange_id, node, why)

@@ -32,7 +32,7 @@ return 0
 
 
 class RedisLeases:
-    """See LeaseRegistry. Every method raises QueueUnavailable."""
+    """A LeaseRegistry on Redis. Every method raises QueueUnavailable."""
 
     def __init__(self, redis: RedisClient, *, prefix: str = "tokenweir") -> None:
         self._redis: Any = redis  # the library types its answers for all protocols at once
@@ -42,7 +42,6 @@ class RedisLeases:
     async def renew(
         self, node: str, beat: str, changed: Mapping[str, LeaseParts], ended: Collection[str]
     ) -> LeaseCount:
-        """See LeaseRegistry."""
         key = self._key(node)
         fields: list[Word] = [_BEAT, _bytes(beat)]
         for exchange_id, parts in changed.items():
@@ -64,17 +63,16 @@ class RedisLeases:
         return LeaseCount(-1 if half else leases, None if before is None else _text(before))
 
     async def nodes(self) -> Mapping[str, str]:
-        """See LeaseRegistry.
+        """Read every node's last beat, and write one field.
 
-        A server that is full or read-only still answers reads, but no beat changes: the write here fails then, so that
-        no node is taken for dead.
+        A server that is full or read-only still answers reads, but no beat changes: the write fails then, so that no
+        node is taken for dead.
         """
         async with map_errors(self._redis, "reading nodes"):
             _, answer = await pipelined(self._redis, [("HSET", self._nodes, _CHECKED, b""), ("HGETALL", self._nodes)])
         return {_text(node): _text(beat) for node, beat in _pairs(answer).items() if node != _CHECKED}
 
     async def ids(self, node: str) -> set[str]:
-        """See LeaseRegistry."""
         async with map_errors(self._redis, "reading lease ids"):
             [names] = await pipelined(self._redis, [("HKEYS", self._key(node))])
         ids: set[str] = set()
@@ -84,7 +82,6 @@ class RedisLeases:
         return ids
 
     async def counts(self, nodes: Collection[str]) -> Mapping[str, int]:
-        """See LeaseRegistry."""
         if not nodes:
             return {}
         async with map_errors(self._redis, "counting leases"):
@@ -92,7 +89,6 @@ class RedisLeases:
         return {node: fields // 2 for node, fields in zip(nodes, lengths, strict=True)}  # two of each, and the beat
 
     async def of(self, node: str) -> Mapping[str, LeaseParts]:
-        """See LeaseRegistry."""
         async with map_errors(self._redis, "reading leases"):
             [answer] = await pipelined(self._redis, [("HGETALL", self._key(node))])
         fields = _pairs(answer)
@@ -103,7 +99,6 @@ class RedisLeases:
         }
 
     async def opened(self, exchange_id: str) -> bytes | None:
-        """See LeaseRegistry."""
         name = _OPENED + _bytes(exchange_id)
         async with map_errors(self._redis, "reading a lease"):
             [nodes] = await pipelined(self._redis, [("HKEYS", self._nodes)])
@@ -112,17 +107,15 @@ class RedisLeases:
         return next((one for one in answers if one is not None), None)
 
     async def drop(self, node: str, exchange_ids: Collection[str]) -> None:
-        """See LeaseRegistry."""
         fields = _fields_of(exchange_ids)
         slices = [fields[at : at + 2 * _AT_ONCE] for at in range(0, len(fields), 2 * _AT_ONCE)]
         async with map_errors(self._redis, "removing leases"):
             await pipelined(self._redis, [("HDEL", self._key(node), *names) for names in slices])
 
     async def dismiss(self, node: str, beat: str) -> None:
-        """See LeaseRegistry.
+        """Remove the leases first, so that none is left without its node.
 
-        The leases are removed first, so that none is left without its node. A node that resumes in between detects the
-        loss at its next renewal and announces its leases again.
+        A node that resumes in between detects the loss at its next renewal and announces its leases again.
         """
         async with map_errors(self._redis, "removing a node"):
             [last] = await pipelined(self._redis, [("HGET", self._nodes, _bytes(node))])

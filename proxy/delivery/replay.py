@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -23,6 +23,7 @@ from proxy.journal.journal import Journal, Pending
 from proxy.journal.kept import FOLDER
 from proxy.journal.settled import settled_records
 from proxy.ledger.settling.history import LedgerState, went_back
+from proxy.ledger.settling.store import LedgerStore
 
 # Two queries of a millisecond.
 CHECK_S = 2.0
@@ -36,13 +37,6 @@ REVIVE_MAX = 100
 AGE_S_MAX = 14 * 86_400.0
 
 _log = logging.getLogger(__name__)
-
-
-class Ledger(ReceiptSource, Protocol):
-    """Called in a thread."""
-
-    def state(self) -> LedgerState:
-        """How far it is, and in which history. Raises OSError."""
 
 
 def lost_records(journal: Path, node: str, ledger: ReceiptSource) -> Iterator[list[Pending]]:
@@ -74,7 +68,7 @@ class Replayer:
         self,
         folder: Path,
         journal: Journal,
-        ledger: Ledger,
+        ledger: LedgerStore,
         *,
         observer: Listener,
         in_thread: Callable[..., Awaitable[Any]],

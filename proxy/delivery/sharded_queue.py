@@ -21,7 +21,7 @@ def shard_of(key_id: str, shards: int) -> int:
 
 
 class ShardedQueue:
-    """See `shipper.Queue`. A message's id begins with the number of its shard."""
+    """A `shipper.Queue` of several streams. A message's id begins with the number of its shard."""
 
     def __init__(self, shards: Sequence[RedisQueue]) -> None:
         self._shards = shards

@@ -16,7 +16,8 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, Protocol
 
-from proxy.foundation.outage import Listener, Outage
+from proxy.delivery.observers import ShipperObserver
+from proxy.foundation.outage import Outage
 from proxy.journal.journal import Journal, Pending
 from proxy.journal.replay import COUNT_BITS
 
@@ -64,16 +65,6 @@ class ReceiptSource(Protocol):
         as exchange: the record could not be read. Raises OSError."""
 
 
-class Observer(Listener, Protocol):
-    """Receives progress, and outages of the queue and of the ledger. Called on the event loop's thread."""
-
-    def sent(self, records: int, *, again: int) -> None:
-        """Records were added to the queue; `again`: how many of them were sent before, in this run or the last."""
-
-    def confirmed(self, records: int) -> None:
-        """The ledger has confirmed records."""
-
-
 class Shipper:
     """Two tasks. `run` it, `wake` it, `close` it; all on the journal's thread."""
 
@@ -84,7 +75,7 @@ class Shipper:
         receipts: ReceiptSource,
         *,
         node: str,
-        observer: Observer,
+        observer: ShipperObserver,
         monotonic: Callable[[], float],
         in_thread: Callable[..., Awaitable[Any]],
         on_sent: Callable[[Mapping[int, str | None]], None] = lambda _: None,

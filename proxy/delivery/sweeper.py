@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from proxy.billing.record import UsageRecord
 from proxy.delivery.leases import LeaseParts, LeaseRegistry
-from proxy.foundation.outage import Listener, Outage
+from proxy.delivery.observers import SweeperObserver
+from proxy.foundation.outage import Outage
 from proxy.journal.frames import decode_opened
 from proxy.journal.progress import decoded
 from proxy.journal.recovery import sweep
-from proxy.metering.estimator.estimate import Estimating
+from proxy.metering.estimator.estimate import Estimator
 
 LEASE_S = 30.0
 
@@ -33,26 +33,6 @@ RECORDS_MAX = 250
 
 async def _no_reservations(_node: str, _settled: Collection[str]) -> None:
     """The default without budgets."""
-
-
-class FixedEstimator(Estimating, Protocol):
-    """An estimator that does not learn: every sweeper must make the same record from the same lease."""
-
-    @property
-    def VERSION(self) -> str: ...  # noqa: N802  as proxy.metering.estimator.estimate names it
-
-
-class Observer(Listener, Protocol):
-    """Receives progress, and outages of the registry and of the ledger."""
-
-    def checked(self, nodes: int) -> None:
-        """The registry was read and has this many nodes."""
-
-    def swept(self, node: str, records: Sequence[UsageRecord]) -> None:
-        """The node is dead, and the ledger has these records (some possibly from before)."""
-
-    def damaged(self, node: str, exchange_id: str, why: str) -> None:
-        """A lease of a dead node cannot be read: an alarm. It stays in the registry, for a version that can read it."""
 
 
 @dataclass(slots=True)
@@ -73,11 +53,11 @@ class Sweeper:
         self,
         registry: LeaseRegistry,
         settle: Callable[[Sequence[UsageRecord]], Awaitable[None]],
-        estimator: FixedEstimator,
+        estimator: Estimator,
         *,
         lease_s: float = LEASE_S,
         monotonic: Callable[[], float],
-        observer: Observer,
+        observer: SweeperObserver,
         release: Callable[[str, Collection[str]], Awaitable[None]] = _no_reservations,
     ) -> None:
         """`settle`: returns when the ledger has committed the records, at most RECORDS_MAX a call. `release`: releases

@@ -78,7 +78,7 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
 
 
 class Journal:
-    """See the invariants above. Created by `Journal.open`; every call takes microseconds."""
+    """The journal of one node. Create it by `Journal.open`; every call takes microseconds."""
 
     def __init__(
         self, directory: Path, lock_fd: int, *, bytes_max: int, durability: Durability, keep_settled_s: float

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import astuple
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import UNSET, structs
 
 from proxy.billing.record import Opened, Outcome, UsageRecord
 from proxy.billing.settlement import bills, situation
-from proxy.journal.progress import Progress
+from proxy.journal.progress import Progress, ProgressTable
 from proxy.metering.counts import fitted
 from proxy.metering.estimator.estimate import Estimating, reading
 from proxy.metering.estimator.silence import with_silence
@@ -36,18 +36,12 @@ _FRAMING_BYTES = 250
 _CHARS_PER_EVENT = 4
 
 
-class Slots(Protocol):
-    """The progress table after the crash."""
-
-    def read(self, index: int) -> Progress | None: ...
-
-
 def recover(
-    unfinished: Iterable[Opened], slots: Slots, estimator: Estimating, *, estimator_version: str
+    unfinished: Iterable[Opened], table: ProgressTable, estimator: Estimating, *, estimator_version: str
 ) -> list[UsageRecord]:
     """One record for each unfinished exchange, in the same order."""
     return [
-        _record(opened, _progress(opened, slots), estimator, estimator_version, origin="recovered")
+        _record(opened, _progress(opened, table), estimator, estimator_version, origin="recovered")
         for opened in unfinished
     ]
 
@@ -60,9 +54,9 @@ def sweep(opened: Opened, progress: Progress | None, estimator: Estimating, *, e
     return _record(opened, progress, estimator, estimator_version, origin="swept")
 
 
-def _progress(opened: Opened, slots: Slots) -> Progress | None:
+def _progress(opened: Opened, table: ProgressTable) -> Progress | None:
     """The exchange's progress, unless the slot belongs to another exchange."""
-    progress = slots.read(opened.slot)
+    progress = table.read(opened.slot)
     return progress if progress is not None and progress.exchange_id == opened.exchange_id else None
 
 

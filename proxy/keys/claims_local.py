@@ -37,7 +37,7 @@ CREATE INDEX IF NOT EXISTS owners_until ON owners (until);
 
 
 class LocalClaims:
-    """See ClaimStore and OwnerStore."""
+    """A ClaimStore and an OwnerStore in a SQLite file."""
 
     def __init__(
         self, path: Path, *, retention_s: float, unix_time: Callable[[], float], owners_s: float = OWNERS_S
@@ -60,7 +60,6 @@ class LocalClaims:
                 raise
 
     async def claim(self, name: str, body: str, exchange_id: str) -> IdempotencyRecord | None:
-        """See ClaimStore."""
         now = self._unix_time()
         with _mapped():
             self._db.execute("DELETE FROM claims WHERE name = ? AND until <= ?", (name, now))
@@ -79,7 +78,6 @@ class LocalClaims:
         return None if row[0] == exchange_id else IdempotencyRecord(row[0], row[1] == body, bool(row[2]), row[3])
 
     async def end(self, name: str, exchange_id: str, answer: bytes | None) -> None:
-        """See ClaimStore."""
         with _mapped():
             self._db.execute(
                 "UPDATE claims SET ended = 1, answer = ? WHERE name = ? AND exchange_id = ?",
@@ -87,12 +85,10 @@ class LocalClaims:
             )
 
     async def release(self, name: str, exchange_id: str) -> None:
-        """See ClaimStore."""
         with _mapped():
             self._db.execute("DELETE FROM claims WHERE name = ? AND exchange_id = ?", (name, exchange_id))
 
     async def remember(self, name: str, owner: bytes) -> None:
-        """See OwnerStore."""
         now = self._unix_time()
         with _mapped():
             self._db.execute("INSERT OR REPLACE INTO owners VALUES (?, ?, ?)", (name, owner, now + self._owners_s))
@@ -105,7 +101,6 @@ class LocalClaims:
                 )
 
     async def recall(self, name: str) -> bytes | None:
-        """See OwnerStore."""
         with _mapped():
             row = self._db.execute(
                 "SELECT owner FROM owners WHERE name = ? AND until > ?", (name, self._unix_time())
@@ -113,12 +108,10 @@ class LocalClaims:
         return None if row is None else bytes(row[0])
 
     async def forget(self, name: str) -> None:
-        """See OwnerStore."""
         with _mapped():
             self._db.execute("DELETE FROM owners WHERE name = ?", (name,))
 
     async def aclose(self) -> None:
-        """See ClaimStore."""
         self._db.close()
 
     def _tidy(self, now: float) -> None:

@@ -34,7 +34,7 @@ return redis.call("DEL", KEYS[1])
 
 
 class RedisClaims:
-    """See ClaimStore and OwnerStore."""
+    """A ClaimStore and an OwnerStore on Redis."""
 
     def __init__(
         self, redis: RedisClient, *, retention_s: float, owners_s: float = OWNERS_S, prefix: str = "tokenweir"
@@ -47,7 +47,6 @@ class RedisClaims:
         self._prefix = f"{prefix}:claim:"
 
     async def claim(self, name: str, body: str, exchange_id: str) -> IdempotencyRecord | None:
-        """See ClaimStore."""
         async with _mapped(self._redis, "claiming an Idempotency-Key"):
             there = await self._redis.eval(_CLAIM, 1, self._prefix + name, exchange_id, body, self._retention_ms)
         if not there or there[0].decode() == exchange_id:
@@ -55,33 +54,28 @@ class RedisClaims:
         return IdempotencyRecord(there[0].decode(), there[1].decode() == body, there[2] == b"1", there[3])
 
     async def end(self, name: str, exchange_id: str, answer: bytes | None) -> None:
-        """See ClaimStore."""
         async with _mapped(self._redis, "ending a claim"):
             await self._redis.eval(_END, 1, self._prefix + name, exchange_id, answer or b"")
 
     async def release(self, name: str, exchange_id: str) -> None:
-        """See ClaimStore."""
         async with _mapped(self._redis, "releasing a claim"):
             await self._redis.eval(_RELEASE, 1, self._prefix + name, exchange_id)
 
     async def remember(self, name: str, owner: bytes) -> None:
-        """See OwnerStore."""
         async with _mapped(self._redis, "remembering who made a response"):
             await self._redis.set(self._owners + name, owner, px=self._owners_ms)
 
     async def recall(self, name: str) -> bytes | None:
-        """See OwnerStore."""
         async with _mapped(self._redis, "looking up who made a response"):
             owner: bytes | None = await self._redis.get(self._owners + name)
         return owner
 
     async def forget(self, name: str) -> None:
-        """See OwnerStore."""
         async with _mapped(self._redis, "forgetting who made a response"):
             await self._redis.delete(self._owners + name)
 
     async def aclose(self) -> None:
-        """See ClaimStore."""
+        """No-op: the owner of `redis` closes it."""
 
 
 @asynccontextmanager

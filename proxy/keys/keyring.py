@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from proxy.billing.keys import Account, ApiKey, KeyChanges
 from proxy.billing.limits import Scope
@@ -22,6 +22,7 @@ from proxy.billing.pricing.rules import Payer
 from proxy.foundation.outage import Listener, Outage
 from proxy.keys.guesses import Guesses
 from proxy.keys.secrets import digest, parse
+from proxy.ledger.accounts.key_store import KeyStore
 from proxy.storage.executor import BoundedExecutor
 
 # A key that another process created or revoked is effective within a second.
@@ -54,19 +55,6 @@ class Refused(StrEnum):
     """an unknown key, and the database could not be read: the key may be valid"""
 
 
-class KeySource(Protocol):
-    """The database of keys and accounts. Called on a thread. Every method raises OSError if it is unavailable."""
-
-    def latest(self, keys_max: int) -> KeyChanges:
-        """All accounts, and the `keys_max` usable keys that changed last."""
-
-    def changes_since(self, revision: int, digests: Collection[bytes] = ()) -> KeyChanges:
-        """What changed after `revision`, oldest first, and the keys with these digests of secrets."""
-
-    def with_ids(self, key_ids: Collection[str]) -> Sequence[ApiKey]:
-        """The keys with these ids."""
-
-
 class _KeyState(NamedTuple):
     """What follows from a key and its accounts."""
 
@@ -85,13 +73,13 @@ class Keyring:
 
     def __init__(
         self,
-        source: KeySource,
+        source: KeyStore,
         *,
         pepper: bytes,
         unix_time: Callable[[], float],
         observer: Listener,
     ) -> None:
-        """`observer`: called when an outage of the source begins and ends."""
+        """`source`: called on a thread. `observer`: called when an outage of the source begins and ends."""
         assert pepper, "an empty pepper hashes nothing"
         self._source = source
         self._pepper = pepper

@@ -50,11 +50,9 @@ class _ManyInserts:
         self._binders = [(i, binder) for i, binder in enumerate(binders) if binder is not None]
 
     def bound(self, rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
-        """See PreparedInsert."""
         return [self._parameters(row) for row in rows]
 
     def execute(self, connection: Connection, bound: list[tuple[Any, ...]]) -> int:
-        """See PreparedInsert."""
         return connection.exec_driver_sql(self._sql, bound).rowcount
 
     def _parameters(self, row: Sequence[Any]) -> tuple[Any, ...]:
@@ -82,11 +80,9 @@ class _JsonInsert:
         self._binders = [(i, binder) for i, c in enumerate(columns) if (binder := _binder(c, dialect))]
 
     def bound(self, rows: Iterable[Sequence[Any]]) -> str:
-        """See PreparedInsert."""
         return msgspec.json.encode([self._json_row(row) for row in rows]).decode()
 
     def execute(self, connection: Connection, bound: str) -> int:
-        """See PreparedInsert."""
         return connection.exec_driver_sql(self._sql, {"batch": bound}).rowcount
 
     def _json_row(self, row: Sequence[Any]) -> msgspec.Struct:

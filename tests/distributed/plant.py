@@ -220,7 +220,7 @@ async def plant(
 ) -> AsyncIterator[Plant]:
     """One that runs. `settling`: with a settler and a sweeper, or the machine alone. Whoever wants to compare calls
     `heal` before the end."""
-    seen = Seen()
+    seen: Any = Seen()
     made = Plant(folder, rng, seen)
     node = made.journal.node.node_id
     ours, theirs = open_redis(redis_url), open_redis(redis_url)
@@ -246,8 +246,9 @@ async def plant(
         announce_s=min(renew_s, ANNOUNCE_S),
     )
     made.announce(keeper)
+    shipping: Any = _Shipping(seen)
     shipper = Shipper(
-        made.journal, RedisQueue(ours, consumer="none"), judge, node=node, observer=_Shipping(seen),
+        made.journal, RedisQueue(ours, consumer="none"), judge, node=node, observer=shipping,
         monotonic=time.monotonic, in_thread=asking, on_sent=made.sent,
     )  # fmt: skip
     made.journal.wakeup = shipper.wake

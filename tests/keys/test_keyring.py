@@ -27,7 +27,7 @@ from proxy.billing.keys import (
 from proxy.billing.limits import UNLIMITED, Limits
 from proxy.keys import keyring as module
 from proxy.keys.guesses import GUESSES_MAX
-from proxy.keys.keyring import Keyring, KeySource, Refused
+from proxy.keys.keyring import Keyring, Refused
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.schema.migrate import migrate
@@ -137,7 +137,7 @@ class Seen:
         self.told.append("works")
 
 
-def a_keyring(source: KeySource, seen: Seen | None = None) -> Keyring:
+def a_keyring(source: KeyStore, seen: Seen | None = None) -> Keyring:
     return Keyring(source, pepper=PEPPER, unix_time=lambda: NOW, observer=seen or Seen())
 
 

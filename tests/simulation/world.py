@@ -77,10 +77,15 @@ class Tally:
 
 
 class _Quiet:
-    """Who is told, and does not mind."""
+    """An observer of any kind that ignores every call."""
 
     def __getattr__(self, _name: str) -> Any:
         return lambda *_arguments, **_more: None
+
+
+def quiet() -> Any:
+    """A new observer for a part of the simulated machines."""
+    return _Quiet()
 
 
 class World:
@@ -265,11 +270,11 @@ class Machine:
         in_thread = Behind(_Called(unavailable_ledger(world.faults)), gate).call
         self._keeper = LeaseKeeper(
             Behind(world.board, gate), self._table, node=node, epoch=epoch,
-            caught_up=lambda: not [one for one in journal.pending(1) if one.seq <= backlog_to], observer=_Quiet(),
+            caught_up=lambda: not [one for one in journal.pending(1) if one.seq <= backlog_to], observer=quiet(),
         )  # fmt: skip
         shipper = Shipper(
             journal, Behind(MemoryQueue(world.stream, world.faults, consumer=node), gate), world.ledger, node=node,
-            observer=_Quiet(), monotonic=loop.time, in_thread=in_thread, on_sent=self._sent,
+            observer=quiet(), monotonic=loop.time, in_thread=in_thread, on_sent=self._sent,
         )  # fmt: skip
         journal.wakeup = shipper.wake
         self._tasks = [loop.create_task(self._keeper.run()), loop.create_task(shipper.run())]
@@ -435,12 +440,12 @@ class Hand:
         self._names += 1
         queue = MemoryQueue(world.stream, world.faults, consumer=f"{id(self)}-{self._names}")
         in_thread = unavailable_ledger(world.faults)
-        settler = Settler(queue, world.ledger, to_entry=entry, observer=_Quiet())  # type: ignore[arg-type]
+        settler = Settler(queue, world.ledger, to_entry=entry, observer=quiet())  # type: ignore[arg-type]
 
         async def settle(records: Sequence[UsageRecord]) -> None:
             await in_thread(world.ledger.settle, [Arrival(entry(record)) for record in records])
 
-        sweeper = Sweeper(world.board, settle, Estimator(), lease_s=LEASE_S, monotonic=loop.time, observer=_Quiet())
+        sweeper = Sweeper(world.board, settle, Estimator(), lease_s=LEASE_S, monotonic=loop.time, observer=quiet())
         self._tasks = [loop.create_task(settler.settle_with(in_thread)), loop.create_task(sweeper.run())]
         self.working = True
 

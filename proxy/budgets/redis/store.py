@@ -109,13 +109,11 @@ class RedisBudgets:
         ]
 
     def time(self) -> float:
-        """See BudgetStore."""
         return self._monotonic() + self._server_ahead_s
 
     # -- this node's exchanges
 
     async def reserve(self, hold: Hold) -> Verdict:
-        """See BudgetStore."""
         windows = _RateWindows(hold.counters)
         question = hold.exchange_id, hold.nusd, hold.tokens, [_bounds(one, windows) for one in hold.counters]
         deadline = asyncio.get_running_loop().time() + WARM_S_MAX
@@ -132,13 +130,11 @@ class RedisBudgets:
             await asyncio.sleep(min(values[0] / _US + 0.001, WARM_CHECK_S, left_s))
 
     async def grow(self, exchange_id: str, nusd: int) -> bool:
-        """See BudgetStore."""
         async with self._order:
             _, fits = await self._call(scripts.GROW, (exchange_id, nusd))
         return bool(fits)
 
     async def close(self, ended: Sequence[Hold]) -> None:
-        """See BudgetStore."""
         async with self._order:
             for some in _slices(ended):
                 windows = _RateWindows(counter for one in some for counter in one.counters)
@@ -146,11 +142,10 @@ class RedisBudgets:
                 await self._call(scripts.CLOSE, question, windows.gate_ids)
 
     def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
-        """See BudgetStore. Not possible over a network."""
+        """Call `otherwise` at once: a call over the network cannot precede a later `reserve` within milliseconds."""
         otherwise(ended)
 
     async def heartbeat(self) -> bool:
-        """See BudgetStore."""
         began = self._monotonic()
         _, now_us, nodes = await self._call(scripts.HEARTBEAT)
         ended = self._monotonic()
@@ -161,12 +156,10 @@ class RedisBudgets:
         return self._nothing_suspected
 
     async def resumes(self) -> bool:
-        """See BudgetStore."""
         _, resumes = await self._call(scripts.RESUMES)
         return bool(resumes)
 
     async def announce(self, own: Callable[[], OwnHolds]) -> None:
-        """See BudgetStore."""
         async with self._order:
             for _ in range(_ANNOUNCE_TRIES):
                 if await self._announce(own):
@@ -176,7 +169,6 @@ class RedisBudgets:
     # -- other nodes, and the ledger
 
     async def abandon(self, node: str, spared: Collection[str]) -> int:
-        """See BudgetStore."""
         _, members = await self._call(scripts.ORPHANS, (node,), keys=[self._key(f"node:{node}")])
         orphans = set(_exchange_ids(members))
         for some in _slices(list(orphans.intersection(spared))):
@@ -184,7 +176,6 @@ class RedisBudgets:
         return await self._release(list(orphans.difference(spared)), node)
 
     async def seed(self, sums: Sequence[SpendTotal]) -> None:
-        """See BudgetStore."""
         for some in _slices(sums):
             generations = [self._seed_generations.end(one.gate_id) for one in some]
             question = [
@@ -194,18 +185,15 @@ class RedisBudgets:
             await self._call(scripts.SEED, question)
 
     async def cursor(self) -> int | None:
-        """See BudgetStore."""
         _, cursor = await self._call(scripts.CURSOR)
         return None if cursor is None else int(cursor)
 
     async def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
-        """See BudgetStore."""
         rows = [(one.exchange_id, one.settled_at_us, one.started_at, one.nusd, one.gate_ids) for one in changes]
         _, absorbed = await self._call(scripts.ABSORB, (after_us, until_us, rows))
         return bool(absorbed)
 
     async def lead(self, for_s: float) -> bool:
-        """See BudgetStore."""
         key, lease_ms = self._key("leader"), int(for_s * 1_000)
         async with _budgets_door(self._redis, "choosing a follower of the ledger"):
             if await self._redis.set(key, self._candidate, nx=True, px=lease_ms):
@@ -215,31 +203,25 @@ class RedisBudgets:
             return bool(await self._redis.pexpire(key, lease_ms))
 
     async def forget_sums(self, restored_to_us: int | None = None) -> None:
-        """See BudgetStore."""
         await self._call(scripts.FORGET_SUMS, (False if restored_to_us is None else restored_to_us,))
 
     async def timeline(self) -> str | None:
-        """See BudgetStore."""
         async with _budgets_door(self._redis, "reading the ledger's timeline"):
             timeline = await self._redis.get(self._key("timeline"))
         return None if timeline is None else str(timeline.decode())
 
     async def set_timeline(self, timeline: str) -> None:
-        """See BudgetStore."""
         async with _budgets_door(self._redis, "writing the ledger's timeline"):
             await self._redis.set(self._key("timeline"), timeline)
 
     async def overdue(self, older_than_s: float) -> list[str]:
-        """See BudgetStore."""
         _, exchange_ids = await self._call(scripts.OVERDUE, (int(older_than_s * _US),))
         return [one.decode() for one in exchange_ids]
 
     async def release(self, exchange_ids: Collection[str]) -> None:
-        """See BudgetStore."""
         await self._release(list(exchange_ids), None)
 
     async def counter_states(self, gate_ids: Collection[str] | None = None) -> list[CounterState]:
-        """See BudgetStore."""
         states: list[CounterState] = []
         for some in _slices(sorted(await self._all_ids() if gate_ids is None else set(gate_ids))):
             _, rows = await self._call(scripts.COUNTER_STATES, some)
@@ -247,14 +229,12 @@ class RedisBudgets:
         return states
 
     async def seeded(self, after: str, limit: int) -> tuple[list[str], str]:
-        """See BudgetStore."""
         async with _budgets_door(self._redis, "listing limit counters"):
             # Two fields a counter.
             cursor, fields = await self._redis.hscan(self._key("sums"), int(after or 0), count=2 * limit)
         return [one[1:].decode() for one in fields if one.startswith(b"s")], str(cursor) if cursor else ""
 
     async def aclose(self) -> None:
-        """See BudgetStore."""
         if self._suspected_losses_announced:
             with suppress(BudgetsUnavailable):
                 await self._call(scripts.LEAVE)

@@ -59,7 +59,6 @@ class SqliteBudgets:
     # -- this node's exchanges
 
     async def reserve(self, hold: Hold) -> Verdict:
-        """See BudgetStore."""
         deadline = 0.0
         while (answer := await self._decision(hold)) is None:
             now = time.monotonic()
@@ -122,31 +121,25 @@ class SqliteBudgets:
             return [self._file.transaction(self._tables.reserve, hold) for hold in holds]
 
     async def grow(self, exchange_id: str, nusd: int) -> bool:
-        """See BudgetStore."""
         async with self._order:
             return await self._transaction(self._tables.grow, exchange_id, nusd)
 
     async def close(self, ended: Sequence[Hold]) -> None:
-        """See BudgetStore."""
         async with self._order:
             await self._in_slices(self._tables.close, ended)
 
     def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
-        """See BudgetStore."""
         if not self._ending:
             asyncio.get_running_loop().call_later(JOIN_S, self._run_batch)
         self._ending.append((ended, otherwise))
 
     async def heartbeat(self) -> bool:
-        """See BudgetStore."""
         return await self._transaction(self._tables.fencing_token) == self._announced
 
     async def resumes(self) -> bool:
-        """See BudgetStore."""
         return await self._transaction(self._tables.is_announced)
 
     async def announce(self, own: Callable[[], OwnHolds]) -> None:
-        """See BudgetStore."""
         async with self._order:
             stored, fencing_token = await self._transaction(self._tables.begin_announcement)
             current = own()
@@ -161,58 +154,46 @@ class SqliteBudgets:
     # -- other nodes, and the ledger
 
     async def abandon(self, node: str, spared: Collection[str]) -> int:
-        """See BudgetStore."""
         orphans = await self._transaction(self._tables.abandon, node)
         await self._in_slices(self._tables.end, list(orphans.intersection(spared)))
         return sum(await self._in_slices(self._tables.release_open, list(orphans.difference(spared))))
 
     async def seed(self, sums: Sequence[SpendTotal]) -> None:
-        """See BudgetStore."""
         await self._transaction(self._tables.seed, sums)
 
     async def cursor(self) -> int | None:
-        """See BudgetStore."""
         return await self._transaction(self._tables.cursor)
 
     async def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
-        """See BudgetStore."""
         return await self._transaction(self._tables.absorb, after_us, changes, until_us)
 
     async def lead(self, for_s: float) -> bool:
-        """See BudgetStore. Until it is closed, or its process ends."""
+        """True until this handle is closed, or its process ends; `for_s` is not used."""
         return self._leadership.acquire()
 
     async def forget_sums(self, restored_to_us: int | None = None) -> None:
-        """See BudgetStore."""
         await self._transaction(self._tables.forget_sums, restored_to_us)
 
     async def timeline(self) -> str | None:
-        """See BudgetStore."""
         return await self._transaction(self._tables.timeline)
 
     async def set_timeline(self, timeline: str) -> None:
-        """See BudgetStore."""
         await self._transaction(self._tables.set_timeline, timeline)
 
     async def overdue(self, older_than_s: float) -> list[str]:
-        """See BudgetStore."""
         return await self._transaction(self._tables.overdue, older_than_s)
 
     async def release(self, exchange_ids: Collection[str]) -> None:
-        """See BudgetStore."""
         await self._in_slices(self._tables.release, list(exchange_ids))
 
     async def counter_states(self, gate_ids: Collection[str] | None = None) -> list[CounterState]:
-        """See BudgetStore."""
         return await self._transaction(self._tables.counter_states, gate_ids)
 
     async def seeded(self, after: str, limit: int) -> tuple[list[str], str]:
-        """See BudgetStore."""
         gate_ids = await self._transaction(self._tables.seeded, after, limit)
         return gate_ids, gate_ids[-1] if len(gate_ids) == limit else ""
 
     async def aclose(self) -> None:
-        """See BudgetStore."""
         self._leadership.release()
         self._run_batch()
         _fail(self._requests, BudgetsUnavailable("budgets: shutting down"))

@@ -152,7 +152,6 @@ class BudgetTables:
         return Granted(levels(states, now)) if isinstance(result, Granted) else result
 
     def grow(self, exchange_id: str, nusd: int) -> bool:
-        """See BudgetStore."""
         stored = self._stored(exchange_id)
         if stored is None or not stored.open:
             return True
@@ -167,7 +166,6 @@ class BudgetTables:
         )
 
     def close(self, ended: Sequence[Hold]) -> None:
-        """See BudgetStore."""
         with self._counters() as counters:
             self._close(ended, counters)
 
@@ -181,7 +179,6 @@ class BudgetTables:
                 counters.move(self._limits.counters(stored.limits_id), 0, -1, 1)
 
     def release(self, exchange_ids: Sequence[str]) -> None:
-        """See BudgetStore."""
         with self._counters() as counters:
             self._delete(self._all_stored(exchange_ids), counters)
 
@@ -326,14 +323,12 @@ class BudgetTables:
     # -- spend totals
 
     def cursor(self) -> int | None:
-        """See BudgetStore."""
         row = self._file.execute("SELECT cursor FROM life").fetchone()
         if row is None:
             raise Damaged("table life is empty")
         return row[0]  # type: ignore[no-any-return]
 
     def seed(self, sums: Sequence[SpendTotal]) -> None:
-        """See BudgetStore."""
         cursor = self.cursor()
         floor_us = self._floor_us() if cursor is None else cursor
         valid, begun_in = {"", self._file.generation}, self._seed_generations.end
@@ -344,7 +339,6 @@ class BudgetTables:
             self._file.execute(_SEED, (one.gate_id, one.since, one.nusd, one.as_of_us))
 
     def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
-        """See BudgetStore."""
         if self.cursor() != after_us:
             return False
         added = self._additions(changes).items()
@@ -371,7 +365,6 @@ class BudgetTables:
         return floor_us if self._unix_time() < until else -1
 
     def forget_sums(self, restored_to_us: int | None) -> None:
-        """See BudgetStore."""
         cursor = self.cursor()
         if cursor is not None:
             floor_us = max(cursor, self._floor_us()) if restored_to_us is None else restored_to_us
@@ -382,29 +375,24 @@ class BudgetTables:
         self._file.execute("UPDATE gates SET since = NULL, spent = NULL, as_of_us = NULL")
 
     def timeline(self) -> str | None:
-        """See BudgetStore."""
         self._file.execute(_MAKE_TIMELINE)
         row = self._file.execute("SELECT timeline FROM timeline").fetchone()
         return None if row is None else str(row[0])
 
     def set_timeline(self, timeline: str) -> None:
-        """See BudgetStore."""
         self._file.execute(_MAKE_TIMELINE)
         self._file.execute("INSERT OR REPLACE INTO timeline VALUES (1, ?)", (timeline,))
 
     def overdue(self, older_than_s: float) -> list[str]:
-        """See BudgetStore."""
         now = self._unix_time()
         rows = self._file.execute(_OVERDUE, (now - older_than_s, now + 1.0))
         return [row[0] for row in rows]
 
     def seeded(self, after: str, limit: int) -> list[str]:
-        """See BudgetStore."""
         query = "SELECT gate_id FROM gates WHERE gate_id > ? AND spent IS NOT NULL ORDER BY gate_id LIMIT ?"
         return [row[0] for row in self._file.execute(query, (after, limit))]
 
     def counter_states(self, gate_ids: Collection[str] | None) -> list[CounterState]:
-        """See BudgetStore."""
         if gate_ids is None:
             rows = self._file.execute(_COUNTER_STATES + " ORDER BY gate_id").fetchall()
         else:

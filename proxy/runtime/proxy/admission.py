@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
@@ -33,9 +33,9 @@ from proxy.foundation.tasks import Tasks
 from proxy.journal.frames import UndecodableError, decode_record
 from proxy.journal.journal import Journal, Pending
 from proxy.keys.claims_local import LocalClaims
-from proxy.keys.idempotency import Claims, ClaimStore
+from proxy.keys.idempotency import Claims
 from proxy.keys.keyring import Keyring
-from proxy.keys.response_owners import OwnerStore, ResponseOwners
+from proxy.keys.response_owners import ResponseOwners
 from proxy.ledger.settling.account_sums import add_up
 from proxy.ledger.settling.clock import level_clocks
 from proxy.ledger.stored_objects.batches import BatchStore
@@ -46,6 +46,7 @@ from proxy.storage.executor import InThread
 from proxy.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
+    from proxy.keys.claims_redis import RedisClaims
     from proxy.runtime.machine.queue import Queue
 
 # A backlog that is read within 50 ms is read before the first request.
@@ -58,10 +59,6 @@ ADD_UP_S = 10.0
 LEVEL_S = 0.5
 
 _log = logging.getLogger(__name__)
-
-
-class _Store(ClaimStore, OwnerStore, Protocol):
-    """Claims and owners, in one place."""
 
 
 class LedgerFollowing:
@@ -270,7 +267,7 @@ def _decoded(records: Iterable[Pending]) -> Iterator[UsageRecord]:
             continue
 
 
-def _open_claims(settings: Settings, queue: Queue | None) -> _Store:
+def _open_claims(settings: Settings, queue: Queue | None) -> LocalClaims | RedisClaims:
     retention_s = settings.idempotency.retention_s
     if queue is not None:
         from proxy.keys.claims_redis import RedisClaims
