@@ -14,6 +14,7 @@ from proxy.metering.dialects import DIALECTS
 from proxy.runtime.proxy.process import Proxy
 from proxy.settings import load, reference
 from proxy.sinks.kinds import SINKS
+from tests.docs import life_cycles
 from tests.docs.routes import PAGE, written
 
 ROOT = Path(__file__).parents[2]
@@ -97,6 +98,11 @@ def test_the_settings_reference_is_made_of_the_settings() -> None:
     text = (ROOT / "docs" / "reference" / "settings.md").read_text()
     written = text.split("<!-- reference -->\n")[1].split("<!-- /reference -->")[0]
     assert written.strip() == reference(SINKS).strip()
+
+
+def test_the_diagrams_of_the_life_cycles_are_those_of_their_tables() -> None:
+    text = life_cycles.PAGE.read_text()
+    assert text == life_cycles.written(text), "run: python -m tests.docs.life_cycles"
 
 
 def test_the_routes_are_those_of_the_table() -> None:

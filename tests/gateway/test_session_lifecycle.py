@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.gateway.exchange.lifecycle import End, ImpossibleEventError
-from proxy.gateway.websocket.lifecycle import ABORT, TABLE, Event, Lifecycle, Phase
+from proxy.gateway.websocket.lifecycle import ABORT, IMPOSSIBLE, TABLE, Event, Lifecycle, Phase
 
 PRESENT = (Phase.OPEN, Phase.STOPPING)
 
@@ -17,12 +19,17 @@ def test_every_phase_but_the_last_has_a_way_on() -> None:
     assert {event for _, event in TABLE} == set(Event)
 
 
+def test_every_pair_has_a_transition_or_a_reason_why_it_has_none() -> None:
+    pairs = list(product(Phase, Event))
+    assert [pair for pair in pairs if (pair in TABLE) == bool(IMPOSSIBLE.get(pair))] == []
+
+
 @pytest.mark.parametrize(("phase", "event"), TABLE)
 def test_a_session_that_ends_closes_both_sides_and_says_how_its_exchanges_end(phase: Phase, event: Event) -> None:
     found = TABLE[phase, event]
     ended = found.phase is Phase.ENDED
     assert (found.client is not None, found.provider is not None, found.end is not None) == (ended, ended, ended)
-    if found.tells:
+    if found.sends_error:
         assert phase in PRESENT
         assert found.client not in (None, ABORT)
     if phase is Phase.LEAVING and ended:
@@ -35,7 +42,7 @@ def test_a_client_is_told_unless_it_knows() -> None:
         Event.UNREACHABLE, Event.REFUSED, Event.IDLE, Event.STOP_BUSY, Event.STOP_IDLE, Event.DONE,
     }  # fmt: skip
     for phase in PRESENT:
-        assert {event for where, event in TABLE if where is phase and not TABLE[where, event].tells} <= knows
+        assert {event for where, event in TABLE if where is phase and not TABLE[where, event].sends_error} <= knows
 
 
 @given(st.lists(st.sampled_from(Event), max_size=12))

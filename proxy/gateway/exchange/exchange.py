@@ -507,7 +507,7 @@ class Exchange:
         self._response.deliver(answer, self._asking.route.provider, body)
         relay.first_token_at = monotonic()
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         assert self._relay is not None
         self._relay.heartbeat()
 
@@ -521,7 +521,7 @@ class Exchange:
             self._relay.last_at = monotonic()
         self._answer.resume_reading()
 
-    def _detach(self) -> None:
+    def _stop_writing(self) -> None:
         assert self._relay is not None
         if self._taped is not None and self._reads_on:
             self._taped.leave(self._relay)
@@ -534,7 +534,7 @@ class Exchange:
         if self._waits and self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 
-    def _tell(self) -> None:
+    def _send_error_event(self) -> None:
         """Why a stream ends, where the provider did not break it off under the client's eyes."""
         relay, end = self._relay, self._life.end
         assert relay is not None
@@ -621,19 +621,19 @@ class Exchange:
             unread.bytes_seen = relay.bytes
             return unread.close()
 
-    # All but PASS and METER: those the relay does, which the upstream connection calls directly.
+    # All but RELAY and METER: those the relay does, which the upstream connection calls directly.
     _DO: ClassVar[Mapping[Action, Callable[[Exchange], None]]] = {
         Action.BEGIN: _begin,
         Action.DELIVER: _deliver,
-        Action.BEAT: _beat,
+        Action.SEND_HEARTBEAT: _send_heartbeat,
         Action.PAUSE: _pause,
         Action.RESUME: _resume,
-        Action.DETACH: _detach,
+        Action.STOP_WRITING: _stop_writing,
         Action.STOP: _stop,
-        Action.TELL: _tell,
+        Action.SEND_ERROR_EVENT: _send_error_event,
         Action.RECORD: _record,
         Action.RESPOND: _respond,
         Action.FINISH: _finish,
-        Action.CUT: _close_client,
+        Action.CLOSE_CLIENT: _close_client,
         Action.ABORT: _abort_client,
     }

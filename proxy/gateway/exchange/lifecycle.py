@@ -1,28 +1,29 @@
-"""The life of an exchange as a table: phase, client and event give the next phase and client, and what to do.
+"""The life of an exchange as a table: phase, client and event give the next phase and client, and the actions to do.
 
-Pure: no I/O, no clock. `exchange.py` turns what happens on its two connections into events, and does what the table
-says; what decides between two lines (has the meter seen the end? does the policy drain?) is part of the event.
+Pure: no I/O, no clock. `exchange.py` turns what happens on its two connections into events, and does the actions. What
+decides between two transitions (has the meter seen the end? does the policy drain?) is part of the event.
 
 | phase | the provider | the client |
 |---|---|---|
-| ASKING | is asked, perhaps one after another | nothing has been sent to it |
-| ANSWERED | has accepted: it is to be paid. A short answer is collected, a stream is about to begin | the same |
+| ASKING | gets the request; after a failure the next provider gets it | has got nothing |
+| ANSWERED | has accepted: its answer must be paid, and is collected or about to be relayed | has got nothing |
 | BODY | sends the body | has got the head of the response |
-| CLOSING | is done with; the record is written | may still have to take the rest |
-| ENDED | | nothing is left to do |
+| CLOSING | is released; the record is written | may still have to take the rest |
+| ENDED | is released | has got everything, or is gone |
 
 Invariants:
-* The response has begun exactly if the phase is BODY, or was. So there is at most one head, and an error has a response
-  of its own before BODY, and is an event within the body after it.
-* Every way to CLOSING writes exactly one record, or hands the exchange over to who will, and nothing else does.
+* The response begins on the way to BODY or CLOSING, and only there. So there is at most one head: before BODY an error
+  is a response, in BODY it is an event within the body.
+* Every way to CLOSING writes exactly one record, or hands the exchange over to the background, and nothing else does.
 * Reading from the provider is paused exactly while the phase is BODY and the client BLOCKED.
-* A pair that is not in the table cannot happen; `step` raises for it, which ends the exchange as a bug of ours.
+* A cell without a transition cannot happen; `step` raises for it, which ends the exchange as a bug of ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum, auto
+from itertools import product
 from typing import NamedTuple
 
 
@@ -37,93 +38,100 @@ class Phase(StrEnum):
 
 
 class Client(StrEnum):
-    """What the client does."""
+    """The state of the client."""
 
     WAITING = auto()
-    """for the response to begin"""
+    """the response has not begun"""
     READING = auto()
+    """the response has begun, and the client takes it"""
     BLOCKED = auto()
-    """it does not take what was written to it; before BODY: what was written for an earlier request"""
+    """the client does not take what was written to it; before BODY: the end of an earlier response"""
     GONE = auto()
+    """the client has disconnected"""
 
 
 class Event(StrEnum):
-    """What can happen."""
+    """An event in the life of an exchange."""
 
     # The provider.
     ACCEPTED = auto()
     """the head of an answer with a success status"""
     REFUSED = auto()
-    """the last provider asked answered with another status"""
+    """the answer of the last provider has another status"""
     UNREACHABLE = auto()
     """no provider answered"""
     START = auto()
-    """the open exchange is durable, and the body is not collected: it may be passed on"""
+    """the open exchange is durable, and the body is not collected: it may be relayed"""
     PIECE = auto()
+    """bytes of the body"""
     END = auto()
-    """nothing of the answer is missing"""
+    """the answer is complete"""
     BREAK = auto()
     """the answer broke off"""
     # The client.
     LEFT_CANCEL = auto()
-    """it disconnected, and the policy is not to read the rest"""
+    """the client disconnected, and the policy is not to read the rest"""
     LEFT_DRAIN = auto()
-    """it disconnected, and the rest is read for the bill"""
+    """the client disconnected, and the rest is read for the bill"""
     LEFT_SERVED = auto()
-    """it disconnected after the last event"""
+    """the client disconnected after the last event"""
     FULL = auto()
-    """its connection's buffer is full"""
+    """the buffer of the client's connection is full"""
     DRAINED = auto()
-    """that buffer is empty again"""
+    """the buffer of the client's connection is empty again"""
     SENT = auto()
-    """all that is to be sent was handed to its connection"""
+    """everything was handed to the client's connection"""
     # Time.
     NO_ANSWER = auto()
+    """no head came within `first_byte_s`"""
     SILENT = auto()
     """no piece came for too long"""
     TOO_LONG = auto()
     """the whole exchange takes too long"""
     HEARTBEAT = auto()
+    """the stream was silent for `heartbeat_s`"""
     WRITE_STALL = auto()
-    """it has been blocked for too long"""
+    """the client has been blocked for too long"""
     DRAINED_ENOUGH = auto()
-    """for a client that is gone, by time or by tokens"""
+    """the limit of a drain, in seconds or tokens"""
     # Everything else.
     BUDGET_CUT = auto()
+    """the cost exceeds the budget"""
     SHUT_DOWN = auto()
+    """the proxy stops, and the grace time is over"""
     BUG = auto()
     """an exception in our own code"""
 
 
 class Action(StrEnum):
-    """What to do, in the order of a transition's actions."""
+    """An action, done in the order of a transition's actions."""
 
     BEGIN = auto()
     """write the head of the response"""
-    PASS = auto()
+    RELAY = auto()
     """meter the piece and write it"""
     METER = auto()
-    """meter the piece; it is collected, or nobody gets it"""
+    """meter the piece: it is collected, or the client is gone"""
     DELIVER = auto()
     """write the head and the whole collected body"""
-    BEAT = auto()
-    """write a heartbeat"""
+    SEND_HEARTBEAT = auto()
     PAUSE = auto()
+    """pause reading from the provider"""
     RESUME = auto()
-    """reading from the provider"""
-    DETACH = auto()
-    """write nothing more; what was delivered is final"""
+    """resume reading from the provider"""
+    STOP_WRITING = auto()
+    """write nothing more to the client; what was delivered is final"""
     STOP = auto()
-    """let go of the provider, whatever it is doing"""
-    TELL = auto()
-    """write an event that says why the stream ends"""
+    """release the provider's connection, or abort it in the middle of an answer"""
+    SEND_ERROR_EVENT = auto()
+    """write an event with the reason why the stream ends"""
     RECORD = auto()
     """write the record"""
     RESPOND = auto()
     """write an error as the response"""
     FINISH = auto()
     """write the end of the body"""
-    CUT = auto()
+    CLOSE_CLIENT = auto()
     """close the client's connection after what is written: the body has no proper end"""
     ABORT = auto()
     """close the client's connection at once"""
@@ -144,7 +152,7 @@ class End(StrEnum):
 
 
 class Transition(NamedTuple):
-    """A line of the table."""
+    """A cell of the table, with the phase and the client after it."""
 
     phase: Phase
     client: Client
@@ -153,134 +161,186 @@ class Transition(NamedTuple):
     """set exactly if the exchange gets its record here"""
 
 
+class _Step(NamedTuple):
+    """A transition as a row has it: None keeps the phase or the client. From BODY on, WAITING becomes READING."""
+
+    phase: Phase | None = None
+    client: Client | None = None
+    actions: tuple[Action, ...] = ()
+    end: End | None = None
+
+
 Cell = tuple[Phase, Client, Event]
+_Row = tuple[Phase, Event, _Step | str, _Step | str, _Step | str, _Step | str]
 
 ASKING, ANSWERED, BODY, CLOSING, ENDED = Phase
 WAITING, READING, BLOCKED, GONE = Client
-_NOT_BEGUN = (WAITING, BLOCKED)
-_BEGUN = (READING, BLOCKED)
-_PRESENT = (WAITING, READING, BLOCKED)
+COMPLETE, BROKEN, REFUSED, UNREACHABLE, STALLED, CLIENT_LEFT, SHUT_DOWN, BUDGET_CUT, BUG = End
 
-# Ends that come from outside the answer: how each ends, for a client that is still there.
-_CUT_SHORT: Mapping[Event, End] = {
-    Event.TOO_LONG: End.STALLED,
-    Event.SHUT_DOWN: End.SHUT_DOWN,
-    Event.BUG: End.BUG,
-}
+# -- transitions that do not end the exchange
 
-_TOLD = (Action.STOP, Action.TELL, Action.RECORD, Action.CUT)
+STAY = _Step()
+TO_ANSWERED = _Step(ANSWERED)
+TO_BODY = _Step(BODY)
+BEGIN = _Step(BODY, None, (Action.BEGIN,))
+BEGIN_PAUSED = _Step(BODY, None, (Action.BEGIN, Action.PAUSE))
+METER = _Step(None, None, (Action.METER,))
+RELAY = _Step(None, None, (Action.RELAY,))
+HEARTBEAT = _Step(None, None, (Action.SEND_HEARTBEAT,))
+BLOCK = _Step(None, BLOCKED)
+PAUSE = _Step(None, BLOCKED, (Action.PAUSE,))
+UNBLOCK = _Step(None, WAITING)
+RESUME = _Step(None, READING, (Action.RESUME,))
+ABORT = _Step(None, None, (Action.ABORT,))
+DRAIN = _Step(None, GONE)
+DETACH = _Step(None, GONE, (Action.STOP_WRITING,))
+DETACH_AND_RESUME = _Step(None, GONE, (Action.STOP_WRITING, Action.RESUME))
 
-
-def _closing(client: Client, end: End, *actions: Action) -> Transition:
-    """`client`: as it is then."""
-    return Transition(CLOSING, READING if client is WAITING else client, actions, end)
-
-
-def _gone(phase: Phase, *actions: Action) -> Transition:
-    return Transition(phase, GONE, actions)
-
-
-def _left(*actions: Action) -> Transition:
-    return Transition(CLOSING, GONE, (*actions, Action.STOP, Action.RECORD), End.CLIENT_LEFT)
+# -- transitions that write the record
 
 
-def _before_the_body() -> Iterator[tuple[Cell, Transition]]:
-    """ASKING and ANSWERED: an end gets a response of its own."""
-    for phase in (ASKING, ANSWERED):
-        timeout = Event.NO_ANSWER if phase is ASKING else Event.SILENT
-        for event, end in {**_CUT_SHORT, timeout: End.STALLED}.items():
-            for client in _NOT_BEGUN:
-                yield (phase, client, event), _closing(client, end, Action.STOP, Action.RECORD, Action.RESPOND)
-            yield (
-                (phase, GONE, event),
-                _left() if event is not Event.BUG else _closing(GONE, End.BUG, Action.STOP, Action.RECORD),
-            )
-        yield (phase, GONE, Event.DRAINED_ENOUGH), _left()
-        yield (phase, WAITING, Event.FULL), Transition(phase, BLOCKED)
-        yield (phase, BLOCKED, Event.DRAINED), Transition(phase, WAITING)
-        yield (phase, BLOCKED, Event.WRITE_STALL), Transition(phase, BLOCKED, (Action.ABORT,))
-        for client in _NOT_BEGUN:
-            yield (phase, client, Event.LEFT_CANCEL), _left()
-            yield (phase, client, Event.LEFT_DRAIN), _gone(phase)
+def _close(end: End, *actions: Action, client: Client | None = None) -> _Step:
+    return _Step(CLOSING, client, actions, end)
 
 
-def _asking() -> Iterator[tuple[Cell, Transition]]:
-    for client in (*_NOT_BEGUN, GONE):
-        yield (ASKING, client, Event.ACCEPTED), Transition(ANSWERED, client)
-    for event, end in ((Event.REFUSED, End.REFUSED), (Event.UNREACHABLE, End.UNREACHABLE)):
-        for client in _NOT_BEGUN:
-            yield (ASKING, client, event), _closing(client, end, Action.STOP, Action.RECORD, Action.RESPOND)
-    yield (ASKING, GONE, Event.REFUSED), _closing(GONE, End.REFUSED, Action.STOP, Action.RECORD)
-    yield (ASKING, GONE, Event.UNREACHABLE), _left()
+def _record(end: End) -> _Step:
+    """For a client that is gone."""
+    return _close(end, Action.STOP, Action.RECORD)
 
 
-def _answered() -> Iterator[tuple[Cell, Transition]]:
-    """The body is collected, or begins."""
-    yield (ANSWERED, WAITING, Event.START), Transition(BODY, READING, (Action.BEGIN,))
-    yield (ANSWERED, BLOCKED, Event.START), Transition(BODY, BLOCKED, (Action.BEGIN, Action.PAUSE))
-    yield (ANSWERED, GONE, Event.START), _gone(BODY)
-    for client in (*_NOT_BEGUN, GONE):
-        yield (ANSWERED, client, Event.PIECE), Transition(ANSWERED, client, (Action.METER,))
-    for client in _NOT_BEGUN:
-        yield (ANSWERED, client, Event.END), _closing(client, End.COMPLETE, Action.DELIVER, Action.RECORD)
-        broken = _closing(client, End.BROKEN, Action.STOP, Action.RECORD, Action.RESPOND)
-        yield (ANSWERED, client, Event.BREAK), broken
-    yield (ANSWERED, GONE, Event.END), _closing(GONE, End.CLIENT_LEFT, Action.RECORD)
-    yield (ANSWERED, GONE, Event.BREAK), _left()
+def _respond(end: End) -> _Step:
+    """Before the response has begun."""
+    return _close(end, Action.STOP, Action.RECORD, Action.RESPOND)
 
 
-def _body() -> Iterator[tuple[Cell, Transition]]:
-    """The response has begun: an end is told within it, or shown by the lack of a proper end."""
-    for client in _BEGUN:
-        yield (BODY, client, Event.PIECE), Transition(BODY, client, (Action.PASS,))
-        yield (BODY, client, Event.END), _closing(client, End.COMPLETE, Action.RECORD, Action.FINISH)
-        yield (BODY, client, Event.BREAK), _closing(client, End.BROKEN, Action.STOP, Action.RECORD, Action.CUT)
-        for event, end in {**_CUT_SHORT, Event.BUDGET_CUT: End.BUDGET_CUT}.items():
-            yield (BODY, client, event), _closing(client, end, *_TOLD)
-        yield (BODY, client, Event.LEFT_CANCEL), _left(Action.DETACH)
-        served = (Action.DETACH, Action.STOP, Action.RECORD)
-        yield (BODY, client, Event.LEFT_SERVED), Transition(CLOSING, GONE, served, End.COMPLETE)
-    yield (BODY, READING, Event.SILENT), _closing(READING, End.STALLED, *_TOLD)
-    yield (BODY, READING, Event.LEFT_DRAIN), _gone(BODY, Action.DETACH)
-    yield (BODY, BLOCKED, Event.LEFT_DRAIN), _gone(BODY, Action.DETACH, Action.RESUME)
-    yield (BODY, READING, Event.FULL), Transition(BODY, BLOCKED, (Action.PAUSE,))
-    yield (BODY, BLOCKED, Event.DRAINED), Transition(BODY, READING, (Action.RESUME,))
-    yield (BODY, READING, Event.HEARTBEAT), Transition(BODY, READING, (Action.BEAT,))
-    yield (BODY, BLOCKED, Event.WRITE_STALL), Transition(BODY, BLOCKED, (Action.ABORT,))
-    yield (BODY, GONE, Event.PIECE), _gone(BODY, Action.METER)
-    yield (BODY, GONE, Event.END), _closing(GONE, End.CLIENT_LEFT, Action.RECORD)
-    for event in (
-        Event.BREAK, Event.SILENT, Event.TOO_LONG, Event.DRAINED_ENOUGH, Event.BUDGET_CUT, Event.SHUT_DOWN,
-    ):  # fmt: skip
-        yield (BODY, GONE, event), _left()
-    yield (BODY, GONE, Event.BUG), _closing(GONE, End.BUG, Action.STOP, Action.RECORD)
+def _send_error(end: End) -> _Step:
+    """After the response has begun."""
+    return _close(end, Action.STOP, Action.SEND_ERROR_EVENT, Action.RECORD, Action.CLOSE_CLIENT)
 
 
-def _the_rest() -> Iterator[tuple[Cell, Transition]]:
-    """CLOSING: the record is written, and only the client counts."""
-    yield (CLOSING, READING, Event.SENT), Transition(ENDED, READING)
-    yield (CLOSING, BLOCKED, Event.SENT), Transition(CLOSING, BLOCKED)
-    yield (CLOSING, GONE, Event.SENT), _gone(ENDED)
-    yield (CLOSING, READING, Event.FULL), Transition(CLOSING, BLOCKED)
-    yield (CLOSING, BLOCKED, Event.DRAINED), Transition(ENDED, READING)
-    yield (CLOSING, BLOCKED, Event.WRITE_STALL), Transition(CLOSING, BLOCKED, (Action.ABORT,))
-    yield (CLOSING, BLOCKED, Event.LEFT_CANCEL), _gone(ENDED)  # there is nothing more to drain
-    yield (CLOSING, BLOCKED, Event.SHUT_DOWN), Transition(ENDED, BLOCKED, (Action.ABORT,))
-    for client in _BEGUN:
-        yield (CLOSING, client, Event.BUG), Transition(ENDED, client, (Action.ABORT,))
-    yield (CLOSING, GONE, Event.BUG), _gone(ENDED)
+LEAVE = _close(CLIENT_LEFT, Action.STOP, Action.RECORD, client=GONE)
+DETACH_AND_LEAVE = _close(CLIENT_LEFT, Action.STOP_WRITING, Action.STOP, Action.RECORD, client=GONE)
+SERVED = _close(COMPLETE, Action.STOP_WRITING, Action.STOP, Action.RECORD, client=GONE)
+READ_TO_END = _close(CLIENT_LEFT, Action.RECORD)
+DELIVER = _close(COMPLETE, Action.DELIVER, Action.RECORD)
+FINISH = _close(COMPLETE, Action.RECORD, Action.FINISH)
+CUT_OFF = _close(BROKEN, Action.STOP, Action.RECORD, Action.CLOSE_CLIENT)
+
+# -- transitions after the record
+
+TO_ENDED = _Step(ENDED)
+ALL_TAKEN = _Step(ENDED, READING)
+GIVE_UP = _Step(ENDED, GONE)
+ABORT_AND_END = _Step(ENDED, None, (Action.ABORT,))
+
+# -- why a cell is impossible
+
+NOT_BEGUN = "the response has not begun, so the client does not read it"
+BEGUN = "the response has begun, so the client does not wait for it"
+IS_GONE = "a client that is gone neither reads nor leaves again"
+IS_FULL = "the buffer of a blocked client is full already"
+NOT_FULL = "only a full buffer can drain or stall"
+IS_HERE = "only a client that is gone is drained for"
+PAUSED = "the provider is not read while the client is blocked, so its silence means nothing"
+AT_ONCE = "a client that is gone or takes everything is at ENDED in the same call"
+
+_ROWS: tuple[_Row, ...] = (
+    # phase   event                 WAITING                READING    BLOCKED                GONE
+    (ASKING, Event.ACCEPTED,       TO_ANSWERED,           NOT_BEGUN, TO_ANSWERED,           TO_ANSWERED),
+    (ASKING, Event.REFUSED,        _respond(REFUSED),     NOT_BEGUN, _respond(REFUSED),     _record(REFUSED)),
+    (ASKING, Event.UNREACHABLE,    _respond(UNREACHABLE), NOT_BEGUN, _respond(UNREACHABLE), LEAVE),
+    (ASKING, Event.LEFT_CANCEL,    LEAVE,                 NOT_BEGUN, LEAVE,                 IS_GONE),
+    (ASKING, Event.LEFT_DRAIN,     DRAIN,                 NOT_BEGUN, DRAIN,                 IS_GONE),
+    (ASKING, Event.FULL,           BLOCK,                 NOT_BEGUN, IS_FULL,               IS_GONE),
+    (ASKING, Event.DRAINED,        NOT_FULL,              NOT_BEGUN, UNBLOCK,               IS_GONE),
+    (ASKING, Event.NO_ANSWER,      _respond(STALLED),     NOT_BEGUN, _respond(STALLED),     LEAVE),
+    (ASKING, Event.TOO_LONG,       _respond(STALLED),     NOT_BEGUN, _respond(STALLED),     LEAVE),
+    (ASKING, Event.WRITE_STALL,    NOT_FULL,              NOT_BEGUN, ABORT,                 IS_GONE),
+    (ASKING, Event.DRAINED_ENOUGH, IS_HERE,               NOT_BEGUN, IS_HERE,               LEAVE),
+    (ASKING, Event.SHUT_DOWN,      _respond(SHUT_DOWN),   NOT_BEGUN, _respond(SHUT_DOWN),   LEAVE),
+    (ASKING, Event.BUG,            _respond(BUG),         NOT_BEGUN, _respond(BUG),         _record(BUG)),
+
+    # phase     event                 WAITING              READING    BLOCKED              GONE
+    (ANSWERED, Event.START,          BEGIN,               NOT_BEGUN, BEGIN_PAUSED,        TO_BODY),
+    (ANSWERED, Event.PIECE,          METER,               NOT_BEGUN, METER,               METER),
+    (ANSWERED, Event.END,            DELIVER,             NOT_BEGUN, DELIVER,             READ_TO_END),
+    (ANSWERED, Event.BREAK,          _respond(BROKEN),    NOT_BEGUN, _respond(BROKEN),    LEAVE),
+    (ANSWERED, Event.LEFT_CANCEL,    LEAVE,               NOT_BEGUN, LEAVE,               IS_GONE),
+    (ANSWERED, Event.LEFT_DRAIN,     DRAIN,               NOT_BEGUN, DRAIN,               IS_GONE),
+    (ANSWERED, Event.FULL,           BLOCK,               NOT_BEGUN, IS_FULL,             IS_GONE),
+    (ANSWERED, Event.DRAINED,        NOT_FULL,            NOT_BEGUN, UNBLOCK,             IS_GONE),
+    (ANSWERED, Event.SILENT,         _respond(STALLED),   NOT_BEGUN, _respond(STALLED),   LEAVE),
+    (ANSWERED, Event.TOO_LONG,       _respond(STALLED),   NOT_BEGUN, _respond(STALLED),   LEAVE),
+    (ANSWERED, Event.WRITE_STALL,    NOT_FULL,            NOT_BEGUN, ABORT,               IS_GONE),
+    (ANSWERED, Event.DRAINED_ENOUGH, IS_HERE,             NOT_BEGUN, IS_HERE,             LEAVE),
+    (ANSWERED, Event.SHUT_DOWN,      _respond(SHUT_DOWN), NOT_BEGUN, _respond(SHUT_DOWN), LEAVE),
+    (ANSWERED, Event.BUG,            _respond(BUG),       NOT_BEGUN, _respond(BUG),       _record(BUG)),
+
+    # phase event                 WAITING READING                  BLOCKED                  GONE
+    (BODY, Event.PIECE,          BEGUN,  RELAY,                   RELAY,                   METER),
+    (BODY, Event.END,            BEGUN,  FINISH,                  FINISH,                  READ_TO_END),
+    (BODY, Event.BREAK,          BEGUN,  CUT_OFF,                 CUT_OFF,                 LEAVE),
+    (BODY, Event.LEFT_CANCEL,    BEGUN,  DETACH_AND_LEAVE,        DETACH_AND_LEAVE,        IS_GONE),
+    (BODY, Event.LEFT_DRAIN,     BEGUN,  DETACH,                  DETACH_AND_RESUME,       IS_GONE),
+    (BODY, Event.LEFT_SERVED,    BEGUN,  SERVED,                  SERVED,                  IS_GONE),
+    (BODY, Event.FULL,           BEGUN,  PAUSE,                   IS_FULL,                 IS_GONE),
+    (BODY, Event.DRAINED,        BEGUN,  NOT_FULL,                RESUME,                  IS_GONE),
+    (BODY, Event.SILENT,         BEGUN,  _send_error(STALLED),    PAUSED,                  LEAVE),
+    (BODY, Event.TOO_LONG,       BEGUN,  _send_error(STALLED),    _send_error(STALLED),    LEAVE),
+    (BODY, Event.HEARTBEAT,      BEGUN,  HEARTBEAT,               PAUSED,                  IS_GONE),
+    (BODY, Event.WRITE_STALL,    BEGUN,  NOT_FULL,                ABORT,                   IS_GONE),
+    (BODY, Event.DRAINED_ENOUGH, BEGUN,  IS_HERE,                 IS_HERE,                 LEAVE),
+    (BODY, Event.BUDGET_CUT,     BEGUN,  _send_error(BUDGET_CUT), _send_error(BUDGET_CUT), LEAVE),
+    (BODY, Event.SHUT_DOWN,      BEGUN,  _send_error(SHUT_DOWN),  _send_error(SHUT_DOWN),  LEAVE),
+    (BODY, Event.BUG,            BEGUN,  _send_error(BUG),        _send_error(BUG),        _record(BUG)),
+
+    # phase    event              WAITING READING        BLOCKED        GONE
+    (CLOSING, Event.LEFT_CANCEL, BEGUN,  AT_ONCE,       GIVE_UP,       IS_GONE),
+    (CLOSING, Event.FULL,        BEGUN,  BLOCK,         IS_FULL,       IS_GONE),
+    (CLOSING, Event.DRAINED,     BEGUN,  NOT_FULL,      ALL_TAKEN,     IS_GONE),
+    (CLOSING, Event.SENT,        BEGUN,  TO_ENDED,      STAY,          TO_ENDED),
+    (CLOSING, Event.WRITE_STALL, BEGUN,  NOT_FULL,      ABORT,         IS_GONE),
+    (CLOSING, Event.SHUT_DOWN,   BEGUN,  AT_ONCE,       ABORT_AND_END, AT_ONCE),
+    (CLOSING, Event.BUG,         BEGUN,  ABORT_AND_END, ABORT_AND_END, TO_ENDED),
+)  # fmt: skip
+
+_HEADS = (Event.ACCEPTED, Event.REFUSED, Event.UNREACHABLE, Event.NO_ANSWER)
+_BODY = (Event.PIECE, Event.END, Event.BREAK)
+_STREAM = (Event.LEFT_SERVED, Event.HEARTBEAT, Event.BUDGET_CUT)
+_LIMITS = (Event.SILENT, Event.TOO_LONG, Event.HEARTBEAT, Event.DRAINED_ENOUGH, Event.BUDGET_CUT)
+# Phases and events that have no row, and why they are impossible.
+_NO_ROWS: tuple[tuple[tuple[Phase, ...], tuple[Event, ...], str], ...] = (
+    ((ASKING,), (Event.START, *_BODY, Event.SILENT), "before the head of an answer there is no body"),
+    ((ASKING, ANSWERED), _STREAM, "only in BODY a stream is cut, gets heartbeats, or was read to its last event"),
+    ((ASKING, ANSWERED, BODY), (Event.SENT,), "everything is sent only once the record is written"),
+    ((ANSWERED, BODY, CLOSING), _HEADS, "an answer has one head"),
+    ((BODY, CLOSING), (Event.START,), "a body starts once"),
+    ((CLOSING,), _BODY, "the provider is released"),
+    ((CLOSING,), _LIMITS, "no deadline of the answer is armed any more, and nothing costs more"),
+    ((CLOSING,), (Event.LEFT_DRAIN, Event.LEFT_SERVED), "the record is written, so a client leaves by LEFT_CANCEL"),
+    ((ENDED,), tuple(Event), "the exchange is over"),
+)
 
 
-def _table(parts: Iterable[Iterable[tuple[Cell, Transition]]]) -> Mapping[Cell, Transition]:
-    made: dict[Cell, Transition] = {}
-    for part in parts:
-        for cell, transition in part:
-            assert cell not in made, f"two lines for {cell}"
-            made[cell] = transition
-    return made
+def _cells() -> Iterator[tuple[Cell, _Step | str]]:
+    for phase, event, *steps in _ROWS:
+        yield from (((phase, client, event), step) for client, step in zip(Client, steps, strict=True))
+    for phases, events, reason in _NO_ROWS:
+        yield from ((cell, reason) for cell in product(phases, Client, events))
 
 
-TABLE = _table((_before_the_body(), _asking(), _answered(), _body(), _the_rest()))
+def _transition(cell: Cell, step: _Step) -> Transition:
+    phase, client = step.phase or cell[0], step.client or cell[1]
+    if client is WAITING and phase not in (ASKING, ANSWERED):
+        client = READING
+    return Transition(phase, client, step.actions, step.end)
+
+
+_CELLS = tuple(_cells())
+TABLE: Mapping[Cell, Transition] = {cell: _transition(cell, step) for cell, step in _CELLS if isinstance(step, _Step)}
+IMPOSSIBLE: Mapping[Cell, str] = {cell: reason for cell, reason in _CELLS if isinstance(reason, str)}
+"""cell → why it cannot happen"""
+assert len(TABLE) + len(IMPOSSIBLE) == len(_CELLS) == len(Phase) * len(Client) * len(Event), "each cell has one line"
 
 
 class ImpossibleEventError(AssertionError):
@@ -288,7 +348,7 @@ class ImpossibleEventError(AssertionError):
 
 
 class Lifecycle:
-    """Where one exchange is."""
+    """The phase and the client of one exchange."""
 
     __slots__ = ("client", "end", "phase")
 
@@ -300,9 +360,10 @@ class Lifecycle:
 
     def step(self, event: Event) -> tuple[Action, ...]:
         """Take the event. Returns what to do. Raises ImpossibleEventError, changing nothing."""
-        transition = TABLE.get((self.phase, self.client, event))
+        cell = self.phase, self.client, event
+        transition = TABLE.get(cell)
         if transition is None:
-            raise ImpossibleEventError(f"{event} in {self.phase}, client {self.client}")
+            raise ImpossibleEventError(f"{event} in {self.phase}, client {self.client}: {IMPOSSIBLE[cell]}")
         self.phase, self.client = transition.phase, transition.client
         if transition.end is not None:
             self.end = transition.end

@@ -1,25 +1,25 @@
-"""The life of a session as a table: phase and event give the next phase, how running exchanges end, what is told, and
-how each side is closed.
+"""The life of a session as a table: phase and event give the next phase, the end of running exchanges, whether the
+client gets an error event, and how each side is closed.
 
 Pure: no I/O, no clock. `session.py` turns what happens on its two connections into events, and does what the table
-says; what decides between two lines (is an exchange running? does the policy drain?) is part of the event.
+says. What decides between two transitions (is an exchange running? does the policy drain?) is part of the event.
 
 | phase | |
 |---|---|
 | OPEN | messages pass in both directions, and exchanges begin |
-| STOPPING | the proxy stops: the exchanges that run go on, and none begins |
-| LEAVING | the client is gone: the exchanges that run are read for the bill |
+| STOPPING | the proxy stops: running exchanges continue, and none begins |
+| LEAVING | the client is gone: running exchanges are read for the bill |
 | ENDED | both sides are closed, and every exchange has its record |
 
 Invariants:
-* Every way to ENDED ends the exchanges that run, and closes both sides.
-* A client that is there is told why, unless it closed the session itself, or the provider did and says so.
-* A pair that is not in the table cannot happen; `step` raises for it, which ends the session as a bug of ours.
+* Every way to ENDED ends the running exchanges, and closes both sides.
+* A client that is there gets the reason, unless it closed the session itself, or the provider's close frame gives it.
+* A pair without a transition cannot happen; `step` raises for it, which ends the session as a bug of ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum, auto
 from typing import NamedTuple
 
@@ -39,25 +39,28 @@ class Phase(StrEnum):
 
 
 class Event(StrEnum):
-    """What can happen."""
+    """An event in the life of a session."""
 
     # The client.
     CLIENT_CLOSED = auto()
-    """it has closed or is lost, and what runs is not read on"""
+    """the client has closed or is lost, and running exchanges are not read to their ends"""
     CLIENT_LEFT = auto()
-    """the same, and what runs is read for the bill"""
+    """the client has closed or is lost, and running exchanges are read for the bill"""
     CLIENT_BROKE = auto()
-    """it broke the protocol or a limit"""
+    """the client broke the protocol or a limit"""
     CLIENT_STALLED = auto()
-    """it has not taken what was written to it for too long"""
+    """the client has not taken what was written to it for too long"""
     # The provider.
     PROVIDER_CLOSED = auto()
-    """by a close frame"""
+    """the provider sent a close frame"""
     PROVIDER_LOST = auto()
+    """the provider's connection is lost"""
     PROVIDER_BROKE = auto()
+    """the provider broke the protocol or a limit"""
     PROVIDER_STALLED = auto()
+    """the provider has not taken what was written to it for too long"""
     UNREACHABLE = auto()
-    """it could not be connected to; whoever asked for it has been told"""
+    """no provider could be connected to; the client got the error"""
     # Time.
     NO_ANSWER = auto()
     """a request has not been answered for too long"""
@@ -66,20 +69,21 @@ class Event(StrEnum):
     TOO_LONG = auto()
     """an exchange takes too long"""
     DRAINED_ENOUGH = auto()
-    """for a client that is gone, by time or by tokens"""
+    """the limit of a drain, in seconds or tokens"""
     IDLE = auto()
-    """nothing runs, and nothing was said for too long"""
+    """no exchange runs, and no message came for too long"""
     # Exchanges and money.
     DONE = auto()
-    """the last exchange that ran has ended"""
+    """the last running exchange has ended"""
     REFUSED = auto()
-    """what the provider has begun may not run, or the key is not accepted any more; the client has been told"""
+    """the provider started a response that the key may not use, or the key was revoked; the client got the error"""
     BUDGET_CUT = auto()
+    """the cost of an exchange exceeds the budget"""
     # Everything else.
     STOP_BUSY = auto()
     """the proxy stops, and exchanges run"""
     STOP_IDLE = auto()
-    """the proxy stops, and none runs"""
+    """the proxy stops, and no exchange runs"""
     STOP_NOW = auto()
     """the grace time is over"""
     BUG = auto()
@@ -90,87 +94,114 @@ class Close(NamedTuple):
     """How a side is closed."""
 
     code: int | None
-    """None: as the event says, which repeats the other side's code or says what this side broke"""
+    """None: by the event, which repeats the other side's code or names what this side broke"""
     reason: str = ""
 
 
 ABORT = Close(0)
-"""at once, without a word"""
-AS_SAID = Close(None)
+"""close at once, without a close frame"""
+BY_EVENT = Close(None)
 _AWAY = Close(GOING_AWAY)
 
 
 class Transition(NamedTuple):
-    """A line of the table. What is closed is closed exactly if the phase is ENDED."""
+    """A cell of the table. Both sides are closed exactly if the phase is ENDED."""
 
     phase: Phase
     end: End | None = None
-    """of the exchanges that run; none only if the session goes on"""
-    tells: bool = False
-    """an event says why"""
+    """how running exchanges end; None: the session continues"""
+    sends_error: bool = False
+    """the client gets an error event"""
     client: Close | None = None
     provider: Close | None = None
 
 
 OPEN, STOPPING, LEAVING, ENDED = Phase
 
-# The client is there: what ends the session, for which reason, and how the provider's side is closed.
-_TOLD: Mapping[Event, tuple[End, Close, Close]] = {
-    Event.PROVIDER_LOST: (End.BROKEN, Close(INTERNAL, "The provider has disconnected."), ABORT),
-    Event.PROVIDER_BROKE: (End.BROKEN, Close(INTERNAL, "The provider sent what cannot be passed on."), AS_SAID),
-    Event.PROVIDER_STALLED: (End.STALLED, Close(INTERNAL, "The provider does not read."), ABORT),
-    Event.NO_ANSWER: (End.STALLED, Close(INTERNAL, "The provider did not answer in time."), _AWAY),
-    Event.SILENT: (End.STALLED, Close(INTERNAL, "The provider did not answer in time."), _AWAY),
-    Event.TOO_LONG: (End.STALLED, Close(INTERNAL, "The answer took too long."), _AWAY),
-    Event.BUDGET_CUT: (End.BUDGET_CUT, Close(POLICY, "The budget is used up."), _AWAY),
-    Event.STOP_NOW: (End.SHUT_DOWN, Close(GOING_AWAY, "The proxy is shutting down."), _AWAY),
-    Event.BUG: (End.BUG, Close(INTERNAL, "The proxy failed."), _AWAY),
-}
-# The same, without an event that says so: the client knows, or is told by the close frame.
-_UNTOLD: Mapping[Event, tuple[End, Close, Close]] = {
-    Event.CLIENT_CLOSED: (End.CLIENT_LEFT, AS_SAID, AS_SAID),
-    Event.CLIENT_BROKE: (End.CLIENT_LEFT, AS_SAID, _AWAY),
-    Event.CLIENT_STALLED: (End.CLIENT_LEFT, ABORT, _AWAY),
-    Event.PROVIDER_CLOSED: (End.BROKEN, AS_SAID, AS_SAID),
-    Event.UNREACHABLE: (End.BROKEN, Close(INTERNAL, "The provider could not be reached."), ABORT),
-    Event.REFUSED: (End.BUDGET_CUT, Close(POLICY, "This key may not go on."), _AWAY),
-}
-# For a client that is gone: whatever ends it, it had left.
-_WHILE_LEAVING = (
-    Event.PROVIDER_CLOSED, Event.PROVIDER_LOST, Event.PROVIDER_BROKE, Event.PROVIDER_STALLED, Event.NO_ANSWER,
-    Event.SILENT, Event.TOO_LONG, Event.DRAINED_ENOUGH, Event.REFUSED, Event.BUDGET_CUT, Event.STOP_NOW,
-    Event.STOP_IDLE, Event.DONE,
+# -- transitions
+
+
+def _error(end: End, code: int, reason: str, provider: Close = _AWAY) -> Transition:
+    """The client gets an error event."""
+    return Transition(ENDED, end, True, Close(code, reason), provider)
+
+
+def _close(end: End, client: Close, provider: Close = _AWAY) -> Transition:
+    """The client gets no error event."""
+    return Transition(ENDED, end, False, client, provider)
+
+
+STOP = Transition(STOPPING)
+LEAVE = Transition(LEAVING)
+STAY = Transition(LEAVING)
+LEFT = _close(End.CLIENT_LEFT, BY_EVENT)
+LEFT_BY_BUG = _close(End.BUG, BY_EVENT)
+CLOSED = _close(End.CLIENT_LEFT, BY_EVENT, BY_EVENT)
+STALLED = _close(End.CLIENT_LEFT, ABORT)
+PROVIDER_CLOSED = _close(End.BROKEN, BY_EVENT, BY_EVENT)
+UNREACHABLE = _close(End.BROKEN, Close(INTERNAL, "The provider could not be reached."), ABORT)
+REFUSED = _close(End.BUDGET_CUT, Close(POLICY, "This key may not continue."))
+IDLE = _close(End.SHUT_DOWN, Close(NORMAL, "The session was idle for too long."), Close(NORMAL))
+# No exchange runs; one may be in admission.
+STOPPED = _close(End.SHUT_DOWN, Close(GOING_AWAY, "The proxy is shutting down."))
+LOST = _error(End.BROKEN, INTERNAL, "The provider has disconnected.", ABORT)
+BROKE = _error(End.BROKEN, INTERNAL, "The provider sent an invalid message.", BY_EVENT)
+NOT_READ = _error(End.STALLED, INTERNAL, "The provider does not read.", ABORT)
+NO_ANSWER = _error(End.STALLED, INTERNAL, "The provider did not answer in time.")
+TOO_LONG = _error(End.STALLED, INTERNAL, "The answer took too long.")
+BUDGET_CUT = _error(End.BUDGET_CUT, POLICY, "The budget is used up.")
+STOPPED_NOW = _error(End.SHUT_DOWN, GOING_AWAY, "The proxy is shutting down.")
+FAILED = _error(End.BUG, INTERNAL, "The proxy failed.")
+
+# -- why a pair is impossible
+
+IS_GONE = "a client that is gone neither sends nor reads, nor leaves again"
+IS_HERE = "only a client that is gone is drained for"
+CONNECTED = "only a session with a provider is read for the bill"
+NOT_COUNTED = "while a session is open, the end of its last exchange is no event"
+RUNS = "an exchange runs, or its end ends the session"
+
+_ROWS: tuple[tuple[Event, Transition | str, Transition | str, Transition | str], ...] = (
+    # event                   OPEN             STOPPING         LEAVING
+    (Event.CLIENT_CLOSED,    CLOSED,          CLOSED,          IS_GONE),
+    (Event.CLIENT_LEFT,      LEAVE,           LEAVE,           IS_GONE),
+    (Event.CLIENT_BROKE,     LEFT,            LEFT,            IS_GONE),
+    (Event.CLIENT_STALLED,   STALLED,         STALLED,         IS_GONE),
+    (Event.PROVIDER_CLOSED,  PROVIDER_CLOSED, PROVIDER_CLOSED, LEFT),
+    (Event.PROVIDER_LOST,    LOST,            LOST,            LEFT),
+    (Event.PROVIDER_BROKE,   BROKE,           BROKE,           LEFT),
+    (Event.PROVIDER_STALLED, NOT_READ,        NOT_READ,        LEFT),
+    (Event.UNREACHABLE,      UNREACHABLE,     UNREACHABLE,     CONNECTED),
+    (Event.NO_ANSWER,        NO_ANSWER,       NO_ANSWER,       LEFT),
+    (Event.SILENT,           NO_ANSWER,       NO_ANSWER,       LEFT),
+    (Event.TOO_LONG,         TOO_LONG,        TOO_LONG,        LEFT),
+    (Event.DRAINED_ENOUGH,   IS_HERE,         IS_HERE,         LEFT),
+    (Event.IDLE,             IDLE,            RUNS,            RUNS),
+    (Event.DONE,             NOT_COUNTED,     STOPPED,         LEFT),
+    (Event.REFUSED,          REFUSED,         REFUSED,         LEFT),
+    (Event.BUDGET_CUT,       BUDGET_CUT,      BUDGET_CUT,      LEFT),
+    (Event.STOP_BUSY,        STOP,            STOP,            STAY),
+    (Event.STOP_IDLE,        STOPPED,         STOPPED,         LEFT),
+    (Event.STOP_NOW,         STOPPED_NOW,     STOPPED_NOW,     LEFT),
+    (Event.BUG,              FAILED,          FAILED,          LEFT_BY_BUG),
 )  # fmt: skip
-
-
-def _present() -> Iterator[tuple[tuple[Phase, Event], Transition]]:
-    for phase in (OPEN, STOPPING):
-        for tells, lines in ((True, _TOLD), (False, _UNTOLD)):
-            for event, (end, client, provider) in lines.items():
-                yield (phase, event), Transition(ENDED, end, tells, client, provider)
-        yield (phase, Event.CLIENT_LEFT), Transition(LEAVING)
-        yield (phase, Event.STOP_BUSY), Transition(STOPPING)
-    idle = Close(NORMAL, "Nothing was said for a long time.")
-    # None runs; one may be on its way through admission.
-    stopped = Transition(ENDED, End.SHUT_DOWN, False, Close(GOING_AWAY, "The proxy is shutting down."), _AWAY)
-    yield (OPEN, Event.IDLE), Transition(ENDED, End.SHUT_DOWN, False, idle, Close(NORMAL))
-    yield (OPEN, Event.STOP_IDLE), stopped
-    yield (STOPPING, Event.STOP_IDLE), stopped
-    yield (STOPPING, Event.DONE), stopped
-
-
-def _leaving() -> Iterator[tuple[tuple[Phase, Event], Transition]]:
-    for event in _WHILE_LEAVING:
-        yield (LEAVING, event), Transition(ENDED, End.CLIENT_LEFT, False, AS_SAID, _AWAY)
-    yield (LEAVING, Event.BUG), Transition(ENDED, End.BUG, False, AS_SAID, _AWAY)
-    yield (LEAVING, Event.STOP_BUSY), Transition(LEAVING)
-
-
-TABLE: Mapping[tuple[Phase, Event], Transition] = dict([*_present(), *_leaving()])
+_CELLS = {
+    (phase, event): cell
+    for event, *cells in _ROWS
+    for phase, cell in zip((OPEN, STOPPING, LEAVING), cells, strict=True)
+}
+TABLE: Mapping[tuple[Phase, Event], Transition] = {
+    pair: cell for pair, cell in _CELLS.items() if not isinstance(cell, str)
+}
+IMPOSSIBLE: Mapping[tuple[Phase, Event], str] = {
+    **{pair: reason for pair, reason in _CELLS.items() if isinstance(reason, str)},
+    **{(ENDED, event): "`session.py` takes no event once both sides are closed" for event in Event},
+}
+"""phase and event → why they cannot happen"""
 
 
 class Lifecycle:
-    """Where one session is."""
+    """The phase of one session."""
 
     __slots__ = ("phase",)
 
@@ -181,6 +212,6 @@ class Lifecycle:
         """Take the event. Returns what to do. Raises ImpossibleEventError, changing nothing."""
         transition = TABLE.get((self.phase, event))
         if transition is None:
-            raise ImpossibleEventError(f"{event} in {self.phase}")
+            raise ImpossibleEventError(f"{event} in {self.phase}: {IMPOSSIBLE[self.phase, event]}")
         self.phase = transition.phase
         return transition

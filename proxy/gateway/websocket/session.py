@@ -392,7 +392,7 @@ class Session:
         line = self._exchanges.line
         assert transition.client is not None
         assert transition.provider is not None
-        if transition.tells:
+        if transition.sends_error:
             try:
                 async with asyncio.timeout(CLOSE_S):
                     await self._say(_ERRORS[event](), None)
