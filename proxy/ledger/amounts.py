@@ -52,6 +52,6 @@ def utc_day(column: Column[Any], dialect: Dialect) -> ColumnElement[date]:
 
 
 def rows_of(connection: Connection, query: Any) -> Generator[Any]:
-    """All rows, one page in memory at a time. Whoever may not read all of them closes it."""
+    """All rows, one page in memory at a time. Close the iterator if it is not read to its end."""
     with connection.execute(query, execution_options={"stream_results": True, "yield_per": _PAGE_ROWS}) as rows:
         yield from rows

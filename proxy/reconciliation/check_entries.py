@@ -60,7 +60,7 @@ def no_duplicate(connection: Connection, scope: CheckScope) -> CheckResult:
 
 
 def _of_touched(query: Select[Any], scope: CheckScope) -> Select[Any]:
-    """All entries of the exchanges with an entry settled within the scope."""
+    """All entries of the exchanges that have an entry settled within the scope."""
     if scope.since is None:
         return query
     again = ledger_entries.alias().c
@@ -99,7 +99,8 @@ def _misplaced(entries: Sequence[LedgerEntry]) -> Iterator[tuple[LedgerEntry, st
 
 
 def attempts(connection: Connection, scope: CheckScope) -> CheckResult:
-    """Each attempt named by the entries of an exchange has its own entry, and each such entry is named and free."""
+    """Each failed attempt named by the entries of an exchange has its own entry; each such entry is named and is
+    free."""
     names = _COLUMNS.details[ATTEMPTS_DETAIL].as_string().is_not(None)
     query = (
         _entries(connection.dialect)
@@ -154,7 +155,7 @@ def counts(connection: Connection, scope: CheckScope) -> CheckResult:
 
 
 def _miscounted(entry: LedgerEntry, not_negative: Iterable[str]) -> str:
-    """The faults of its counts that its flags do not mention; empty: none."""
+    """The faults of the entry's counts that its flags do not record; empty: none."""
     try:
         usage = usage_of(entry)
     except (ValueError, AttributeError):
@@ -212,7 +213,7 @@ def prices(connection: Connection, scope: CheckScope) -> CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """The terms that an entry's money was computed by."""
+    """The prices and factors that an entry's charge and cost were computed from."""
 
     price: Price | None
     cost: Price | None
@@ -230,7 +231,7 @@ def _terms(price: str | None, cost: str | None, billed: str, source: str) -> _Te
 
 
 def _entries(dialect: Dialect) -> Select[Any]:
-    """Whole entries; money columns may contain anything."""
+    """All columns of the entries; money columns may contain any value."""
     return select(*(nusd(name, dialect).label(name) if name in MONEY else _COLUMNS[name] for name in ENTRY_FIELDS))
 
 

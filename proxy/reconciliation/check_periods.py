@@ -1,4 +1,4 @@
-"""Checks closed months against their entries. Invariant: what a statement said is calculated again from the entries."""
+"""Checks closed months against their entries. Invariant: each statement is calculated again from its entries."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from proxy.reconciliation.integrity import CheckResult, CheckScope
 
 
 def closed_months_stay(connection: Connection, scope: CheckScope) -> CheckResult:
-    """Each key and account has, in each issued month, the entries that its digest was made of, and the same content.
-    Months with entries in an archive had them when they were archived."""
+    """In each issued month, the entries of each key and account give the stored digest and the stored sums. Months with
+    entries in an archive were checked when they were archived."""
     result = CheckResult()
     archived = statements_until(connection)
     for period in read_periods(connection):
@@ -27,7 +27,7 @@ def closed_months_stay(connection: Connection, scope: CheckScope) -> CheckResult
 
 
 def closed_month_stays(connection: Connection, month: Month) -> CheckResult:
-    """The same for one issued month that has all its entries here."""
+    """`closed_months_stay` for one issued month, of which no entry is in an archive."""
     result = CheckResult()
     _check(connection, month, result)
     return result

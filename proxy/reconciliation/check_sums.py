@@ -70,7 +70,7 @@ def balances_add_up(connection: Connection, _scope: CheckScope) -> CheckResult:
 
 
 def days_add_up(connection: Connection, scope: CheckScope) -> CheckResult:
-    """Daily usage, by key and model, is the sum of the day's entries without top-ups. Of archived months it was."""
+    """Daily usage, by key and model, is the sum of the day's entries without top-ups. Archived months are skipped."""
     month = archived_until(connection)
     after = None if month is None else month.until
     if scope.since is None:
@@ -80,7 +80,7 @@ def days_add_up(connection: Connection, scope: CheckScope) -> CheckResult:
 
 
 def days_of_month_add_up(connection: Connection, month: Month) -> CheckResult:
-    """The same for the days of one month and all before it that are not archived."""
+    """`days_add_up` for the days until the end of one month that are not archived."""
     last = archived_until(connection)
     return _days_add_up(connection, None if last is None else last.until, until=month.until, settled_from=None)
 

@@ -1,4 +1,4 @@
-"""The scope and the result of a check, common to all checks."""
+"""The scope and the result of a check."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RecordsInFlight:
     oldest_age_s: float | None = None
     """age of the oldest record in the queue; None: there is no queue"""
     leased: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """node → the exchanges that it has leases on"""
+    """node → the exchanges that the node has leases on"""
 
 
 def settled(query: Any, scope: CheckScope) -> Any:

@@ -42,7 +42,7 @@ class Finding:
 
     @property
     def ok(self) -> bool:
-        """Nothing differs."""
+        """True if no difference was found."""
         return self.differences == 0
 
 

@@ -1,8 +1,8 @@
 """Moves the entries of closed months, a month at a time, from the ledger to files.
 
-Invariants: entries are deleted only after their file is on the disk, was read back, and is recorded; only entries whose
-statements are issued, which every sink has had, and which agree with the ledger's sums and those statements are taken.
-If it is interrupted, run it again: a month is either still in the ledger as a whole, or recorded.
+Invariants: entries are deleted only after their file is on the disk, was read back, and is recorded; only entries are
+archived whose statements are issued, that every sink has sent, and that agree with the ledger's sums and statements.
+After an interruption, run the command again: a month is either in the ledger as a whole, or recorded.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ COLUMNS = tuple(
     )
     for index, name in enumerate(ledger_entries.c.keys())
 )
-"""all columns of the table, in its order"""
+"""all columns of the table, in the table's order"""
 
 SENT = "sent"
-"""the state of a sink's letter that was delivered at last"""
+"""the state of a sink's dead letter that was delivered by a retry"""
 
 _ENTRIES = ledger_entries.c
 _DAY_S = 86_400.0
@@ -69,7 +69,7 @@ class ArchiveError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the operator asks for."""
+    """The options of one archive run."""
 
     before: Month
     folder: Path
@@ -77,11 +77,11 @@ class Order:
     now: float
     """Unix seconds"""
     sinks: Collection[str]
-    """the names of the sinks that are configured"""
+    """names of the configured sinks"""
 
 
 def months_before(engine: Engine, order: Order) -> list[Month]:
-    """The months to archive, in their order. Raises ArchiveError, LedgerUnavailable."""
+    """The months to archive, in order. Raises ArchiveError, LedgerUnavailable."""
     last = _month_before(order.now, MONTHS_BACK)
     if order.before > last:
         raise ArchiveError(f"--before: {order.before} is too late: {last} at most, so that late usage has a place")
@@ -98,7 +98,7 @@ def months_before(engine: Engine, order: Order) -> list[Month]:
 
 @contextmanager
 def alone(engine: Engine) -> Iterator[None]:
-    """Archive inside this context only: another run would move the guard. Raises ArchiveError, LedgerUnavailable."""
+    """Excludes other archive runs, which would move the guard. Raises ArchiveError, LedgerUnavailable."""
     if engine.dialect.name == "sqlite":
         with _locked(Path(engine.url.database or ".").parent):
             yield
@@ -127,7 +127,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def finish(engine: Engine, order: Order, say: Say) -> None:
-    """What an interrupted archive has left to do. Raises LedgerUnavailable."""
+    """Complete an interrupted run: reset the guard and delete recorded entries. Raises LedgerUnavailable."""
     with reading(engine) as connection:
         recorded = read_archives(connection)
     _reset_guard(engine, say)
@@ -151,15 +151,15 @@ def archive(engine: Engine, month: Month, order: Order, whole_file: WholeFile, s
 
 
 def _reset_guard(engine: Engine, say: Say) -> None:
-    """To what is recorded, which an interrupted call may have done or not."""
+    """Set the guard to the last recorded archive; an interrupted call may have moved it already or not yet."""
     with reading(engine) as connection:
         month = archived_until(connection)
     refuse_until(engine, month, say)
 
 
 def archive_logs(engine: Engine, order: Order, whole_file: WholeFile) -> list[tuple[str, int]]:
-    """Move the dead letters that are closed and the audit log, each as JSON lines → the files and their rows. Delete
-    the alerts and the sinks' letters that are delivered.
+    """Move closed dead letters and the audit log to files of JSON lines; returns the files and their numbers of rows.
+    Deletes delivered alerts and delivered dead letters of sinks.
 
     Raises OSError, LedgerUnavailable.
     """
@@ -179,7 +179,7 @@ def archive_logs(engine: Engine, order: Order, whole_file: WholeFile) -> list[tu
 def _move(
     engine: Engine, table: Table, which: Sequence[ColumnElement[bool]], folder: Path, name: str, whole_file: WholeFile
 ) -> tuple[str, int] | None:
-    """The conditions hold for ever, or no longer: rows that change meanwhile stay."""
+    """Move the selected rows to a file. Rows that change meanwhile stay in the table."""
     path = _free(folder, name, "jsonl")
     key = list(table.primary_key)
     written = 0
@@ -201,7 +201,7 @@ def _move(
 
 
 def _free(folder: Path, name: str, kind: str) -> Path:
-    """No file is replaced: another ledger, or an earlier run, may have its rows in no other place."""
+    """An unused file name. No file is overwritten, because it may be the only copy of its rows."""
     tries = (folder / f"{name}{'' if number == 1 else f'-{number}'}.{kind}" for number in count(1))
     return next(path for path in tries if not path.exists())
 
@@ -209,7 +209,8 @@ def _free(folder: Path, name: str, kind: str) -> Path:
 def _stored(
     engine: Engine, month: Month, path: Path, order: Order, whole_file: WholeFile
 ) -> tuple[Archive, list[dict[str, Any]], contents.Receipts]:
-    """The archive in its file, and what the ledger keeps of it, all of one snapshot."""
+    """Write and verify the archive file; returns the archive with the sums and receipts to keep, all of one
+    snapshot."""
     with snapshot(engine) as connection:
         last = _checked(connection, month, order)
         with whole_file(path) as file, closing(contents.rows(connection, month)) as rows:
@@ -262,8 +263,8 @@ def _behind(connection: Connection, month: Month, settled: float, names: Collect
 
 
 def _windows_from(connection: Connection, month: Month, now: float) -> Generator[tuple[str, str, str]]:
-    """The budgets whose window began within a day of the month or before: name, beginning, end. From the next day on
-    they are read from the sums of days."""
+    """The budgets whose window began before the end of the month, inside a UTC day: name, beginning, end. Such a window
+    needs the entries of that day; other windows need only the sums of days."""
     for table, key, name in ((api_keys, "key_id", "alias"), (accounts, "account_id", "name")):
         columns = table.c
         query = select(columns[key], columns[name], columns.limits, columns.created_at)
@@ -275,7 +276,7 @@ def _windows_from(connection: Connection, month: Month, now: float) -> Generator
 
 
 def _rolling(limits: Limits, created_at: float, now: float) -> tuple[float, float] | None:
-    """The window of its budget, if that begins within a day."""
+    """The current window of a budget, if it began inside a UTC day and not at midnight."""
     if limits.budget_usd is None or limits.budget_window in (LIFETIME, CALENDAR_MONTH):
         return None
     began, ends = (of(limits.budget_window, created_at, now) for of in (window_start, window_end))
@@ -285,7 +286,7 @@ def _rolling(limits: Limits, created_at: float, now: float) -> tuple[float, floa
 
 
 def _read_back(path: Path) -> tuple[int, ...]:
-    """The sums of the file, as `contents.totals` has them from the ledger. Money: nUSD."""
+    """The sums of the file, in the form of `contents.totals`. Money: nUSD."""
     from pyarrow import compute, parquet
 
     read = parquet.ParquetFile(path)

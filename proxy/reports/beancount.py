@@ -35,7 +35,8 @@ Balances = Mapping[str, tuple[int, int]]
 
 
 def write_beancount(file: IO[bytes], sources: Iterable[ExportedEntry], balances: Balances | None) -> None:
-    """`balances`: of the ledger at the moment of the last entry; None: some entries are left out."""
+    """Write the entries. `balances`: those of the ledger at the last entry, to be asserted; None: no assertions,
+    because some entries are left out."""
     book = _Book(file)
     for source in sources:
         book.add(source)
@@ -76,7 +77,7 @@ class _Book:
         self._write(f"{self._after} balance {name}  {usd(nusd):.9f} ~ 0 {_CURRENCY}")
 
     def _name(self, posting: Posting) -> str:
-        """The account's name; it is opened at its first use. Names that would be alike are told apart."""
+        """The Beancount account of a posting, opened at its first use. Equal names get distinct suffixes."""
         one = posting.account, posting.of
         if one not in self._names:
             root = _NAMES[posting.account]

@@ -1,6 +1,6 @@
 """The items that add up to an entry's charge.
 
-Invariant: they are computed from the entry alone, by the code that computed the charge.
+Invariant: the items are computed from the entry alone, by the code that computed the charge.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def sum_text(entry: LedgerEntry) -> str:
 
 
 def multiplier_text(reason: str, factor: str) -> str:
-    """What a multiplier of a price list did, and why."""
+    """A multiplier of the price list with its reason, as text."""
     kind, _, name = reason.partition(":")
     return (
         f"all prices × {factor} by the rule {name}" if kind == "rule" else f"prices of tokens × {factor} for {reason}"
@@ -70,7 +70,7 @@ def multiplier_text(reason: str, factor: str) -> str:
 
 
 def stated_text(entry: LedgerEntry) -> str:
-    """`the provider states 0.0012 USD; cost by its price list: 0.0011`; empty if it states none."""
+    """`the provider states 0.0012 USD; cost by its price list: 0.0011`; empty if the provider states no amount."""
     if "stated_usd" not in entry.details:
         return ""
     ours = "unknown" if entry.cost_usd is None else usd_text(entry.cost_usd)
@@ -78,7 +78,7 @@ def stated_text(entry: LedgerEntry) -> str:
 
 
 def batch_text(entry: LedgerEntry) -> str:
-    """`line a of the batch batch_1`, or of the batch itself, what became of its lines; empty for all else."""
+    """`line a of the batch batch_1`; for the batch itself, the results of its lines; empty for other entries."""
     details = entry.details
     batch_id = details.get("batch_id", "without an id")
     told = details.get(BATCH_DETAIL)
@@ -96,7 +96,7 @@ def addends_json(entry: LedgerEntry) -> list[dict[str, str | int]]:
 
 
 def item_json(one: Addend) -> dict[str, str | int]:
-    """One of them; with the model, if it is another one."""
+    """One item for `--json`, with its model if that differs from the entry's."""
     of: dict[str, str | int] = {"model": one.model} if one.model else {}
     return {"price": one.name, "units": one.units, "rate_usd": usd_text(one.rate), **of}
 

@@ -79,7 +79,7 @@ class Column:
     name: str
     kind: ColumnType
     of: Callable[[Any], Any]
-    """its value in a source, which is an ExportedEntry or, in an archive, a row"""
+    """the column's value in a source: an ExportedEntry or, in an archive, a row"""
 
 
 class ParquetMissing(ValueError):  # noqa: N818  a missing extra, no bug

@@ -46,7 +46,7 @@ def _class(source: ExportedEntry) -> str | None:
 
 
 def _of_usage(read: Callable[[ExportedEntry], Any]) -> Callable[[ExportedEntry], Any]:
-    """Null for entries of another category than Usage."""
+    """The value for usage; null for entries of another category."""
     return lambda source: read(source) if _category(source) == "Usage" else None
 
 
@@ -104,7 +104,7 @@ def _is_key(source: ExportedEntry) -> bool:
 
 
 def _sub_account(read: Callable[[ExportedEntry], Any]) -> Callable[[ExportedEntry], Any]:
-    """Null for top-ups of an account, which has no key."""
+    """The key; null for top-ups of an account, which have no key."""
     return lambda source: read(source) if _is_key(source) else None
 
 

@@ -1,6 +1,6 @@
-"""Receipts: what a statement says of one exchange, with the proof that it does; and checks of files without a ledger.
+"""Receipts: one exchange on a statement, with the proof that the statement contains it; and checks without a ledger.
 
-Invariant: a check needs nothing but the files. It calculates every digest and every sum again.
+Invariant: a check needs only the files. It calculates every digest and every sum again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EVERYBODY = "*"
 
 
 class FalseDocument(ValueError):  # noqa: N818  the file is wrong, not the program
-    """A file that does not say what its digest commits to; the message says where."""
+    """The content of a file does not match its digest; the message names the place."""
 
 
 def statement_lines(engine: Engine, owner: StatementOwner, month: Month) -> Iterator[Line]:
@@ -68,7 +68,7 @@ def read_receipt(engine: Engine, exchange_id: str) -> dict[str, Any]:
 
 
 def _require_entries(connection: Connection, month: Month) -> None:
-    """Raises ValueError if some of a month's entries are in an archive."""
+    """Raises ValueError if any of a month's entries are in an archive."""
     holder = next((one for one in read_archives(connection) if one.statements_until >= month), None)
     if holder is not None:
         raise ValueError(f"{month}: entries of its statements are archived, in {holder.file} and before")
@@ -110,7 +110,7 @@ def _of_month(connection: Connection, exchange_id: str, month: Month, closings: 
 
 
 def _above(connection: Connection, key_id: str, month: Month) -> Iterator[dict[str, Any]]:
-    """The proofs that the key's digest is in those of the accounts above it, and in that of everybody."""
+    """The proofs that the digests of the accounts above the key, and of the whole month, include the key's digest."""
     digests = month_digests(connection, month)
     project = select(api_keys.c.project_id).where(api_keys.c.key_id == key_id)
     project_id = connection.execute(project).scalar()
@@ -162,7 +162,7 @@ def _check_proof(leaf: bytes, proof: Mapping[str, Any], digest: str, where: str)
 
 
 def check_statement(statement: Mapping[str, Any], lines: Iterable[Line] | None) -> None:
-    """Check that a statement (as JSON) adds up, and, with its lines, that they are what it commits to and sums.
+    """Check that a statement (as JSON) adds up; given its lines, also that they match the statement's digest and sums.
 
     Raises FalseDocument, KeyError, TypeError, ValueError.
     """

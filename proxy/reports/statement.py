@@ -5,7 +5,7 @@ Invariants:
 - The closing balance of a month is the opening balance of the next month.
 - The statement of a closed month never changes: it is read from the closed form, names included.
 
-Which entries are on it: see proxy/billing/period.py.
+proxy/billing/period.py defines the entries of each statement.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class StatementOwner:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """What makes the statement of a closed month a document."""
+    """Number, date and digest of the statement of a closed month."""
 
     number: str
     """unique: month and id"""
     version: int
-    """of the statement under this number: 1, as it never changes"""
+    """version of the statement with this number; always 1, because a statement never changes"""
     closed_at: float
     """Unix seconds"""
     entries: int
@@ -159,7 +159,7 @@ def _from_closed_form(connection: Connection, owner: StatementOwner, month: Mont
 
 
 def scopes_of(owner: StatementOwner) -> Any:
-    """Selects the ids whose entries are on its statements: its own, and those of the keys below it."""
+    """Selects the ids whose entries are on the owner's statements: the owner, and the keys below it."""
     return union(keys_below(owner.scope_id), select(literal(owner.scope_id)))
 
 
@@ -172,7 +172,7 @@ def _merged(
     as_of: float,
     issued: Issued | None,
 ) -> Statement:
-    """`found`: of the owner itself, and of the keys below it. Their own credits are not the owner's."""
+    """Sum the owner's activity and that of the keys below it. Credits of those keys are not credits of the owner."""
     lines: dict[tuple[date, str], Usages] = {}
     keys: list[tuple[str, str, Usages]] = []
     adjustments: list[Booking] = []
@@ -201,7 +201,7 @@ def _merged(
 
 
 def _opening(connection: Connection, owner: StatementOwner, month: Month, closings: Closings) -> int:
-    """Credits less usage on all statements before an open month. Only sums, and entries settled since, are read."""
+    """Credits less usage on all statements before an open month. Reads only sums and the entries settled since."""
     since = month.since
     own, below = _ENTRIES.key_id == owner.scope_id, _ENTRIES.key_id.in_(scopes_of(owner))
     adjusted = [below, _ENTRIES.kind == EntryKind.ADJUSTMENT]

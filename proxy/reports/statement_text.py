@@ -97,7 +97,7 @@ def title(statement: Statement) -> str:
 
 
 def status_lines(statement: Statement) -> Iterator[str]:
-    """Whether the statement can still change; of a closed month, its number and what it commits to."""
+    """Lines on the status: open or final, and for a closed month the number and the digest."""
     if (issued := statement.issued) is None:
         status = "the month is over, but not closed" if statement.is_over else "the month is not over"
         yield f"Provisional: {status}. As of {_second(statement.as_of)} UTC."

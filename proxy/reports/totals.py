@@ -32,7 +32,7 @@ class SpendAndCredit:
 def read_paid(engine: Engine, scope_ids: Collection[str]) -> dict[str, SpendAndCredit]:
     """Spend and credit of each of these keys and accounts (one page of ids). Raises LedgerUnavailable.
 
-    The time grows with days and models, not with keys or entries.
+    The duration grows with days and models, not with keys or entries.
     """
     ids = sorted(scope_ids)
     wanted = [*ids, *map(credit_counter_id, ids)]

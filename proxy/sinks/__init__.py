@@ -1,1 +1,1 @@
-"""What is pushed to other systems: usage events and webhooks."""
+"""Sinks: usage events and webhooks that are pushed to other systems."""

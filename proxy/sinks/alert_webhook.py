@@ -6,7 +6,7 @@ Invariants:
 
     POST {id, type, created_at, scope_id, scope_kind, name, threshold, spent_usd, budget_usd, window_start, window_end}
 
-signed as described in posting.py, with the alert's id. Retries start after 10 s and back off to one hour.
+signed as described in signing.py, with the alert's id. Retries start after 10 s and back off to one hour.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Webhook:
         in_thread: InThread = asyncio.to_thread,
         answer_s: float = ANSWER_S,
     ) -> None:
-        """`secret`: the key of the signatures."""
+        """`secret`: the HMAC key of the signatures."""
         self._engine = engine
         self._url = url
         self._secret = secret

@@ -1,10 +1,10 @@
-"""What all kinds of sinks have in common: from a ledger entry to the requests for its server.
+"""Formats of sinks: from a ledger entry to the requests for a server.
 
 Invariants: an event has the id of its entry, at every attempt (with a suffix where an entry is several events), so that
-a server that keeps ids counts nothing twice. Meters get usage and corrections, not top-ups, and no exchanges without
-usage and charge; no meter gets the provider's cost.
+a server that deduplicates by id counts no usage twice. Meters get usage and corrections, not top-ups, and no exchanges
+without usage and charge; no meter gets the provider's cost.
 
-To add a kind: a folder with its settings and its format, and one line in `kinds.py`.
+To add a kind: a module with its settings and its format, and one line in `kinds.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _S = TypeVar("_S", bound=SinkSettings)
 
 
 class Unsendable(Exception):  # noqa: N818  it is the entry's fault
-    """This entry cannot be sent; the words are for the operator."""
+    """An entry that cannot be sent; the message is for the operator."""
 
 
 class SinkEvent(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class SinkFormat(Protocol):
         """The request for these events."""
 
     def known(self, answer: PostResult, count: int) -> frozenset[int]:
-        """The positions of those of `count` events in a refused request that the server has already."""
+        """The positions of the events in a refused request of `count` events that the server has already."""
 
 
 class SinkKind(NamedTuple):
@@ -80,21 +80,21 @@ class SinkKind(NamedTuple):
     name: str
     settings: type[SinkSettings]
     format: Callable[[Any], SinkFormat]
-    """of these settings"""
+    """makes the format from the settings"""
 
 
 class BaseFormat(Generic[_S]):
-    """The customer and the key, for every kind."""
+    """The customer and the server's key, for all kinds of sinks."""
 
     def __init__(self, settings: _S) -> None:
         self._settings = settings
 
     def known(self, _answer: PostResult, _count: int) -> frozenset[int]:
-        """None: this server accepts an event that it has already."""
+        """Empty: the server accepts an event that it has already."""
         return frozenset()
 
     def _customer(self, source: ExportedEntry) -> str | None:
-        """The customer's id on the server, or else ours; None: the key has no such level above it."""
+        """The customer's id on the server, or else our id; None: the key has no such account above it."""
         ours = {
             CustomerSource.KEY: (source.entry.key_id, source.entry.key_alias),
             CustomerSource.PROJECT: (source.owner.project_id, source.owner.project) if source.owner else (None, None),
@@ -117,7 +117,7 @@ class BaseFormat(Generic[_S]):
 
 
 class MeterFormat(BaseFormat[_S], ABC):
-    """For servers that count usage."""
+    """Formats for servers that count usage."""
 
     batch_max = 100
 
@@ -136,17 +136,17 @@ class MeterFormat(BaseFormat[_S], ABC):
 
     @abstractmethod
     def _fields(self, source: ExportedEntry, properties: dict[str, Any]) -> dict[str, Any]:
-        """The event, as the server has it."""
+        """The fields of the event in the server's format."""
 
 
 def counts_of(source: ExportedEntry) -> dict[str, int]:
-    """The counts that the entry has, by name."""
+    """The reported or estimated counts of the entry, by name."""
     usage = usage_of(source.entry)
     return {name: count for name in COUNTS if (count := getattr(usage, name)) is not None}
 
 
 def _requests(source: ExportedEntry) -> int:
-    """A correction is no request."""
+    """1 for usage; 0 for a correction, which is no request."""
     return int(source.entry.kind == EntryKind.USAGE)
 
 

@@ -17,7 +17,7 @@ KINDS: tuple[SinkKind, ...] = (
 )
 
 SINKS = {kind.name: kind.settings for kind in KINDS}
-"""for `settings.load`"""
+"""kind → settings class, for `settings.load`"""
 
 _FORMATS = {kind.name: kind.format for kind in KINDS}
 

@@ -26,12 +26,13 @@ class LagoFormat(MeterFormat[LagoSettings]):
     """Batches of events."""
 
     def request(self, events: Sequence[SinkEvent], _unix_s: float) -> SinkRequest:
-        """Lago takes a batch whole or not at all."""
+        """One request with a batch, which Lago accepts or rejects as a whole."""
         body = msgspec.json.encode({"events": [one.fields for one in events]})
         return SinkRequest(f"{self._settings.url}/api/v1/events/batch", body, self._bearer())
 
     def known(self, answer: PostResult, count: int) -> frozenset[int]:
-        """`{"error_details": {"3": {"transaction_id": ["value_already_exist"]}}}`; of one event, without its place."""
+        """`{"error_details": {"3": {"transaction_id": ["value_already_exist"]}}}`; for a single event, without its
+        position."""
         details = json_object(answer.body).get("error_details")
         if not isinstance(details, dict):
             return frozenset()

@@ -34,7 +34,7 @@ class OpenMeterFormat(MeterFormat[OpenMeterSettings]):
     """Batches of CloudEvents."""
 
     def request(self, events: Sequence[SinkEvent], _unix_s: float) -> SinkRequest:
-        """OpenMeter drops an event that it has already, by source and id."""
+        """One request with a batch. OpenMeter ignores an event whose source and id it has already."""
         body = msgspec.json.encode([one.fields for one in events])
         headers = {**self._bearer(), "Content-Type": CLOUD_EVENTS}
         return SinkRequest(f"{self._settings.url}/api/v1/events", body, headers)

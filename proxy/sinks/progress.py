@@ -176,7 +176,7 @@ WAITING_MAX = 100_000
 
 
 def sink_status(engine: Engine, name: str) -> SinkStatus | None:
-    """None if the sink has never run. Raises LedgerUnavailable."""
+    """The status of a sink; None if it has never run. Raises LedgerUnavailable."""
     sink = _read(engine, name)
     if sink is None:
         return None

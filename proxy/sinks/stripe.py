@@ -25,7 +25,7 @@ from proxy.sinks.format import (
 
 
 class MeteredQuantity(StrEnum):
-    """What a Stripe meter counts."""
+    """The quantity that a Stripe meter counts."""
 
     TOKENS = "tokens"
     CHARGE = "charge"
@@ -43,7 +43,7 @@ class StripeSettings(SinkSettings):
 
 
 class StripeFormat(BaseFormat[StripeSettings]):
-    """Meter events. Stripe takes a customer that it does not have for an error, so `customers` must name it."""
+    """Meter events. Stripe rejects an unknown customer, so `customers` must name each."""
 
     batch_max = 1
 
@@ -70,7 +70,7 @@ class StripeFormat(BaseFormat[StripeSettings]):
         return SinkRequest(f"{self._settings.url}/v1/billing/meter_events", urlencode(event.fields).encode(), headers)
 
     def known(self, answer: PostResult, _count: int) -> frozenset[int]:
-        """The one, if Stripe has an event with its identifier."""
+        """Position 0 if Stripe has an event with this identifier already."""
         error = json_object(answer.body).get("error")
         message = str(error.get("message", "")) if isinstance(error, dict) else ""
         return frozenset({0}) if "already exists with identifier" in message else frozenset()

@@ -1,4 +1,4 @@
-"""Any server: each entry whole, signed like alerts."""
+"""Webhook to any server: one POST with all fields of an entry, signed like alerts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WebhookSettings(SinkSettings):
 
 
 class WebhookFormat(BaseFormat[WebhookSettings]):
-    """Every entry whole, top-ups and entries without usage too."""
+    """One event with all fields of each entry, including top-ups and entries without usage."""
 
     batch_max = 1
 

@@ -76,16 +76,19 @@ class AccountStore:
         return self._change(id_or_name, changed)
 
     def block(self, id_or_name: str) -> Account:
-        """Refuse its keys until it is unblocked. Idempotent. Raises UnknownAccountError."""
+        """Refuse the account's keys until it is unblocked. Idempotent. Raises UnknownAccountError."""
         now = self._clock()
         return self._change(id_or_name, lambda one: one if one.blocked_at is not None else replace(one, blocked_at=now))
 
     def unblock(self, id_or_name: str) -> Account:
-        """Accept its keys again, unless they or another account of theirs are blocked. Raises UnknownAccountError."""
+        """Accept the account's keys again, except those that are blocked themselves or by another account.
+
+        Raises UnknownAccountError.
+        """
         return self._change(id_or_name, lambda one: replace(one, blocked_at=None))
 
     def every(self) -> list[Account]:
-        """Every account, oldest first."""
+        """All accounts, oldest first."""
         with reading(self._engine) as connection:
             return sorted(read_accounts(connection), key=lambda one: (one.created_at, one.account_id))
 

@@ -83,9 +83,9 @@ class KeyStore:
         on_store_outage: OnStoreOutage | None = None,
         tags: Iterable[str] = (),
     ) -> ApiKey:
-        """Put a new key down. `models` None: all.
+        """Create a key. `models` None: all.
 
-        Raises AliasTakenError, UnknownAccountError, or ValueError naming the field that is wrong.
+        Raises AliasTakenError, UnknownAccountError, or ValueError that names the invalid field.
         """
         with writing(self._engine) as connection:
             hold(connection, Lock.KEYS)
@@ -111,7 +111,7 @@ class KeyStore:
         return key
 
     def every(self) -> Iterator[ApiKey]:
-        """Every key, revoked and expired ones included, oldest first: page by page, each as it is when it is read."""
+        """All keys, oldest first, including revoked and expired ones. Read page by page, without a common snapshot."""
         order = _COLUMNS.created_at, _COLUMNS.key_id
         query, after = select(api_keys).order_by(*order).limit(PAGE_KEYS), None
         while True:
@@ -133,8 +133,8 @@ class KeyStore:
         alias: str | None = None,
         revoked: bool = False,
     ) -> tuple[list[ApiKey], int]:
-        """`size` of the selected keys, newest first, from number `first` (0: the newest); and how many there are.
-        `revoked`: with revoked ones."""
+        """At most `size` of the selected keys, newest first, from number `first` (0: the newest); and their total
+        number. `revoked`: with revoked ones."""
         given = {"key_id": key_id, "project_id": project_id, "alias": alias}
         wanted = [_COLUMNS[name] == value for name, value in given.items() if value is not None]
         if not revoked:
@@ -167,7 +167,8 @@ class KeyStore:
         return self._change(key_id_or_alias, changed)
 
     def rotate(self, key_id_or_alias: str, *, digest: bytes, hint: str, old_until: float) -> ApiKey:
-        """Replace its secret. The previous one stays valid until `old_until` (Unix seconds); older ones are invalid.
+        """Replace the key's secret. The previous secret stays valid until `old_until` (Unix seconds); older ones are
+        invalid.
 
         Raises KeyStoreError for a revoked key.
         """
@@ -188,7 +189,7 @@ class KeyStore:
         return self._change(key_id_or_alias, lambda key: replace(key, blocked_at=None))
 
     def revoke(self, key_id_or_alias: str) -> ApiKey:
-        """Refuse the key for ever. Idempotent."""
+        """Refuse the key permanently. Idempotent."""
         now = self._clock()
         return self._change(
             key_id_or_alias, lambda key: key if key.revoked_at is not None else replace(key, revoked_at=now), final=True

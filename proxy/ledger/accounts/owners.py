@@ -35,7 +35,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 def payer_of(engine: Engine) -> Callable[[str], Payer]:
-    """Key id → who pays, by the present names; each key is read once. It raises LedgerUnavailable."""
+    """A function from a key id to the payer, by current names; it reads each key once and raises LedgerUnavailable."""
 
     @cache
     def payer(key_id: str) -> Payer:

@@ -1,1 +1,1 @@
-"""Months whose entries have left the ledger for files."""
+"""Months whose entries were moved from the ledger into files."""

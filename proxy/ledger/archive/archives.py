@@ -15,16 +15,16 @@ _COLUMNS = archives.c
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """All entries of exchanges that began before the end of a month, less those of earlier archives."""
+    """An archive: all entries of exchanges that began before the end of a month, without those of earlier archives."""
 
     month: Month
     statements_until: Month
     """the last month with some of these entries on its statements"""
     entries: int
     file: str
-    """its name"""
+    """name of the archive's file"""
     sha256: str
-    """of its bytes, hexadecimal"""
+    """SHA-256 of the archive's file, hexadecimal"""
     archived_at: float
     """Unix seconds"""
     archived_by: str
@@ -33,7 +33,7 @@ class Archive:
 
 
 def read_archives(connection: Connection) -> list[Archive]:
-    """Every archive, in the order of their months."""
+    """All archives, in the order of their months."""
     return [
         Archive(
             month=month_from(row.month),
@@ -61,17 +61,18 @@ def statements_until(connection: Connection) -> Month | None:
 
 
 def not_archived(connection: Connection) -> ColumnElement[bool]:
-    """The condition of the entries that are in no archive. Those that are may not all be deleted yet."""
+    """An SQL condition: the entry is in no archive. Archived entries may still be in the table."""
     month = archived_until(connection)
     return true() if month is None else ledger_entries.c.exchange_id >= first_id(month.end)
 
 
 def holder_of(connection: Connection, exchange_id: str) -> Archive | None:
-    """The archive that has the exchange, if the ledger ever had it; None: it began later, or the id is none."""
+    """The archive with the entries of this exchange, if it was ever settled. None: it began later, or the id is
+    invalid."""
     return next((one for one in read_archives(connection) if exchange_id < first_id(one.month.end)), None)
 
 
 def absent(connection: Connection, exchange_id: str) -> str:
-    """Why the ledger does not have an exchange, in words for whoever asks."""
+    """The reason, for an error message, why the ledger has no entry of the exchange."""
     holder = holder_of(connection, exchange_id)
     return "the ledger has no such exchange" if holder is None else f"it is archived: look in {holder.file}"

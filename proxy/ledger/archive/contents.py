@@ -1,7 +1,7 @@
-"""What an archive takes out of the ledger, and what the ledger keeps of it.
+"""The entries that an archive moves out of the ledger, and the sums and receipts that the ledger keeps of them.
 
-Invariant: all of it is a function of the entries of exchanges that began in a month or before. While the guard stands,
-none is added to them, so each of these reads says the same until the entries are removed.
+Invariant: every result is a function of the entries of exchanges that began in a month or before. The guard
+(schema/archive_guard.py) refuses new ones, so repeated reads are equal until the entries are removed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ENTRIES = ledger_entries.c
 
 
 def of_month(month: Month) -> ColumnElement[bool]:
-    """The condition of the entries that an archive of the month takes."""
+    """An SQL condition: the entry belongs to the archive of the month."""
     return _ENTRIES.exchange_id < first_id(month.end)
 
 
@@ -64,7 +64,7 @@ def totals(connection: Connection, month: Month) -> tuple[int, ...]:
 
 
 def last_settled(connection: Connection, month: Month) -> float | None:
-    """When the last of the entries was settled; Unix seconds."""
+    """The settlement time of the last of the entries; Unix seconds."""
     latest: float | None = connection.execute(select(func.max(_ENTRIES.settled_at)).where(of_month(month))).scalar()
     return latest
 
@@ -112,7 +112,7 @@ def receipts(connection: Connection, month: Month) -> Receipts:
 
 
 def record(engine: Engine, archive: Archive, sums: Sequence[Mapping[str, Any]], received: Receipts) -> None:
-    """Record an archive that is complete. From now on nothing reads its entries here. Raises LedgerUnavailable."""
+    """Record a complete archive. From then on no query reads its entries here. Raises LedgerUnavailable."""
     with writing(engine) as connection:
         row = {
             "month": str(archive.month),
@@ -130,7 +130,7 @@ def record(engine: Engine, archive: Archive, sums: Sequence[Mapping[str, Any]], 
 
 
 def keep_receipts(connection: Connection, received: Receipts) -> None:
-    """Add to the archived receipts; neighbours become one range."""
+    """Add to the archived receipts; adjacent ranges become one."""
     columns = archived_receipts.c
     for node, more in groupby(sorted(received), key=itemgetter(0)):
         there = connection.execute(select(columns.first_seq, columns.last_seq).where(columns.node == node))
@@ -151,8 +151,8 @@ def _joined(ranges: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
 
 
 def remove(engine: Engine, month: Month, now: float, say: Callable[[str], None]) -> None:
-    """Delete the entries of a recorded archive: on Postgres with their partitions. May be interrupted, and called
-    again. `now`: Unix seconds. Raises LedgerUnavailable."""
+    """Delete the entries of a recorded archive; on Postgres also their partitions. Idempotent: call it again after an
+    interruption. `now`: Unix seconds. Raises LedgerUnavailable."""
     for name in _partitions_until(engine, month):
         retried(lambda: _drop(engine, name), name, say)  # noqa: B023  called at once
     while _delete_some(engine, month):
@@ -177,7 +177,7 @@ def _drop(engine: Engine, name: str) -> None:
 
 
 def _delete_some(engine: Engine, month: Month) -> bool:
-    """A batch of what no partition has; False: there was nothing."""
+    """Delete a batch of entries that are in no monthly partition. False if none is left."""
     key = list(ledger_entries.primary_key)
     began = time.monotonic()
     with writing(engine) as connection:

@@ -1,1 +1,1 @@
-"""Billing periods: what is on which statement, closing, and the closed form."""
+"""Billing periods: the entries of each statement, closing a month, and the stored form of closed months."""

@@ -1,7 +1,7 @@
 """What a key or an account did in a month, summed from its entries.
 
-Invariant: it is a function of the entries and of the closings (see proxy/billing/period.py), so a closed month gives
-the same for ever, to the byte of its digest.
+Invariant: the sums are a function of the entries and of the closings (see proxy/billing/period.py), so a closed month
+always gives the same sums and the same digest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Usages(msgspec.Struct):
     estimated: int = 0
     """requests with estimated usage"""
     estimated_usd: int = 0
-    """their part of `charge_usd`"""
+    """the part of `charge_usd` with estimated usage"""
     unpriced: int = 0
     """requests without a price, which are not charged"""
 
@@ -67,7 +67,7 @@ class UsageLine(msgspec.Struct, frozen=True):
     """The usage of one model on one day."""
 
     day: date
-    """before the month's first: late usage, of a month that was closed"""
+    """a day before the month: late usage of a closed month"""
     model: str
     usages: Usages
 
@@ -90,7 +90,7 @@ class Booking(msgspec.Struct, frozen=True):
 
 
 class Activity(msgspec.Struct):
-    """What one key or account did in a month."""
+    """The usage, adjustments and credits of one key or account in a month."""
 
     lines: list[UsageLine] = []
     adjustments: list[Booking] = []
@@ -109,11 +109,11 @@ class Activity(msgspec.Struct):
 
 
 class ScopeActivity(msgspec.Struct):
-    """That of one key or account, and the digest of its entries."""
+    """The activity of one key or account, and the digest of its entries."""
 
     scope_id: str
     name: str
-    """as of its last entry"""
+    """the name in the last entry of the month"""
     activity: Activity
     entries: int
     digest: str
@@ -134,7 +134,7 @@ def activities(
 def lines_of(
     connection: Connection, month: Month, closings: Closings, *conditions: ColumnElement[bool]
 ) -> Iterator[Any]:
-    """The entries on a month's statements, as rows for `line_of`, in the order of `order_of` for each id."""
+    """The entries on a month's statements, as rows for `line_of`; for each id in the order of `order_of`."""
     details = _ENTRIES.details
     fields = [*(_ENTRIES[name] for name in _FIELDS), details["units"].label("units"), details["why"].label("why")]
     parts = [select(*fields).where(*conditions, *one) for one in _parts(month, closings)]
@@ -145,7 +145,7 @@ def lines_of(
 
 
 def late_usage(spans: Iterable[LateSpan]) -> ColumnElement[bool]:
-    """The condition of late usage."""
+    """An SQL condition: the entry is late usage."""
     late = (
         and_(_ENTRIES.settled_at > one.after, _ENTRIES.settled_at <= one.by, _ENTRIES.started_at < one.began_before)
         for one in spans
@@ -154,7 +154,8 @@ def late_usage(spans: Iterable[LateSpan]) -> ColumnElement[bool]:
 
 
 def _parts(month: Month, closings: Closings) -> Iterator[list[ColumnElement[bool]]]:
-    """The conditions of the entries on a month's statements, apart, so that each can use an index."""
+    """SQL conditions whose union selects the entries on a month's statements. Separate, so that each can use an
+    index."""
     usage = _ENTRIES.kind == EntryKind.USAGE
     in_time = [usage, _ENTRIES.started_at >= month.since, _ENTRIES.started_at < month.until]
     closed_at = closings.closed_at(month)
@@ -207,7 +208,7 @@ def _counts(row: Any) -> list[tuple[str, int | None]]:
 
 
 def add_counts(counts: dict[str, int], more: Iterable[tuple[str, int | None]]) -> None:
-    """Adds the known ones."""
+    """Adds the counts that are not None."""
     for name, count in more:
         if count is not None:
             counts[name] = counts.get(name, 0) + count

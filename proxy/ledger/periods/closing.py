@@ -1,8 +1,8 @@
-"""Closing months, and their closed form.
+"""Closing of months, and their closed form: the stored statements.
 
 Invariants: months are closed in their order, after their end, and never opened again. The closing itself is a moment of
 the ledger's clock; the closed form is made afterwards from entries that cannot change any more, in batches, while
-settling goes on. If that is interrupted, `issue` begins again and stores the same.
+settling continues. After an interruption, `issue` starts again and stores the same rows.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ class Period:
     closed_at: float
     closed_by: str
     left_behind: Sequence[Mapping[str, Any]]
-    """what was not settled yet"""
+    """records that were not settled at the closing"""
     issued_at: float | None
     """None: the closed form is not complete"""
     entries: int | None
     digest: str | None
-    """of all statements, hexadecimal"""
+    """digest over all statements of the month, hexadecimal"""
 
 
 def read_periods(connection: Connection) -> list[Period]:
-    """Every closed month, in their order."""
+    """All closed months, in order."""
     return [_period(row) for row in connection.execute(select(periods).order_by(_PERIODS.month))]
 
 
 def read_period(connection: Connection, month: Month) -> Period | None:
-    """One closed month; None: it is open, or before the ledger's first entry."""
+    """One closed month; None: the month is open, or before the ledger's first entry."""
     row = connection.execute(select(periods).where(_PERIODS.month == str(month))).one_or_none()
     return None if row is None else _period(row)
 
@@ -79,7 +79,7 @@ def read_closings(connection: Connection) -> Closings:
 
 
 def close(store: LedgerStore, month: Month, *, by: str, left_behind: Sequence[Mapping[str, Any]] = ()) -> list[Month]:
-    """Close a month and every open one before it → those that were open. What is settled from now on is late.
+    """Close a month and all open months before it; returns the newly closed ones. Later settlements count as late.
 
     Raises PeriodError if the month is not over; LedgerUnavailable.
     """
@@ -105,7 +105,7 @@ def _open_until(connection: Connection, month: Month) -> list[Month]:
 
 
 def _first_month(connection: Connection, month: Month) -> Month:
-    """That of the first entry; `month` if there is none before it."""
+    """The month of the first entry, or `month` if that is earlier or there is no entry."""
     day = connection.execute(select(func.min(usage_daily.c.day))).scalar_one()
     settled_at = connection.execute(select(func.min(ledger_entries.c.settled_at))).scalar_one()
     of_usage = month if day is None else month_from(f"{day:%Y-%m}")
@@ -115,7 +115,7 @@ def _first_month(connection: Connection, month: Month) -> Month:
 def issue(engine: Engine, month: Month) -> None:
     """Make the closed form of a closed month, after those of the months before. Raises LedgerUnavailable.
 
-    Takes about 70 µs for an entry; memory does not grow with them.
+    Takes about 70 µs per entry; memory does not grow with the number of entries.
     """
     with reading(engine) as snapshot:
         closings = read_closings(snapshot)
@@ -136,7 +136,7 @@ def issue(engine: Engine, month: Month) -> None:
 
 
 def issue_all(engine: Engine) -> list[Month]:
-    """Make every closed form that is not complete → their months. Raises LedgerUnavailable."""
+    """Complete all closed forms; returns the months completed by this call. Raises LedgerUnavailable."""
     with reading(engine) as connection:
         months = [one.month for one in read_periods(connection) if one.issued_at is None]
     for month in months:
@@ -145,7 +145,7 @@ def issue_all(engine: Engine) -> list[Month]:
 
 
 def _accounts(connection: Connection, month: Month) -> list[ScopeActivity]:
-    """Accounts without an entry of their own: their names are in the closed form, too."""
+    """Accounts that have no entry under their own id; the closed form contains their names too."""
     with_entries = select(_MONTHS.scope_id).where(_MONTHS.month == str(month))
     rows = connection.execute(
         select(accounts.c.account_id, accounts.c.name).where(accounts.c.account_id.not_in(with_entries))
@@ -154,7 +154,7 @@ def _accounts(connection: Connection, month: Month) -> list[ScopeActivity]:
 
 
 def _store_all(engine: Engine, month: Month, found: Iterator[ScopeActivity]) -> None:
-    """Whoever stores a key or account first has stored the same as everybody else."""
+    """Store the activities that are not stored yet. Processes that do so at the same time store equal rows."""
     while batch := list(islice(found, BATCH_SCOPES)):
         with writing(engine) as connection:
             hold(connection, Lock.PERIODS)
@@ -195,14 +195,14 @@ def month_digests(connection: Connection, month: Month) -> dict[str, str]:
 
 
 class Totals(NamedTuple):
-    """Of a key or account, from the first month. Money: nUSD."""
+    """Totals of a key or account since its first month. Money: nUSD."""
 
     charged_usd: int
     credited_usd: int
 
 
 def totals_until(connection: Connection, month: Month, ids: Sequence[str] | Select[Any]) -> dict[str, Totals]:
-    """Those of these keys and accounts up to the end of a closed month; without those that have none."""
+    """The totals of these keys and accounts up to the end of a closed month. Those without entries are left out."""
     last = (
         select(_MONTHS.scope_id, func.max(_MONTHS.month))
         .where(_MONTHS.scope_id.in_(ids), _MONTHS.month <= str(month))

@@ -1,7 +1,7 @@
-"""The guard of archived months, in the database itself.
+"""The guard of archived months: a constraint or trigger in the database.
 
-Invariant: while it stands, no entry of an exchange that began in its month or before can be stored, by any process of
-any version. Such an arrival becomes a dead letter: without the archived entries nobody can tell whether it is new.
+Invariant: while the guard is set, no process of any version can store an entry of an exchange that began in its month
+or before. Such an arrival becomes a dead letter: whether it is new can be decided only with the archived entries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GUARDED = f"SELECT conrelid::regclass::text FROM pg_constraint WHERE conname = 
 def refuse_until(engine: Engine, month: Month | None, say: Callable[[str], None]) -> None:
     """Move the guard: refuse the entries of exchanges that began in `month` or before; None: refuse none.
 
-    When it returns, every entry that was accepted is committed. Raises LedgerUnavailable.
+    On return, every entry that was accepted is committed. Raises LedgerUnavailable.
     """
 
     def move() -> None:
@@ -51,7 +51,7 @@ def _on_sqlite(month: Month | None) -> Iterator[str]:
 
 
 def _on_postgres(connection: Connection, month: Month | None) -> Iterator[str]:
-    """A constraint that is not validated is not checked for the rows that are there, and needs no scan."""
+    """Add the constraint as NOT VALID: existing rows are not checked, so no scan is needed."""
     yield f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"
     guarded = set(connection.exec_driver_sql(_GUARDED).scalars())
     for name in partitions(connection):
@@ -69,5 +69,5 @@ def _on_postgres(connection: Connection, month: Month | None) -> Iterator[str]:
 
 
 def _bound(month: Month) -> str:
-    """Of hexadecimal digits and dashes: safe to format."""
+    """The first id after the month. It has only hexadecimal digits and dashes, so it is safe in SQL text."""
     return first_id(month.end)

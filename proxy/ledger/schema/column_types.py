@@ -1,6 +1,6 @@
-"""How amounts and times are stored, the same on SQLite and Postgres.
+"""Column types of amounts and times, for SQLite and Postgres.
 
-Invariant: what is read is what was written, to the nano-dollar and the microsecond.
+Invariant: a value is read exactly as it was written, to the nano-dollar and the microsecond.
 """
 
 from __future__ import annotations

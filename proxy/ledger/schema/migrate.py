@@ -1,11 +1,11 @@
 """Upgrades of the database to the schema of this version.
 
-Invariants: Postgres is upgraded by `tokenweir migrate` alone; a SQLite file by whoever opens it. One process upgrades
-at a time. On SQLite an upgrade is one transaction; on Postgres each revision is, or consists of steps that commit one
-by one and can be repeated (migrations/steps.py), so that an upgrade that was cut off continues where it was.
+Invariants: Postgres is upgraded by `tokenweir migrate` alone; a SQLite file by the process that opens it. One process
+upgrades at a time. On SQLite an upgrade is one transaction; on Postgres a revision is either one transaction or a list
+of steps that commit one by one and can be repeated (migrations/steps.py), so an interrupted upgrade can be continued.
 
-A revision that versions since 0006 can work with has `_from_0006` in its name: they start on it as well.
-Alembic is loaded only for an upgrade: most starts and commands find the newest revision.
+A revision that versions since 0006 can work with has `_from_0006` in its name: those versions start on it too.
+Alembic is loaded only for an upgrade, because most starts and commands find the newest revision.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _ID = re.compile(r"\d{4}(_from_\d{4})?(?=_)")
 
 Say = Callable[[str], None]
-"""is told the progress of an upgrade, line by line"""
+"""receives the progress of an upgrade, line by line"""
 
 
 class NewerDatabaseError(ValueError):
@@ -101,12 +101,12 @@ def check(url: str) -> list[str]:
 
 
 def _is_ours(name: str | None, kind: str, _parents: object) -> bool:
-    """Partitions are not compared."""
+    """False for partitions, which are not compared."""
     return kind != "table" or not str(name).startswith("ledger_entries_")
 
 
 def _key_differences(connection: Connection) -> list[str]:
-    """Primary keys that differ; Alembic does not compare them."""
+    """Primary keys that differ, because Alembic does not compare them."""
     inspector = inspect(connection)
     actual = {name: inspector.get_pk_constraint(name)["constrained_columns"] for name in inspector.get_table_names()}
     expected = {table.name: table.primary_key.columns.keys() for table in metadata.sorted_tables}
@@ -139,7 +139,7 @@ def _config() -> Config:
 
 
 def is_newest(connection: Connection) -> bool:
-    """Whether there is nothing to upgrade; False for an empty database. Raises NewerDatabaseError."""
+    """True if the database needs no upgrade; False if it is empty. Raises NewerDatabaseError."""
     revision, known = _revision(connection), _revisions()
     if revision is None or revision in known:
         return revision == known[-1]
@@ -178,10 +178,11 @@ def _add_partitions(engine: Engine, say: Say) -> None:
 
 @contextmanager
 def _alone(engine: Engine, say: Say) -> Iterator[Connection]:
-    """A transaction that excludes other upgrades. It waits for them without limit, and for tables only as long as may
-    go unnoticed.
+    """A transaction that excludes other upgrades. It waits for other upgrades without limit, but for a table only for a
+    time that clients do not notice.
 
-    It asks again instead of waiting in the database: the other one's CREATE INDEX CONCURRENTLY would wait for it.
+    It polls for the lock: a session that waits in the database would block the other upgrade's CREATE INDEX
+    CONCURRENTLY.
     """
     waiting = False
     while True:

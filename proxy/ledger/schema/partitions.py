@@ -2,7 +2,7 @@
 
 An exchange id is a UUIDv7, so ids sort by time and a month is a range of ids. Entries of months without a partition
 (an unusual id, a clock that is years off) are in the default partition and move when their month gets its own.
-Months that are archived are never made again: see proxy/ledger/archive.
+Partitions of archived months are never created again: see proxy/ledger/archive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ADD = (
 
 
 def make_partitions(engine: Engine, now: float) -> list[str]:
-    """Create the missing partitions around `now` (Unix seconds) → their names; none on SQLite. Run it daily.
+    """Create the missing partitions around `now` (Unix seconds); returns their names, none on SQLite. Run it daily.
 
     Raises LedgerUnavailable.
     """
@@ -42,7 +42,7 @@ def make_partitions(engine: Engine, now: float) -> list[str]:
 
 
 def add_partitions(connection: Connection, now: float) -> list[str]:
-    """The same, within a transaction."""
+    """`make_partitions` within the caller's transaction."""
     missing = missing_partitions(connection, now)
     if not missing:
         return []
@@ -62,7 +62,7 @@ def missing_partitions(connection: Connection, now: float) -> list[datetime]:
 
 
 def partitions(connection: Connection) -> list[str]:
-    """The names of all partitions, of months in their order."""
+    """The names of all monthly partitions, in the order of the months."""
     return sorted(str(name).rpartition(".")[2] for name in connection.execute(_PARTITIONS).scalars())
 
 

@@ -1,4 +1,4 @@
-"""The ledger's tables, the same on SQLite and Postgres.
+"""The ledger's tables, for SQLite and Postgres.
 
 Invariants: rows of `ledger_entries` are inserted and never changed, and deleted only when they are in an archive; a
 balance is the sum of its entries, archived ones included; daily usage is the sum of the day's entries without top-ups.
@@ -39,7 +39,7 @@ def _json() -> JSON:
 
 
 def _text() -> String:
-    """Text that sorts by its bytes, as on SQLite: ids sort by their time, and a new version of the system's locales
+    """Text that sorts by its bytes on Postgres too, so that ids sort by time and a new version of the system's locales
     breaks no index."""
     return String().with_variant(String(collation="C"), "postgresql")
 

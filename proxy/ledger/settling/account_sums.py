@@ -1,7 +1,7 @@
-"""Daily charges of projects and organizations, added up outside the settling of records.
+"""Daily charges of projects and organizations, added up outside the settling transactions.
 
-Invariant: `account_daily` has exactly the entries that were settled until `account_clock`. A reader adds the later
-ones, so its total does not depend on when they were added here; only the time that it takes does.
+Invariant: `account_daily` contains exactly the entries that were settled until `account_clock`. A reader adds the later
+entries, so its total does not depend on the progress here; only its duration does.
 
 Without these sums, the spend of an organization would be read from all of its keys.
 """
@@ -27,7 +27,7 @@ _ENTRIES = ledger_entries.c
 
 
 def add_up(engine: Engine) -> bool:
-    """Add the next entries; True if there may be more. Any number of processes may call this: one of them does the
+    """Add the next entries; True if there may be more. Any number of processes may call this; one of them does the
     work. Raises LedgerUnavailable."""
     last = account_clock.c.settled_at
     with writing(engine) as connection:
@@ -51,7 +51,7 @@ def add_up(engine: Engine) -> bool:
 
 
 def added_until(connection: Connection) -> float:
-    """Entries that were settled until then are in `account_daily`; Unix seconds. Raises LedgerUnavailable."""
+    """The time until which settled entries are in `account_daily`; Unix seconds. Raises LedgerUnavailable."""
     until: float | None = connection.execute(select(account_clock.c.settled_at)).scalar()
     if until is None:
         raise LedgerUnavailable("the row of table account_clock is missing: was the ledger restored in part?")

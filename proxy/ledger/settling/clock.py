@@ -4,10 +4,9 @@ Invariants: the ledger has one or more shards, and each has a clock, a row of `l
 advances the clock of its shard, or all clocks, and holds them until it has committed. So `settled_at` rises strictly
 from one settling transaction of a shard to the next, and no entry of a shard can appear at or before its clock.
 
-The ledger's time is that of the clock which is behind all others. A reader that has read up to it has missed no earlier
-entry; later entries may be there already, and it leaves them for its next read. One time is enough for all shards, so a
-cursor is one time, however many shards there are. A shard in which nothing is settled would keep the ledger's time
-back: `level_clocks` advances it.
+The ledger's time is the minimum of the clocks. A reader that has read up to it has missed no earlier entry; later
+entries may be stored already, and the reader leaves them for its next read. So a cursor is one time, however many
+shards there are. An idle shard would hold back the ledger's time: `level_clocks` advances its clock.
 
 On Postgres a row is the lock, and the time is the server's. On SQLite there is one shard, as there is one writer at a
 time, and the time is this machine's.
@@ -45,7 +44,7 @@ def clock_id(shard: int) -> int:
 
 
 class LedgerClock:
-    """Advances once in each settling transaction, as its first statement."""
+    """The clocks that a settling transaction advances, once, as its first statement."""
 
     def __init__(self, dialect: Dialect, clock: Callable[[], float], shard: int | None = None) -> None:
         """`clock`: Unix seconds; if it goes back, `settled_at` still rises. `shard`: None: all of them."""
@@ -58,8 +57,8 @@ class LedgerClock:
         self._shard = shard
 
     def tick(self, connection: Connection) -> float:
-        """The time in Unix seconds, to the microsecond, later than every tick before. Waits for a running settling
-        transaction of the shard."""
+        """Advance the clock and return its time: Unix seconds, to the microsecond, later than every tick before. Waits
+        for a running settling transaction of the shard."""
         if not is_shared(connection):
             return self._tick_file(connection)
         if self._shard is not None:
@@ -81,7 +80,7 @@ class LedgerClock:
 
 
 def settled_until(connection: Connection) -> float:
-    """The ledger's time, in Unix seconds: everything up to it is settled. Raises LedgerUnavailable."""
+    """The ledger's time in Unix seconds: no entry will be settled before it. Raises LedgerUnavailable."""
     until: float | None = connection.execute(select(func.min(ledger_clock.c.settled_at))).scalar()
     if until is None:
         raise LedgerUnavailable(_MISSING)
@@ -89,9 +88,9 @@ def settled_until(connection: Connection) -> float:
 
 
 def add_clocks(engine: Engine, shards: int) -> None:
-    """Make sure that each of so many shards has a clock. Raises LedgerUnavailable.
+    """Create the missing clocks of `shards` shards. Raises LedgerUnavailable.
 
-    No transaction settles meanwhile, and a new clock starts at the newest time: no reader can have passed it.
+    No transaction settles meanwhile, and a new clock starts at the newest time, which no reader can have passed.
     """
     wanted = {clock_id(shard) for shard in range(shards)}
     with writing(engine) as connection:
@@ -106,8 +105,8 @@ def add_clocks(engine: Engine, shards: int) -> None:
 
 
 def level_clocks(engine: Engine) -> None:
-    """Advance the clocks of idle shards to the newest one. Waits for nobody: a shard in which a transaction runs
-    advances by itself. Raises LedgerUnavailable."""
+    """Advance the clocks of idle shards to the newest clock. Skips shards with a running transaction, which advances
+    the clock itself. Raises LedgerUnavailable."""
     settled_at = ledger_clock.c.settled_at
     newest = select(func.max(settled_at)).scalar_subquery()
     if not is_shared(engine):

@@ -62,12 +62,12 @@ class RerateResult:
     exchanges: int = 0
     """exchanges examined"""
     by_hand: int = 0
-    """exchanges whose money an operator has set; it stays"""
+    """exchanges whose amounts an operator has set; they are not changed"""
     unreadable: int = 0
     """exchanges that cannot be priced because their entries are malformed"""
     total: CorrectionResult = field(default_factory=CorrectionResult)
     by_key: dict[tuple[str, str], CorrectionResult] = field(default_factory=dict)
-    """(key_id, alias) → the effect on that key"""
+    """(key_id, alias) → the effect on the key"""
 
     def add(self, line: LedgerEntry) -> None:
         """Count an adjustment."""
@@ -77,7 +77,7 @@ class RerateResult:
 
 @dataclass(slots=True)
 class SimulatedSum:
-    """What exchanges have come to, and what they would have. Money: nUSD; what is unknown adds nothing."""
+    """Charges and costs of exchanges, as settled and as simulated. Money: nUSD; unknown amounts count as 0."""
 
     exchanges: int = 0
     charge_usd: int = 0
@@ -85,7 +85,7 @@ class SimulatedSum:
     cost_usd: int = 0
     simulated_cost_usd: int = 0
     without_price: int = 0
-    """exchanges whose charge is not simulated, or at the prices of another tier: the list has none for theirs"""
+    """exchanges whose tier has no price in the list: not simulated, or simulated at the prices of another tier"""
 
     def add(self, now: ExchangeTotals, line: LedgerEntry | None, *, without_price: bool) -> None:
         """Count an exchange; `line`: the adjustment that would be needed."""
@@ -106,7 +106,7 @@ class Simulation:
     by_key: dict[tuple[str, str, str], SimulatedSum] = field(default_factory=dict)
     """(key_id, alias, model) → its sum"""
     unreadable: int = 0
-    """exchanges that cannot be priced because their entries are malformed; they are in no sum"""
+    """exchanges that cannot be priced because their entries are malformed; no sum includes them"""
 
 
 class Corrections:
@@ -119,7 +119,7 @@ class Corrections:
     def adjust(
         self, exchange_id: str, request: CorrectionRequest, why: str, *, dry_run: bool = False
     ) -> LedgerEntry | None:
-        """Add the adjustment that gives the exchange the requested totals → the entry; None if it has them already.
+        """Add the adjustment that gives the exchange the requested totals. Returns the entry; None if nothing changes.
 
         Raises CorrectionError.
         """
@@ -144,7 +144,7 @@ class Corrections:
         progress: Callable[[RerateResult], None] = lambda _: None,
     ) -> RerateResult:
         """Adjust every exchange of `model` that began in [since, until) (Unix seconds) to these prices; with `reread`,
-        also to what the reported usages say by this version.
+        also to the reported usage as this version reads it.
 
         Idempotent; after an interruption, run it again for the rest. `progress` is called after each batch.
         """
@@ -164,8 +164,8 @@ class Corrections:
         model: str | None = None,
         otherwise: Callable[[ExchangeTotals], ExchangeTotals] = lambda now: now,
     ) -> Simulation:
-        """What `rerate` would make of every exchange that began in [since, until), had it been used and served
-        `otherwise`. Writes nothing. `model`: None is all of them."""
+        """The totals that `rerate` would give every exchange that began in [since, until), as if used and served
+        `otherwise`. Writes nothing. `model` None: all models."""
         result = Simulation()
         for ids in self._pages(model, since, until):
             with reading(self._engine) as connection:
@@ -187,7 +187,7 @@ class Corrections:
         return result
 
     def _pages(self, model: str | None, since: float, until: float) -> Iterator[list[str]]:
-        """The ids of the exchanges that began in [since, until), by start time. `model`: None is all of them."""
+        """The ids of the exchanges that began in [since, until), by start time. `model` None: all models."""
         after = (since, "")
         while page := self._page(model, after, until):
             after = (page[-1].started_at, page[-1].exchange_id)
@@ -208,7 +208,7 @@ class Corrections:
     def _batch(
         self, ids: Sequence[str], prices: Prices, result: RerateResult, *, reread: bool, dry_run: bool
     ) -> list[LedgerEntry]:
-        """A read without the settling lock comes first: mostly there is nothing to adjust."""
+        """Reprice a batch. Reads without the settling lock first, because most batches need no adjustment."""
         result.exchanges += len(ids)
         with reading(self._engine) as connection:
             lines = _repriced(_entries(connection, ids), prices, result, reread=reread)

@@ -1,6 +1,6 @@
 """The operator's handling of dead letters: list, retry, drop.
 
-Invariants: a dead letter that is open is never deleted; a retry settles it as at first and marks it in the same
+Invariants: an open dead letter is never deleted; a retry settles it like a new arrival and marks it in the same
 transaction; a retry that fails changes nothing.
 """
 
@@ -52,7 +52,7 @@ class DeadLetters:
     """Reads and settles dead letters. Every method raises LedgerUnavailable."""
 
     def __init__(self, engine: Engine, store: LedgerStore, *, to_entry: Callable[[bytes], LedgerEntry]) -> None:
-        """`to_entry`: the JSON of a record → its entry; may raise anything if the record cannot be read."""
+        """`to_entry`: the JSON of a record → its entry; may raise any exception if the record cannot be read."""
         self._engine = engine
         self._store = store
         self._to_entry = to_entry
@@ -79,9 +79,9 @@ class DeadLetters:
         return matches[0]
 
     def retry(self, dead_letter: StoredDeadLetter) -> str:
-        """Settle it again → `inserted`, `adjusted` or `repeated`.
+        """Settle the dead letter again; returns `inserted`, `adjusted` or `repeated`.
 
-        Raises DeadLetterError with the reason if it stays open; then nothing has changed.
+        Raises DeadLetterError with the reason if the dead letter stays open; nothing has changed then.
         """
         entry, record = self.entry(dead_letter), dead_letter.payload.encode()
         written = None if _is_entry(msgspec.json.decode(record)) else record_hash(record)
@@ -94,15 +94,14 @@ class DeadLetters:
         return "inserted" if settled.inserted else "adjusted" if settled.adjusted else "repeated"
 
     def drop(self, dead_letter: StoredDeadLetter, why: str, now: float) -> None:
-        """Close it unsettled; `why` is appended to its reason. Raises DeadLetterError."""
+        """Close the dead letter unsettled; `why` is appended to its reason. Raises DeadLetterError."""
         if not why.strip() or len(why) > REASON_CHARS_MAX or not why.isprintable():
             raise DeadLetterError(f"reason: must be 1 to {REASON_CHARS_MAX} printable characters")
         with writing(self._engine) as connection:
             _mark(connection, dead_letter, DROPPED, now, f"; dropped: {why.strip()}")
 
     def entry(self, dead_letter: StoredDeadLetter) -> LedgerEntry:
-        """The entry of its payload: a record that could not be read, or an entry that could not be stored. Raises
-        DeadLetterError."""
+        """The entry made from the dead letter's payload, which is a record or an entry. Raises DeadLetterError."""
         try:
             if _is_entry(payload := msgspec.json.decode(dead_letter.payload)):
                 return msgspec.convert(payload, LedgerEntry)

@@ -1,7 +1,7 @@
-"""Tells whether the ledger has lost commits: a standby that was behind was promoted, or a backup was restored.
+"""Detects that the ledger lost commits: a standby that lagged was promoted, or a backup was restored.
 
-Invariant: `went_back` is the only judgement. A promotion begins a new timeline of Postgres, whatever the clocks say; a
-restored file or dump has an earlier ledger clock until something is settled in it.
+Invariant: only `went_back` decides. A promotion begins a new timeline of Postgres, whatever the clocks show; a restored
+file or dump has an earlier ledger clock until an entry is settled in it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _TIMELINE_OF_POSTGRES = (
 
 
 class LedgerState(msgspec.Struct, frozen=True):
-    """How far a ledger was, and in which history of its server."""
+    """The position of a ledger: its clock, and its server's timeline."""
 
     timeline: str
-    """empty: the server has none, or does not tell"""
+    """empty: the server has no timeline, or does not report it"""
     clock_us: int
 
 
@@ -32,7 +32,7 @@ def went_back(before: LedgerState, now: LedgerState) -> bool:
 
 
 def ledger_state(engine: Engine) -> LedgerState:
-    """The present state. Raises LedgerUnavailable."""
+    """The current state. Raises LedgerUnavailable."""
     before = timeline(engine)
     with reading(engine) as connection:
         clock_us = clock_of(connection)
@@ -41,7 +41,7 @@ def ledger_state(engine: Engine) -> LedgerState:
 
 
 def timeline(engine: Engine) -> str:
-    """The history that the server continues. Raises LedgerUnavailable."""
+    """The server's timeline; empty if unknown. Raises LedgerUnavailable."""
     try:
         with reading(engine) as connection:
             return _timeline(connection)

@@ -43,11 +43,11 @@ class PendingRecord(Protocol):
 
     @property
     def node(self) -> str:
-        """The id of its journal."""
+        """Id of the journal that the record is in."""
 
     @property
     def seq(self) -> int:
-        """Its number in the journal."""
+        """The record's number in the journal."""
 
     @property
     def payload(self) -> bytes:
@@ -55,7 +55,7 @@ class PendingRecord(Protocol):
 
     @property
     def deliveries(self) -> int:
-        """The number of attempts to settle it, this one included."""
+        """Number of attempts to settle the record, including this one."""
 
     @property
     def record(self) -> UsageRecord:
@@ -66,7 +66,7 @@ class RecordSource(Protocol):
     """The queue, as the settler uses it."""
 
     async def take(self, limit: int) -> Sequence[Any]:
-        """The oldest unsettled records, at most `limit`. Waits up to a second for the first one; may return none.
+        """The oldest unsettled records, at most `limit`. Waits up to a second for the first; may return none.
         Raises OSError if the queue is unavailable."""
 
     async def hold(self, taken: Sequence[Any]) -> None:
@@ -91,7 +91,7 @@ class SettlerListener(Protocol):
 
 
 class Settler:
-    """One task and one thread. `run` it, `close` it."""
+    """Settles records with one task and one thread. `run` it, then `close` it."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Settler:
         batch_records_max: int = BATCH_RECORDS_MAX,
         hold_s: float = HOLD_S,
     ) -> None:
-        """`to_entry`: pure; any exception makes the record a dead letter. So does a number that no proxy writes.
+        """`to_entry`: pure; any exception makes the record a dead letter, and so does a number that no proxy writes.
         `hold_s`: interval, in seconds, at which the claim on a slow batch is extended, so that no other worker takes it
         over."""
         self._source = source
@@ -116,7 +116,7 @@ class Settler:
         self._closing = False
 
     async def run(self) -> None:
-        """Settle until `close`, then until no record is left. Cancel it to stop at once without losing records."""
+        """Settle until `close`, then until no record is left. Cancel to stop at once; no record is lost."""
         thread = BoundedExecutor(1, name="settler")
         try:
             await self.settle_with(thread.run)
@@ -124,7 +124,7 @@ class Settler:
             thread.close(wait=False)  # a running transaction ends by itself; its records are then found settled
 
     async def settle_with(self, in_thread: InThread) -> None:
-        """The same, with `in_thread` for the blocking work."""
+        """`run`, with `in_thread` for the blocking work."""
         try:
             while True:
                 batch = await self._taken()
@@ -137,9 +137,9 @@ class Settler:
             self._ended.set()
 
     async def close(self, deadline_s: float) -> bool:
-        """Settle the records that no other process would; True if all are in the ledger within `deadline_s`.
+        """Settle the records that no other process would settle. True if all are in the ledger within `deadline_s`.
 
-        If not, cancel `run`: the rest stays in the queue for the next start.
+        On False, cancel `run`: the other records stay in the queue for the next start.
         """
         self._closing = True
         self._source.drain()
@@ -200,7 +200,8 @@ class Settler:
             await self._settle(in_thread, [_RejectedRecord(batch[0], f"failed: {type(error).__name__}")])
 
     def _write(self, batch: Sequence[PendingRecord]) -> tuple[Settled, int]:
-        """On the settler's thread: read, price, write → the result, and the number of unreadable records."""
+        """Read, price and write a batch, on the settler's thread. Returns the result and the number of unreadable
+        records."""
         arrivals: list[Arrival] = []
         unreadable: list[DeadLetter] = []
         for pending in batch:

@@ -1,7 +1,7 @@
-"""The work of one settling transaction.
+"""The statements of one settling transaction.
 
-Invariants: those of store.py; the receipt of every arrival is stored, in an entry or in a dead letter, because its
-journal deletes the record only then.
+Invariants: those of store.py; the receipt of every arrival is stored, in an entry or in a dead letter, because the
+journal keeps the record until then.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ Identity = tuple[str, str, int]
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """An entry to settle, and its receipt: the journal and the record it comes from. Entries of a sweeper have none."""
+    """An entry to settle, and its receipt: node and number of its journal record. A sweeper's entries have no
+    receipt."""
 
     entry: LedgerEntry
     node: str | None = None
     journal_seq: int | None = None
     record_hash: str | None = None
-    """of the record's bytes, which another version may turn into another entry; None: the entry itself is hashed"""
+    """hash of the record's bytes, because another version may make another entry of them; None: the entry is hashed"""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -58,11 +59,11 @@ class Stored(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A rejected event: a record or an entry that could not be settled, kept for an operator."""
+    """A record or an entry that could not be settled, kept for an operator."""
 
     reason: str
     payload: str
-    """the whole record or entry, as JSON if it can be"""
+    """the whole record or entry, as JSON where possible"""
     exchange_id: str | None = None
     kind: str | None = None
     seq: int | None = None
@@ -73,7 +74,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The result of a batch: its counts add up to the arrivals. Entries of attempts are in none of them."""
+    """The result of a batch. The counts add up to the arrivals; entries of attempts are not counted."""
 
     inserted: Sequence[LedgerEntry] = ()
     """new entries"""
@@ -98,7 +99,7 @@ class Batch:
 
 
 class Statements:
-    """The statements, compiled once per database."""
+    """The SQL of settling, compiled once per database."""
 
     def __init__(self, dialect: Dialect, content_hash: Callable[[LedgerEntry], str], clock_id: int) -> None:
         """`clock_id`: the row of `ledger_clock` that all transactions with these statements hold."""
@@ -129,7 +130,7 @@ class Statements:
 
 @dataclass(slots=True)
 class _Tally:
-    """The results so far."""
+    """The results of a batch so far."""
 
     inserted: list[LedgerEntry] = field(default_factory=list)
     repeated: int = 0
@@ -149,7 +150,8 @@ class Settling:
         self._statements = statements
 
     def settle_new(self, batch: Batch | None, letters: Sequence[DeadLetter]) -> Settled:
-        """Insert all. Raises DuplicateInBatchError if an entry exists already, or the error of an invalid row."""
+        """Insert a batch of new entries. Raises DuplicateInBatchError if an entry exists, or the error of an invalid
+        row."""
         if batch is not None:
             self._insert(batch)
         self.insert_dead_letters(letters)
@@ -158,8 +160,8 @@ class Settling:
         )
 
     def settle_any(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter]) -> Settled:
-        """Settle each arrival by itself: as a new entry, a repetition, an adjustment or a dead letter. The transaction
-        must exclude those of all shards, since it compares with stored entries."""
+        """Settle each arrival separately: as a new entry, a repetition, an adjustment or a dead letter. The transaction
+        must exclude those of all shards, because it compares with stored entries."""
         stored = self.stored({arrival.entry.exchange_id for arrival in arrivals})
         repeats = {identity for one in arrivals if _is_of(stored.get(identity := _IDENTITY(one.entry)), one)}
         tally, adjusting = _Tally(), _Tally()
@@ -179,7 +181,7 @@ class Settling:
         )
 
     def insert(self, arrivals: Sequence[Arrival]) -> None:
-        """Insert one or more new entries and add to the sums. Raises DuplicateInBatchError if one is not new."""
+        """Insert one or more new entries and add to the sums. Raises DuplicateInBatchError if an entry is not new."""
         self._insert(self._statements.batch(arrivals))
 
     def insert_dead_letters(self, letters: Iterable[DeadLetter]) -> None:
@@ -194,7 +196,7 @@ class Settling:
             insert.execute(self.connection, insert.bound(rows.values()))
 
     def stored(self, exchange_ids: Iterable[str]) -> dict[Identity, Stored]:
-        """Every stored entry of these exchanges."""
+        """All stored entries of these exchanges."""
         ids = [one for one in exchange_ids if isinstance(one, str)]
         stored: dict[Identity, Stored] = {}
         for row in self.connection.execute(_STORED, {"exchange_ids": ids}):
@@ -203,7 +205,8 @@ class Settling:
         return stored
 
     def _settle_among(self, stored: dict[Identity, Stored], arrivals: Sequence[Arrival], tally: _Tally) -> None:
-        """`stored`: all stored entries of these exchanges; new ones are added to it."""
+        """Settle arrivals against `stored`, all stored entries of their exchanges. New entries are added to
+        `stored`."""
         new: dict[Identity, Arrival] = {}
         known: list[Arrival] = []
         for arrival in arrivals:
@@ -221,7 +224,7 @@ class Settling:
             self._compare(arrival, stored.get(_IDENTITY(arrival.entry)), tally)
 
     def _insert_valid(self, arrivals: Sequence[Arrival], tally: _Tally) -> None:
-        """Insert the arrivals that the database accepts; a rejected batch is halved until the invalid row is alone."""
+        """Insert the arrivals that the database accepts. A rejected batch is bisected to find the invalid rows."""
         if not arrivals:
             return
         try:
@@ -242,7 +245,8 @@ class Settling:
             tally.inserted += (arrival.entry for arrival in arrivals)
 
     def _compare(self, arrival: Arrival, stored: Stored | None, tally: _Tally) -> None:
-        """Settle an arrival whose identity exists; `stored` is None if the first with it in this batch was rejected."""
+        """Settle an arrival whose identity exists. `stored` is None if the first such arrival of this batch was
+        rejected."""
         entry = arrival.entry
         if stored is None:
             tally.rejected += 1
@@ -275,7 +279,7 @@ class Settling:
             self._receipt(arrival, tally)
 
     def _receipt(self, arrival: Arrival, tally: _Tally) -> None:
-        """Store the receipt alone: without it the journal would keep the record for ever."""
+        """Store only the receipt, so that the journal can delete the record."""
         tally.letters.append(replace(_dead_letter(arrival, "repeated under another receipt"), state=DROPPED))
 
     def _conflict(self, arrival: Arrival, tally: _Tally) -> None:
@@ -283,7 +287,7 @@ class Settling:
         tally.letters.append(_dead_letter(arrival, "conflict: the ledger has another content under this id"))
 
     def _hash(self, entry: LedgerEntry) -> str | None:
-        """None for a malformed entry, which cannot equal a stored one."""
+        """The content hash; None for a malformed entry, which cannot equal a stored one."""
         try:
             return self._statements.content_hash(entry)
         except (TypeError, ValueError):
@@ -296,28 +300,28 @@ class Settling:
 
 
 def _is_of(stored: Stored | None, arrival: Arrival) -> bool:
-    """True if the entry was made from the arrival's record. Its attempts were then stored with it."""
+    """True if the stored entry was made from the arrival's record; its attempts are then stored too."""
     return stored is not None and stored.content_hash == arrival.record_hash
 
 
 def attempts(arrivals: Iterable[Arrival]) -> list[Arrival]:
-    """The entries of the attempts that these name. They have no receipt: the exchange's own entry has it."""
+    """The entries of the failed attempts named in these arrivals. Only the exchange's own entry has the receipt."""
     return [Arrival(line) for one in arrivals for line in attempt_entries(one.entry)]
 
 
 class DuplicateInBatchError(Exception):
-    """Not every row of a batch was new; raised to roll back its transaction."""
+    """A row of a batch exists already; raised to roll back the transaction."""
 
 
 def dead_letter_id(letter: DeadLetter) -> str:
-    """Equal for equal dead letters, receipt included."""
+    """The id of a dead letter; equal for equal contents and receipts."""
     receipt = "" if letter.node is None else f"\n{letter.node}\n{letter.journal_seq}"
     text = f"{letter.reason}\n{letter.payload}{receipt}"
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _counting(insert: Any) -> Any:
-    """A repeated dead letter is counted, and reopened if it was retried."""
+    """The insert, extended: a repeated dead letter is counted, and reopened if it was retried."""
     new, old = insert.excluded, dead_letters.c
     again = old.state == literal_column(f"'{RETRIED}'")
     return insert.on_conflict_do_update(
@@ -344,7 +348,7 @@ def _storable(text: str | None) -> str | None:
 
 
 def _dead_letter(arrival: Arrival, reason: str) -> DeadLetter:
-    """Storable even if the entry is not: ASCII JSON, and ids only if they are valid."""
+    """A dead letter of an arrival. It can be stored even if the entry cannot: ASCII JSON, and ids only if valid."""
     entry = arrival.entry
     payload = {name: getattr(entry, name) for name in ENTRY_FIELDS}
     return DeadLetter(
@@ -359,5 +363,5 @@ def _dead_letter(arrival: Arrival, reason: str) -> DeadLetter:
 
 
 def _class_name(error: Exception) -> str:
-    """The class of an error, the driver's own if there is one. Its message is left out: it may quote the row."""
+    """The class of an error, or of the driver's error in it. The message is left out because it may quote the row."""
     return type(error.orig if isinstance(error, exc.DBAPIError) else error).__name__

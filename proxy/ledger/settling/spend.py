@@ -49,7 +49,7 @@ _DAYS, _PART_AND_DAYS, _LESS_CREDIT = "whole days", "part of a day, and whole da
 
 
 def ledger_time(engine: Engine) -> int:
-    """The ledger's clock in µs: everything up to it is settled; 0: nothing ever was. Raises LedgerUnavailable."""
+    """The ledger's time in µs: no entry will be settled before it; 0: the ledger is empty. Raises LedgerUnavailable."""
     with reading(engine) as connection:
         return clock_of(connection)
 
@@ -76,8 +76,8 @@ def sums(engine: Engine, counters: Sequence[tuple[str, float]]) -> list[SpendTot
 
 
 def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[SpendDelta], int, int]:
-    """The entries settled after `after_us`, in the order of settling, about `limit` of them: a settling transaction is
-    never split → the changes; the time up to which they are complete; the ledger's clock. Times in µs.
+    """About `limit` entries settled after `after_us`, in the order of settling; a settling transaction is never split.
+    Returns the changes, the time up to which they are complete, and the ledger's clock. Times in µs.
 
     Raises LedgerUnavailable. A clock before `after_us` means that the ledger was restored from a backup.
     """
@@ -96,8 +96,8 @@ def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[SpendDelta]
 
 
 def settled(engine: Engine, exchange_ids: Collection[str], until_us: int | None = None) -> set[str]:
-    """The exchanges with a terminal entry, settled at or before `until_us` (None: at any time), and those that will
-    never have one because their records are dropped dead letters. Raises LedgerUnavailable."""
+    """The exchanges with a terminal entry, settled at or before `until_us` (None: at any time), or without one for ever
+    because their records are dropped dead letters. Raises LedgerUnavailable."""
     query = select(_ENTRIES.exchange_id).where(
         _ENTRIES.exchange_id.in_(bindparam("ids", expanding=True)), _ENTRIES.kind == EntryKind.USAGE
     )
@@ -131,7 +131,7 @@ def batches(ids: Collection[_T], size_max: int) -> Iterator[list[_T]]:
 
 
 def clock_of(connection: Connection) -> int:
-    """The ledger's clock, in µs; 0: nothing was ever settled. Raises LedgerUnavailable."""
+    """The ledger's clock, in µs; 0: the ledger is empty. Raises LedgerUnavailable."""
     return _us(settled_until(connection))
 
 
@@ -152,7 +152,7 @@ def _first_us(since: float) -> int:
 
 
 def _kinds(connection: Connection, scope_ids: Collection[str]) -> dict[str, str]:
-    """Account id → its kind. Other ids are keys'."""
+    """Account id → its kind; ids of keys are left out."""
     query = select(accounts.c.account_id, accounts.c.kind).where(
         accounts.c.account_id.in_(bindparam("ids", expanding=True))
     )
@@ -161,7 +161,7 @@ def _kinds(connection: Connection, scope_ids: Collection[str]) -> dict[str, str]
 
 
 def _spent(connection: Connection, kind: str, gate_id: str, since: float, added: float) -> int:
-    """nUSD. `added`: entries that were settled until then are in the daily sums of accounts."""
+    """The spend in nUSD. `added`: time until which entries are in the daily sums of accounts."""
     scope_id = scope_of(gate_id)
     parameters: dict[str, Any] = {"id": scope_id}
     if kind != _KEY:
@@ -201,7 +201,7 @@ def _sum(kind: str, what: str, dialect: Dialect) -> Select[Any]:
 
 
 def _of_account(kind: str, dialect: Dialect, *days: ColumnElement[bool]) -> ColumnElement[Any]:
-    """The charges of the account on these days: those added up, and those settled since, which began at `:first` or
+    """The account's charges on these days: the stored sums, and the entries settled since, which began at `:first` or
     later."""
     added = select(func.sum(account_daily.c.charged_nusd)).where(account_daily.c.account_id == bindparam("id"), *days)
     later = _ENTRIES.settled_at > bindparam("added"), _ENTRIES.started_at >= bindparam("first")
@@ -210,7 +210,7 @@ def _of_account(kind: str, dialect: Dialect, *days: ColumnElement[bool]) -> Colu
 
 
 def _of(kind: str) -> ColumnElement[bool]:
-    """The condition that an entry's key is `:id` or belongs to it."""
+    """An SQL condition: the entry's key is `:id` or belongs to the account `:id`."""
     key_id = _ENTRIES.key_id
     scope_id = bindparam("id", type_=key_id.type)
     if kind == _KEY:
@@ -248,7 +248,7 @@ def _deltas(connection: Connection, rows: Sequence[Any]) -> list[SpendDelta]:
 
 
 def _part(deltas: Iterable[SpendDelta], gate_id: str, since: float) -> int:
-    """What the changes add to a counter, in nUSD."""
+    """The sum of the changes of one counter, in nUSD."""
     return sum(one.nusd for one in deltas if gate_id in one.gate_ids and one.started_at >= since)
 
 
@@ -260,7 +260,7 @@ _ABOVE = (
 
 
 def _gates(connection: Connection, key_ids: Collection[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Key or account id → the counters of its charges, and those of its credit."""
+    """Key or account id → the counters of its charges and of its credit."""
     rows = (row for ids in batches(key_ids, IDS_MAX) for row in connection.execute(_ABOVE, {"ids": ids}))
     above = {key_id: (project_id, organization_id) for key_id, project_id, organization_id in rows}
     return {key_id: (_charged(key_id, *above.get(key_id, ())), (credit_counter_id(key_id),)) for key_id in key_ids}

@@ -7,9 +7,9 @@ overwrites it, except the late record of a swept exchange, which is booked as an
 A batch is inserted as a whole; if a row exists already or is rejected, the transaction rolls back and the batch is
 settled row by row. Only such batches pay for the comparison.
 
-The store of a shard inserts beside the other shards. What reads stored entries and writes by them (the comparison,
-corrections, closings) excludes all shards. Two shards that insert the same entry exclude each other by its identity:
-the later one finds it stored.
+Shards insert concurrently. A transaction that reads stored entries and writes by them (comparison, correction, closing)
+excludes all shards. Two shards that insert the same entry exclude each other by the unique key: the later one finds
+the entry stored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["Arrival", "DeadLetter", "LedgerStore", "Settled"]
 
 
 Receipt = tuple[int, str | None]
-"""a number in a node's journal, and the exchange of the record that had it; None: the record could not be read"""
+"""number of a record in a node's journal, and the exchange of the record; None: the record could not be read"""
 
 
 class LedgerStore:
@@ -52,8 +52,8 @@ class LedgerStore:
         clock: Callable[[], float],
         shard: int | None = None,
     ) -> None:
-        """`content_hash`: equal only for equal entries. `clock`: Unix seconds. `shard`: `settle` excludes this shard
-        alone, whose clock exists; None: all shards."""
+        """`content_hash`: equal only for equal entries. `clock`: Unix seconds. `shard`: the shard that `settle`
+        excludes, whose clock must exist; None: all shards."""
         self._engine = engine
         self._content_hash, self._unix_time = content_hash, clock
         self._clocks = LedgerClock(engine.dialect, clock)
@@ -67,7 +67,7 @@ class LedgerStore:
     def settle(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter] = ()) -> Settled:
         """Store `arrivals` and `letters` durably, in one transaction. Idempotent.
 
-        Raises LedgerUnavailable: nothing was stored, or everything was and the answer was lost; call it again.
+        Raises LedgerUnavailable: nothing was stored, or everything was and the confirmation was lost; call it again.
         """
         try:
             batch = self._statements.batch([*arrivals, *attempts(arrivals)]) if arrivals else None
@@ -93,7 +93,7 @@ class LedgerStore:
             yield Settling(self._statements, connection, clock.tick(connection))
 
     def recorded(self, exchange_ids: Collection[str]) -> set[str]:
-        """Those of these exchanges that have a terminal entry. Raises LedgerUnavailable."""
+        """The exchanges among these that have a terminal entry. Raises LedgerUnavailable."""
         columns = ledger_entries.c
         query = select(columns.exchange_id).where(
             columns.exchange_id.in_(list(exchange_ids)), columns.kind == EntryKind.USAGE
@@ -102,7 +102,7 @@ class LedgerStore:
             return set(connection.execute(query).scalars())
 
     def state(self) -> LedgerState:
-        """How far the ledger is, and in which history of its server. Raises LedgerUnavailable."""
+        """The ledger's clock and its server's timeline. Raises LedgerUnavailable."""
         return ledger_state(self._engine)
 
     def receipts(self, node: str, low: int, high: int) -> set[Receipt]:

@@ -58,7 +58,7 @@ _ByDay = dict[tuple[str, int, str], list[int]]
 
 
 def _by_day(entries: Iterable[LedgerEntry]) -> tuple[_ByDay, _ByDay]:
-    """The sums of usage, and those of top-ups."""
+    """The sums of usage, and the sums of top-ups."""
     usage: _ByDay = {}
     credit: _ByDay = {}
     for entry in entries:

@@ -1,1 +1,1 @@
-"""Who made which file and batch at a provider, and which batches are still to be settled."""
+"""The keys' files and batches at providers, and the batches that are not settled yet."""

@@ -1,7 +1,7 @@
-"""The batches of keys, and which node asks their providers.
+"""The keys' batches, and the node that polls the provider of each.
 
-Invariants: a batch is here before its provider is asked for it, until its lines are in the ledger and long after. A
-claim only saves work: two nodes that settle the same batch settle each line once.
+Invariants: a batch is stored before it is requested from its provider, and until long after its lines are settled. A
+claim only saves work: two nodes that settle one batch settle each line once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNFINISHED = _BATCHES.state.in_([state.value for state in UNFINISHED])
 
 
 class BatchStore:
-    """Every method raises LedgerUnavailable. Times: Unix seconds."""
+    """Stores batches. Every method raises LedgerUnavailable. Times: Unix seconds."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -35,8 +35,8 @@ class BatchStore:
     def add(
         self, batch: StoredBatch, terms: Sequence[Terms], *, node: str, next_at: float, unfinished_max: int
     ) -> bool:
-        """Remember a batch; `node` asks for it. False, without effect: the key has `unfinished_max` others that are
-        not settled."""
+        """Store a batch, to be polled by `node`. False, without effect, if the key has `unfinished_max` unsettled
+        batches."""
         row = {name: getattr(batch, name) for name in _FIELDS if name != "held_nusd"} | {
             "held_usd": batch.held_nusd,
             "state": batch.state.value,
@@ -55,15 +55,15 @@ class BatchStore:
         return True
 
     def find(self, batch_id: str) -> StoredBatch | None:
-        """By the provider's id."""
+        """The batch with this id of the provider."""
         return self._one(_BATCHES.batch_id == batch_id)
 
     def of_exchange(self, exchange_id: str) -> StoredBatch | None:
-        """By its exchange id."""
+        """The batch with this exchange id."""
         return self._one(_BATCHES.exchange_id == exchange_id)
 
     def terms(self, exchange_id: str) -> tuple[Terms, ...]:
-        """The prices of its lines; none if it is forgotten."""
+        """The prices of the batch's lines; empty if the batch was deleted."""
         query = select(_BATCHES.terms).where(_BATCHES.exchange_id == exchange_id)
         with reading(self._engine) as connection:
             found = connection.execute(query).scalar_one_or_none()
@@ -77,13 +77,14 @@ class BatchStore:
         return [_batch(row) for row in rows], more
 
     def known(self, batch_ids: Collection[str]) -> set[str]:
-        """Those of these ids that some key has."""
+        """The ids among these that belong to a key."""
         with reading(self._engine) as connection:
             query = select(_BATCHES.batch_id).where(_BATCHES.batch_id.in_(list(batch_ids)))
             return set(connection.execute(query).scalars())
 
     def made(self, exchange_id: str, batch_id: str, *, next_at: float) -> bool:
-        """The provider has made it. False, without effect: another batch has this id, or it is not waited for."""
+        """Record the provider's id of a new batch. False, without effect: another batch has the id, or this one is not
+        being created."""
         running = BatchState.RUNNING.value
         values = {"state": running, "batch_id": batch_id, "next_at": next_at}
         try:
@@ -92,7 +93,7 @@ class BatchStore:
             return False
 
     def ended(self, batch: StoredBatch, files: Sequence[StoredFile]) -> None:
-        """It has ended, with results in these files. Idempotent."""
+        """Record that the batch has ended, with results in these files. Idempotent."""
         with writing(self._engine) as connection:
             here = _BATCHES.exchange_id == batch.exchange_id
             changed = update(stored_batches).where(here).values(files=[file.file_id for file in files])
@@ -101,19 +102,19 @@ class BatchStore:
                 add_file(connection, file)
 
     def close(self, exchange_id: str, state: BatchState) -> None:
-        """It is settled or lost. Idempotent."""
+        """Record that the batch is settled or lost. Idempotent."""
         with writing(self._engine) as connection:
             here = and_(_BATCHES.exchange_id == exchange_id, _UNFINISHED)
             connection.execute(update(stored_batches).where(here).values(state=state.value, claimed_by=None))
 
     def forget(self, exchange_id: str) -> None:
-        """Its provider has refused it, or it was deleted there."""
+        """Delete a batch that its provider refused, or that was deleted there."""
         with writing(self._engine) as connection:
             connection.execute(delete(stored_batches).where(_BATCHES.exchange_id == exchange_id))
 
     def claim(self, node: str, *, now: float, for_s: float, limit: int) -> list[StoredBatch]:
-        """The batches that this node is to ask for now, from the longest overdue on: its own, and those of nodes that
-        do not ask any more."""
+        """The batches that this node has to poll now, the longest overdue first: its own, and those of nodes that have
+        stopped polling."""
         free = or_(_BATCHES.claimed_by == node, _BATCHES.next_at <= now - for_s)
         due = and_(_UNFINISHED, _BATCHES.next_at <= now, free)
         with reading(self._engine) as connection:
@@ -127,19 +128,19 @@ class BatchStore:
             return [_batch(row) for row in connection.execute(query.values(mine).returning(*_ROW))]
 
     def postpone(self, exchange_id: str, next_at: float) -> None:
-        """Ask for it then, and not before."""
+        """Poll the batch at `next_at`, not before."""
         with writing(self._engine) as connection:
             here = and_(_BATCHES.exchange_id == exchange_id, _UNFINISHED)
             connection.execute(update(stored_batches).where(here).values(next_at=next_at))
 
     def of_node(self, node: str) -> list[StoredBatch]:
-        """The unfinished batches that this node asked for last."""
+        """The unfinished batches that this node polled last."""
         with reading(self._engine) as connection:
             rows = connection.execute(select(*_ROW).where(_BATCHES.claimed_by == node, _UNFINISHED))
             return [_batch(row) for row in rows]
 
     def forget_older(self, than: float) -> None:
-        """Forget finished batches made before this time, and the files with their results."""
+        """Delete finished batches that were created before this time, and the files with their results."""
         old = and_(_BATCHES.created_at < than, ~_UNFINISHED)
         with writing(self._engine) as connection:
             ids = select(_BATCHES.exchange_id).where(old)

@@ -1,6 +1,6 @@
-"""The files that keys have at providers.
+"""The keys' files at providers.
 
-Invariant: the last maker of an id counts, of providers that number their files anew.
+Invariant: if a provider uses a file id again, the last key that created it owns it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROW = [_FILES[name] for name in _FIELDS]
 
 
 class FileStore:
-    """Every method raises LedgerUnavailable."""
+    """Stores files. Every method raises LedgerUnavailable."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -5,8 +5,7 @@ Sources: OpenAI's Administration API in openai/openai-openapi (`/organization/us
 Cost Report" on platform.claude.com (as many, `group_by[]`; grouping by speed needs a beta header). Both page by
 `has_more` and `next_page`, which is sent back as `page`.
 
-Invariant: an address is derived only from the provider's own host, so that an admin key never goes to a gateway by
-itself.
+Invariant: an address is derived only from the provider's own host, so that an admin key is never sent to a gateway.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _DAYS_A_PAGE = 31
 
 
 class PullError(ValueError):
-    """Nothing was pulled. The message names the setting to look at, and has neither a key nor any text of an answer."""
+    """Nothing was pulled. The message names the setting to check, and has neither a key nor any text of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class AdminApi:
 
     host: str
     family: str
-    """of the dialects"""
+    """the dialect family"""
     endpoints: tuple[Endpoint, ...]
     period: Callable[[int, int], Mapping[str, str]]
     """the query of a period: Unix seconds, the end exclusive"""

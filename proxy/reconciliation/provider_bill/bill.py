@@ -92,7 +92,7 @@ class Bucket:
 
     @property
     def day(self) -> date:
-        """In UTC."""
+        """The UTC day of the bucket."""
         return datetime.fromtimestamp(self.begin_s, UTC).date()
 
 
@@ -205,7 +205,7 @@ class Bill:
                 self._add(bucket.day, result)
 
     def request(self, endpoint: Endpoint, days: Iterable[tuple[int, int]]) -> None:
-        """The provider was asked for these days (Unix seconds): what it does not report for them is zero."""
+        """Record that these days (Unix seconds) were requested: amounts missing in the answer are zero."""
         self._requested[endpoint.subject].update(endpoint.kinds)
         self._covered[endpoint.subject].update(days)
 

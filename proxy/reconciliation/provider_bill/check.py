@@ -81,7 +81,7 @@ class LedgerTotals:
 
 @dataclass(slots=True)
 class Row:
-    """One amount of the provider beside the ledger's. Money: nUSD."""
+    """One amount of the provider and the ledger's. Money: nUSD."""
 
     day: date | None
     """in UTC; None: all days together"""
@@ -165,8 +165,8 @@ def matched(theirs: Collection[str], ours: Collection[str]) -> dict[str, str]:
 
     Providers report the dated version that answered; the ledger has the requested name, which may lack the date. So a
     provider's name is matched with the same name in the ledger; else with the longest name there that it is a dated
-    version of; else it stands alone. If both dated and undated names were requested and the provider reports only dated
-    ones, the two cannot be distinguished and are compared as one.
+    version of; else it is compared alone. If both dated and undated names were requested and the provider reports only
+    dated ones, the two cannot be distinguished and are compared as one.
     """
 
     def name(one: str) -> str:

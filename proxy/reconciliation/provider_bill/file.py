@@ -1,5 +1,5 @@
-"""Reads a provider's export: one page, a list of pages, or a page per line; or what pull.py has saved, which is a line
-per page with the endpoint and the requested days beside it: `{"path": …, "begin_s": …, "end_s": …, "page": …}`.
+"""Reads a provider's export: one page, a list of pages, or a page per line; or the lines saved by pull.py, each with
+a page, its endpoint and the requested days: `{"path": …, "begin_s": …, "end_s": …, "page": …}`.
 
 Invariants: memory is bounded by the longest document, in a file of lines by the longest line; a duplicate bucket is an
 error, because counting it twice would be a difference without a cause.

@@ -42,7 +42,7 @@ ENDPOINTS = (
     Endpoint("organization/usage/web_search_calls", BillSubject.USAGE, (BillKind.SEARCHES,), ("model",)),
     Endpoint("organization/costs", BillSubject.COST, (BillKind.COST,), ("line_item",)),
 )
-"""what is compared; `…/file_search_calls` and others name no models"""
+"""the compared endpoints; `…/file_search_calls` and others are left out because they name no models"""
 
 # Parts of the counted tokens; audio and image tokens of the input are counted with and without the cached ones.
 _PARTS: Mapping[BillKind, tuple[str, ...]] = {

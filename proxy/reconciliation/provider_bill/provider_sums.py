@@ -149,7 +149,7 @@ def _exchanges(dialect: Dialect, provider: str, begin: int, end: int) -> Select[
 
 
 def _part(kind: BillKind) -> ColumnElement[Any]:
-    """A count in the detail `units`, which has none that are 0: unknown only if the whole is."""
+    """A count of the detail `units`, which omits zeros: the count is unknown only if the whole count is unknown."""
     whole = BillKind.COMPLETION if kind in (BillKind.AUDIO_COMPLETION, BillKind.IMAGE_COMPLETION) else BillKind.PROMPT
     units = func.sum(_COLUMNS.details["units"][kind.value].as_integer())
     return case((func.sum(_COLUMNS[whole]).is_(None), None), else_=func.coalesce(units, 0))

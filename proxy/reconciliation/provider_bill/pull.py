@@ -36,9 +36,9 @@ class PullLimits:
     request_s: float = 30.0
     pull_s: float = 600.0
     tries: int = 5
-    """of one page, while the provider is overloaded or unreachable"""
+    """tries for one page, while the provider is overloaded or unreachable"""
     backoff_s: float = 1.0
-    """before the second try; doubled for each further one"""
+    """wait before the second try; doubled for each further try"""
     wait_s: float = 60.0
     """the longest `Retry-After` that is waited for; a longer one ends the pull"""
     pages: int = 500
@@ -102,11 +102,11 @@ def _line(endpoint: Endpoint, begin_s: int, end_s: int, page: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Retry:
-    """A try that failed for now."""
+    """A failed try that will be repeated."""
 
     why: str
     wait_s: float = 0.0
-    """as the provider asks"""
+    """the `Retry-After` of the provider"""
 
 
 @dataclass(slots=True)
