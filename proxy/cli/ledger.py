@@ -24,7 +24,7 @@ def add_commands(commands: Any) -> None:
     ledger.add_argument(
         "--since", metavar="TIME", help="began at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
     )
-    ledger.add_argument("--explain", action="store_true", help="print the addends of each charge")
+    ledger.add_argument("--explain", action="store_true", help="print the addends of each charge, and flags")
     ledger.add_argument("--follow", action="store_true", help="keep printing new entries, until Ctrl-C")
     ledger.set_defaults(run=_ledger)
 
@@ -78,9 +78,11 @@ class Interruption:
 def _entry_text(entry: LedgerEntry, *, as_json: bool, explain: bool) -> str:
     from proxy.reports.entry_reader import entry_json
     from proxy.reports.explain import addends_json, batch_text, stated_text, sum_text
+    from proxy.reports.flags import flag_lines, unread_lines
     from proxy.reports.table_text import line
 
     if as_json:
         return json_line(entry_json(entry) | ({"addends": addends_json(entry)} if explain else {}))
-    why = (batch_text(entry), sum_text(entry), stated_text(entry)) if explain else ()
+    why = [batch_text(entry), sum_text(entry), stated_text(entry)] if explain else []
+    why += [*flag_lines(entry), *unread_lines(entry)] if explain else []
     return "\n    ".join((line(entry), *filter(None, why)))

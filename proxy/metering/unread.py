@@ -28,7 +28,7 @@ _VALUE_MAX = 10.0**15
 # Members of events that hold what an answer has at its top: a path is the same in both.
 _HOLDERS = frozenset({"response", "message", "delta"})
 # Names of usage objects. They are kept whole with the entry.
-_USAGES = frozenset({"usage", "usageMetadata", "meta"})
+USAGE_OBJECTS = frozenset({"usage", "usageMetadata", "meta"})
 
 
 class Members(NamedTuple):
@@ -189,4 +189,4 @@ def _look_into_list(value: list[Any], known: Members, path: tuple[str, ...], fou
 
 
 def _in_usage(path: Iterable[str]) -> bool:
-    return not _USAGES.isdisjoint(path)
+    return not USAGE_OBJECTS.isdisjoint(path)

@@ -1,21 +1,26 @@
-"""`tokenweir ledger`: it can be ended."""
+"""`tokenweir ledger`: it explains each entry, and can be ended."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from proxy.billing.entries import LedgerEntry
 from proxy.cli import main
 from proxy.reports.entry_reader import EntryReader
 from tests.cli.commands import CONFIG
 from tests.ledger.making import an_entry
+
+FLAGS_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "flags.md"
 
 
 @pytest.fixture
@@ -76,3 +81,63 @@ def test_a_second_interrupt_waits_for_nothing(config: str, impatient: None, monk
 
     monkeypatch.setattr(EntryReader, "new_entries", stuck)
     assert main(["ledger", "--follow", "--config", config]) == 130
+
+
+def explained(
+    details: list[dict[str, Any]], config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> list[list[str]]:
+    """The lines of `ledger --explain` below the table line of each entry."""
+    entries = [replace(an_entry(number), details={"billed": "nothing"} | one) for number, one in enumerate(details)]
+    monkeypatch.setattr(EntryReader, "new_entries", lambda _: iter(entries))
+    capsys.readouterr()
+    assert main(["ledger", "--explain", "--config", config]) == 0
+    found: list[list[str]] = []
+    for line in capsys.readouterr().out.splitlines()[1:]:
+        if line.startswith("    "):
+            found[-1].append(line.strip())
+        else:
+            found.append([])
+    return found
+
+
+def test_each_flag_of_the_page_has_a_line_in_the_words_of_the_page(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = FLAGS_PAGE.read_text().split("|---|---|---|\n")[1].split("\n\n")[0]
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()]
+    expected = {flag: (seen, billed) for names, seen, billed in rows for flag in re.findall(r"`(\w+)`", names)}
+    assert len(expected) > 35
+    details: list[dict[str, Any]] = [{"flags": [flag]} for flag in expected]
+    found = explained([*details, {"flags": [*expected]}], config, monkeypatch, capsys)
+    lines = [f"flag {flag}: {seen}; billed: {billed}" for flag, (seen, billed) in expected.items()]
+    assert found == [*([line] for line in lines), lines]
+
+
+def test_numbers_that_are_not_read_are_shown_with_their_values(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage = {"new_tokens": 17, "by": {"depth": 2.5}, "details": [{"modality": "SMELL", "tokenCount": 9}], "mode": "x"}
+    paths = [
+        "usage.new_tokens",
+        "usage.by.depth",
+        "usage.details.SMELL.tokenCount",
+        "usage.mode=x",
+        "x_groq.usage.gone",
+    ]
+    entries: list[dict[str, Any]] = [
+        {"flags": ["cumulative"], "unread": [*paths, "seconds", "..."], "usage": usage, "beside_usage": {"seconds": 3}},
+        {"flags": ["of_another_version"], "unread": ["usage.a.b"], "usage": {"a": [1]}},
+        {"flags": "odd"},
+    ]
+    first, second, third = explained(entries, config, monkeypatch, capsys)
+    assert first[1:] == [
+        "not read: usage.new_tokens = 17",
+        "not read: usage.by.depth = 2.5",
+        "not read: usage.details.SMELL.tokenCount = 9",
+        "not read: usage.mode=x",
+        "not read: x_groq.usage.gone",
+        "not read: seconds = 3",
+        "not read: ...",
+    ]
+    assert second == ["flag of_another_version", "not read: usage.a.b"]
+    assert third == []
