@@ -1,19 +1,25 @@
-"""Answers of which only the usage is read: embeddings, moderations, rerank; and counts of tokens, which have none."""
+"""Dialects without streams, made from data: embeddings, moderations, rerank, pages, images; and counts of tokens.
+
+Invariant: of an answer, only the usage is read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import structs
 
 from proxy.metering.counts import UsageReader
+from proxy.metering.dialect import Dialect, Facts
 from proxy.metering.meter import JsonMeter
 from proxy.metering.metered import BodyMeter
+from proxy.metering.request import RequestFacts, model_of
 from proxy.metering.tally import Counting, Tally, identifier, says_error
 from proxy.metering.unread import each, members
-from proxy.metering.usage import Usage
+from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import document_of, reader
 from proxy.metering.wire.skim import Skim
 
@@ -56,8 +62,18 @@ def nothing_generated(usage: Usage | None) -> Usage | None:
     return structs.replace(usage, completion_tokens=0)
 
 
-class PlainTally(Counting):
-    """The usage of one answer. Another dialect may say how it is read: `answer_of`, `usage_of`."""
+class UnstreamedTally(Counting):
+    """A tally of a dialect without streams."""
+
+    __slots__ = ()
+
+    def read(self, event: bytes, name: bytes) -> object | None:
+        """No event is one of the dialect."""
+        return None
+
+
+class PlainTally(UnstreamedTally):
+    """The usage of one answer. Subclasses of other dialects replace `answer_of` and `usage_of`."""
 
     __slots__ = ()
 
@@ -78,7 +94,7 @@ class PlainTally(Counting):
         return nothing_generated(_reported(raw))
 
     def read(self, event: bytes, name: bytes) -> object | None:
-        """These dialects have no streams: an event is read like an answer."""
+        """Read an event as a whole answer: the dialect has no other events."""
         return self.read_answer(event) or None
 
     def read_answer(self, body: bytes) -> bool:
@@ -96,15 +112,12 @@ class PlainTally(Counting):
         return True
 
 
-class CountTally(Counting):
+class CountTally(UnstreamedTally):
     """A count of tokens: its number is the result, not usage; nothing is used."""
 
     __slots__ = ()
 
     known = members("input_tokens object")
-
-    def read(self, event: bytes, name: bytes) -> None:
-        """There are no streams."""
 
     def read_answer(self, body: bytes) -> bool:
         """Read a whole answer."""
@@ -122,3 +135,43 @@ class CountTally(Counting):
 def skimmed(tally: Callable[[bool | None], Tally]) -> Callable[[], BodyMeter]:
     """Creates meters of answers with long lists that are irrelevant to usage."""
     return lambda: JsonMeter(tally, Skim())
+
+
+Document: TypeAlias = dict[str, Any]
+
+
+def plain_dialect(
+    like: Dialect | None = None,
+    *,
+    prompt: Callable[[Document], PromptEvidence],
+    asked: Callable[[Document], Usage] = lambda document: NO_USAGE,
+    default_model: str | None = None,
+    tally: Callable[[bool | None], Tally] = PlainTally,
+    reads_lists: bool = False,
+    **fields: Any,
+) -> Dialect:
+    """A dialect without streams and without generated text. `prompt`, `asked`: read these of a request, and raise
+    InvalidField. `default_model`: of a request without one; None: the model is required. `reads_lists`: usage depends
+    on the lists in an answer. `like`: the dialect whose further `fields` it has."""
+    fields |= {
+        "facts": _facts_of(prompt, asked, default_model),
+        "tally": tally,
+        "plain": (lambda: JsonMeter(tally)) if reads_lists else skimmed(tally),
+    }
+    return Dialect(**fields) if like is None else replace(like, **fields)
+
+
+def _facts_of(
+    prompt: Callable[[Document], PromptEvidence], asked: Callable[[Document], Usage], default_model: str | None
+) -> Facts:
+    def facts(document: Document, named: str | None = None) -> RequestFacts:
+        by_default = default_model is not None and document.get("model") is None
+        return RequestFacts(
+            model=named or (default_model if by_default else None) or model_of(document),
+            streamed=False,
+            completion_tokens_max=0,
+            prompt=prompt(document),
+            asked=asked(document),
+        )
+
+    return facts

@@ -6,12 +6,14 @@ Invariants: types are exact (`true` is not 1, "5" is not 5, 1.0 is no integer). 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from proxy.metering.held_text import PromptText
 from proxy.metering.usage import NO_USAGE, NOT_SAID, TOKENS_MAX, PromptEvidence, ServedAs, Usage, service_of
+from proxy.metering.wire.text import chars_of
 
 # The longest names in use (routers, fine-tuned models, inference profiles) are under 150 characters.
 MODEL_CHARS_MAX = 256
@@ -26,16 +28,16 @@ class InvalidField(Exception):  # noqa: N818 - named after its API error: a 400 
         self.param = param
 
 
-class RequestFacts(msgspec.Struct, frozen=True, gc=False):
+class RequestFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The parts of a request that admission needs."""
 
     model: str
     streamed: bool
-    usage_asked: bool
-    """the client requested the usage event; irrelevant in dialects that always send usage"""
+    usage_asked: bool = True
+    """the client gets the usage event: requested, or sent always"""
     completion_tokens_max: int | None
     """n × the limit per answer; None: no limit"""
-    n: int
+    n: int = 1
     prompt: PromptEvidence
     asked: Usage = NO_USAGE
     """usage that follows from the request (characters to speak, images to generate and their likely tokens): reserved,
@@ -151,6 +153,26 @@ def messages_of(document: Mapping[str, Any], name: str = "messages") -> list[dic
         if not isinstance(message, dict):
             raise InvalidField(f"{name}[{at}]", "must be an object")
     return messages
+
+
+def prompt_evidence(
+    texts: Sequence[str], *, messages: int, structures: Sequence[object] = (), images: int = 0, attachments: int = 0
+) -> PromptEvidence:
+    """The counters of a prompt of `texts`. `structures`: the JSON values that the model reads."""
+    text = "".join(texts)
+    latin, wide, other, blanks, marks, *_ = chars_of(text)
+    return PromptEvidence(
+        messages=messages,
+        chars_latin=latin,
+        chars_wide=wide,
+        chars_other=other,
+        blanks=blanks,
+        marks=marks,
+        tool_chars=sum([json_bytes(value) for value in structures]),
+        images=images,
+        attachments=attachments,
+        text=PromptText(text),
+    )
 
 
 def json_bytes(value: object) -> int:

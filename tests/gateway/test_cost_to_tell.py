@@ -64,7 +64,7 @@ def open_exchange(price: Price | None, bill: dict[str, str], ended: list[UsageRe
     )
     opened = Opened("x", "k", "k", "p", "m", "m", "/v1", True, 0.0, price, None, 50, None, 0, bill=bill)
     reservation: Any = SimpleNamespace(close=lambda *_: None)
-    facts = RequestFacts("m", True, False, None, 1, PromptEvidence())
+    facts = RequestFacts(model="m", streamed=True, completion_tokens_max=None, prompt=PromptEvidence())
     slot: Any = None
     made = OpenExchange(
         opened,

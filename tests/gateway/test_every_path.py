@@ -164,7 +164,9 @@ def closed(relay: Relay, of: Opened, estimator: Estimator, outcome: Outcome) -> 
     route: Any = SimpleNamespace(
         provider=SimpleNamespace(settings=SimpleNamespace(not_billed=frozenset())), counter=None
     )
-    facts = RequestFacts("m", True, False, of.completion_tokens_max, 1, PromptEvidence())
+    facts = RequestFacts(
+        model="m", streamed=True, completion_tokens_max=of.completion_tokens_max, prompt=PromptEvidence()
+    )
     made = OpenExchange(
         of, None, ports, facts=facts, started_at=0.0, durable=None, route=route, payer=NOBODY,  # type: ignore[arg-type]
         reservation=SimpleNamespace(close=lambda *_: None),  # type: ignore[arg-type]

@@ -300,7 +300,7 @@ def test_facts_of_a_request() -> None:
         "generationConfig": {"maxOutputTokens": 50, "candidateCount": 3},
     }
     facts = GEMINI_STREAM.facts(document, "weir")
-    assert (facts.model, facts.streamed, facts.usage_asked) == ("weir", True, False)
+    assert (facts.model, facts.streamed) == ("weir", True)
     assert (facts.completion_tokens_max, facts.n) == (150, 3)
     tool_chars = len('[{"functionDeclarations":[{"name":"gauge"}]}]')
     assert facts.prompt == PromptEvidence(

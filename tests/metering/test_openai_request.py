@@ -14,7 +14,10 @@ ASK = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 
 
 def test_plain_request() -> None:
-    assert facts(ASK) == RequestFacts("m", False, False, None, 1, PromptEvidence(messages=1, chars_latin=5))
+    assert facts(ASK) == RequestFacts(
+        model="m", streamed=False, usage_asked=False, completion_tokens_max=None,
+        prompt=PromptEvidence(messages=1, chars_latin=5),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.metering.held_text import PromptText
-from proxy.metering.request import RequestFacts, flag, integer, json_bytes, messages_of, model_of, service_asked
+from proxy.metering.request import RequestFacts, flag, integer, messages_of, model_of, prompt_evidence, service_asked
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
-from proxy.metering.wire.text import chars_of
 
 # Fields of a block with text; fields of the request that the model reads as JSON.
 _TEXT_FIELDS = ("text", "thinking")
@@ -23,9 +21,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     return RequestFacts(
         model=named or model_of(document),
         streamed=flag(document, "stream"),
-        usage_asked=True,
         completion_tokens_max=integer(document, "max_tokens", at_least=0, at_most=TOKENS_MAX),
-        n=1,
         prompt=_prompt(messages_of(document), document),
         served_as=service_asked(document),
     )
@@ -37,19 +33,12 @@ def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> Prom
     for message in messages:
         prompt.read(message.get("content"))
     prompt.structures += [document[name] for name in _STRUCTURES if document.get(name)]
-    text = "".join(prompt.texts)
-    latin, wide, other, blanks, marks, *_ = chars_of(text)
-    return PromptEvidence(
+    return prompt_evidence(
+        prompt.texts,
         messages=len(messages) + (1 if document.get("system") else 0),
-        chars_latin=latin,
-        chars_wide=wide,
-        chars_other=other,
-        blanks=blanks,
-        marks=marks,
-        tool_chars=sum([json_bytes(value) for value in prompt.structures]),
+        structures=prompt.structures,
         images=prompt.images,
         attachments=prompt.attachments,
-        text=PromptText(text),
     )
 
 

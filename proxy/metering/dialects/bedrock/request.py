@@ -14,8 +14,7 @@ from typing import Any
 from msgspec import structs
 
 from proxy.metering.dialects.anthropic import request as anthropic
-from proxy.metering.held_text import PromptText
-from proxy.metering.request import InvalidField, RequestFacts, integer, json_bytes, messages_of, model_of
+from proxy.metering.request import InvalidField, RequestFacts, integer, messages_of, model_of, prompt_evidence
 from proxy.metering.usage import (
     NO_USAGE,
     NOT_SAID,
@@ -26,7 +25,6 @@ from proxy.metering.usage import (
     Usage,
     service_of,
 )
-from proxy.metering.wire.text import chars_of
 
 # The most answers that a model gives at once: Cohere's five, AI21's sixteen; 128 is OpenAI's limit.
 N_MAX = 128
@@ -146,7 +144,6 @@ def _facts(
     return RequestFacts(
         model=named or model_of(document),
         streamed=streamed,
-        usage_asked=True,
         completion_tokens_max=completion_tokens_max,
         n=n,
         prompt=prompt or PromptEvidence(),
@@ -256,17 +253,10 @@ class _Prompt:
                     self.read(one, inner)
 
     def evidence(self, messages: int) -> PromptEvidence:
-        text = "".join(self.texts)
-        latin, wide, other, blanks, marks, *_ = chars_of(text)
-        return PromptEvidence(
+        return prompt_evidence(
+            self.texts,
             messages=messages,
-            chars_latin=latin,
-            chars_wide=wide,
-            chars_other=other,
-            blanks=blanks,
-            marks=marks,
-            tool_chars=sum([json_bytes(value) for value in self.structures if value]),
+            structures=[value for value in self.structures if value],
             images=self.images,
             attachments=self.media,
-            text=PromptText(text),
         )

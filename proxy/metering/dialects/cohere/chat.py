@@ -163,9 +163,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     return RequestFacts(
         model=named or model_of(document),
         streamed=flag(document, "stream"),
-        usage_asked=False,
         completion_tokens_max=integer(document, "max_tokens", at_least=0, at_most=TOKENS_MAX),
-        n=1,
         prompt=prompt_of(messages_of(document), document, _READ_AS_JSON),
     )
 

@@ -8,7 +8,6 @@ billed at prices of their own, one beside the other. Nothing is generated. Image
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -17,10 +16,10 @@ from proxy.metering.counts import UsageReader, count, with_total
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.dialects.openai.inputs import Inputs
 from proxy.metering.dialects.openai.request import read_parts
-from proxy.metering.plain import PlainTally, nothing_generated, skimmed
-from proxy.metering.request import InvalidField, RequestFacts, messages_of, model_of
+from proxy.metering.plain import PlainTally, nothing_generated, plain_dialect
+from proxy.metering.request import InvalidField, messages_of
 from proxy.metering.unread import each, members
-from proxy.metering.usage import Usage
+from proxy.metering.usage import PromptEvidence, Usage
 
 _reported = UsageReader(prompt_tokens="billed_units.input_tokens", image_prompt_tokens="billed_units.image_tokens")
 # The three forms of what is to become vectors.
@@ -53,20 +52,12 @@ def _whole(usage: Usage) -> Usage:
     return nothing_generated(usage) or usage
 
 
-def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request. Raises InvalidField."""
+def _prompt(document: dict[str, Any]) -> PromptEvidence:
     given = [name for name in _FORMS if document.get(name) is not None]
     if len(given) != 1:
         raise InvalidField(given[1] if given else "texts", "must be given, and only one of texts, images and inputs")
     inputs = _of_objects(document) if given == ["inputs"] else _of_strings(document, given[0])
-    return RequestFacts(
-        model=named or model_of(document),
-        streamed=False,
-        usage_asked=True,
-        completion_tokens_max=0,
-        n=1,
-        prompt=inputs.evidence(),
-    )
+    return inputs.evidence()
 
 
 def _of_strings(document: Mapping[str, Any], name: str) -> Inputs:
@@ -93,13 +84,12 @@ def _of_objects(document: Mapping[str, Any]) -> Inputs:
     return Inputs(len(inputs), "".join(texts), images=images, attachments=len(kinds) - images)
 
 
-COHERE_EMBED = replace(
+COHERE_EMBED = plain_dialect(
     COHERE_CHAT,
     name="cohere.embed",
     paths=("/v2/embed",),
     upstream_path="/embed",
     operation="embeddings",
-    facts=facts,
+    prompt=_prompt,
     tally=EmbedTally,
-    plain=skimmed(EmbedTally),
 )

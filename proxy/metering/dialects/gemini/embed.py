@@ -15,9 +15,9 @@ import msgspec
 from proxy.metering.counts import with_total
 from proxy.metering.dialect import NAME
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
-from proxy.metering.dialects.gemini.request import batch_facts, count_facts, embed_facts, naming_model
+from proxy.metering.dialects.gemini.request import count_facts, embedded, embedded_batch, naming_model
 from proxy.metering.dialects.gemini.usage import USAGE, usage_of
-from proxy.metering.plain import Answer, CountTally, PlainTally, nothing_generated, skimmed
+from proxy.metering.plain import Answer, CountTally, PlainTally, nothing_generated, plain_dialect
 from proxy.metering.unread import members
 from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import reader
@@ -74,14 +74,19 @@ GEMINI_COUNT_TOKENS = replace(
     **_paths("countTokens"),
 )
 
-GEMINI_EMBED = replace(
+GEMINI_EMBED = plain_dialect(
     GEMINI_GENERATE,
     name="gemini.embed",
     operation="embeddings",
-    facts=embed_facts,
+    prompt=embedded,
     tally=EmbeddingTally,
-    plain=skimmed(EmbeddingTally),
     **_paths("embedContent"),
 )
 
-GEMINI_BATCH_EMBED = replace(GEMINI_EMBED, name="gemini.batch_embed", facts=batch_facts, **_paths("batchEmbedContents"))
+GEMINI_BATCH_EMBED = plain_dialect(
+    GEMINI_EMBED,
+    name="gemini.batch_embed",
+    prompt=embedded_batch,
+    tally=EmbeddingTally,
+    **_paths("batchEmbedContents"),
+)

@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.metering.held_text import PromptText
-from proxy.metering.request import InvalidField, RequestFacts, integer, json_bytes, messages_of, model_of, service_asked
+from proxy.metering.request import (
+    InvalidField,
+    RequestFacts,
+    integer,
+    messages_of,
+    model_of,
+    prompt_evidence,
+    service_asked,
+)
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
-from proxy.metering.wire.text import chars_of
 
 # Google's own limit of candidateCount.
 N_MAX = 8
@@ -49,32 +55,22 @@ def count_facts(document: dict[str, Any], named: str | None = None) -> RequestFa
     return _facts(dict(asked) or document, named, streamed=False)
 
 
-def embed_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request for one vector. Raises InvalidField."""
-    return _embedding([document], document, named)
+def embedded(document: dict[str, Any]) -> PromptEvidence:
+    """The prompt of a request for one vector. Raises InvalidField."""
+    return _embedded([document])
 
 
-def batch_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request for several vectors. Raises InvalidField."""
-    return _embedding(messages_of(document, "requests"), document, named, "requests[{}].content")
+def embedded_batch(document: dict[str, Any]) -> PromptEvidence:
+    """The prompt of a request for several vectors. Raises InvalidField."""
+    return _embedded(messages_of(document, "requests"), "requests[{}].content")
 
 
-def _embedding(
-    requests: list[dict[str, Any]], document: dict[str, Any], named: str | None, where: str = "content"
-) -> RequestFacts:
-    """Nothing is generated, so the limit is 0."""
+def _embedded(requests: list[dict[str, Any]], where: str = "content") -> PromptEvidence:
     contents = [one.get("content") for one in requests]
     for at, content in enumerate(contents):
         if not isinstance(content, dict):
             raise InvalidField(where.format(at), "must be an object")
-    return RequestFacts(
-        model=named or model_of(document),
-        streamed=False,
-        usage_asked=True,
-        completion_tokens_max=0,
-        n=1,
-        prompt=_prompt([one for one in contents if isinstance(one, dict)], {}, {}),
-    )
+    return _prompt([one for one in contents if isinstance(one, dict)], {}, {})
 
 
 def naming_model(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
@@ -102,7 +98,6 @@ def _facts(document: dict[str, Any], named: str | None, *, streamed: bool) -> Re
     return RequestFacts(
         model=named or model_of(document),
         streamed=streamed,
-        usage_asked=False,
         completion_tokens_max=None if limit is None else n * limit,
         n=n,
         prompt=_prompt(messages_of(document, "contents"), document, config),
@@ -140,20 +135,13 @@ def _prompt(contents: list[dict[str, Any]], document: Mapping[str, Any], config:
         for part in parts if isinstance(parts, list) else ():
             if isinstance(part, dict):
                 _read_part(part, texts, structures, media)
-    text = "".join(texts)
-    latin, wide, other, blanks, marks, *_ = chars_of(text)
     images = sum(kind.startswith("image/") for kind in media)
-    return PromptEvidence(
+    return prompt_evidence(
+        texts,
         messages=len(contents) + bool(system),
-        chars_latin=latin,
-        chars_wide=wide,
-        chars_other=other,
-        blanks=blanks,
-        marks=marks,
-        tool_chars=sum([json_bytes(value) for value in structures if value]),
+        structures=[value for value in structures if value],
         images=images,
         attachments=len(media) - images,
-        text=PromptText(text),
     )
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.metering.held_text import PromptText
-from proxy.metering.request import InvalidField, RequestFacts, flag, integer, json_bytes, model_of, service_asked
+from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of, prompt_evidence, service_asked
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
-from proxy.metering.wire.text import chars_of
 
 # Fields that the model reads as JSON: of the request, of a step.
 _STRUCTURES = ("tools", "response_format")
@@ -33,9 +31,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     return RequestFacts(
         model=named or model_of(document, _model_field(document)),
         streamed=flag(document, "stream"),
-        usage_asked=True,
         completion_tokens_max=integer(config or {}, "max_output_tokens", limit, at_most=TOKENS_MAX),
-        n=1,
         prompt=_prompt(document),
         served_as=service_asked(document),
     )
@@ -63,19 +59,12 @@ def _prompt(document: Mapping[str, Any]) -> PromptEvidence:
         raise InvalidField("input", "must be a string, an object or an array")
     for part in (document.get("system_instruction"), asked):
         _read(part, texts, kinds, structures)
-    text = "".join(texts)
-    latin, wide, other, blanks, marks, *_ = chars_of(text)
-    return PromptEvidence(
+    return prompt_evidence(
+        texts,
         messages=(len(asked) if isinstance(asked, list) else 1) + bool(document.get("system_instruction")),
-        chars_latin=latin,
-        chars_wide=wide,
-        chars_other=other,
-        blanks=blanks,
-        marks=marks,
-        tool_chars=sum(map(json_bytes, structures)),
+        structures=structures,
         images=kinds.count("image"),
         attachments=sum(kind in _ATTACHED for kind in kinds),
-        text=PromptText(text),
     )
 
 

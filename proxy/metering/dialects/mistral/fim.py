@@ -10,11 +10,9 @@ from typing import Any
 
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.chat import ChatTally
-from proxy.metering.held_text import PromptText
 from proxy.metering.refusal import ErrorShape, Refusal
-from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of
+from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of, prompt_evidence
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
-from proxy.metering.wire.text import chars_of
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
@@ -22,9 +20,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     return RequestFacts(
         model=named or model_of(document),
         streamed=flag(document, "stream"),
-        usage_asked=False,
         completion_tokens_max=integer(document, "max_tokens", at_least=0, at_most=TOKENS_MAX),
-        n=1,
         prompt=_prompt(document),
     )
 
@@ -35,17 +31,7 @@ def _prompt(document: dict[str, Any]) -> PromptEvidence:
         raise InvalidField("prompt", "must be a non-empty string")
     if suffix is not None and not isinstance(suffix, str):
         raise InvalidField("suffix", "must be a string")
-    text = prompt + (suffix or "")
-    latin, wide, other, blanks, marks, *_ = chars_of(text)
-    return PromptEvidence(
-        messages=1,
-        chars_latin=latin,
-        chars_wide=wide,
-        chars_other=other,
-        blanks=blanks,
-        marks=marks,
-        text=PromptText(text),
-    )
+    return prompt_evidence([prompt, suffix or ""], messages=1)
 
 
 def _refused(refusal: Refusal) -> dict[str, Any]:

@@ -7,7 +7,6 @@ request that does not say its pages is reserved as PAGES, which is also the esti
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -15,10 +14,10 @@ from msgspec import structs
 
 from proxy.metering.counts import UsageReader
 from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
-from proxy.metering.meter import JsonMeter
+from proxy.metering.plain import UnstreamedTally, plain_dialect
 from proxy.metering.refusal import ErrorShape
-from proxy.metering.request import InvalidField, RequestFacts, model_of
-from proxy.metering.tally import Counting, says_error
+from proxy.metering.request import InvalidField
+from proxy.metering.tally import says_error
 from proxy.metering.unread import each, members
 from proxy.metering.usage import UNITS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
@@ -55,15 +54,12 @@ class _Answer(msgspec.Struct, gc=False):
 _read = reader(_Answer)
 
 
-class OcrTally(Counting):
+class OcrTally(UnstreamedTally):
     """The counts of one answer."""
 
     __slots__ = ()
 
     known = members("pages model document_annotation object", each("usage_info", f"{_reported.paths} doc_size_bytes"))
-
-    def read(self, event: bytes, name: bytes) -> None:
-        """There are no streams."""
 
     def read_answer(self, body: bytes) -> bool:
         """Read a whole answer."""
@@ -84,22 +80,13 @@ class OcrTally(Counting):
         return True
 
 
-def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request. Raises InvalidField."""
+def _asked(document: dict[str, Any]) -> Usage:
     given = document.get("document")
     if not isinstance(given, dict) or not any(given.get(name) for name in _DOCUMENTS):
         raise InvalidField("document", "must be an object with a document_url, an image_url or a file_id")
     pages = 1 if given.get("image_url") else _pages(document)
     annotated = pages if any(document.get(name) for name in _ANNOTATIONS) else None
-    return RequestFacts(
-        model=named or model_of(document),
-        streamed=False,
-        usage_asked=True,
-        completion_tokens_max=0,
-        n=1,
-        prompt=PromptEvidence(),
-        asked=Usage(prompt_tokens=0, completion_tokens=0, pages=pages, annotated_pages=annotated),
-    )
+    return Usage(prompt_tokens=0, completion_tokens=0, pages=pages, annotated_pages=annotated)
 
 
 def _pages(document: dict[str, Any]) -> int:
@@ -110,15 +97,16 @@ def _pages(document: dict[str, Any]) -> int:
     return PAGES
 
 
-MISTRAL_OCR = replace(
+MISTRAL_OCR = plain_dialect(
     MISTRAL_FIM,
     name="mistral.ocr",
     paths=("/v1/ocr",),
     upstream_path="/ocr",
     operation="ocr",
-    facts=facts,
+    prompt=lambda document: PromptEvidence(),
+    asked=_asked,
     tally=OcrTally,
-    plain=lambda: JsonMeter(OcrTally),
+    reads_lists=True,
     usage_member="usage_info",
     errors=ErrorShape("/v1/ocr", MISTRAL_FIM.errors.body, MISTRAL_FIM.errors.event_body),
 )

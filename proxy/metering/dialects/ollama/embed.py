@@ -6,16 +6,15 @@ Nothing is generated.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from proxy.metering.counts import UsageReader, with_total
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.inputs import Inputs, inputs_of
-from proxy.metering.plain import Answer, PlainTally, nothing_generated, skimmed
-from proxy.metering.request import InvalidField, RequestFacts, model_of
+from proxy.metering.plain import Answer, PlainTally, nothing_generated, plain_dialect
+from proxy.metering.request import InvalidField
 from proxy.metering.unread import members
-from proxy.metering.usage import Usage
+from proxy.metering.usage import PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
 
 _FIELDS = ("prompt_eval_count", "total_duration", "load_duration")
@@ -57,45 +56,32 @@ class OllamaEmbedTally(PlainTally):
         return usage and with_total(usage)
 
 
-def embed_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request. Raises InvalidField."""
-    return _facts(document, named, inputs_of(document, "input"))
+def _input(document: dict[str, Any]) -> PromptEvidence:
+    return inputs_of(document, "input").evidence()
 
 
-def embeddings_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request of the older form. Raises InvalidField."""
+def _prompt(document: dict[str, Any]) -> PromptEvidence:
     prompt = document.get("prompt")
     if not isinstance(prompt, str):
         raise InvalidField("prompt", "must be a string")
-    return _facts(document, named, Inputs(1, prompt))
+    return Inputs(1, prompt).evidence()
 
 
-def _facts(document: dict[str, Any], named: str | None, inputs: Inputs) -> RequestFacts:
-    return RequestFacts(
-        model=named or model_of(document),
-        streamed=False,
-        usage_asked=True,
-        completion_tokens_max=0,
-        n=1,
-        prompt=inputs.evidence(),
-    )
-
-
-OLLAMA_EMBED = replace(
+OLLAMA_EMBED = plain_dialect(
     OLLAMA_CHAT,
     name="ollama.embed",
     paths=("/api/embed",),
     upstream_path="/embed",
     operation="embeddings",
-    facts=embed_facts,
+    prompt=_input,
     tally=OllamaEmbedTally,
-    plain=skimmed(OllamaEmbedTally),
 )
 
-OLLAMA_EMBEDDINGS = replace(
+OLLAMA_EMBEDDINGS = plain_dialect(
     OLLAMA_EMBED,
     name="ollama.embeddings",
     paths=("/api/embeddings",),
     upstream_path="/embeddings",
-    facts=embeddings_facts,
+    prompt=_prompt,
+    tally=OllamaEmbedTally,
 )

@@ -11,10 +11,8 @@ from typing import Any
 from msgspec import structs
 
 from proxy.metering.dialects.openai.request import prompt_of
-from proxy.metering.held_text import PromptText
-from proxy.metering.request import InvalidField, RequestFacts, flag, json_bytes, messages_of, model_of
+from proxy.metering.request import InvalidField, RequestFacts, flag, messages_of, model_of, prompt_evidence
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
-from proxy.metering.wire.text import chars_of
 
 # Further fields that the model reads; `context` of an earlier answer is a list of tokens.
 _CHAT_AS_JSON = ("format",)
@@ -37,18 +35,11 @@ def generate_facts(document: dict[str, Any], named: str | None = None) -> Reques
     if not document.get("prompt"):
         raise InvalidField("prompt", "must be a non-empty string")
     texts = [text for name in _TEXTS if (text := document.get(name))]
-    text = "".join(texts)
-    latin, wide, other, blanks, marks, *_ = chars_of(text)
-    prompt = PromptEvidence(
+    prompt = prompt_evidence(
+        texts,
         messages=2 if document.get("system") else 1,
-        chars_latin=latin,
-        chars_wide=wide,
-        chars_other=other,
-        blanks=blanks,
-        marks=marks,
-        tool_chars=sum(json_bytes(document[name]) for name in _GENERATE_AS_JSON if document.get(name)),
+        structures=[value for name in _GENERATE_AS_JSON if (value := document.get(name))],
         images=_images(document),
-        text=PromptText(text),
     )
     return _facts(document, named, prompt)
 
@@ -57,9 +48,7 @@ def _facts(document: dict[str, Any], named: str | None, prompt: PromptEvidence) 
     return RequestFacts(
         model=named or model_of(document),
         streamed=document.get("stream") is None or flag(document, "stream"),
-        usage_asked=False,
         completion_tokens_max=_limit(document),
-        n=1,
         prompt=prompt,
     )
 

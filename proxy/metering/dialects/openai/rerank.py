@@ -7,24 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.metering.dialect import Dialect
-from proxy.metering.plain import PlainTally, skimmed
+from proxy.metering.plain import plain_dialect
 from proxy.metering.refusal import OPENAI_ERRORS
-from proxy.metering.request import InvalidField, RequestFacts, model_of
+from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence
 from proxy.metering.wire.text import chars_of
-
-
-def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request. Raises InvalidField."""
-    return RequestFacts(
-        model=named or model_of(document),
-        streamed=False,
-        usage_asked=True,
-        completion_tokens_max=0,
-        n=1,
-        prompt=_prompt(document),
-    )
 
 
 def _prompt(document: dict[str, Any]) -> PromptEvidence:
@@ -51,13 +38,11 @@ def _text(value: Any, param: str) -> str:
     return "".join(text for text in value.values() if isinstance(text, str))
 
 
-OPENAI_RERANK = Dialect(
+OPENAI_RERANK = plain_dialect(
     name="openai.rerank",
     paths=("/v1/rerank", "/v2/rerank"),
     upstream_path="/rerank",
     operation="rerank",
-    facts=facts,
-    tally=PlainTally,
+    prompt=_prompt,
     errors=OPENAI_ERRORS,
-    plain=skimmed(PlainTally),
 )

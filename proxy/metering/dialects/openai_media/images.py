@@ -140,7 +140,6 @@ def _facts(document: dict[str, Any], model: str, prompt: PromptEvidence) -> Requ
     return RequestFacts(
         model=model,
         streamed=flag(document, "stream"),
-        usage_asked=True,
         completion_tokens_max=None,
         n=images,
         prompt=prompt,

@@ -93,9 +93,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     return RequestFacts(
         model=named or model_of(document),
         streamed=form == "sse",
-        usage_asked=True,
         completion_tokens_max=None,
-        n=1,
         prompt=Inputs(1, text).evidence(document.get("instructions")),
         asked=Usage(characters=len(text), completion_tokens=tokens, audio_completion_tokens=tokens),
     )

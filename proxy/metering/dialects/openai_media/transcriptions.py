@@ -135,9 +135,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     return RequestFacts(
         model=named or model_of(document),
         streamed=_flag(document, "stream"),
-        usage_asked=True,
         completion_tokens_max=None,
-        n=1,
         prompt=PromptEvidence(chars_latin=latin, chars_wide=wide, chars_other=other, attachments=1),
     )
 

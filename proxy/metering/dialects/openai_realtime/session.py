@@ -102,9 +102,7 @@ class RealtimeWire:
         return RequestFacts(
             model="",
             streamed=True,
-            usage_asked=True,
             completion_tokens_max=limit,
-            n=1,
             prompt=heaped.evidence(),
             asked=Usage(audio_prompt_tokens=heard) if heard else NO_USAGE,
             context_tokens=context + heard,
@@ -201,9 +199,7 @@ class RealtimeWire:
         return RequestFacts(
             model=self.transcriber or UNNAMED,
             streamed=True,
-            usage_asked=True,
             completion_tokens_max=None,
-            n=1,
             prompt=_UNDONE,
             asked=Usage(audio_ms=length_ms, audio_prompt_tokens=-(-length_ms // HEARD_MS)),
             context_tokens=-(-length_ms // HEARD_MS),

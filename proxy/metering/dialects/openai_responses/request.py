@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.metering.held_text import PromptText
-from proxy.metering.request import InvalidField, RequestFacts, flag, integer, json_bytes, model_of, service_asked
+from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of, prompt_evidence, service_asked
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
-from proxy.metering.wire.text import chars_of
 
 _STRUCTURES = ("tools", "text")
 _ATTACHED = frozenset({"input_file", "input_audio"})
@@ -24,9 +22,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     return RequestFacts(
         model=named or model_of(document),
         streamed=flag(document, "stream"),
-        usage_asked=True,
         completion_tokens_max=integer(document, "max_output_tokens", at_most=TOKENS_MAX),
-        n=1,
         prompt=prompt_of(document),
         served_as=service_asked(document),
         is_stored=document.get("store") is not False,
@@ -71,19 +67,12 @@ def prompt_of(document: Mapping[str, Any]) -> PromptEvidence:
         for name in ("content", "summary"):
             _read(item.get(name), texts, kinds)
         structures += [item[name] for name in _CALLED if item.get(name)]
-    text = "".join(texts)
-    latin, wide, other, blanks, marks, *_ = chars_of(text)
-    return PromptEvidence(
+    return prompt_evidence(
+        texts,
         messages=len(items) + (1 if document.get("instructions") else 0),
-        chars_latin=latin,
-        chars_wide=wide,
-        chars_other=other,
-        blanks=blanks,
-        marks=marks,
-        tool_chars=sum([json_bytes(value) for value in structures]),
+        structures=structures,
         images=kinds.count("input_image"),
         attachments=sum(kind in _ATTACHED for kind in kinds),
-        text=PromptText(text),
     )
 
 

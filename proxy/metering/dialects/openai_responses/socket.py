@@ -163,7 +163,9 @@ class ResponsesWire:
         """Of a response that the provider has begun by itself: as the last one of its lane."""
         before = self._facts.get(heard.lane)
         if before is None:
-            return RequestFacts("", True, True, None, 1, PromptEvidence(), context_tokens=0)
+            return RequestFacts(
+                model="", streamed=True, completion_tokens_max=None, prompt=PromptEvidence(), context_tokens=0
+            )
         prompt = self._steered.pop(heard.lane, PromptEvidence())
         return structs.replace(before, prompt=prompt, context_tokens=self._context, continues=None)
 

@@ -7,7 +7,6 @@ nothing is generated. Usage of images: their number. https://cloud.google.com/ve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,9 +15,9 @@ from proxy.metering.counts import UsageReader, with_total
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
 from proxy.metering.dialects.vertex.google import VERTEX_ERRORS
 from proxy.metering.dialects.vertex.paths import publisher_paths
-from proxy.metering.plain import nothing_generated
-from proxy.metering.request import InvalidField, RequestFacts, integer, messages_of, model_of
-from proxy.metering.tally import Counting, says_error
+from proxy.metering.plain import UnstreamedTally, nothing_generated, plain_dialect
+from proxy.metering.request import InvalidField, integer, messages_of
+from proxy.metering.tally import says_error
 from proxy.metering.unread import each, members
 from proxy.metering.usage import NO_USAGE, UNITS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
@@ -53,7 +52,7 @@ _answer_of = reader(_Answer)
 _counted = UsageReader(prompt_tokens="token_count", images="images")
 
 
-class PredictTally(Counting):
+class PredictTally(UnstreamedTally):
     """The usage of one answer."""
 
     __slots__ = ()
@@ -63,9 +62,6 @@ class PredictTally(Counting):
         "predictions deployedModelId model modelDisplayName modelVersionId error metadata",
         each("usage", _counted.paths),
     )
-
-    def read(self, event: bytes, name: bytes) -> None:
-        """There are no streams."""
 
     def read_answer(self, body: bytes) -> bool:
         """Read a whole answer."""
@@ -92,29 +88,20 @@ def _counts(predictions: list[_Prediction]) -> dict[str, Any]:
     return {"images": min(images, UNITS_MAX)} if images else {}
 
 
-def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request. Raises InvalidField."""
+def _prompt(document: dict[str, Any]) -> PromptEvidence:
     instances = messages_of(document, "instances")
-    texts = [_text(one, at) for at, one in enumerate(instances)]
-    asked = NO_USAGE
-    if any("prompt" in one for one in instances):
-        parameters = document.get("parameters")
-        count = (
-            integer(parameters, "sampleCount", "parameters.sampleCount", at_most=_IMAGES_MAX)
-            if isinstance(parameters, dict)
-            else None
-        )
-        asked = Usage(images=len(instances) * (count or _IMAGES))
-    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
-    return RequestFacts(
-        model=named or model_of(document),
-        streamed=False,
-        usage_asked=True,
-        completion_tokens_max=0,
-        n=1,
-        prompt=PromptEvidence(len(instances), latin, wide, other, blanks=blanks, marks=marks),
-        asked=asked,
-    )
+    latin, wide, other, blanks, marks, *_ = chars_of("".join([_text(one, at) for at, one in enumerate(instances)]))
+    return PromptEvidence(len(instances), latin, wide, other, blanks=blanks, marks=marks)
+
+
+def _asked(document: dict[str, Any]) -> Usage:
+    """The images of a valid request."""
+    instances, parameters = document["instances"], document.get("parameters")
+    if not any("prompt" in one for one in instances):
+        return NO_USAGE
+    given = parameters if isinstance(parameters, dict) else {}
+    count = integer(given, "sampleCount", "parameters.sampleCount", at_most=_IMAGES_MAX) or _IMAGES
+    return Usage(images=len(instances) * count)
 
 
 def _text(instance: Mapping[str, Any], at: int) -> str:
@@ -124,13 +111,15 @@ def _text(instance: Mapping[str, Any], at: int) -> str:
     raise InvalidField(f"instances[{at}]", "must have a text in content, to embed, or in prompt, to draw")
 
 
-VERTEX_PREDICT = replace(
+VERTEX_PREDICT = plain_dialect(
     GEMINI_GENERATE,
     name="vertex.predict",
     operation="embeddings",
     errors=VERTEX_ERRORS,
-    facts=facts,
+    prompt=_prompt,
+    asked=_asked,
     tally=PredictTally,
+    reads_lists=True,
     usage_member="usage",
     upstream_document=lambda document, upstream_model, inject_usage: {**document},
     **publisher_paths("google", "predict"),
