@@ -20,6 +20,7 @@ from proxy.metering.file_ids import file_ids, may_name_files
 from proxy.metering.stored_objects import ANTHROPIC_BATCHES, OPENAI_BATCHES
 from proxy.metering.stored_objects.api import ResultLine
 from proxy.metering.usage import ServedAs, Usage
+from tests.support.turns import measured_turns
 
 
 class Body:
@@ -66,6 +67,16 @@ LINES = [b'{"a":1}', b'{"b":"' + "é\u2028".encode() + b'"}\r', b'{"c":3}']
 async def test_lines_are_the_same_wherever_they_are_cut(at: int) -> None:
     assert await read(Body(TEXT[:at], TEXT[at:])) == [(line, len(line)) for line in LINES]
     assert await read(Body(*(bytes([byte]) for byte in TEXT))) == [(line, len(line)) for line in LINES]
+
+
+@pytest.mark.parametrize(
+    ("line", "number"), [(b"\n", 0), (b"\r\n", 0), (b" ", 0), (b"7\n", 300_000), (b"7 \n\n", 150_000)]
+)
+async def test_lines_that_are_short_or_blank_give_way(line: bytes, number: int) -> None:
+    async with measured_turns() as turns:
+        found = await read(Body(line * (600_000 // len(line))))
+    assert len(found) == number
+    assert turns.longest_s < 0.1
 
 
 async def test_a_line_that_is_too_long_is_read_to_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:

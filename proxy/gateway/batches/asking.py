@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 
 from aiohttp import web
 
+from proxy.foundation.slices import Slice
 from proxy.gateway.upstream.client import Answer, UpstreamClient
 from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
@@ -28,6 +29,7 @@ AHEAD_BYTES_MAX = 256 * 1024
 LINE_BYTES_MAX = 16 << 20
 
 _ID = re.compile(r"[A-Za-z0-9_.:+@-]{1,256}", re.ASCII)
+_BLANK_LINES = re.compile(rb"\n\s++")
 _VALUE = re.compile(r"[A-Za-z0-9_.~%+-]{0,200}", re.ASCII)
 
 
@@ -117,11 +119,11 @@ async def object_in(answer: Answer, provider: Provider) -> bytes:
 
 
 async def lines_in(answer: Answer, *, idle_s: float) -> AsyncIterator[tuple[bytes, int]]:
-    """The lines of a body, the beginnings of those that are too long, and their lengths. Raises UpstreamFailedError,
-    TimeoutError."""
+    """The lines of a body, the beginnings of those that are too long, and their lengths. However short they are, other
+    tasks run in between. Raises UpstreamFailedError, TimeoutError."""
     if answer.coding:
         raise UpstreamFailedError("compressed although that was declined")
-    pieces = _Pieces(answer)
+    pieces, current_slice = _Pieces(answer), Slice()
     answer.relay_to(pieces)
     held, size = bytearray(), 0
     while True:
@@ -129,8 +131,9 @@ async def lines_in(answer: Answer, *, idle_s: float) -> AsyncIterator[tuple[byte
             piece = await pieces.next()
         if piece is None:
             break
-        *ended, rest = piece.split(b"\n")
+        *ended, rest = _BLANK_LINES.sub(b"\n", piece).split(b"\n")
         for end in ended:
+            await current_slice.give_way()
             held += end[: LINE_BYTES_MAX - len(held)]
             if held.strip():
                 yield bytes(held), size + len(end)

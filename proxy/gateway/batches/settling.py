@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
-from time import monotonic
 
 from proxy.billing.batch import BatchState, Results, StoredBatch, StoredFile, Terms, names_digest
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Outcome, Price, UsageRecord
 from proxy.gateway.batches.asking import after_of, asked, lines_in, object_in, request_to
-from proxy.gateway.batches.lines_in import SLICE_S, name_digest
+from proxy.gateway.batches.lines_in import name_digest
 from proxy.gateway.batches.ports import BatchPorts
 from proxy.gateway.batches.records import LinePrices, LineRecords, batch_record
 from proxy.gateway.upstream.client import UpstreamClient
@@ -175,7 +174,6 @@ class BatchSettler:
         records = LineRecords(batch, api_of(batch).endpoints[batch.endpoint], prices, status, self._estimator)
         waiting: list[UsageRecord] = []
         succeeded = failed = 0
-        slice_ends = monotonic() + SLICE_S
         async for line, size in self._lines(batch, status):
             record = records.record(line, f"#{succeeded + failed + 1}", size)
             if record is None:
@@ -186,9 +184,6 @@ class BatchSettler:
             if len(waiting) >= RECORDS_MAX:
                 await self._write(waiting)
                 waiting = []
-            if monotonic() > slice_ends:
-                await asyncio.sleep(0)
-                slice_ends = monotonic() + SLICE_S
         if waiting:
             await self._write(waiting)
         return Results(succeeded, failed)

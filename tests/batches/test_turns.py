@@ -1,0 +1,61 @@
+"""A file of lines, and a provider's results, give way to other tasks however they are cut into lines."""
+
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from proxy.gateway.batches import lines_in
+from tests.batches.asking import jsonl, line
+from tests.batches.site import Proxy
+from tests.support.turns import measured_turns
+
+# Skipping blank lines one by one took 0.5 s for a file of this size.
+FILE_BYTES = 1_000_000
+TURN_S_MAX = 0.1
+
+HEAD = b"""--b\r
+Content-Disposition: form-data; name="purpose"\r
+\r
+batch\r
+--b\r
+Content-Disposition: form-data; name="file"; filename="b.jsonl"\r
+\r
+"""
+
+
+async def upload(proxy: Proxy, content: bytes, *, packed: bool = False) -> tuple[int, Any]:
+    body = HEAD + content + b"\r\n--b--\r\n"
+    headers = {"Authorization": "Bearer anna", "Content-Type": "multipart/form-data; boundary=b"}
+    if packed:
+        body = gzip.compress(body)
+        headers["Content-Encoding"] = "gzip"
+    async with (
+        ClientSession() as http,
+        http.post(f"{proxy.url}/v1/files", data=body, headers=headers) as answer,
+    ):
+        return answer.status, await answer.json()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("blank", [b"\n", b"\r\n", b"\r", b" ", b" \t\v\f\r\n"])
+async def test_a_file_of_blank_lines_is_refused_without_delaying_others(
+    proxy: Proxy, blank: bytes, *, packed: bool
+) -> None:
+    async with measured_turns() as turns:
+        status, answer = await upload(proxy, blank * (FILE_BYTES // len(blank)), packed=packed)
+    assert (status, answer["error"]["code"]) == (400, "empty_batch")
+    assert turns.longest_s < TURN_S_MAX
+
+
+@pytest.mark.parametrize("blank_bytes", [1, 4, lines_in.BLANK_BYTES])
+async def test_blank_lines_are_counted(proxy: Proxy, monkeypatch: pytest.MonkeyPatch, blank_bytes: int) -> None:
+    monkeypatch.setattr(lines_in, "BLANK_BYTES", blank_bytes)
+    content = b"\xef\xbb\xbf\n \r\n\n   " + jsonl(line("a")) + b"\n\n\t\n" + jsonl(line("b")) + b"\n   [1\n"
+    status, answer = await upload(proxy, content)
+    assert status == 400
+    assert answer["error"]["message"].startswith("line 10, The request body is not valid JSON")
+    assert answer["error"]["message"].endswith("at character 5.")

@@ -1,0 +1,39 @@
+"""Measures how long the event loop serves nobody else: the CPU time of its turns, whatever other processes do."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from time import thread_time
+
+
+class Turns:
+    """The turns of the event loop so far."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        """CPU time of the longest one"""
+        self.count = 0
+
+    async def _tick(self) -> None:
+        began = thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now = thread_time()
+            self.longest_s, self.count, began = max(self.longest_s, now - began), self.count + 1, now
+
+
+@asynccontextmanager
+async def measured_turns() -> AsyncIterator[Turns]:
+    """Measures while it is open, without garbage collections, whose time depends on all other tests."""
+    turns = Turns()
+    gc.disable()
+    ticking = asyncio.get_running_loop().create_task(turns._tick())
+    try:
+        yield turns
+        await asyncio.sleep(0)  # the last turn is measured too
+    finally:
+        ticking.cancel()
+        gc.enable()
