@@ -1,45 +1,60 @@
-"""Deployments whose keys may not do everything: one for the whole session on one machine, and those of single tests."""
+"""Stores of budgets: both kinds, each with any number of nodes, under a clock that tests set."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.budgets.limited import Limited, deployment
-from tests.distributed.apart import ledger_url, queue_url
-from tests.support.provider import ScriptedProvider
-
-__all__ = ["ledger_url", "queue_url"]
-
-TOKEN_USD = "0.000001"
+from proxy.budgets.store import BudgetStore, OwnHolds
+from tests.keys.stores import NOW, LocalStores, RedisStores, Stores
 
 
-@pytest.fixture(scope="session")
-def limited_process(tmp_path_factory: pytest.TempPathFactory, provider_process: ScriptedProvider) -> Iterator[Limited]:
-    tokenweir = deployment(
-        tmp_path_factory.mktemp("limited"), provider_process, idempotency={"replay_bytes_max": "64 KiB"}
-    )
-    try:
-        yield Limited(tokenweir.start(), provider_process)
-        assert "Traceback" not in tokenweir.log.read_text(), tokenweir.log.read_text()[-3000:]
-    finally:
-        tokenweir.close()
+@pytest.fixture(params=["local", "redis"])
+async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
+    """Empty, and warmed."""
+    async with AsyncExitStack() as stack:
+        if request.param == "local":
+            made: Stores = LocalStores(tmp_path)
+        else:
+            made = RedisStores(request.getfixturevalue("redis_url"), request.getfixturevalue("prefix"))
+            stack.push_async_callback(made.redis.aclose)
+        first = made.node("first")
+        made.clock.now = NOW - 2
+        await first.heartbeat()
+        await made.warmed()
+        made.clock.now = NOW
+        yield made
+        for node in made.nodes:
+            await node.aclose()
+
+
+async def announced(stores: Stores, name: str) -> BudgetStore:
+    """A node that holds nothing."""
+    store = stores.node(name)
+    await store.announce(lambda: OwnHolds((), (), ()))
+    return store
 
 
 @pytest.fixture
-def limited(limited_process: Limited, provider: ScriptedProvider) -> Limited:
-    """The shared deployment, its provider with no plans and an empty log."""
-    assert provider is limited_process.provider
-    return limited_process
+async def one(stores: Stores) -> AsyncIterator[BudgetStore]:
+    """A node."""
+    store = await announced(stores, "one")
+    yield store
+    await store.aclose()
 
 
 @pytest.fixture
-def alone(tmp_path: Path, provider: ScriptedProvider) -> Iterator[Limited]:
-    """One of its own, to be killed; started."""
-    tokenweir = deployment(tmp_path, provider)
-    try:
-        yield Limited(tokenweir.start(), provider)
-    finally:
-        tokenweir.close()
+async def other(stores: Stores) -> AsyncIterator[BudgetStore]:
+    """Another node on the same store."""
+    store = await announced(stores, "other")
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+def exchange_ids() -> Iterator[str]:
+    """New ones."""
+    return (f"exchange-{number:04}" for number in range(10_000))

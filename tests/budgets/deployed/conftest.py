@@ -1,0 +1,45 @@
+"""Deployments whose keys may not do everything: one for the whole session on one machine, and those of single tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.budgets.limited import Limited, deployment
+from tests.distributed.apart import ledger_url, queue_url
+from tests.support.provider import ScriptedProvider
+
+__all__ = ["ledger_url", "queue_url"]
+
+TOKEN_USD = "0.000001"
+
+
+@pytest.fixture(scope="session")
+def limited_process(tmp_path_factory: pytest.TempPathFactory, provider_process: ScriptedProvider) -> Iterator[Limited]:
+    tokenweir = deployment(
+        tmp_path_factory.mktemp("limited"), provider_process, idempotency={"replay_bytes_max": "64 KiB"}
+    )
+    try:
+        yield Limited(tokenweir.start(), provider_process)
+        assert "Traceback" not in tokenweir.log.read_text(), tokenweir.log.read_text()[-3000:]
+    finally:
+        tokenweir.close()
+
+
+@pytest.fixture
+def limited(limited_process: Limited, provider: ScriptedProvider) -> Limited:
+    """The shared deployment, its provider with no plans and an empty log."""
+    assert provider is limited_process.provider
+    return limited_process
+
+
+@pytest.fixture
+def alone(tmp_path: Path, provider: ScriptedProvider) -> Iterator[Limited]:
+    """One of its own, to be killed; started."""
+    tokenweir = deployment(tmp_path, provider)
+    try:
+        yield Limited(tokenweir.start(), provider)
+    finally:
+        tokenweir.close()
