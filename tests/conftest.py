@@ -15,9 +15,22 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.deployment import deployment, deployment_process
 from tests.support.browser import browser
 from tests.support.examples import load_profile
-from tests.support.ledgers import kept_engines, kept_on_postgres, kept_on_sqlite, migrated
+from tests.support.ledgers import (
+    database_url,
+    engine,
+    fresh_ledger_url,
+    kept_engines,
+    kept_on_postgres,
+    kept_on_sqlite,
+    ledger_url,
+    migrated,
+    postgres_ledger_url,
+    postgres_url,
+    store,
+)
 from tests.support.postgres import postgres, postgres_cluster
 from tests.support.processes import no_processes
 from tests.support.provider import ScriptedProvider, provider, provider_process
@@ -26,17 +39,26 @@ from tests.support.valkey import prefix, redis_url, shared_valkey, valkey
 
 __all__ = [
     "browser",
+    "database_url",
+    "deployment",
+    "deployment_process",
+    "engine",
+    "fresh_ledger_url",
     "kept_engines",
     "kept_on_postgres",
     "kept_on_sqlite",
+    "ledger_url",
     "migrated",
     "postgres",
     "postgres_cluster",
+    "postgres_ledger_url",
+    "postgres_url",
     "prefix",
     "provider",
     "provider_process",
     "redis_url",
     "shared_valkey",
+    "store",
     "valkey",
 ]
 

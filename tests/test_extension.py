@@ -127,7 +127,7 @@ from proxy.metering.dialects import DIALECTS
 from proxy.settings import reference
 from proxy.sinks.kinds import SINKS
 from proxy.telemetry.traces.span import span_of
-from tests.ledger.making import a_record
+from tests.ledger.entries import a_record
 from msgspec.structs import replace
 spans = [span_of(replace(a_record(1), opened=replace(a_record(1).opened, endpoint="/toys/talk"))).name]
 paths = sorted({path for dialect in DIALECTS for path in dialect.paths})

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from proxy.billing.adjustment import NUMBERS, ContradictionError, Finality, finality, is_statement, restated
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.settlement import content_hash
-from tests.ledger.making import an_entry
+from tests.ledger.entries import an_entry
 
 COUNTS = st.integers(0, 10**12)
 ENTRIES = st.builds(

@@ -26,7 +26,7 @@ from proxy.billing.pricing.prices import charge, configured, pinned, price_text
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import content_hash, entry
 from proxy.metering.usage import Reading, Usage, UsageSource
-from tests.billing.pricing import SERVICES, prices
+from tests.billing.pricing.strategies import SERVICES, prices
 from tests.billing.records import COST, ESTIMATED, OPENED, PRICE, RECORD, REPORTED
 
 TERMINAL = entry(RECORD)

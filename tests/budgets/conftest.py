@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from proxy.budgets.store import BudgetStore, OwnHolds
-from tests.keys.stores import NOW, LocalStores, RedisStores, Stores
+from tests.budgets.stores import NOW, LocalStores, RedisStores, Stores
 
 
 @pytest.fixture(params=["local", "redis"])

@@ -32,7 +32,7 @@ from proxy.sinks import alert_webhook
 from proxy.sinks.alert_webhook import AT_ONCE, Webhook, body_of
 from proxy.sinks.signing import signature
 from proxy.storage.database import LedgerUnavailable, writing
-from tests.ledger.making import a_ledger, a_store, an_entry, arriving
+from tests.ledger.entries import a_ledger, a_store, an_entry, arriving
 from tests.support.ledger_tables import read_alerts
 from tests.support.net import closed_port, free_port
 

@@ -23,8 +23,8 @@ from proxy.budgets.store import BudgetStore, OwnHolds
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.settling.store import LedgerStore
 from proxy.storage.redis_client import open_redis
-from tests.keys.stores import warm
-from tests.ledger.making import a_store, an_entry, arriving
+from tests.budgets.stores import warm
+from tests.ledger.entries import a_store, an_entry, arriving
 from tests.support.ledgers import engine, ledger_url, store
 
 __all__ = ["engine", "ledger_url", "store"]

@@ -18,7 +18,7 @@ from proxy.budgets.redis.store import RedisBudgets
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore, OwnHolds
 from proxy.storage.redis_client import open_redis
-from tests.keys.stores import warm
+from tests.budgets.stores import warm
 from tests.support.processes import CLEAN
 
 AT_ONCE, FIT, NUSD = 1_000, 10, 97

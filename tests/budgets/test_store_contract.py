@@ -22,7 +22,7 @@ from proxy.billing.reservation import (
 )
 from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.store import BudgetStore, OwnHolds
-from tests.keys.stores import NOW, LocalStores, Stores
+from tests.budgets.stores import NOW, LocalStores, Stores
 
 SINCE = NOW - 1000
 KEY = LimitCounter("key_a", SINCE, nusd_max=1_000)

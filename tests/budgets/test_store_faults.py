@@ -23,7 +23,7 @@ from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.sqlite.store import BUSY_S_MAX, JOIN_S, SqliteBudgets
 from proxy.budgets.store import BudgetsIncomplete, BudgetsUnavailable, OwnHolds
 from proxy.storage.redis_client import open_redis
-from tests.keys.stores import warm
+from tests.budgets.stores import warm
 from tests.support.faulty import FaultyPath
 from tests.support.net import free_port
 from tests.support.valkey import Valkey

@@ -32,8 +32,8 @@ from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.sqlite.store import JOIN_S
 from proxy.budgets.store import BudgetsIncomplete, BudgetStore, OwnHolds
 from proxy.budgets.verdicts import bounds_rate
-from tests.keys.model import Model
-from tests.keys.stores import NOW, LocalStores, RedisStores, Stores
+from tests.budgets.model import Model
+from tests.budgets.stores import NOW, LocalStores, RedisStores, Stores
 
 _T = TypeVar("_T")
 

@@ -17,7 +17,7 @@ from proxy.ledger.settling.store import Arrival
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 from tests.cli.commands import CONFIG, Commands
-from tests.ledger.real import a_real_entry
+from tests.ledger.priced_entries import a_real_entry
 from tests.support.sqlite import with_empty_ledger
 
 LIMITS = (

@@ -15,8 +15,8 @@ from proxy.cli import main
 from proxy.ledger.settling.account_sums import add_up
 from proxy.ledger.settling.store import Arrival
 from tests.cli.commands import CONFIG, Commands
-from tests.ledger.making import id_at
-from tests.ledger.real import a_real_record
+from tests.ledger.entries import id_at
+from tests.ledger.priced_entries import a_real_record
 
 pytest.importorskip("pyarrow")
 

@@ -21,7 +21,7 @@ from proxy.ledger.settling.spend import ledger_time, sums
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 from tests.cli.commands import CONFIG, Commands
-from tests.ledger.making import an_entry, arriving
+from tests.ledger.entries import an_entry, arriving
 from tests.support.postgres import Server
 from tests.support.valkey import Valkey
 

@@ -21,8 +21,8 @@ from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 from proxy.storage.database import reading, writing
 from tests.cli.commands import CONFIG, MODEL, Commands
-from tests.ledger.making import stored
-from tests.ledger.real import COST, FIRST, NODE, PRICE, a_real_entry, a_real_record
+from tests.ledger.entries import stored
+from tests.ledger.priced_entries import COST, FIRST, NODE, PRICE, a_real_entry, a_real_record
 from tests.support.sqlite import with_empty_ledger
 
 NOW = configured(Rates(input=10**9, cached_input=10**9, output=2 * 10**9))

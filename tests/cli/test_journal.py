@@ -14,7 +14,7 @@ from proxy.journal.journal import Journal
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.storage.database import writing
 from tests.cli.commands import CONFIG, Commands
-from tests.pipeline.making import ROOMY, opened, record
+from tests.journal.records import ROOMY, opened, record
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from proxy.billing.entries import LedgerEntry
 from proxy.cli import main
 from proxy.reports.entry_reader import EntryReader
 from tests.cli.commands import CONFIG
-from tests.ledger.making import an_entry
+from tests.ledger.entries import an_entry
 
 FLAGS_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "flags.md"
 

@@ -24,8 +24,8 @@ from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 from proxy.storage.database import writing
 from tests.cli.commands import CONFIG, Commands
-from tests.ledger.real import a_real_entry
-from tests.pipeline.making import opened, record
+from tests.journal.records import opened, record
+from tests.ledger.priced_entries import a_real_entry
 
 TODAY = datetime.now(UTC).date()
 LAST = TODAY.replace(day=1) - timedelta(days=1)

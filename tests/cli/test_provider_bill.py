@@ -19,8 +19,8 @@ from proxy.ledger.settling.store import Arrival
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
-from tests.billing.bills import MIDNIGHT, completions, costs, openai, page
-from tests.ledger.real import a_real_entry, a_real_record
+from tests.ledger.priced_entries import a_real_entry, a_real_record
+from tests.reconciliation.provider_bill.bills import MIDNIGHT, completions, costs, openai, page
 
 CONFIG: dict[str, Any] = {
     "providers": {"tera": {"base_url": "http://127.0.0.1:1/v1"}},

@@ -20,9 +20,9 @@ from proxy.reconciliation.provider_bill import pull
 from proxy.reconciliation.provider_bill.bill import DAY_S
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
-from tests.billing.admin_server import KEY, AdminServer, admin_server, status
-from tests.billing.bills import MIDNIGHT, anthropic, completions, costs, messages, openai, page
-from tests.ledger.real import a_real_entry
+from tests.ledger.priced_entries import a_real_entry
+from tests.reconciliation.provider_bill.admin_server import KEY, AdminServer, admin_server, status
+from tests.reconciliation.provider_bill.bills import MIDNIGHT, anthropic, completions, costs, messages, openai, page
 
 MODEL = "tera-large-0901"
 NEXT_MORNING = MIDNIGHT + DAY_S + 6 * 3_600.0

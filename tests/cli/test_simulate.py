@@ -17,8 +17,8 @@ from proxy.metering.usage import ServedAs, Usage
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 from tests.cli.commands import CONFIG, Commands
-from tests.ledger.making import stored
-from tests.ledger.real import FIRST, NODE, PRICE, a_real_record
+from tests.ledger.entries import stored
+from tests.ledger.priced_entries import FIRST, NODE, PRICE, a_real_record
 from tests.support.sqlite import with_empty_ledger
 
 USD = 10**9

@@ -23,7 +23,7 @@ from proxy.settings import SettingsError, parse
 from proxy.sinks.kinds import SINKS
 from proxy.sinks.progress import register
 from tests.cli.commands import CONFIG, Commands
-from tests.ledger.real import a_real_entry
+from tests.ledger.priced_entries import a_real_entry
 from tests.support.net import ask, post_chat
 from tests.support.tokenweir import Tokenweir
 

@@ -14,8 +14,8 @@ import pytest
 
 from proxy.demo.script import Fin, Script, Send, Stall, json_script
 from tests.conformance.stand import Minted, Stand
-from tests.metering import bedrock
-from tests.metering.bedrock import TEXTS, USAGE, chunk, converse, failure
+from tests.metering.dialects import bedrock
+from tests.metering.dialects.bedrock import TEXTS, USAGE, chunk, converse, failure
 from tests.support.certificates import Authority
 from tests.support.faulty import FaultyPath
 

@@ -12,7 +12,7 @@ import pytest
 
 from proxy.demo.script import Script, Send, Stall, json_script
 from tests.conformance.stand import Minted, Stand
-from tests.metering.gemini import STORY, counts, said, sse, text
+from tests.metering.dialects.gemini import STORY, counts, said, sse, text
 
 ASKED = "How high is the water?"
 TEXTS = ["The water", " rises."]

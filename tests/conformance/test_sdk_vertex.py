@@ -14,8 +14,8 @@ import pytest
 
 from proxy.demo.script import Script, Send, Stall, json_script
 from tests.conformance.stand import Stand
-from tests.metering import bedrock
-from tests.metering.gemini import STORY, counts, sse, text
+from tests.metering.dialects import bedrock
+from tests.metering.dialects.gemini import STORY, counts, sse, text
 
 UP = "/v1/projects/ours/locations/here/publishers"
 CLAUDE: Any = {"max_tokens": 99, "messages": [{"role": "user", "content": "How high is the water?"}]}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.console.stand import Stand
-from tests.ledger.making import a_ledger
+from tests.ledger.entries import a_ledger
 
 
 @pytest.fixture

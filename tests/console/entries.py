@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from proxy.reports.usage import DAY_S, id_from
-from tests.ledger.real import a_real_entry
+from tests.ledger.priced_entries import a_real_entry
 
 TODAY = int(time.time()) // DAY_S * DAY_S
 

@@ -21,7 +21,7 @@ from proxy.ledger.accounts.account_store import AccountStore
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.reports.usage import DAY_S, id_from
 from tests.console.stand import Stand
-from tests.ledger.real import a_real_record, settle
+from tests.ledger.priced_entries import a_real_record, settle
 
 USD = 10**9
 DAYS = 30

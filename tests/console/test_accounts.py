@@ -10,7 +10,7 @@ from proxy.foundation.ids import exchange_id
 from proxy.reports.totals import read_paid
 from tests.console.entries import entry
 from tests.console.stand import Stand
-from tests.ledger.real import settle
+from tests.ledger.priced_entries import settle
 
 USD = 10**9
 

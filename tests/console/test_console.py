@@ -20,7 +20,7 @@ from proxy.runtime.proxy.console import Console
 from proxy.settings import parse
 from tests.console.entries import TODAY, YESTERDAY, entry
 from tests.console.stand import CONFIG, PEPPER, SECRET, Stand
-from tests.ledger.real import a_real_entry, settle
+from tests.ledger.priced_entries import a_real_entry, settle
 
 
 def running(number: int = 0, key_id: str = "key-1") -> ExchangeSnapshot:

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from proxy.reports.usage import id_from
 from tests.console.stand import SECRET, Stand
-from tests.ledger.making import a_ledger, an_entry
-from tests.ledger.real import settle
+from tests.ledger.entries import a_ledger, an_entry
+from tests.ledger.priced_entries import settle
 from tests.support.examples import AT_RANDOM
 
 # Requests of each route, valid and invalid: a few in the gate, always the same; many in `make faults`, at random.

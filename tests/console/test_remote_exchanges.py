@@ -17,8 +17,8 @@ from proxy.journal.progress import ProgressTable
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.usage import Evidence, Usage
 from proxy.storage.redis_client import QueueUnavailable
-from tests.ledger.making import a_record
-from tests.ledger.real import COST, PRICE
+from tests.ledger.entries import a_record
+from tests.ledger.priced_entries import COST, PRICE
 from tests.support.leases import LocalLeases
 
 BEGAN = replace(a_record(7).opened, exchange_id=exchange_id(), price=PRICE, cost=COST)

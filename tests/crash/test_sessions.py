@@ -15,7 +15,7 @@ import pytest
 from aiohttp import ClientSession
 
 from tests.crash.stage import PATIENCE_S, entries_of, left_behind, quick_key, told
-from tests.gateway.sockets import CREATE, Client, begun, completed, done, said
+from tests.gateway.websocket.sockets import CREATE, Client, begun, completed, done, said
 from tests.support.socket_provider import Link, SocketProvider
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 

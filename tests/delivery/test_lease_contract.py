@@ -11,7 +11,7 @@ import pytest
 from proxy.delivery.leases import LeaseCount, LeaseParts, LeaseRegistry
 from proxy.delivery.redis_leases import RedisLeases
 from proxy.storage.redis_client import QueueUnavailable, open_redis
-from tests.pipeline.making import exchange_id
+from tests.journal.records import exchange_id
 from tests.support.leases import LocalLeases
 from tests.support.net import free_port
 from tests.support.valkey import Valkey

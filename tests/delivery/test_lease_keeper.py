@@ -20,7 +20,7 @@ from proxy.delivery.redis_leases import RedisLeases
 from proxy.journal.frames import decode_opened
 from proxy.journal.progress import ProgressTable, Slot, decoded, name_of
 from proxy.storage.redis_client import QueueUnavailable, open_redis
-from tests.pipeline.making import exchange_id, opened
+from tests.journal.records import exchange_id, opened
 from tests.support.examples import examples
 from tests.support.leases import LocalLeases
 from tests.support.valkey import Valkey

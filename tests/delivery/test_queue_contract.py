@@ -14,7 +14,7 @@ from proxy.delivery.local_queue import LocalQueue
 from proxy.delivery.redis_queue import RedisQueue
 from proxy.journal.journal import Journal
 from proxy.storage.redis_client import open_redis
-from tests.pipeline.making import ROOMY, opened, record
+from tests.journal.records import ROOMY, opened, record
 
 Feed = Callable[[int], Awaitable[None]]
 

@@ -14,7 +14,7 @@ from proxy.delivery import replay as under_test
 from proxy.delivery.replay import Replayer, lost_records
 from proxy.journal.journal import Journal, Pending
 from proxy.ledger.settling.history import LedgerState, went_back
-from tests.pipeline.making import ROOMY, exchange_id, opened, record
+from tests.journal.records import ROOMY, exchange_id, opened, record
 
 
 class Ledger:

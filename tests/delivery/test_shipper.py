@@ -22,7 +22,7 @@ from proxy.delivery.redis_queue import RedisQueue
 from proxy.delivery.shipper import ASK_MAX, OVERDUE_S, Shipper
 from proxy.journal.journal import Journal
 from proxy.storage.redis_client import QueueUnavailable, open_redis
-from tests.pipeline.making import ROOMY, opened, record
+from tests.journal.records import ROOMY, opened, record
 from tests.support.faulty import FaultyPath
 from tests.support.net import closed_port
 from tests.support.valkey import Valkey

@@ -21,7 +21,7 @@ from proxy.journal.recovery import recover
 from proxy.metering.estimator.estimate import VERSION, Estimator
 from proxy.metering.usage import Evidence, Usage, UsageSource
 from proxy.storage.redis_client import QueueUnavailable, open_redis
-from tests.pipeline.making import exchange_id, opened
+from tests.journal.records import exchange_id, opened
 from tests.support.leases import LocalLeases
 from tests.support.valkey import Valkey
 

@@ -10,7 +10,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tests.metering import bedrock
+from tests.metering.dialects import bedrock
 
 
 @dataclass(frozen=True, slots=True)

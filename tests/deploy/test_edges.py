@@ -25,7 +25,7 @@ from proxy.metering.stored_objects import OBJECT_APIS
 from tests.crash.stage import quick_key
 from tests.deploy.edges import Edge, program
 from tests.deploy.gate import ARRAY, BINARY, EVENTS, LINES, Gate, Held
-from tests.gateway.sockets import CREATE, Client, begun, completed, said
+from tests.gateway.websocket.sockets import CREATE, Client, begun, completed, said
 from tests.support.socket_provider import SocketProvider
 from tests.support.tokenweir import PRICE, Tokenweir, provider_section
 

@@ -19,8 +19,8 @@ from proxy.ledger.schema.tables import ledger_clock
 from proxy.storage.database import open_engine, reading
 from proxy.storage.redis_client import open_redis
 from tests.distributed.apart import Apart
-from tests.ledger.making import assert_sums
-from tests.ledger.real import FIRST, NODE, a_real_record
+from tests.ledger.entries import assert_sums
+from tests.ledger.priced_entries import FIRST, NODE, a_real_record
 from tests.support.provider import ScriptedProvider
 
 SHARDS, KEYS, RECORDS = 3, 20, 1_500

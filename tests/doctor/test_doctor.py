@@ -28,7 +28,7 @@ from proxy.ledger.schema.partitions import partition_name
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import Settings, parse
 from proxy.storage.database import writing
-from tests.pipeline.making import opened, record
+from tests.journal.records import opened, record
 from tests.support.net import closed_port
 from tests.support.postgres import Server
 from tests.support.provider import ScriptedProvider, json_instead

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.http.framing import LINE_BYTES_MAX, BadFramingError, ChunkReader, LengthReader, read_head, whole_chunks
-from tests.gateway.frames import framed, unframed
+from tests.http.frames import framed, unframed
 from tests.support.examples import examples
 
 LAST = b"0\r\n\r\n"

@@ -1,17 +1,5 @@
-"""A folder for journals: in memory where there is one, since these tests sync thousands of times."""
+"""A folder for journals."""
 
-from __future__ import annotations
+from tests.journal.journals import folder
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-from tests.pipeline.journals import MEMORY
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
-        yield Path(name) / "journal"
+__all__ = ["folder"]

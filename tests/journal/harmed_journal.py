@@ -20,7 +20,7 @@ from random import Random
 
 from proxy.journal.frames import Frame, FrameKind, decode_envelope, decode_opened, decode_seqs, scan
 from proxy.journal.journal import Journal
-from tests.pipeline.making import ROOMY
+from tests.journal.records import ROOMY
 
 NAME = f"{0:020d}.log"
 OPEN_S_MAX = 10

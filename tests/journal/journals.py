@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from proxy.journal.journal import Journal
-from tests.pipeline.making import ROOMY, opened, record
+from tests.journal.records import ROOMY, opened, record
 
 MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder for a journal: in memory where possible, since these tests sync thousands of times."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
+        yield Path(name) / "journal"
 
 
 def run_through(journal: Journal, numbers: range) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from proxy.journal import log
 from proxy.journal.journal import Journal
 from proxy.journal.progress import ProgressTable, Slot
-from tests.pipeline.making import ROOMY, exchange_id, opened, record
+from tests.journal.records import ROOMY, exchange_id, opened, record
 
 SEGMENT_BYTES = 32_768  # small, so that files come and go within a round
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalFull
-from tests.pipeline.making import ROOMY, opened, record
+from tests.journal.records import ROOMY, opened, record
 
 
 def main(folder: Path) -> None:

@@ -20,7 +20,7 @@ from proxy.journal.frames import (
     record_payload,
     scan,
 )
-from tests.pipeline.making import opened, record
+from tests.journal.records import opened, record
 
 WRITTEN = [
     (FrameKind.OPEN, 0, b'{"a":1}'),

@@ -15,8 +15,8 @@ import pytest
 
 from proxy.journal.frames import FrameKind, encode_frame, record_payload
 from proxy.journal.journal import Journal
-from tests.pipeline.journals import crash
-from tests.pipeline.making import ROOMY, opened, record
+from tests.journal.journals import crash
+from tests.journal.records import ROOMY, opened, record
 
 # Another run: TOKENWEIR_CHAOS_SEED=… make faults
 SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
@@ -49,7 +49,7 @@ def a_journal_file(folder: Path, size: int, rng: Random) -> Path:
 
 def harm(path: Path, kind: str, first: int, last: int) -> subprocess.Popen[str]:
     """Begin with this part, in a process of its own."""
-    command = [sys.executable, "-m", "tests.pipeline.harmed_journal", str(path), kind, str(first), str(last), str(SEED)]
+    command = [sys.executable, "-m", "tests.journal.harmed_journal", str(path), kind, str(first), str(last), str(SEED)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -12,8 +12,8 @@ import pytest
 from proxy.journal import log
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalFull, JournalInUse
-from tests.pipeline.journals import crash, numbers_of, reopen, run_through
-from tests.pipeline.making import ROOMY, exchange_id, opened, record
+from tests.journal.journals import crash, numbers_of, reopen, run_through
+from tests.journal.records import ROOMY, exchange_id, opened, record
 
 
 def test_a_record_waits_until_it_is_settled(folder: Path) -> None:

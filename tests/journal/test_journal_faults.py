@@ -16,8 +16,8 @@ from proxy.journal import log
 from proxy.journal.frames import MAGIC, FrameKind, encode_frame, opened_payload, record_payload, scan
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalBroken, JournalFull
-from tests.pipeline.journals import crash, numbers_of, reopen, run_through
-from tests.pipeline.making import ROOMY, exchange_id, opened, record
+from tests.journal.journals import crash, numbers_of, reopen, run_through
+from tests.journal.records import ROOMY, exchange_id, opened, record
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -16,8 +16,8 @@ from proxy.journal import log
 from proxy.journal.frames import MAGIC
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalFull, JournalUnavailable
-from tests.pipeline.journals import MEMORY, crash, numbers_of
-from tests.pipeline.making import ROOMY, exchange_id, opened, record
+from tests.journal.journals import MEMORY, crash, numbers_of
+from tests.journal.records import ROOMY, exchange_id, opened, record
 from tests.support.examples import examples
 
 

@@ -16,8 +16,8 @@ from proxy.journal.journal import Journal, Pending
 from proxy.journal.segment import Segment
 from proxy.journal.settled import settled_records
 from proxy.journal.unsettled import unsettled_exchanges
-from tests.pipeline.journals import numbers_of, run_through
-from tests.pipeline.making import ROOMY, exchange_id
+from tests.journal.journals import numbers_of, run_through
+from tests.journal.records import ROOMY, exchange_id
 
 SEGMENT = 20_000
 

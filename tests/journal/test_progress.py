@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.journal.progress import SLOT_BYTES, ProgressBroken, ProgressFull, ProgressTable, decoded, name_of
 from proxy.metering.usage import NOT_RUNNING, TOKENS_MAX, Evidence, Running, Usage
-from tests.pipeline.making import exchange_id
+from tests.journal.records import exchange_id
 
 COUNT = st.integers(0, 2**63)
 TOKENS = st.none() | st.integers(0, TOKENS_MAX)

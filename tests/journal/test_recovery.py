@@ -15,7 +15,7 @@ from proxy.journal.progress import Progress
 from proxy.journal.recovery import evidence_of, recover
 from proxy.metering.estimator.estimate import Estimating, Estimator
 from proxy.metering.usage import NOTHING, Evidence, Usage, UsageSource
-from tests.pipeline.making import exchange_id, opened
+from tests.journal.records import exchange_id, opened
 
 
 @dataclass(frozen=True)

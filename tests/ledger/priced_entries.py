@@ -14,7 +14,7 @@ from proxy.billing.record import Price, Rates, UsageRecord
 from proxy.billing.settlement import content_hash, entry
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
-from tests.ledger.making import a_record
+from tests.ledger.entries import a_record
 
 PRICE = configured(Rates(input=130_000_000, cached_input=70_000_000, output=410_000_000))
 COST = configured(Rates(input=110_000_000, cached_input=50_000_000, output=370_000_000))

@@ -18,7 +18,7 @@ from proxy.ledger.schema.migrate import check, migrate
 from proxy.ledger.schema.tables import dead_letters, ledger_entries
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import open_engine
-from tests.ledger.making import a_store, assert_sums, batch_of, count, stored
+from tests.ledger.entries import a_store, assert_sums, batch_of, count, stored
 from tests.support.processes import CLEAN
 
 pytestmark = pytest.mark.process

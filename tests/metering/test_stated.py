@@ -12,8 +12,8 @@ import pytest
 
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.stated import stated_usd
-from tests.metering.corpus import CORPUS
-from tests.metering.corpus_languages import metered
+from tests.metering.corpus.corpus import CORPUS
+from tests.metering.corpus.dialects import metered
 
 BEHIND = {"upstream_inference_cost": 0.004}
 

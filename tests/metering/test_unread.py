@@ -23,8 +23,8 @@ from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.unread import NOTHING_UNREAD, PATHS_MAX, Unread, members, unread
-from tests.metering.corpus import CORPUS
-from tests.metering.corpus_languages import metered, spoken
+from tests.metering.corpus.corpus import CORPUS
+from tests.metering.corpus.dialects import metered, spoken
 from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
 
 KNOWN = members("id created choices", "usage.prompt_tokens usage.details.cached", "usage.lists.TEXT usage.steps.input")

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from proxy.metering.dialect import Dialect
-from tests.gateway import replay_endpoints as endpoints
 from tests.gateway.deployment import Deployment
-from tests.gateway.replay import ASKED, Replay, check, goes_on, records_of, replay_all, replays
+from tests.gateway.dialects import replay_endpoints as endpoints
+from tests.gateway.dialects.replay import ASKED, Replay, check, goes_on, records_of, replay_all, replays
 from tests.gateway.streams import COUNTS
-from tests.metering.corpus import FITTED
-from tests.metering.corpus_gemini import exception as gemini_exception
-from tests.metering.corpus_languages import exception, spoken
+from tests.metering.corpus.corpus import FITTED
+from tests.metering.corpus.dialects import exception, spoken
+from tests.metering.corpus.gemini import exception as gemini_exception
 from tests.support.net import connect
 
 pytestmark = pytest.mark.real

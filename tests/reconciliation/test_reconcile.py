@@ -27,8 +27,18 @@ from proxy.reconciliation.check_receipts import EPOCH_BITS
 from proxy.reconciliation.integrity import EXAMPLES_MAX, RecordsInFlight
 from proxy.reconciliation.reconcile import Finding, reconcile
 from proxy.storage.database import open_engine, reading, writing
-from tests.ledger.making import a_ledger, emptied
-from tests.ledger.real import COST, DEARER, FIRST, NODE, PRICE, a_real_entry, a_real_record, a_real_store, settle
+from tests.ledger.entries import a_ledger, emptied
+from tests.ledger.priced_entries import (
+    COST,
+    DEARER,
+    FIRST,
+    NODE,
+    PRICE,
+    a_real_entry,
+    a_real_record,
+    a_real_store,
+    settle,
+)
 from tests.support.examples import examples
 
 LONG_AGO = time.time() - 3_000

@@ -25,7 +25,7 @@ from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.reports.export import with_owners
 from proxy.reports.totals import read_balances
 from proxy.storage.database import open_engine, reading
-from tests.ledger.making import a_store, an_entry
+from tests.ledger.entries import a_store, an_entry
 from tests.support.sqlite import empty_ledger
 
 MONEY = st.none() | st.integers(-(10**15), 10**15)

@@ -13,7 +13,7 @@ from proxy.foundation.times import since_from
 from proxy.ledger.settling.store import LedgerStore
 from proxy.reports import entry_reader
 from proxy.reports.entry_reader import EntryFilter, EntryReader, entry_json
-from tests.ledger.making import an_entry, arriving, assert_sums
+from tests.ledger.entries import an_entry, arriving, assert_sums
 from tests.support.ledger_tables import read_balances, read_daily
 
 PUBLIC = [

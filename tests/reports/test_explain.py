@@ -16,8 +16,8 @@ from proxy.billing.settlement import entry
 from proxy.metering.usage import Reading, ServedAs, Usage, UsageSource
 from proxy.reports.explain import addends_json, addends_of, sum_text
 from proxy.reports.table_text import why
-from tests.billing.pricing import SERVICES, USAGES, prices
-from tests.ledger.real import a_real_entry, a_real_record
+from tests.billing.pricing.strategies import SERVICES, USAGES, prices
+from tests.ledger.priced_entries import a_real_entry, a_real_record
 
 USD = 10**9
 PRICE = configured(

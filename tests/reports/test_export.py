@@ -22,8 +22,8 @@ from proxy.ledger.accounts.owners import Owner
 from proxy.reports import export
 from proxy.reports.export import ENTRIES, Column, ExportedEntry, with_owners, write_csv, write_parquet
 from proxy.reports.focus import FOCUS
-from tests.ledger.making import an_entry
-from tests.ledger.real import a_real_entry
+from tests.ledger.entries import an_entry
+from tests.ledger.priced_entries import a_real_entry
 
 NOVEMBER = datetime(2026, 11, 5, 12, 30, 0, 250_000, tzinfo=UTC).timestamp()
 DECEMBER = datetime(2026, 12, 2, tzinfo=UTC).timestamp()

@@ -25,7 +25,7 @@ from proxy.reports.statement_html import statement_html
 from proxy.reports.statement_pdf import statement_pdf
 from proxy.reports.statement_text import statement_csv, statement_json
 from proxy.storage.database import writing
-from tests.ledger.making import an_entry, arriving
+from tests.ledger.entries import an_entry, arriving
 
 KEY, PROJECT, ORGANIZATION = (
     StatementOwner("key-1", "key", "anna"),

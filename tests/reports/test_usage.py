@@ -20,8 +20,8 @@ from proxy.reports.exchanges import read_exchange, read_exchanges
 from proxy.reports.totals import read_paid
 from proxy.reports.usage import DAY_S, UsageFilter, id_from, read_usage
 from proxy.storage.database import reading
-from tests.ledger.making import a_ledger, an_entry
-from tests.ledger.real import a_real_entry, a_real_store, settle
+from tests.ledger.entries import a_ledger, an_entry
+from tests.ledger.priced_entries import a_real_entry, a_real_store, settle
 
 MIDNIGHT = 1_793_059_200
 

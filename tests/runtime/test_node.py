@@ -17,7 +17,7 @@ from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.proxy.node import Node
 from proxy.settings import Settings, load
 from proxy.telemetry.metrics import Metrics
-from tests.pipeline.making import exchange_id, opened, record
+from tests.journal.records import exchange_id, opened, record
 
 
 @pytest.fixture

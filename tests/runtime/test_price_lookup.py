@@ -20,7 +20,7 @@ from proxy.runtime.proxy.model_table import model_table
 from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import Settings, parse
 from proxy.settings.estimates import EstimateSettings
-from tests.ledger.making import an_entry
+from tests.ledger.entries import an_entry
 
 AT = 1_793_000_000.0
 LISTED = {"openai": "gpt-4o-mini", "groq": "llama-3.1-8b-instant"}

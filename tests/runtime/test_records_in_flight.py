@@ -22,7 +22,7 @@ from proxy.runtime.machine.queue import Queue
 from proxy.runtime.machine.records_in_flight import read_records_in_flight, records_in_flight
 from proxy.settings import Settings, load
 from proxy.storage.redis_client import QueueUnavailable
-from tests.ledger.real import FIRST, NODE, a_real_entry, a_real_record
+from tests.ledger.priced_entries import FIRST, NODE, a_real_entry, a_real_record
 from tests.support.postgres import Server
 from tests.support.valkey import Valkey
 

@@ -13,7 +13,7 @@ from proxy.journal.frames import opened_payload
 from proxy.metering.estimator.estimate import Estimator
 from proxy.runtime.proxy.peer_processes import PeerProcesses
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
-from tests.ledger.making import a_record
+from tests.ledger.entries import a_record
 from tests.support.leases import LocalLeases
 
 

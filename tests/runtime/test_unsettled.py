@@ -13,7 +13,7 @@ from proxy.billing.pricing.prices import configured
 from proxy.billing.record import Rates
 from proxy.billing.settlement import entry
 from proxy.runtime.proxy import admission
-from tests.pipeline.making import opened, record
+from tests.journal.records import opened, record
 
 PRICE = configured(Rates(10**9, 10**9, 10**9), service_tiers={"priority": (Rates(3 * 10**9, 10**9, 5 * 10**9),)})
 

@@ -31,7 +31,7 @@ from proxy.sinks.progress import SinkStatus, dead_letters, sink_status
 from proxy.sinks.sender import SinkSender
 from proxy.sinks.stripe import MeteredQuantity
 from proxy.storage.database import writing
-from tests.ledger.making import an_entry, arriving
+from tests.ledger.entries import an_entry, arriving
 from tests.support.net import free_port
 
 SECRET = Secret("sk_of_the_sink")

@@ -16,7 +16,7 @@ from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling import spend
 from proxy.storage.database import open_engine, reading
-from tests.ledger.making import a_store, assert_sums, batch_of, count
+from tests.ledger.entries import a_store, assert_sums, batch_of, count
 from tests.support.net import free_port
 from tests.support.postgres import OWNER, PostgresServer, own_server, unprivileged
 

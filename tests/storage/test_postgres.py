@@ -23,7 +23,7 @@ from proxy.ledger.settling.store import LedgerStore, Settled
 from proxy.storage import postgres
 from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
 from proxy.storage.postgres import LedgerUrlError
-from tests.ledger.making import a_store, an_entry, arriving, assert_sums, batch_of, count, stored
+from tests.ledger.entries import a_store, an_entry, arriving, assert_sums, batch_of, count, stored
 from tests.support.faulty import FaultyPath
 from tests.support.net import closed_port
 from tests.support.postgres import LOCKED, OWNER, PostgresServer, own_server

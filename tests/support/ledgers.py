@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
@@ -11,8 +12,9 @@ from sqlalchemy import Engine
 from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.settling.store import LedgerStore
 from proxy.storage.database import open_engine, sqlite_url
-from tests.ledger.making import a_store, emptied
+from tests.ledger.entries import a_store, emptied
 from tests.support.postgres import Server
+from tests.support.sqlite import empty_ledger
 
 
 @pytest.fixture(scope="session")
@@ -65,3 +67,34 @@ def engine(ledger_url: str, kept_engines: Callable[[str], Engine]) -> Engine:
 def store(engine: Engine) -> LedgerStore:
     """Writes to it."""
     return a_store(engine)
+
+
+@pytest.fixture
+def postgres_url(postgres: Server) -> Iterator[str]:
+    """An empty database on Postgres."""
+    name = postgres.new_database()
+    yield postgres.url(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+def postgres_ledger_url(postgres: Server, migrated: str) -> Iterator[str]:
+    """A migrated one."""
+    name = postgres.new_database(migrated)
+    yield postgres.url(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database, once of each kind."""
+    on_disk = sqlite_url(tmp_path / "ledger.db")
+    return on_disk if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def fresh_ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A migrated database, once of each kind: for a test that changes more than rows."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_ledger_url"))
+    return empty_ledger(tmp_path / "ledger.db")

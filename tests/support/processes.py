@@ -23,7 +23,7 @@ import pytest
 CLEAN = multiprocessing.get_context("forkserver")
 CLEAN.set_forkserver_preload(
     [
-        "pytest", "tests.ledger.making", "proxy.budgets.redis.store", "proxy.budgets.sqlite.store",
+        "pytest", "tests.ledger.entries", "proxy.budgets.redis.store", "proxy.budgets.sqlite.store",
         "proxy.cli", "proxy.runtime.worker", "proxy.runtime.proxy.process", "psycopg", "tests.support.frozen",
     ]
 )  # fmt: skip

@@ -15,7 +15,7 @@ from proxy.storage.database import open_engine, sqlite_url
 from proxy.telemetry.metrics import OTHER, Metrics
 from proxy.telemetry.project_lookup import assign_projects
 from proxy.telemetry.project_metrics import ProjectMetrics
-from tests.ledger.making import an_entry
+from tests.ledger.entries import an_entry
 
 
 def fed(key_ids: list[str], projects_max: int = 1) -> tuple[Metrics, ProjectMetrics]:

@@ -30,7 +30,7 @@ from proxy.billing.pricing.quote import quote
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import amount
 from proxy.metering.usage import ServedAs, Usage, service_of
-from tests.billing.pricing import COUNTS, RATE, RATES, SERVICES, USAGES, WORDS, exact_nusd, half_up, prices
+from tests.billing.pricing.strategies import COUNTS, RATE, RATES, SERVICES, USAGES, WORDS, exact_nusd, half_up, prices
 
 USD = 10**9
 PLAIN = Rates(input=2 * USD, cached_input=USD // 5, output=8 * USD)

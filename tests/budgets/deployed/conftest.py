@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.budgets.limited import Limited, deployment
+from tests.budgets.deployed.limited import Limited, deployment
 from tests.distributed.apart import ledger_url, queue_url
 from tests.support.provider import ScriptedProvider
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.budgets.limited import Limited, deployment
+from tests.budgets.deployed.limited import Limited, deployment
 from tests.support.net import Response
 from tests.support.provider import ScriptedProvider
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tests.budgets.limited import Limited, deployment
+from tests.budgets.deployed.limited import Limited, deployment
 from tests.support.provider import ScriptedProvider
 
 SECRET = "whsec-canary-41f7"

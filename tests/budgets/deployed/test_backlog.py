@@ -19,7 +19,7 @@ from proxy.foundation.ids import exchange_id
 from proxy.journal.journal import Journal
 from proxy.runtime.proxy.admission import BACKLOG_MAX
 from tests.crash.stage import Stage, quick_keys, until
-from tests.pipeline.making import ROOMY, opened, record
+from tests.journal.records import ROOMY, opened, record
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
 

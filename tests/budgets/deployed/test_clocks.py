@@ -11,7 +11,7 @@ from sqlalchemy import update
 
 from proxy.ledger.schema.tables import api_keys
 from proxy.storage.database import open_engine, sqlite_url, writing
-from tests.budgets.limited import Limited, deployment, served
+from tests.budgets.deployed.limited import Limited, deployment, served
 from tests.support.provider import ScriptedProvider
 
 

@@ -21,8 +21,8 @@ from proxy.billing.limits import Limits
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.storage.database import open_engine
-from tests.budgets.limited import Limited, deployment
-from tests.budgets.machines import Machines
+from tests.budgets.deployed.limited import Limited, deployment
+from tests.budgets.deployed.machines import Machines
 from tests.support.ledger_tables import read_balances
 from tests.support.net import RawClient, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider

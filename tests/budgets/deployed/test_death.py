@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.budgets.limited import Limited, deployment, hold, served
+from tests.budgets.deployed.limited import Limited, deployment, hold, served
 from tests.support.provider import ScriptedProvider
 
 STREAMS = 100

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.budgets.limited import SOON_S, Limited, served
-from tests.budgets.machines import Machines, asleep, statuses_for
+from tests.budgets.deployed.limited import SOON_S, Limited, served
+from tests.budgets.deployed.machines import Machines, asleep, statuses_for
 from tests.support.faulty import FaultyPath
 from tests.support.net import Response, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider

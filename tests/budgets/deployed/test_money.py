@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from proxy.demo.script import Send, Stall, json_script
-from tests.budgets.limited import Limited, code, served
+from tests.budgets.deployed.limited import Limited, code, served
 from tests.support.net import ask, chat_request, connect
 from tests.support.sse import events
 

@@ -7,7 +7,7 @@ import asyncio
 import openai
 import pytest
 
-from tests.budgets.limited import Limited, code, served
+from tests.budgets.deployed.limited import Limited, code, served
 from tests.support.net import ask, chat_request, connect
 
 

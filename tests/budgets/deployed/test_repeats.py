@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from proxy.demo.script import Send, Stall
-from tests.budgets.limited import Limited, code
+from tests.budgets.deployed.limited import Limited, code
 from tests.support.net import ask, chat_request, connect
 from tests.support.provider import error_script
 

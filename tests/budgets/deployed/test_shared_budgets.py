@@ -15,8 +15,8 @@ import pytest
 from proxy.budgets.admission import FORGET_S
 from proxy.budgets.open_budgets import SWEPT_S
 from proxy.ledger.schema.migrate import migrate
-from tests.budgets.limited import SOON_S, Limited, code, hold, served
-from tests.budgets.machines import GRACE_S, LEASE_S, Machines, asleep, statuses_for
+from tests.budgets.deployed.limited import SOON_S, Limited, code, hold, served
+from tests.budgets.deployed.machines import GRACE_S, LEASE_S, Machines, asleep, statuses_for
 from tests.support.net import Response, ask, chat_request, connect
 from tests.support.postgres import own_server
 from tests.support.provider import ScriptedProvider

@@ -9,7 +9,7 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from proxy.billing.entries import LedgerEntry
-from tests.batches.site import Site
+from tests.gateway.batches.site import Site
 from tests.support.batch_provider import Document
 
 CHAT = "/v1/chat/completions"

@@ -12,8 +12,8 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from tests.batches.sdks import AnthropicSdk, OpenAiSdk
-from tests.batches.site import Proxy, Site, site
+from tests.gateway.batches.sdks import AnthropicSdk, OpenAiSdk
+from tests.gateway.batches.site import Proxy, Site, site
 from tests.support.batch_provider import BatchProvider, batch_provider
 
 

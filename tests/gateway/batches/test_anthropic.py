@@ -7,9 +7,9 @@ from typing import Any
 import anthropic
 import pytest
 
-from tests.batches.asking import LINE_NUSD, lines_of, made_by, own_entries, request
-from tests.batches.sdks import AnthropicSdk, OpenAiSdk
-from tests.batches.site import Proxy, Site
+from tests.gateway.batches.asking import LINE_NUSD, lines_of, made_by, own_entries, request
+from tests.gateway.batches.sdks import AnthropicSdk, OpenAiSdk
+from tests.gateway.batches.site import Proxy, Site
 from tests.support.batch_provider import SECRET, BatchProvider, Document, message_answer
 
 MESSAGE_NUSD = 39_000

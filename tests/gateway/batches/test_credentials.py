@@ -6,8 +6,8 @@ from time import monotonic
 
 from proxy.foundation.secret import Secret
 from proxy.settings import CredentialSettings
-from tests.batches.asking import line, ordered, uploaded
-from tests.batches.site import Site
+from tests.gateway.batches.asking import line, ordered, uploaded
+from tests.gateway.batches.site import Site
 from tests.support.batch_provider import BatchProvider
 
 

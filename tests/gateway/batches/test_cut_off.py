@@ -11,9 +11,19 @@ import pytest
 from aiohttp import web
 
 from proxy.billing.batch import BatchState
-from tests.batches.asking import LINE_NUSD, line, lines_of, made, made_by, ordered, own_entries, request, uploaded
-from tests.batches.sdks import AnthropicSdk, OpenAiSdk
-from tests.batches.site import Proxy, Site
+from tests.gateway.batches.asking import (
+    LINE_NUSD,
+    line,
+    lines_of,
+    made,
+    made_by,
+    ordered,
+    own_entries,
+    request,
+    uploaded,
+)
+from tests.gateway.batches.sdks import AnthropicSdk, OpenAiSdk
+from tests.gateway.batches.site import Proxy, Site
 from tests.support.batch_provider import NOW, BatchProvider
 
 

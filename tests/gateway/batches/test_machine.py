@@ -23,8 +23,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from openai import AsyncOpenAI
 
 from proxy.billing.batch import BatchState
-from tests.batches.asking import line, made, made_by, request
-from tests.batches.site import Proxy, Site, site
+from tests.gateway.batches.asking import line, made, made_by, request
+from tests.gateway.batches.site import Proxy, Site, site
 from tests.support.batch_provider import BatchProvider, Document, batch_provider, chat_answer, message_answer
 from tests.support.examples import examples
 

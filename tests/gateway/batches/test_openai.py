@@ -11,9 +11,9 @@ from openai import AsyncOpenAI
 
 from proxy.billing.batch import BatchState
 from proxy.metering.stored_objects.api import PageAsked
-from tests.batches.asking import CHAT, LINE_NUSD, jsonl, line, lines_of, made, ordered, own_entries, uploaded
-from tests.batches.sdks import OpenAiSdk
-from tests.batches.site import KEYS, Proxy, Site
+from tests.gateway.batches.asking import CHAT, LINE_NUSD, jsonl, line, lines_of, made, ordered, own_entries, uploaded
+from tests.gateway.batches.sdks import OpenAiSdk
+from tests.gateway.batches.site import KEYS, Proxy, Site
 from tests.support.batch_provider import SECRET, USAGE, BatchProvider, Document, chat_answer
 
 

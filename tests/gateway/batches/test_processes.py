@@ -15,7 +15,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from tests.batches.asking import LINE_NUSD, line, made, made_by, ordered, request, uploaded
+from tests.gateway.batches.asking import LINE_NUSD, line, made, made_by, ordered, request, uploaded
 from tests.support.batch_provider import BatchProvider
 from tests.support.postgres import Server
 from tests.support.tokenweir import Tokenweir, provider_section

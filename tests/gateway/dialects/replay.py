@@ -12,14 +12,14 @@ from typing import Any
 
 from proxy.demo.script import AS_SENT, Cut, Script, Send
 from tests.gateway.deployment import Deployment
-from tests.gateway.languages import MESSAGES, RESPONSES
-from tests.gateway.other_languages import ASKED as CHAT_ASKED
+from tests.gateway.dialects.further_dialects import ASKED as CHAT_ASKED
+from tests.gateway.dialects.main_dialects import MESSAGES, RESPONSES
 from tests.gateway.streams import COUNTS, inside_utf8
-from tests.metering.corpus import FITTED
-from tests.metering.corpus_further import counting_headers
-from tests.metering.corpus_gemini import exception as gemini_exception
-from tests.metering.corpus_languages import exception, spoken
-from tests.metering.gemini import ASKED as GEMINI_ASKED
+from tests.metering.corpus.corpus import FITTED
+from tests.metering.corpus.dialects import exception, spoken
+from tests.metering.corpus.further import counting_headers
+from tests.metering.corpus.gemini import exception as gemini_exception
+from tests.metering.dialects.gemini import ASKED as GEMINI_ASKED
 from tests.support import sse
 from tests.support.net import RawClient, chat_request
 

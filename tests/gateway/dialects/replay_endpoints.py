@@ -16,9 +16,9 @@ from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIP
 from proxy.metering.request import Upload
 from proxy.metering.usage import Usage
 from tests.gateway.deployment import Deployment
-from tests.gateway.replay import Replay, replays
-from tests.metering.corpus_further import FURTHER, further_records, further_usage
-from tests.metering.corpus_openai import NAMES, expected, records_of, unfinished
+from tests.gateway.dialects.replay import Replay, replays
+from tests.metering.corpus.further import FURTHER, further_records, further_usage
+from tests.metering.corpus.openai_endpoints import NAMES, expected, records_of, unfinished
 from tests.support.net import Response, chat_request
 
 # A request of each, for the model that replays the record.

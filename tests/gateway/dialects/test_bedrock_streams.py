@@ -10,9 +10,9 @@ from botocore.eventstream import EventStreamBuffer
 
 from proxy.demo.script import Cut, Script, Send, Stall
 from tests.gateway.deployment import SOON_S, Deployment, charge, nusd
-from tests.gateway.languages import ask
-from tests.metering import bedrock
-from tests.metering.bedrock import ASKED, STREAM, at, chunk, converse, delta
+from tests.gateway.dialects.main_dialects import ask
+from tests.metering.dialects import bedrock
+from tests.metering.dialects.bedrock import ASKED, STREAM, at, chunk, converse, delta
 from tests.support.net import chat_request, connect
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import PRICE, Tokenweir, provider_section

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gateway.deployment import Deployment
-from tests.gateway.replay import (
+from tests.gateway.dialects.replay import (
     ASKED,
     Replay,
     check,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.gateway.deployment import Deployment
-from tests.gateway.replay_endpoints import check, chosen, request
+from tests.gateway.dialects.replay_endpoints import check, chosen, request
 from tests.support.net import Response, connect
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from proxy.demo.script import Script, Send, Stall, json_script
 from tests.gateway.deployment import SOON_S, Deployment, charge, nusd
-from tests.gateway.languages import ask
-from tests.gateway.other_languages import ASKED
+from tests.gateway.dialects.further_dialects import ASKED
+from tests.gateway.dialects.main_dialects import ask
 from tests.metering import fixtures
 from tests.support.net import chat_request, connect
 

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.demo.script import Script, Send, Stall, json_script
 from tests.gateway.deployment import SOON_S, Deployment, charge, nusd
-from tests.metering.gemini import ASKED, ERROR, STORY, sse, text
+from tests.metering.dialects.gemini import ASKED, ERROR, STORY, sse, text
 from tests.support.net import Response, chat_request, connect
 
 ENDPOINT = "/v1beta/models/{model}:"

@@ -11,7 +11,7 @@ import pytest
 from proxy.demo.script import Script, Send, Stall, json_script
 from proxy.keys.secrets import new_secret
 from tests.gateway.deployment import SOON_S, Deployment, charge, nusd
-from tests.gateway.languages import MESSAGES, RESPONSES, Language, ask
+from tests.gateway.dialects.main_dialects import MESSAGES, RESPONSES, Language, ask
 from tests.support.net import chat_request, connect
 
 LANGUAGES = [pytest.param(MESSAGES, id="messages"), pytest.param(RESPONSES, id="responses")]

@@ -13,7 +13,7 @@ import pytest
 
 from proxy.demo.script import Cut, Script, Send, Stall, json_script
 from tests.gateway.deployment import SOON_S, Deployment, charge, nusd
-from tests.gateway.languages import ask
+from tests.gateway.dialects.main_dialects import ask
 from tests.gateway.streams import without_run
 from tests.support.net import chat_request, connect
 from tests.support.sse import without_usage_event
@@ -247,7 +247,7 @@ async def test_a_file_of_audio_goes_up_as_it_is(deployment: Deployment, sdk: ope
 async def test_a_transcript_as_text_is_estimated_and_says_so(deployment: Deployment, sdk: openai.AsyncOpenAI) -> None:
     script = Script(steps=(Send(b"Over the weir.\n"),), headers=(("Content-Type", "text/plain"),), framing="length")
     model = deployment.plan("units", script)
-    sound = (Path(__file__).parents[1] / "metering" / "sounds" / "cbr.mp3").read_bytes()
+    sound = (Path(__file__).parents[2] / "metering" / "audio" / "sounds" / "cbr.mp3").read_bytes()
     heard = await sdk.audio.transcriptions.create(model=model, file=("a.mp3", sound), response_format="text")
     assert heard == "Over the weir.\n"
     entry = await deployment.entry(model)

@@ -18,7 +18,7 @@ from proxy.metering.held_text import AnswerText, PromptText, TextRoom
 from proxy.metering.profile import Counted, Profile
 from proxy.runtime.proxy.tokenizers import Told
 from tests.gateway.inprocess import gateway
-from tests.gateway.sockets import CREATE, RESPONSES, begun, completed, said, stage
+from tests.gateway.websocket.sockets import CREATE, RESPONSES, begun, completed, said, stage
 from tests.support.net import ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
 

@@ -36,8 +36,8 @@ from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.held_text import AnswerText, TextRoom
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import Evidence, PromptEvidence, Reading, Silence, Usage
+from tests.journal.records import opened
 from tests.metering.fixtures import call, chunk, usage
-from tests.pipeline.making import opened
 
 ENDS = (Outcome.SERVED, Outcome.CLIENT_LEFT, Outcome.UPSTREAM_FAILED, Outcome.BUDGET_CUT, Outcome.SHUT_DOWN)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.demo.script import Script, Send, json_script
-from tests.metering.bedrock import ASKED, STREAM, at, converse
+from tests.metering.dialects.bedrock import ASKED, STREAM, at, converse
 from tests.support.net import Response, chat_request, connect
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import PRICE, Tokenweir

@@ -12,7 +12,7 @@ import pytest
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import EARLY_BYTES_MAX, INTERIM_MAX, UpstreamConnection, UpstreamFailedError
 from proxy.http.framing import HEAD_BYTES_MAX, Head
-from tests.gateway.frames import framed, unframed
+from tests.http.frames import framed, unframed
 
 EVENTS = [b"data: a\n\n", b"data: b\n\n", "data: 水\n\n".encode()]
 BODY = b"".join(EVENTS)

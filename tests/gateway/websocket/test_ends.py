@@ -15,7 +15,7 @@ from msgspec import structs
 from proxy.billing.record import BillableParts, Outcome
 from proxy.metering.usage import UsageSource
 from proxy.settings import Drain, ForwardProxy, Timeouts
-from tests.gateway.sockets import (
+from tests.gateway.websocket.sockets import (
     CREATE,
     RESPONSES,
     Stage,

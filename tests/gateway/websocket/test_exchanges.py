@@ -12,7 +12,7 @@ from proxy.billing.limits import Limits
 from proxy.billing.record import BillableParts, Outcome
 from proxy.http.json_body import DEPTH_MAX
 from proxy.metering.usage import Usage, UsageSource
-from tests.gateway.sockets import (
+from tests.gateway.websocket.sockets import (
     EAR,
     SCOPES,
     SESSION,

@@ -11,7 +11,7 @@ import pytest
 from proxy.billing.record import BillableParts, Outcome
 from proxy.billing.reservation import DenialReason
 from tests.gateway.inprocess import KEY, Everybody
-from tests.gateway.sockets import (
+from tests.gateway.websocket.sockets import (
     TRANSCRIPT,
     USAGE,
     Stage,

@@ -18,7 +18,7 @@ from proxy.http.framing import read_head
 from proxy.http.websocket_head import chosen
 from proxy.settings import CredentialSettings, Secret
 from tests.gateway.inprocess import KEY, OfToken
-from tests.gateway.sockets import CREATE, REALTIME, RESPONSES, Stage, begun, done, stage
+from tests.gateway.websocket.sockets import CREATE, REALTIME, RESPONSES, Stage, begun, done, stage
 from tests.support.net import RawClient, Response, connect
 from tests.support.socket_provider import SocketProvider
 

@@ -16,7 +16,7 @@ from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.upstream.routing import Route
 from proxy.http import errors
 from proxy.metering.usage import Evidence, Usage
-from tests.gateway.sockets import (
+from tests.gateway.websocket.sockets import (
     CREATE,
     RESPONSES,
     Stage,

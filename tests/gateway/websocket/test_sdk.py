@@ -15,7 +15,7 @@ from proxy.billing.record import Outcome
 from proxy.billing.reservation import DenialReason
 from proxy.metering.usage import Usage
 from proxy.settings import ForwardProxy, Secret, TlsSettings
-from tests.gateway.sockets import CREATE, Stage, begun, completed, done, said, stage
+from tests.gateway.websocket.sockets import CREATE, Stage, begun, completed, done, said, stage
 from tests.support.certificates import Authority
 from tests.support.connect_proxy import connect_proxy
 from tests.support.socket_provider import SocketProvider

@@ -17,7 +17,19 @@ from proxy.billing.record import Outcome
 from proxy.billing.reservation import DenialReason
 from proxy.metering.usage import UsageSource
 from proxy.settings import Drain
-from tests.gateway.sockets import CREATE, REALTIME, RESPONSES, USAGE, Client, Stage, begun, completed, done, said, stage
+from tests.gateway.websocket.sockets import (
+    CREATE,
+    REALTIME,
+    RESPONSES,
+    USAGE,
+    Client,
+    Stage,
+    begun,
+    completed,
+    done,
+    said,
+    stage,
+)
 from tests.support.socket_provider import Link
 
 TRANSCRIPT = "conversation.item.input_audio_transcription"

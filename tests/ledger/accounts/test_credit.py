@@ -28,8 +28,8 @@ from proxy.reports.entry_reader import EntryFilter, EntryReader, entry_json
 from proxy.reports.table_text import line
 from proxy.reports.totals import SpendAndCredit, read_paid
 from proxy.storage.database import reading, writing
-from tests.ledger.making import balances_of, days_of, emptied, stored
-from tests.ledger.real import FIRST, NODE, a_real_entry, a_real_store, settle
+from tests.ledger.entries import balances_of, days_of, emptied, stored
+from tests.ledger.priced_entries import FIRST, NODE, a_real_entry, a_real_store, settle
 from tests.support.examples import examples
 from tests.support.ledger_tables import read_balances, read_daily
 

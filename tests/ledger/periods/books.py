@@ -17,7 +17,7 @@ from proxy.reports.statement import Statement, StatementOwner, read_statement
 from proxy.reports.statement_html import statement_html
 from proxy.reports.statement_text import statement_csv, statement_json
 from proxy.storage.database import writing
-from tests.ledger.making import an_entry, arriving, content_hash
+from tests.ledger.entries import an_entry, arriving, content_hash
 
 OCTOBER, NOVEMBER, DECEMBER = (month_from(f"2026-{number}") for number in (10, 11, 12))
 KEY, PROJECT, ORGANIZATION = (

@@ -20,7 +20,8 @@ from proxy.reconciliation.reconcile import reconcile
 from proxy.reports.statement_html import statement_html
 from proxy.reports.statement_text import LATE_USAGE, statement_json
 from proxy.storage.database import open_engine, reading, writing
-from tests.ledger.books import (
+from tests.ledger.entries import an_entry
+from tests.ledger.periods.books import (
     DECEMBER,
     KEY,
     NOVEMBER,
@@ -33,7 +34,6 @@ from tests.ledger.books import (
     book,
     everything,
 )
-from tests.ledger.making import an_entry
 from tests.support.examples import AT_RANDOM
 from tests.support.sqlite import empty_ledger
 

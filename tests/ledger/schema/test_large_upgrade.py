@@ -20,8 +20,8 @@ from proxy.ledger.schema.migrate import migrate
 from proxy.storage.database import open_engine, reading
 from tests.bench.history import fill
 from tests.bench.stores import POSTGRES, Ledger
-from tests.ledger.making import a_store, an_entry, arriving
-from tests.ledger.revisions import run_revision
+from tests.ledger.entries import a_store, an_entry, arriving
+from tests.ledger.schema.revisions import run_revision
 from tests.support.postgres import own_server
 
 ROWS = int(os.environ.get("TEST_LEDGER_ROWS", "300000"))

@@ -18,7 +18,7 @@ from proxy.ledger.schema.migrate import NewerDatabaseError, _config, _revisions,
 from proxy.ledger.schema.tables import api_keys, balances, dead_letters, ledger_clock, ledger_entries
 from proxy.storage.database import open_engine, reading, sqlite_url, writing
 from proxy.storage.postgres import UnsuitableDatabaseError
-from tests.ledger.making import (
+from tests.ledger.entries import (
     a_ledger,
     a_store,
     an_entry,

@@ -19,7 +19,7 @@ from proxy.ledger.schema.migrate import check
 from proxy.ledger.schema.partitions import first_id, make_partitions, partition_name
 from proxy.ledger.settling.store import Settled
 from proxy.storage.database import open_engine, reading
-from tests.ledger.making import a_ledger, a_store, an_entry, arriving, assert_sums, id_at, stored
+from tests.ledger.entries import a_ledger, a_store, an_entry, arriving, assert_sums, id_at, stored
 
 DAY_S = 86_400.0
 

@@ -18,8 +18,8 @@ import migrations
 from migrations import steps
 from proxy.ledger.schema import migrate as upgrading
 from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
-from tests.ledger.making import a_store, batch_of
-from tests.ledger.revisions import run_revision
+from tests.ledger.entries import a_store, batch_of
+from tests.ledger.schema.revisions import run_revision
 from tests.support.postgres import Server
 
 VERSIONS = Path(migrations.__path__[0], "versions")

@@ -22,8 +22,8 @@ from proxy.ledger.settling.store import Arrival
 from proxy.reconciliation.reconcile import reconcile
 from proxy.reports.table_text import why
 from proxy.storage.database import reading, writing
-from tests.ledger.making import assert_sums, stored
-from tests.ledger.real import DEARER, FIRST, NODE, a_real_record, a_real_store
+from tests.ledger.entries import assert_sums, stored
+from tests.ledger.priced_entries import DEARER, FIRST, NODE, a_real_record, a_real_store
 
 BEGAN = 1_793_000_000.25
 UNREACHED = Attempt("far", "far-large", "not connected: TimeoutError", None, BEGAN, 10_000.5)

@@ -18,8 +18,8 @@ from proxy.ledger.settling.corrections import CorrectionResult, Corrections, Pri
 from proxy.metering.usage import Usage
 from proxy.reconciliation.reconcile import reconcile
 from proxy.storage.database import open_engine, writing
-from tests.ledger.making import assert_sums, stored
-from tests.ledger.real import COST, DEARER, PRICE, a_real_entry, a_real_record, a_real_store, settle
+from tests.ledger.entries import assert_sums, stored
+from tests.ledger.priced_entries import COST, DEARER, PRICE, a_real_entry, a_real_record, a_real_store, settle
 
 EVER: dict[str, Any] = {"since": 0.0, "until": 2e9}
 

@@ -20,8 +20,8 @@ from proxy.ledger.settling.dead_letters import ID_CHARS_MIN, DeadLetterError, De
 from proxy.ledger.settling.store import Arrival, DeadLetter
 from proxy.reconciliation.reconcile import reconcile
 from proxy.storage.database import open_engine, reading
-from tests.ledger.making import assert_sums, count, stored
-from tests.ledger.real import FIRST, NODE, a_real_entry, a_real_record, a_real_store, settle
+from tests.ledger.entries import assert_sums, count, stored
+from tests.ledger.priced_entries import FIRST, NODE, a_real_entry, a_real_record, a_real_store, settle
 
 
 def to_entry(payload: bytes) -> LedgerEntry:

@@ -22,8 +22,8 @@ from proxy.metering.dialects import DIALECTS
 from proxy.metering.usage import Usage
 from proxy.reconciliation.reconcile import reconcile
 from proxy.storage.database import reading
-from tests.ledger.real import a_real_record, a_real_store, settle
-from tests.metering.corpus import CORPUS
+from tests.ledger.priced_entries import a_real_record, a_real_store, settle
+from tests.metering.corpus.corpus import CORPUS
 
 MILLION = 10**6
 LIST = configured(

@@ -24,7 +24,7 @@ from proxy.ledger.settling.store import Arrival, DeadLetter, LedgerStore, Settle
 from proxy.metering.usage import TOKENS_MAX
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import LedgerUnavailable, reading
-from tests.ledger.making import a_record, an_entry, count, number_of
+from tests.ledger.entries import a_record, an_entry, count, number_of
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from proxy.ledger.settling.store import LedgerStore, Settled
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.reports.totals import read_balances
 from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
-from tests.ledger.making import a_store, an_entry, arriving, assert_sums, stored
+from tests.ledger.entries import a_store, an_entry, arriving, assert_sums, stored
 
 SHARDS = 3
 # Longer than a transaction that waits for nobody takes.

@@ -25,7 +25,7 @@ from proxy.ledger.settling.spend import changes, ledger_time, settled, sums
 from proxy.ledger.settling.store import LedgerStore
 from proxy.reconciliation.reconcile import reconcile
 from proxy.storage.database import LedgerUnavailable, writing
-from tests.ledger.making import a_store, an_entry, arriving, emptied
+from tests.ledger.entries import a_store, an_entry, arriving, emptied
 from tests.support.examples import examples
 
 DAY_S = 86_400

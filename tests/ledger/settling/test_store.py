@@ -19,7 +19,17 @@ from proxy.billing.entries import LedgerEntry
 from proxy.ledger.schema.tables import dead_letters, ledger_clock, ledger_entries
 from proxy.ledger.settling.store import Arrival, DeadLetter, LedgerStore, Settled
 from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
-from tests.ledger.making import a_ledger, a_store, an_entry, arriving, assert_sums, content_hash, count, emptied, stored
+from tests.ledger.entries import (
+    a_ledger,
+    a_store,
+    an_entry,
+    arriving,
+    assert_sums,
+    content_hash,
+    count,
+    emptied,
+    stored,
+)
 from tests.support.examples import examples
 from tests.support.ledger_tables import read_balances
 

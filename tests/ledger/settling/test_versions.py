@@ -23,8 +23,8 @@ from proxy.ledger.settling.settler import Settler
 from proxy.ledger.settling.store import Arrival, Settled
 from proxy.reconciliation.reconcile import reconcile
 from proxy.storage.database import reading
-from tests.ledger.making import assert_sums, emptied
-from tests.ledger.real import FIRST, NODE, a_real_record, a_real_store
+from tests.ledger.entries import assert_sums, emptied
+from tests.ledger.priced_entries import FIRST, NODE, a_real_record, a_real_store
 from tests.support.examples import AT_RANDOM
 
 Settle = Callable[[Engine, bytes], Settled]

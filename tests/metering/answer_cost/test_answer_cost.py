@@ -25,9 +25,9 @@ from proxy.metering.meter import JSON_BYTES_MAX
 from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.wire.sse import EVENT_BYTES_MAX, quiet_events
-from tests.gateway.languages import MESSAGES, RESPONSES
+from tests.gateway.dialects.main_dialects import MESSAGES, RESPONSES
 from tests.gateway.streams import told as events_told
-from tests.metering.corpus import CORPUS
+from tests.metering.corpus.corpus import CORPUS
 from tests.metering.fixtures import DONE, USAGE_EVENT, chunk, cuts, say, sse, usage
 
 COST = Cost(b"0.000000012", b'{"told":true}')

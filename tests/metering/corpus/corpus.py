@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
+CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
 
 FIELDS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")
 

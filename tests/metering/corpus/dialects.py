@@ -12,7 +12,7 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
 
-CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
+CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
 
 FIELDS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")
 

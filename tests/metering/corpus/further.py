@@ -15,7 +15,7 @@ from proxy.metering.dialects.ollama.embed import OLLAMA_EMBED
 from proxy.metering.dialects.openai_responses.responses import OPENAI_INPUT_TOKENS
 from proxy.metering.dialects.vertex.predict import VERTEX_PREDICT
 from proxy.metering.usage import Usage
-from tests.metering.corpus import records_named
+from tests.metering.corpus.corpus import records_named
 
 # The name that the corpus has for each, and the end of its paths. Cohere's first version of embed has the same shapes.
 FURTHER: tuple[tuple[Dialect, str, str], ...] = (

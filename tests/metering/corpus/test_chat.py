@@ -15,7 +15,7 @@ from proxy.metering.dialects.openai.strip import UsageStripper, is_usage_event
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
 from proxy.metering.wire.sse import EventFramer, quiet_events
-from tests.metering.corpus import CORPUS, FIELDS, FITTED, cuts
+from tests.metering.corpus.corpus import CORPUS, FIELDS, FITTED, cuts
 
 pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 

@@ -24,8 +24,8 @@ from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.usage import Usage
-from tests.metering.corpus import FITTED
-from tests.metering.corpus_languages import CORPUS, FIELDS, cuts, exception, in_tokens, metered, spoken
+from tests.metering.corpus.corpus import FITTED
+from tests.metering.corpus.dialects import CORPUS, FIELDS, cuts, exception, in_tokens, metered, spoken
 
 # Mistral speaks chat at OpenAI's path; the corpus names it apart.
 MISTRAL_CHAT = replace(OPENAI_CHAT, name="mistral.chat")

@@ -17,9 +17,9 @@ import pytest
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
-from tests.metering.corpus import CORPUS, FIELDS, cuts
-from tests.metering.corpus_gemini import UNFINISHED
-from tests.metering.corpus_languages import in_tokens
+from tests.metering.corpus.corpus import CORPUS, FIELDS, cuts
+from tests.metering.corpus.dialects import in_tokens
+from tests.metering.corpus.gemini import UNFINISHED
 
 pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 

@@ -12,8 +12,8 @@ from msgspec import structs
 
 from proxy.metering.dialect import Dialect
 from proxy.metering.usage import Usage
-from tests.metering.corpus_languages import CORPUS, cuts, metered
-from tests.metering.corpus_openai import (
+from tests.metering.corpus.dialects import CORPUS, cuts, metered
+from tests.metering.corpus.openai_endpoints import (
     NAMES,
     expected,
     records_of,

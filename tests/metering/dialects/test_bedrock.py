@@ -30,10 +30,10 @@ from proxy.metering.dialects.bedrock.invoke import BEDROCK_INVOKE, BEDROCK_INVOK
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, ServedAs, Usage, service_of
-from tests.metering import bedrock
-from tests.metering.bedrock import METRICS, TEXTS, USAGE, chunk, converse, delta, event, failure
-from tests.metering.corpus import CORPUS, cuts
-from tests.metering.corpus_further import further_records, further_usage
+from tests.metering.corpus.corpus import CORPUS, cuts
+from tests.metering.corpus.further import further_records, further_usage
+from tests.metering.dialects import bedrock
+from tests.metering.dialects.bedrock import METRICS, TEXTS, USAGE, chunk, converse, delta, event, failure
 
 DIALECTS = (
     BEDROCK_INVOKE, BEDROCK_INVOKE_STREAM, BEDROCK_CONVERSE, BEDROCK_CONVERSE_STREAM, BEDROCK_COUNT_TOKENS,

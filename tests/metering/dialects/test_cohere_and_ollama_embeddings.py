@@ -13,7 +13,7 @@ from proxy.metering.dialects.ollama.embed import OLLAMA_EMBED, OLLAMA_EMBEDDINGS
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
-from tests.metering.corpus import CORPUS, cuts, records_named
+from tests.metering.corpus.corpus import CORPUS, cuts, records_named
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 TEXT = {"type": "text", "text": "How much?"}

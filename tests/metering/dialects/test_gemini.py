@@ -15,7 +15,7 @@ from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
-from tests.metering.gemini import ASKED, ERROR, STORY, counts, said, sse, text
+from tests.metering.dialects.gemini import ASKED, ERROR, STORY, counts, said, sse, text
 
 FINAL = Usage(9, None, 45, 40, 54)
 

@@ -12,7 +12,7 @@ from proxy.metering.dialects.gemini.embed import GEMINI_BATCH_EMBED, GEMINI_COUN
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import Usage
-from tests.metering.corpus import CORPUS, cuts, records_named
+from tests.metering.corpus.corpus import CORPUS, cuts, records_named
 
 CONTENT = {"parts": [{"text": "How much?"}]}
 

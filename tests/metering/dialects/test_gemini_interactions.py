@@ -15,7 +15,7 @@ from proxy.metering.dialects.gemini_interactions.usage import usage_of
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
-from tests.metering.corpus import CORPUS, cuts, records_named
+from tests.metering.corpus.corpus import CORPUS, cuts, records_named
 from tests.metering.fixtures import sse
 
 USED = {"total_input_tokens": 30, "total_tool_use_tokens": 5, "total_output_tokens": 8, "total_thought_tokens": 12}

@@ -21,7 +21,7 @@ from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIP
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
-from tests.metering.corpus import CORPUS, records_named
+from tests.metering.corpus.corpus import CORPUS, records_named
 from tests.metering.fixtures import DONE, chunk, cuts, say, sse, usage
 
 ASK = {"model": "codestral", "prompt": "def weir(", "suffix": ")"}

@@ -14,8 +14,8 @@ from proxy.metering.dialects.openai_responses.responses import OPENAI_COMPACT, O
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField, with_model
 from proxy.metering.usage import ModelUsage, PromptEvidence, Usage
-from tests.metering.corpus import CORPUS, records_named
-from tests.metering.corpus import cuts as recorded_cuts
+from tests.metering.corpus.corpus import CORPUS, records_named
+from tests.metering.corpus.corpus import cuts as recorded_cuts
 from tests.metering.fixtures import cuts
 
 USAGE = {

@@ -28,8 +28,8 @@ from proxy.metering.metered import Metered
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import Usage
-from tests.metering.corpus import CORPUS
-from tests.metering.corpus_further import further_records, further_usage
+from tests.metering.corpus.corpus import CORPUS
+from tests.metering.corpus.further import further_records, further_usage
 
 VERTEX = [dialect for dialect in DIALECTS if dialect.name.startswith("vertex.")]
 ASKED = {"messages": [{"role": "user", "content": "How high is the water?"}], "max_tokens": 99}

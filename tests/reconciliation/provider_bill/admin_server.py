@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from multidict import MultiMapping
 
-from tests.billing.bills import page
+from tests.reconciliation.provider_bill.bills import page
 
 KEY = "sk-admin-c4n4ry-c4n4ry-c4n4ry-c4n4ry"
 

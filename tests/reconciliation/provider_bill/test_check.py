@@ -18,7 +18,7 @@ from proxy.reconciliation.provider_bill.check import (
     compare,
     matched,
 )
-from tests.billing.bills import completions, costs, messages, openai, page, read
+from tests.reconciliation.provider_bill.bills import completions, costs, messages, openai, page, read
 
 FIRST, SECOND = date(2026, 11, 1), date(2026, 11, 2)
 NAME = "gpt-4o"

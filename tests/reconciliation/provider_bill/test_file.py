@@ -13,7 +13,17 @@ import pytest
 from proxy.reconciliation.provider_bill import bill as bills
 from proxy.reconciliation.provider_bill import file as bill_file
 from proxy.reconciliation.provider_bill.bill import DAY_S, Bill, BillError, BillKind, BillSubject
-from tests.billing.bills import MIDNIGHT, anthropic, cents, completions, costs, messages, openai, page, read
+from tests.reconciliation.provider_bill.bills import (
+    MIDNIGHT,
+    anthropic,
+    cents,
+    completions,
+    costs,
+    messages,
+    openai,
+    page,
+    read,
+)
 
 FIRST = date(2026, 11, 1)
 TOKENS = {BillKind.PROMPT: 1_000, BillKind.CACHED: 300, BillKind.COMPLETION: 70}

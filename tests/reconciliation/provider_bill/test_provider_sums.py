@@ -22,8 +22,8 @@ from proxy.ledger.settling.store import LedgerStore
 from proxy.reconciliation.provider_bill.bill import DAY_S, PARTS, BillKind, BillSubject
 from proxy.reconciliation.provider_bill.check import BillVerdict, LedgerTotals, compare
 from proxy.reconciliation.provider_bill.provider_sums import read_ledger_totals
-from tests.billing.bills import MIDNIGHT, completions, costs, openai, page, read
-from tests.ledger.making import a_store, an_entry, arriving, stored
+from tests.ledger.entries import a_store, an_entry, arriving, stored
+from tests.reconciliation.provider_bill.bills import MIDNIGHT, completions, costs, openai, page, read
 from tests.support.examples import examples
 
 HOUR_S = 3_600

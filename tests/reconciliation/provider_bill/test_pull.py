@@ -18,7 +18,7 @@ from proxy.reconciliation.provider_bill.bill import DAY_S, Bill, BillKind, BillS
 from proxy.reconciliation.provider_bill.file import DAYS_MAX, read_bill
 from proxy.reconciliation.provider_bill.pull import LIMITS, PullLimits, pull, whole_days
 from proxy.settings import ProviderSettings
-from tests.billing.admin_server import (
+from tests.reconciliation.provider_bill.admin_server import (
     KEY,
     AdminServer,
     Answer,
@@ -29,7 +29,16 @@ from tests.billing.admin_server import (
     status,
     text,
 )
-from tests.billing.bills import MIDNIGHT, anthropic, cents, completions, costs, messages, openai, page
+from tests.reconciliation.provider_bill.bills import (
+    MIDNIGHT,
+    anthropic,
+    cents,
+    completions,
+    costs,
+    messages,
+    openai,
+    page,
+)
 
 QUICK = replace(LIMITS, request_s=0.2, pull_s=5.0)
 USAGE, COSTS = "organization/usage/completions", "organization/costs"

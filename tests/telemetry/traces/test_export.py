@@ -19,7 +19,7 @@ from tests.crash.stage import PATIENCE_S, quick_key
 from tests.support.net import ask, chat_request, connect
 from tests.support.provider import ScriptedProvider, error_script
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
-from tests.traces.spans import RECORD, SPAN, TRACE
+from tests.telemetry.traces.spans import RECORD, SPAN, TRACE
 
 pytest.importorskip(
     "opentelemetry.exporter.otlp.proto.http", reason="the extra tokenweir[otlp] is not installed: renew the venv"

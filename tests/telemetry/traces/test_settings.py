@@ -15,7 +15,7 @@ from proxy.settings import Settings, SettingsError
 from proxy.settings.reading import settings_from
 from proxy.telemetry.metrics import Metrics
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 URL = "http://collector:4318/v1/traces"
 TOKEN = "canary-of-the-collector"
 

@@ -13,7 +13,7 @@ from proxy.billing.settlement import entry
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.usage import NOTHING
 from proxy.telemetry.traces.span import CHARS_MAX, Event, Parent, operation, parent_of, span_of
-from tests.traces.spans import OPENED, RECORD, SPAN, TRACE
+from tests.telemetry.traces.spans import OPENED, RECORD, SPAN, TRACE
 
 
 def test_a_span_has_the_numbers_of_the_ledger_and_the_names_of_the_conventions() -> None:
