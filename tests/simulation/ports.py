@@ -1,6 +1,6 @@
 """The queue and the ledger in memory, and what goes wrong on the way to them.
 
-Law: they keep the promises of the real ones (checked against those in test_ports.py), and nothing more. Faults strike
+Law: they keep the promises of the real ones, and nothing more. Faults strike
 on the way there and on the way back: a caller that hears of a failure never knows whether it was done.
 """
 
