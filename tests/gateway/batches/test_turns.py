@@ -9,8 +9,8 @@ import pytest
 from aiohttp import ClientSession
 
 from proxy.gateway.batches import lines_in
-from tests.batches.asking import jsonl, line
-from tests.batches.site import Proxy
+from tests.gateway.batches.asking import jsonl, line
+from tests.gateway.batches.site import Proxy
 from tests.support.turns import measured_turns
 
 # Skipping blank lines one by one took 0.5 s for a file of this size.
