@@ -1,1 +1,1 @@
-"""A suite that any gateway can be run against: scripted providers, and what each exchange truly costs."""
+"""A suite that tests any gateway: scripted providers, clients, and the true cost of each exchange."""

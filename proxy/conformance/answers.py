@@ -1,7 +1,7 @@
-"""What the scripted provider answers: exact bytes, with the tokens that were generated for each. Pure.
+"""Answers of the scripted provider: exact bytes, with the tokens generated for each piece. Pure.
 
-Invariants: an answer is a value that depends on its names only. Each piece has the tokens of o200k that its text
-has; `usage` is what the answer reports about itself. Nothing is shared with the meters that read it.
+Invariants: an answer is a value that depends only on its `Names`. A piece has as many tokens as o200k counts in its
+text; `usage` is the usage that the answer reports. No code is shared with the meters.
 
 The shapes follow the providers' references: https://platform.openai.com/docs/api-reference,
 https://docs.claude.com/en/api/messages-streaming, https://ai.google.dev/api/generate-content.
@@ -58,23 +58,23 @@ class Piece(NamedTuple):
 
     body: bytes
     tokens: int = 0
-    """generated for it"""
-    if_asked: bool = False
-    """written only if the request asks for the usage"""
+    """number of tokens generated for the piece"""
+    only_with_usage: bool = False
+    """written only if the request asks for usage"""
     pause_ms: float = 0
-    """silence before it"""
+    """silence before the piece"""
 
 
 class Names(NamedTuple):
-    """What the answer of one request is called."""
+    """The response id and the model name in the answer to one request."""
 
     response_id: str
     model: str
-    """as the provider was asked for it"""
+    """the model name in the request to the provider"""
 
 
 class Reported(NamedTuple):
-    """Tokens that an answer says it has."""
+    """The usage that an answer reports."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -86,20 +86,20 @@ class Scripted:
 
     pieces: tuple[Piece, ...]
     usage: Reported | None
-    """None: it never says"""
+    """None: the answer never reports usage"""
     ends: tuple[AnyStep, ...] = ()
-    """what follows the pieces instead of the proper end"""
+    """steps after the pieces, instead of the regular end"""
     headers: Pairs = _EVENT_STREAM
     status: int = 200
     gzip: bool = False
     wire: Cut = AS_SENT
     broken: bool = False
-    """the provider does not get to the end"""
+    """the answer ends early: the provider fails"""
 
-    def script(self, *, asked: bool) -> Script:
-        """What the provider plays. `asked`: the request asks for the usage."""
+    def script(self, *, with_usage: bool) -> Script:
+        """The script that the provider plays. `with_usage`: the request asks for usage."""
         steps: list[AnyStep] = []
-        for piece in self.written(asked=asked):
+        for piece in self.written(with_usage=with_usage):
             steps += [Wait(piece.pause_ms)] if piece.pause_ms else []
             steps.append(Send(piece.body, piece.tokens))
         return Script(
@@ -111,40 +111,40 @@ class Scripted:
             wire=self.wire,
         )
 
-    def written(self, *, asked: bool) -> list[Piece]:
-        """The pieces of an answer to a request that asks for the usage, or does not."""
-        return [piece for piece in self.pieces if asked or not piece.if_asked]
+    def written(self, *, with_usage: bool) -> list[Piece]:
+        """The pieces of the answer; those with usage only if `with_usage`."""
+        return [piece for piece in self.pieces if with_usage or not piece.only_with_usage]
 
-    def body(self, *, asked: bool) -> bytes:
-        """The bytes that a client is to read."""
-        return b"".join(piece.body for piece in self.written(asked=asked))
+    def body(self, *, with_usage: bool) -> bytes:
+        """The bytes that the client has to receive."""
+        return b"".join(piece.body for piece in self.written(with_usage=with_usage))
 
-    def reports(self, *, asked: bool) -> bool:
-        """Whether the answer, played to its end, says its usage."""
-        return self.usage is not None and (asked or not any(piece.if_asked for piece in self.pieces))
+    def reports(self, *, with_usage: bool) -> bool:
+        """True if the answer, played to its end, reports its usage."""
+        return self.usage is not None and (with_usage or not any(piece.only_with_usage for piece in self.pieces))
 
 
 # -- ways to change an answer ------------------------------------------------------------------------------------
 
 
 def paced(answer: Scripted, pause_ms: float) -> Scripted:
-    """With silence before each token."""
+    """The answer with silence before each token."""
     slow = (piece._replace(pause_ms=pause_ms) if piece.tokens else piece for piece in answer.pieces)
     return replace(answer, pieces=tuple(slow))
 
 
 def halting(answer: Scripted, tokens: int, pause_ms: float) -> Scripted:
-    """With silence after the first `tokens` tokens: whoever leaves then, or dies, does so at a known place."""
+    """The answer with silence after the first `tokens` tokens, so that a disconnect or a kill has a known place."""
     pieces = list(answer.pieces)
     for at, piece in enumerate(pieces):
         if piece.tokens and sum(one.tokens for one in pieces[:at]) >= tokens:
             pieces[at] = piece._replace(pause_ms=pause_ms)
             return replace(answer, pieces=tuple(pieces))
-    raise AssertionError(f"it has no more than {tokens} tokens")
+    raise AssertionError(f"the answer has no more than {tokens} tokens")
 
 
 def cut(answer: Scripted, tokens: int, *ends: AnyStep, after: Iterable[Piece] = ()) -> Scripted:
-    """Without what follows the first `tokens` tokens: then come `after` and `ends`."""
+    """The first `tokens` tokens of the answer, followed by `after` and `ends`."""
     kept: list[Piece] = []
     for piece in answer.pieces:
         if sum(one.tokens for one in kept) >= tokens:
@@ -154,7 +154,7 @@ def cut(answer: Scripted, tokens: int, *ends: AnyStep, after: Iterable[Piece] = 
 
 
 def edited(answer: Scripted, edit: Callable[[Json], Json]) -> Scripted:
-    """With every JSON document in it changed by `edit`."""
+    """The answer with each of its JSON documents changed by `edit`."""
     return replace(answer, pieces=tuple(piece._replace(body=_edited(piece.body, edit)) for piece in answer.pieces))
 
 
@@ -167,7 +167,7 @@ def _edited(body: bytes, edit: Callable[[Json], Json]) -> bytes:
 
 
 def with_hidden(answer: Scripted, tokens: int, *, kind: str | None = None) -> Scripted:
-    """With `tokens` more that nothing shows. `kind`: where the usage of a chat has them."""
+    """The answer with `tokens` more tokens that no text shows. `kind`: the name of their count in a chat's usage."""
     first, *others = answer.pieces
 
     def report(chunk: Json) -> Json:
@@ -184,13 +184,13 @@ def with_hidden(answer: Scripted, tokens: int, *, kind: str | None = None) -> Sc
 
 
 def late(answer: Scripted, pause_ms: float) -> Scripted:
-    """With silence before the usage."""
-    pieces = (piece._replace(pause_ms=pause_ms) if piece.if_asked else piece for piece in answer.pieces)
+    """The answer with silence before its usage."""
+    pieces = (piece._replace(pause_ms=pause_ms) if piece.only_with_usage else piece for piece in answer.pieces)
     return replace(answer, pieces=tuple(pieces))
 
 
 def with_odd_lines(answer: Scripted) -> Scripted:
-    """The same events with CRLF, comments, and no blank after the colon: all of it is allowed."""
+    """The answer's events with CRLF, comments, and no blank after the colon; SSE allows all of these."""
 
     def odd(piece: Piece) -> Piece:
         return piece._replace(
@@ -212,7 +212,7 @@ def answer(
     cached_tokens: int = 0,
     choices: int = 1,
 ) -> Answer:
-    """A generated answer, in no format yet."""
+    """A generated answer, before it is encoded in a format."""
     return Answer(
         response_id=names.response_id,
         created=_CREATED,
@@ -227,17 +227,17 @@ def answer(
     )
 
 
-def chat(said: Answer, language: Language = PLAIN, *, reports: bool = True) -> Scripted:
-    """A stream of chat completions, with the usage in an event of its own if that is asked for."""
-    events = stream(language, said, usage_asked=reports)
+def chat(generated: Answer, language: Language = PLAIN, *, reports: bool = True) -> Scripted:
+    """A stream of chat completions, with the usage in a separate event if the request asks for usage."""
+    events = stream(language, generated, usage_asked=reports)
     pieces = [Piece(event.wire, event.tokens, b'"choices":[],"usage"' in event.wire) for event in events]
-    reported = Reported(said.prompt_tokens, said.completion_tokens)
+    reported = Reported(generated.prompt_tokens, generated.completion_tokens)
     return Scripted(tuple(pieces), reported if reports or language.usage_rides else None)
 
 
-def chat_json(said: Answer) -> Scripted:
+def chat_json(generated: Answer) -> Scripted:
     """A chat completion that is not streamed."""
-    return of_json(json.loads(whole(PLAIN, said)), Reported(said.prompt_tokens, said.completion_tokens))
+    return of_json(json.loads(whole(PLAIN, generated)), Reported(generated.prompt_tokens, generated.completion_tokens))
 
 
 def of_json(document: Json, usage: Reported | None, status: int = 200) -> Scripted:
@@ -246,17 +246,17 @@ def of_json(document: Json, usage: Reported | None, status: int = 200) -> Script
     return Scripted((Piece(json_bytes(document), tokens),), usage, headers=_JSON, status=status)
 
 
-def running(said: Answer) -> Scripted:
-    """A stream whose every chunk says the usage so far, as vLLM's `continuous_usage_stats` does."""
-    plain = chat(said, reports=False)
+def running(generated: Answer) -> Scripted:
+    """A stream in which every chunk reports the usage so far, as with vLLM's `continuous_usage_stats`."""
+    plain = chat(generated, reports=False)
     so_far = 0
     pieces = []
     for piece in plain.pieces:
         so_far += piece.tokens
-        usage = {"prompt_tokens": said.prompt_tokens, "completion_tokens": so_far}
+        usage = {"prompt_tokens": generated.prompt_tokens, "completion_tokens": so_far}
         usage["total_tokens"] = sum(usage.values())
         pieces.append(piece._replace(body=_edited(piece.body, lambda chunk, usage=usage: chunk | {"usage": usage})))  # type: ignore[misc]
-    return Scripted(tuple(pieces), Reported(said.prompt_tokens, said.completion_tokens))
+    return Scripted(tuple(pieces), Reported(generated.prompt_tokens, generated.completion_tokens))
 
 
 def embeddings(names: Names) -> Scripted:
@@ -268,14 +268,14 @@ def embeddings(names: Names) -> Scripted:
 
 
 def response(names: Names, *, calls: Iterable[Json] = (), more: Json | None = None) -> Scripted:
-    """An answer of the responses API, not streamed. `calls`: of tools that the provider ran."""
+    """An answer of the responses API, not streamed. `calls`: calls of tools that the provider ran."""
     document = _response(names, "completed", more or {})
     ran = [{"id": f"call_{number}", "status": "completed", **call} for number, call in enumerate(calls)]
     return of_json(document | {"output": [*ran, *document["output"]]}, Reported(PROMPT_TOKENS, len(TEXT)))
 
 
 def responses(names: Names, *, ends: str = "completed") -> Scripted:
-    """A stream of the responses API. `ends`: `completed` or `incomplete`, which has a usage too."""
+    """A stream of the responses API. `ends`: `completed` or `incomplete`; both report usage."""
     begun = _response(names, "in_progress", {}) | {"output": [], "usage": None}
     place: Json = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
     part: Json = {"type": "output_text", "text": "", "annotations": []}
@@ -330,14 +330,14 @@ def _response(names: Names, status: str, more: Json) -> Json:
 
 
 def message(names: Names) -> Scripted:
-    """A message that is not streamed."""
+    """An Anthropic message that is not streamed."""
     content = [{"type": "text", "text": "".join(TEXT)}]
     document = _message(names, content, "end_turn", {"input_tokens": PROMPT_TOKENS, "output_tokens": len(TEXT)})
     return of_json(document, Reported(PROMPT_TOKENS, len(TEXT)))
 
 
 def messages(names: Names, usage: Json | None = None) -> Scripted:
-    """A stream of a message. `usage`: what `message_start` says of the prompt; together PROMPT_TOKENS."""
+    """A stream of an Anthropic message. `usage`: the prompt counts in `message_start`, with the sum PROMPT_TOKENS."""
     prompt: Json = {"input_tokens": PROMPT_TOKENS} if usage is None else usage
     begun = _message(names, [], None, prompt | {"output_tokens": 1})
     events: list[tuple[Json, int]] = [
@@ -385,7 +385,7 @@ def generated(names: Names) -> Scripted:
 
 
 def gemini(names: Names, *, thoughts: int = 0) -> Scripted:
-    """A stream of generateContent. `thoughts`: tokens of hidden thinking, billed beside the answer's."""
+    """A stream of generateContent. `thoughts`: tokens of hidden thinking, billed in addition to those of the answer."""
     events = [_generated(names, token, number, thoughts) for number, token in enumerate(TEXT, 1)]
     pieces = [Piece(b"data: " + json_bytes(event) + b"\r\n\r\n", 1) for event in events]
     pieces[0] = pieces[0]._replace(tokens=1 + thoughts)

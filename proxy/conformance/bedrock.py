@@ -1,7 +1,7 @@
-"""What the scripted provider answers at Bedrock's paths, and how its binary streams are written and read. Pure.
+"""Answers of the scripted provider at Bedrock's paths, and the encoding of its binary streams. Pure.
 
 The shapes follow AWS's references: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ConverseStream.html,
-https://smithy.io/2.0/aws/amazon-eventstream.html. Nothing is shared with the meters that read it.
+https://smithy.io/2.0/aws/amazon-eventstream.html. No code is shared with the meters.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _TEXT_KIND = 7
 
 
 def converse(names: Names, usage: Json | None = None) -> Scripted:
-    """A stream of Converse. `usage`: what it says of the prompt; together PROMPT_TOKENS."""
-    said = ({"delta": {"text": token}, "contentBlockIndex": 0} for token in TEXT)
+    """A stream of Converse. `usage`: its counts of the prompt, with the sum PROMPT_TOKENS."""
+    deltas = ({"delta": {"text": token}, "contentBlockIndex": 0} for token in TEXT)
     events: list[tuple[str, Json, int]] = [
         ("messageStart", {"role": "assistant"}, 0),
-        *(("contentBlockDelta", delta, 1) for delta in said),
+        *(("contentBlockDelta", delta, 1) for delta in deltas),
         ("contentBlockStop", {"contentBlockIndex": 0}, 0),
         ("messageStop", {"stopReason": "end_turn"}, 0),
         ("metadata", {"usage": _USAGE | (usage or {}), "metrics": {"latencyMs": 900}}, 0),
@@ -52,7 +52,7 @@ def converse_json(_: Names) -> Scripted:
 
 
 def invoked(names: Names) -> Scripted:
-    """A stream of one of Anthropic's messages by InvokeModel: its last event has Bedrock's own counts, too."""
+    """A stream of an Anthropic message by InvokeModel; the last event also has Bedrock's counts."""
     plain = messages(names)
     metrics = {"inputTokenCount": PROMPT_TOKENS, "outputTokenCount": len(TEXT), "invocationLatency": 900}
     pieces = []
@@ -66,7 +66,7 @@ def invoked(names: Names) -> Scripted:
 
 
 def _event(kind: str, document: Json) -> bytes:
-    """One whole message of an event stream."""
+    """One complete message of an AWS event stream."""
     named = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
     headers = b"".join(_header(name.encode(), value.encode()) for name, value in named.items())
     payload = json_bytes(document)
@@ -80,7 +80,7 @@ def _header(name: bytes, value: bytes) -> bytes:
 
 
 def payloads(body: bytes) -> Iterator[bytes]:
-    """The payloads of an event stream, until its end or to what is none."""
+    """The payloads of an AWS event stream, until its end or its first invalid message."""
     while len(body) >= _PRELUDE.size:
         size, headers, checksum = _PRELUDE.unpack_from(body)
         if crc32(body[:8]) != checksum or len(body) < size:

@@ -1,7 +1,7 @@
-"""What the gateway booked, as a command prints it: one JSON object per line.
+"""The amounts that the gateway booked, as printed by a command: one JSON object per line.
 
-Invariants: a line that cannot be read is an error that names the line and the field, never a bill of zero. Bills of
-before a run are subtracted.
+Invariants: a line that cannot be read is an error that names the line and the field, never a bill of zero. Amounts
+booked before a run are subtracted.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _MONEY = ("charge_usd", "cost_usd", "usd")
 
 
 class UnreadableBill(ValueError):  # noqa: N818  as the command's user reads it
-    """The command failed, or printed what is no bill."""
+    """The command failed, or its output is no bill."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """The sum of what was booked for a model."""
+    """The sum of the amounts booked for a model."""
 
     lines: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     usd: Decimal | None = None
-    """None: no line says an amount"""
+    """None: no line has an amount"""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was booked. A command that prints sums has as many lines before as after."""
+        """True if nothing was booked. The number of lines alone proves nothing, because a command may print sums."""
         return not (self.lines or self.prompt_tokens or self.completion_tokens or self.usd)
 
     def __add__(self, other: Bill) -> Bill:
@@ -92,7 +92,7 @@ def _read(line: str, number: int) -> tuple[str, Bill]:
         raise UnreadableBill(f"--bills: line {number} is not a JSON object: {line[:80]}")
     model = booked.get("model")
     if not isinstance(model, str):
-        raise UnreadableBill(f"--bills: line {number}: model: a string is needed")
+        raise UnreadableBill(f"--bills: line {number}: model: expected a string")
     prompt, completion = (_count(booked, name, number) for name in ("prompt_tokens", "completion_tokens"))
     return model, Bill(1, prompt, completion, _amount(booked, number))
 
@@ -102,7 +102,7 @@ def _count(booked: dict[str, Any], name: str, number: int) -> int:
     if value is None:
         return 0
     if type(value) is not int:
-        raise UnreadableBill(f"--bills: line {number}: {name}: a whole number is needed, not {value}")
+        raise UnreadableBill(f"--bills: line {number}: {name}: expected a whole number, got {value}")
     return value
 
 
@@ -115,5 +115,5 @@ def _amount(booked: dict[str, Any], number: int) -> Decimal | None:
     except InvalidOperation:
         amount = Decimal("NaN")
     if not amount.is_finite():
-        raise UnreadableBill(f"--bills: line {number}: {name}: an amount of USD is needed, not {booked[name]}")
+        raise UnreadableBill(f"--bills: line {number}: {name}: expected an amount of USD, got {booked[name]}")
     return amount

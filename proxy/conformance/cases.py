@@ -1,7 +1,7 @@
-"""The exchanges of the suite, as one table: what the provider answers, what the client does, what it truly costs. Pure.
+"""The cases of the suite as one table: the provider's answer, the client's behaviour, the true cost. Pure.
 
-Invariants: every case has a model of its own, so that a bill by model is a bill by case. A case's price is in USD for
-one exchange at PRICES; where it is None, no price is compared.
+Invariants: every case has its own model, so that a bill by model is a bill by case. A case's price is in USD for one
+exchange at PRICES; if it is None, no price is compared.
 """
 
 from __future__ import annotations
@@ -84,23 +84,23 @@ PACE_MS = 10
 # After the tokens that somebody is to see before he leaves, or before the gateway is killed: long enough to do so.
 HALT_MS = 3_000
 LEFT_AFTER, KILLED_AFTER = 40, 48
-# And where the provider ends first: no gateway is to be behind.
+# For cases in which the provider ends first, so that no gateway lags behind.
 SOON_MS = 5
 LATE_MS = 1_500
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """What the client does."""
+    """The client's behaviour in a case."""
 
     streams: bool = True
-    asks: bool | None = None
-    """`stream_options.include_usage`; None: it says nothing of it"""
+    include_usage: bool | None = None
+    """`stream_options.include_usage`; None: absent"""
     leaves_after: int | None = None
-    """events that it reads before it closes the connection; 0: it leaves before the answer"""
+    """number of events after which the client closes the connection; 0: before the answer begins"""
     times: int = 1
     at_once: bool = False
-    """all its requests at the same time, not one after the other"""
+    """the client sends all requests at once, not one after the other"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,33 +114,33 @@ class Case:
     usd: Decimal | None = None
     client: Client = Client()
     same_id: bool = False
-    """every answer has the same id, as some servers' have"""
+    """every answer has the same id, as with some servers"""
     prompt_due: bool = True
-    """False: providers differ in whether they bill the prompt; either is right"""
+    """False: some providers bill the prompt and some do not, so both bills are right"""
     first_ms: float = 0
-    """silence before the provider's answer begins"""
+    """delay of the provider's answer"""
     kills_after: int | None = None
-    """events after which the gateway is killed"""
+    """number of events after which the gateway is killed; None: it is not"""
 
     @property
     def upstream_model(self) -> str:
-        """The name that the provider is asked for; every case has its own."""
+        """The model name in the request to the provider; unique to the case."""
         return f"{self.wire.name}-{self.name}"
 
     @property
     def model(self) -> str:
-        """The name that the client asks for."""
+        """The model name in the client's request."""
         return f"{self.wire.prefix}/{self.upstream_model}"
 
     @property
     def cut_short(self) -> bool:
-        """The client is not to get all of the answer."""
+        """True if the client does not receive the whole answer."""
         return self.client.leaves_after is not None or self.kills_after is not None
 
 
 def selected(patterns: Sequence[str]) -> list[Case]:
-    """The cases whose name (`chat-stream`) matches one of the patterns; all, if there is none. Raises ValueError for a
-    pattern that matches nothing."""
+    """The cases whose name (`chat-stream`) matches one of the patterns; all cases without patterns. Raises ValueError
+    for a pattern that matches no case."""
     names = [case.upstream_model for case in CASES]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -160,7 +160,7 @@ def _with(**fields: object) -> Callable[[Json], Json]:
 
 
 def _in_message_start(**fields: object) -> Callable[[Json], Json]:
-    """Adds fields to the usage that an Anthropic stream begins with."""
+    """Adds fields to the usage in the first event of an Anthropic stream."""
 
     def edit(event: Json) -> Json:
         if event["type"] != "message_start":
@@ -172,7 +172,7 @@ def _in_message_start(**fields: object) -> Callable[[Json], Json]:
 
 
 def _with_choice(chunk: Json) -> Json:
-    """Moves the usage to a chunk with an empty choice: some servers send it so."""
+    """Moves the usage to a chunk with an empty choice, as some servers send it."""
     if chunk["choices"] or "usage" not in chunk:
         return chunk
     return chunk | {"choices": [{"index": 0, "delta": {}, "finish_reason": None}]}
@@ -242,7 +242,7 @@ _CACHE = {
     "cache_creation_input_tokens": 22,
     "cache_creation": {"ephemeral_5m_input_tokens": 14, "ephemeral_1h_input_tokens": 8},
 }
-# The same of Converse: its `inputTokens` are those beside the cache.
+# The counts of Converse, whose `inputTokens` exclude cached tokens.
 _CONVERSE_CACHE = {
     "inputTokens": 10,
     "cacheReadInputTokens": 48,
@@ -264,13 +264,13 @@ _JSON = Client(streams=False)
 CASES: tuple[Case, ...] = (
     _chat("json", what="an answer that is not streamed", usd=_PLAIN_USD, client=_JSON,
           build=lambda names: chat_json(answer(names))),
-    _chat("stream", what="usage comes if it is asked for; the client does not", usd=_PLAIN_USD,
+    _chat("stream", what="usage comes only on request; the client does not request it", usd=_PLAIN_USD,
           build=_slow(_plain)),
-    _chat("stream-asked", what="the client asks for the usage, and is to see it", usd=_PLAIN_USD,
-          client=Client(asks=True), build=_plain),
-    _chat("stream-declined", what="the client says include_usage: false", usd=_PLAIN_USD, client=Client(asks=False),
-          build=_plain),
-    _chat("usage-in-last-chunk", what="usage stands beside the last words", usd=_PLAIN_USD,
+    _chat("stream-asked", what="the client requests usage and must receive it", usd=_PLAIN_USD,
+          client=Client(include_usage=True), build=_plain),
+    _chat("stream-declined", what="the client sends include_usage: false", usd=_PLAIN_USD,
+          client=Client(include_usage=False), build=_plain),
+    _chat("usage-in-last-chunk", what="usage is in the chunk with the last words", usd=_PLAIN_USD,
           build=lambda names: chat(answer(names), IN_LAST_CHUNK)),
     _chat("usage-with-choice", what="the chunk with the usage has a choice", usd=_PLAIN_USD,
           build=lambda names: edited(_plain(names), _with_choice)),
@@ -280,7 +280,7 @@ CASES: tuple[Case, ...] = (
           build=lambda names: late(_plain(names), LATE_MS)),
     _chat("usage-zero", what="an empty answer: 0 generated tokens are reported", usd=usd(input=PROMPT_TOKENS),
           build=_empty),
-    _chat("never-reported", what="no usage, though it was asked for",
+    _chat("never-reported", what="no usage, although requested",
           build=lambda names: chat(answer(names), reports=False)),
     _chat("reasoning", what="60 of 99 tokens are reasoning, shown", usd=_PLAIN_USD,
           build=lambda names: chat(answer(names, SAID, reasoning=THOUGHT))),
@@ -307,7 +307,7 @@ CASES: tuple[Case, ...] = (
     _chat("by-byte", what="the provider writes single bytes", usd=_PLAIN_USD, build=_by_byte),
     _chat("odd-lines", what="CRLF, comments, no blank after the colon", usd=_PLAIN_USD,
           build=lambda names: with_odd_lines(_plain(names))),
-    _chat("gzip", what="compressed, asked or not", usd=_PLAIN_USD, build=_zipped),
+    _chat("gzip", what="compressed, even if not requested", usd=_PLAIN_USD, build=_zipped),
     _chat("same-id", what="three answers with the same id", usd=_PLAIN_USD, client=Client(times=3), same_id=True,
           build=_plain),
     _chat("busy", what="twenty at once", usd=_PLAIN_USD, client=Client(times=20, at_once=True),
@@ -329,10 +329,10 @@ CASES: tuple[Case, ...] = (
     _responses("stream", what="usage comes in the last event", usd=_PLAIN_USD, build=responses),
     _responses("incomplete", what="ends by its limit: response.incomplete", usd=_PLAIN_USD,
                build=lambda names: responses(names, ends="incomplete")),
-    _responses("images", what="a picture, made by another model and counted beside the usage",
+    _responses("images", what="a picture made by another model, counted outside the usage",
                usd=_PLAIN_USD + (IMAGE_PRICES["input"] * 31 + IMAGE_PRICES["output"] * 1_056) / 1_000_000,
                client=_JSON, build=_images),
-    _responses("searches", what="three searches, counted beside the usage",
+    _responses("searches", what="three searches, counted outside the usage",
                usd=usd(input=PROMPT_TOKENS, output=99, searches=3), client=_JSON,
                build=_searches),
     _responses("client-leaves", what="the client leaves after 40 tokens", client=Client(leaves_after=43),
@@ -348,7 +348,7 @@ CASES: tuple[Case, ...] = (
                build=_halting(messages)),
     _gemini("json", what="an answer that is not streamed", usd=_PLAIN_USD, client=_JSON, build=generated),
     _gemini("stream", what="every event has the usage so far", usd=_PLAIN_USD, build=gemini),
-    _gemini("thoughts", what="60 tokens of hidden thoughts beside the answer's 99",
+    _gemini("thoughts", what="60 tokens of hidden thoughts in addition to the answer's 99",
             usd=usd(input=PROMPT_TOKENS, output=159), build=lambda names: gemini(names, thoughts=60)),
     _gemini("client-leaves", what="the client leaves after 40 tokens", client=Client(leaves_after=40),
             build=_halting(gemini)),
@@ -364,10 +364,9 @@ CASES: tuple[Case, ...] = (
     _bedrock("client-leaves", what="the client leaves after 40 tokens", client=Client(leaves_after=41),
              build=_halting(converse)),
     _invoke("json", what="Anthropic's message by InvokeModel", usd=_PLAIN_USD, client=_JSON, build=message),
-    _invoke("stream", what="its events in base64, in a binary stream", usd=_PLAIN_USD, build=invoked),
-    _vertex("json", what="Gemini's answer at Vertex AI's path", usd=_PLAIN_USD, client=_JSON, build=generated),
-    _vertex("stream", what="every event has the usage so far", usd=_PLAIN_USD, build=gemini),
+    _invoke("stream", what="an Anthropic message by InvokeModel: events in base64, in a binary stream", usd=_PLAIN_USD,
+    build=invoked), _vertex("json", what="Gemini's answer at Vertex AI's path", usd=_PLAIN_USD, client=_JSON,
+    build=generated), _vertex("stream", what="every event has the usage so far", usd=_PLAIN_USD, build=gemini),
     _vertex_anthropic("json", what="Anthropic's message by rawPredict", usd=_PLAIN_USD, client=_JSON, build=message),
     _vertex_anthropic("stream", what="prompt in the first event, completion in the last", usd=_PLAIN_USD,
-                      build=messages),
-)  # fmt: skip
+    build=messages), )  # fmt: skip

@@ -1,7 +1,7 @@
-"""The client before the gateway.
+"""The client of the gateway.
 
-Invariants: what it received are the bytes as they came, decompressed only if the gateway says that they are compressed.
-It follows no redirect and repeats nothing.
+Invariants: the received bytes are unchanged, or decompressed if the gateway declares a compression. The client follows
+no redirect and repeats no request.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ _EVENT_MARKS = (b"\n\n", b"\r\n\r\n", b":event-type")
 
 @dataclass(slots=True)
 class Received:
-    """What came of one request."""
+    """The answer that the client received to one request."""
 
     status: int = 0
-    """0: no answer came"""
+    """HTTP status; 0: no answer"""
     body: bytes = b""
     took_s: float = 0
-    """from the first bytes of the body to the last"""
+    """time from the first to the last bytes of the body"""
     failure: str = ""
-    """why the connection ended, if it did so before the end of the answer"""
+    """the reason, if the connection ended before the end of the answer"""
 
 
 class Client:
-    """Asks one gateway."""
+    """Sends requests to one gateway."""
 
     def __init__(self, session: aiohttp.ClientSession, gateway: str, key: str) -> None:
-        """`gateway`: its URL, with `/v1` at its end or without."""
+        """`gateway`: the URL, with or without `/v1` at its end."""
         self._session = session
         self._gateway = gateway.rstrip("/").removesuffix("/v1")
         self._key = key
 
     async def ask(self, case: Case, stop: asyncio.Event | None = None) -> Received:
-        """Do what the client of `case` does. `stop` is set once the gateway is to be killed."""
+        """Send one request and behave like the client of `case`. Sets `stop` when the gateway has to be killed."""
         received = Received()
         client = case.client
         leaves_s = IMPATIENCE_S if client.leaves_after == 0 else ANSWER_S_MAX
@@ -58,7 +58,7 @@ class Client:
                 received.status = answer.status
                 await _read(answer, case, received, stop)
         except TimeoutError:
-            received.failure = "" if client.leaves_after == 0 else "it took too long"
+            received.failure = "" if client.leaves_after == 0 else "timeout"
         except (aiohttp.ClientError, ConnectionError) as broken:
             received.failure = type(broken).__name__
         return received
@@ -67,13 +67,13 @@ class Client:
         client = case.client
         return self._session.post(
             self._gateway + case.wire.target(case.model, streams=client.streams),
-            json=case.wire.request(case.model, streams=client.streams, asks=client.asks),
+            json=case.wire.request(case.model, streams=client.streams, include_usage=client.include_usage),
             headers=case.wire.credentials(self._key),
             allow_redirects=False,
         )
 
     async def listens(self) -> bool:
-        """Whether the gateway answers at all."""
+        """True if the gateway answers any request."""
         with suppress(aiohttp.ClientError, TimeoutError, ConnectionError):
             url, headers = f"{self._gateway}/v1/models", CHAT.credentials(self._key)
             async with asyncio.timeout(1), self._session.get(url, headers=headers, allow_redirects=False):
@@ -82,14 +82,14 @@ class Client:
 
 
 async def _read(answer: aiohttp.ClientResponse, case: Case, received: Received, stop: asyncio.Event | None) -> None:
-    """Read until the end, or until the client leaves."""
+    """Read to the end, or until the client has to disconnect."""
     began_s = 0.0
     async for piece in answer.content.iter_any():
         now_s = time.monotonic()
         began_s = began_s or now_s
         received.body += piece
         if len(received.body) > BODY_BYTES_MAX:
-            received.failure = "it does not end"
+            received.failure = "endless answer"
             answer.close()
             return
         received.took_s = now_s - began_s
@@ -102,7 +102,7 @@ async def _read(answer: aiohttp.ClientResponse, case: Case, received: Received, 
 
 
 def session() -> aiohttp.ClientSession:
-    """Connections for a run: closed after each answer, because a gateway that is killed leaves none that is good."""
+    """HTTP session of a run. A connection is closed after each answer, because a kill of the gateway breaks it."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(force_close=True, limit=0),
         timeout=aiohttp.ClientTimeout(total=None),

@@ -1,7 +1,7 @@
-"""The provider behind the gateway: it answers by case, and its log is the truth.
+"""The scripted provider behind the gateway. It answers by case, and its log is the truth.
 
-Invariants: what an exchange cost is what its answer reported, if it was written to its end; else what was generated
-until then. An exchange whose case is unknown is refused and costs nothing.
+Invariants: the true usage of an exchange is the reported usage if the answer was written to its end, else the tokens
+generated until then. A request for an unknown case is refused and costs nothing.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from proxy.demo.shapes import error_object
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One exchange as the provider saw it."""
+    """One exchange in the provider's log."""
 
     exchange: Exchange
     scripted: Scripted
-    asked: bool
-    """the gateway asked for the usage"""
+    usage_requested: bool
+    """the gateway asked for usage"""
 
     @property
     def reported(self) -> bool:
-        """Whether the answer said its usage, to its end."""
-        return self.exchange.ended == "served" and self.scripted.reports(asked=self.asked)
+        """True if the answer was written to its end and reported its usage."""
+        return self.exchange.ended == "served" and self.scripted.reports(with_usage=self.usage_requested)
 
     @property
     def prompt_tokens(self) -> int:
-        """Of a request that was not refused."""
+        """The prompt tokens; 0 for a refused request."""
         return PROMPT_TOKENS if self.scripted.status == 200 else 0
 
     @property
     def completion_tokens(self) -> int:
-        """What is to be billed."""
+        """The completion tokens that are due: reported, or else generated."""
         usage = self.scripted.usage
         return usage.completion_tokens if usage is not None and self.reported else self.exchange.completion_tokens
 
 
 @dataclass(slots=True)
 class CaseProvider(Provider):
-    """Answers each request by the case that its model names."""
+    """Answers each request by the case of its model."""
 
     cases: Mapping[str, Case] = field(default_factory=dict)
-    """by upstream model"""
+    """upstream model → case"""
     served: dict[str, list[Served]] = field(default_factory=dict)
-    """by upstream model"""
+    """upstream model → its exchanges"""
 
     def reply_to(self, request: Request, body: Any, exchange: Exchange) -> Reply:
         """Choose the answer of a request."""
@@ -65,25 +65,25 @@ class CaseProvider(Provider):
         response_id = f"{case.upstream_model}-{0 if case.same_id else exchange.exchange}"
         names = Names(response_id, case.upstream_model)
         scripted = case.build(names) if _streams(request, body) or not case.client.streams else case.wire.whole(names)
-        asked = _asks(body)
-        self.served.setdefault(case.upstream_model, []).append(Served(exchange, scripted, asked))
-        script = structs.replace(scripted.script(asked=asked), delay_ms=case.first_ms)
+        usage_requested = _requests_usage(body)
+        self.served.setdefault(case.upstream_model, []).append(Served(exchange, scripted, usage_requested))
+        script = structs.replace(scripted.script(with_usage=usage_requested), delay_ms=case.first_ms)
         return Reply(script, response_id, PROMPT_TOKENS)
 
 
 def _streams(request: Request, body: Any) -> bool:
-    """Whether the gateway wants a stream: some ask for the whole answer, and make a stream of it themselves."""
+    """True if the gateway requests a stream; some request a whole answer and stream it themselves."""
     by_path = ":stream" in request.target or request.path.endswith("-stream")
     return by_path or (isinstance(body, dict) and body.get("stream") is True)
 
 
-def _asks(body: Any) -> bool:
+def _requests_usage(body: Any) -> bool:
     options = body.get("stream_options") if isinstance(body, dict) else None
     return isinstance(options, dict) and options.get("include_usage") is True
 
 
 async def listen(cases: Iterable[Case], host: str, port: int) -> tuple[CaseProvider, asyncio.Server]:
-    """Begin to serve `cases`. Raises OSError."""
+    """Start serving `cases`. Raises OSError."""
     provider = CaseProvider({}, cases={case.upstream_model: case for case in cases})
     server = await asyncio.get_running_loop().create_server(lambda: Connection(provider), host, port)
     return provider, server

@@ -1,8 +1,8 @@
-"""One run of the suite: listen, ask, wait for the bills, judge.
+"""One run of the suite: start the provider, send requests, wait for the bills, compare.
 
-Invariants: bills are read before the first request, and again until every case has one or the wait is over; then once
-more, so that what is booked twice is seen. A gateway is killed only after all other cases have ended, and only if the
-caller says how it is started again. Nothing is judged that did not run.
+Invariants: bills are read before the first request, then until every case has a bill or the time is up, and then once
+more, to find double bookings. A gateway is killed only after all other cases have ended, and only if the caller gives
+a command to restart it. A case that did not run gets no verdict.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from proxy.conformance.client import Client, Received, session
 from proxy.conformance.provider import CaseProvider, Served, listen
 from proxy.conformance.score import NOT_RUN, Result, Truth, result_of
 
-# Cases at once: a gateway is busy, and a slow machine is not.
+# Cases at once: enough to load a gateway, few enough for a slow machine.
 AT_ONCE = 4
-# Between two readings of the bills.
+# Interval at which the bills are read.
 POLL_S = 1.0
 # How long a gateway may take to start again, and the command that restarts it.
 RESTART_S_MAX = 120.0
-# How long the provider may take to see that a client left.
+# Time within which the provider notices that a client left.
 LEAVE_S_MAX = 10.0
 _UNAUTHORIZED = (401, 403)
 _NOT_RUN = Truth(0, 0, 0, False, None)
@@ -37,17 +37,17 @@ class RunError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be run, against what."""
+    """The cases to run, the gateway, and the command that prints its bills."""
 
     gateway: str
     key: str = field(repr=False)
     bills: str
-    """a command"""
+    """shell command that prints the bills"""
     cases: Sequence[Case]
     host: str = "127.0.0.1"
     port: int = 9911
     wait_s: float = 30.0
-    """for bills"""
+    """longest wait for the bills"""
     restart: str | None = None
     """a command that kills the gateway (SIGKILL) and starts it again"""
 
@@ -79,7 +79,7 @@ def _result(case: Case, provider: CaseProvider, received: Mapping[str, list[Rece
 
 
 async def _ask_all(plan: Plan, client: Client, progress: Callable[[str], None]) -> dict[str, list[Received]]:
-    """The answers by model. The first request is alone, to see whether the gateway takes the key."""
+    """The answers by model. The first request runs alone, to check that the gateway accepts the key."""
     plain = [case for case in plan.cases if case.kills_after is None]
     received: dict[str, list[Received]] = {}
 
@@ -88,7 +88,7 @@ async def _ask_all(plan: Plan, client: Client, progress: Callable[[str], None]) 
         received[case.model] = await _ask(case, client)
 
     if not await client.listens():
-        raise RunError(f"--gateway {plan.gateway}: it does not answer")
+        raise RunError(f"--gateway {plan.gateway}: no answer")
     if plain:
         await one(plain[0])
         status = received[plain[0].model][0].status
@@ -104,7 +104,7 @@ async def _ask_all(plan: Plan, client: Client, progress: Callable[[str], None]) 
 
 
 async def _each(cases: Sequence[Case], do: Callable[[Case], Awaitable[None]]) -> None:
-    """Do all, a few at once."""
+    """Run `do` for all cases, AT_ONCE at a time."""
     left = list(reversed(cases))
 
     async def worker() -> None:
@@ -123,7 +123,7 @@ async def _ask(case: Case, client: Client) -> list[Received]:
 
 
 async def _killed(case: Case, client: Client, restart: str) -> Received:
-    """Ask, and have the gateway killed and started again in the middle of the answer."""
+    """Send a request; kill and restart the gateway in the middle of the answer."""
     stop = asyncio.Event()
     failed: RunError | None = None
     async with asyncio.TaskGroup() as group:
@@ -160,7 +160,7 @@ async def _restarted(client: Client, restart: str) -> None:
 
 
 async def _ended(provider: CaseProvider) -> None:
-    """Wait until the provider's exchanges have ended: what a gateway drains goes on after its client."""
+    """Wait until the provider's exchanges have ended. A gateway that drains reads after its client has left."""
     exchanges = [one.exchange for served in provider.served.values() for one in served]
 
     async def over() -> bool:
@@ -172,7 +172,7 @@ async def _ended(provider: CaseProvider) -> None:
 
 
 async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
-    while not await holds():  # noqa: ASYNC110  another process, or one that tells nobody, makes it so
+    while not await holds():  # noqa: ASYNC110  another process changes the condition, without a notification
         await asyncio.sleep(0.05)
 
 
@@ -182,7 +182,7 @@ _Booked = Mapping[str, Bill]
 
 
 async def _bills(plan: Plan, provider: CaseProvider, before: _Booked) -> _Booked:
-    """What was booked since `before`, once every exchange has a line or the wait is over."""
+    """The amounts booked since `before`, once every exchange has a line or the time is up."""
     due = {case.model: sum(one.scripted.status == 200 for one in _served(provider, case)) for case in plan.cases}
     deadline = time.monotonic() + plan.wait_s
     booked = await _since(plan, before)
@@ -203,5 +203,5 @@ async def _since(plan: Plan, before: _Booked) -> _Booked:
 
 
 def _bill(case: Case, booked: _Booked) -> Bill:
-    """A gateway may book the name that the client asked for, or the provider's."""
+    """The bill of a case, under the client's or the provider's model name, because a gateway may book either."""
     return booked.get(case.model, Bill()) + booked.get(case.upstream_model, Bill())

@@ -1,7 +1,7 @@
-"""Verdicts: what was relayed and what was billed, beside what is true. Pure.
+"""Verdicts: the relayed bytes and the bill of each case, compared with the provider's log. Pure.
 
-Invariants: a bill is `exact` only if tokens and, where a line says it, money are those of the truth; `close` is allowed
-only where nobody reported a usage. What the suite cannot know it says (`not run`), and does not count as right.
+Invariants: a bill is `exact` only if the tokens and, where a line has it, the money equal the truth; `close` is allowed
+only if no usage was reported. A case that did not run is `not run` and does not count as right.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from proxy.conformance.bills import Bill
 from proxy.conformance.cases import Case
 from proxy.conformance.client import Received
 from proxy.conformance.provider import Served
-from proxy.conformance.wires import CHAT, said, shows_usage
+from proxy.conformance.wires import CHAT, answer_text, shows_usage
 from proxy.demo.script import Reset
 
-# How far an estimate may be off, where nobody said a number.
+# Allowed relative error of an estimate, if no usage was reported.
 ESTIMATE_TOLERANCE = 0.15
-# And in tokens: of those, a few are on their way when somebody leaves.
+# The allowed error in tokens: a few are in flight when a client disconnects.
 ESTIMATE_TOKENS = 5
 # Floating point in the gateway's own sums.
 USD_TOLERANCE = Decimal("1e-6")
-# A stream that takes less than this part of the provider's time was held back.
+# A stream that takes less than this part of the provider's time was buffered.
 HELD_BACK = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What the exchanges of a case truly were."""
+    """The exchanges of a case by the provider's log."""
 
     exchanges: int
     prompt_tokens: int
     completion_tokens: int
     reported: bool
-    """by every answer"""
+    """True if every answer reported usage"""
     usd: Decimal | None
 
 
@@ -47,20 +47,20 @@ class Result:
 
     case: Case
     relayed: str
-    """bytes, text, or what is wrong"""
+    """`bytes`, `text`, or the fault"""
     billed: str
-    """exact, close, or what is wrong"""
+    """`exact`, `close`, or the fault"""
     truth: Truth
     bill: Bill
 
     @property
     def ran(self) -> bool:
-        """False if there is nothing to judge."""
+        """False if the case did not run."""
         return self.billed != NOT_RUN
 
     @property
     def right(self) -> bool:
-        """Whether client and bill got what they should."""
+        """True if neither the relayed answer nor the bill has a fault."""
         return self.relayed in {"bytes", "text", "-"} and self.billed in {"exact", "close"}
 
 
@@ -68,7 +68,7 @@ NOT_RUN = "not run"
 
 
 def truth_of(case: Case, served: Sequence[Served]) -> Truth:
-    """The truth by the provider's log; a gateway that repeats a request causes more than one exchange."""
+    """The truth of a case. A gateway that repeats a request causes more than one exchange."""
     reported = bool(served) and all(one.reported or one.scripted.status != 200 for one in served)
     return Truth(
         len(served),
@@ -80,7 +80,7 @@ def truth_of(case: Case, served: Sequence[Served]) -> Truth:
 
 
 def result_of(case: Case, served: Sequence[Served], received: Sequence[Received], bill: Bill) -> Result:
-    """The verdict on one case that ran."""
+    """The verdict on a case that ran."""
     truth = truth_of(case, served)
     if not served:
         status = next((one.status or one.failure for one in received), "no answer")
@@ -92,7 +92,7 @@ def result_of(case: Case, served: Sequence[Served], received: Sequence[Received]
 
 
 def billed(case: Case, truth: Truth, bill: Bill) -> str:
-    """exact, close, or what is wrong with the bill."""
+    """The verdict on the bill: `exact`, `close`, or the fault."""
     due = truth.completion_tokens or (truth.prompt_tokens and case.prompt_due)
     if due and bill.is_empty:
         return "nothing"
@@ -132,10 +132,11 @@ def _shown(usd: Decimal) -> str:
 
 
 def relayed(case: Case, served: Sequence[Served], received: Sequence[Received]) -> str:
-    """bytes (as the provider sent them), text (all that was said, in other bytes), or what is wrong."""
+    """The verdict on the answers: `bytes` (unchanged), `text` (the whole text in other bytes), or the fault."""
     if case.client.leaves_after == 0:
         return "-"
-    left = [(one.scripted, one.scripted.body(asked=one.asked and case.client.asks is True)) for one in served]
+    shows = case.client.include_usage is True
+    left = [(one.scripted, one.scripted.body(with_usage=one.usage_requested and shows)) for one in served]
     if any(_held_back(case, served[0].scripted, one) for one in received):
         return "held back"
     verdicts = [_matched(case, one, left) for one in received]
@@ -143,8 +144,8 @@ def relayed(case: Case, served: Sequence[Served], received: Sequence[Received]) 
 
 
 def _matched(case: Case, one: Received, left: list[tuple[Scripted, bytes]]) -> str:
-    """One answer against what the provider wrote; the exchange that it fits is taken out of `left`."""
-    for how, same in (("bytes", _fits), ("text", _says)):  # of several with the same text, the one with the same bytes
+    """The verdict on one answer. The exchange that it matches is removed from `left`."""
+    for how, same in (("bytes", _has_same_bytes), ("text", _has_same_text)):  # equal bytes are preferred
         for scripted, sent in left:
             if same(case, scripted, sent, one):
                 left.remove((scripted, sent))
@@ -153,47 +154,47 @@ def _matched(case: Case, one: Received, left: list[tuple[Scripted, bytes]]) -> s
     return f"differs ({status})" if status else "differs"
 
 
-def _fits(case: Case, scripted: Scripted, sent: bytes, one: Received) -> bool:
-    """Whether the bytes are those that were sent. A gateway may add an error to an answer that breaks off."""
+def _has_same_bytes(case: Case, scripted: Scripted, sent: bytes, one: Received) -> bool:
+    """True if the received bytes equal the sent ones. A gateway may append an error to a broken answer."""
     got = one.body
     if not scripted.broken:
         return (bool(got) and sent.startswith(got)) if case.cut_short else got == sent
     common = next((at for at, (due, came) in enumerate(zip(sent, got, strict=False)) if due != came), len(got))
     common = min(common, len(sent))
     rest = got[common:]
-    return _enough(scripted, common, len(sent)) and (not rest or (_is_error(rest) and not said(rest)))
+    return _enough(scripted, common, len(sent)) and (not rest or (_is_error(rest) and not answer_text(rest)))
 
 
 def _is_error(rest: bytes) -> bool:
     return b"error" in rest or b"exception" in rest
 
 
-def _says(case: Case, scripted: Scripted, sent: bytes, one: Received) -> bool:
-    """Whether the text is that which was sent; of an answer that breaks off, its beginning."""
-    due, got = said(sent), said(one.body)
+def _has_same_text(case: Case, scripted: Scripted, sent: bytes, one: Received) -> bool:
+    """True if the received text equals the sent text; for a broken answer, a beginning of it."""
+    due, got = answer_text(sent), answer_text(one.body)
     if case.cut_short or scripted.broken:
         return due.startswith(got) and _enough(scripted, len(got), len(due))
     return got == due and (bool(due) or one.status == scripted.status)
 
 
 def _enough(scripted: Scripted, came: int, sent: int) -> bool:
-    """All that a provider wrote before it failed; a reset may lose some of it, and one who leaves does not get all."""
+    """True if the client received enough: all bytes written, or less after a reset or its own disconnect."""
     return came == sent if scripted.broken and Reset() not in scripted.ends else came > 0
 
 
 def _seen_usage(case: Case, scripted: Scripted, one: Received) -> str:
-    """What is wrong with the usage that the client sees; empty: nothing."""
+    """The fault in the usage that the client received; empty: none."""
     if case.wire is not CHAT or case.cut_short or scripted.broken or not case.client.streams:
         return ""
-    apart = any(piece.if_asked for piece in scripted.pieces)
+    apart = any(piece.only_with_usage for piece in scripted.pieces)
     seen = shows_usage(one.body)
-    if apart and seen != (case.client.asks is True):
+    if apart and seen != (case.client.include_usage is True):
         return "usage is shown" if seen else "usage is missing"
     return ""
 
 
 def _held_back(case: Case, scripted: Scripted, one: Received) -> bool:
-    """Whether a slow stream came at once."""
+    """True if the gateway buffered a slow stream and sent it at once."""
     if case.cut_short or scripted.broken:
         return False
     due_s = sum(piece.pause_ms for piece in scripted.pieces if piece.tokens) / 1000

@@ -1,4 +1,4 @@
-"""How clients ask on each wire: paths, headers, bodies; and what their answers say. Pure."""
+"""The provider APIs of the suite: paths, headers and bodies of requests, and the text of answers. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from proxy.conformance.bedrock import converse_json, payloads
 from proxy.demo.shapes import Json
 
 _BEARER: Mapping[str, str] = MappingProxyType({"Authorization": "Bearer {key}"})
-# Fields that hold what a model said, on every wire. Ids, names of roles and the like are not among them.
+# Fields with the text of an answer, in all APIs. Ids, roles and the like are not among them.
 _SAID = frozenset({"arguments", "content", "delta", "partial_json", "reasoning_content", "text", "thinking"})
 
 
@@ -36,21 +36,21 @@ class Wire:
 
     name: str
     prefix: str
-    """of its models' names; which provider of the gateway serves them"""
+    """prefix of the model names, which selects the gateway's provider"""
     path: str
-    """with {model}, where a path names it; {escaped}: with its slashes escaped"""
+    """path of a request; {model}: the model name, {escaped}: the model name with escaped slashes"""
     body: Callable[[str, bool], Json]
-    """the model, and whether the answer is streamed → the request"""
+    """(model, streamed) → the body of a request"""
     headers: Mapping[str, str]
-    """with {key}"""
+    """headers of a request; {key}: the key"""
     whole: Callable[[Names], Scripted]
-    """a plain answer that is not streamed"""
+    """makes an answer that is not streamed"""
     stream_path: str | None = None
-    """if it is another one"""
+    """path of a streamed request; None: `path`"""
 
-    def request(self, model: str, *, streams: bool, asks: bool | None) -> Json:
-        """The body of a request. `asks`: `stream_options.include_usage`."""
-        options = {} if asks is None else {"stream_options": {"include_usage": asks}}
+    def request(self, model: str, *, streams: bool, include_usage: bool | None) -> Json:
+        """The body of a request. `include_usage`: the value in `stream_options`; None: absent."""
+        options = {} if include_usage is None else {"stream_options": {"include_usage": include_usage}}
         return self.body(model, streams) | options
 
     def target(self, model: str, *, streams: bool) -> str:
@@ -84,7 +84,7 @@ def _anthropic(model: str, streams: bool) -> Json:
 
 
 def _versioned(version: str) -> Callable[[str, bool], Json]:
-    """A message of Anthropic's where the path names the model: the body says the API's version instead."""
+    """The body of an Anthropic message whose path names the model; it has the API's version in place of the model."""
     messages = [{"role": "user", "content": PROMPT}]
     return lambda _, __: {"anthropic_version": version, "max_tokens": 4096, "messages": messages}
 
@@ -117,7 +117,7 @@ GEMINI = Wire(
     generated,
     "/v1beta/models/{model}:streamGenerateContent?alt=sse",
 )
-# A client names a project and a location of its own; they are not the gateway's.
+# The client's project and location, which differ from the gateway's.
 _PUBLISHERS = "/v1/projects/the-mill/locations/us-east5/publishers"
 BEDROCK = Wire(
     "bedrock",
@@ -158,8 +158,8 @@ VERTEX_ANTHROPIC = Wire(
 
 
 def documents(body: bytes) -> list[Json]:
-    """The JSON objects of an answer: of a stream's events, or the answer itself. What is none is left out."""
-    if body[:1] == b"\0":  # the first of the four bytes that say how long a message of a binary stream is
+    """The JSON objects of an answer: of a stream's events, or the answer itself. Other contents are left out."""
+    if body[:1] == b"\0":  # the first byte of the length of a message in a binary stream
         return [document for document in map(_unwrapped, payloads(body)) if isinstance(document, dict)]
     text = body.decode("utf-8", "replace")
     lines = [text] if text.lstrip().startswith("{") else [line[5:] for line in _lines(text) if line[:5] == "data:"]
@@ -171,7 +171,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _unwrapped(payload: bytes) -> Any:
-    """A document, or the one that it holds in base64."""
+    """The document, or the document that it contains in base64."""
     document = _parsed(payload)
     inner = document.get("bytes") if isinstance(document, dict) else None
     try:
@@ -187,9 +187,9 @@ def _parsed(text: str | bytes) -> Any:
         return None
 
 
-def said(body: bytes) -> str:
-    """Everything that the model said in an answer, in its order, without regard to how it is cut into events. A stream
-    of the responses API says all of it again at its end: there only the deltas count."""
+def answer_text(body: bytes) -> str:
+    """The whole text of an answer, in order, however it is cut into events. A stream of the responses API repeats the
+    text at its end; only its deltas count."""
     found = documents(body)
     deltas = [document["delta"] for document in found if isinstance(document.get("delta"), str)]
     return "".join(deltas or (text for document in found for text in _texts(document)))
@@ -208,5 +208,5 @@ def _texts(value: Any, name: str = "") -> Iterator[str]:
 
 
 def shows_usage(body: bytes) -> bool:
-    """Whether a chat stream has a usage in it."""
+    """True if a chat stream contains usage."""
     return any(document.get("usage") for document in documents(body))

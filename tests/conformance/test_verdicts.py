@@ -18,7 +18,7 @@ from proxy.conformance.cases import CASES, IMAGE_MODEL, IMAGE_PRICES, MULTIPLIER
 from proxy.conformance.client import Received
 from proxy.conformance.provider import Served
 from proxy.conformance.score import billed, relayed, result_of, truth_of
-from proxy.conformance.wires import documents, said
+from proxy.conformance.wires import answer_text, documents
 from proxy.demo.provider import Exchange
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "conformance" / "tokenweir.yaml"
@@ -67,7 +67,7 @@ def test_an_answer_reports_what_was_generated_for_it(one: Case, tokens: Callable
     if scripted.usage is not None:
         assert sum(piece.tokens for piece in scripted.pieces) == scripted.usage.completion_tokens
         assert scripted.usage.prompt_tokens == PROMPT_TOKENS
-    text = said(scripted.body(asked=True))
+    text = answer_text(scripted.body(with_usage=True))
     in_tokens = len(tokens(text))
     hidden = {"chat-reasoning-hidden": 60, "gemini-thoughts": 60}.get(one.upstream_model, 0)
     hidden += CALL_TOKENS + 1 if "tools" in one.name else 0  # its name is not said
@@ -93,12 +93,16 @@ def test_cases_are_selected_by_name() -> None:
 
 
 def test_what_was_said_does_not_depend_on_how_it_is_cut() -> None:
-    cut = case("responses-stream").build(NAMES).body(asked=True)
-    whole = case("responses-json").build(NAMES).body(asked=True)
-    assert said(cut) == said(whole) == "".join(TEXT)
-    binary = case("bedrock-stream").build(NAMES).body(asked=True)
-    assert said(binary) == said(case("bedrock-invoke-stream").build(NAMES).body(asked=True)) == "".join(TEXT)
-    began = said(binary[:9_000])
+    cut = case("responses-stream").build(NAMES).body(with_usage=True)
+    whole = case("responses-json").build(NAMES).body(with_usage=True)
+    assert answer_text(cut) == answer_text(whole) == "".join(TEXT)
+    binary = case("bedrock-stream").build(NAMES).body(with_usage=True)
+    assert (
+        answer_text(binary)
+        == answer_text(case("bedrock-invoke-stream").build(NAMES).body(with_usage=True))
+        == "".join(TEXT)
+    )
+    began = answer_text(binary[:9_000])
     assert began
     assert "".join(TEXT).startswith(began)
     assert documents(b"data: [DONE]\n\ndata: 1\n\n: x\n\nnonsense") == []
@@ -127,11 +131,11 @@ def test_bills_are_summed_by_model() -> None:
     [
         ("no json", "line 2 is not a JSON object: no json"),
         ("[1]", "line 2 is not a JSON object"),
-        ('{"prompt_tokens": 1}', "line 2: model: a string is needed"),
-        ('{"model": "a", "prompt_tokens": 1.5}', "line 2: prompt_tokens: a whole number is needed, not 1.5"),
-        ('{"model": "a", "completion_tokens": true}', "line 2: completion_tokens: a whole number is needed"),
-        ('{"model": "a", "charge_usd": "much"}', "line 2: charge_usd: an amount of USD is needed, not much"),
-        ('{"model": "a", "cost_usd": NaN}', "line 2: cost_usd: an amount of USD is needed"),
+        ('{"prompt_tokens": 1}', "line 2: model: expected a string"),
+        ('{"model": "a", "prompt_tokens": 1.5}', "line 2: prompt_tokens: expected a whole number, got 1.5"),
+        ('{"model": "a", "completion_tokens": true}', "line 2: completion_tokens: expected a whole number"),
+        ('{"model": "a", "charge_usd": "much"}', "line 2: charge_usd: expected an amount of USD, got much"),
+        ('{"model": "a", "cost_usd": NaN}', "line 2: cost_usd: expected an amount of USD"),
     ],
 )
 def test_a_line_that_is_no_bill_is_named(line: str, reason: str) -> None:
@@ -207,7 +211,7 @@ MORE = case("bedrock-stream").build(NAMES).pieces[70].body
 
 
 def sent(name: str, *, asked: bool = False) -> bytes:
-    return case(name).build(NAMES).body(asked=asked)
+    return case(name).build(NAMES).body(with_usage=asked)
 
 
 def rewritten(body: bytes) -> bytes:
@@ -268,7 +272,7 @@ def test_answers_with_the_same_text_are_told_apart_by_their_bytes() -> None:
     one = case("chat-busy")
     names = [Names(f"id-{number}", "model-1") for number in range(3)]
     exchanges = [replace(served(one), scripted=one.build(name)) for name in names]
-    received = [Received(200, one.build(name).body(asked=False), 1.0) for name in reversed(names)]
+    received = [Received(200, one.build(name).body(with_usage=False), 1.0) for name in reversed(names)]
     assert relayed(one, exchanges, received) == "bytes"
 
 
