@@ -4,7 +4,7 @@ The path of one request:
 
 * `http/server.py` matches the path exactly. `gateway/exchange/handler.py` identifies the key (`keys/`), reads the body
   strictly, finds the providers and pins the price (`billing/pricing/prices.py`).
-* `runtime/proxy/outbox.py` opens the exchange: a frame in the journal (`journal/journal.py`) and a slot in the progress
+* `gateway/outbox.py` opens the exchange: a frame in the journal (`journal/journal.py`) and a slot in the progress
   table (`journal/progress.py`). Only then does `gateway/exchange/exchange.py` send the request to a provider; if that
   provider fails before it answers, `gateway/exchange/upstream_request.py` fails over to the next one.
 * From then on everything that happens is an event, and `gateway/exchange/lifecycle.py` is the table of what to do about

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import re
 import traceback
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from aiohttp import HttpVersion11, web
@@ -68,12 +69,9 @@ class LastResponse(web.Response):
             await request.protocol.linger()
 
 
-class Refuse(Protocol):
-    """Makes the response to a request that was not served; it closes the connection."""
-
-    def __call__(
-        self, refusal: ApiError, path: str, connection: ClientConnection, made: type[web.Response] = ...
-    ) -> web.Response: ...
+Refuse = Callable[[ApiError, str, "ClientConnection", type[web.Response]], web.Response]
+"""error, path, connection and class of the response → the response to a request that was not served; it closes the
+connection"""
 
 
 class ClientConnection(RequestHandler):
@@ -189,7 +187,7 @@ class ClientConnection(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("the response has already begun")
         if status >= 500:
-            return self._refuse(errors.internal(), request.raw_path, self)
+            return self._refuse(errors.internal(), request.raw_path, self, web.Response)
         found = _TARGET.match(self._head)
         answer_in_http11(request)
         refusal = refusal_of(exc, began=self._head)

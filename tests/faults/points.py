@@ -19,7 +19,7 @@ PROXY_FILES = (
     "gateway/exchange/open_exchange.py", "gateway/exchange/relay.py", "http/reply.py", "gateway/upstream/client.py",
     "gateway/upstream/connection.py", "gateway/exchange/deadlines.py", "gateway/exchange/spending.py",
     "budgets/admission.py", "budgets/sqlite/store.py", "budgets/sqlite/file.py", "budgets/redis/store.py",
-    "runtime/proxy/outbox.py", "journal/journal.py", "journal/log.py", "journal/segment.py", "journal/progress.py",
+    "gateway/outbox.py", "journal/journal.py", "journal/log.py", "journal/segment.py", "journal/progress.py",
     "delivery/local_queue.py", "delivery/shipper.py", "delivery/leases.py", "delivery/redis_leases.py",
     "delivery/redis_queue.py",
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
 from proxy.billing.pricing.rules import NOBODY, Payer
 from proxy.billing.record import Opened, UsageRecord
-from proxy.billing.reservation import DenialReason, Denied, Hold, LimitLevel
+from proxy.billing.reservation import DenialReason, Denied, Hold
+from proxy.budgets.admission import Admission, Reservation
 from proxy.foundation.outage import Outage, OutageLog
 from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.background.polling import Pace
@@ -24,7 +25,8 @@ from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.running import ExchangeOwners
 from proxy.gateway.exchange.uploads import Uploads
-from proxy.gateway.ports import LeasedSlot, Ports, Reserve
+from proxy.gateway.outbox import Outbox
+from proxy.gateway.ports import Ports, Reserve
 from proxy.gateway.responses.handler import ResponsesHandler
 from proxy.gateway.resume.handler import ResumeHandler
 from proxy.gateway.resume.others import Others
@@ -36,23 +38,26 @@ from proxy.gateway.websocket.handler import WebSocketHandler
 from proxy.http.cors import Cors
 from proxy.http.server import Routes, Server
 from proxy.journal.journal import Journal
-from proxy.journal.progress import ProgressTable
+from proxy.journal.progress import ProgressTable, Slot
+from proxy.keys.idempotency import Claims
+from proxy.keys.keyring import Keyring, Refused
 from proxy.keys.response_owners import ResponseOwners
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.held_text import TextCounter
-from proxy.runtime.proxy.outbox import LocalOutbox
 from proxy.settings import ProviderSettings
 from proxy.telemetry.metrics import Metrics
 
 KEY = ApiKey("k", "k", b"", "", models=None, created_at=0.0, expires_at=None, revoked_at=None, revision=1)
 
 
-class Everybody:
+class Everybody(Keyring):
     """Lets everybody in."""
 
-    async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str:
+    def __init__(self) -> None: ...
+
+    async def key(self, presented: str | None, address: str | None = None) -> ApiKey | Refused:
         return KEY
 
     def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
@@ -71,20 +76,15 @@ class OfToken(Everybody):
     def __init__(self, **keys: ApiKey) -> None:
         self._keys = keys
 
-    async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str:
-        return self._keys.get(presented or "", "unknown")
+    async def key(self, presented: str | None, address: str | None = None) -> ApiKey | Refused:
+        return self._keys.get(presented or "", Refused.UNKNOWN)
 
 
-class Held:
-    """Nothing."""
-
-    on_short: Callable[[], None] | None = None
-    levels: Sequence[LimitLevel] = ()
-    spends = False
+class Held(Reservation):
+    """A reservation of nothing."""
 
     def __init__(self, exchange_id: str) -> None:
-        self.hold = Hold(exchange_id, (), 0, 0)
-
+        self.hold, self.levels, self.spends, self.on_short = Hold(exchange_id, (), 0, 0), (), False, None
         self.closed = 0
 
     def grow(self, nusd: int) -> None: ...
@@ -93,7 +93,7 @@ class Held:
         self.closed += 1
 
 
-class Unlimited:
+class Unlimited(Admission):
     """Nothing is limited, unless a test denies it."""
 
     def __init__(self) -> None:
@@ -116,10 +116,11 @@ class Unlimited:
         return self.held[-1]
 
 
-class Unclaimed:
+class Unclaimed(Claims):
     """Nothing has a name."""
 
-    answer_bytes_max = 0
+    def __init__(self) -> None:
+        self.answer_bytes_max = 0
 
     async def claim(self, key_id: str, token: str, body: bytes, exchange_id: str) -> IdempotencyRecord | None:
         return None
@@ -163,7 +164,7 @@ class Gateway:
     background: BackgroundExchanges
 
 
-class Counting(LocalOutbox):
+class Counting(Outbox):
     """Counts what an exchange is given and gives back. `holds`: an opened exchange is durable only when told."""
 
     def __init__(self, journal: Journal, table: ProgressTable, disk: ThreadPoolExecutor) -> None:
@@ -181,7 +182,7 @@ class Counting(LocalOutbox):
         self.durable = asyncio.get_running_loop().create_future()
         return self.durable
 
-    def finish(self, record: UsageRecord, slot: LeasedSlot) -> None:
+    def finish(self, record: UsageRecord, slot: Slot) -> None:
         self.records.append(record)
         super().finish(record, slot)
 
@@ -219,7 +220,7 @@ async def gateway(
     uploads = Uploads(body_bytes_max=1 << 20)
     handler = ProxyHandler(
         keys=keys or Everybody(), opener=opener, ports=ports, uploads=uploads, request_bytes_max=1 << 20,
-        closed=lambda: None, background=background, owners=running,
+        closed=lambda: None, background=background.take, owners=running,
     )  # fmt: skip
     sockets = WebSocketHandler(
         keys=keys or Everybody(), opener=opener, ports=ports, providers={"scripted": provider}, live=handler.live,

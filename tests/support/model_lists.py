@@ -23,6 +23,7 @@ from proxy.gateway.models.handler import ModelsHandler
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.provider import Provider
 from proxy.http.server import Routes, Server
+from proxy.keys.keyring import Keyring, Refused
 from proxy.metering.dialects import DIALECTS
 from proxy.settings import parse
 from tests.support.web_server import serving
@@ -142,15 +143,17 @@ class Listing:
         self.key = replace(KEY, models=frozenset(models))
 
 
-class _Keys:
+class _Keys(Keyring):
     """One key, for whoever has its secret."""
 
     listing: Listing
 
-    async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str:
+    def __init__(self) -> None: ...
+
+    async def key(self, presented: str | None, address: str | None = None) -> ApiKey | Refused:
         if presented is None:
-            return "missing"
-        return self.listing.key if presented == "good" else "unknown"
+            return Refused.MISSING
+        return self.listing.key if presented == "good" else Refused.UNKNOWN
 
     def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
         return ()

@@ -39,7 +39,7 @@ class BackgroundExchanges:
         self.live: set[BackgroundExchange] = set()
 
     def take(self, handed: HandOver) -> None:
-        """See `Background`."""
+        """Take over an open exchange, and close it when its answer has ended. Never raises."""
         dialect = STORING[run_of(handed.closing.opened).dialect]
         exchange = BackgroundExchange(handed, dialect, self._ports, self._pace, self._looking, self._closed)
         self.live.add(exchange)

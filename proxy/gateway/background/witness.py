@@ -14,8 +14,8 @@ from typing import TypeVar
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.background.sighting import NOTHING_SEEN, Sighting, decoded, encoded, scaled, sighting
-from proxy.gateway.ports import ResponseOwners
 from proxy.gateway.upstream.client import Answer
+from proxy.keys.response_owners import ResponseOwners
 from proxy.metering.compressed import compressed_meter
 from proxy.metering.dialect import Dialect
 from proxy.metering.metered import BodyMeter

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from proxy.billing.batch import StoredBatch, StoredFile
 from proxy.billing.keys import ApiKey
-from proxy.gateway.authentication import Authenticator, authenticated
+from proxy.gateway.authentication import authenticated
 from proxy.gateway.batches.asking import is_id
 from proxy.gateway.batches.ports import BatchPorts
 from proxy.gateway.batches.routes import spoken
@@ -28,6 +28,7 @@ from proxy.http.headers import downward
 from proxy.http.reply import Reply
 from proxy.http.request_body import read_body
 from proxy.http.server import Serve
+from proxy.keys.keyring import Keyring
 from proxy.ledger.stored_objects.pages import UnknownCursorError
 from proxy.metering.request import InvalidField
 from proxy.metering.stored_objects.api import ObjectApi, Operation, PageAsked
@@ -60,7 +61,7 @@ class Access:
         self,
         ports: BatchPorts,
         *,
-        keys: Authenticator,
+        keys: Keyring,
         providers: Mapping[str, Provider],
         closed: Callable[[], str | None],
     ) -> None:

@@ -29,6 +29,7 @@ from proxy.billing.pricing.prices import can_quote
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Outcome, Price
 from proxy.billing.reservation import Denied
+from proxy.budgets.admission import Admission, Reservation
 from proxy.foundation.ids import exchange_id
 from proxy.gateway.batches.access import Access, Asked, passed_on
 from proxy.gateway.batches.asking import object_in, posting_to
@@ -38,7 +39,7 @@ from proxy.gateway.batches.watcher import FOUND_S, Watcher
 from proxy.gateway.exchange.answer_record import FREE
 from proxy.gateway.exchange.rate_limits import refusal
 from proxy.gateway.passing import passed
-from proxy.gateway.ports import Admission, Reservation, Reserve
+from proxy.gateway.ports import Reserve
 from proxy.gateway.upstream.client import Answer, UpstreamClient
 from proxy.gateway.upstream.connection import NotSentError, UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider

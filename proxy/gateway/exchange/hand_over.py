@@ -5,8 +5,9 @@ Invariant: whoever takes it closes it, exactly once; until then it is open like 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import UnsetType
 
@@ -39,11 +40,8 @@ class HandOver:
     first_token_at: float | None = None
 
 
-class Background(Protocol):
-    """Takes exchanges whose answers are made in the background: see `gateway/background`."""
-
-    def take(self, handed: HandOver) -> None:
-        """Close it when the answer has ended. Never raises."""
+Background = Callable[[HandOver], None]
+"""takes over an open exchange, and closes it when its answer has ended. Never raises"""
 
 
 def run_for(owner: ResponseOwner, response_id: str, until: float, query: str) -> BackgroundRun:

@@ -16,7 +16,7 @@ from proxy.billing.keys import ApiKey
 from proxy.billing.limits import OnExhausted
 from proxy.billing.record import Outcome
 from proxy.foundation.ids import exchange_id
-from proxy.gateway.authentication import Authenticator, authenticated
+from proxy.gateway.authentication import authenticated
 from proxy.gateway.exchange.exchange import Exchange
 from proxy.gateway.exchange.hand_over import Background
 from proxy.gateway.exchange.idempotency import Claim, claimed
@@ -30,6 +30,7 @@ from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.headers import TRACEPARENT
 from proxy.http.request_body import CODECS, is_compressed, read_body
+from proxy.keys.keyring import Keyring
 from proxy.metering.answer_cost.request import MEMBER, cost_asked
 from proxy.metering.dialect import Dialect
 from proxy.metering.file_ids import may_name_files
@@ -45,7 +46,7 @@ class ProxyHandler:
     def __init__(
         self,
         *,
-        keys: Authenticator,
+        keys: Keyring,
         opener: ExchangeOpener,
         ports: Ports,
         uploads: Uploads,

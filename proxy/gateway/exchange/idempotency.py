@@ -12,10 +12,10 @@ from aiohttp import web
 from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.billing.keys import ApiKey
 from proxy.gateway.exchange.open_exchange import OpenExchange
-from proxy.gateway.ports import Claims
 from proxy.http import errors
 from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.headers import EXCHANGE_HEADER, SERVER
+from proxy.keys.idempotency import Claims
 
 HEADER = "Idempotency-Key"
 REPLAYED_HEADER = "idempotent-replayed"

@@ -115,5 +115,5 @@ class NamedAnswer:
             read=relay.meter.bytes_seen,
             first_token_at=relay.first_token_at,
         )
-        self._background.take(handed)
+        self._background(handed)
         return True

@@ -20,12 +20,15 @@ from proxy.billing.money import usd_text
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Attempt, BackgroundRun, BillableParts, Opened, Outcome, Price, UsageRecord
 from proxy.billing.settlement import bills, charged, situation
+from proxy.budgets.admission import Reservation
 from proxy.gateway.exchange.answer_record import FREE, as_served, details_of, priced, seen, unpriced_details
 from proxy.gateway.exchange.lifecycle import End
-from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation
+from proxy.gateway.outbox import OutboxFullError
+from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.routing import Route
 from proxy.http.errors import JSON_TYPE
+from proxy.journal.progress import Slot
 from proxy.metering.answer_cost.edit import Cost
 from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, Estimator, is_estimated, reading
 from proxy.metering.estimator.silence import with_silence
@@ -90,7 +93,7 @@ class OpenExchange:
     def __init__(
         self,
         opened: Opened,
-        slot: LeasedSlot,
+        slot: Slot,
         ports: Ports,
         *,
         facts: RequestFacts,

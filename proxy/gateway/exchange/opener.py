@@ -23,13 +23,16 @@ from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Opened, Price
 from proxy.billing.reservation import Denied
 from proxy.billing.response_owner import ResponseOwner
-from proxy.gateway.authentication import Authenticator
+from proxy.budgets.admission import Reservation
 from proxy.gateway.exchange.answer_record import FREE
 from proxy.gateway.exchange.open_exchange import OpenExchange, prompt_tokens, silence_of
 from proxy.gateway.exchange.rate_limits import refusal
-from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Reserve
+from proxy.gateway.outbox import OutboxFullError
+from proxy.gateway.ports import Ports, Reserve
 from proxy.gateway.upstream.routing import Models, Route, by_health, only_at, supporting
 from proxy.http import errors
+from proxy.journal.progress import Slot
+from proxy.keys.keyring import Keyring
 from proxy.metering.dialect import Dialect
 from proxy.metering.file_ids import file_ids
 from proxy.metering.request import InvalidField, RequestFacts
@@ -55,7 +58,7 @@ class Terms:
 class ExchangeOpener:
     """Admits requests of authenticated keys."""
 
-    def __init__(self, *, keys: Authenticator, models: Models, ports: Ports, reserve: Reserve) -> None:
+    def __init__(self, *, keys: Keyring, models: Models, ports: Ports, reserve: Reserve) -> None:
         self._keys = keys
         self._models = models
         self._ports = ports
@@ -188,7 +191,7 @@ class ExchangeOpener:
         route: Route,
         terms: Terms,
         reservation: Reservation,
-    ) -> tuple[Opened, LeasedSlot, asyncio.Future[None] | None]:
+    ) -> tuple[Opened, Slot, asyncio.Future[None] | None]:
         """In the outbox. Raises ApiError."""
         outbox = self._ports.outbox
         limit = completion_tokens_bound(

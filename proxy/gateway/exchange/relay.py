@@ -14,8 +14,8 @@ import asyncio
 from time import monotonic
 from typing import Protocol
 
-from proxy.gateway.ports import Slot
 from proxy.http.framing import EACH_A_CHUNK
+from proxy.journal.progress import Slot
 from proxy.metering.dialect import AnswerEditor
 from proxy.metering.metered import BodyMeter
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from proxy.billing.keys import ApiKey
-from proxy.gateway.authentication import Authenticator, authenticated
+from proxy.gateway.authentication import authenticated
 from proxy.gateway.models.catalogue import Catalogue
 from proxy.gateway.models.formats import GEMINI, OLLAMA, OLLAMA_VERSION, OPENAI, Document, Format, format_for
 from proxy.gateway.models.listed_model import ListedModel
@@ -24,6 +24,7 @@ from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.json_body import parse_object
 from proxy.http.request_body import read_body
 from proxy.http.server import Routes, Serve
+from proxy.keys.keyring import Keyring
 from proxy.settings.models import MODEL_NAME
 
 # Path → the format there; None: by who asks. Below each of them, a model has a path of its own.
@@ -43,7 +44,7 @@ Answer = Callable[[web.BaseRequest, ApiKey, Format], Awaitable[Document]]
 class ModelsHandler:
     """Serves models to clients."""
 
-    def __init__(self, keys: Authenticator, catalogue: Catalogue) -> None:
+    def __init__(self, keys: Keyring, catalogue: Catalogue) -> None:
         self._keys = keys
         self._catalogue = catalogue
 

@@ -17,14 +17,13 @@ from urllib.parse import quote, unquote
 from aiohttp import web
 
 from proxy.billing.response_owner import ResponseOwner
-from proxy.gateway.authentication import Authenticator, authenticated
+from proxy.gateway.authentication import authenticated
 from proxy.gateway.background.asking import CANCEL as CANCEL_PATH
 from proxy.gateway.background.asking import StoredAnswer, look
 from proxy.gateway.background.exchanges import STORING, BackgroundExchanges
 from proxy.gateway.background.sighting import sighting
 from proxy.gateway.background.witness import Telling, Witness
 from proxy.gateway.passing import passed
-from proxy.gateway.ports import ResponseOwners
 from proxy.gateway.resume.handler import ResumeHandler
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.connection import UpstreamFailedError
@@ -34,6 +33,8 @@ from proxy.http.connection import ClientConnection
 from proxy.http.headers import upward
 from proxy.http.request_body import read_body
 from proxy.http.server import Routes, Serve
+from proxy.keys.keyring import Keyring
+from proxy.keys.response_owners import ResponseOwners
 from proxy.metering.dialect import Dialect
 
 # A request to cancel has no body; SDKs may send an empty object.
@@ -86,7 +87,7 @@ class ResponsesHandler:
     def __init__(
         self,
         *,
-        keys: Authenticator,
+        keys: Keyring,
         owners: ResponseOwners,
         providers: Mapping[str, Provider],
         client: UpstreamClient,

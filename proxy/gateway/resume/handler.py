@@ -12,7 +12,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 from proxy.billing.keys import ApiKey
-from proxy.gateway.authentication import Authenticator, authenticated
+from proxy.gateway.authentication import authenticated
 from proxy.gateway.passing import passed
 from proxy.gateway.resume.others import ASKED_HEADER, PATH, STREAM_PATH, Others
 from proxy.gateway.resume.playing import play
@@ -23,6 +23,7 @@ from proxy.http.connection import ClientConnection
 from proxy.http.credentials import presented
 from proxy.http.errors import ApiError
 from proxy.http.server import Routes, Serve
+from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import parse
 
 _ID = re.compile(r"[0-9a-f-]{36}", re.ASCII)
@@ -55,7 +56,7 @@ class ResumeHandler:
     def __init__(
         self,
         *,
-        keys: Authenticator,
+        keys: Keyring,
         tapes: Tapes,
         others: Others,
         stall_s: float,

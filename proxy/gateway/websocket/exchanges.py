@@ -21,7 +21,6 @@ from proxy.billing.limits import OnExhausted, Scope
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Outcome, Price
 from proxy.foundation.ids import exchange_id
-from proxy.gateway.authentication import Authenticator
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.named_answer import maker_of
 from proxy.gateway.exchange.opener import ExchangeOpener
@@ -31,6 +30,7 @@ from proxy.gateway.upstream.routing import Route, only_at
 from proxy.gateway.websocket.turn import Turn
 from proxy.gateway.websocket.turns import Turns
 from proxy.http import errors
+from proxy.keys.keyring import Keyring
 from proxy.metering.dialect import Dialect
 from proxy.metering.file_ids import file_ids
 from proxy.metering.held_text import AnswerText
@@ -49,7 +49,7 @@ class Exchanges:
     def __init__(
         self,
         *,
-        keys: Authenticator,
+        keys: Keyring,
         authenticate: Callable[[], Awaitable[ApiKey]],
         opener: ExchangeOpener,
         ports: Ports,

@@ -18,7 +18,7 @@ from aiohttp import web
 from proxy.billing.keys import ApiKey
 from proxy.billing.record import Attempt
 from proxy.billing.reservation import DenialReason, Denied
-from proxy.gateway.authentication import Authenticator, accepted
+from proxy.gateway.authentication import accepted
 from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.rate_limits import refusal
 from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
@@ -38,6 +38,7 @@ from proxy.http.headers import SERVER, TRACEPARENT
 from proxy.http.reply import Reply
 from proxy.http.websocket import WebSocket
 from proxy.http.websocket_head import PROTOCOL, Handshake, handshake
+from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import parse
 from proxy.metering.dialect import Dialect
 
@@ -51,7 +52,7 @@ class WebSocketHandler:
     def __init__(
         self,
         *,
-        keys: Authenticator,
+        keys: Keyring,
         opener: ExchangeOpener,
         ports: Ports,
         providers: Mapping[str, Provider],

@@ -19,6 +19,7 @@ from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.exchange.hand_over import HandOver, owner_of, run_of
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.gateway.exchange.running import ExchangeOwners
+from proxy.gateway.outbox import Outbox
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route, only_at
@@ -28,7 +29,6 @@ from proxy.keys.keyring import Keyring
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import PromptEvidence
 from proxy.runtime.proxy.admission import AdmissionService
-from proxy.runtime.proxy.outbox import LocalOutbox
 
 
 class Suspended(NamedTuple):
@@ -74,14 +74,14 @@ class Resumption:
         self._providers = providers
         self._admission = admission
 
-    async def resume(self, exchanges: Iterable[Suspended], outbox: LocalOutbox) -> None:
+    async def resume(self, exchanges: Iterable[Suspended], outbox: Outbox) -> None:
         """Ask for their answers from now on. `outbox`: theirs. Call it before their reservations are announced."""
         exchanges = list(exchanges)
         await self._keyring.remember({one.opened.key_id for one in exchanges})
         for one in exchanges:
             self._resume(one, outbox)
 
-    def _resume(self, one: Suspended, outbox: LocalOutbox) -> None:
+    def _resume(self, one: Suspended, outbox: Outbox) -> None:
         opened, progress = one.opened, one.progress
         route = self._route(opened)
         closing = OpenExchange(

@@ -26,6 +26,7 @@ from proxy.delivery.replay import Replayer
 from proxy.delivery.shipper import Shipper
 from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
+from proxy.gateway.outbox import Outbox
 from proxy.journal.journal import Journal, Pending
 from proxy.journal.progress import ProgressTable
 from proxy.journal.recovery import recover
@@ -35,7 +36,6 @@ from proxy.ledger.settling.store import LedgerStore
 from proxy.metering.estimator.estimate import VERSION, Estimator
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.proxy.background import Suspended, suspended
-from proxy.runtime.proxy.outbox import LocalOutbox
 from proxy.settings import Settings
 from proxy.storage.executor import InThread
 from proxy.telemetry.metrics import Metrics
@@ -81,7 +81,7 @@ class Node:
         self._keeper: LeaseKeeper | None = None
         self._settler: Settler | Shipper | None = None
         self._renewing: asyncio.Task[None] | None = None
-        self.outbox = LocalOutbox(self.journal, self.table, self._disk, opened=self._on_opened)
+        self.outbox = Outbox(self.journal, self.table, self._disk, opened=self._on_opened)
 
     def recover(self, estimator: Estimator, metrics: Metrics) -> Recovered:
         """Close the exchanges that the last run left open, each exactly once, but for those that go on."""

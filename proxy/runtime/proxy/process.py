@@ -339,7 +339,7 @@ class Proxy:
             uploads=self._uploads,
             request_bytes_max=settings.request_bytes_max,
             closed=lambda: self._refusing,
-            background=background,
+            background=background.take,
             owners=running,
         )
         self._sockets = WebSocketHandler(

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 from proxy.billing.record import BillableParts, Outcome, UsageRecord
 from proxy.foundation.secret import Secret
 from proxy.gateway.background.polling import Pace
-from proxy.gateway.ports import OutboxFullError
+from proxy.gateway.outbox import OutboxFullError
 from proxy.http.server import wait_until
 from proxy.metering.usage import UsageSource
 from proxy.settings import Timeouts

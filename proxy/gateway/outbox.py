@@ -1,4 +1,4 @@
-"""Journal and progress table as the gateway's one outbox.
+"""The outbox of exchanges: journal and progress table of this machine.
 
 Invariant: a slot of the progress table is released only when its exchange's record is in the journal.
 """
@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
 from proxy.billing.record import Opened, UsageRecord
-from proxy.gateway.ports import LeasedSlot, OutboxFullError
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalUnavailable
-from proxy.journal.progress import ProgressFull, ProgressTable
+from proxy.journal.progress import ProgressFull, ProgressTable, Slot
 
 # A power cut loses at most the writes of this time, unless `durability: power` waits for the disk.
 SYNC_S = 0.1
@@ -22,8 +21,12 @@ SYNC_S = 0.1
 _log = logging.getLogger(__name__)
 
 
-class LocalOutbox:
-    """The gateway's `Outbox` on this machine's disk."""
+class OutboxFullError(Exception):
+    """No exchange can be opened: the disk or the progress table is full, or the journal is broken."""
+
+
+class Outbox:
+    """Opens exchanges, and writes their records. Each call is synchronous and takes a few microseconds."""
 
     def __init__(
         self,
@@ -39,13 +42,13 @@ class LocalOutbox:
         self._journal = journal
         self._table = table
         self._disk = disk
-        self._unwritten: list[LeasedSlot] = []
+        self._unwritten: list[Slot] = []
         """slots whose records the disk has refused so far"""
         self._waiting: list[asyncio.Future[None]] = []
         self._sync_wanted = asyncio.Event()
         self._awaits_disk = journal.durability == "power"
 
-    def claim(self, exchange_id: str) -> LeasedSlot:
+    def claim(self, exchange_id: str) -> Slot:
         """A slot of the progress table. Raises OutboxFullError."""
         try:
             return self._table.claim(exchange_id)
@@ -53,11 +56,13 @@ class LocalOutbox:
             raise OutboxFullError("Too many exchanges are running.") from full
 
     def begin(self, opened: Opened) -> asyncio.Future[None] | None:
-        """Open durably. Raises OutboxFullError."""
+        """Record the exchange as opened. A returned future must be awaited before the first response byte; None: it is
+        durable. Raises OutboxFullError."""
         return self._write(self._journal.begin, opened)
 
     def reassign(self, opened: Opened) -> asyncio.Future[None] | None:
-        """Replace an opened exchange, durably. Raises OutboxFullError: it is unchanged."""
+        """Replace an opened exchange that fails over to another provider. Returns as `begin` does. Raises
+        OutboxFullError: the exchange is unchanged."""
         return self._write(self._journal.reassign, opened)
 
     def _write(self, write: Callable[[Opened], None], opened: Opened) -> asyncio.Future[None] | None:
@@ -73,15 +78,16 @@ class LocalOutbox:
         self._sync_wanted.set()
         return durable
 
-    def finish(self, record: UsageRecord, slot: LeasedSlot) -> None:
-        """Close, and release the slot as soon as the record is written."""
+    def finish(self, record: UsageRecord, slot: Slot) -> None:
+        """Write the record of an ended exchange, once, and release the slot as soon as it is written. Never raises for
+        the disk: a refused write is retried."""
         if self._journal.finish(record):
             slot.release()
         else:
             self._unwritten.append(slot)
 
-    def keep(self, slots: Iterable[LeasedSlot]) -> None:
-        """Release these, too, as soon as the records that wait in the journal are written."""
+    def keep(self, slots: Iterable[Slot]) -> None:
+        """Release these slots as soon as the records that wait in the journal are written."""
         self._unwritten += slots
 
     async def keep_durable(self) -> None:
