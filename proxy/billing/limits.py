@@ -78,14 +78,14 @@ class Scope(msgspec.Struct, frozen=True):
 
     scope_id: str
     limits: Limits
-    minted_at: float
+    created_at: float
     """Unix seconds of creation: the first window of a fixed length begins here"""
 
 
 class LimitCounter(msgspec.Struct, frozen=True, gc=False):
     """One counter with its bounds. The SQLite store encodes it by field name."""
 
-    gate_id: str
+    counter_id: str = msgspec.field(name="gate_id")
     """the scope's id; `<scope's id>/credit` for lifetime spend minus top-ups"""
     since: float = 0.0
     """Unix seconds; exchanges that began earlier do not count"""
@@ -110,7 +110,7 @@ def resolve_limits(scopes: Sequence[Scope], now: float) -> ResolvedLimits:
     """The limit counters that apply to a request at `now`."""
     counters = tuple([counter for scope in scopes for counter in limit_counters(scope, now)])
     budgets = [one for one in scopes if one.limits.budget_usd is not None]
-    ends = [window_end(one.limits.budget_window, one.minted_at, now) for one in budgets]
+    ends = [window_end(one.limits.budget_window, one.created_at, now) for one in budgets]
     return ResolvedLimits(
         counters,
         since=max([counter.since for counter in counters], default=0.0),
@@ -129,30 +129,30 @@ def limit_counters(scope: Scope, now: float) -> tuple[LimitCounter, ...]:
     limits = scope.limits
     counters: tuple[LimitCounter, ...] = ()
     if limits.budget_usd is not None or (limits.rpm, limits.tpm, limits.parallel) != (None, None, None):
-        since = 0.0 if limits.budget_usd is None else window_start(limits.budget_window, scope.minted_at, now)
+        since = 0.0 if limits.budget_usd is None else window_start(limits.budget_window, scope.created_at, now)
         counters = (LimitCounter(scope.scope_id, since, limits.budget_usd, limits.rpm, limits.tpm, limits.parallel),)
     if limits.prepaid:
         counters += (LimitCounter(credit_counter_id(scope.scope_id), nusd_max=0),)
     return counters
 
 
-def window_start(window: str, minted_at: float, now: float) -> float:
+def window_start(window: str, created_at: float, now: float) -> float:
     """Start of the window that contains `now`, in Unix seconds. `window`: valid, see `checked_window`."""
     if window == LIFETIME:
         return 0.0
     if window == CALENDAR_MONTH:
         return _month_start(now, 0)
     length_s = seconds_from(window)
-    return minted_at + max(0, int((now - minted_at) // length_s)) * length_s
+    return created_at + max(0, int((now - created_at) // length_s)) * length_s
 
 
-def window_end(window: str, minted_at: float, now: float) -> float | None:
+def window_end(window: str, created_at: float, now: float) -> float | None:
     """End of that window, in Unix seconds; None: it never ends."""
     if window == LIFETIME:
         return None
     if window == CALENDAR_MONTH:
         return _month_start(now, 1)
-    return window_start(window, minted_at, now) + seconds_from(window)
+    return window_start(window, created_at, now) + seconds_from(window)
 
 
 def checked_window(text: str) -> str:

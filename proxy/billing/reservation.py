@@ -43,7 +43,7 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
 class LimitLevel(msgspec.Struct, frozen=True, gc=False):
     """Remaining rate of a counter after a reservation attempt; None: not bounded there."""
 
-    gate_id: str
+    counter_id: str
     requests_left: int | None = None
     requests_reset_s: float = 0.0
     """seconds until the whole rate is available again"""
@@ -61,7 +61,7 @@ class Denied(msgspec.Struct, frozen=True, gc=False):
     """No reservation is made."""
 
     why: DenialReason
-    gate_id: str
+    counter_id: str
     """the first counter whose bound the request would exceed"""
     retry_after_s: float | None
     """seconds > 0 until it may pass; None: waiting alone does not help, or unknown"""
@@ -80,7 +80,7 @@ Verdict = Granted | Denied | Unseeded
 class SpendTotal(msgspec.Struct, frozen=True, gc=False):
     """Spend according to the ledger, including all entries settled up to `as_of_us`."""
 
-    gate_id: str
+    counter_id: str
     since: float
     nusd: int
     as_of_us: int
@@ -96,14 +96,14 @@ class SpendDelta(msgspec.Struct, frozen=True, gc=False):
     """Unix seconds: an entry counts in the window in which its exchange began"""
     nusd: int
     """added to `spent`; negative for a top-up, or for a correction downwards"""
-    gate_ids: tuple[str, ...]
+    counter_ids: tuple[str, ...]
     """the counters it is added to"""
 
 
 class CounterState(msgspec.Struct, frozen=True, gc=False):
     """The state of a limit counter. Money: nUSD."""
 
-    gate_id: str
+    counter_id: str
     since: float
     spent: int | None
     """None: unseeded"""

@@ -229,7 +229,7 @@ class Admission:
             return Granted(())
         # If only the reply was lost, the reservation exists: release it.
         self._queue_ended([_uncharged(hold)])
-        return Denied(DenialReason.STORE_UNAVAILABLE, hold.counters[0].gate_id, None, ())
+        return Denied(DenialReason.STORE_UNAVAILABLE, hold.counters[0].counter_id, None, ())
 
     # -- during an exchange, and at its end
 

@@ -36,7 +36,7 @@ class Thresholds:
 
     async def look(self, states: Sequence[CounterState]) -> None:
         """The spend of these counters has grown. Idempotent. Raises LedgerUnavailable."""
-        budgets = [state for state in states if state.spent and spend.scope_of(state.gate_id) == state.gate_id]
+        budgets = [state for state in states if state.spent and spend.scope_of(state.counter_id) == state.counter_id]
         if budgets:
             for alert in await self._in_thread(self._record, budgets, self._unix_time()):
                 self._observer.noticed(alert)

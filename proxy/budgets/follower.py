@@ -110,8 +110,8 @@ class Follower:
 
     async def _report_more(self) -> None:
         """Report the next counters of all."""
-        gate_ids, after = await self._store.seeded(self._reported_to or "", MEASURED_MAX)
-        self._unreported.update(gate_ids)
+        counter_ids, after = await self._store.seeded(self._reported_to or "", MEASURED_MAX)
+        self._unreported.update(counter_ids)
         self._reported_to = after or None
 
     async def follow(self) -> None:
@@ -132,7 +132,7 @@ class Follower:
                 self._observer.absorbed(len(changes))
                 if self._on_settled is not None:
                     self._on_settled([one.exchange_id for one in changes])
-                self._unreported.update(*[one.gate_ids for one in changes])
+                self._unreported.update(*[one.counter_ids for one in changes])
             if known != timeline:  # last: a crash before repeats the rest
                 await self._store.set_timeline(timeline)
             if until_us == ledger_us:
@@ -202,7 +202,7 @@ class Follower:
         """
         loop = asyncio.get_running_loop()
         waiting = []
-        for request in dict.fromkeys((counter.gate_id, counter.since) for counter in counters):
+        for request in dict.fromkeys((counter.counter_id, counter.since) for counter in counters):
             if request not in self._seeding:
                 self._seeding[request] = loop.create_future()
                 self._queue.append(request)
@@ -225,7 +225,7 @@ class Follower:
             except Exception as error:  # noqa: BLE001  raised to the waiting callers
                 self._finish_seeding(requests, error)
             else:
-                self._unreported.update(gate_id for gate_id, _ in requests)
+                self._unreported.update(counter_id for counter_id, _ in requests)
                 self._finish_seeding(requests, None)
 
     def _finish_seeding(self, requests: Iterable[SeedRequest], error: Exception | None) -> None:
@@ -251,9 +251,9 @@ class Follower:
     async def measure(self) -> None:
         """Compare some spend totals with the ledger, the next ones at the next call. They are also reported: a budget
         may have changed, and who would spend no more of it would not be reported otherwise. Raises OSError."""
-        gate_ids, after = await self._store.seeded(self._measured_to, MEASURED_MAX)
-        self._unreported.update(gate_ids)
-        drift = await self._drift(gate_ids)
+        counter_ids, after = await self._store.seeded(self._measured_to, MEASURED_MAX)
+        self._unreported.update(counter_ids)
+        drift = await self._drift(counter_ids)
         self._measured_to = after
         self._observer.drift(sum(map(abs, drift.values())))
 
@@ -266,45 +266,45 @@ class Follower:
         drift: dict[str, int] = {}
         after = None
         while after != "":
-            gate_ids, after = await self._store.seeded(after or "", MEASURED_MAX)
-            drift |= await self._drift(gate_ids)
+            counter_ids, after = await self._store.seeded(after or "", MEASURED_MAX)
+            drift |= await self._drift(counter_ids)
         await self._store.forget_sums()
         return drift
 
-    async def _drift(self, gate_ids: Sequence[str]) -> dict[str, int]:
+    async def _drift(self, counter_ids: Sequence[str]) -> dict[str, int]:
         drift: dict[str, int] = {}
-        for at in range(0, len(gate_ids), SUMS_MAX):
-            drift |= await self._compare(gate_ids[at : at + SUMS_MAX])
+        for at in range(0, len(counter_ids), SUMS_MAX):
+            drift |= await self._compare(counter_ids[at : at + SUMS_MAX])
         return drift
 
-    async def _compare(self, gate_ids: Sequence[str]) -> dict[str, int]:
+    async def _compare(self, counter_ids: Sequence[str]) -> dict[str, int]:
         """Compare; what differs is compared again after following the ledger."""
         equal: dict[str, int] = {}
         different: dict[str, int] = {}
         for _ in range(TRIES):
             await self.follow()
-            differences = await self._differences(gate_ids)
+            differences = await self._differences(counter_ids)
             if differences is None:
                 continue
-            equal |= {gate_id: 0 for gate_id, nusd in differences.items() if not nusd}
-            different = {gate_id: nusd for gate_id, nusd in differences.items() if nusd}
-            gate_ids = list(different)
-            if not gate_ids:
+            equal |= {counter_id: 0 for counter_id, nusd in differences.items() if not nusd}
+            different = {counter_id: nusd for counter_id, nusd in differences.items() if nusd}
+            counter_ids = list(different)
+            if not counter_ids:
                 break
         return equal | different
 
-    async def _differences(self, gate_ids: Sequence[str]) -> dict[str, int] | None:
+    async def _differences(self, counter_ids: Sequence[str]) -> dict[str, int] | None:
         """Counter id → store minus ledger up to the store's cursor. None: the cursor changed meanwhile."""
         cursor = await self._store.cursor()
-        states = [one for one in await self._store.counter_states(gate_ids) if one.spent is not None]
+        states = [one for one in await self._store.counter_states(counter_ids) if one.spent is not None]
         if cursor is None or not states:
             return {}
         if await self._store.cursor() != cursor:
             return None
-        sums = await self._ledger.sums([(one.gate_id, one.since) for one in states])
+        sums = await self._ledger.sums([(one.counter_id, one.since) for one in states])
         later = await self._changes(cursor, sums[0].as_of_us)
         return {
-            state.gate_id: _difference(state.spent or 0, total, later)
+            state.counter_id: _difference(state.spent or 0, total, later)
             for state, total in zip(states, sums, strict=True)
         }
 
@@ -322,7 +322,7 @@ def _difference(spent: int, total: SpendTotal, later: Sequence[SpendDelta]) -> i
     """`spent` minus the ledger's spend at the store's cursor, in nUSD. `later`: the entries after the cursor, which
     `total` includes. 0 also if `spent` matches after one of their transactions: a counter that was seeded after the
     cursor is ahead of it."""
-    counted = [one for one in later if total.gate_id in one.gate_ids and one.started_at >= total.since]
+    counted = [one for one in later if total.counter_id in one.counter_ids and one.started_at >= total.since]
     difference = spent - total.nusd + sum(one.nusd for one in counted)
     ahead = 0
     for _, transaction in groupby(counted, key=attrgetter("settled_at_us")):

@@ -25,8 +25,8 @@ class SeedGenerations:
         if len(self._generations) > READS_MAX:
             self._generations.clear()
         for counter in counters:
-            self._generations.setdefault(counter.gate_id, generation)
+            self._generations.setdefault(counter.counter_id, generation)
 
-    def end(self, gate_id: str) -> str:
+    def end(self, counter_id: str) -> str:
         """The generation in which the read began; empty: not recorded."""
-        return self._generations.pop(gate_id, "")
+        return self._generations.pop(counter_id, "")

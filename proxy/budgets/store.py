@@ -112,7 +112,7 @@ class BudgetStore(Protocol):
     async def release(self, exchange_ids: Collection[str]) -> None:
         """Release exchanges whose entries are in all spend totals already."""
 
-    async def counter_states(self, gate_ids: Collection[str] | None = None) -> list[CounterState]:
+    async def counter_states(self, counter_ids: Collection[str] | None = None) -> list[CounterState]:
         """States of these counters (None: of all), in the order of their ids; unknown ones are left out."""
 
     async def seeded(self, after: str, limit: int) -> tuple[list[str], str]:

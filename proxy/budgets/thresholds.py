@@ -52,15 +52,15 @@ class Subject(msgspec.Struct, frozen=True):
     """key, project or organization"""
     name: str
     limits: Limits
-    minted_at: float
+    created_at: float
 
     def window_end(self, since: float) -> float | None:
         """End of the window that began at `since`; None: never, or the current limits have no such window."""
         limits = self.limits
         middle = since + 2 * _SAME_S  # safely inside the window, despite rounding
-        if abs(window_start(limits.budget_window, self.minted_at, middle) - since) > _SAME_S:
+        if abs(window_start(limits.budget_window, self.created_at, middle) - since) > _SAME_S:
             return None
-        return window_end(limits.budget_window, self.minted_at, middle)
+        return window_end(limits.budget_window, self.created_at, middle)
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ def subjects(engine: Engine, scope_ids: Collection[str]) -> dict[str, Subject]:
 def reached(engine: Engine, states: Iterable[CounterState], now: float) -> list[Alert]:
     """Alerts for the thresholds that the spend of these counters has reached in the current window. Reservations do not
     count: they may be released. Raises LedgerUnavailable."""
-    spent = {one.gate_id: one for one in states if one.spent}
+    spent = {one.counter_id: one for one in states if one.spent}
     return [
         alert
         for subject in subjects(engine, spent).values()
@@ -163,7 +163,7 @@ def forget(engine: Engine, before: float, now: float) -> int:
 def _is_present(subject: Subject | None, since: float, now: float) -> bool:
     if subject is None:
         return False
-    return abs(window_start(subject.limits.budget_window, subject.minted_at, now) - since) <= _SAME_S
+    return abs(window_start(subject.limits.budget_window, subject.created_at, now) - since) <= _SAME_S
 
 
 def _updated(connection: Connection, alert: Alert, **values: Any) -> bool:
@@ -180,15 +180,15 @@ def _subjects(connection: Connection, scope_ids: Collection[str]) -> Iterator[Su
             levels.account_id.in_(scope_ids)
         ),
     ):
-        for scope_id, kind, name, limits, minted_at in connection.execute(query):
-            yield Subject(scope_id, kind, name, limits_of(limits), minted_at)
+        for scope_id, kind, name, limits, created_at in connection.execute(query):
+            yield Subject(scope_id, kind, name, limits_of(limits), created_at)
 
 
 def _reached(subject: Subject, counter: CounterState, now: float) -> Iterator[Alert]:
     limits, spent = subject.limits, counter.spent or 0
     if limits.budget_usd is None:
         return
-    since = window_start(limits.budget_window, subject.minted_at, now)
+    since = window_start(limits.budget_window, subject.created_at, now)
     if abs(since - counter.since) > _SAME_S:  # of an earlier window: an alert would be useless
         return
     for threshold in THRESHOLDS:

@@ -39,10 +39,10 @@ def verdict(hold: Hold, states: Sequence[UsedAmounts], now: float) -> Verdict:
     failures = [failure for one in states if not passes(one, hold.nusd, 1) for failure in _failures(hold, one, now)]
     if not failures:
         return Granted(())
-    why, gate_id, _ = failures[0]
+    why, counter_id, _ = failures[0]
     waits_s = [wait_s for _, _, wait_s in failures if wait_s is not None]
     retry_after_s = max(waits_s) if len(waits_s) == len(failures) else None
-    return Denied(why, gate_id, retry_after_s, levels(states, now))
+    return Denied(why, counter_id, retry_after_s, levels(states, now))
 
 
 def levels(states: Iterable[UsedAmounts], now: float) -> tuple[LimitLevel, ...]:
@@ -76,19 +76,19 @@ def _failures(hold: Hold, state: UsedAmounts, now: float) -> list[tuple[DenialRe
     counter, window = state.counter, state.window
     failures: list[tuple[DenialReason, str, float | None]] = []
     if counter.nusd_max is not None and (state.spent or 0) + state.held + hold.nusd > counter.nusd_max:
-        failures.append((DenialReason.MONEY, counter.gate_id, None))
+        failures.append((DenialReason.MONEY, counter.counter_id, None))
     if counter.rpm is not None and window is not None and (surplus := window.requests + 1 - counter.rpm) > 0:
-        failures.append((DenialReason.REQUESTS, counter.gate_id, window.wait_s(requests=surplus, now=now)))
+        failures.append((DenialReason.REQUESTS, counter.counter_id, window.wait_s(requests=surplus, now=now)))
     if counter.tpm is not None and window is not None and (surplus := window.tokens + hold.tokens - counter.tpm) > 0:
-        failures.append((DenialReason.TOKENS, counter.gate_id, window.wait_s(tokens=surplus, now=now)))
+        failures.append((DenialReason.TOKENS, counter.counter_id, window.wait_s(tokens=surplus, now=now)))
     if counter.parallel is not None and state.running >= counter.parallel:
-        failures.append((DenialReason.PARALLEL, counter.gate_id, None))
+        failures.append((DenialReason.PARALLEL, counter.counter_id, None))
     return failures
 
 
 def _level(counter: LimitCounter, window: Window, now: float) -> LimitLevel:
     return LimitLevel(
-        counter.gate_id,
+        counter.counter_id,
         None if counter.rpm is None else max(0, counter.rpm - window.requests),
         0.0 if counter.rpm is None else window.requests_reset_s(now),
         None if counter.tpm is None else max(0, counter.tpm - window.tokens),

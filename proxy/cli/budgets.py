@@ -39,11 +39,11 @@ def _show(options: argparse.Namespace) -> int:
 
     with store_of(options) as store:
         states = asyncio.run(_counter_states(load_settings(options.config)))
-        known = subjects(store.engine, {scope_of(state.gate_id) for state in states})
+        known = subjects(store.engine, {scope_of(state.counter_id) for state in states})
     if not options.json:
         print(_HEADER)
     for state in states:
-        shown = _json(state, known.get(scope_of(state.gate_id)))
+        shown = _json(state, known.get(scope_of(state.counter_id)))
         print(json_line(shown) if options.json else _line(shown))
     return 0
 
@@ -53,8 +53,8 @@ def _rebuild(options: argparse.Namespace) -> int:
 
     with store_of(options) as store:
         drift = asyncio.run(_rebuilt(load_settings(options.config), store.engine))
-    for gate_id, nusd in sorted(drift.items()):
-        print(json_line({"counter_id": gate_id, "drift_usd": usd_text(nusd)}))
+    for counter_id, nusd in sorted(drift.items()):
+        print(json_line({"counter_id": counter_id, "drift_usd": usd_text(nusd)}))
     return 0
 
 
@@ -83,10 +83,10 @@ def _json(state: CounterState, subject: Subject | None) -> dict[str, Any]:
     from proxy.foundation.times import iso_utc
     from proxy.ledger.settling.spend import scope_of
 
-    scope_id = scope_of(state.gate_id)
-    budget = None if subject is None or scope_id != state.gate_id else subject.limits.budget_usd
+    scope_id = scope_of(state.counter_id)
+    budget = None if subject is None or scope_id != state.counter_id else subject.limits.budget_usd
     return {
-        "counter_id": state.gate_id,
+        "counter_id": state.counter_id,
         "scope_id": scope_id,
         "scope_kind": None if subject is None else subject.kind,
         "name": None if subject is None else subject.name,

@@ -31,13 +31,13 @@ def unix(*when: int) -> float:
 
 
 @given(WINDOWS, TIMES, TIMES)
-def test_now_is_in_its_window(window: str, minted_at: float, now: float) -> None:
-    now = max(minted_at, now)
-    start, end = window_start(window, minted_at, now), window_end(window, minted_at, now)
+def test_now_is_in_its_window(window: str, created_at: float, now: float) -> None:
+    now = max(created_at, now)
+    start, end = window_start(window, created_at, now), window_end(window, created_at, now)
     assert start <= now
     assert end is None or now < end or now == pytest.approx(end, abs=1e-6)
     if end is not None:
-        assert window_start(window, minted_at, end + 0.001) == pytest.approx(end, abs=1e-3)
+        assert window_start(window, created_at, end + 0.001) == pytest.approx(end, abs=1e-3)
 
 
 def test_a_rolling_window_rolls_from_mint() -> None:

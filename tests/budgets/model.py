@@ -9,7 +9,7 @@ from proxy.billing.limits import LimitCounter
 from proxy.billing.reservation import CounterState, DenialReason, Hold, SpendDelta, SpendTotal
 
 Answer = tuple[str, str, float | None] | None
-"""why, which gate, how long to wait; None: granted"""
+"""why, which counter, how long to wait; None: granted"""
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Kept:
 
 @dataclass
 class Counted:
-    """A request of the last 60 s, at one gate."""
+    """A request of the last 60 s, at one counter."""
 
     exchange_id: str
     second: int
@@ -44,38 +44,42 @@ class Model:
     floor: tuple[int, float] = -1, 0.0
     """the cursor before sums were forgotten, and until when it counts"""
 
-    def spent(self, gate: LimitCounter) -> int | None:
+    def spent(self, counter: LimitCounter) -> int | None:
         """None: not known for its window."""
-        found = self.sums.get(gate.gate_id)
-        return None if found is None or found.since != gate.since else found.nusd
+        found = self.sums.get(counter.counter_id)
+        return None if found is None or found.since != counter.since else found.nusd
 
-    def at(self, gate_id: str) -> list[Kept]:
+    def at(self, counter_id: str) -> list[Kept]:
         """What is held there."""
-        return [one for one in self.holds.values() if gate_id in {gate.gate_id for gate in one.hold.counters}]
+        return [
+            one for one in self.holds.values() if counter_id in {counter.counter_id for counter in one.hold.counters}
+        ]
 
-    def held(self, gate_id: str) -> int:
+    def held(self, counter_id: str) -> int:
         """nUSD."""
-        return sum(one.nusd for one in self.at(gate_id))
+        return sum(one.nusd for one in self.at(counter_id))
 
-    def running(self, gate_id: str) -> int:
+    def running(self, counter_id: str) -> int:
         """Exchanges."""
-        return sum(one.closed_at is None for one in self.at(gate_id))
+        return sum(one.closed_at is None for one in self.at(counter_id))
 
     def unseeded(self, hold: Hold) -> tuple[LimitCounter, ...]:
         """Of a hold that is new."""
         if hold.exchange_id in self.holds:
             return ()
-        return tuple(gate for gate in hold.counters if gate.nusd_max is not None and self.spent(gate) is None)
+        return tuple(
+            counter for counter in hold.counters if counter.nusd_max is not None and self.spent(counter) is None
+        )
 
-    def window(self, gate_id: str, now: float) -> list[Counted]:
+    def window(self, counter_id: str, now: float) -> list[Counted]:
         """What counts there."""
-        return [one for one in self.counted.get(gate_id, []) if abs(one.second - int(now)) <= 60]
+        return [one for one in self.counted.get(counter_id, []) if abs(one.second - int(now)) <= 60]
 
     def reserve(self, hold: Hold, node: str, now: float) -> Answer:
         """Of a hold that nothing is unseeded for."""
         if hold.exchange_id in self.holds:
             return None
-        failures = [one for gate in hold.counters for one in self._failures(hold, gate, now)]
+        failures = [one for counter in hold.counters for one in self._failures(hold, counter, now)]
         if failures:
             waits_s = [wait_s for _, _, wait_s in failures if wait_s is not None]
             return *failures[0][:2], max(waits_s) if len(waits_s) == len(failures) else None
@@ -85,9 +89,9 @@ class Model:
     def hold(self, hold: Hold, node: str, second: int, *, counts: bool = True) -> None:
         """Whatever is left."""
         self.holds[hold.exchange_id] = Kept(hold, node, hold.nusd, hold.tokens, second)
-        for gate in hold.counters:
-            if counts and (gate.rpm, gate.tpm) != (None, None):
-                self.counted.setdefault(gate.gate_id, []).append(Counted(hold.exchange_id, second, hold.tokens))
+        for counter in hold.counters:
+            if counts and (counter.rpm, counter.tpm) != (None, None):
+                self.counted.setdefault(counter.counter_id, []).append(Counted(hold.exchange_id, second, hold.tokens))
 
     def grow(self, exchange_id: str, nusd: int) -> bool:
         """True if it fits."""
@@ -96,10 +100,10 @@ class Model:
             return True
         one.nusd = max(nusd, one.nusd)
         return all(
-            gate.nusd_max is None
-            or (spent := self.spent(gate)) is None
-            or spent + self.held(gate.gate_id) <= gate.nusd_max
-            for gate in one.hold.counters
+            counter.nusd_max is None
+            or (spent := self.spent(counter)) is None
+            or spent + self.held(counter.counter_id) <= counter.nusd_max
+            for counter in one.hold.counters
         )
 
     def close(self, exchange_id: str, nusd: int, tokens: int, now: float) -> None:
@@ -107,8 +111,8 @@ class Model:
         one = self.holds.get(exchange_id)
         if one is None:
             return
-        for gate in one.hold.counters:
-            counted = [each for each in self.window(gate.gate_id, now) if each.exchange_id == exchange_id]
+        for counter in one.hold.counters:
+            counted = [each for each in self.window(counter.counter_id, now) if each.exchange_id == exchange_id]
             # Twice there: its node was taken for dead and announced it anew. The first one counts until it leaves.
             for request in counted[-1:]:
                 request.tokens = tokens
@@ -160,20 +164,20 @@ class Model:
             sums = [one for one in sums if one.as_of_us >= self.floor[0] or now >= self.floor[1]]
             self.cursor = min((one.as_of_us for one in sums), default=None)
         for one in sums:
-            there = self.sums.get(one.gate_id)
+            there = self.sums.get(one.counter_id)
             newer = there is not None and there.since == one.since and there.as_of_us > one.as_of_us
             if self.cursor is not None and one.as_of_us >= self.cursor and not newer:
-                self.sums[one.gate_id] = one
+                self.sums[one.counter_id] = one
 
     def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
         """True if that was where it was."""
         if self.cursor != after_us:
             return False
         for change in changes:
-            for gate_id in change.gate_ids:
-                one = self.sums.get(gate_id)
+            for counter_id in change.counter_ids:
+                one = self.sums.get(counter_id)
                 if one is not None and one.since <= change.started_at and one.as_of_us < change.settled_at_us:
-                    self.sums[gate_id] = SpendTotal(gate_id, one.since, one.nusd + change.nusd, one.as_of_us)
+                    self.sums[counter_id] = SpendTotal(counter_id, one.since, one.nusd + change.nusd, one.as_of_us)
             self.release([change.exchange_id])
         self.cursor = until_us
         return True
@@ -191,48 +195,51 @@ class Model:
         self.__init__()  # type: ignore[misc]
 
     def standings(self) -> list[CounterState]:
-        """Of all gates that are known."""
-        known = {gate.gate_id for one in self.holds.values() for gate in one.hold.counters} | set(self.sums)
-        return [self._standing(gate_id) for gate_id in sorted(known)]
+        """Of all counters that are known."""
+        known = {counter.counter_id for one in self.holds.values() for counter in one.hold.counters} | set(self.sums)
+        return [self._standing(counter_id) for counter_id in sorted(known)]
 
     def overdue(self, older_than_s: float, now: float) -> list[str]:
         """Exchanges."""
         ended = [(one.closed_at, name) for name, one in self.holds.items() if one.closed_at is not None]
         return [name for at, name in ended if at < now - older_than_s]
 
-    def _standing(self, gate_id: str) -> CounterState:
-        one, running = self.sums.get(gate_id), self.running(gate_id)
+    def _standing(self, counter_id: str) -> CounterState:
+        one, running = self.sums.get(counter_id), self.running(counter_id)
         return CounterState(
-            gate_id,
+            counter_id,
             0.0 if one is None else one.since,
             None if one is None else one.nusd,
-            self.held(gate_id),
+            self.held(counter_id),
             running,
-            len(self.at(gate_id)) - running,
+            len(self.at(counter_id)) - running,
         )
 
-    def _failures(self, hold: Hold, gate: LimitCounter, now: float) -> Iterable[tuple[str, str, float | None]]:
-        requests = self.window(gate.gate_id, now)
-        if gate.nusd_max is not None and (self.spent(gate) or 0) + self.held(gate.gate_id) + hold.nusd > gate.nusd_max:
-            yield DenialReason.MONEY, gate.gate_id, None
-        if gate.rpm is not None and len(requests) + 1 > gate.rpm:
-            yield DenialReason.REQUESTS, gate.gate_id, self._wait_s(gate, hold, DenialReason.REQUESTS, now)
-        if gate.tpm is not None and sum(one.tokens for one in requests) + hold.tokens > gate.tpm:
-            yield DenialReason.TOKENS, gate.gate_id, self._wait_s(gate, hold, DenialReason.TOKENS, now)
-        if gate.parallel is not None and self.running(gate.gate_id) >= gate.parallel:
-            yield DenialReason.PARALLEL, gate.gate_id, None
+    def _failures(self, hold: Hold, counter: LimitCounter, now: float) -> Iterable[tuple[str, str, float | None]]:
+        requests = self.window(counter.counter_id, now)
+        if (
+            counter.nusd_max is not None
+            and (self.spent(counter) or 0) + self.held(counter.counter_id) + hold.nusd > counter.nusd_max
+        ):
+            yield DenialReason.MONEY, counter.counter_id, None
+        if counter.rpm is not None and len(requests) + 1 > counter.rpm:
+            yield DenialReason.REQUESTS, counter.counter_id, self._wait_s(counter, hold, DenialReason.REQUESTS, now)
+        if counter.tpm is not None and sum(one.tokens for one in requests) + hold.tokens > counter.tpm:
+            yield DenialReason.TOKENS, counter.counter_id, self._wait_s(counter, hold, DenialReason.TOKENS, now)
+        if counter.parallel is not None and self.running(counter.counter_id) >= counter.parallel:
+            yield DenialReason.PARALLEL, counter.counter_id, None
 
-    def _wait_s(self, gate: LimitCounter, hold: Hold, why: DenialReason, now: float) -> float | None:
+    def _wait_s(self, counter: LimitCounter, hold: Hold, why: DenialReason, now: float) -> float | None:
         """Tried second by second."""
-        requests = self.window(gate.gate_id, now)
+        requests = self.window(counter.counter_id, now)
         for later in sorted({one.second + 61 for one in requests}):
             left = [one for one in requests if one.second + 60 >= later]
-            if why is DenialReason.REQUESTS and gate.rpm is not None and len(left) + 1 <= gate.rpm:
+            if why is DenialReason.REQUESTS and counter.rpm is not None and len(left) + 1 <= counter.rpm:
                 return later - now
             if (
                 why is DenialReason.TOKENS
-                and gate.tpm is not None
-                and sum(one.tokens for one in left) + hold.tokens <= gate.tpm
+                and counter.tpm is not None
+                and sum(one.tokens for one in left) + hold.tokens <= counter.tpm
             ):
                 return later - now
         return None

@@ -103,10 +103,10 @@ class Plant:
     async def held(self) -> int:
         return sum(one.held for one in await self.local.counter_states(["key_a"]))
 
-    async def _seed(self, gates: Sequence[LimitCounter]) -> None:
+    async def _seed(self, counters: Sequence[LimitCounter]) -> None:
         if self.ledger_away:
             raise OSError("the ledger is away")
-        await self.local.seed([SpendTotal(gate.gate_id, gate.since, self.spent, 1) for gate in gates])
+        await self.local.seed([SpendTotal(counter.counter_id, counter.since, self.spent, 1) for counter in counters])
 
     async def _settled(self, exchange_ids: Sequence[str]) -> Collection[str]:
         await self._asked()
@@ -451,18 +451,18 @@ async def test_a_store_that_hangs_is_not_waited_for_again_and_again(
 
 
 async def test_what_is_asked_for_is_not_taken_for_a_stranger(plant: Plant) -> None:
-    gate = asyncio.Event()
-    plant.admission._seed = lambda _gates: _after(gate)  # type: ignore[assignment]
+    counter = asyncio.Event()
+    plant.admission._seed = lambda _counters: _after(counter)  # type: ignore[assignment]
     asking = asyncio.gather(plant.admit("x1", 1))
     await asyncio.sleep(0.01)
     await plant.admission.announce()
     assert plant.store.announced[-1].reserving == {"x1"}
-    gate.set()
+    counter.set()
     await asking
 
 
-async def _after(gate: asyncio.Event) -> None:
-    await gate.wait()
+async def _after(counter: asyncio.Event) -> None:
+    await counter.wait()
     raise OSError("too late")
 
 

@@ -1,5 +1,5 @@
-"""Followers: what gates have spent is what the ledger says, whoever brings it, in whatever order; and no hold is let go
-before its entry counts."""
+"""Followers: the spend of each counter is the ledger's, whichever follower delivers an entry, in whatever order; and no
+reservation is released before its entry counts."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Ledger:
         self.reading = asyncio.Event()
         self.reading.set()
 
-    def settle(self, *exchange_ids: str, gates: Sequence[str] = ("key",), nusd: int = 1, at: float = 100.0) -> None:
+    def settle(self, *exchange_ids: str, counters: Sequence[str] = ("key",), nusd: int = 1, at: float = 100.0) -> None:
         """One transaction."""
         self.now_us = max(self.now_us + 1, START_US)
         for one in exchange_ids:
-            self.entries.append(SpendDelta(one, self.now_us, at, nusd, tuple(gates)))
+            self.entries.append(SpendDelta(one, self.now_us, at, nusd, tuple(counters)))
             self.terminal.add(one)
 
-    def spent(self, gate_id: str, since: float = 0.0) -> int:
+    def spent(self, counter_id: str, since: float = 0.0) -> int:
         """All of it."""
-        return sum(one.nusd for one in self.entries if gate_id in one.gate_ids and one.started_at >= since)
+        return sum(one.nusd for one in self.entries if counter_id in one.counter_ids and one.started_at >= since)
 
     async def time(self) -> int:
         await self._turn()
@@ -53,7 +53,9 @@ class Ledger:
     async def sums(self, wants: Sequence[SeedRequest]) -> list[SpendTotal]:
         await self._turn()
         self.reads += 1
-        found = [SpendTotal(gate_id, since, self.spent(gate_id, since), self.now_us) for gate_id, since in wants]
+        found = [
+            SpendTotal(counter_id, since, self.spent(counter_id, since), self.now_us) for counter_id, since in wants
+        ]
         await self._turn()  # it is on its way
         return found
 
@@ -84,7 +86,7 @@ class Ledger:
 
 @dataclass
 class Counter:
-    """What is kept of a gate."""
+    """What is kept of a counter."""
 
     since: float
     spent: int
@@ -124,15 +126,15 @@ class Store:
             if self.at_us is not None and one.as_of_us < self.at_us:
                 continue
             self.at_us = one.as_of_us if self.at_us is None else self.at_us
-            self.counters[one.gate_id] = Counter(one.since, one.nusd, one.as_of_us)
+            self.counters[one.counter_id] = Counter(one.since, one.nusd, one.as_of_us)
 
     async def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
         await self._turn()
         if self.at_us != after_us:
             return False
         for change in changes:
-            for gate_id in change.gate_ids:
-                counter = self.counters.get(gate_id)
+            for counter_id in change.counter_ids:
+                counter = self.counters.get(counter_id)
                 if counter and counter.as_of_us < change.settled_at_us and counter.since <= change.started_at:
                     counter.spent += change.nusd
             self.held.pop(change.exchange_id, None)
@@ -167,12 +169,12 @@ class Store:
             self.held.pop(one, None)
         self.released += sorted(exchange_ids)
 
-    async def counter_states(self, gate_ids: Collection[str] | None = None) -> list[CounterState]:
+    async def counter_states(self, counter_ids: Collection[str] | None = None) -> list[CounterState]:
         await self._turn()
         return [
-            CounterState(gate_id, one.since, one.spent, 0, 0, 0)
-            for gate_id, one in sorted(self.counters.items())
-            if gate_ids is None or gate_id in gate_ids
+            CounterState(counter_id, one.since, one.spent, 0, 0, 0)
+            for counter_id, one in sorted(self.counters.items())
+            if counter_ids is None or counter_id in counter_ids
         ]
 
     async def _turn(self) -> None:
@@ -229,7 +231,7 @@ class Seen:
         await asyncio.sleep(0)
         if self.deaf:
             raise OSError("the ledger is away")
-        self.told.append({one.gate_id: one.spent for one in standings})
+        self.told.append({one.counter_id: one.spent for one in standings})
 
 
 @pytest.fixture
@@ -283,7 +285,7 @@ async def test_it_brings_what_was_settled_since(one: Follower, store: Store, led
     ledger.settle("a", nusd=5)
     await one.seed([LimitCounter("key"), LimitCounter("key/late", since=200.0)])
     store.held = {"b": 9}
-    ledger.settle("b", nusd=7, gates=("key", "elsewhere", "key/late"))
+    ledger.settle("b", nusd=7, counters=("key", "elsewhere", "key/late"))
     await one.follow()
     assert (store.counters["key"].spent, store.counters["key/late"].spent) == (12, 0)
     assert (store.held, store.at_us, seen.entries) == ({}, ledger.now_us, 1)
@@ -414,11 +416,11 @@ async def test_an_outage_is_said_once_and_nothing_is_lost(
 
 async def test_concurrent_callers_share_a_reading(one: Follower, store: Store, ledger: Ledger) -> None:
     ledger.settle("a", nusd=3)
-    gates = [LimitCounter("key"), LimitCounter("key"), LimitCounter("project", since=5.0)]
-    await asyncio.gather(*(one.seed(gates) for _ in range(100)))
+    counters = [LimitCounter("key"), LimitCounter("key"), LimitCounter("project", since=5.0)]
+    await asyncio.gather(*(one.seed(counters) for _ in range(100)))
     assert ledger.reads == 1
     assert store.counters["key"].spent == 3
-    await one.seed(gates)
+    await one.seed(counters)
     assert ledger.reads == 2
     await one.seed([])
     assert ledger.reads == 2
@@ -513,9 +515,9 @@ async def test_where_nothing_is_seeded_holds_go_when_every_sum_under_way_has_arr
 
 
 async def test_at_rest_there_is_no_drift(one: Follower, store: Store, ledger: Ledger) -> None:
-    ledger.settle("a", gates=("key", "org"), nusd=5)
+    ledger.settle("a", counters=("key", "org"), nusd=5)
     await one.seed([LimitCounter("key"), LimitCounter("org", since=50.0)])
-    ledger.settle("b", gates=("key", "org"), nusd=-2)
+    ledger.settle("b", counters=("key", "org"), nusd=-2)
     assert await one.rebuild() == {"key": 0, "org": 0}
     assert (store.counters, store.at_us) == ({}, None)
     assert await one.rebuild() == {}
@@ -536,11 +538,11 @@ async def test_drift_is_found_and_a_rebuild_mends_it(one: Follower, store: Store
 
 async def test_a_seed_that_is_newer_than_the_cursor_is_no_drift(one: Follower, store: Store, ledger: Ledger) -> None:
     await one.seed([LimitCounter("org")])
-    ledger.settle("a", gates=("key", "org"))
-    ledger.settle("b", "c", gates=("key", "org"))
+    ledger.settle("a", counters=("key", "org"))
+    ledger.settle("b", "c", counters=("key", "org"))
     cursor = store.at_us
     await one.seed([LimitCounter("key")])
-    ledger.settle("d", gates=("key", "org"))
+    ledger.settle("d", counters=("key", "org"))
     assert (store.at_us, store.counters["key"].spent, store.counters["org"].spent) == (cursor, 3, 0)
     assert await one._differences(["key", "org"]) == {"key": 0, "org": 0}
     store.counters["key"].spent = 2  # there never was a moment at which it was that
@@ -564,14 +566,14 @@ async def test_in_motion_sums_are_the_ledgers(store: Store, ledger: Ledger, seen
     """Followers follow, seed, forget and compare while entries are settled: no drift is seen, and none is there."""
     chance = random.Random(seed)
     everybody = [a_follower(store, ledger, seen) for _ in range(3)]
-    gates = {"key": 0.0, "org": 50.0, "project": 150.0}
+    counters = {"key": 0.0, "org": 50.0, "project": 150.0}
     drifts: list[int] = []
 
     async def settle() -> None:
         for number in range(150):
             at, count = chance.choice([40.0, 100.0, 200.0]), chance.randint(0, 3)
-            chosen = chance.sample(sorted(gates), chance.randint(1, 3))
-            ledger.settle(*names(count, f"{number}-"), gates=chosen, nusd=chance.randint(-5, 50), at=at)
+            chosen = chance.sample(sorted(counters), chance.randint(1, 3))
+            ledger.settle(*names(count, f"{number}-"), counters=chosen, nusd=chance.randint(-5, 50), at=at)
             for _ in range(chance.randint(0, 5)):
                 await asyncio.sleep(0)
 
@@ -581,17 +583,17 @@ async def test_in_motion_sums_are_the_ledgers(store: Store, ledger: Ledger, seen
             if step < 0.5:
                 await one.follow()
             elif step < 0.8:
-                gate_id = chance.choice(sorted(gates))
-                await one.seed([LimitCounter(gate_id, since=gates[gate_id])])
+                counter_id = chance.choice(sorted(counters))
+                await one.seed([LimitCounter(counter_id, since=counters[counter_id])])
             elif step < 0.97:
-                drifts.extend((await one._drift(sorted(gates))).values())
+                drifts.extend((await one._drift(sorted(counters))).values())
             else:
                 await store.forget_sums()
 
     await asyncio.gather(settle(), *map(act, everybody))
     await everybody[0].follow()
-    assert {gate_id: one.spent for gate_id, one in store.counters.items()} == {
-        gate_id: ledger.spent(gate_id, gates[gate_id]) for gate_id in store.counters
+    assert {counter_id: one.spent for counter_id, one in store.counters.items()} == {
+        counter_id: ledger.spent(counter_id, counters[counter_id]) for counter_id in store.counters
     }
     assert drifts.count(0) > 20
     assert not any(drifts)
@@ -604,7 +606,7 @@ async def test_more_that_was_spent_is_told(one: Follower, ledger: Ledger, seen: 
     ledger.settle("a", nusd=5)
     await one.seed([LimitCounter("key"), LimitCounter("org")])
     await one.follow()
-    ledger.settle("b", gates=("key", "elsewhere"), nusd=6)
+    ledger.settle("b", counters=("key", "elsewhere"), nusd=6)
     await one.follow()
     await one.follow()
     assert seen.told == [{"key": 5, "org": 0}, {"key": 11}]

@@ -26,19 +26,19 @@ NODES = 4
 QUICK, LONG = 5, 1_000
 
 
-def gates_of(number: int) -> tuple[LimitCounter, ...]:
+def counters_of(number: int) -> tuple[LimitCounter, ...]:
     """One that is enough for ten, and one for all of them that never is the reason."""
     return LimitCounter(f"key_{number}", nusd_max=FIT * NUSD + NUSD - 1), LimitCounter("org", nusd_max=10**12)
 
 
 async def contend(stores: list[BudgetStore], number: int, exchanges: range, *, within_s: float = 0.0) -> int:
     """How many were granted, of so many that come within so long."""
-    gates = gates_of(number)
+    counters = counters_of(number)
 
     async def one(each: int) -> Verdict:
         if within_s:
             await asyncio.sleep(random.random() * within_s)
-        return await stores[each % len(stores)].reserve(Hold(f"x{number}-{each}", gates, NUSD, 1))
+        return await stores[each % len(stores)].reserve(Hold(f"x{number}-{each}", counters, NUSD, 1))
 
     verdicts = await asyncio.gather(*[one(each) for each in exchanges])
     assert not any(isinstance(one, Unseeded) for one in verdicts)
@@ -47,7 +47,7 @@ async def contend(stores: list[BudgetStore], number: int, exchanges: range, *, w
 
 
 async def seed(store: BudgetStore, number: int) -> None:
-    await store.seed([SpendTotal(gate.gate_id, 0.0, 0, 1) for gate in gates_of(number)])
+    await store.seed([SpendTotal(counter.counter_id, 0.0, 0, 1) for counter in counters_of(number)])
 
 
 async def all_is_counted(store: BudgetStore, rounds: int) -> None:

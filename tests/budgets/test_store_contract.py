@@ -29,38 +29,38 @@ KEY = LimitCounter("key_a", SINCE, nusd_max=1_000)
 ORG = LimitCounter("org_a", 0.0, nusd_max=5_000)
 
 
-def hold(exchange_id: str, *gates: LimitCounter, nusd: int = 0, tokens: int = 0, at: float = 0.0) -> Hold:
-    return Hold(exchange_id, gates, nusd, tokens, at)
+def hold(exchange_id: str, *counters: LimitCounter, nusd: int = 0, tokens: int = 0, at: float = 0.0) -> Hold:
+    return Hold(exchange_id, counters, nusd, tokens, at)
 
 
 def ended(one: Hold, nusd: int, tokens: int = 0) -> Hold:
     return structs.replace(one, nusd=nusd, tokens=tokens)
 
 
-def change(exchange_id: str, at_us: int, nusd: int, *gate_ids: str, started_at: float = NOW) -> SpendDelta:
-    return SpendDelta(exchange_id, at_us, started_at, nusd, gate_ids)
+def change(exchange_id: str, at_us: int, nusd: int, *counter_ids: str, started_at: float = NOW) -> SpendDelta:
+    return SpendDelta(exchange_id, at_us, started_at, nusd, counter_ids)
 
 
-async def seeded(store: BudgetStore, *gates: LimitCounter, spent: int = 0, as_of_us: int = 100) -> None:
-    await store.seed([SpendTotal(gate.gate_id, gate.since, spent, as_of_us) for gate in gates])
+async def seeded(store: BudgetStore, *counters: LimitCounter, spent: int = 0, as_of_us: int = 100) -> None:
+    await store.seed([SpendTotal(counter.counter_id, counter.since, spent, as_of_us) for counter in counters])
 
 
-async def standing(store: BudgetStore, gate: LimitCounter = KEY) -> CounterState:
-    [found] = await store.counter_states([gate.gate_id])
+async def standing(store: BudgetStore, counter: LimitCounter = KEY) -> CounterState:
+    [found] = await store.counter_states([counter.counter_id])
     return found
 
 
-async def left(store: BudgetStore, gate: LimitCounter = KEY) -> int:
+async def left(store: BudgetStore, counter: LimitCounter = KEY) -> int:
     """nUSD, of what its bound allows."""
-    found = await standing(store, gate)
+    found = await standing(store, counter)
     assert found.spent is not None
-    assert gate.nusd_max is not None
-    return gate.nusd_max - found.spent - found.held
+    assert counter.nusd_max is not None
+    return counter.nusd_max - found.spent - found.held
 
 
-async def held(store: BudgetStore, gate: LimitCounter = KEY) -> tuple[int, int, int]:
+async def held(store: BudgetStore, counter: LimitCounter = KEY) -> tuple[int, int, int]:
     """nUSD, exchanges that run, exchanges that ended."""
-    found = await store.counter_states([gate.gate_id])
+    found = await store.counter_states([counter.counter_id])
     return (found[0].held, found[0].open, found[0].closed) if found else (0, 0, 0)
 
 
@@ -91,7 +91,7 @@ async def test_what_is_not_seeded_is_said_and_nothing_is_held(one: BudgetStore) 
     assert granted(await one.reserve(hold("x", KEY, rated, ORG, nusd=10)))
 
 
-async def test_a_gate_is_seeded_for_one_window(one: BudgetStore) -> None:
+async def test_a_counter_is_seeded_for_one_window(one: BudgetStore) -> None:
     await seeded(one, KEY, spent=1_000)
     later = structs.replace(KEY, since=SINCE + 0.1)
     assert await one.reserve(hold("x", later, nusd=10)) == Unseeded((later,))
@@ -108,7 +108,7 @@ async def test_spent_and_held_never_pass_the_bound(one: BudgetStore, other: Budg
     await seeded(one, KEY, spent=300)
     assert granted(await one.reserve(hold("x", KEY, nusd=500)))
     refused = denied(await other.reserve(hold("y", KEY, nusd=201)))
-    assert (refused.why, refused.gate_id, refused.retry_after_s) == (DenialReason.MONEY, "key_a", None)
+    assert (refused.why, refused.counter_id, refused.retry_after_s) == (DenialReason.MONEY, "key_a", None)
     assert await left(other) == 200
     assert await other.reserve(hold("z", KEY, nusd=200)) == Granted()
     assert await left(other) == 0
@@ -121,7 +121,7 @@ async def test_requests_of_one_moment_are_decided_one_after_the_other(one: Budge
     holds = [hold(f"x{number}", KEY, rated, ORG, nusd=300, tokens=1) for number in range(6)]
     verdicts = await asyncio.gather(*(one.reserve(each) for each in holds))
     assert sum(map(granted, verdicts)) == 3
-    assert [await held(one, gate) for gate in (KEY, rated, ORG)] == [(900, 3, 0)] * 3
+    assert [await held(one, counter) for counter in (KEY, rated, ORG)] == [(900, 3, 0)] * 3
     verdicts += await asyncio.gather(*(one.reserve(hold(name, rated)) for name in "yz"))
     assert sum(map(granted, verdicts[6:])) == 1
     assert await held(one, rated) == (900, 4, 0)
@@ -138,20 +138,20 @@ async def test_one_that_is_held_already_comes_with_others(one: BudgetStore) -> N
     assert await held(one) == (800, 2, 0)
 
 
-async def test_what_does_not_pass_every_gate_is_held_at_none(one: BudgetStore) -> None:
+async def test_what_does_not_pass_every_counter_is_held_at_none(one: BudgetStore) -> None:
     await seeded(one, KEY, ORG, spent=0)
     rated = LimitCounter("proj_a", rpm=1, tpm=100)
     refused = denied(await one.reserve(hold("x", ORG, rated, KEY, nusd=1_001, tokens=1)))
-    assert refused.gate_id == "key_a"
-    assert [level.gate_id for level in refused.levels] == ["proj_a"], "money is not told"
+    assert refused.counter_id == "key_a"
+    assert [level.counter_id for level in refused.levels] == ["proj_a"], "money is not told"
     assert await held(one, ORG) == (0, 0, 0)
     assert granted(await one.reserve(hold("y", rated, tokens=100))), "and counted at none"
 
 
-async def test_the_first_gate_that_is_not_passed_is_named(one: BudgetStore) -> None:
+async def test_the_first_counter_that_is_not_passed_is_named(one: BudgetStore) -> None:
     await seeded(one, KEY, ORG, spent=5_000)
-    assert denied(await one.reserve(hold("x", ORG, KEY, nusd=1))).gate_id == "org_a"
-    assert denied(await one.reserve(hold("x", KEY, ORG, nusd=1))).gate_id == "key_a"
+    assert denied(await one.reserve(hold("x", ORG, KEY, nusd=1))).counter_id == "org_a"
+    assert denied(await one.reserve(hold("x", KEY, ORG, nusd=1))).counter_id == "key_a"
 
 
 async def test_the_same_exchange_is_held_once_and_granted(one: BudgetStore) -> None:
@@ -173,13 +173,13 @@ async def test_money_that_was_paid_in_can_be_spent(one: BudgetStore) -> None:
 
 async def test_large_amounts_are_exact(one: BudgetStore) -> None:
     most = 10**15
-    gate = LimitCounter("key_big", nusd_max=most)
-    await seeded(one, gate, spent=most - 7)
-    assert denied(await one.reserve(hold("x", gate, nusd=8))).why is DenialReason.MONEY
-    assert granted(await one.reserve(hold("x", gate, nusd=7)))
-    await one.close([ended(hold("x", gate), 3)])
+    counter = LimitCounter("key_big", nusd_max=most)
+    await seeded(one, counter, spent=most - 7)
+    assert denied(await one.reserve(hold("x", counter, nusd=8))).why is DenialReason.MONEY
+    assert granted(await one.reserve(hold("x", counter, nusd=7)))
+    await one.close([ended(hold("x", counter), 3)])
     assert await one.absorb(100, [change("x", 101, 3, "key_big"), change("y", 101, -8 * 10**15, "key_big")], 102)
-    assert (await standing(one, gate)).spent == 3 - 7 - 7 * 10**15
+    assert (await standing(one, counter)).spent == 3 - 7 - 7 * 10**15
 
 
 # -- growing and closing
@@ -195,7 +195,7 @@ async def test_a_running_exchange_grows_whatever_is_left(one: BudgetStore) -> No
     assert await held(one) == (1_001, 1, 0)
 
 
-async def test_it_says_how_each_gate_stands(one: BudgetStore) -> None:
+async def test_it_says_how_each_counter_stands(one: BudgetStore) -> None:
     await seeded(one, KEY, ORG)
     await one.reserve(hold("x", ORG, KEY, nusd=1))
     assert not await one.grow("x", 1_001)
@@ -259,61 +259,61 @@ async def test_a_charge_above_the_quote_is_held_all_the_same(one: BudgetStore) -
 
 
 async def test_many_at_once_are_closed_and_released(one: BudgetStore, exchange_ids: Iterator[str]) -> None:
-    gate = LimitCounter("key_many", nusd_max=10**12, rpm=10**6, tpm=10**6)
-    await seeded(one, gate)
-    many = [hold(next(exchange_ids), gate, nusd=10, tokens=3) for _ in range(1_201)]
+    counter = LimitCounter("key_many", nusd_max=10**12, rpm=10**6, tpm=10**6)
+    await seeded(one, counter)
+    many = [hold(next(exchange_ids), counter, nusd=10, tokens=3) for _ in range(1_201)]
     for each in many:
         assert granted(await one.reserve(each))
     await one.close([ended(each, 7, 2) for each in many])
-    assert await held(one, gate) == (7 * 1_201, 0, 1_201)
+    assert await held(one, counter) == (7 * 1_201, 0, 1_201)
     await one.release([each.exchange_id for each in many[:601]])
-    assert await held(one, gate) == (7 * 600, 0, 600)
+    assert await held(one, counter) == (7 * 600, 0, 600)
     changes = [change(each.exchange_id, 101, 7, "key_many") for each in many[601:]]
     assert await one.absorb(100, changes, 101)
-    assert await standing(one, gate) == CounterState("key_many", 0.0, 7 * 600, 0, 0, 0)
+    assert await standing(one, counter) == CounterState("key_many", 0.0, 7 * 600, 0, 0, 0)
 
 
 # -- exchanges at once
 
 
 async def test_so_many_run_at_once(one: BudgetStore, other: BudgetStore) -> None:
-    gate = LimitCounter("key_p", parallel=2)
-    assert granted(await one.reserve(hold("x", gate)))
-    assert granted(await other.reserve(hold("y", gate)))
-    refused = denied(await one.reserve(hold("z", gate)))
-    assert (refused.why, refused.gate_id, refused.retry_after_s) == (DenialReason.PARALLEL, "key_p", None)
-    await other.close([ended(hold("y", gate), 5)])
-    assert granted(await one.reserve(hold("z", gate))), "what has ended does not run"
+    counter = LimitCounter("key_p", parallel=2)
+    assert granted(await one.reserve(hold("x", counter)))
+    assert granted(await other.reserve(hold("y", counter)))
+    refused = denied(await one.reserve(hold("z", counter)))
+    assert (refused.why, refused.counter_id, refused.retry_after_s) == (DenialReason.PARALLEL, "key_p", None)
+    await other.close([ended(hold("y", counter), 5)])
+    assert granted(await one.reserve(hold("z", counter))), "what has ended does not run"
 
 
 # -- rates
 
 
 async def test_so_many_requests_in_any_minute(stores: Stores, one: BudgetStore, other: BudgetStore) -> None:
-    gate = LimitCounter("key_r", rpm=2)
-    assert granted(await one.reserve(hold("a", gate)))
+    counter = LimitCounter("key_r", rpm=2)
+    assert granted(await one.reserve(hold("a", counter)))
     stores.clock.now += 30
-    verdict = await other.reserve(hold("b", gate))
+    verdict = await other.reserve(hold("b", counter))
     assert isinstance(verdict, Granted)
     assert verdict.levels[0].requests_left == 0
     assert verdict.levels[0].requests_reset_s == pytest.approx(60.75), "until both are free"
-    refused = denied(await one.reserve(hold("c", gate)))
-    assert (refused.why, refused.gate_id) == (DenialReason.REQUESTS, "key_r")
+    refused = denied(await one.reserve(hold("c", counter)))
+    assert (refused.why, refused.counter_id) == (DenialReason.REQUESTS, "key_r")
     assert refused.retry_after_s == pytest.approx(30.75)
     stores.clock.now = NOW + 60
-    assert not granted(await one.reserve(hold("c", gate))), "a minute later is within a minute"
+    assert not granted(await one.reserve(hold("c", counter))), "a minute later is within a minute"
     stores.clock.now = NOW + 30 + 30.75
-    assert granted(await one.reserve(hold("c", gate))), "it said when"
-    assert not granted(await one.reserve(hold("d", gate)))
+    assert granted(await one.reserve(hold("c", counter))), "it said when"
+    assert not granted(await one.reserve(hold("d", counter)))
 
 
 async def test_the_wait_is_for_as_many_as_there_are_too_many(stores: Stores, one: BudgetStore) -> None:
-    gate = LimitCounter("key_t", tpm=100)
+    counter = LimitCounter("key_t", tpm=100)
     for tokens in (10, 20, 70):
-        assert granted(await one.reserve(hold(f"x{tokens}", gate, tokens=tokens)))
+        assert granted(await one.reserve(hold(f"x{tokens}", counter, tokens=tokens)))
         stores.clock.now += 10
     for tokens, wait_s in ((10, 30.75), (11, 40.75), (30, 40.75), (31, 50.75), (100, 50.75), (101, None)):
-        refused = denied(await one.reserve(hold("y", gate, tokens=tokens)))
+        refused = denied(await one.reserve(hold("y", counter, tokens=tokens)))
         assert refused.why is DenialReason.TOKENS
         assert refused.retry_after_s == (None if wait_s is None else pytest.approx(wait_s)), tokens
         assert refused.levels[0].tokens_left == 0
@@ -331,52 +331,52 @@ async def test_the_wait_is_for_all_that_time_helps_with(stores: Stores, one: Bud
 
 
 async def test_a_refused_request_counts_nowhere(stores: Stores, one: BudgetStore) -> None:
-    gate, tight = LimitCounter("key_r", rpm=2, tpm=10), LimitCounter("org_r", parallel=1)
-    assert granted(await one.reserve(hold("a", gate, tight, tokens=1)))
+    counter, tight = LimitCounter("key_r", rpm=2, tpm=10), LimitCounter("org_r", parallel=1)
+    assert granted(await one.reserve(hold("a", counter, tight, tokens=1)))
     for number in range(20):
-        assert not granted(await one.reserve(hold(f"b{number}", gate, tight, tokens=1)))
-    verdict = await one.reserve(hold("c", gate, tokens=9))
+        assert not granted(await one.reserve(hold(f"b{number}", counter, tight, tokens=1)))
+    verdict = await one.reserve(hold("c", counter, tokens=9))
     assert isinstance(verdict, Granted)
     assert verdict.levels[0].requests_left == verdict.levels[0].tokens_left == 0
 
 
 async def test_tokens_count_as_they_were_once_that_is_known(stores: Stores, one: BudgetStore) -> None:
-    gate = LimitCounter("key_t", tpm=100)
-    assert granted(await one.reserve(hold("a", gate, nusd=1, tokens=100)))
+    counter = LimitCounter("key_t", tpm=100)
+    assert granted(await one.reserve(hold("a", counter, nusd=1, tokens=100)))
     stores.clock.now += 5
-    assert not granted(await one.reserve(hold("b", gate, tokens=41)))
-    await one.close([ended(hold("a", gate), 1, 60)])
-    assert not granted(await one.reserve(hold("b", gate, tokens=41)))
-    assert granted(await one.reserve(hold("b", gate, tokens=40)))
-    await one.close([ended(hold("b", gate), 0, 45)])
-    assert denied(await one.reserve(hold("c", gate, tokens=0))).why is DenialReason.TOKENS, "more than was thought"
+    assert not granted(await one.reserve(hold("b", counter, tokens=41)))
+    await one.close([ended(hold("a", counter), 1, 60)])
+    assert not granted(await one.reserve(hold("b", counter, tokens=41)))
+    assert granted(await one.reserve(hold("b", counter, tokens=40)))
+    await one.close([ended(hold("b", counter), 0, 45)])
+    assert denied(await one.reserve(hold("c", counter, tokens=0))).why is DenialReason.TOKENS, "more than was thought"
     stores.clock.now = NOW + 60.75
-    verdict = await one.reserve(hold("c", gate, tokens=0))
+    verdict = await one.reserve(hold("c", counter, tokens=0))
     assert isinstance(verdict, Granted)
     assert verdict.levels[0].tokens_left == 55, "what was admitted first is free first"
 
 
 async def test_what_is_corrected_too_late_changes_nothing(stores: Stores, one: BudgetStore) -> None:
-    gate = LimitCounter("key_t", tpm=100)
-    assert granted(await one.reserve(hold("a", gate, nusd=1, tokens=10)))
+    counter = LimitCounter("key_t", tpm=100)
+    assert granted(await one.reserve(hold("a", counter, nusd=1, tokens=10)))
     stores.clock.now += 70
-    await one.close([ended(hold("a", gate), 1, 90)])
-    assert granted(await one.reserve(hold("b", gate, tokens=100)))
+    await one.close([ended(hold("a", counter), 1, 90)])
+    assert granted(await one.reserve(hold("b", counter, tokens=100)))
 
 
 async def test_a_clock_that_was_put_back_locks_nobody_out_for_long(stores: Stores, one: BudgetStore) -> None:
-    gate = LimitCounter("key_r", rpm=1)
-    assert granted(await one.reserve(hold("a", gate)))
+    counter = LimitCounter("key_r", rpm=1)
+    assert granted(await one.reserve(hold("a", counter)))
     stores.clock.now -= 3_600
-    assert granted(await one.reserve(hold("b", gate)))
+    assert granted(await one.reserve(hold("b", counter)))
 
 
 async def test_never_more_than_the_bound_in_any_minute_and_free_within_61_s(stores: Stores, one: BudgetStore) -> None:
-    gate = LimitCounter("key_r", rpm=5)
+    counter = LimitCounter("key_r", rpm=5)
     passed: list[float] = []
     for number in range(400):
         stores.clock.now = NOW + number * 0.7
-        if granted(await one.reserve(hold(f"x{number}", gate))):
+        if granted(await one.reserve(hold(f"x{number}", counter))):
             passed.append(stores.clock.now)
         else:
             assert stores.clock.now - passed[-5] < 61
@@ -550,18 +550,18 @@ async def test_a_restarted_node_resumes_what_the_store_has_kept(stores: Stores) 
 
 
 async def test_forgotten_sums_leave_the_rates(one: BudgetStore) -> None:
-    gate = LimitCounter("key_r", rpm=1)
-    assert granted(await one.reserve(hold("x", gate)))
-    await one.close([ended(hold("x", gate), 0)])
+    counter = LimitCounter("key_r", rpm=1)
+    assert granted(await one.reserve(hold("x", counter)))
+    await one.close([ended(hold("x", counter), 0)])
     await one.forget_sums()
-    assert not granted(await one.reserve(hold("y", gate)))
+    assert not granted(await one.reserve(hold("y", counter)))
 
 
-async def test_gates_stand_in_the_order_of_their_ids(one: BudgetStore) -> None:
+async def test_counters_stand_in_the_order_of_their_ids(one: BudgetStore) -> None:
     await seeded(one, ORG, KEY, LimitCounter("aaa"), spent=1)
     await one.reserve(hold("x", LimitCounter("zzz"), LimitCounter("mmm"), nusd=3))
-    assert [found.gate_id for found in await one.counter_states()] == ["aaa", "key_a", "mmm", "org_a", "zzz"]
-    assert [found.gate_id for found in await one.counter_states(["zzz", "org_a", "nobody"])] == ["org_a", "zzz"]
+    assert [found.counter_id for found in await one.counter_states()] == ["aaa", "key_a", "mmm", "org_a", "zzz"]
+    assert [found.counter_id for found in await one.counter_states(["zzz", "org_a", "nobody"])] == ["org_a", "zzz"]
 
 
 # -- what is overdue, and who is dead
@@ -570,19 +570,19 @@ async def test_gates_stand_in_the_order_of_their_ids(one: BudgetStore) -> None:
 async def test_what_ended_long_ago_and_is_still_held_is_found(
     stores: Stores, one: BudgetStore, other: BudgetStore
 ) -> None:
-    gate = LimitCounter("key_p")
+    counter = LimitCounter("key_p")
     for name, store in (("x", one), ("y", other), ("z", one)):
-        await store.reserve(hold(name, gate, nusd=9))
-    await one.close([ended(hold("x", gate), 5)])
+        await store.reserve(hold(name, counter, nusd=9))
+    await one.close([ended(hold("x", counter), 5)])
     stores.clock.now += 3
-    await other.close([ended(hold("y", gate), 5)])
+    await other.close([ended(hold("y", counter), 5)])
     assert await one.overdue(3) == []
     stores.clock.now += 1
     assert await other.overdue(3) == ["x"]
     assert await other.overdue(0.5) == ["x", "y"]
     await one.release(["x", "nobody"])
     assert await one.overdue(0.5) == ["y"]
-    assert await held(one, gate) == (14, 1, 1)
+    assert await held(one, counter) == (14, 1, 1)
 
 
 async def test_what_a_dead_node_runs_is_released(one: BudgetStore, other: BudgetStore) -> None:
@@ -670,13 +670,13 @@ async def test_it_is_unchecked(one: BudgetStore) -> None:
 
 
 async def test_what_another_node_ran_is_this_ones_once_it_says_so(one: BudgetStore, other: BudgetStore) -> None:
-    gate = LimitCounter("key_p")
-    await one.reserve(hold("x", gate, nusd=10))
-    await one.reserve(hold("y", gate, nusd=10))
-    taken = [hold("x", gate, nusd=10, at=NOW)], [ended(hold("y", gate), 5)]
+    counter = LimitCounter("key_p")
+    await one.reserve(hold("x", counter, nusd=10))
+    await one.reserve(hold("y", counter, nusd=10))
+    taken = [hold("x", counter, nusd=10, at=NOW)], [ended(hold("y", counter), 5)]
     await other.announce(lambda: owns(*taken))
     assert await one.abandon("one", ()) == 0
-    assert await held(one, gate) == (15, 1, 1)
+    assert await held(one, counter) == (15, 1, 1)
     assert await one.abandon("other", ()) == 1
 
 
@@ -856,11 +856,11 @@ async def test_what_was_being_read_before_a_loss_is_passed_over(stores: Stores, 
 async def test_a_loss_in_the_middle_of_everything(stores: Stores, one: BudgetStore) -> None:
     """Whatever was lost when: once all is announced and absorbed, nothing is held."""
     reader = stores.node("reader")
-    gate = LimitCounter("key_m", parallel=1_000)
+    counter = LimitCounter("key_m", parallel=1_000)
     running: dict[str, Hold] = {}
     losing = isinstance(stores, LocalStores)
     for number in range(60):
-        each = hold(f"x{number}", gate, nusd=number + 1, at=NOW)
+        each = hold(f"x{number}", counter, nusd=number + 1, at=NOW)
         running[each.exchange_id] = each
         if number == 33:
             await stores.lose()
@@ -870,16 +870,16 @@ async def test_a_loss_in_the_middle_of_everything(stores: Stores, one: BudgetSto
             await stores.warmed()
         async with asyncio.timeout(4):
             assert granted(await one.reserve(each))
-    assert await held(reader, gate) == (sum(range(1, 61)), 60, 0)
+    assert await held(reader, counter) == (sum(range(1, 61)), 60, 0)
     await one.close([ended(each, 0) for each in running.values()])
-    assert await held(reader, gate) == (0, 0, 0)
+    assert await held(reader, counter) == (0, 0, 0)
     await reader.aclose()
 
 
 async def test_what_ended_before_the_clock_was_set_back_is_overdue(stores: Stores, one: BudgetStore) -> None:
-    gate = LimitCounter("key_p")
-    await one.reserve(hold("x", gate, nusd=10))
-    await one.close([ended(hold("x", gate), 7)])
+    counter = LimitCounter("key_p")
+    await one.reserve(hold("x", counter, nusd=10))
+    await one.close([ended(hold("x", counter), 7)])
     assert await one.overdue(5) == []
     stores.clock.now -= 3_600
     assert await one.overdue(5) == ["x"]
@@ -910,11 +910,11 @@ async def test_one_node_leads_and_another_after_it(one: BudgetStore, other: Budg
 
 async def test_seeded_counters_come_in_pages(one: BudgetStore) -> None:
     seeded = {f"key_{number:04}" for number in range(1_500)}
-    await one.seed([SpendTotal(gate_id, 0.0, 1, int(NOW * 1e6)) for gate_id in seeded])
+    await one.seed([SpendTotal(counter_id, 0.0, 1, int(NOW * 1e6)) for counter_id in seeded])
     await one.reserve(Hold("x", (LimitCounter("key_unseeded", parallel=1),), 0, 0, NOW))
     pages, after = [], None
     while after != "":
         page, after = await one.seeded(after or "", 500)
         pages.append(page)
-    assert {gate_id for page in pages for gate_id in page} == seeded
+    assert {counter_id for page in pages for counter_id in page} == seeded
     assert len(pages) > 1

@@ -33,8 +33,8 @@ Open = Callable[..., RedisBudgets]
 LONG_S = 60.0
 
 
-def hold(exchange_id: str, nusd: int = 10, gate: LimitCounter = KEY) -> Hold:
-    return Hold(exchange_id, (gate,), nusd, 0, time.time())
+def hold(exchange_id: str, nusd: int = 10, counter: LimitCounter = KEY) -> Hold:
+    return Hold(exchange_id, (counter,), nusd, 0, time.time())
 
 
 def owns(*running: Hold) -> Callable[[], OwnHolds]:
@@ -443,7 +443,7 @@ async def test_a_cluster_serves_too(connect: Open, cluster: Valkey) -> None:
     rated = LimitCounter("key_r", rpm=5, tpm=5)
     assert isinstance(await one.reserve(Hold("x", (KEY, rated), 10, 2)), Granted)
     await one.close([Hold("x", (KEY, rated), 7, 1)])
-    assert [found.gate_id for found in await one.counter_states()] == ["key_a", "key_r"]
+    assert [found.counter_id for found in await one.counter_states()] == ["key_a", "key_r"]
     assert await one.abandon("two", ()) == 0
     assert await one.heartbeat()
 
@@ -489,7 +489,7 @@ async def test_bounds_that_change_within_one_moment(file: File) -> None:
     await seed(store)
     tighter, later = structs.replace(KEY, nusd_max=500), structs.replace(KEY, since=1.0)
     asked = [(KEY, 400), (tighter, 101), (KEY, 300), (tighter, 1), (later, 1), (KEY, 300)]
-    holds = [hold(f"x{at}", nusd, gate) for at, (gate, nusd) in enumerate(asked)]
+    holds = [hold(f"x{at}", nusd, counter) for at, (counter, nusd) in enumerate(asked)]
     verdicts = await asyncio.gather(*(store.reserve(each) for each in holds))
     assert [type(one) for one in verdicts] == [Granted, Denied, Granted, Denied, Unseeded, Granted]
     [found] = await store.counter_states()

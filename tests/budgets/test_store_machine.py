@@ -44,7 +44,7 @@ NUSD = st.integers(0, 60)
 TOKENS = st.integers(0, 40)
 
 
-def gates_of(key_id: str, since: float) -> tuple[LimitCounter, ...]:
+def counters_of(key_id: str, since: float) -> tuple[LimitCounter, ...]:
     """A key's, its project's, its organization's: every kind of bound."""
     return (
         LimitCounter(key_id, since, nusd_max=100, rpm=6),
@@ -110,8 +110,8 @@ class Budgets(RuleBasedStateMachine):
     )
     def reserve(self, node: str, key: str, first: int, count: int, window: float, nusd: int, tokens: int) -> None:
         self.number += 1
-        gates = gates_of(key, window)[first : first + count]
-        self._reserve(node, Hold(f"x{self.number}", gates, nusd, tokens, self.now))
+        counters = counters_of(key, window)[first : first + count]
+        self._reserve(node, Hold(f"x{self.number}", counters, nusd, tokens, self.now))
 
     @precondition(lambda self: self.last)
     @rule(node=st.sampled_from(NODES))
@@ -144,45 +144,45 @@ class Budgets(RuleBasedStateMachine):
                 self._no_bound_is_passed(hold)
         else:
             assert isinstance(verdict, Denied)
-            assert (verdict.why, verdict.gate_id) == expected[:2]
+            assert (verdict.why, verdict.counter_id) == expected[:2]
             assert verdict.retry_after_s == (None if expected[2] is None else pytest.approx(expected[2], abs=1e-5))
         self._levels_are_true(hold, verdict)
 
     def _levels_are_true(self, hold: Hold, verdict: Granted | Denied) -> None:
-        for gate, level in zip(filter(bounds_rate, hold.counters), verdict.levels, strict=True):
-            requests = self.model.window(gate.gate_id, self.now)
-            if gate.rpm is not None:
-                assert level.requests_left == max(0, gate.rpm - len(requests))
+        for counter, level in zip(filter(bounds_rate, hold.counters), verdict.levels, strict=True):
+            requests = self.model.window(counter.counter_id, self.now)
+            if counter.rpm is not None:
+                assert level.requests_left == max(0, counter.rpm - len(requests))
                 newest = max((one.second + 61 - self.now for one in requests), default=0.0)
                 assert level.requests_reset_s == pytest.approx(newest, abs=1e-5)
-            if gate.tpm is not None:
-                assert level.tokens_left == max(0, gate.tpm - sum(one.tokens for one in requests))
+            if counter.tpm is not None:
+                assert level.tokens_left == max(0, counter.tpm - sum(one.tokens for one in requests))
 
     def _no_bound_is_passed(self, hold: Hold) -> None:
         """By what is true, not by what the store knows: every exchange counts once, at its entries or at what it may
         come to."""
         settled = {change.exchange_id for change in self.ledger}
-        for gate in hold.counters:
-            if gate.nusd_max is None:
+        for counter in hold.counters:
+            if counter.nusd_max is None:
                 continue
-            entries = [c.nusd for c in self._entries_at(gate) if c.started_at >= gate.since]
+            entries = [c.nusd for c in self._entries_at(counter) if c.started_at >= counter.since]
             ahead = [
                 one.nusd
                 for of in (self.running, self.closed)
                 for known in of.values()
                 for one in known.values()
-                if one.exchange_id not in settled and gate.gate_id in {each.gate_id for each in one.counters}
+                if one.exchange_id not in settled and counter.counter_id in {each.counter_id for each in one.counters}
             ]
-            assert sum(entries) + sum(ahead) <= gate.nusd_max
+            assert sum(entries) + sum(ahead) <= counter.nusd_max
 
-    def _entries_at(self, gate: LimitCounter) -> list[SpendDelta]:
-        """The gate's entries, but for corrections and top-ups that no store can have heard of yet."""
-        until = max(self.model.cursor or 0, self.model.sums[gate.gate_id].as_of_us)
+    def _entries_at(self, counter: LimitCounter) -> list[SpendDelta]:
+        """The counter's entries, but for corrections and top-ups that no store can have heard of yet."""
+        until = max(self.model.cursor or 0, self.model.sums[counter.counter_id].as_of_us)
         first = {change.exchange_id: change for change in reversed(self.ledger)}
         return [
             one
             for one in self.ledger
-            if gate.gate_id in one.gate_ids and (one.settled_at_us <= until or first[one.exchange_id] is one)
+            if counter.counter_id in one.counter_ids and (one.settled_at_us <= until or first[one.exchange_id] is one)
         ]
 
     @precondition(lambda self: any(self.running.values()))
@@ -229,8 +229,8 @@ class Budgets(RuleBasedStateMachine):
         self.ledger.append(structs.replace(one, settled_at_us=self.head_us, nusd=nusd))
 
     def _entry(self, hold: Hold) -> None:
-        gate_ids = *[gate.gate_id for gate in hold.counters], "unlimited"
-        self.ledger.append(SpendDelta(hold.exchange_id, self.head_us, hold.at, hold.nusd, gate_ids))
+        counter_ids = *[counter.counter_id for counter in hold.counters], "unlimited"
+        self.ledger.append(SpendDelta(hold.exchange_id, self.head_us, hold.at, hold.nusd, counter_ids))
 
     @precondition(lambda self: any(self.closed.values()))
     @rule(node=st.sampled_from(NODES))
@@ -250,23 +250,28 @@ class Budgets(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 20), window=st.sampled_from(SINCES), key=st.sampled_from(KEYS))
     def seed_at(self, back: int, window: float, key: str) -> None:
-        self.seed(max(self.head_us - back, self.lost_us), Hold("", gates_of(key, window), 0, 0))
+        self.seed(max(self.head_us - back, self.lost_us), Hold("", counters_of(key, window), 0, 0))
 
     def seed(self, as_of_us: int, hold: Hold) -> None:
         """As the ledger was then."""
         sums = [
-            SpendTotal(gate.gate_id, gate.since, self._ledger_says(gate.gate_id, gate.since, as_of_us), as_of_us)
-            for gate in hold.counters
-            if gate.nusd_max is not None
+            SpendTotal(
+                counter.counter_id,
+                counter.since,
+                self._ledger_says(counter.counter_id, counter.since, as_of_us),
+                as_of_us,
+            )
+            for counter in hold.counters
+            if counter.nusd_max is not None
         ]
         self.do(self.nodes["n"].seed(sums))
         self.model.seed(sums, self.now)
 
-    def _ledger_says(self, gate_id: str, since: float, until_us: int) -> int:
+    def _ledger_says(self, counter_id: str, since: float, until_us: int) -> int:
         return sum(
             one.nusd
             for one in self.ledger
-            if gate_id in one.gate_ids and one.started_at >= since and one.settled_at_us <= until_us
+            if counter_id in one.counter_ids and one.started_at >= since and one.settled_at_us <= until_us
         )
 
     @rule(node=st.sampled_from(NODES))
@@ -342,8 +347,8 @@ class Budgets(RuleBasedStateMachine):
         for one in found:
             assert min(one.open, one.closed, one.held) >= 0
             if one.spent is not None:
-                until = max(self.model.cursor or 0, self.model.sums[one.gate_id].as_of_us)
-                assert one.spent == self._ledger_says(one.gate_id, one.since, until)
+                until = max(self.model.cursor or 0, self.model.sums[one.counter_id].as_of_us)
+                assert one.spent == self._ledger_says(one.counter_id, one.since, until)
 
     def teardown(self) -> None:
         if self.nodes:
@@ -368,7 +373,7 @@ class Budgets(RuleBasedStateMachine):
             for hold in known.values():
                 if hold.exchange_id not in settled:
                     self._entry(hold)
-        self.seed(self.head_us, Hold("", gates_of("key_a", SINCES[0]), 0, 0))
+        self.seed(self.head_us, Hold("", counters_of("key_a", SINCES[0]), 0, 0))
         self.absorb("n", 0, 0)
         self.stores.clock.now += 6
         self.release_overdue("n", 5.0)
@@ -424,7 +429,7 @@ class OnFile(Budgets):
     ) -> None:
         """Some end, and some come, in one moment; decided as if one after the other."""
         wanted = [
-            (gates_of(key, window)[first : first + count], nusd, tokens)
+            (counters_of(key, window)[first : first + count], nusd, tokens)
             for key, first, count, window, alike in asked
             for nusd, tokens in alike
         ]
@@ -458,7 +463,7 @@ class OnFile(Budgets):
             self.model.close(one.exchange_id, one.nusd, one.tokens, self.now)
         unseeded = []
         for hold, verdict in zip(holds, verdicts, strict=True):
-            if isinstance(verdict, Unseeded):  # the gate is seeded for the window of another
+            if isinstance(verdict, Unseeded):  # the counter is seeded for the window of another
                 assert verdict.counters == self.model.unseeded(hold)
                 unseeded.append(hold)
             else:
@@ -488,7 +493,7 @@ class Sleeping(Budgets):
             self._announce(node)
         self.do(self.stores.warmed())
         for number, (key, first, count, nusd) in enumerate(asked):
-            hold = Hold(f"asleep{number}", gates_of(key, SINCES[0])[first : first + count], nusd, 0, self.now)
+            hold = Hold(f"asleep{number}", counters_of(key, SINCES[0])[first : first + count], nusd, 0, self.now)
             if self.model.unseeded(hold):
                 self.seed(self.head_us, hold)
             with suppress(BudgetsIncomplete):
@@ -500,7 +505,7 @@ class Sleeping(Budgets):
         """What it held is free; and it reserves nothing before it has announced that."""
         other = NODES[NODES.index(sleeper) - 1]
         assert self.do(self.nodes[other].abandon(sleeper, ())) == self.model.abandon(sleeper, (), self.now)
-        hold = Hold("awake", gates_of(key, SINCES[0])[:1], 1, 0, self.now)
+        hold = Hold("awake", counters_of(key, SINCES[0])[:1], 1, 0, self.now)
         if self.model.unseeded(hold):
             self.seed(self.head_us, hold)
         with suppress(BudgetsIncomplete):

@@ -61,9 +61,9 @@ def made(engine: Engine, scope_id: str, limits: Limits, kind: str = "key") -> No
             )
 
 
-def a_standing(spent: int | None, gate_id: str = "key_1", since: float = SINCE, held: int = 0) -> CounterState:
+def a_standing(spent: int | None, counter_id: str = "key_1", since: float = SINCE, held: int = 0) -> CounterState:
     """As a store has it."""
-    return CounterState(gate_id, since, spent, held, 0, 0)
+    return CounterState(counter_id, since, spent, held, 0, 0)
 
 
 def an_alert(number: int = 0, **differences: object) -> Alert:
@@ -219,8 +219,8 @@ def test_subjects_are_keys_projects_and_organizations(engine: Engine) -> None:
         **{
             f"{short}_default": Subject(f"{short}_default", kind, "default", Limits(), minted)
             for short, kind, minted in (
-                ("proj", "project", subjects(engine, ["proj_default"])["proj_default"].minted_at),
-                ("org", "organization", subjects(engine, ["org_default"])["org_default"].minted_at),
+                ("proj", "project", subjects(engine, ["proj_default"])["proj_default"].created_at),
+                ("org", "organization", subjects(engine, ["org_default"])["org_default"].created_at),
             )
         },
     }

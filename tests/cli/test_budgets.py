@@ -54,10 +54,13 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 async def a_running_exchange(budgets: BudgetStore, engine: Engine) -> None:
-    gates = LimitCounter("key-1", WINDOW, 10 * NUSD_PER_USD), LimitCounter("key-1/credit", nusd_max=10 * NUSD_PER_USD)
+    counters = (
+        LimitCounter("key-1", WINDOW, 10 * NUSD_PER_USD),
+        LimitCounter("key-1/credit", nusd_max=10 * NUSD_PER_USD),
+    )
     await budgets.announce(lambda: OwnHolds((), (), ()))
-    await budgets.seed(sums(engine, [(gate.gate_id, gate.since) for gate in gates]))
-    assert isinstance(await budgets.reserve(Hold("x", gates, 2 * NUSD_PER_USD, 5, time.time())), Granted)
+    await budgets.seed(sums(engine, [(counter.counter_id, counter.since) for counter in counters]))
+    assert isinstance(await budgets.reserve(Hold("x", counters, 2 * NUSD_PER_USD, 5, time.time())), Granted)
     await budgets.aclose()
 
 
@@ -77,7 +80,7 @@ def changed(config: Path, change: Callable[[BudgetStore], Awaitable[object]]) ->
     asyncio.run(doing())
 
 
-def test_show_says_how_every_gate_stands(commands: Commands) -> None:
+def test_show_says_how_every_counter_stands(commands: Commands) -> None:
     assert commands("budgets", "show", "--json") == [
         {
             "counter_id": "key-1", "scope_id": "key-1", "scope_kind": "key", "name": "anna",

@@ -35,7 +35,7 @@ NOW_US = 1_800_000_000_250_000
 KEY = LimitCounter("key_golden", 1_790_000_000.5, 5_000_000_000, rpm=4, tpm=10_000, parallel=3)
 PROJECT = LimitCounter("proj_golden", 1_788_220_800.0, 1_000_000_000_000_000)
 CREDIT = LimitCounter("org_golden/credit", 0.0, 0)
-GATES = KEY, PROJECT, CREDIT
+COUNTERS = KEY, PROJECT, CREDIT
 # spent; held: 750 of x-runs, 900 of x-other, 333 of x-closed; two run, one has ended
 STANDINGS = [
     CounterState("key_golden", 1_790_000_000.5, 1_000_001_111, 1_983, 2, 1),
@@ -102,26 +102,26 @@ async def node(
 
 def what_node_one_has() -> OwnHolds:
     """As its journal says after the restart."""
-    closed = Hold("x-closed", GATES, 333, 444, NOW)
-    return OwnHolds((Hold("x-runs", GATES, 750, 1_000, NOW),), (closed,), ())
+    closed = Hold("x-closed", COUNTERS, 333, 444, NOW)
+    return OwnHolds((Hold("x-runs", COUNTERS, 750, 1_000, NOW),), (closed,), ())
 
 
 async def test_what_is_held_and_spent_counts(node: BudgetStore, clock: Clock) -> None:
     assert await node.counter_states() == STANDINGS
     assert await node.cursor() == NOW_US + 10
     await node.announce(what_node_one_has)
-    assert isinstance(await node.reserve(Hold("x-runs", GATES, 750, 1_000)), Granted), "it is held already"
-    full = await node.reserve(Hold("x-new", GATES, 1, 1))
+    assert isinstance(await node.reserve(Hold("x-runs", COUNTERS, 750, 1_000)), Granted), "it is held already"
+    full = await node.reserve(Hold("x-new", COUNTERS, 1, 1))
     assert isinstance(full, Denied)
-    assert (full.why, full.gate_id) == (DenialReason.REQUESTS, "key_golden"), "four were granted in this minute"
+    assert (full.why, full.counter_id) == (DenialReason.REQUESTS, "key_golden"), "four were granted in this minute"
     [level] = full.levels
     assert (level.requests_left, level.tokens_left) == (0, 10_000 - 2_444)
     clock.now += 61
     left = 9_998_889 - 1_983
-    dear = await node.reserve(Hold("x-new", GATES, left + 1, 1))
+    dear = await node.reserve(Hold("x-new", COUNTERS, left + 1, 1))
     assert isinstance(dear, Denied)
-    assert (dear.why, dear.gate_id) == (DenialReason.MONEY, "proj_golden")
-    assert isinstance(await node.reserve(Hold("x-new", GATES, left, 1)), Granted)
+    assert (dear.why, dear.counter_id) == (DenialReason.MONEY, "proj_golden")
+    assert isinstance(await node.reserve(Hold("x-new", COUNTERS, left, 1)), Granted)
     parallel = await node.reserve(Hold("x-more", (KEY,), 0, 1))
     assert isinstance(parallel, Denied)
     assert parallel.why is DenialReason.PARALLEL
@@ -133,10 +133,10 @@ async def test_what_is_held_is_settled_and_released(node: BudgetStore, clock: Cl
     assert await node.heartbeat()
     assert await node.counter_states() == STANDINGS
     assert await node.grow("x-runs", 800)
-    await node.close([Hold("x-runs", GATES, 600, 900)])
+    await node.close([Hold("x-runs", COUNTERS, 600, 900)])
     clock.now += 3
     assert sorted(await node.overdue(2)) == ["x-closed", "x-runs"]
-    ids = tuple(gate.gate_id for gate in GATES)
+    ids = tuple(counter.counter_id for counter in COUNTERS)
     change = SpendDelta("x-runs", NOW_US + 20, NOW, 600, ids)
     assert await node.absorb(NOW_US + 10, [change], NOW_US + 30)
     assert await node.abandon("node-other", ()) == 1
@@ -154,19 +154,22 @@ async def scenario(handle: Callable[[str], BudgetStore], clock: Clock) -> None:
     clock.now = NOW
     for store in (one, other):
         await store.announce(lambda: OwnHolds((), (), ()))
-    await one.seed([SpendTotal(gate.gate_id, gate.since, 1, NOW_US - 9) for gate in GATES])
+    await one.seed([SpendTotal(counter.counter_id, counter.since, 1, NOW_US - 9) for counter in COUNTERS])
     await one.forget_sums()
     spent = (1_000_000_000, 999_999_990_000_000, -3_000_000_000)
     await one.seed(
-        [SpendTotal(gate.gate_id, gate.since, nusd, NOW_US) for gate, nusd in zip(GATES, spent, strict=True)]
+        [
+            SpendTotal(counter.counter_id, counter.since, nusd, NOW_US)
+            for counter, nusd in zip(COUNTERS, spent, strict=True)
+        ]
     )
     for store, name, nusd in ((one, "x-runs", 700), (other, "x-other", 900), (one, "x-closed", 800)):
-        assert isinstance(await store.reserve(Hold(name, GATES, nusd, 1_000)), Granted)
-    await one.close([Hold("x-closed", GATES, 333, 444)])
-    assert isinstance(await one.reserve(Hold("x-free", GATES, 50, 10)), Granted)
-    await one.close([Hold("x-free", GATES, 0, 0)])
+        assert isinstance(await store.reserve(Hold(name, COUNTERS, nusd, 1_000)), Granted)
+    await one.close([Hold("x-closed", COUNTERS, 333, 444)])
+    assert isinstance(await one.reserve(Hold("x-free", COUNTERS, 50, 10)), Granted)
+    await one.close([Hold("x-free", COUNTERS, 0, 0)])
     await one.grow("x-runs", 750)
-    change = SpendDelta("x-elsewhere", NOW_US + 5, NOW - 9, 1_111, tuple(gate.gate_id for gate in GATES))
+    change = SpendDelta("x-elsewhere", NOW_US + 5, NOW - 9, 1_111, tuple(counter.counter_id for counter in COUNTERS))
     assert await one.absorb(NOW_US, [change], NOW_US + 10)
     assert await one.counter_states() == STANDINGS
     await one.aclose()

@@ -342,7 +342,7 @@ async def test_the_levels_that_limit_anything_are_those_of_now() -> None:
     source.accounts = [an_organization(3, limits=Limits(parallel=5)), a_project(4)]
     await keyring.refresh()
     # Also for a request that began with the key as it was.
-    assert [(one.scope_id, one.limits, one.minted_at) for one in keyring.scopes(key)] == [
+    assert [(one.scope_id, one.limits, one.created_at) for one in keyring.scopes(key)] == [
         (key.key_id, Limits(rpm=3), NOW),
         (DEFAULT_ORGANIZATION, Limits(parallel=5), NOW - 9),
     ]

@@ -3,23 +3,24 @@
 Invariants: Money is added by HINCRBY and formatted by "%.0f", so that no amount is rounded, or written as 1e+16. The
 other numbers are whole, too, and far below 2^53. Each operation is one script, and therefore atomic.
 
-A limit counter is called a gate in the names of keys and fields, which are stored.
+The names of keys are stored: there, `gates` are limit counters, and `holds` are reservations.
 
-A generation is the life of the data in one history of replication: it ends when data may have been lost, by a flush, a
-restart or a failover, and then every node has to announce its reservations again. The server gives a history its id, a
-new one at each start and whenever a replica is promoted, even one that was the primary before.
+A generation is the life of the data in one history of replication. It ends when data may have been lost, by a flush, a
+restart or a failover; then every node has to announce its reservations again. The server gives a history its id, a new
+one at each start and whenever a replica is promoted, even one that was the primary before.
 
 KEYS: 1 `life`, a hash: generation; history (its id); warm (µs: end of the time for re-announcements); seen (µs: the
 last call before that end, or the first after it); away (how many nodes have not announced in this generation); patience
-(µs after `warm` for which they are waited for); cursor; floor (the cursor before all spend totals were dropped: older
-totals may lack exchanges released before it); floor_until (µs: after that, an older ledger, restored from a backup, is
-accepted). 2 the calling node's hash: `n` the number of its operations, `e` the fencing token of its last announcement,
-`left` the generation in which it stopped, if it did. 3 `sums`, a hash: `s<gate>` spent; `w<gate>` start of the window,
-and the ledger's time of the spend total. 4 `gates`, a hash: `h<gate>` reserved, `o<gate>` open, `c<gate>` closed,
-deleted when all are 0. 5 `holds`, a hash: exchange → packed {node, nusd, tokens, second, closed at (µs; 0: open),
-{{gate, since, maximum of nUSD or false, true if it has a rate window}, …}}. 6 `index`, a sorted set of
-`<node>\\0<exchange>`. 7 `closed`, a sorted set: exchanges by the time they were closed. 8 `nodes`, a hash: node → the
-generation of its last complete announcement, empty if only others know of it. From 9 on: see each script.
+(µs after `warm` for which these nodes are waited for); cursor; floor (the cursor before all spend totals were dropped:
+older totals may lack exchanges released before it); floor_until (µs: after that, an older ledger, restored from a
+backup, is accepted). 2 the calling node's hash: `n` the number of its operations, `e` the fencing token of its last
+announcement, `left` the generation in which the node stopped, if it did. 3 `sums`, a hash: `s<counter>` spent;
+`w<counter>` start of the window, and the ledger's time of the spend total. 4 `gates`, a hash: `h<counter>` reserved,
+`o<counter>` open, `c<counter>` closed, deleted when all are 0. 5 `holds`, a hash: exchange → packed {node, nusd,
+tokens, second, closed at (µs; 0: open), {{counter, since, maximum of nUSD or false, true if it has a rate window}, …}}.
+6 `index`, a sorted set of `<node>\\0<exchange>`. 7 `closed`, a sorted set: exchanges by the time they were closed. 8
+`nodes`, a hash: node → the generation of its last complete announcement, empty if only other nodes have seen it. From 9
+on: see each script.
 ARGV: 1 the node. 2 its fencing token, or empty. 3 a new random token. 4 the time in µs; empty: the server's time. 5 the
 number of the node's operations that the node has seen confirmed, 6 in which generation. 7 the script's arguments: JSON.
 Reply: generation, operations, fencing token, status, and the values of the script.
@@ -47,8 +48,8 @@ def script(body: str) -> Script:
 
 
 _BEGIN = """
-local LIFE, NODE, SUMS, GATES, HOLDS, INDEX, CLOSED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local NODES = KEYS[8]
+local LIFE, NODE, SUMS, COUNTERS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local RESERVATIONS, INDEX, CLOSED, NODES = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local call = redis.call
 local node, question = ARGV[1], cjson.decode(ARGV[7])
 
@@ -113,49 +114,49 @@ local function floor_now()
 end
 
 local moves = {}
-local function move(gate, nusd, open, closed)
-  local one = moves[gate]
+local function move(counter, nusd, open, closed)
+  local one = moves[counter]
   if not one then
     one = {0, 0, 0}
-    moves[gate] = one
+    moves[counter] = one
   end
   one[1], one[2], one[3] = one[1] + nusd, one[2] + open, one[3] + closed
 end
-local function move_all(gates, nusd, open, closed)
-  for _, gate in ipairs(gates) do move(gate[1], nusd, open, closed) end
+local function move_all(counters, nusd, open, closed)
+  for _, counter in ipairs(counters) do move(counter[1], nusd, open, closed) end
 end
 local function written(field, by)
-  if by ~= 0 then return call("HINCRBY", GATES, field, whole(by)) end
-  return tonumber(call("HGET", GATES, field) or "0")
+  if by ~= 0 then return call("HINCRBY", COUNTERS, field, whole(by)) end
+  return tonumber(call("HGET", COUNTERS, field) or "0")
 end
 local windows, changed = {}, {}
 local function write()
   for key in pairs(changed) do call("SET", key, cmsgpack.pack(windows[key]), "EX", 122) end
-  for gate, one in pairs(moves) do
-    local h = written("h" .. gate, one[1])
-    local o = written("o" .. gate, one[2])
-    if one[3] ~= 0 then call("HINCRBY", GATES, "c" .. gate, whole(one[3])) end
-    if o == 0 and h == 0 and tonumber(call("HGET", GATES, "c" .. gate) or "0") == 0 then
-      call("HDEL", GATES, "h" .. gate, "o" .. gate, "c" .. gate)
+  for counter, one in pairs(moves) do
+    local h = written("h" .. counter, one[1])
+    local o = written("o" .. counter, one[2])
+    if one[3] ~= 0 then call("HINCRBY", COUNTERS, "c" .. counter, whole(one[3])) end
+    if o == 0 and h == 0 and tonumber(call("HGET", COUNTERS, "c" .. counter) or "0") == 0 then
+      call("HDEL", COUNTERS, "h" .. counter, "o" .. counter, "c" .. counter)
     end
   end
   moves = {}
 end
 
-local function held(id)
-  local packed = call("HGET", HOLDS, id)
+local function reservation(id)
+  local packed = call("HGET", RESERVATIONS, id)
   return packed and cmsgpack.unpack(packed)
 end
-local function hold(id, one)
-  call("HSET", HOLDS, id, cmsgpack.pack(one))
+local function store(id, one)
+  call("HSET", RESERVATIONS, id, cmsgpack.pack(one))
 end
 local function begin(id, one)
-  hold(id, one)
+  store(id, one)
   call("ZADD", INDEX, 0, one[1] .. "\\0" .. id)
   move_all(one[6], one[2], 1, 0)
 end
 local function forget(id, one)
-  call("HDEL", HOLDS, id)
+  call("HDEL", RESERVATIONS, id)
   call("ZREM", INDEX, one[1] .. "\\0" .. id)
   if one[5] ~= 0 then call("ZREM", CLOSED, id) end
   local open = one[5] == 0 and 1 or 0
@@ -195,8 +196,8 @@ local function count(key, when, requests, tokens)
 end
 local function finish(id, one, nusd, tokens, places)
   if tokens ~= one[3] then
-    for _, gate in ipairs(one[6]) do
-      local place = gate[4] and places[gate[1]]
+    for _, counter in ipairs(one[6]) do
+      local place = counter[4] and places[counter[1]]
       if place then count(KEYS[place], one[4], 0, tokens - one[3]) end
     end
   end
@@ -208,6 +209,6 @@ local function finish(id, one, nusd, tokens, places)
     one[5] = now
     call("ZADD", CLOSED, whole(now), id)
   end
-  hold(id, one)
+  store(id, one)
 end
 """

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from proxy.budgets.redis.script import script
 
-# {exchange, nusd, tokens, {{gate, since, maximum of nUSD, rpm, tpm, parallel, position of the window in KEYS}, …}};
-# false: not bounded. Replies: granted {levels}, denied {reason, gate, µs to wait or false, levels}, unseeded
-# {indices of gates in the arguments, from 1}, warming {µs}. A level, if rates are bounded: requests, µs, tokens, µs.
+# {exchange, nusd, tokens, {{counter, since, maximum of nUSD, rpm, tpm, parallel, position of the window in KEYS}, …}};
+# false: not bounded. Replies: granted {levels}, denied {reason, counter, µs to wait or false, levels}, unseeded
+# {indices of counters in the arguments, from 1}, warming {µs}. A level, if rates are bounded: requests, µs, tokens, µs.
 RESERVE = script("""
-local id, nusd, tokens, gates = question[1], question[2], question[3], question[4]
-local known = call("HEXISTS", HOLDS, id) == 1
-local sum_fields, gate_fields = {}, {}
-for i, gate in ipairs(gates) do
-  sum_fields[2 * i - 1], sum_fields[2 * i] = "w" .. gate[1], "s" .. gate[1]
-  gate_fields[2 * i - 1], gate_fields[2 * i] = "h" .. gate[1], "o" .. gate[1]
+local id, nusd, tokens, counters = question[1], question[2], question[3], question[4]
+local known = call("HEXISTS", RESERVATIONS, id) == 1
+local sum_fields, counter_fields = {}, {}
+for i, counter in ipairs(counters) do
+  sum_fields[2 * i - 1], sum_fields[2 * i] = "w" .. counter[1], "s" .. counter[1]
+  counter_fields[2 * i - 1], counter_fields[2 * i] = "h" .. counter[1], "o" .. counter[1]
 end
 local sums, counts = {}, {}
-if #gates > 0 then
-  sums, counts = call("HMGET", SUMS, unpack(sum_fields)), call("HMGET", GATES, unpack(gate_fields))
+if #counters > 0 then
+  sums, counts = call("HMGET", SUMS, unpack(sum_fields)), call("HMGET", COUNTERS, unpack(counter_fields))
 end
 
 local unseeded, failures, waits, bounds, matters = {}, 0, 0, {}, false
 local why, where
-local function fail(because, gate, wait)
-  if failures == 0 then why, where = because, gate[1] end
+local function fail(because, counter, wait)
+  if failures == 0 then why, where = because, counter[1] end
   failures = failures + 1
   if wait and waits then waits = math.max(waits, wait) else waits = false end
 end
@@ -37,27 +37,28 @@ local function wait(buckets, column, surplus)
     if surplus <= 0 then return (buckets[at] + 61) * 1000000 - now end
   end
 end
-for i, gate in ipairs(gates) do
-  local one = {held = tonumber(counts[2 * i - 1] or "0"), open = tonumber(counts[2 * i] or "0")}
+for i, counter in ipairs(counters) do
+  local one = {reserved = tonumber(counts[2 * i - 1] or "0"), open = tonumber(counts[2 * i] or "0")}
   bounds[i] = one
-  matters = matters or gate[3] or gate[6]
-  if gate[3] then
+  matters = matters or counter[3] or counter[6]
+  if counter[3] then
     local since = sums[2 * i - 1] and string.match(sums[2 * i - 1], "^%S+")
-    if since == gate[2] then
+    if since == counter[2] then
       one.spent = tonumber(sums[2 * i])
-      if one.spent + one.held + nusd > gate[3] then fail("money", gate) end
+      if one.spent + one.reserved + nusd > counter[3] then fail("money", counter) end
     else
       unseeded[#unseeded + 1] = i
     end
   end
-  if gate[7] then
-    local buckets, requests, used = window(KEYS[gate[7]]), 0, 0
+  if counter[7] then
+    local buckets, requests, used = window(KEYS[counter[7]]), 0, 0
     for at = 1, #buckets, 3 do requests, used = requests + buckets[at + 1], used + buckets[at + 2] end
     one.buckets, one.requests, one.tokens = buckets, requests, used
-    if gate[4] and requests + 1 > gate[4] then fail("requests", gate, wait(buckets, 1, requests + 1 - gate[4])) end
-    if gate[5] and used + tokens > gate[5] then fail("tokens", gate, wait(buckets, 2, used + tokens - gate[5])) end
+    local rpm, tpm = counter[4], counter[5]
+    if rpm and requests + 1 > rpm then fail("requests", counter, wait(buckets, 1, requests + 1 - rpm)) end
+    if tpm and used + tokens > tpm then fail("tokens", counter, wait(buckets, 2, used + tokens - tpm)) end
   end
-  if gate[6] and one.open >= gate[6] then fail("parallel", gate) end
+  if counter[6] and one.open >= counter[6] then fail("parallel", counter) end
 end
 
 local function reset(buckets, column)
@@ -68,11 +69,11 @@ local function reset(buckets, column)
 end
 local function levels()
   local all = {}
-  for i, gate in ipairs(gates) do
-    if gate[7] then
+  for i, counter in ipairs(counters) do
+    if counter[7] then
       local one, level = bounds[i], {false, 0, false, 0}
-      if gate[4] then level[1], level[2] = math.max(0, gate[4] - one.requests), reset(one.buckets, 1) end
-      if gate[5] then level[3], level[4] = math.max(0, gate[5] - one.tokens), reset(one.buckets, 2) end
+      if counter[4] then level[1], level[2] = math.max(0, counter[4] - one.requests), reset(one.buckets, 1) end
+      if counter[5] then level[3], level[4] = math.max(0, counter[5] - one.tokens), reset(one.buckets, 2) end
       all[#all + 1] = level
     end
   end
@@ -82,7 +83,7 @@ end
 if known then return answer("granted", levels()) end
 if #unseeded > 0 then return answer("unseeded", unseeded) end
 if failures > 0 then
-  -- What was settled may be spent and still be held, until every node has announced and asked the ledger.
+  -- What was settled may be spent and still be reserved, until every node has announced and asked the ledger.
   if why == "money" and tonumber(life[2]) > now then return answer("warming", life[2] - now) end
   return answer("denied", why, where, waits, levels())
 end
@@ -94,12 +95,12 @@ if matters then
   if warm_until() > now or call("HGET", NODES, node) ~= life[1] then return answer("warming", 200000) end
 end
 local bound = {}
-for i, gate in ipairs(gates) do
+for i, counter in ipairs(counters) do
   local one = bounds[i]
-  bound[i] = {gate[1], gate[2], gate[3], gate[7] and true}
-  one.held, one.open = one.held + nusd, one.open + 1
-  if gate[7] then
-    count(KEYS[gate[7]], second, 1, tokens)
+  bound[i] = {counter[1], counter[2], counter[3], counter[7] and true}
+  one.reserved, one.open = one.reserved + nusd, one.open + 1
+  if counter[7] then
+    count(KEYS[counter[7]], second, 1, tokens)
     one.requests, one.tokens = one.requests + 1, one.tokens + tokens
   end
 end
@@ -110,30 +111,30 @@ return answer("granted", levels())
 
 # {exchange, nusd} → 1 or 0.
 GROW = script("""
-local one = held(question[1])
+local one = reservation(question[1])
 if not one or one[5] ~= 0 then return answer("done", 1) end
 if question[2] > one[2] then
   move_all(one[6], question[2] - one[2], 0, 0)
   one[2] = question[2]
-  hold(question[1], one)
+  store(question[1], one)
   write()
 end
-for _, gate in ipairs(one[6]) do
-  if gate[3] then
-    local sum = call("HMGET", SUMS, "w" .. gate[1], "s" .. gate[1])
-    if sum[1] and string.match(sum[1], "^%S+") == gate[2] then
-      local nusd = tonumber(call("HGET", GATES, "h" .. gate[1]) or "0")
-      if tonumber(sum[2]) + nusd > gate[3] then return answer("done", 0) end
+for _, counter in ipairs(one[6]) do
+  if counter[3] then
+    local sum = call("HMGET", SUMS, "w" .. counter[1], "s" .. counter[1])
+    if sum[1] and string.match(sum[1], "^%S+") == counter[2] then
+      local nusd = tonumber(call("HGET", COUNTERS, "h" .. counter[1]) or "0")
+      if tonumber(sum[2]) + nusd > counter[3] then return answer("done", 0) end
     end
   end
 end
 return answer("done", 1)
 """)
 
-# {{{exchange, nusd, tokens}, …}, {gate: position of its window in KEYS, …}}
+# {{{exchange, nusd, tokens}, …}, {counter: position of its window in KEYS, …}}
 CLOSE = script("""
 for _, ended in ipairs(question[1]) do
-  local one = held(ended[1])
+  local one = reservation(ended[1])
   if one then finish(ended[1], one, ended[2], ended[3], question[2]) end
 end
 write()
@@ -182,14 +183,14 @@ call("EXPIRE", NODE, 86400)
 return answer("done", call("ZRANGEBYLEX", INDEX, "[" .. node .. "\\0", "(" .. node .. "\\1"))
 """)
 
-# {generation, {{exchange, nusd, tokens, second or 0, ended, true if it was stored before, {{gate, since, maximum of
-# nUSD, window or false}, …}}, …}, {gate: its window, …}, {orphans}} → "other" if the generation is another one.
+# {generation, {{exchange, nusd, tokens, second or 0, ended, true if it was stored before, {{counter, since, maximum of
+# nUSD, window or false}, …}}, …}, {counter: its window, …}, {orphans}} → "other" if the generation is another one.
 # A window: its position in KEYS.
 ANNOUNCE = script("""
 if question[1] ~= life[1] then return answer("other") end
-for _, told in ipairs(question[2]) do
-  local id, nusd, tokens, ended = told[1], told[2], told[3], told[5]
-  local one = held(id)
+for _, own in ipairs(question[2]) do
+  local id, nusd, tokens, ended = own[1], own[2], own[3], own[5]
+  local one = reservation(id)
   if one then
     if one[1] ~= node then
       call("ZREM", INDEX, one[1] .. "\\0" .. id)
@@ -203,15 +204,15 @@ for _, told in ipairs(question[2]) do
       local open = one[5] == 0 and 1 or 0
       move_all(one[6], nusd - one[2], 1 - open, open - 1)
       one[2], one[5] = nusd, 0
-      hold(id, one)
+      store(id, one)
     end
-  elseif not told[6] and not (ended and nusd == 0) then -- if it was stored before and is not now, the ledger has it
+  elseif not own[6] and not (ended and nusd == 0) then -- if it was stored before and is not now, the ledger has it
     local when, bound = second, {}
-    if told[4] > 0 then when = math.min(told[4], second) end
-    for i, gate in ipairs(told[7]) do
-      bound[i] = {gate[1], gate[2], gate[3], gate[4] and true}
+    if own[4] > 0 then when = math.min(own[4], second) end
+    for i, counter in ipairs(own[7]) do
+      bound[i] = {counter[1], counter[2], counter[3], counter[4] and true}
       -- An ended one may still be in the rate window.
-      if gate[4] and not ended then count(KEYS[gate[4]], when, 1, tokens) end
+      if counter[4] and not ended then count(KEYS[counter[4]], when, 1, tokens) end
     end
     one = {node, nusd, tokens, when, 0, bound}
     begin(id, one)
@@ -219,7 +220,7 @@ for _, told in ipairs(question[2]) do
   end
 end
 for _, id in ipairs(question[4]) do
-  local one = held(id)
+  local one = reservation(id)
   if one and one[1] == node and one[5] == 0 then forget(id, one) end
 end
 write()
@@ -254,10 +255,10 @@ return answer("done", call("ZRANGEBYLEX", INDEX, "[" .. question[1] .. "\\0", "(
 # {{exchanges}, node}: closes the open ones of the node, at their reserved amounts.
 END = script("""
 for _, id in ipairs(question[1]) do
-  local one = held(id)
+  local one = reservation(id)
   if one and one[5] == 0 and one[1] == question[2] then
     one[5] = now
-    hold(id, one)
+    store(id, one)
     call("ZADD", CLOSED, whole(now), id)
     move_all(one[6], 0, -1, 1)
   end
@@ -270,7 +271,7 @@ return answer("done")
 RELEASE = script("""
 local released = 0
 for _, id in ipairs(question[1]) do
-  local one = held(id)
+  local one = reservation(id)
   if one and (not question[2] or (one[5] == 0 and one[1] == question[2])) then
     forget(id, one)
     released = released + 1
@@ -280,7 +281,7 @@ write()
 return answer("done", released)
 """)
 
-# {{gate, since, nUSD, as of, generation it was read for, or empty}, …}
+# {{counter, since, nUSD, as of, generation it was read for, or empty}, …}
 SEED = script("""
 local floor = tonumber(life[3] or floor_now())
 local cursor
@@ -297,24 +298,24 @@ if cursor and not life[3] then call("HSET", LIFE, "cursor", whole(cursor)) end
 return answer("done")
 """)
 
-# {after, until, {{exchange, settled at, started at, nUSD, {gates}}, …}} → 1 or 0.
+# {after, until, {{exchange, settled at, started at, nUSD, {counters}}, …}} → 1 or 0.
 ABSORB = script("""
 if tonumber(life[3] or "") ~= question[1] then return answer("done", 0) end
 local seeds, added = {}, {}
 for _, change in ipairs(question[3]) do
-  for _, gate in ipairs(change[5]) do
-    local seed = seeds[gate]
+  for _, counter in ipairs(change[5]) do
+    local seed = seeds[counter]
     if seed == nil then
-      local since, as_of = string.match(call("HGET", SUMS, "w" .. gate) or "", "^(%S+) (%S+)$")
+      local since, as_of = string.match(call("HGET", SUMS, "w" .. counter) or "", "^(%S+) (%S+)$")
       seed = since and {tonumber(since), tonumber(as_of)} or false
-      seeds[gate] = seed
+      seeds[counter] = seed
     end
-    if seed and seed[1] <= change[3] and seed[2] < change[2] then added[gate] = (added[gate] or 0) + change[4] end
+    if seed and seed[1] <= change[3] and seed[2] < change[2] then added[counter] = (added[counter] or 0) + change[4] end
   end
-  local one = held(change[1])
+  local one = reservation(change[1])
   if one then forget(change[1], one) end
 end
-for gate, nusd in pairs(added) do call("HINCRBY", SUMS, "s" .. gate, whole(nusd)) end
+for counter, nusd in pairs(added) do call("HINCRBY", SUMS, "s" .. counter, whole(nusd)) end
 write()
 call("HSET", LIFE, "cursor", whole(question[2]))
 return answer("done", 1)
@@ -342,12 +343,12 @@ for _, id in ipairs(call("ZRANGEBYSCORE", CLOSED, whole(now + 1000000), "+inf"))
 return answer("done", overdue)
 """)
 
-# {gates} → {since, spent, reserved, open, closed} of each, all false if unknown.
+# {counters} → {since, spent, reserved, open, closed} of each, all false if unknown.
 COUNTER_STATES = script("""
 local found = {}
-for i, gate in ipairs(question) do
-  local sum = call("HMGET", SUMS, "w" .. gate, "s" .. gate)
-  local counts = call("HMGET", GATES, "h" .. gate, "o" .. gate, "c" .. gate)
+for i, counter in ipairs(question) do
+  local sum = call("HMGET", SUMS, "w" .. counter, "s" .. counter)
+  local counts = call("HMGET", COUNTERS, "h" .. counter, "o" .. counter, "c" .. counter)
   local since = sum[1] and string.match(sum[1], "^%S+") or false
   found[i] = {since, sum[2], counts[1], counts[2], counts[3]}
 end

@@ -118,7 +118,7 @@ class RedisBudgets:
         question = hold.exchange_id, hold.nusd, hold.tokens, [_bounds(one, windows) for one in hold.counters]
         deadline = asyncio.get_running_loop().time() + WARM_S_MAX
         while True:
-            status, *values = await self._call(scripts.RESERVE, question, windows.gate_ids)
+            status, *values = await self._call(scripts.RESERVE, question, windows.counter_ids)
             if status != b"warming":
                 verdict = _verdict(hold, status, values)
                 if isinstance(verdict, Unseeded):
@@ -139,7 +139,7 @@ class RedisBudgets:
             for some in _slices(ended):
                 windows = _RateWindows(counter for one in some for counter in one.counters)
                 question = [(one.exchange_id, one.nusd, one.tokens) for one in some], windows.places
-                await self._call(scripts.CLOSE, question, windows.gate_ids)
+                await self._call(scripts.CLOSE, question, windows.counter_ids)
 
     def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
         """Call `otherwise` at once: a call over the network cannot precede a later `reserve` within milliseconds."""
@@ -177,9 +177,9 @@ class RedisBudgets:
 
     async def seed(self, sums: Sequence[SpendTotal]) -> None:
         for some in _slices(sums):
-            generations = [self._seed_generations.end(one.gate_id) for one in some]
+            generations = [self._seed_generations.end(one.counter_id) for one in some]
             question = [
-                (one.gate_id, repr(one.since), one.nusd, one.as_of_us, generation)
+                (one.counter_id, repr(one.since), one.nusd, one.as_of_us, generation)
                 for one, generation in zip(some, generations, strict=True)
             ]
             await self._call(scripts.SEED, question)
@@ -189,13 +189,13 @@ class RedisBudgets:
         return None if cursor is None else int(cursor)
 
     async def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
-        rows = [(one.exchange_id, one.settled_at_us, one.started_at, one.nusd, one.gate_ids) for one in changes]
+        rows = [(one.exchange_id, one.settled_at_us, one.started_at, one.nusd, one.counter_ids) for one in changes]
         _, absorbed = await self._call(scripts.ABSORB, (after_us, until_us, rows))
         return bool(absorbed)
 
     async def lead(self, for_s: float) -> bool:
         key, lease_ms = self._key("leader"), int(for_s * 1_000)
-        async with _budgets_door(self._redis, "choosing a follower of the ledger"):
+        async with map_budget_errors(self._redis, "choosing a follower of the ledger"):
             if await self._redis.set(key, self._candidate, nx=True, px=lease_ms):
                 return True
             if await self._redis.get(key) != self._candidate:
@@ -206,12 +206,12 @@ class RedisBudgets:
         await self._call(scripts.FORGET_SUMS, (False if restored_to_us is None else restored_to_us,))
 
     async def timeline(self) -> str | None:
-        async with _budgets_door(self._redis, "reading the ledger's timeline"):
+        async with map_budget_errors(self._redis, "reading the ledger's timeline"):
             timeline = await self._redis.get(self._key("timeline"))
         return None if timeline is None else str(timeline.decode())
 
     async def set_timeline(self, timeline: str) -> None:
-        async with _budgets_door(self._redis, "writing the ledger's timeline"):
+        async with map_budget_errors(self._redis, "writing the ledger's timeline"):
             await self._redis.set(self._key("timeline"), timeline)
 
     async def overdue(self, older_than_s: float) -> list[str]:
@@ -221,15 +221,15 @@ class RedisBudgets:
     async def release(self, exchange_ids: Collection[str]) -> None:
         await self._release(list(exchange_ids), None)
 
-    async def counter_states(self, gate_ids: Collection[str] | None = None) -> list[CounterState]:
+    async def counter_states(self, counter_ids: Collection[str] | None = None) -> list[CounterState]:
         states: list[CounterState] = []
-        for some in _slices(sorted(await self._all_ids() if gate_ids is None else set(gate_ids))):
+        for some in _slices(sorted(await self._all_ids() if counter_ids is None else set(counter_ids))):
             _, rows = await self._call(scripts.COUNTER_STATES, some)
-            states += [_counter_state(gate_id, row) for gate_id, row in zip(some, rows, strict=True) if any(row)]
+            states += [_counter_state(counter_id, row) for counter_id, row in zip(some, rows, strict=True) if any(row)]
         return states
 
     async def seeded(self, after: str, limit: int) -> tuple[list[str], str]:
-        async with _budgets_door(self._redis, "listing limit counters"):
+        async with map_budget_errors(self._redis, "listing limit counters"):
             # Two fields a counter.
             cursor, fields = await self._redis.hscan(self._key("sums"), int(after or 0), count=2 * limit)
         return [one[1:].decode() for one in fields if one.startswith(b"s")], str(cursor) if cursor else ""
@@ -281,12 +281,15 @@ class RedisBudgets:
                 int(one.at),
                 ended,
                 stored,
-                [(each.gate_id, repr(each.since), _or_false(each.nusd_max), windows.of(each)) for each in one.counters],
+                [
+                    (each.counter_id, repr(each.since), _or_false(each.nusd_max), windows.of(each))
+                    for each in one.counters
+                ],
             )
             for one, ended, stored in holds
         ]
         question = generation, rows, windows.places, orphans
-        status, *_ = await self._call(scripts.ANNOUNCE, question, windows.gate_ids)
+        status, *_ = await self._call(scripts.ANNOUNCE, question, windows.counter_ids)
         return bool(status == b"done")
 
     async def _release(self, exchange_ids: Sequence[str], node: str | None) -> int:
@@ -300,7 +303,7 @@ class RedisBudgets:
         """The ids of all stored counters."""
         ids: set[str] = set()
         for key in (self._key("sums"), self._key("gates")):
-            async with _budgets_door(self._redis, "listing limit counters"):
+            async with map_budget_errors(self._redis, "listing limit counters"):
                 async for field, _ in self._redis.hscan_iter(key, count=1_000):
                     ids.add(field[1:].decode())
         return ids
@@ -309,7 +312,7 @@ class RedisBudgets:
         self, script: Script, question: Any = (), windows: Sequence[str] = (), *, keys: Sequence[str] = ()
     ) -> list[Any]:
         """The script's reply, from the status on. Raises BudgetsUnavailable; the script may have run then."""
-        all_keys = [*self._fixed, *keys, *[self._key(f"window:{gate_id}") for gate_id in windows]]
+        all_keys = [*self._fixed, *keys, *[self._key(f"window:{counter_id}") for counter_id in windows]]
         encoded = _encode(question)
         for _ in range(_STALE_TRIES):
             fresh = secrets.token_hex(8)
@@ -326,7 +329,7 @@ class RedisBudgets:
         known = self._operations, self._generation
         arguments = len(keys), *keys, self._node, self._fencing_token, fresh, now, *known, question
         try:
-            async with _budgets_door(self._redis, "calling the budget store"):
+            async with map_budget_errors(self._redis, "calling the budget store"):
                 try:
                     reply: list[Any] = await self._redis.execute_command("EVALSHA", script.sha, *arguments)
                 except NoScriptError:  # the script did not run
@@ -362,16 +365,16 @@ class _RateWindows:
     """The counters whose rate windows a script needs, and the positions of their keys in KEYS."""
 
     def __init__(self, counters: Iterable[LimitCounter]) -> None:
-        self.gate_ids = list(dict.fromkeys(one.gate_id for one in counters if bounds_rate(one)))
-        self.places = {gate_id: place for place, gate_id in enumerate(self.gate_ids, _FIXED_KEYS + 1)}
+        self.counter_ids = list(dict.fromkeys(one.counter_id for one in counters if bounds_rate(one)))
+        self.places = {counter_id: place for place, counter_id in enumerate(self.counter_ids, _FIXED_KEYS + 1)}
 
     def of(self, counter: LimitCounter) -> int | bool:
         """Position in KEYS; False: the counter has no window."""
-        return self.places[counter.gate_id] if bounds_rate(counter) else False
+        return self.places[counter.counter_id] if bounds_rate(counter) else False
 
 
 @asynccontextmanager
-async def _budgets_door(redis: Any, doing: str) -> AsyncIterator[None]:
+async def map_budget_errors(redis: Any, doing: str) -> AsyncIterator[None]:
     """Maps errors of Redis to BudgetsUnavailable."""
     try:
         async with map_errors(redis, doing):
@@ -383,7 +386,7 @@ async def _budgets_door(redis: Any, doing: str) -> AsyncIterator[None]:
 def _bounds(counter: LimitCounter, windows: _RateWindows) -> tuple[Any, ...]:
     """A counter as `RESERVE` expects it."""
     bounds = counter.nusd_max, counter.rpm, counter.tpm, counter.parallel
-    return counter.gate_id, repr(counter.since), *map(_or_false, bounds), windows.of(counter)
+    return counter.counter_id, repr(counter.since), *map(_or_false, bounds), windows.of(counter)
 
 
 def _or_false(bound: int | None) -> int | bool:
@@ -397,19 +400,19 @@ def _verdict(hold: Hold, status: bytes, values: Sequence[Any]) -> Verdict:
     levels = tuple(_level(counter, row) for counter, row in zip(rated, values[-1], strict=True))
     if status == b"granted":
         return Granted(levels)
-    why, gate_id, wait_us, _ = values
-    return Denied(DenialReason(why.decode()), gate_id.decode(), None if wait_us is None else wait_us / _US, levels)
+    why, counter_id, wait_us, _ = values
+    return Denied(DenialReason(why.decode()), counter_id.decode(), None if wait_us is None else wait_us / _US, levels)
 
 
 def _level(counter: LimitCounter, row: Sequence[Any]) -> LimitLevel:
     requests, requests_reset_us, tokens, tokens_reset_us = row
-    return LimitLevel(counter.gate_id, requests, requests_reset_us / _US, tokens, tokens_reset_us / _US)
+    return LimitLevel(counter.counter_id, requests, requests_reset_us / _US, tokens, tokens_reset_us / _US)
 
 
-def _counter_state(gate_id: str, row: Sequence[bytes | None]) -> CounterState:
+def _counter_state(counter_id: str, row: Sequence[bytes | None]) -> CounterState:
     since, spent, held, running, closed = row
     return CounterState(
-        gate_id,
+        counter_id,
         float(since or 0),
         None if spent is None else int(spent),
         int(held or 0),

@@ -48,18 +48,18 @@ class CounterTable:
     def states(self, counters: Sequence[LimitCounter]) -> list[UsedAmounts]:
         """The current states, including unwritten changes."""
         states = self._states
-        unread = [one for one in counters if (state := states.get(one.gate_id)) is None or state.counter != one]
+        unread = [one for one in counters if (state := states.get(one.counter_id)) is None or state.counter != one]
         if unread:
             self._read(unread)
-        return [states[one.gate_id] for one in counters]
+        return [states[one.counter_id] for one in counters]
 
     def move(self, counters: Iterable[LimitCounter], nusd: int, running: int, closed: int) -> None:
         """Add to the reserved nUSD, to the open and to the closed exchanges of each counter."""
         moves = self._moves
         for counter in counters:
-            before = moves.get(counter.gate_id, _NO_MOVE)
-            moves[counter.gate_id] = before[0] + nusd, before[1] + running, before[2] + closed
-            if (state := self._states.get(counter.gate_id)) is not None:
+            before = moves.get(counter.counter_id, _NO_MOVE)
+            moves[counter.counter_id] = before[0] + nusd, before[1] + running, before[2] + closed
+            if (state := self._states.get(counter.counter_id)) is not None:
                 state.held += nusd
                 state.running += running
 
@@ -68,26 +68,30 @@ class CounterTable:
         for state in states:
             if state.window is not None:
                 state.window.add(second, requests, tokens)
-                self._counted[state.counter.gate_id] = state.window
+                self._counted[state.counter.counter_id] = state.window
 
     def _read(self, counters: Sequence[LimitCounter]) -> None:
-        gate_ids = [counter.gate_id for counter in counters]
-        if not self._states.keys().isdisjoint(gate_ids):  # read before, with other bounds or another window
+        counter_ids = [counter.counter_id for counter in counters]
+        if not self._states.keys().isdisjoint(counter_ids):  # read before, with other bounds or another window
             self._write()
-        rows = {row[0]: row for row in rows_of(self._file, _SELECT, gate_ids)}
+        rows = {row[0]: row for row in rows_of(self._file, _SELECT, counter_ids)}
         for counter in counters:
-            state = self._states[counter.gate_id] = _state(counter, rows.get(counter.gate_id), self._now)
-            held, running, _ = self._moves.get(counter.gate_id, _NO_MOVE)
+            state = self._states[counter.counter_id] = _state(counter, rows.get(counter.counter_id), self._now)
+            held, running, _ = self._moves.get(counter.counter_id, _NO_MOVE)
             state.held += held
             state.running += running
 
     def _write(self) -> None:
-        new = [(gate_id,) for gate_id in self._moves if (state := self._states.get(gate_id)) and not state.stored]
+        new = [
+            (counter_id,) for counter_id in self._moves if (state := self._states.get(counter_id)) and not state.stored
+        ]
         if new:
             self._file.executemany(_NEW, new)
-        self._file.executemany(_MOVE, [(*move, gate_id) for gate_id, move in self._moves.items()])
+        self._file.executemany(_MOVE, [(*move, counter_id) for counter_id, move in self._moves.items()])
         if self._counted:
-            self._file.executemany(_COUNTED, [(window.packed(), gate_id) for gate_id, window in self._counted.items()])
+            self._file.executemany(
+                _COUNTED, [(window.packed(), counter_id) for counter_id, window in self._counted.items()]
+            )
         self._moves.clear()
         self._counted.clear()
 

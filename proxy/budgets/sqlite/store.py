@@ -186,12 +186,12 @@ class SqliteBudgets:
     async def release(self, exchange_ids: Collection[str]) -> None:
         await self._in_slices(self._tables.release, list(exchange_ids))
 
-    async def counter_states(self, gate_ids: Collection[str] | None = None) -> list[CounterState]:
-        return await self._transaction(self._tables.counter_states, gate_ids)
+    async def counter_states(self, counter_ids: Collection[str] | None = None) -> list[CounterState]:
+        return await self._transaction(self._tables.counter_states, counter_ids)
 
     async def seeded(self, after: str, limit: int) -> tuple[list[str], str]:
-        gate_ids = await self._transaction(self._tables.seeded, after, limit)
-        return gate_ids, gate_ids[-1] if len(gate_ids) == limit else ""
+        counter_ids = await self._transaction(self._tables.seeded, after, limit)
+        return counter_ids, counter_ids[-1] if len(counter_ids) == limit else ""
 
     async def aclose(self) -> None:
         self._leadership.release()

@@ -332,17 +332,17 @@ class BudgetTables:
         cursor = self.cursor()
         floor_us = self._floor_us() if cursor is None else cursor
         valid, begun_in = {"", self._file.generation}, self._seed_generations.end
-        accepted = [one for one in sums if begun_in(one.gate_id) in valid and one.as_of_us >= floor_us]
+        accepted = [one for one in sums if begun_in(one.counter_id) in valid and one.as_of_us >= floor_us]
         if cursor is None and accepted:
             self._file.execute("UPDATE life SET cursor = ?", (min(one.as_of_us for one in accepted),))
         for one in accepted:
-            self._file.execute(_SEED, (one.gate_id, one.since, one.nusd, one.as_of_us))
+            self._file.execute(_SEED, (one.counter_id, one.since, one.nusd, one.as_of_us))
 
     def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
         if self.cursor() != after_us:
             return False
         added = self._additions(changes).items()
-        self._file.executemany(_SPEND, [(nusd, gate_id) for gate_id, nusd in added])
+        self._file.executemany(_SPEND, [(nusd, counter_id) for counter_id, nusd in added])
         self.release(list({change.exchange_id for change in changes}))
         self._file.execute("UPDATE life SET cursor = ?", (until_us,))
         return True
@@ -351,12 +351,12 @@ class BudgetTables:
         """Counter id → the spend to add."""
         groups: dict[tuple[str, ...], list[SpendDelta]] = {}
         for change in changes:
-            groups.setdefault(change.gate_ids, []).append(change)
+            groups.setdefault(change.counter_ids, []).append(change)
         added: dict[str, int] = {}
-        for gate_ids, group in groups.items():
-            for gate_id, since, as_of_us in rows_of(self._file, _SELECT_SEEDED, gate_ids):
+        for counter_ids, group in groups.items():
+            for counter_id, since, as_of_us in rows_of(self._file, _SELECT_SEEDED, counter_ids):
                 new = [one.nusd for one in group if since <= one.started_at and as_of_us < one.settled_at_us]
-                added[gate_id] = added.get(gate_id, 0) + sum(new)
+                added[counter_id] = added.get(counter_id, 0) + sum(new)
         return added
 
     def _floor_us(self) -> int:
@@ -392,14 +392,14 @@ class BudgetTables:
         query = "SELECT gate_id FROM gates WHERE gate_id > ? AND spent IS NOT NULL ORDER BY gate_id LIMIT ?"
         return [row[0] for row in self._file.execute(query, (after, limit))]
 
-    def counter_states(self, gate_ids: Collection[str] | None) -> list[CounterState]:
-        if gate_ids is None:
+    def counter_states(self, counter_ids: Collection[str] | None) -> list[CounterState]:
+        if counter_ids is None:
             rows = self._file.execute(_COUNTER_STATES + " ORDER BY gate_id").fetchall()
         else:
             rows = []
-            for gate_id in sorted(set(gate_ids)):
-                rows += self._file.execute(_COUNTER_STATES + " AND gate_id = ?", (gate_id,)).fetchall()
-        return [CounterState(gate_id, since or 0.0, *numbers) for gate_id, since, *numbers in rows]
+            for counter_id in sorted(set(counter_ids)):
+                rows += self._file.execute(_COUNTER_STATES + " AND gate_id = ?", (counter_id,)).fetchall()
+        return [CounterState(counter_id, since or 0.0, *numbers) for counter_id, since, *numbers in rows]
 
 
 def _may_change(result: Verdict, hold: Hold) -> bool:

@@ -128,13 +128,13 @@ class StatusApi:
 
     async def budgets(self, call: Call) -> Reply:
         """Raises OSError."""
-        every = [(scope_of(one.gate_id), one) for one in await self._counter_states()]
+        every = [(scope_of(one.counter_id), one) for one in await self._counter_states()]
         every = [(scope_id, one) for scope_id, one in every if call.session.may_see(scope_id)]
         known = await self._threads.run(self._subjects, {scope_id for scope_id, _ in every})
         prepaid = [one.scope_id for one in known.values() if one.limits.prepaid]
         paid = await self._threads.run(self._paid, prepaid) if prepaid else {}
         found = [
-            _budget(one, known[scope_id]) if scope_id == one.gate_id else _credit(one, known[scope_id], paid)
+            _budget(one, known[scope_id]) if scope_id == one.counter_id else _credit(one, known[scope_id], paid)
             for scope_id, one in every
             if scope_id in known
         ]

@@ -136,7 +136,7 @@ class BatchMaker:
         nusd = batch_quote(priced, nusd_max=self._reserve.nusd_max) if scopes else 0
         found = await self._admission.admit(key, scopes, made, nusd=nusd, tokens=0)
         if isinstance(found, Denied):
-            limits = tuple(gate for scope in scopes for gate in limit_counters(scope, now))
+            limits = tuple(counter for scope in scopes for counter in limit_counters(scope, now))
             raise refusal(found, limits, exceeded_status=self._reserve.exceeded_status)
         batch = StoredBatch(
             api=made_for.api.name, provider=new.provider.settings.name, credential=new.credential,

@@ -161,7 +161,7 @@ class ExchangeOpener:
         held = self._quote(facts, route, terms) if scopes and terms.price is not FREE else NOTHING_HELD
         found = await self._ports.admission.admit(key, scopes, made, nusd=held.nusd, tokens=held.tokens)
         if isinstance(found, Denied):
-            limits = tuple(gate for scope in scopes for gate in limit_counters(scope, terms.at))
+            limits = tuple(counter for scope in scopes for counter in limit_counters(scope, terms.at))
             raise refusal(found, limits, exceeded_status=self._reserve.exceeded_status)
         return found
 

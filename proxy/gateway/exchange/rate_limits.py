@@ -18,14 +18,16 @@ Headers = tuple[tuple[str, str], ...]
 _MINUTE_S, _HOUR_S = 60, 3600
 
 
-def headers(gates: Sequence[LimitCounter], levels: Sequence[LimitLevel]) -> Headers:
+def headers(counters: Sequence[LimitCounter], levels: Sequence[LimitLevel]) -> Headers:
     """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}`; `levels`: of some of these counters."""
     if not levels:
         return ()
-    bounds = {gate.gate_id: gate for gate in gates}
-    known = [(bounds[level.gate_id], level) for level in levels]
-    requests = [(gate.rpm, at.requests_left, at.requests_reset_s) for gate, at in known if gate.rpm is not None]
-    tokens = [(gate.tpm, at.tokens_left, at.tokens_reset_s) for gate, at in known if gate.tpm is not None]
+    bounds = {counter.counter_id: counter for counter in counters}
+    known = [(bounds[level.counter_id], level) for level in levels]
+    requests = [
+        (counter.rpm, at.requests_left, at.requests_reset_s) for counter, at in known if counter.rpm is not None
+    ]
+    tokens = [(counter.tpm, at.tokens_left, at.tokens_reset_s) for counter, at in known if counter.tpm is not None]
     return (*_headers("requests", requests), *_headers("tokens", tokens))
 
 
@@ -53,13 +55,13 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60}h{minutes % 60}m{rest}s"
 
 
-def refusal(denied: Denied, gates: Sequence[LimitCounter], *, exceeded_status: int) -> ApiError:
+def refusal(denied: Denied, counters: Sequence[LimitCounter], *, exceeded_status: int) -> ApiError:
     """The error for a request that exceeds a limit. `exceeded_status`: of an exceeded budget, 402 or 429."""
     made = _REFUSALS[denied.why](denied, exceeded_status)
     in_vain = (
         denied.why in (DenialReason.REQUESTS, DenialReason.TOKENS, DenialReason.MONEY) and denied.retry_after_s is None
     )
-    made.headers = (*headers(gates, denied.levels), *((NO_RETRY,) if in_vain else ()))
+    made.headers = (*headers(counters, denied.levels), *((NO_RETRY,) if in_vain else ()))
     return made
 
 

@@ -65,13 +65,16 @@ def sums(engine: Engine, counters: Sequence[tuple[str, float]]) -> list[SpendTot
         # A shard may be ahead of the ledger's time: its entries come as changes, and do not count here.
         ahead = _entries(connection.dialect).where(_ENTRIES.settled_at > as_of_us / 1e6)
         early = _deltas(connection, connection.execute(ahead).all())
-        kinds = _kinds(connection, {scope_of(gate_id) for gate_id, _ in counters})
+        kinds = _kinds(connection, {scope_of(counter_id) for counter_id, _ in counters})
         return [
             SpendTotal(
-                gate_id, since, _spent(connection, kind, gate_id, since, added) - _part(early, gate_id, since), as_of_us
+                counter_id,
+                since,
+                _spent(connection, kind, counter_id, since, added) - _part(early, counter_id, since),
+                as_of_us,
             )
-            for gate_id, since in counters
-            for kind in (kinds.get(scope_of(gate_id), _KEY),)
+            for counter_id, since in counters
+            for kind in (kinds.get(scope_of(counter_id), _KEY),)
         ]
 
 
@@ -115,9 +118,9 @@ def settled(engine: Engine, exchange_ids: Collection[str], until_us: int | None 
         }
 
 
-def scope_of(gate_id: str) -> str:
+def scope_of(counter_id: str) -> str:
     """The id of the key or account that the counter belongs to."""
-    return gate_id.removesuffix(_TWIN)
+    return counter_id.removesuffix(_TWIN)
 
 
 def batches(ids: Collection[_T], size_max: int) -> Iterator[list[_T]]:
@@ -160,13 +163,13 @@ def _kinds(connection: Connection, scope_ids: Collection[str]) -> dict[str, str]
     return {row.account_id: row.kind for row in rows}
 
 
-def _spent(connection: Connection, kind: str, gate_id: str, since: float, added: float) -> int:
+def _spent(connection: Connection, kind: str, counter_id: str, since: float, added: float) -> int:
     """The spend in nUSD. `added`: time until which entries are in the daily sums of accounts."""
-    scope_id = scope_of(gate_id)
+    scope_id = scope_of(counter_id)
     parameters: dict[str, Any] = {"id": scope_id}
     if kind != _KEY:
         parameters |= {"added": added, "first": 0.0}
-    if scope_id != gate_id:
+    if scope_id != counter_id:
         what = _LESS_CREDIT
     else:
         since_us = _first_us(since)
@@ -239,17 +242,19 @@ def _entries(dialect: Dialect) -> Select[Any]:
 
 
 def _deltas(connection: Connection, rows: Sequence[Any]) -> list[SpendDelta]:
-    gates = _gates(connection, {row.key_id for row in rows})
+    counters = _counters_of(connection, {row.key_id for row in rows})
     return [
         # An unpriced entry spends nothing.
-        SpendDelta(exchange_id, _us(settled_at), started_at, int(money or 0), gates[key_id][kind == EntryKind.CREDIT])
+        SpendDelta(
+            exchange_id, _us(settled_at), started_at, int(money or 0), counters[key_id][kind == EntryKind.CREDIT]
+        )
         for exchange_id, kind, key_id, settled_at, started_at, money in rows
     ]
 
 
-def _part(deltas: Iterable[SpendDelta], gate_id: str, since: float) -> int:
+def _part(deltas: Iterable[SpendDelta], counter_id: str, since: float) -> int:
     """The sum of the changes of one counter, in nUSD."""
-    return sum(one.nusd for one in deltas if gate_id in one.gate_ids and one.started_at >= since)
+    return sum(one.nusd for one in deltas if counter_id in one.counter_ids and one.started_at >= since)
 
 
 _ABOVE = (
@@ -259,7 +264,9 @@ _ABOVE = (
 )
 
 
-def _gates(connection: Connection, key_ids: Collection[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+def _counters_of(
+    connection: Connection, key_ids: Collection[str]
+) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     """Key or account id → the counters of its charges and of its credit."""
     rows = (row for ids in batches(key_ids, IDS_MAX) for row in connection.execute(_ABOVE, {"ids": ids}))
     above = {key_id: (project_id, organization_id) for key_id, project_id, organization_id in rows}

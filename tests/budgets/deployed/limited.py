@@ -75,27 +75,27 @@ class Limited:
         assert len(found) == count
         return found
 
-    def gates(self) -> dict[str, dict[str, Any]]:
-        """Every gate as `tokenweir budgets show` tells it."""
+    def counters(self) -> dict[str, dict[str, Any]]:
+        """Every counter as `tokenweir budgets show` tells it."""
         printed = self.tokenweir.command("budgets", "show", "--json").stdout
         return {one["counter_id"]: one for one in map(json.loads, printed.splitlines())}
 
-    async def gate(self, gate_id: str) -> CounterState:
+    async def counter(self, counter_id: str) -> CounterState:
         """How it stands, asked without starting a process."""
         store = open_budgets(load(self.tokenweir.config, self.tokenweir.environment), "test")
         try:
-            found = await store.counter_states([gate_id])
+            found = await store.counter_states([counter_id])
         finally:
             await store.aclose()
-        return found[0] if found else CounterState(gate_id, 0.0, None, 0, 0, 0)
+        return found[0] if found else CounterState(counter_id, 0.0, None, 0, 0, 0)
 
-    async def at_rest(self, gate_id: str, *, within_s: float = SOON_S) -> CounterState:
+    async def at_rest(self, counter_id: str, *, within_s: float = SOON_S) -> CounterState:
         """The same once nothing is held there, open or on its way."""
         until = time.monotonic() + within_s
-        while ((gate := await self.gate(gate_id)).held, gate.open, gate.closed) != (0, 0, 0):
-            assert time.monotonic() < until, gate
+        while ((counter := await self.counter(counter_id)).held, counter.open, counter.closed) != (0, 0, 0):
+            assert time.monotonic() < until, counter
             await asyncio.sleep(0.1)
-        return gate
+        return counter
 
 
 def code(response: Response) -> str:

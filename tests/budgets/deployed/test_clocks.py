@@ -35,6 +35,6 @@ async def test_a_key_that_was_made_while_the_clock_was_ahead_spends_its_budget(u
     model = unstarted.model(100)
     for count in (6, 4, 0):
         assert served(await unstarted.many(key, model, 10 if count < 6 else 6)) == count
-        gate = await unstarted.at_rest(key_id)
-    assert gate.spent == 1_000_000
+        counter = await unstarted.at_rest(key_id)
+    assert counter.spent == 1_000_000
     assert len(unstarted.entries(key_id, 10)) == 10

@@ -94,9 +94,9 @@ async def rounds(proxies: Sequence[Limited], count: int) -> list[str]:
     finally:
         crowd.close()
     for key_id in keys:
-        gate = await first.at_rest(key_id, within_s=RESTING_S)
-        if gate.spent != BUDGET_NUSD:
-            wrong.append(f"{key_id}: spent {gate.spent}")
+        counter = await first.at_rest(key_id, within_s=RESTING_S)
+        if counter.spent != BUDGET_NUSD:
+            wrong.append(f"{key_id}: spent {counter.spent}")
     engine = open_engine(first.tokenweir.ledger_url)
     charged = {one.key_id: (one.charged_usd, one.entries) for one in read_balances(engine)}
     engine.dispose()

@@ -21,17 +21,17 @@ async def test_a_killed_proxy_with_a_hundred_reservations(alone: Limited) -> Non
     key_id, key = alone.key("--budget", "0.01", "--budget-window", "none")  # as many as run, to the last
     async with AsyncExitStack() as stack:
         await hold(alone, key, stack, STREAMS)
-        assert (await alone.gate(key_id)).held == 10_000_000
+        assert (await alone.counter(key_id)).held == 10_000_000
         assert (await alone.post(key, alone.model())).status == 402
         alone.tokenweir.kill()
     await asyncio.to_thread(alone.tokenweir.start)
     entries = alone.entries(key_id, STREAMS)
     assert {entry["outcome"] for entry in entries} == {"crashed"}
-    gate = await alone.at_rest(key_id)
-    assert gate.spent is not None
-    assert gate.spent == round(sum(float(entry["charge_usd"]) for entry in entries) * 1e9)
-    assert gate.spent < 2_000_000
-    left = (10_000_000 - gate.spent) // 100_000
+    counter = await alone.at_rest(key_id)
+    assert counter.spent is not None
+    assert counter.spent == round(sum(float(entry["charge_usd"]) for entry in entries) * 1e9)
+    assert counter.spent < 2_000_000
+    left = (10_000_000 - counter.spent) // 100_000
     assert served(await alone.many(key, alone.model(100), left + 20)) == left
 
 

@@ -25,7 +25,7 @@ async def test_what_fits_is_served_and_no_more(limited: Limited) -> None:
     assert {entry["charge_usd"] for entry in entries} == {"0.0001"}
     assert {entry["details"]["held_usd"] for entry in entries} == {"0.0001"}
     assert (await limited.at_rest(key_id)).spent == 1_000_000
-    assert limited.gates()[key_id]["spent_usd"] == "0.001"
+    assert limited.counters()[key_id]["spent_usd"] == "0.001"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -52,7 +52,7 @@ async def test_a_server_that_forgets_everything_opens_nothing_and_locks_nobody_o
         running = asyncio.gather(*(first.post(key, slow, stream=True) for _ in range(4)))
         stack.callback(running.cancel)
         async with asyncio.timeout(SOON_S):
-            while (await first.gate(key_id)).open < 4:
+            while (await first.counter(key_id)).open < 4:
                 await asyncio.sleep(0.02)
         assert served(await machines.many(key, first.model(100), 3)) == 3
         valkey.ask("FLUSHALL")
@@ -75,9 +75,9 @@ async def test_a_machine_that_never_comes_back_lets_go(machines: Machines) -> No
         while (await second.post(key, second.model(100))).status != 200:
             assert time.monotonic() - began < LEASE_S + GRACE_S
             await asyncio.sleep(0.1)
-    gate = await second.at_rest(key_id, within_s=LEASE_S + GRACE_S)
-    assert gate.spent is not None
-    left = (10_000_000 - gate.spent) // 100_000
+    counter = await second.at_rest(key_id, within_s=LEASE_S + GRACE_S)
+    assert counter.spent is not None
+    left = (10_000_000 - counter.spent) // 100_000
     assert left >= 60
     assert served(await second.many(key, second.model(100), left + 10)) == left
 
@@ -143,7 +143,7 @@ async def holding_all(
     head = await client.read_head(SOON_S)
     assert head.status == 200
     async with asyncio.timeout(SOON_S):
-        while (await limited.gate(key_id)).held < 1_000_000:
+        while (await limited.counter(key_id)).held < 1_000_000:
             await asyncio.sleep(0.02)
     await asyncio.sleep(1.0)  # the lease registry and the other proxy know of it
     return key_id, key, partial(client.read_body, head)
@@ -196,10 +196,10 @@ async def test_whose_lease_ended_in_its_sleep_is_cut_when_its_money_is_gone(mach
         key_id, key, rest = await holding_all(first, stack, "--on-exhausted", "cut", pace_ms=50)
         with asleep(first):
             began = time.monotonic()
-            while (await second.gate(key_id)).held:
+            while (await second.counter(key_id)).held:
                 assert time.monotonic() - began < LEASE_S + GRACE_S
                 await asyncio.sleep(0.1)
-            spent = (await second.gate(key_id)).spent or 0
+            spent = (await second.counter(key_id)).spent or 0
             assert 0 < spent < 400_000
             left = (1_000_000 - spent) // 1_000
             assert (await second.post(key, second.model(left), max_tokens=left)).status == 200

@@ -126,7 +126,7 @@ def test_a_total_is_that_of_the_ledgers_time(engine: Engine, shards: list[Ledger
     assert [(one.nusd, one.as_of_us) for one in totals] == [(5, ledger_time_of(totals))] * 2
     level_clocks(engine)
     later, _, _ = changes(engine, totals[0].as_of_us, 100)
-    assert [one.nusd for one in later if "key-1" in one.gate_ids] == [70]
+    assert [one.nusd for one in later if "key-1" in one.counter_ids] == [70]
     assert [one.nusd for one in sums(engine, wants)] == [75, 75]
 
 
@@ -263,10 +263,10 @@ def test_followers_of_busy_shards_see_each_entry_once(
             read.extend(reader.new_entries())
             add_up(engine)
             [one] = sums(engine, [("key-1", 0.0)])
-            counted = sum(1 for delta in seen if "key-1" in delta.gate_ids and delta.settled_at_us <= one.as_of_us)
+            counted = sum(1 for delta in seen if "key-1" in delta.counter_ids and delta.settled_at_us <= one.as_of_us)
             more, until_us, _ = changes(engine, cursor, 100_000)
             assert until_us >= one.as_of_us
-            counted += sum(1 for delta in more if "key-1" in delta.gate_ids and delta.settled_at_us <= one.as_of_us)
+            counted += sum(1 for delta in more if "key-1" in delta.counter_ids and delta.settled_at_us <= one.as_of_us)
             assert one.nusd == counted
 
     with ThreadPoolExecutor(SHARDS + 1) as threads:

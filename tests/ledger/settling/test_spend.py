@@ -1,4 +1,4 @@
-"""What gates count: sums say what all entries come to, and changes are what moves them, on both databases."""
+"""What counters count: sums say what all entries come to, and changes are what moves them, on both databases."""
 
 from __future__ import annotations
 
@@ -74,21 +74,21 @@ def scopes_of(key_id: str) -> list[str]:
     return [key_id] if project is None else [key_id, project, PROJECTS[project]]
 
 
-def expected(entries: Sequence[LedgerEntry], gate_id: str, since: float) -> int:
+def expected(entries: Sequence[LedgerEntry], counter_id: str, since: float) -> int:
     """What all of them come to."""
-    scope_id = gate_id.removesuffix("/credit")
+    scope_id = counter_id.removesuffix("/credit")
     total = 0
     for entry in entries:
         if entry.kind == EntryKind.CREDIT:
-            total += (entry.charge_usd or 0) if gate_id == credit_counter_id(entry.key_id) else 0
-        elif scope_id in scopes_of(entry.key_id) and (gate_id != scope_id or round(entry.started_at, 6) >= since):
+            total += (entry.charge_usd or 0) if counter_id == credit_counter_id(entry.key_id) else 0
+        elif scope_id in scopes_of(entry.key_id) and (counter_id != scope_id or round(entry.started_at, 6) >= since):
             total += entry.charge_usd or 0
     return total
 
 
-def by_gate(found: Sequence[SpendDelta], gate_id: str, since: float) -> int:
+def by_counter(found: Sequence[SpendDelta], counter_id: str, since: float) -> int:
     """What a store makes of changes."""
-    return sum(one.nusd for one in found if gate_id in one.gate_ids and one.started_at >= since)
+    return sum(one.nusd for one in found if counter_id in one.counter_ids and one.started_at >= since)
 
 
 # -- sums
@@ -96,8 +96,8 @@ def by_gate(found: Sequence[SpendDelta], gate_id: str, since: float) -> int:
 
 def test_an_empty_ledger_has_spent_nothing(tree: Engine) -> None:
     wants = [("key_1", 0.0), ("proj_a", NOON), ("org_1/credit", 0.0), ("key_unknown", 0.0)]
-    assert [(one.gate_id, one.since, one.nusd, one.as_of_us) for one in sums(tree, wants)] == [
-        (gate_id, since, 0, 0) for gate_id, since in wants
+    assert [(one.counter_id, one.since, one.nusd, one.as_of_us) for one in sums(tree, wants)] == [
+        (counter_id, since, 0, 0) for counter_id, since in wants
     ]
     assert sums(tree, []) == []
     assert ledger_time(tree) == 0
@@ -106,7 +106,7 @@ def test_an_empty_ledger_has_spent_nothing(tree: Engine) -> None:
 
 def test_each_level_counts_its_keys(tree: Engine, store: LedgerStore) -> None:
     store.settle(arriving(*(an_entry(n, key_id=key, charge_usd=10**n) for n, key in enumerate([*KEYS, "key_unknown"]))))
-    found = {one.gate_id: one.nusd for one in sums(tree, [(scope, 0.0) for scope in [*SCOPES, "key_unknown"]])}
+    found = {one.counter_id: one.nusd for one in sums(tree, [(scope, 0.0) for scope in [*SCOPES, "key_unknown"]])}
     assert found == {
         "key_1": 1, "key_2": 10, "key_3": 100, "key_4": 1_000, "key_unknown": 10_000,
         "proj_a": 11, "proj_b": 100, "proj_c": 1_000, "org_1": 111, "org_2": 1_000,
@@ -150,7 +150,7 @@ def test_credit_is_paid_in_for_one_scope_and_is_no_usage(tree: Engine, store: Le
     store.settle(arriving(an_entry(0, key_id="key_1", charge_usd=5), an_entry(1, key_id="key_3", charge_usd=70)))
     store.settle(arriving(credit(2, "key_1", 1_000), credit(3, "org_1", 50_000), credit(4, "org_1", -20)))
     wants = [credit_counter_id(scope) for scope in ("key_1", "key_3", "proj_a", "org_1", "org_2")]
-    found = {one.gate_id: one.nusd for one in sums(tree, [(gate, 0.0) for gate in wants])}
+    found = {one.counter_id: one.nusd for one in sums(tree, [(counter, 0.0) for counter in wants])}
     assert found == {
         "key_1/credit": 5 - 1_000, "key_3/credit": 70, "proj_a/credit": 5, "org_1/credit": 75 - 50_000 + 20,
         "org_2/credit": 0,
@@ -184,10 +184,10 @@ def test_a_change_says_where_it_counts(tree: Engine, store: LedgerStore) -> None
     store.settle(arriving(credit(1, "org_1", 9)))
     store.settle(arriving(an_entry(2, key_id="key_unknown", charge_usd=None)))
     (usage, top_up, unknown), until_us, clock_us = changes(tree, 0, 10)
-    assert usage.gate_ids == ("key_3", "proj_b", "org_1", "key_3/credit", "proj_b/credit", "org_1/credit")
+    assert usage.counter_ids == ("key_3", "proj_b", "org_1", "key_3/credit", "proj_b/credit", "org_1/credit")
     assert (usage.exchange_id, usage.nusd, usage.started_at) == (an_entry(0).exchange_id, 5, NOON + 0.25)
-    assert (top_up.gate_ids, top_up.nusd) == (("org_1/credit",), -9)
-    assert (unknown.gate_ids, unknown.nusd) == (("key_unknown", "key_unknown/credit"), 0)
+    assert (top_up.counter_ids, top_up.nusd) == (("org_1/credit",), -9)
+    assert (unknown.counter_ids, unknown.nusd) == (("key_unknown", "key_unknown/credit"), 0)
     assert usage.settled_at_us < top_up.settled_at_us < unknown.settled_at_us == until_us == clock_us
 
 
@@ -291,7 +291,7 @@ def test_what_is_added_up_is_not_read_again(tree: Engine, store: LedgerStore, mo
     with writing(tree) as connection:  # nobody looks at these any more
         connection.execute(delete(ledger_entries))
         connection.execute(delete(usage_daily))
-    found = {one.gate_id: one.nusd for one in sums(tree, wants)}
+    found = {one.counter_id: one.nusd for one in sums(tree, wants)}
     assert [found[scope] for scope in ("proj_a", "org_1", "proj_c", "org_2")] == [
         before[SCOPES.index(scope)] for scope in ("proj_a", "org_1", "proj_c", "org_2")
     ]
@@ -365,4 +365,4 @@ def test_sums_are_what_their_changes_add_up_to(
     assert sorted(one.exchange_id for one in found) == [one.exchange_id for one in entries]
     for one in sums(engine, wants):
         assert one.as_of_us == clock_us
-        assert one.nusd == expected(entries, one.gate_id, one.since) == by_gate(found, one.gate_id, one.since)
+        assert one.nusd == expected(entries, one.counter_id, one.since) == by_counter(found, one.counter_id, one.since)
