@@ -6,11 +6,13 @@ characters per event of each answer decide. The weights are learned per model.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
+from typing import Annotated
 
-from proxy.metering.estimator.regression import Errors, RecursiveLeastSquares, Weight
+from msgspec import Meta
+
+from proxy.metering.estimator.regression import Errors, Learned, Statistics, Weight
 from proxy.metering.usage import Evidence, Usage
 
 # Characters per token, as of most tokenizers in English; and in tool calls, which are JSON.
@@ -94,13 +96,17 @@ def _joined(tokens: float, events: int, single: float, joined: float) -> float:
     return 0.0 if share < 0 else 1.0 if share > 1 else share
 
 
-class Hidden:
+class Hidden(Statistics):
     """Sums over answers: tokens billed but not streamed, and streamed tokens."""
 
-    __slots__ = ("answers", "hidden", "visible")
+    STORED = 3
+    answers: Annotated[float, Meta(ge=0, le=_MEMORY + 1)] = 0.0
+    hidden: Annotated[float, Meta(ge=0)] = 0.0
+    visible: float = 0.0
 
-    def __init__(self, answers: float = 0.0, hidden: float = 0.0, visible: float = 0.0) -> None:
-        self.answers, self.hidden, self.visible = answers, hidden, visible
+    def __post_init__(self) -> None:
+        if self.visible < self.answers or (self.hidden and not self.answers):
+            raise ValueError("impossible sums")
 
     def learn(self, hidden: float, visible: float) -> None:
         """Learn from an answer that reported its reasoning."""
@@ -116,19 +122,6 @@ class Hidden:
             return 0.0
         longer = visible * self.answers / self.visible
         return self.hidden / self.answers * min(max(longer, _HIDDEN_LEAST), _HIDDEN_MOST)
-
-    def row(self) -> list[float]:
-        """For `Hidden(*row)`."""
-        return [self.answers, self.hidden, self.visible]
-
-    @staticmethod
-    def is_row(row: Sequence[float]) -> bool:
-        """True if the finite numbers of `row` are possible sums."""
-        if len(row) != 3:
-            return False
-        answers, hidden, visible = row
-        fits = 0 <= answers <= _MEMORY + 1 and hidden >= 0 and visible >= answers
-        return fits and (answers > 0 or hidden == 0)
 
 
 def may_hide(name: str, reports: float) -> bool:
@@ -160,15 +153,13 @@ def shown_error(learned: float, hidden_share: float | None) -> float:
     return round(learned, 4)
 
 
-class Completions:
+class Completions(Learned):
     """The regression, mean error and hidden reasoning of one model."""
 
-    __slots__ = ("errors", "hidden", "regression")
-
-    def __init__(self) -> None:
-        self.regression = RecursiveLeastSquares(BELIEFS)
-        self.hidden = Hidden()
-        self.errors = Errors()
+    beliefs = BELIEFS
+    statistics = (("errors", Errors), ("hidden", Hidden))
+    errors: Errors
+    hidden: Hidden
 
     def visible(self, counted: Sequence[float]) -> float:
         """Estimated streamed tokens, at least one."""
@@ -191,19 +182,3 @@ class Completions:
         self.hidden.learn(hidden, tokens - hidden)
         named.learn(hidden, tokens - hidden)
         return error
-
-    def row(self) -> list[float]:
-        """The learned state, for `restored`."""
-        return [*self.errors.row(), *self.hidden.row(), *self.regression.row()]
-
-    @classmethod
-    def restored(cls, row: Sequence[float]) -> Completions | None:
-        """The inverse of `row`; None if it is invalid."""
-        if len(row) < 5 or not all(math.isfinite(value) for value in row):
-            return None
-        regression, errors = RecursiveLeastSquares.restored(BELIEFS, row[5:]), Errors.restored(row[:2])
-        if regression is None or errors is None or not Hidden.is_row(row[2:5]):
-            return None
-        model = cls()
-        model.errors, model.hidden, model.regression = errors, Hidden(*row[2:5]), regression
-        return model

@@ -10,10 +10,9 @@ the text has more evidence, and may come to a better number than recovery does f
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeGuard, TypeVar
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import structs
@@ -33,6 +32,7 @@ from proxy.metering.estimator.prompted import ReferencedPrompt
 from proxy.metering.estimator.prompts import Prompts
 from proxy.metering.estimator.referenced import ReferencedEstimate
 from proxy.metering.estimator.silence import Pace
+from proxy.metering.estimator.state import LearnedState, ModelState
 from proxy.metering.estimator.tokenized import ERROR_PRIOR as OWN_ERROR_PRIOR
 from proxy.metering.estimator.tokenized import TokenizedEstimate
 from proxy.metering.metered import Metered
@@ -47,8 +47,6 @@ TOKENIZED = "tokenizer-1"
 # The provider's running count of a truncated answer.
 RUNNING_COUNT = "running-count"
 
-# Number of remembered models; the one learned from longest ago is dropped. Clients may use any name on "*" routes.
-MODELS_MAX = 1000
 # Models of OpenAI whose own vocabulary is the reference, o200k, at any provider.
 # https://github.com/openai/tiktoken/blob/main/tiktoken/model.py
 _HAVE_REFERENCE = re.compile(r"gpt-(4o|4\.[15]|[5-9]|oss)|chatgpt-4o|o[1-9](-|$)")
@@ -82,7 +80,7 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
 
 _NO_ANSWERS, _NO_PROMPTS, _NO_NAMESAKES, _NO_COUNTS = Completions(), Prompts(), Hidden(), TokenizedEstimate()
 _NO_REFERENCES, _NO_PROMPT_REFERENCES = ReferencedEstimate(), ReferencedPrompt()
-_NO_FLOOR = Floor()
+_NO_FLOOR, _UNKNOWN = Floor(), ModelState()
 
 
 class Estimator:
@@ -90,20 +88,10 @@ class Estimator:
 
     VERSION = VERSION
 
-    __slots__ = (
-        "_answers", "_completions", "_floors", "_named", "_paces", "_prompted", "_prompts", "_referenced", "_tokenized",
-    )  # fmt: skip
+    __slots__ = ("_learned",)
 
     def __init__(self) -> None:
-        self._completions: dict[str, Completions] = {}
-        self._floors: dict[str, Floor] = {}
-        self._named: dict[str, Hidden] = {}  # by the model's own name, at any provider
-        self._paces: dict[str, Pace] = {}
-        self._prompts: dict[str, Prompts] = {}
-        self._tokenized: dict[str, TokenizedEstimate] = {}
-        self._referenced: dict[str, ReferencedEstimate] = {}
-        self._prompted: dict[str, ReferencedPrompt] = {}
-        self._answers: dict[str, int] = {}  # since this process started
+        self._learned = LearnedState()
 
     def completion(
         self,
@@ -120,15 +108,16 @@ class Estimator:
         `counted`: of the streamed text; None: estimate by the counters. A count knows better than a token an event how
         much an event has, until reports have told.
         """
-        model = self._completions.get(model_key, _NO_ANSWERS)
+        state = self._state(model_key)
         if evidence.empty:
+            model = state.completion or _NO_ANSWERS
             hidden = None if self._hidden(model_key, model, 0.0) is None else 0
             return Estimate(0, model.expected_error(hidden), hidden=hidden)
-        visible, error = self._visible(model_key, model, evidence, counted)
-        floor = self._floors.get(model_key, _NO_FLOOR)
+        visible, error = _visible(model_key, state, evidence, counted)
+        floor = state.floor or _NO_FLOOR
         if counted is None or floor.is_learned:
             visible = max(visible, floor.tokens(evidence))
-        hidden = self._hidden(model_key, model, visible)
+        hidden = self._hidden(model_key, state.completion or _NO_ANSWERS, visible)
         unseen = hidden or 0
         likely = round(visible) + unseen
         tokens = min(likely, max(bytes_seen, 1) + unseen)
@@ -141,37 +130,28 @@ class Estimator:
         shown = shown_error(error, None if hidden is None else unseen / tokens)
         return Estimate(tokens, shown, tokens < likely, None if hidden is None else unseen, exceeded)
 
-    def _visible(
-        self, model_key: str, model: Completions, evidence: Evidence, counted: Counted | None
-    ) -> tuple[float, float]:
-        """Streamed tokens, and the relative error."""
-        if counted is None:
-            return model.visible(counters(evidence)), model.errors.expected(ERROR_PRIOR)
-        counted = _all_of(model_key, evidence, counted)
-        if counted.own:
-            tokenized = self._tokenized.get(model_key, _NO_COUNTS)
-            return tokenized.visible(evidence, counted.tokens), tokenized.errors.expected(OWN_ERROR_PRIOR)
-        return self._referenced.get(model_key, _NO_REFERENCES).estimate(evidence, counted)
+    def _state(self, model_key: str) -> ModelState:
+        return self._learned.models.get(model_key, _UNKNOWN)
 
     def _hidden(self, model_key: str, model: Completions, visible: float) -> int | None:
         """Hidden tokens of an answer with `visible` streamed ones; None: the model is not known to hide any."""
         name = _name(model_key)
-        named = self._named.get(name, _NO_NAMESAKES)
+        named = self._learned.names.get(name, _NO_NAMESAKES)
         if named.hidden or model.hidden.hidden:
             return round(hidden_tokens(model.hidden, named, visible)) or None
         return 0 if may_hide(name, named.answers) else None
 
     def prompt_tokens(self, model_key: str, prompt: PromptEvidence) -> int:
         """Tokens of the prompt, at least one."""
-        return self._prompts.get(model_key, _NO_PROMPTS).tokens(prompt)
+        return (self._state(model_key).prompt or _NO_PROMPTS).tokens(prompt)
 
     def prompt_error(self, model_key: str) -> float:
         """Typical relative error of a prompt estimate."""
-        return self._prompts.get(model_key, _NO_PROMPTS).expected_error()
+        return (self._state(model_key).prompt or _NO_PROMPTS).expected_error()
 
     def silence(self, model_key: str, limit: int | None, *, billed: bool) -> Silence | None:
         """What the silence of this model stands for; None: it is not known to hide anything."""
-        pace = self._paces.get(model_key)
+        pace = self._state(model_key).pace
         return None if pace is None else pace.silence(limit, billed=billed)
 
     def learn(
@@ -186,94 +166,85 @@ class Estimator:
         """Learn from an answer that reported `usage`. Returns the relative error of its estimate, or None. `silent_s`:
         the time before its first word; None: unknown."""
         if prompt is not None and usage.prompt_tokens:
-            _kept(self._prompts, model_key, Prompts).learn(prompt, usage.prompt_tokens)
+            state = self._learned.learning(model_key)
+            state.prompt = state.prompt or Prompts()
+            state.prompt.learn(prompt, usage.prompt_tokens)
         if evidence.empty or not usage.completion_tokens:
             return None
+        state = self._learned.learning(model_key)
         hidden = hidden_of(evidence, usage)
-        _kept(self._floors, model_key, Floor).learn(evidence, usage.completion_tokens - hidden)
+        state.floor = state.floor or Floor()
+        state.floor.learn(evidence, usage.completion_tokens - hidden)
         if hidden and silent_s is not None:
-            _kept(self._paces, model_key, Pace).learn(hidden, silent_s)
-        model = _kept(self._completions, model_key, Completions)
-        return model.learn(evidence, usage, _kept(self._named, _name(model_key), Hidden))
+            state.pace = state.pace or Pace()
+            state.pace.learn(hidden, silent_s)
+        state.completion = state.completion or Completions()
+        return state.completion.learn(evidence, usage, self._learned.named(_name(model_key)))
 
     def learn_counted(self, model_key: str, *, evidence: Evidence, usage: Usage, counted: Counted) -> float | None:
         """Learn from what was counted, beside `learn`. Returns the relative error of its estimate, or None."""
         if evidence.empty or not usage.completion_tokens or not counted.tokens:
             return None
         counted = _all_of(model_key, evidence, counted)
-        visible, _ = self._visible(model_key, _NO_ANSWERS, evidence, counted)
-        unseen = self._hidden(model_key, self._completions.get(model_key, _NO_ANSWERS), visible) or 0
+        state = self._learned.learning(model_key)
+        visible, _ = _visible(model_key, state, evidence, counted)
+        unseen = self._hidden(model_key, state.completion or _NO_ANSWERS, visible) or 0
         error = (visible + unseen) / usage.completion_tokens - 1
         streamed = usage.completion_tokens - hidden_of(evidence, usage)
         if counted.own:
-            tokenized = _kept(self._tokenized, model_key, TokenizedEstimate)
-            tokenized.learn(evidence, counted.tokens, visible=streamed, billed=usage.completion_tokens, error=error)
+            state.tokenized = state.tokenized or TokenizedEstimate()
+            state.tokenized.learn(
+                evidence, counted.tokens, visible=streamed, billed=usage.completion_tokens, error=error
+            )
         else:
-            _kept(self._referenced, model_key, ReferencedEstimate).learn(evidence, counted, streamed)
+            state.referenced = state.referenced or ReferencedEstimate()
+            state.referenced.learn(evidence, counted, streamed)
         return error
 
     def learns_counts(self, model_key: str) -> bool:
         """Whether the next answer of this model should be counted to learn from it: at first each, then one in so many.
         Counting takes ten times as long as `learn`."""
-        answers = self._answers.get(model_key, 0) + 1
-        if len(self._answers) < MODELS_MAX or model_key in self._answers:
-            self._answers[model_key] = answers
-        return answers <= _ALL_COUNTED or answers % _ONE_COUNTED_IN == 0
+        state = self._learned.models.get(model_key)
+        if state is None:
+            return True
+        state.answers += 1
+        return state.answers <= _ALL_COUNTED or state.answers % _ONE_COUNTED_IN == 0
 
     def prompt_counted(self, model_key: str, prompt: PromptEvidence, counted: Profile) -> tuple[int, float]:
         """Tokens of a prompt whose text was counted, at least one, and the relative error."""
         counted = _prompt_by_own(model_key, counted)
-        return self._prompted.get(model_key, _NO_PROMPT_REFERENCES).estimate(prompt, counted)
+        return (self._state(model_key).prompted or _NO_PROMPT_REFERENCES).estimate(prompt, counted)
 
     def learn_prompt(self, model_key: str, prompt: PromptEvidence, counted: Profile, tokens: int) -> None:
         """Learn from a prompt whose text was counted, beside `learn`."""
         counted = _prompt_by_own(model_key, counted)
-        _kept(self._prompted, model_key, ReferencedPrompt).learn(prompt, counted, tokens)
+        state = self._learned.learning(model_key)
+        state.prompted = state.prompted or ReferencedPrompt()
+        state.prompted.learn(prompt, counted, tokens)
 
     def export(self) -> dict[str, Any]:
         """The learned state as plain JSON values, for `restore`."""
-        exported = {
-            "version": VERSION,
-            "completions": {key: model.row() for key, model in self._completions.items()},
-            "named": {name: hidden.row() for name, hidden in self._named.items()},
-            "prompts": {key: model.row() for key, model in self._prompts.items()},
-            "tokenized": {key: model.row() for key, model in self._tokenized.items()},
-            **({"floors": {key: floor.row() for key, floor in self._floors.items()}} if self._floors else {}),
-            **({"paces": {key: pace.row() for key, pace in self._paces.items()}} if self._paces else {}),
-        }
-        for name, models in (("referenced", self._referenced), ("prompted", self._prompted)):
-            if models:  # older versions had none
-                exported[name] = {key: model.row() for key, model in models.items()}
-        return exported
+        return {"version": VERSION, **self._learned.export()}
 
     @classmethod
     def restore(cls, exported: object) -> Estimator:
         """The inverse of `export`. Skips invalid rows, and state of another version."""
         estimator = cls()
         if isinstance(exported, Mapping) and exported.get("version") == VERSION:
-            estimator._completions = _restored(exported.get("completions"), Completions.restored)
-            estimator._named = _restored(exported.get("named"), _restored_hidden)
-            estimator._prompts = _restored(exported.get("prompts"), Prompts.restored)
-            estimator._tokenized = _restored(exported.get("tokenized"), TokenizedEstimate.restored)
-            estimator._referenced = _restored(exported.get("referenced"), ReferencedEstimate.restored)
-            estimator._prompted = _restored(exported.get("prompted"), ReferencedPrompt.restored)
-            estimator._floors = _restored(exported.get("floors"), _restored_floor)
-            estimator._paces = _restored(exported.get("paces"), _restored_pace)
+            estimator._learned = LearnedState.restore(exported)
         return estimator
 
 
-_T = TypeVar("_T")
-
-
-def _kept(models: dict[str, _T], key: str, new: Callable[[], _T]) -> _T:
-    """The state of `key`, moved to the most recent end; drops the oldest one beyond MODELS_MAX."""
-    model = models.pop(key, None)
-    if model is None:
-        model = new()
-    if len(models) >= MODELS_MAX:
-        del models[next(iter(models))]
-    models[key] = model
-    return model
+def _visible(model_key: str, state: ModelState, evidence: Evidence, counted: Counted | None) -> tuple[float, float]:
+    """Streamed tokens, and the relative error."""
+    if counted is None:
+        model = state.completion or _NO_ANSWERS
+        return model.visible(counters(evidence)), model.errors.expected(ERROR_PRIOR)
+    counted = _all_of(model_key, evidence, counted)
+    if counted.own:
+        tokenized = state.tokenized or _NO_COUNTS
+        return tokenized.visible(evidence, counted.tokens), tokenized.errors.expected(OWN_ERROR_PRIOR)
+    return (state.referenced or _NO_REFERENCES).estimate(evidence, counted)
 
 
 def _name(model_key: str) -> str:
@@ -295,29 +266,6 @@ def _by_own(model_key: str, counted: Counted) -> Counted:
 def _prompt_by_own(model_key: str, counted: Profile) -> Profile:
     """Likewise; of the own one's tokens, nothing has to be corrected by script."""
     return counted.tokens_alone() if _HAVE_REFERENCE.match(_name(model_key)) else counted
-
-
-def _restored(exported: object, read: Callable[[list[float]], _T | None]) -> dict[str, _T]:
-    rows = exported.items() if isinstance(exported, Mapping) else ()
-    models = ((key, read(row)) for key, row in rows if isinstance(key, str) and _is_row(row))
-    good = [(key, model) for key, model in models if model is not None]
-    return dict(good[-MODELS_MAX:])
-
-
-def _is_row(row: object) -> TypeGuard[list[float]]:
-    return isinstance(row, list) and all(type(value) in (int, float) and math.isfinite(value) for value in row)
-
-
-def _restored_hidden(row: list[float]) -> Hidden | None:
-    return Hidden(*row) if Hidden.is_row(row) else None
-
-
-def _restored_floor(row: list[float]) -> Floor | None:
-    return Floor(row) if Floor.is_row(row) else None
-
-
-def _restored_pace(row: list[float]) -> Pace | None:
-    return Pace(*row) if Pace.is_row(row) else None
 
 
 def _counted(metered: Metered, completion_tokens_max: int | None) -> Estimate | None:

@@ -53,10 +53,10 @@ class Floor:
         return max(self.tokens(evidence), by_chars) > limit
 
     def row(self) -> list[float]:
-        """For `Floor(row)`."""
+        """The learned state, for `restored`."""
         return list(self._ratios)
 
-    @staticmethod
-    def is_row(row: Sequence[float]) -> bool:
-        """Whether these finite numbers are possible ratios."""
-        return len(row) <= _ANSWERS_MAX and all(0 <= ratio <= 1 for ratio in row)
+    @classmethod
+    def restored(cls, row: Sequence[float]) -> Floor | None:
+        """The inverse of `row`, whose numbers are finite; None if it is invalid."""
+        return cls(row) if len(row) <= _ANSWERS_MAX and all(0 <= ratio <= 1 for ratio in row) else None

@@ -5,11 +5,9 @@ Invariant: what is no text (templates of messages and tools, images) is learned 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from proxy.metering.estimator import prompts
 from proxy.metering.estimator.referenced import NOISE, TEXT_BELIEFS, Spread, text_features
-from proxy.metering.estimator.regression import RecursiveLeastSquares
+from proxy.metering.estimator.regression import Learned
 from proxy.metering.profile import Profile
 from proxy.metering.usage import PromptEvidence
 
@@ -27,14 +25,14 @@ def _features(prompt: PromptEvidence, counted: Profile) -> list[float]:
     return [*text_features(counted), *(beside[index] for index in _BESIDE)]
 
 
-class ReferencedPrompt:
+class ReferencedPrompt(Learned):
     """The regression and the spread of one model."""
 
-    __slots__ = ("regression", "spread")
-
-    def __init__(self) -> None:
-        self.regression = RecursiveLeastSquares(BELIEFS, NOISE)
-        self.spread = Spread()
+    beliefs = BELIEFS
+    noise = NOISE
+    is_sparse = True
+    statistics = (("spread", Spread),)
+    spread: Spread
 
     def estimate(self, prompt: PromptEvidence, counted: Profile) -> tuple[int, float]:
         """Tokens, at least one, and the relative error in nine of ten prompts at most."""
@@ -49,18 +47,3 @@ class ReferencedPrompt:
         deviation = self.regression.deviation(features, max(estimate, tokens / 2))
         if self.spread.learn(abs(tokens - estimate) / deviation):
             self.regression.learn(features, tokens)
-
-    def row(self) -> list[float]:
-        """The learned state, for `restored`."""
-        return [*self.spread.row(), *self.regression.touched()]
-
-    @classmethod
-    def restored(cls, row: Sequence[float]) -> ReferencedPrompt | None:
-        """The inverse of `row`, whose numbers are finite; None if it is invalid."""
-        regression = RecursiveLeastSquares.from_touched(BELIEFS, row[3:], NOISE)
-        spread = Spread.restored(row[:3])
-        if regression is None or spread is None:
-            return None
-        model = cls()
-        model.regression, model.spread = regression, spread
-        return model

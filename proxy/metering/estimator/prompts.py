@@ -6,10 +6,7 @@ per character. After many answers it learns only from unusual ones and a sample.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
-from proxy.metering.estimator.regression import Errors, RecursiveLeastSquares, Weight
+from proxy.metering.estimator.regression import Errors, Learned, Weight
 from proxy.metering.usage import PromptEvidence
 
 # One per counter, from 690 recorded requests. Images and attachments are a guess: providers differ 40 ×.
@@ -44,14 +41,12 @@ def counters(prompt: PromptEvidence) -> list[float]:
     ]  # fmt: skip
 
 
-class Prompts:
+class Prompts(Learned):
     """The regression and mean error of one model."""
 
-    __slots__ = ("errors", "regression")
-
-    def __init__(self) -> None:
-        self.regression = RecursiveLeastSquares(BELIEFS)
-        self.errors = Errors()
+    beliefs = BELIEFS
+    statistics = (("errors", Errors),)
+    errors: Errors
 
     def tokens(self, prompt: PromptEvidence) -> int:
         """Estimated tokens, at least one."""
@@ -70,19 +65,3 @@ class Prompts:
         counts = counters(prompt)
         if self.errors.learn(self._tokens(counts) / tokens - 1, tokens):
             self.regression.learn(counts, tokens)
-
-    def row(self) -> list[float]:
-        """The learned state, for `restored`."""
-        return [*self.errors.row(), *self.regression.row()]
-
-    @classmethod
-    def restored(cls, row: Sequence[float]) -> Prompts | None:
-        """The inverse of `row`; None if it is invalid."""
-        if len(row) < 2 or not all(math.isfinite(value) for value in row):
-            return None
-        regression, errors = RecursiveLeastSquares.restored(BELIEFS, row[2:]), Errors.restored(row[:2])
-        if regression is None or errors is None:
-            return None
-        model = cls()
-        model.regression, model.errors = regression, errors
-        return model

@@ -10,8 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import mul
+from typing import Annotated
 
-from proxy.metering.estimator.regression import RecursiveLeastSquares, Weight
+from msgspec import Meta
+
+from proxy.metering.estimator.regression import Learned, Statistics, Weight
 from proxy.metering.profile import Counted, Profile
 from proxy.metering.usage import Evidence
 
@@ -133,14 +136,40 @@ def _joined(tokens: float, events: int) -> float:
     return min(max((tokens / events - _SINGLE) / (_JOINED - _SINGLE), 0.0), 1.0)
 
 
-class ReferencedEstimate:
+class Spread(Statistics):
+    """How far a model's answers lie from their estimates, in deviations that the regression expects; and whether it
+    should learn from one."""
+
+    STORED = 3
+    most_deviations: Annotated[float, Meta(ge=_DEVIATIONS_MIN, le=_DEVIATIONS_MAX)] = MOST_DEVIATIONS
+    usual: Annotated[float, Meta(ge=0, le=_MEMORY)] = 0.0
+    odd: Annotated[float, Meta(ge=0, le=1)] = 0.0
+
+    def most(self, deviation: float) -> float:
+        """The largest error in nine of ten answers with this deviation."""
+        return self.most_deviations * deviation
+
+    def learn(self, deviations: float) -> bool:
+        """Learn from an answer that lies so many deviations off. Returns whether the regression should, too."""
+        odd = deviations > _ODD
+        step = _QUANTILE_STEP * self.most_deviations
+        self.most_deviations += step * _SHARE if deviations > self.most_deviations else -step * (1 - _SHARE)
+        self.most_deviations = min(max(self.most_deviations, _DEVIATIONS_MIN), _DEVIATIONS_MAX)
+        self.odd += ((1.0 if odd else 0.0) - self.odd) / _MEMORY
+        if odd:
+            return self.usual < _KNOWN or self.odd > _MOSTLY
+        self.usual = min(self.usual + 1, _MEMORY)
+        return True
+
+
+class ReferencedEstimate(Learned):
     """The regression and the spread of one model."""
 
-    __slots__ = ("regression", "spread")
-
-    def __init__(self) -> None:
-        self.regression = RecursiveLeastSquares(BELIEFS, NOISE)
-        self.spread = Spread()
+    beliefs = BELIEFS
+    noise = NOISE
+    is_sparse = True
+    statistics = (("spread", Spread),)
+    spread: Spread
 
     def estimate(self, evidence: Evidence, counted: Counted) -> tuple[float, float]:
         """Streamed tokens, at least one, and the relative error in nine of ten answers at most."""
@@ -177,58 +206,6 @@ class ReferencedEstimate:
             1.0, evidence.tool_calls, max(evidence.tool_calls - 1, 0),
             said * min(evidence.reasoning_chars / chars, 1.0) if evidence.reasoning_chars and chars else 0.0,
         ]  # fmt: skip
-
-    def row(self) -> list[float]:
-        """The learned state, for `restored`."""
-        return [*self.spread.row(), *self.regression.touched()]
-
-    @classmethod
-    def restored(cls, row: Sequence[float]) -> ReferencedEstimate | None:
-        """The inverse of `row`, whose numbers are finite; None if it is invalid."""
-        regression = RecursiveLeastSquares.from_touched(BELIEFS, row[3:], NOISE)
-        spread = Spread.restored(row[:3])
-        if regression is None or spread is None:
-            return None
-        model = cls()
-        model.regression, model.spread = regression, spread
-        return model
-
-
-class Spread:
-    """How far a model's answers lie from their estimates, in deviations that the regression expects; and whether it
-    should learn from one."""
-
-    __slots__ = ("most_deviations", "odd", "usual")
-
-    def __init__(self, most_deviations: float = MOST_DEVIATIONS, usual: float = 0.0, odd: float = 0.0) -> None:
-        self.most_deviations, self.usual, self.odd = most_deviations, usual, odd
-
-    def most(self, deviation: float) -> float:
-        """The largest error in nine of ten answers with this deviation."""
-        return self.most_deviations * deviation
-
-    def learn(self, deviations: float) -> bool:
-        """Learn from an answer that lies so many deviations off. Returns whether the regression should, too."""
-        odd = deviations > _ODD
-        step = _QUANTILE_STEP * self.most_deviations
-        self.most_deviations += step * _SHARE if deviations > self.most_deviations else -step * (1 - _SHARE)
-        self.most_deviations = min(max(self.most_deviations, _DEVIATIONS_MIN), _DEVIATIONS_MAX)
-        self.odd += ((1.0 if odd else 0.0) - self.odd) / _MEMORY
-        if odd:
-            return self.usual < _KNOWN or self.odd > _MOSTLY
-        self.usual = min(self.usual + 1, _MEMORY)
-        return True
-
-    def row(self) -> list[float]:
-        """The learned state, for `restored`."""
-        return [self.most_deviations, self.usual, self.odd]
-
-    @classmethod
-    def restored(cls, row: Sequence[float]) -> Spread | None:
-        """The inverse of `row`, whose numbers are finite; None if it is invalid."""
-        if len(row) != 3 or not _DEVIATIONS_MIN <= row[0] <= _DEVIATIONS_MAX:
-            return None
-        return cls(*row) if 0 <= row[1] <= _MEMORY and 0 <= row[2] <= 1 else None
 
 
 def _weighted(weights: Sequence[float], features: Sequence[float]) -> float:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import mul
+from typing import Annotated, ClassVar, Self
 
 import msgspec
+from msgspec import Meta, structs
 
 # Noise of a reported count: so many tokens (rounding), and this share of them (not visible in the counters).
 _NOISE_TOKENS, NOISE_SHARE = 0.7, 0.05
@@ -174,14 +176,34 @@ class RecursiveLeastSquares:
         )
 
 
-class Errors:
+class Statistics(msgspec.Struct, array_like=True):
+    """Sums and means over the answers of one model, stored as an array of numbers."""
+
+    STORED: ClassVar[int]
+    """so many fields are stored, from the first one; the others count from the start of this process"""
+
+    def row(self) -> list[float]:
+        """The stored fields."""
+        return list(structs.astuple(self)[: self.STORED])
+
+    @classmethod
+    def restored(cls, row: Sequence[float]) -> Self | None:
+        """The inverse of `row`, whose numbers are finite; None if it is invalid."""
+        if len(row) != cls.STORED:
+            return None
+        try:
+            return msgspec.convert(row, cls)
+        except msgspec.ValidationError:
+            return None
+
+
+class Errors(Statistics):
     """The mean relative error of a model's estimates, measured when the usage is reported."""
 
-    __slots__ = ("_answers", "mean", "weight")
-
-    def __init__(self, weight: float = 0.0, mean: float = 0.0) -> None:
-        self.weight, self.mean = weight, mean
-        self._answers = 0  # since this process started
+    STORED = 2
+    weight: Annotated[float, Meta(ge=0, le=_MEMORY)] = 0.0
+    mean: Annotated[float, Meta(ge=0, le=_ERROR_MAX)] = 0.0
+    answers: int = 0
 
     def expected(self, prior: float) -> float:
         """Expected relative error of the next estimate: 0.1 = 10 %."""
@@ -190,11 +212,11 @@ class Errors:
     def learn(self, error: float, tokens: float) -> bool:
         """Learn from an answer: its tokens, and the signed relative error of its estimate. Returns whether the
         regression should learn from it, too."""
-        self._answers += 1
+        self.answers += 1
         error = abs(error)
         teaches = (
-            self._answers <= _LEARNED
-            or self._answers % _ONE_IN == 0
+            self.answers <= _LEARNED
+            or self.answers % _ONE_IN == 0
             or (error > _SURPRISE and error > _UNUSUAL * self.mean)
         )
         weight = min(1.0, tokens / _FULL_WEIGHT_TOKENS)
@@ -202,16 +224,46 @@ class Errors:
         self.mean += weight / self.weight * (min(error, _ERROR_MAX) - self.mean)
         return teaches
 
+
+class Learned:
+    """One regression of a model and statistics of its answers, stored as one row in the reverse order."""
+
+    beliefs: ClassVar[Sequence[Weight]]
+    noise: ClassVar[float] = NOISE_SHARE
+    """the share of an answer's tokens that its counters do not explain"""
+    is_sparse: ClassVar[bool] = False
+    """only the weights that were learned are stored"""
+    statistics: ClassVar[tuple[tuple[str, type[Statistics]], ...]]
+    """attributes and their classes, in the order in which they are stored"""
+
+    __slots__ = ("regression",)
+
+    def __init__(self) -> None:
+        self.regression = RecursiveLeastSquares(self.beliefs, self.noise)
+        for name, kind in self.statistics:
+            setattr(self, name, kind())
+
     def row(self) -> list[float]:
         """The learned state, for `restored`."""
-        return [self.weight, self.mean]
+        numbers = [number for name, _ in self.statistics for number in getattr(self, name).row()]
+        return numbers + (self.regression.touched() if self.is_sparse else self.regression.row())
 
     @classmethod
-    def restored(cls, row: Sequence[float]) -> Errors | None:
+    def restored(cls, row: Sequence[float]) -> Self | None:
         """The inverse of `row`, whose numbers are finite; None if it is invalid."""
-        if len(row) != 2 or not 0 <= row[0] <= _MEMORY or not 0 <= row[1] <= _ERROR_MAX:
+        model, at = cls(), 0
+        for name, kind in cls.statistics:
+            numbers = kind.restored(row[at : at + kind.STORED])
+            if numbers is None:
+                return None
+            setattr(model, name, numbers)
+            at += kind.STORED
+        restore = RecursiveLeastSquares.from_touched if cls.is_sparse else RecursiveLeastSquares.restored
+        regression = restore(cls.beliefs, row[at:], cls.noise)
+        if regression is None:
             return None
-        return cls(*row)
+        model.regression = regression
+        return model
 
 
 def _weighted(weights: Sequence[float], counters: Sequence[float]) -> float:

@@ -7,10 +7,11 @@ that every end of it comes to the same number. Silence is billed only where that
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import Annotated
 
-from msgspec import structs
+from msgspec import Meta, structs
 
+from proxy.metering.estimator.regression import Statistics
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Reading, Silence, UsageSource
 
@@ -27,15 +28,22 @@ _PER_S_MAX, _SECONDS_MIN = 5_000.0, 0.2
 _USUAL_MOST = 20.0
 # How much a model hides varies less by time than by answer, but varies.
 _ERROR = 0.5
+# Tolerance for the last digit of stored values.
+_ROUNDING = 1 + 1e-9
 
 
-class Pace:
+class Pace(Statistics):
     """Sums over the answers of one model: hidden tokens, and the seconds before the first word."""
 
-    __slots__ = ("answers", "hidden", "seconds")
+    STORED = 3
+    answers: Annotated[float, Meta(ge=0, le=_MEMORY + 1)] = 0.0
+    hidden: Annotated[float, Meta(ge=0)] = 0.0
+    seconds: float = 0.0
 
-    def __init__(self, answers: float = 0.0, hidden: float = 0.0, seconds: float = 0.0) -> None:
-        self.answers, self.hidden, self.seconds = answers, hidden, seconds
+    def __post_init__(self) -> None:
+        fits = self.hidden <= self.seconds * _PER_S_MAX * _ROUNDING
+        if not fits or self.seconds * _ROUNDING < self.answers * _SECONDS_MIN:
+            raise ValueError("impossible sums")
 
     def learn(self, hidden: float, seconds: float) -> None:
         """Learn from an answer that reported what it hid."""
@@ -52,19 +60,6 @@ class Pace:
             return None
         most = math.ceil(self.hidden / self.answers * _USUAL_MOST)
         return Silence(round(self.hidden / self.seconds, 3), most if limit is None else min(most, limit), billed)
-
-    def row(self) -> list[float]:
-        """For `Pace(*row)`."""
-        return [self.answers, self.hidden, self.seconds]
-
-    @staticmethod
-    def is_row(row: Sequence[float]) -> bool:
-        """Whether these finite numbers are possible sums."""
-        if len(row) != 3:
-            return False
-        answers, hidden, seconds = row
-        fits = 0 <= answers <= _MEMORY + 1 and 0 <= hidden <= seconds * _PER_S_MAX * (1 + 1e-9)
-        return fits and seconds >= answers * _SECONDS_MIN * (1 - 1e-9)
 
 
 def with_silence(found: Reading, metered: Metered, silence: Silence | None, seconds: float) -> Reading:

@@ -5,10 +5,7 @@ Invariant: the count is taken as it is until reports of the model differ, for in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from proxy.metering.estimator.completion import shown_error
-from proxy.metering.estimator.regression import Errors, RecursiveLeastSquares, Weight
+from proxy.metering.estimator.regression import Errors, Learned, Weight
 from proxy.metering.usage import Evidence
 
 # From the same recorded streams as those of `completion`; rounded.
@@ -34,38 +31,19 @@ def counters(evidence: Evidence, tokens: int) -> list[float]:
     return [1.0, tokens, evidence.text_events, calls, max(calls - 1, 0), reasoning]
 
 
-class TokenizedEstimate:
+class TokenizedEstimate(Learned):
     """The regression and mean error of one model."""
 
-    __slots__ = ("errors", "regression")
-
-    def __init__(self) -> None:
-        self.regression = RecursiveLeastSquares(BELIEFS, _NOISE)
-        self.errors = Errors()
+    beliefs = BELIEFS
+    noise = _NOISE
+    statistics = (("errors", Errors),)
+    errors: Errors
 
     def visible(self, evidence: Evidence, tokens: int) -> float:
         """Estimated streamed tokens, at least one. `tokens`: the tokenizer's count."""
         return max(self.regression.tokens(counters(evidence, tokens)), 1.0)
 
-    def expected_error(self, hidden_share: float | None) -> float:
-        """As `Completions.expected_error`."""
-        return shown_error(self.errors.expected(ERROR_PRIOR), hidden_share)
-
     def learn(self, evidence: Evidence, tokens: int, *, visible: float, billed: int, error: float) -> None:
         """Learn from an answer. `billed` includes hidden tokens; `error`: of its estimate."""
         self.regression.learn(counters(evidence, tokens), visible)
         self.errors.learn(error, billed)
-
-    def row(self) -> list[float]:
-        """The learned state, for `restored`."""
-        return [*self.errors.row(), *self.regression.row()]
-
-    @classmethod
-    def restored(cls, row: Sequence[float]) -> TokenizedEstimate | None:
-        """The inverse of `row`, whose numbers are finite; None if it is invalid."""
-        regression, errors = RecursiveLeastSquares.restored(BELIEFS, row[2:], _NOISE), Errors.restored(row[:2])
-        if regression is None or errors is None:
-            return None
-        model = cls()
-        model.regression, model.errors = regression, errors
-        return model

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import suppress
 from pathlib import Path
+
+import msgspec
 
 from proxy.foundation.files import replace_text
 from proxy.metering.estimator.estimate import Estimator
@@ -19,8 +20,8 @@ class EstimatorFile:
     def __init__(self, file: Path) -> None:
         self._file = file
         try:
-            self.estimator = Estimator.restore(json.loads(file.read_bytes()))
-        except (OSError, ValueError):
+            self.estimator = Estimator.restore(msgspec.json.decode(file.read_bytes()))
+        except (OSError, ValueError, msgspec.MsgspecError):
             self.estimator = Estimator()
 
     async def run(self) -> None:
@@ -35,4 +36,4 @@ class EstimatorFile:
 
     def _write(self, learned: dict[str, object]) -> None:
         with suppress(OSError):
-            replace_text(self._file, json.dumps(learned))
+            replace_text(self._file, msgspec.json.encode(learned).decode())

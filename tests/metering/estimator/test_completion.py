@@ -92,4 +92,4 @@ def test_sums_of_hidden_tokens_can_be_written_down(answers: list[tuple[float, fl
     hidden = Hidden()
     for one in answers:
         hidden.learn(*one)
-    assert Hidden.is_row(hidden.row())
+    assert Hidden.restored(hidden.row()) == hidden

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from proxy.metering.estimator import estimate as estimate_module
+from proxy.metering.estimator import state as state_module
 from proxy.metering.estimator.estimate import RUNNING_COUNT, VERSION, Estimate, Estimator, reading
 from proxy.metering.metered import Metered
 from proxy.metering.usage import NOTHING, TOKENS_MAX, Evidence, PromptEvidence, Reading, Usage, UsageSource
@@ -210,11 +210,35 @@ def test_one_stream_moves_little_and_outliers_do_not_lead_astray() -> None:
 
 
 def test_remembers_a_bounded_number_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate_module, "MODELS_MAX", 3)
+    monkeypatch.setattr(state_module, "MODELS_MAX", 3)
     estimator = Estimator()
     for name in ("a", "b", "c", "a", "d"):
         estimator.learn(name, evidence=TEXT, prompt=None, usage=Usage(1, None, 150))
     assert list(estimator.export()["completions"]) == ["c", "a", "d"]
+
+
+def test_one_dropped_model_loses_all_that_was_learned_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_module, "MODELS_MAX", 2)
+    estimator = Estimator()
+    for name in ("a", "b", "a", "c"):
+        prompt = PromptEvidence(messages=1) if name != "b" else None
+        estimator.learn(name, evidence=TEXT, prompt=prompt, usage=Usage(9, None, 150))
+    exported = estimator.export()
+    assert {name: list(exported[name]) for name in ("completions", "floors", "prompts")} == {
+        "completions": ["a", "c"], "floors": ["a", "c"], "prompts": ["a", "c"],
+    }  # fmt: skip
+
+
+def test_of_a_file_with_more_models_those_that_answer_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind of state once had a limit of its own."""
+    estimator = Estimator()
+    for name in ("a", "b"):
+        estimator.learn(name, evidence=TEXT, prompt=None, usage=Usage(9, None, 150))
+    for name in ("c", "d"):
+        estimator.learn(name, evidence=Evidence(), prompt=PromptEvidence(messages=1), usage=Usage(9, None, None))
+    monkeypatch.setattr(state_module, "MODELS_MAX", 2)
+    again = Estimator.restore(estimator.export()).export()
+    assert (list(again["completions"]), list(again["prompts"])) == (["a", "b"], [])
 
 
 def test_export_and_restore() -> None:

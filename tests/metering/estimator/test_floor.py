@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
-from proxy.metering.estimator.completion import counters
+from proxy.metering.estimator.completion import Completions, counters
 from proxy.metering.estimator.estimate import Estimate, Estimator, reading
 from proxy.metering.estimator.floor import Floor
 from proxy.metering.profile import NOTHING_COUNTED, Counted, Profile
@@ -108,7 +108,9 @@ def test_18_events_are_18_tokens_of_a_model_with_a_token_an_event() -> None:
         usual = Evidence(text_events=events, chars_latin=20 * events, blanks=4 * events)
         estimator.learn("p/m", evidence=usual, prompt=None, usage=Usage(1, None, round(2.2 * events)))
     short = Evidence(text_events=18, chars_latin=18 * 7, blanks=18)
-    assert estimator._completions["p/m"].visible(counters(short)) < 18
+    by_characters = Completions.restored(estimator.export()["completions"]["p/m"])
+    assert by_characters is not None
+    assert by_characters.visible(counters(short)) < 18
     assert estimated(estimator, short).tokens == 18
 
 
@@ -134,7 +136,7 @@ def test_a_model_that_reports_less_than_a_token_an_event_is_taken_at_its_word() 
     assert estimated(taught(0.5), Evidence(text_events=100, chars_latin=400, blanks=100)).tokens == pytest.approx(50, 2)
     one_odd = taught(1.5)
     one_odd.learn("p/m", evidence=Evidence(text_events=100, chars_latin=400), prompt=None, usage=Usage(1, None, 50))
-    assert one_odd._floors["p/m"].row()[-1] == 0.5
+    assert one_odd.export()["floors"]["p/m"][-1] == 0.5
 
 
 def test_the_last_answers_count_and_short_ones_do_not() -> None:
@@ -153,7 +155,7 @@ def test_what_was_hidden_is_no_token_of_an_event() -> None:
     estimator = Estimator()
     evidence = Evidence(text_events=100, chars_latin=400)
     estimator.learn("p/m", evidence=evidence, prompt=None, usage=Usage(1, None, 550, 500))
-    assert estimator._floors["p/m"].row() == [0.5]
+    assert estimator.export()["floors"]["p/m"] == [0.5]
 
 
 ROWS = st.lists(st.floats(0, 1), max_size=16)
@@ -161,13 +163,14 @@ ROWS = st.lists(st.floats(0, 1), max_size=16)
 
 @given(ROWS)
 def test_it_is_restored_as_it_was(row: list[float]) -> None:
-    assert Floor.is_row(row)
-    assert Floor(row).row() == row
+    again = Floor.restored(row)
+    assert again is not None
+    assert again.row() == row
 
 
 @pytest.mark.parametrize("row", [[1.1], [-0.1], [0.5] * 17])
 def test_no_other_state_is_restored(row: Any) -> None:
-    assert not Floor.is_row(row)
+    assert Floor.restored(row) is None
     exported = {"version": Estimator.VERSION, "floors": {"p/m": row}}
     assert "floors" not in Estimator.restore(exported).export()
 
@@ -177,7 +180,7 @@ def test_state_of_a_version_without_floors_is_restored() -> None:
     del exported["floors"]
     again = Estimator.restore(exported)
     assert again.export()["completions"] == exported["completions"]
-    assert again._floors == {}
+    assert "floors" not in again.export()
 
 
 @given(st.integers(0, 500), st.integers(0, 5000), ROWS)

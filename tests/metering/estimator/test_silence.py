@@ -66,13 +66,12 @@ def test_what_was_learned_survives_being_written_down(answers: list[tuple[float,
     for hidden, seconds in answers:
         pace.learn(hidden, seconds)
     row = json.loads(json.dumps(pace.row()))
-    assert Pace.is_row(row)
-    assert Pace(*row).silence(None, billed=True) == pace.silence(None, billed=True)
+    assert Pace.restored(row) == pace
 
 
 @pytest.mark.parametrize("row", [[], [1.0, 2.0], [-1.0, 0.0, 0.0], [99.0, 1.0, 99.0], [1.0, 1e9, 1.0], [3.0, 1.0, 0.0]])
 def test_no_other_state_is_restored(row: Any) -> None:
-    assert not Pace.is_row(row)
+    assert Pace.restored(row) is None
     exported = {"version": Estimator.VERSION, "paces": {"p/m": row}}
     assert "paces" not in Estimator.restore(exported).export()
 
