@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from proxy.billing.keys import ApiKey
 from proxy.budgets.admission import Admission
 from proxy.gateway.outbox import Outbox
-from proxy.gateway.resume.tapes import Tapes
+from proxy.gateway.tapes.tapes import Tapes
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.keys.idempotency import Claims
 from proxy.keys.response_owners import ResponseOwners

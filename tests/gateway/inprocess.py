@@ -30,7 +30,7 @@ from proxy.gateway.ports import Ports, Reserve
 from proxy.gateway.responses.handler import ResponsesHandler
 from proxy.gateway.resume.handler import ResumeHandler
 from proxy.gateway.resume.others import Others
-from proxy.gateway.resume.tapes import Tapes
+from proxy.gateway.tapes.tapes import Tapes
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route

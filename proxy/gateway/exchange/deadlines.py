@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.gateway.exchange.lifecycle import Client, Event, Phase
-from proxy.gateway.time_limits import TimeLimits
+from proxy.gateway.upstream.provider import TimeLimits
 
 SETTINGS: Mapping[Event, str] = {
     Event.NO_ANSWER: "first_byte_s",

@@ -42,7 +42,7 @@ from proxy.gateway.exchange.told_cost import TellsCost, ToldCost
 from proxy.gateway.exchange.uploads import Upload
 from proxy.gateway.exchange.upstream_request import ERROR_BYTES_MAX, UpstreamRequest
 from proxy.gateway.ports import Ports
-from proxy.gateway.resume.tapes import Tapes
+from proxy.gateway.tapes.tapes import Tapes
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.routing import Route
@@ -570,7 +570,7 @@ class Exchange:
         metered = self._read_anyway()
         if self._taped is not None and relay is not None:
             whole = not self._told and (self._whole or relay.meter.done)
-            self._taped.end(relay, self._details, whole=whole, told=self._told)
+            self._taped.end(relay, self._details, whole=whole, error_sent=self._told)
         if end is End.BUG:
             self._details["failed"] = "proxy_bug"
         if self._asking.use is not None:

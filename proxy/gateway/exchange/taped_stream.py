@@ -1,6 +1,7 @@
-"""The tape of one exchange's stream, from the exchange's side: it goes on when the client has left.
+"""The tape of one exchange's stream, as the exchange writes it.
 
-Invariant: the entry counts what the first client got, whatever goes onto the tape after it has left.
+Invariants: the client is written to first, then the tape. When the client is gone, the rest is still kept. The entry
+counts what the first client got, not what is kept after the disconnect.
 """
 
 from __future__ import annotations
@@ -11,15 +12,42 @@ from typing import Any
 
 from proxy.billing.record import Opened
 from proxy.gateway.exchange.relay import Relay
-from proxy.gateway.resume.tapes import Tapes
-from proxy.gateway.resume.taping import TapedTransport
+from proxy.gateway.tapes.tape import Tape
+from proxy.gateway.tapes.tapes import Tapes
 from proxy.gateway.upstream.client import Answer
+from proxy.http.framing import ChunkReader, whole_chunks
 from proxy.metering.dialect import Dialect
 from proxy.metering.wire.framing import SSE
 
 
+class TapedTransport(asyncio.WriteTransport):
+    """Writes to a client and to a tape: whole HTTP chunks, or the bytes of a body that is not chunked."""
+
+    __slots__ = ("_chunked", "_client", "_tape")
+
+    def __init__(self, client: asyncio.WriteTransport, tape: Tape, *, chunked: bool) -> None:
+        self._client: asyncio.WriteTransport | None = client
+        self._tape = tape
+        self._chunked = chunked
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]  # nothing else is written here
+        """Write to the client, if it is there, and to the tape."""
+        if self._client is not None:
+            self._client.write(data)
+        self._tape.add(_payload(data) if self._chunked else data)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set the limits of the client's buffer."""
+        if self._client is not None:
+            self._client.set_write_buffer_limits(high, low)
+
+    def leave(self) -> None:
+        """The client is gone."""
+        self._client = None
+
+
 class TapedStream:
-    """`transport` is written to; `leave` when the client has left, `end` when the stream has ended."""
+    """Write to `transport`. Call `leave` when the client is gone, `end` when the stream has ended."""
 
     __slots__ = ("_delivered", "_tape", "_tapes", "transport")
 
@@ -30,12 +58,12 @@ class TapedStream:
         dialect: Dialect,
         answer: Answer,
         client: asyncio.WriteTransport,
-        on_taken: Callable[[], None],
+        on_resumed: Callable[[], None],
         *,
         heartbeat_s: float,
         chunked: bool,
     ) -> None:
-        """`on_taken`: called when another client goes on with it."""
+        """`on_resumed`: called when another client resumes the stream."""
         self._tapes = tapes
         self._delivered: tuple[int, int] | None = None  # events and bytes, to a client that is gone
         self._tape = tapes.begin(
@@ -45,30 +73,35 @@ class TapedStream:
             errors=dialect.errors,
             heartbeat_s=heartbeat_s,
         )
-        self._tape.on_taken = on_taken
+        self._tape.on_resumed = on_resumed
         self.transport = TapedTransport(client, self._tape, chunked=chunked)
 
     @property
     def readable(self) -> bool:
-        """It can be taken up."""
+        """True if a client can resume the stream."""
         return self._tape.readable
 
     @property
     def is_read(self) -> bool:
-        """Somebody reads it again."""
+        """True if a client reads the tape."""
         return self._tape.readers > 0
 
     def leave(self, relay: Relay) -> None:
-        """The client has left, and `relay` goes on without it."""
+        """The client is gone, and `relay` continues without it."""
         relay.settle_counts()
         self._delivered = relay.events, relay.bytes
         self.transport.leave()
 
-    def end(self, relay: Relay, details: dict[str, Any], *, whole: bool, told: bool) -> None:
-        """Nothing follows: see `Tape.end`. `details`: of the entry."""
+    def end(self, relay: Relay, details: dict[str, Any], *, whole: bool, error_sent: bool) -> None:
+        """The stream has ended: see `Tape.end`. `details`: those of the record."""
         if self._delivered is not None:
             relay.detach()
             relay.events, relay.bytes = self._delivered
-        if self._tape.taken_up:
-            details["taken_up"] = self._tape.taken_up
-        self._tapes.end(self._tape, whole=whole, told=told)
+        if self._tape.resumed_count:
+            details["taken_up"] = self._tape.resumed_count
+        self._tapes.end(self._tape, whole=whole, error_sent=error_sent)
+
+
+def _payload(chunks: bytes) -> bytes:
+    plain = whole_chunks(chunks)
+    return ChunkReader().feed(chunks)[0] if plain is None else plain

@@ -16,8 +16,8 @@ from proxy.gateway.authentication import authenticated
 from proxy.gateway.passing import passed
 from proxy.gateway.resume.others import ASKED_HEADER, PATH, STREAM_PATH, Others
 from proxy.gateway.resume.playing import play
-from proxy.gateway.resume.tape import BeyondError, OverwrittenError, Tape
-from proxy.gateway.resume.tapes import Tapes
+from proxy.gateway.tapes.tape import BeyondError, OverwrittenError, Tape
+from proxy.gateway.tapes.tapes import Tapes
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.credentials import presented
@@ -90,7 +90,7 @@ class ResumeHandler:
         key = await authenticated(self._keys, request)
         place = _place(request)
         tape = self._tape(exchange_id, key)
-        if tape is not None and (place.number is None or tape.goes_on):
+        if tape is not None and (place.number is None or tape.can_be_completed):
             return await play(tape, _found(tape, place), request, connection, stall_s=self._stall_s)
         response = await self._of_others(exchange_id, place, request, connection)
         if response is None:
@@ -103,7 +103,7 @@ class ResumeHandler:
         """The stream of this exchange after the event with that `sequence_number`, if it is in memory, here or
         elsewhere, up to its end."""
         tape, place = self._tape(exchange_id, key), Place(number=number)
-        if tape is None or not tape.goes_on:
+        if tape is None or not tape.can_be_completed:
             return await self._of_others(exchange_id, place, request, connection)
         try:
             at = place.on(tape)

@@ -10,7 +10,7 @@ import asyncio
 
 from aiohttp import web
 
-from proxy.gateway.resume.tape import OverwrittenError, Tape
+from proxy.gateway.tapes.tape import OverwrittenError, Tape
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.errors import ApiError
@@ -35,7 +35,7 @@ async def play(
     player = _Player(tape, place, reply, transport)
     connection.listener = player
     tape.readers += 1
-    tape.taken()
+    tape.resumed()
     try:
         await player.play(stall_s)
     except (TimeoutError, ConnectionError):
@@ -90,7 +90,7 @@ class _Player:
             return
         if self._tape.whole:
             self._reply.end()
-        elif self._tape.told:
+        elif self._tape.error_sent:
             self._transport.close()
         else:
             self._break_off(errors.stream_incomplete())

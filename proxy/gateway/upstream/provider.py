@@ -11,8 +11,9 @@ from time import monotonic
 from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from proxy.foundation.header_names import HeaderNames
-from proxy.gateway.time_limits import TimeLimits
 from proxy.gateway.upstream.cloud.authorization import Authorization, authorization_of
 from proxy.gateway.upstream.credentials import Credential, CredentialPool
 from proxy.gateway.upstream.health import Health
@@ -48,6 +49,18 @@ class Origin(NamedTuple):
     """certificates and proxy of its own; None: neither"""
     socket: str = ""
     """path of a Unix socket to connect to instead"""
+
+
+class TimeLimits(Struct, frozen=True):
+    """Seconds. `heartbeat_s` 0: no heartbeats."""
+
+    first_byte_s: float
+    """from the request's arrival to the answer's head, including the connection"""
+    idle_s: float
+    total_s: float
+    write_stall_s: float
+    drain_s: float
+    heartbeat_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -1,10 +1,13 @@
 """Opens the provider's side of a session: which provider, with which credential, and what a refusal means.
 
-Invariant: nothing is generated before a session has begun, so any failure may be made good by another provider.
+Invariants: nothing is generated before a session has begun, so another provider may replace any that fails. The
+connection is one of the pool, so that certificates, proxies and headers are those of HTTP. No redirect is followed, and
+no extension negotiated. Bytes are read no faster than they are taken.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import random
@@ -13,28 +16,32 @@ from typing import Any
 from urllib.parse import quote
 
 from aiohttp import web
+from aiohttp.base_protocol import BaseProtocol
 
 from proxy.billing.record import Attempt
 from proxy.foundation.times import retry_after_s
 from proxy.gateway.exchange.upstream_request import target
 from proxy.gateway.passing import refusal_body
 from proxy.gateway.ports import Ports
-from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import NoCredentialError, UpstreamFailedError
+from proxy.gateway.upstream.client import Answer, UpstreamClient
+from proxy.gateway.upstream.connection import NoCredentialError, UpstreamConnection, UpstreamFailedError
 from proxy.gateway.upstream.credentials import Credential, Use
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Route
-from proxy.gateway.upstream.socket import connect
 from proxy.http import errors
 from proxy.http.errors import ApiError
 from proxy.http.headers import upward
 from proxy.http.websocket import WebSocket
+from proxy.http.websocket_head import chosen, lines_up, new_key
 from proxy.metering.dialect import Dialect
 from proxy.metering.wire.json_reader import document_of
 
 # What a server answers that knows the path, or none like it, but no WebSocket there. Some frameworks say 403, without
 # a word.
 _NO_SOCKET = frozenset((404, 405, 426, 501))
+
+# Twice the longest event that is read as a whole.
+MESSAGE_BYTES_MAX = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +134,7 @@ class Dialler:
         provider = route.provider
         try:
             provider.health.asked(began_at)
-            found = await connect(
+            found = await _connect(
                 self._ports.upstream, provider, lambda lines: self._head(route, use, lines), self._protocols
             )
         except UpstreamFailedError:
@@ -207,3 +214,59 @@ def _as_ours(status: int, error: dict[str, Any]) -> ApiError:
 def _let_go(use: Use | None) -> None:
     if use is not None:
         use.end(0)
+
+
+class _Protocol(BaseProtocol):
+    """Receives the bytes of a connection that has switched protocols."""
+
+    def __init__(self, lost: Callable[[Exception | None], None]) -> None:
+        super().__init__(asyncio.get_running_loop())
+        self._upgraded = True  # so that aiohttp pauses the transport, and no parser
+        self._lost = lost
+        self.socket: WebSocket | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of frames."""
+        if self.socket is not None:
+            self.socket.feed_data(data)
+
+    def eof_received(self) -> None:
+        """The transport closes itself, and `connection_lost` follows."""
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection is lost."""
+        super().connection_lost(exc)
+        if self.socket is not None:
+            self.socket.feed_eof()
+        self._lost(exc if isinstance(exc, Exception) else None)
+
+
+async def _connect(
+    client: UpstreamClient, provider: Provider, request: Callable[[str], bytes], protocols: tuple[str, ...]
+) -> tuple[WebSocket, str | None] | Answer:
+    """Open a WebSocket. Returns the socket and its subprotocol, or the answer that declines. `request`: lines of the
+    handshake → the request with these lines in its head. Raises UpstreamFailedError."""
+    key = new_key()
+    found = await client.switch(provider, request(lines_up(key, protocols)))
+    if isinstance(found, Answer):
+        return found
+    try:
+        return _switched(found, key, protocols)
+    except BaseException:
+        found.abort()
+        raise
+
+
+def _switched(connection: UpstreamConnection, key: str, protocols: tuple[str, ...]) -> tuple[WebSocket, str | None]:
+    assert connection.switched is not None
+    try:
+        protocol = chosen(connection.switched, key, protocols)
+    except ValueError:
+        raise UpstreamFailedError("bad WebSocket handshake") from None
+    receiver = _Protocol(connection.connection_lost)
+    transport, rest = connection.hand_over(receiver)
+    receiver.socket = WebSocket(receiver, transport, masks=True, message_bytes_max=MESSAGE_BYTES_MAX)
+    if rest:
+        receiver.socket.feed_data(rest)
+    receiver.resume_reading()
+    return receiver.socket, protocol

@@ -24,9 +24,8 @@ from proxy.gateway.exchange.rate_limits import refusal
 from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
 from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.ports import Ports
-from proxy.gateway.time_limits import TimeLimits
 from proxy.gateway.upstream.connection import UpstreamFailedError
-from proxy.gateway.upstream.provider import Provider
+from proxy.gateway.upstream.provider import Provider, TimeLimits
 from proxy.gateway.upstream.routing import Route
 from proxy.gateway.websocket.dial import DeclinedError, Dialler, Line
 from proxy.gateway.websocket.exchanges import Exchanges

@@ -24,8 +24,8 @@ from proxy.foundation.tasks import Tasks
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.opener import checked
 from proxy.gateway.ports import Ports
-from proxy.gateway.time_limits import TimeLimits
 from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.provider import TimeLimits
 from proxy.gateway.upstream.routing import Route
 from proxy.gateway.websocket.dial import DeclinedError, Line
 from proxy.gateway.websocket.documents import document_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from proxy.gateway.time_limits import TimeLimits
+from proxy.gateway.upstream.provider import TimeLimits
 from proxy.gateway.websocket.lifecycle import Event, Phase
 
 # Middleboxes close what is silent for a minute.

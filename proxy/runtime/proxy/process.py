@@ -30,7 +30,7 @@ from proxy.gateway.responses.handler import ResponsesHandler
 from proxy.gateway.responses.handler import add_to as add_response_routes
 from proxy.gateway.resume.handler import ResumeHandler
 from proxy.gateway.resume.others import Others, other_on
-from proxy.gateway.resume.tapes import Tapes
+from proxy.gateway.tapes.tapes import Tapes
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.health import BreakerState
 from proxy.gateway.upstream.provider import Provider

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from proxy.gateway.exchange import deadlines as watch_module
 from proxy.gateway.exchange.deadlines import ARMED, NEVER, SETTINGS, Deadlines, Moments, decide
 from proxy.gateway.exchange.lifecycle import TABLE, Client, Event, Phase
-from proxy.gateway.time_limits import TimeLimits
+from proxy.gateway.upstream.provider import TimeLimits
 
 LIMITS = TimeLimits(first_byte_s=20, idle_s=10, total_s=100, write_stall_s=5, drain_s=30, heartbeat_s=0)
 BEGUN = Moments(Phase.BODY, Client.READING, began_at=1000, asked_at=1000, last_piece_at=1002)

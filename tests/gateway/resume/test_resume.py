@@ -19,8 +19,8 @@ from openai import AsyncOpenAI
 
 from proxy.billing.record import Outcome, UsageRecord
 from proxy.gateway.background.polling import Pace
-from proxy.gateway.resume.tape import EMPTY_BYTES
-from proxy.gateway.resume.tapes import Tapes
+from proxy.gateway.tapes.tape import EMPTY_BYTES
+from proxy.gateway.tapes.tapes import Tapes
 from proxy.http.server import wait_until
 from proxy.metering.usage import UsageSource
 from proxy.settings import Drain

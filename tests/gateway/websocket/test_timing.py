@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from proxy.gateway.time_limits import TimeLimits
+from proxy.gateway.upstream.provider import TimeLimits
 from proxy.gateway.websocket.lifecycle import TABLE, Event, Phase
 from proxy.gateway.websocket.timing import SILENT_S, Moments, Side, due, tick_s
 

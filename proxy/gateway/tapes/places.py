@@ -1,7 +1,7 @@
 """Finds places between the events of a stream, in its bytes. Pure.
 
 Invariant: an event is what a client's parser of server-sent events dispatches: a block of lines with a `data` line, up
-to its blank line. So a place after N events is where a client stands that has counted N.
+to its blank line. So the place after N events is where a client that has counted N events continues.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Block(NamedTuple):
-    """Lines up to a blank line, at these places."""
+    """The lines up to a blank line, and their places."""
 
     start: int
     end: int
@@ -30,12 +30,12 @@ class Block(NamedTuple):
 
     @property
     def is_event(self) -> bool:
-        """A client's parser dispatches it."""
+        """True if a client's parser dispatches an event."""
         return _DATA.search(self.lines) is not None
 
     @property
     def number(self) -> int | None:
-        """Its `sequence_number`, of an event of OpenAI's responses."""
+        """The `sequence_number` of an event of OpenAI's responses; None: it has none."""
         event = event_of(self.lines.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
         try:
             return None if event is None else _decode(event[0]).sequence_number
@@ -64,11 +64,11 @@ class Cut(NamedTuple):
 
     place: int
     events: int
-    """before it"""
+    """the number of events before `place`"""
 
 
 def after_events(stream: bytes | bytearray, events: int) -> Cut:
-    """The place after so many events, or after the last one if there are fewer."""
+    """The place after this number of events, or after the last event if there are fewer."""
     last = Cut(0, 0)
     if events <= 0:
         return last
@@ -82,8 +82,8 @@ def after_events(stream: bytes | bytearray, events: int) -> Cut:
 
 def after_number(stream: bytes | bytearray, number: int, events_before: int) -> int | None:
     """The place after the event with this `sequence_number`: before the next one, or after the last event. None: events
-    are missing in between. `events_before`: of the stream, before these bytes; without numbers they are counted from 0.
-    """
+    are missing in between. `events_before`: events of the stream before these bytes. Events without numbers are counted
+    from 0."""
     place, counted = 0, events_before
     first = True
     for block in blocks(stream):
@@ -98,7 +98,7 @@ def after_number(stream: bytes | bytearray, number: int, events_before: int) -> 
 
 
 def boundary(stream: bytes | bytearray, place: int) -> Cut:
-    """The first place between two blocks from `place` on, or the last one if there is none."""
+    """The first place between two blocks from `place` on, or else the last one."""
     last = Cut(0, 0)
     for block in blocks(stream):
         if last.place >= place:

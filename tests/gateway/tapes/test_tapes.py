@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.gateway.resume.places import after_events, after_number, blocks, boundary
-from proxy.gateway.resume.tape import EMPTY_BYTES, BeyondError, OverwrittenError, Tape
-from proxy.gateway.resume.tapes import Tapes
+from proxy.gateway.tapes.places import after_events, after_number, blocks, boundary
+from proxy.gateway.tapes.tape import EMPTY_BYTES, BeyondError, OverwrittenError, Tape
+from proxy.gateway.tapes.tapes import Tapes
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.wire.sse import EventFramer
 
@@ -170,14 +170,14 @@ async def test_of_too_many_bytes_the_oldest_go() -> None:
     running, ended, later = made(tapes, "running"), made(tapes, "ended"), made(tapes, "later")
     for one in (running, ended, later):
         one.add(b"data: %b\n\n" % (b"x" * 72))
-    tapes.end(ended, whole=True, told=False)
+    tapes.end(ended, whole=True, error_sent=False)
     assert tapes.size == 240 + 3 * EMPTY_BYTES
     later.add(b"data: more\n\n")
     assert (tapes.of("ended"), tapes.of("running"), tapes.of("later")) == (None, running, later)
     more = made(tapes, "more")
     more.add(b"data: %b\n\n" % (b"x" * 80))
     assert tapes.of("running") is None
-    tapes.end(running, whole=True, told=False)
+    tapes.end(running, whole=True, error_sent=False)
     assert tapes.of("running") is None
     assert tapes.size == later.size + more.size + 2 * EMPTY_BYTES
     tapes.close()
@@ -195,7 +195,7 @@ async def test_it_is_kept_for_its_time() -> None:
     tapes = Tapes(bytes_max=100, total_bytes_max=1 << 20, kept_s=0.05)
     for name in ("one", "two"):
         made(tapes, name).add(b"data: x\n\n")
-        tapes.end(tapes._running[name], whole=True, told=False)
+        tapes.end(tapes._running[name], whole=True, error_sent=False)
         await asyncio.sleep(0.02)
     assert tapes.of("two") is not None
     async with asyncio.timeout(5):
@@ -218,7 +218,7 @@ async def test_who_waits_is_woken() -> None:
     await waited(one.add, b"data: x\n\n")
     place = 9
     await one.more(place, 0.001)
-    await waited(one.end, whole=True, told=False)
+    await waited(one.end, whole=True, error_sent=False)
     await one.more(place, None)
     one.drop()
     await one.more(place, None)

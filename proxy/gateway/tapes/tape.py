@@ -1,8 +1,8 @@
-"""The last part of one stream in memory, as its client gets it, or would have got it.
+"""The last part of one stream in memory, in the bytes that its client gets, or would have got.
 
-Invariants: what it holds is never written to disk, a log or an entry. It begins between two events, and is at most
-`bytes_max` long: older events are dropped. Places are counted in bytes from the beginning of the stream. Whoever writes
-is never held up by whoever reads.
+Invariants: a tape is never written to disk, a log or an entry. It begins between two events, and is at most `bytes_max`
+long: older events are dropped. Places are counted in bytes from the beginning of the stream. A reader never delays the
+writer.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from proxy.gateway.resume.places import after_events, after_number, boundary
+from proxy.gateway.tapes.places import after_events, after_number, boundary
 from proxy.metering.refusal import ErrorShape
 
-# Of a tape that is full; so that it is cut seldom.
+# The part of a full tape that is left after a cut, so that cuts are rare.
 _LEFT = 0.75
-# What an empty tape takes in memory, about: without it, short streams would take more than they count for.
+# The memory of an empty tape, about: without it, short streams would take more memory than they count for.
 EMPTY_BYTES = 2048
 
 
 class OverwrittenError(Exception):
-    """What would come next is not in memory any more."""
+    """The next bytes are not in memory any more."""
 
 
 class BeyondError(Exception):
-    """The stream has fewer events. `events`: so many."""
+    """The stream has only `events` events so far."""
 
     def __init__(self, events: int) -> None:
         super().__init__(f"the stream has {events} events")
@@ -46,22 +46,22 @@ class Tape:
         bytes_max: int,
         grew: Callable[[Tape, int], None],
     ) -> None:
-        """`grew`: called with each change of its size."""
+        """`grew`: called with each change of the size."""
         self.exchange_id = exchange_id
         self.key_id = key_id
         self.content_type = content_type
         self.errors = errors
         self.heartbeat_s = heartbeat_s
         self.readers = 0
-        self.taken_up = 0
-        """how often"""
-        self.on_taken: Callable[[], None] | None = None
-        """called when somebody goes on with the stream; the exchange sets it"""
+        self.resumed_count = 0
+        """how often a client resumed the stream"""
+        self.on_resumed: Callable[[], None] | None = None
+        """called when a client resumes the stream; set by the exchange"""
         self.ended = False
         self.whole = False
-        """it ended where the provider's stream ends"""
-        self.told = False
-        """its last event says why it ended"""
+        """the stream is complete"""
+        self.error_sent = False
+        """the last event gives the reason why the stream ended early"""
         self._bytes_max = bytes_max
         self._grew = grew
         self._held = bytearray()
@@ -74,7 +74,7 @@ class Tape:
     # -- written
 
     def add(self, payload: bytes) -> None:
-        """More of the body."""
+        """Append a piece of the body."""
         if self._dropped:
             return
         self._held += payload
@@ -84,13 +84,13 @@ class Tape:
         if self._waiting:
             self._wake()
 
-    def end(self, *, whole: bool, told: bool) -> None:
-        """Nothing follows. Once."""
-        self.ended, self.whole, self.told, self.on_taken = True, whole, told, None
+    def end(self, *, whole: bool, error_sent: bool) -> None:
+        """The stream has ended. Called once."""
+        self.ended, self.whole, self.error_sent, self.on_resumed = True, whole, error_sent, None
         self._wake()
 
     def drop(self) -> None:
-        """Give its memory back: it cannot be read any more."""
+        """Free the memory: the tape cannot be read any more."""
         if not self._dropped:
             self._dropped = True
             self._grew(self, -EMPTY_BYTES - len(self._held))
@@ -99,7 +99,7 @@ class Tape:
 
     def _drop_oldest(self) -> None:
         cut = boundary(self._held, len(self._held) - int(self._bytes_max * _LEFT))
-        if len(self._held) - cut.place > self._bytes_max:  # an event longer than all that may be held
+        if len(self._held) - cut.place > self._bytes_max:  # an event longer than a tape
             self.drop()
             return
         del self._held[: cut.place]
@@ -116,16 +116,16 @@ class Tape:
 
     @property
     def readable(self) -> bool:
-        """Something of it is in memory."""
+        """True if a part of the stream is in memory."""
         return not self._dropped
 
     @property
-    def goes_on(self) -> bool:
-        """A client that reads it gets the rest of the stream."""
+    def can_be_completed(self) -> bool:
+        """True if a reader gets the rest of the stream."""
         return not self._dropped and (self.whole or not self.ended)
 
     def after_events(self, events: int) -> int:
-        """The place after so many events. Raises OverwrittenError, BeyondError."""
+        """The place after this number of events. Raises OverwrittenError, BeyondError."""
         wanted = events - self._events_before
         if self._dropped or wanted < 0:
             raise OverwrittenError
@@ -142,18 +142,18 @@ class Tape:
         return self._before + found
 
     def read(self, place: int, bytes_max: int) -> bytes:
-        """From there on; empty: nothing yet, or it has ended. Raises OverwrittenError."""
+        """The bytes from `place` on; empty: none yet, or the stream has ended. Raises OverwrittenError."""
         start = place - self._before
         if self._dropped or start < 0:
             raise OverwrittenError
         return bytes(self._held[start : start + bytes_max])
 
     def has_more(self, place: int) -> bool:
-        """There is something after `place`."""
+        """True if there are bytes after `place`."""
         return self._before + len(self._held) > place
 
     async def more(self, place: int, timeout_s: float | None) -> None:
-        """Wait until there is something after `place`, or it has ended, or for so long."""
+        """Wait until there are bytes after `place` or the stream has ended, for at most `timeout_s`."""
         if self.ended or self._dropped or self.has_more(place):
             return
         waiting = asyncio.get_running_loop().create_future()
@@ -166,7 +166,7 @@ class Tape:
             self._waiting.discard(waiting)
 
     def wake(self) -> None:
-        """Let all who wait look again."""
+        """Wake all readers that wait."""
         self._wake()
 
     def _wake(self) -> None:
@@ -175,8 +175,8 @@ class Tape:
                 waiting.set_result(None)
         self._waiting.clear()
 
-    def taken(self) -> None:
-        """Somebody goes on with the stream: its earlier client is gone, if that was not noticed yet."""
-        self.taken_up += 1
-        if self.on_taken is not None:
-            self.on_taken()
+    def resumed(self) -> None:
+        """A client resumed the stream: abort the previous client's connection."""
+        self.resumed_count += 1
+        if self.on_resumed is not None:
+            self.on_resumed()

@@ -1,0 +1,1 @@
+"""Streams in memory, so that a client can resume one after a disconnect."""
