@@ -9,7 +9,7 @@ COMPILED := $(VENV)/.compiled
 LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install ready demo test all-tests test-fast check check-deploy coverage bench faults soak real lock clean
+.PHONY: help install ready demo test all-tests test-fast test-cost check checks check-deploy coverage bench faults soak real lock clean
 help:            ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
@@ -45,6 +45,8 @@ TOGETHER := -n 5 --dist worksteal
 # What starts no process; all that Python and pip give; what needs a program beside them.
 FAST := not process and not external and not slow and not real
 ALL := not external and not slow and not real
+# Of make test, on a machine where the loop of tests/support/cost.py takes one second.
+ASKED := --asked-cpu-s 300 --asked-wall-s 180
 DEPLOY := external and not slow and not real
 
 test: $(READY)         ## all tests that need nothing but Python, and check beside them
@@ -57,10 +59,14 @@ $(COMPILED): $(READY)
 	@touch $@
 
 all-tests: $(COMPILED)
-	@$(PYTEST) $(TOGETHER) -m "$(ALL)"
+	@$(PYTEST) $(TOGETHER) -m "$(ALL)" $(ASKED)
+
+# TESTS: a folder or files, if not all.
+test-cost: $(COMPILED) ## CPU-seconds of make test by folder, and its fifty dearest tests (TESTS=tests/ledger: of these only)
+	@$(PYTEST) $(TOGETHER) -m "$(ALL)" $(ASKED) --cost $(TESTS)
 
 test-fast: $(READY)    ## those that start no process: seconds, while you work
-	@$(PYTEST) -n 2 -m "$(FAST)"
+	@$(PYTEST) -n 2 -m "$(FAST)" --asked-cpu-s 60
 
 check-deploy: $(READY) ## those that need a program: nginx, HAProxy, Caddy, Helm, systemd, Prometheus, Node, curl, Chromium, a C compiler, or root and network namespaces
 	@$(PYTEST) -n 2 --dist worksteal -m "$(DEPLOY)"
@@ -72,6 +78,9 @@ coverage: $(READY)     ## branch coverage of make test and make check-deploy, pr
 	@$(BIN)/python -m coverage report --format=total --precision=2 | sed 's/$$/ % of lines and branches/'
 
 check: $(READY)  ## types, lint, import contract
+	@$(BIN)/python -m tests.support.cost "make check" $(MAKE) --no-print-directory checks
+
+checks:
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/mypy

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.deployment import deployment, deployment_process
+from tests.support import cost
 from tests.support.browser import browser
 from tests.support.examples import load_profile
 from tests.support.ledgers import (
@@ -133,8 +134,13 @@ class Promised:
                 terminalreporter.line(f"{name}: {why}")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    cost.add_options(parser)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Workers' reports come to the process that started them."""
+    cost.register(config)
     if os.environ.get("CI") == "true" and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Promised(), "promised")
 

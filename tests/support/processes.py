@@ -29,6 +29,11 @@ CLEAN.set_forkserver_preload(
 )  # fmt: skip
 
 
+def end_copying() -> None:
+    """End the process that others are copies of, and reap it: only then are its CPU-seconds, and theirs, counted."""
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
 class Running(Protocol):
     """A process, as tests see it: what they use of subprocess.Popen."""
 

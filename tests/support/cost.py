@@ -1,0 +1,203 @@
+"""The cost of a run of the tests: CPU-seconds of pytest, its workers, and all processes that these started and reaped.
+
+CPU-seconds repeat, wall time does not. Machines differ: a fixed loop is timed beside the run, and the figures asked for
+hold where the loop takes one second; elsewhere they are in proportion.
+
+`python -m tests.support.cost NAME COMMAND…` runs a command and prints its CPU-seconds.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import cast
+
+import psutil
+import pytest
+
+from tests.support.processes import end_copying
+
+# The loop takes one second on a machine where `make test` of release 0.1 took 350 s.
+LOOP_ROUNDS = 550_000
+LOOP_REPEATS = 3
+DEAREST = 50
+_PROPERTY = "cpu_s"
+_COLLECTION = "collection_cpu_s"
+
+
+def reference_loop_s() -> float:
+    """CPU-seconds of a fixed piece of pure Python: of a few repeats the quickest, as if all had been so."""
+    return LOOP_REPEATS * min(_loop_s() for _ in range(LOOP_REPEATS))
+
+
+def _loop_s() -> float:
+    began = time.process_time()
+    lengths: dict[str, int] = {}
+    for number in range(LOOP_ROUNDS):
+        name = f"{number % 1009}:{number & 7}"
+        lengths[name] = lengths.get(name, 0) + len(name)
+        if len(lengths) > 4096:
+            lengths.clear()
+    return time.process_time() - began
+
+
+def reaped_cpu_s() -> float:
+    """CPU-seconds of this process and of all processes below it that were reaped."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def tree_cpu_s() -> float:
+    """CPU-seconds of this process and of all processes below it, those that still run included."""
+    process = psutil.Process()
+    total = 0.0
+    for one in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            times = one.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """The options of this module."""
+    group = parser.getgroup("cost")
+    group.addoption("--cost", action="store_true", help="print CPU-seconds by folder, and the dearest tests")
+    group.addoption("--asked-cpu-s", type=float, default=0.0, help="CPU-seconds asked for, where the loop takes 1 s")
+    group.addoption("--asked-wall-s", type=float, default=0.0, help="wall seconds asked for, where the loop takes 1 s")
+
+
+def register(config: pytest.Config) -> None:
+    """Measure this run if an option wants it."""
+    by_test = bool(config.getoption("--cost"))
+    if not by_test and not config.getoption("--asked-cpu-s"):
+        return
+    if by_test and not config.getoption("numprocesses", 0):
+        config.pluginmanager.register(TestCosts(config), "test_costs")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(RunCost(config), "run_cost")
+    else:
+        config.pluginmanager.register(WorkerEnd(), "worker_end")
+
+
+class WorkerEnd:
+    """In a worker: the process that others are copies of is ended and reaped, so that it is counted."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        end_copying()
+
+
+class TestCosts:
+    """Where tests run: the CPU-seconds of each test, its fixtures and their processes, as a property of its report.
+
+    A fixture of a session or module counts for the first test that uses it; a server's work for the test during which
+    it was done.
+    """
+
+    __test__ = False
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._last_s = 0.0
+        self._overhead_s = 0.0
+
+    def pytest_collection_finish(self) -> None:
+        self._last_s = tree_cpu_s()
+        output = getattr(self._config, "workeroutput", None)
+        if output is not None:
+            output[_COLLECTION] = self._last_s
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.when == "teardown":
+            began = time.process_time()
+            now_s = tree_cpu_s()
+            report.user_properties.append((_PROPERTY, now_s - self._last_s))
+            self._last_s = now_s + time.process_time() - began  # what measuring costs is no test's
+        return report
+
+
+@dataclass
+class RunCost:
+    """In the process that prints: adds up, and compares with what was asked for."""
+
+    config: pytest.Config
+    began_s: float = field(default_factory=time.monotonic)
+    by_test: dict[str, float] = field(default_factory=dict)
+    collections_s: list[float] = field(default_factory=list)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, value in report.user_properties:
+            if name == _PROPERTY:
+                self.by_test[report.nodeid] = cast("float", value)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        output: dict[str, float] = getattr(node, "workeroutput", {})
+        if _COLLECTION in output:
+            self.collections_s.append(output[_COLLECTION])
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        end_copying()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Workers are reaped by now."""
+        wall_s, cpu_s = time.monotonic() - self.began_s, reaped_cpu_s()
+        terminalreporter.ensure_newline()
+        for line in self._tables(cpu_s):
+            terminalreporter.line(line)
+        asked_cpu_s: float = self.config.getoption("--asked-cpu-s")
+        asked_wall_s: float = self.config.getoption("--asked-wall-s")
+        terminalreporter.line(verdict(cpu_s, wall_s, reference_loop_s(), asked_cpu_s, asked_wall_s))
+
+    def _tables(self, cpu_s: float) -> Iterable[str]:
+        if not self.by_test:
+            return
+        folders, tests = Counter[str](), Counter[str]()
+        for name, used_s in self.by_test.items():
+            folder = str(PurePosixPath(name.partition("::")[0]).parent)
+            folders[folder] += used_s  # type: ignore[assignment]  # a Counter adds up whatever numbers it is given
+            tests[folder] += 1
+        rest_s = cpu_s - sum(self.by_test.values()) - sum(self.collections_s)
+        yield f"{'CPU-s':>8} {'tests':>6}  folder"
+        for folder, used_s in folders.most_common():
+            yield f"{used_s:8.1f} {tests[folder]:6}  {folder}"
+        yield f"{sum(self.collections_s):8.1f} {'':6}  (collection, in {len(self.collections_s)} workers)"
+        yield f"{rest_s:8.1f} {'':6}  (the rest: pytest's own start and end)"
+        yield ""
+        yield f"{'CPU-s':>8}  the {DEAREST} dearest tests"
+        for name, used_s in Counter(self.by_test).most_common(DEAREST):
+            yield f"{used_s:8.2f}  {name}"
+
+
+def verdict(cpu_s: float, wall_s: float, loop_s: float, asked_cpu_s: float, asked_wall_s: float) -> str:
+    """One line: measured, and asked of a machine where the loop takes so long."""
+    line = f"cost: {cpu_s:.0f} CPU-s, {wall_s:.0f} s of wall time; reference loop {loop_s:.2f} s"
+    asked = [f"{asked_cpu_s * loop_s:.0f} CPU-s"] if asked_cpu_s else []
+    asked += [f"{asked_wall_s * loop_s:.0f} s"] if asked_wall_s else []
+    return line + (f", so at most {' and '.join(asked)} are asked" if asked else "")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a command, with the open files of this process (a jobserver of make); its exit code."""
+    name, *command = arguments
+    code = subprocess.run(command, check=False, close_fds=False).returncode
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{name}: {used.ru_utime + used.ru_stime:.0f} CPU-s")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
