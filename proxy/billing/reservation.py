@@ -66,6 +66,10 @@ class Denied(msgspec.Struct, frozen=True, gc=False):
     retry_after_s: float | None
     """seconds > 0 until it may pass; None: waiting alone does not help, or unknown"""
     levels: tuple[LimitLevel, ...]
+    spent_nusd: int | None = None
+    """spend of the counter, if money is the reason; None: unknown, or another reason"""
+    reserved_nusd: int = 0
+    """reservations of the counter, if `spent_nusd` is known"""
 
 
 class Unseeded(msgspec.Struct, frozen=True, gc=False):

@@ -40,9 +40,11 @@ def verdict(hold: Hold, states: Sequence[UsedAmounts], now: float) -> Verdict:
     if not failures:
         return Granted(())
     why, counter_id, _ = failures[0]
+    refusing = next(one for one in states if one.counter.counter_id == counter_id)
+    spent, reserved = (refusing.spent, refusing.held) if why is DenialReason.MONEY else (None, 0)
     waits_s = [wait_s for _, _, wait_s in failures if wait_s is not None]
     retry_after_s = max(waits_s) if len(waits_s) == len(failures) else None
-    return Denied(why, counter_id, retry_after_s, levels(states, now))
+    return Denied(why, counter_id, retry_after_s, levels(states, now), spent, reserved)
 
 
 def levels(states: Iterable[UsedAmounts], now: float) -> tuple[LimitLevel, ...]:

@@ -109,6 +109,7 @@ async def test_spent_and_held_never_pass_the_bound(one: BudgetStore, other: Budg
     assert granted(await one.reserve(hold("x", KEY, nusd=500)))
     refused = denied(await other.reserve(hold("y", KEY, nusd=201)))
     assert (refused.why, refused.counter_id, refused.retry_after_s) == (DenialReason.MONEY, "key_a", None)
+    assert (refused.spent_nusd, refused.reserved_nusd) == (300, 500)
     assert await left(other) == 200
     assert await other.reserve(hold("z", KEY, nusd=200)) == Granted()
     assert await left(other) == 0
@@ -151,6 +152,9 @@ async def test_what_does_not_pass_every_counter_is_held_at_none(one: BudgetStore
 async def test_the_first_counter_that_is_not_passed_is_named(one: BudgetStore) -> None:
     await seeded(one, KEY, ORG, spent=5_000)
     assert denied(await one.reserve(hold("x", ORG, KEY, nusd=1))).counter_id == "org_a"
+    rated = LimitCounter("proj_a", parallel=0)
+    refused = denied(await one.reserve(hold("x", rated, ORG, nusd=1)))
+    assert (refused.counter_id, refused.spent_nusd, refused.reserved_nusd) == ("proj_a", None, 0)
     assert denied(await one.reserve(hold("x", KEY, ORG, nusd=1))).counter_id == "key_a"
 
 
@@ -168,7 +172,8 @@ async def test_money_that_was_paid_in_can_be_spent(one: BudgetStore) -> None:
     credit = LimitCounter("key_a/credit", nusd_max=0)
     await seeded(one, credit, spent=-50)
     assert granted(await one.reserve(hold("x", credit, nusd=50)))
-    assert denied(await one.reserve(hold("y", credit, nusd=1))).why is DenialReason.MONEY
+    refused = denied(await one.reserve(hold("y", credit, nusd=1)))
+    assert (refused.why, refused.spent_nusd, refused.reserved_nusd) == (DenialReason.MONEY, -50, 50)
 
 
 async def test_large_amounts_are_exact(one: BudgetStore) -> None:

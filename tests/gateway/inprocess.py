@@ -111,7 +111,7 @@ class Unlimited(Admission):
         if self.waits is not None:
             await self.waits.wait()
         if self.denies is not None:
-            return Denied(self.denies, key.key_id, None, ())
+            return Denied(self.denies, key.key_id, None, (), 0)
         self.held.append(Held(exchange_id))
         return self.held[-1]
 

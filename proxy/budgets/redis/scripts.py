@@ -9,8 +9,9 @@ from __future__ import annotations
 from proxy.budgets.redis.script import script
 
 # {exchange, nusd, tokens, {{counter, since, maximum of nUSD, rpm, tpm, parallel, position of the window in KEYS}, …}};
-# false: not bounded. Replies: granted {levels}, denied {reason, counter, µs to wait or false, levels}, unseeded
-# {indices of counters in the arguments, from 1}, warming {µs}. A level, if rates are bounded: requests, µs, tokens, µs.
+# false: not bounded. Replies: granted {levels}, denied {reason, counter, µs to wait or false, spent or false,
+# reserved, levels}, unseeded {indices of counters in the arguments, from 1}, warming {µs}.
+# A level, if rates are bounded: requests, µs, tokens, µs.
 RESERVE = script("""
 local id, nusd, tokens, counters = question[1], question[2], question[3], question[4]
 local known = call("HEXISTS", RESERVATIONS, id) == 1
@@ -25,9 +26,11 @@ if #counters > 0 then
 end
 
 local unseeded, failures, waits, bounds, matters = {}, 0, 0, {}, false
-local why, where
-local function fail(because, counter, wait)
-  if failures == 0 then why, where = because, counter[1] end
+local why, where, spent, reserved
+local function fail(because, counter, wait, one)
+  if failures == 0 then
+    why, where, spent, reserved = because, counter[1], one and one.spent or false, one and one.reserved or 0
+  end
   failures = failures + 1
   if wait and waits then waits = math.max(waits, wait) else waits = false end
 end
@@ -45,7 +48,7 @@ for i, counter in ipairs(counters) do
     local since = sums[2 * i - 1] and string.match(sums[2 * i - 1], "^%S+")
     if since == counter[2] then
       one.spent = tonumber(sums[2 * i])
-      if one.spent + one.reserved + nusd > counter[3] then fail("money", counter) end
+      if one.spent + one.reserved + nusd > counter[3] then fail("money", counter, nil, one) end
     else
       unseeded[#unseeded + 1] = i
     end
@@ -85,7 +88,7 @@ if #unseeded > 0 then return answer("unseeded", unseeded) end
 if failures > 0 then
   -- What was settled may be spent and still be reserved, until every node has announced and asked the ledger.
   if why == "money" and tonumber(life[2]) > now then return answer("warming", life[2] - now) end
-  return answer("denied", why, where, waits, levels())
+  return answer("denied", why, where, waits, spent, reserved, levels())
 end
 if matters then
   check_history()

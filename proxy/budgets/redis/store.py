@@ -400,8 +400,9 @@ def _verdict(hold: Hold, status: bytes, values: Sequence[Any]) -> Verdict:
     levels = tuple(_level(counter, row) for counter, row in zip(rated, values[-1], strict=True))
     if status == b"granted":
         return Granted(levels)
-    why, counter_id, wait_us, _ = values
-    return Denied(DenialReason(why.decode()), counter_id.decode(), None if wait_us is None else wait_us / _US, levels)
+    why, counter_id, wait_us, spent, reserved, _ = values
+    retry_after_s = None if wait_us is None else wait_us / _US
+    return Denied(DenialReason(why.decode()), counter_id.decode(), retry_after_s, levels, spent, reserved)
 
 
 def _level(counter: LimitCounter, row: Sequence[Any]) -> LimitLevel:

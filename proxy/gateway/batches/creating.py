@@ -24,7 +24,7 @@ from proxy.billing.batch import (
     batch_quote,
 )
 from proxy.billing.keys import ApiKey
-from proxy.billing.limits import Scope, limit_counters
+from proxy.billing.limits import Scope
 from proxy.billing.pricing.prices import can_quote
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Outcome, Price
@@ -37,7 +37,7 @@ from proxy.gateway.batches.lines_in import batch_ways
 from proxy.gateway.batches.settling import BatchSettler
 from proxy.gateway.batches.watcher import FOUND_S, Watcher
 from proxy.gateway.exchange.answer_record import FREE
-from proxy.gateway.exchange.rate_limits import refusal
+from proxy.gateway.exchange.refusals import RequestedAmounts, refusal
 from proxy.gateway.passing import passed
 from proxy.gateway.ports import Reserve
 from proxy.gateway.upstream.client import Answer, UpstreamClient
@@ -136,8 +136,8 @@ class BatchMaker:
         nusd = batch_quote(priced, nusd_max=self._reserve.nusd_max) if scopes else 0
         found = await self._admission.admit(key, scopes, made, nusd=nusd, tokens=0)
         if isinstance(found, Denied):
-            limits = tuple(counter for scope in scopes for counter in limit_counters(scope, now))
-            raise refusal(found, limits, exceeded_status=self._reserve.exceeded_status)
+            wanted = _requested(new.read, nusd, self._reserve.completion_tokens)
+            raise refusal(found, key, scopes, wanted, at=now, exceeded_status=self._reserve.exceeded_status)
         batch = StoredBatch(
             api=made_for.api.name, provider=new.provider.settings.name, credential=new.credential,
             key_id=key.key_id, key_alias=key.alias, project_id=key.project_id,
@@ -262,6 +262,16 @@ class BatchMaker:
         if not await self._access.stored(made):
             raise errors.upstream_failed()
         return passed_on(made_for, answer, new.provider, body, batch.exchange_id)
+
+
+def _requested(read: BatchInput, nusd: int, assumed: int) -> RequestedAmounts:
+    return RequestedAmounts(
+        nusd=nusd,
+        prompt_tokens=sum(share.prompt_tokens for share in read.shares),
+        completion_tokens=sum(share.completion_tokens for share in read.shares),
+        assumed=assumed,
+        lines=read.lines,
+    )
 
 
 def _leads_to(way: Route, provider: Provider, upstream_model: str) -> bool:

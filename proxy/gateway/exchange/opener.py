@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from msgspec import UNSET
 
 from proxy.billing.keys import ApiKey
-from proxy.billing.limits import Scope, limit_counters
+from proxy.billing.limits import Scope
 from proxy.billing.pricing.prices import can_quote
 from proxy.billing.pricing.quote import Quote, completion_tokens, completion_tokens_bound, quote
 from proxy.billing.pricing.rules import Payer
@@ -26,7 +26,7 @@ from proxy.billing.response_owner import ResponseOwner
 from proxy.budgets.admission import Reservation
 from proxy.gateway.exchange.answer_record import FREE
 from proxy.gateway.exchange.open_exchange import OpenExchange, prompt_tokens, silence_of
-from proxy.gateway.exchange.rate_limits import refusal
+from proxy.gateway.exchange.refusals import RequestedAmounts, refusal
 from proxy.gateway.outbox import OutboxFullError
 from proxy.gateway.ports import Ports, Reserve
 from proxy.gateway.upstream.routing import Models, Route, by_health, only_at, supporting
@@ -161,25 +161,41 @@ class ExchangeOpener:
         held = self._quote(facts, route, terms) if scopes and terms.price is not FREE else NOTHING_HELD
         found = await self._ports.admission.admit(key, scopes, made, nusd=held.nusd, tokens=held.tokens)
         if isinstance(found, Denied):
-            limits = tuple(counter for scope in scopes for counter in limit_counters(scope, terms.at))
-            raise refusal(found, limits, exceeded_status=self._reserve.exceeded_status)
+            wanted = self._requested(held, facts, route, terms)
+            raise refusal(found, key, scopes, wanted, at=terms.at, exceeded_status=self._reserve.exceeded_status)
         return found
 
     def _quote(self, facts: RequestFacts, route: Route, terms: Terms) -> Quote:
-        completion = completion_tokens(
+        return quote(
+            terms.price,
+            prompt_tokens=terms.prompt_tokens,
+            completion_tokens=self._completion_tokens(facts, route),
+            nusd_max=self._reserve.nusd_max,
+            units=facts.asked,
+            asked=facts.served_as,
+        )
+
+    def _completion_tokens(self, facts: RequestFacts, route: Route) -> int:
+        return completion_tokens(
             requested=facts.completion_tokens_max,
             n=facts.n,
             default=self._reserve.completion_tokens,
             model_max=route.completion_tokens_max,
         )
-        nusd_max = self._reserve.nusd_max
-        return quote(
-            terms.price,
+
+    def _requested(self, held: Quote, facts: RequestFacts, route: Route, terms: Terms) -> RequestedAmounts:
+        if held is NOTHING_HELD:
+            return RequestedAmounts()
+        completion = self._completion_tokens(facts, route)
+        return RequestedAmounts(
+            nusd=held.nusd,
+            tokens=held.tokens,
             prompt_tokens=terms.prompt_tokens,
             completion_tokens=completion,
-            nusd_max=nusd_max,
+            answers=facts.n,
+            assumed=completion // facts.n if facts.completion_tokens_max is None else 0,
+            capped=held.nusd == self._reserve.nusd_max,
             units=facts.asked,
-            asked=facts.served_as,
         )
 
     def _open(

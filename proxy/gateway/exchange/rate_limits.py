@@ -1,17 +1,16 @@
-"""Rate-limit headers and refusals.
+"""Rate-limit headers.
 
 Invariants: names and formats are OpenAI's, so that SDKs wait by themselves. If several levels limit the same thing, the
-tightest one is reported. Amounts of money are not disclosed.
+tightest one is reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import ceil
 
 from proxy.billing.limits import LimitCounter
-from proxy.billing.reservation import DenialReason, Denied, LimitLevel
-from proxy.http.errors import NO_RETRY, ApiError
+from proxy.billing.reservation import LimitLevel
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -53,47 +52,3 @@ def duration(seconds: float) -> str:
     if minutes < _HOUR_S // _MINUTE_S:
         return f"{minutes}m{rest}s"
     return f"{minutes // 60}h{minutes % 60}m{rest}s"
-
-
-def refusal(denied: Denied, counters: Sequence[LimitCounter], *, exceeded_status: int) -> ApiError:
-    """The error for a request that exceeds a limit. `exceeded_status`: of an exceeded budget, 402 or 429."""
-    made = _REFUSALS[denied.why](denied, exceeded_status)
-    in_vain = (
-        denied.why in (DenialReason.REQUESTS, DenialReason.TOKENS, DenialReason.MONEY) and denied.retry_after_s is None
-    )
-    made.headers = (*headers(counters, denied.levels), *((NO_RETRY,) if in_vain else ()))
-    return made
-
-
-def _spent(_denied: Denied, status: int) -> ApiError:
-    message = "You exceeded your current quota: the budget of this key, its project or its organization is exhausted."
-    return ApiError(status, message, kind="insufficient_quota", code="insufficient_quota")
-
-
-def _too_fast(denied: Denied, _status: int) -> ApiError:
-    unit = denied.why.value
-    if denied.retry_after_s is None:
-        message = f"This request alone has more {unit} than the limit per minute allows."
-        return ApiError(429, message, kind=unit, code="rate_limit_exceeded")
-    wait_s = max(1, ceil(denied.retry_after_s))
-    message = f"Rate limit reached on {unit} per minute. Please try again in {duration(denied.retry_after_s)}."
-    return ApiError(429, message, kind=unit, code="rate_limit_exceeded", retry_after_s=wait_s)
-
-
-def _too_many(_denied: Denied, _status: int) -> ApiError:
-    message = "Too many requests of this key, its project or its organization are running. Please try again later."
-    return ApiError(429, message, kind="requests", code="rate_limit_exceeded", retry_after_s=1)
-
-
-def _unknown(_denied: Denied, _status: int) -> ApiError:
-    message = "The remaining budget cannot be checked right now. Please try again later."
-    return ApiError(503, message, kind="server_error", code="budget_unknown", retry_after_s=1)
-
-
-_REFUSALS: dict[DenialReason, Callable[[Denied, int], ApiError]] = {
-    DenialReason.MONEY: _spent,
-    DenialReason.REQUESTS: _too_fast,
-    DenialReason.TOKENS: _too_fast,
-    DenialReason.PARALLEL: _too_many,
-    DenialReason.STORE_UNAVAILABLE: _unknown,
-}

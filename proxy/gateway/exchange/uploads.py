@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from proxy.billing.limits import Scope
-from proxy.billing.reservation import DenialReason, Denied
-from proxy.gateway.exchange.rate_limits import refusal
+from proxy.gateway.exchange.refusals import too_many_at_once
 from proxy.http import errors
 
 # Eight bodies of the default `request_bytes_max`, or a thousand of 200,000 tokens. Each is in memory twice, as a
@@ -33,7 +32,8 @@ class Uploads:
         """One body that arrives. Raises ApiError 429: the key has too many."""
         limits = [scope.limits.parallel for scope in scopes if scope.limits.parallel is not None]
         if limits and self.arriving[key_id] >= min(limits):
-            raise refusal(Denied(DenialReason.PARALLEL, "", None, ()), (), exceeded_status=429)
+            message = f"{min(limits)} request bodies of this key are arriving, as many as it may run requests at once."
+            raise too_many_at_once(f"{message} Please try again later.")
         self.arriving[key_id] += 1
         return Upload(self, key_id)
 

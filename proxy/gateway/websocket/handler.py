@@ -17,10 +17,9 @@ from aiohttp import web
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.record import Attempt
-from proxy.billing.reservation import DenialReason, Denied
 from proxy.gateway.authentication import accepted
 from proxy.gateway.exchange.opener import ExchangeOpener
-from proxy.gateway.exchange.rate_limits import refusal
+from proxy.gateway.exchange.refusals import too_many_at_once
 from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
 from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.ports import Ports
@@ -101,8 +100,10 @@ class WebSocketHandler:
         if self._sessions_of.total() > self._sessions_max:
             raise errors.overloaded("Too many connections at once. Please try again later.", code="not_accepting")
         limits = [scope.limits.parallel for scope in self._keys.scopes(key) if scope.limits.parallel is not None]
-        if limits and self._sessions_of[key.key_id] > SESSIONS_PER_REQUEST * min(limits):
-            raise refusal(Denied(DenialReason.PARALLEL, "", None, ()), (), exceeded_status=429)
+        sessions_max = SESSIONS_PER_REQUEST * min(limits, default=0)
+        if limits and self._sessions_of[key.key_id] > sessions_max:
+            message = f"This key may have {sessions_max} WebSockets open ({min(limits)} requests at once)."
+            raise too_many_at_once(f"{message} Please try again later.")
 
     async def _served(
         self,

@@ -21,6 +21,8 @@ from tests.support.tokenweir import Tokenweir, provider_section
 # One generated token costs a thousand nano-USD, a prompt nothing: sums can be done in one's head.
 PRICE = {"input": 0, "output": 1}
 
+MANY = ["openai", "anthropic", "azure", "mistral", "cohere", "ollama", "gemini", "bedrock", "vertex"]
+
 SOON_S = 15.0
 
 _numbers = itertools.count(1)
@@ -119,7 +121,9 @@ def deployment(folder: Path, provider: ScriptedProvider, **settings: Any) -> Tok
         "listed/*": {"provider": "openai"},
     }
     section = provider_section(provider.base_url)
-    return Tokenweir(folder, providers={"scripted": section, "openai": section}, models=models, **settings)
+    models["many/*"] = {"provider": "many", "price": PRICE}
+    sections = {"scripted": section, "openai": section, "many": provider_section(provider.base_url, dialects=MANY)}
+    return Tokenweir(folder, providers=sections, models=models, **settings)
 
 
 async def hold(limited: Limited, key: str, stack: AsyncExitStack, count: int) -> list[RawClient]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+from typing import Any
 
 import openai
 import pytest
@@ -52,6 +55,53 @@ async def test_a_request_without_a_limit_does_not_pin_a_budget(limited: Limited)
     assert served(await limited.many(key, model, 3, max_tokens=None)) == 2
     assert (await limited.post(key, model, max_tokens=999_999)).status == 402
     assert (await limited.post(key, model, max_tokens=9_000)).status == 200
+
+
+MESSAGES = [{"role": "user", "content": "How much?"}]
+CONTENTS = {"contents": [{"role": "user", "parts": [{"text": "How much?"}]}]}
+BLOCKS = [{"role": "user", "content": [{"text": "How much?"}]}]
+# Path → what a request has beside its model.
+DIALECTS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": MESSAGES},
+    "/v1/completions": {"prompt": "How much?"},
+    "/v1/responses": {"input": "How much?"},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 4096},
+    "/v1beta/models/many%2Fa:generateContent": CONTENTS,
+    "/v1beta/models/many%2Fa:streamGenerateContent": CONTENTS,
+    "/v2/chat": {"messages": MESSAGES},
+    "/api/chat": {"messages": MESSAGES},
+    "/api/generate": {"prompt": "How much?"},
+    "/v1/fim/completions": {"prompt": "How much?"},
+    "/openai/deployments/many%2Fa/chat/completions?api-version=1": {"messages": MESSAGES},
+    "/model/many%2Fa/converse": {"messages": BLOCKS},
+}
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+async def test_a_refusal_says_why_in_every_dialect(limited: Limited, path: str) -> None:
+    """For a key that has spent nothing, and whose request reserves more than the budget."""
+    _, key = limited.key("--budget", "0.001", "--budget-window", "none")
+    async with await connect(limited.url) as client:
+        await client.send(chat_request({"model": "many/a", **DIALECTS[path]}, path=path, key=key))
+        response = await client.read(15.0)
+    text = response.body.decode()
+    assert response.status == 402, text
+    assert "the budget of this key (0.001 of 0.001 USD left): it would reserve 0.004096 USD for " in text
+    assert "4096 output tokens" in text
+    assert ("(4096 assumed for each answer: the request sets no max_tokens" in text) is (path[4:] != "messages")
+    assert "This budget does not reset." in text
+
+
+async def test_a_budget_that_is_spent_says_so_and_when_it_resets(limited: Limited) -> None:
+    _, key = limited.key("--budget", "0.0001", "--budget-window", "calendar_month")
+    model = limited.model(100)
+    assert (await limited.post(key, model)).status == 200
+    error = json.loads((await limited.post(key, model, max_tokens=1)).body)["error"]
+    assert (error["type"], error["code"]) == ("insufficient_quota", "insufficient_quota")
+    assert error["message"].startswith(
+        "You exceeded your current quota: the budget of this key is exhausted (0 of 0.0001"
+    )
+    assert re.search(r"The budget resets at \d{4}-\d\d-01T00:00:00Z\.$", error["message"])
 
 
 async def test_max_tokens_of_minus_one_is_held_as_no_limit_and_goes_up_as_sent(limited: Limited) -> None:

@@ -100,7 +100,7 @@ class Admission:
         self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int
     ) -> Held | Denied:
         if self.budget.total + nusd > self.budget.nusd_max:
-            return Denied(DenialReason.MONEY, "", None, ())
+            return Denied(DenialReason.MONEY, key.key_id, None, (), self.budget.total)
         return Held(self.budget, exchange_id, nusd)
 
     async def hold_batches(self, batches: Sequence[StoredBatch]) -> None:

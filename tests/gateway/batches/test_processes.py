@@ -76,6 +76,7 @@ async def test_a_reservation_outlives_the_process_until_the_lines_are_booked(
         with pytest.raises(openai.APIStatusError) as refused:
             await ordered(site.gpt(key), file_id)
         assert refused.value.status_code == 402, "it is reserved"
+        assert f"{LINES_FIT} lines with " in str(refused.value)
         await asyncio.to_thread(site.proxy.kill)
         await asyncio.to_thread(site.proxy.start)
     assert (await site.gpt(key).batches.retrieve(batch_id)).status == "validating"

@@ -41,6 +41,17 @@ async def test_a_request_without_a_budget_does_not_go_up_and_the_session_goes_on
     assert len(on.records) == on.gateway.outbox.opened == 1
 
 
+async def test_a_refusal_says_what_is_left_and_what_the_request_would_reserve(tmp_path: Path) -> None:
+    async with priced_stage(tmp_path) as on, on.talk() as (client, _):
+        on.gateway.unlimited.denies = DenialReason.MONEY
+        await client.say({"type": "response.create"})
+        message = (await client.hear("error"))["error"]["message"]
+        assert message.startswith(
+            "This request does not fit the budget of this key (1 of 1 USD left): it would reserve "
+        )
+        assert "4096 output tokens (4096 assumed for each answer: the request sets no max_tokens" in message
+
+
 @pytest.mark.parametrize("event", [begun(), said("x"), {"type": f"{TRANSCRIPT}.delta", "item_id": "i", "delta": "x"}])
 async def test_what_the_provider_begins_without_a_budget_is_not_delivered(on: Stage, event: dict[str, Any]) -> None:
     """The session ends: what it has begun it would go on with."""

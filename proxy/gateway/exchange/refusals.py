@@ -1,0 +1,191 @@
+"""The errors of requests that exceed a limit: which level, which limit, what is left, and when to try again.
+
+Invariants: type and code are OpenAI's. Amounts are those of the level that refuses; ids and names are not disclosed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from proxy.billing.keys import ApiKey
+from proxy.billing.limits import LimitCounter, Scope, credit_counter_id, limit_counters, window_end
+from proxy.billing.money import usd_text
+from proxy.billing.reservation import DenialReason, Denied
+from proxy.foundation.times import iso_utc
+from proxy.gateway.exchange.rate_limits import duration, headers
+from proxy.http.errors import NO_RETRY, ApiError
+from proxy.metering.usage import NO_USAGE, Usage
+
+_UNLIMITED = {False: "answer: the request sets no max_tokens or equivalent", True: "line without max_tokens"}
+_ANY_LEVEL = "this key, its project or its organization"
+# Field of `Usage` → the unit in a message.
+_UNITS = {"images": "images", "audio_ms": "ms of audio", "characters": "characters", "pages": "pages"}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedAmounts:
+    """The amounts that a request would reserve, and what they are for."""
+
+    nusd: int = 0
+    tokens: int = 0
+    prompt_tokens: int = 0
+    """estimated"""
+    completion_tokens: int = 0
+    """of all answers"""
+    answers: int = 1
+    assumed: int = 0
+    """output tokens that count for an answer whose request sets no limit; 0: the request sets one"""
+    capped: bool = False
+    """`nusd` is the most that one request reserves"""
+    units: Usage = NO_USAGE
+    """counts that are not tokens"""
+    lines: int = 0
+    """of a batch"""
+
+    def reasons(self) -> str:
+        """`12 prompt tokens and 4096 output tokens (assumed: …)`; empty if nothing is counted."""
+        parts = [f"{self.prompt_tokens} prompt tokens"] if self.prompt_tokens else []
+        if self.completion_tokens:
+            why = "" if not self.assumed else f" ({self.assumed} assumed for each {_UNLIMITED[bool(self.lines)]})"
+            answers = f" for {self.answers} answers" if self.answers > 1 else ""
+            parts.append(f"{self.completion_tokens} output tokens{answers}{why}")
+        counts = ((getattr(self.units, field), unit) for field, unit in _UNITS.items())
+        parts += [f"{count} {unit}" for count, unit in counts if count]
+        lines = f"{self.lines} lines with " if self.lines and parts else ""
+        return lines + " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Denial:
+    """A denial, with the level that denies."""
+
+    denied: Denied
+    requested: RequestedAmounts
+    at: float
+    """Unix seconds"""
+    level: str
+    scope: Scope | None
+    """None: unknown"""
+    counter: LimitCounter | None
+
+    @property
+    def prepaid(self) -> bool:
+        """True if the credit is used up, not the budget."""
+        return self.scope is not None and self.denied.counter_id == credit_counter_id(self.scope.scope_id)
+
+
+def refusal(
+    denied: Denied,
+    key: ApiKey,
+    scopes: Sequence[Scope],
+    requested: RequestedAmounts,
+    *,
+    at: float,
+    exceeded_status: int,
+) -> ApiError:
+    """The error for a request that exceeds a limit. `scopes`: the levels with limits. `at`: Unix seconds.
+    `exceeded_status`: of an exceeded budget, 402 or 429."""
+    counters = [(scope, counter) for scope in scopes for counter in limit_counters(scope, at)]
+    scope, counter = next((pair for pair in counters if pair[1].counter_id == denied.counter_id), (None, None))
+    denial = _Denial(denied, requested, at, _level(scope, key), scope, counter)
+    error = _REFUSALS[denied.why](denial, exceeded_status)
+    in_vain = (
+        denied.why in (DenialReason.REQUESTS, DenialReason.TOKENS, DenialReason.MONEY) and denied.retry_after_s is None
+    )
+    limits = headers([counter for _, counter in counters], denied.levels)
+    error.headers = (*limits, *((NO_RETRY,) if in_vain else ()))
+    return error
+
+
+def too_many_at_once(message: str) -> ApiError:
+    """429: a limit of parallel requests is reached."""
+    return ApiError(429, message, kind="requests", code="rate_limit_exceeded", retry_after_s=1)
+
+
+def _level(scope: Scope | None, key: ApiKey) -> str:
+    if scope is None:
+        return _ANY_LEVEL
+    return {key.key_id: "this key", key.project_id: "this key's project"}.get(scope.scope_id, "this key's organization")
+
+
+def _over_budget(denial: _Denial, status: int) -> ApiError:
+    limit = f"the {'prepaid credit' if denial.prepaid else 'budget'} of {denial.level}"
+    left = _left_nusd(denial)
+    if left is None or left <= 0:
+        parts = [f"You exceeded your current quota: {limit} is exhausted{_amounts(denial, left)}."]
+    else:
+        wanted = denial.requested
+        capped = ", the most that one request reserves," if wanted.capped else ""
+        reasons = f" for {wanted.reasons()}" if wanted.reasons() else ""
+        amount = f"{usd_text(wanted.nusd)} USD{capped}{reasons}".rstrip(",")
+        parts = [f"This request does not fit {limit}{_amounts(denial, left)}: it would reserve {amount}."]
+        if wanted.assumed:
+            parts.append("Set max_tokens to reserve less.")
+    parts += [_reset(denial)] if denial.scope is not None else []
+    return ApiError(status, " ".join(parts), kind="insufficient_quota", code="insufficient_quota")
+
+
+def _left_nusd(denial: _Denial) -> int | None:
+    """What is left after all spend and all reservations; below 0 if both exceed the bound. None: unknown."""
+    denied, counter = denial.denied, denial.counter
+    if denied.spent_nusd is None or counter is None or counter.nusd_max is None:
+        return None
+    return counter.nusd_max - denied.spent_nusd - denied.reserved_nusd
+
+
+def _amounts(denial: _Denial, left: int | None) -> str:
+    """` (0.2 of 5 USD left, 1 USD reserved by other requests)`; empty if unknown."""
+    if left is None or denial.counter is None:
+        return ""
+    budget = "" if denial.prepaid else f" of {usd_text(denial.counter.nusd_max or 0)}"
+    held = denial.denied.reserved_nusd
+    others = f", {usd_text(held)} USD reserved by other requests" if held else ""
+    return f" ({usd_text(max(left, 0))}{budget} USD left{others})"
+
+
+def _reset(denial: _Denial) -> str:
+    assert denial.scope is not None
+    if denial.prepaid:
+        return "Prepaid credit does not reset; it can be topped up."
+    end = window_end(denial.scope.limits.budget_window, denial.scope.created_at, denial.at)
+    return "This budget does not reset." if end is None else f"The budget resets at {iso_utc(ceil(end))[:19]}Z."
+
+
+def _too_fast(denial: _Denial, _status: int) -> ApiError:
+    denied, wanted, unit = denial.denied, denial.requested, denial.denied.why.value
+    requests = denied.why is DenialReason.REQUESTS
+    bound = None if denial.counter is None else denial.counter.rpm if requests else denial.counter.tpm
+    limit = "" if bound is None else f" of {bound}"
+    if denied.retry_after_s is None:
+        size = "" if requests or not wanted.tokens else f": {wanted.reasons() or wanted.tokens}"
+        message = f"This request alone has more {unit} than the limit{limit} per minute of {denial.level} allows{size}."
+        return ApiError(429, message, kind=unit, code="rate_limit_exceeded")
+    size = "" if requests or not wanted.tokens else f" This request counts {wanted.reasons() or wanted.tokens}."
+    message = (
+        f"Rate limit{limit} {unit} per minute of {denial.level} reached.{size}"
+        f" Please try again in {duration(denied.retry_after_s)}."
+    )
+    wait_s = max(1, ceil(denied.retry_after_s))
+    return ApiError(429, message, kind=unit, code="rate_limit_exceeded", retry_after_s=wait_s)
+
+
+def _too_many(denial: _Denial, _status: int) -> ApiError:
+    bound = None if denial.counter is None else denial.counter.parallel
+    limit = "" if bound is None else f": the limit is {bound} at once"
+    return too_many_at_once(f"Too many requests of {denial.level} are running{limit}. Please try again later.")
+
+
+def _unknown(_denial: _Denial, _status: int) -> ApiError:
+    message = "The remaining budget cannot be checked right now. Please try again later."
+    return ApiError(503, message, kind="server_error", code="budget_unknown", retry_after_s=1)
+
+
+_REFUSALS: dict[DenialReason, Callable[[_Denial, int], ApiError]] = {
+    DenialReason.MONEY: _over_budget,
+    DenialReason.REQUESTS: _too_fast,
+    DenialReason.TOKENS: _too_fast,
+    DenialReason.PARALLEL: _too_many,
+    DenialReason.STORE_UNAVAILABLE: _unknown,
+}
