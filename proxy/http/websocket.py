@@ -2,7 +2,9 @@
 
 Invariants: messages are whole, and passed on byte for byte, as text or as binary; what is not UTF-8 in a text is for
 its reader to refuse. Pings are answered here. Nothing is compressed. A message has a limit, and so has what is
-buffered: who does not read is not read for. A side that closes is told once, with its code and reason.
+buffered: who does not read is not read for. A side that closes is told once, with its code and reason. The bytes of
+pings and pongs are not counted as those of messages; pings and pongs have a rate. However small its frames are, a side
+takes the event loop's time in slices.
 """
 
 from __future__ import annotations
@@ -18,11 +20,21 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import WebSocketError, WebSocketReader, WebSocketWriter, WSCloseCode, WSMessage, WSMsgType
 from aiohttp.streams import EofStream
 
+from proxy.foundation.slices import Slice
+from proxy.http.request_body import BODY_BYTES_PER_S_MIN, BODY_S
+
 # Whole messages that wait for their reader, before the other side is not read any more. Each direction of a session
 # holds twice as much, and one message.
 QUEUE_BYTES = 64 * 1024
 # Who has been told that a connection closes may take so long to answer.
 CLOSE_S = 2.0
+# Pings and pongs of one side: so many at once, and so many a second. Clients and providers send one in some seconds.
+CONTROL_FRAMES_MAX = 1_000
+CONTROL_FRAMES_PER_S = 10
+# Of a masked control frame, besides its payload.
+CONTROL_HEAD_BYTES = 6
+# The bytes of a message in fragments, frame heads included, are at most so many times its limit.
+FRAMED_RATIO_MAX = 2
 # Of a close frame (RFC 6455, 5.5): 125 bytes with the code.
 REASON_BYTES_MAX = 123
 
@@ -54,16 +66,42 @@ class PeerLostError(ConnectionError):
     """The connection ended without a close frame."""
 
 
-class _Queue(WebSocketDataQueue):
-    """Says when a message with data is whole."""
+class Allowance:
+    """A rate: `most` at once, then `per_s` a second."""
 
-    def __init__(self, protocol: BaseProtocol, loop: asyncio.AbstractEventLoop, whole: Callable[[], None]) -> None:
+    __slots__ = ("_at", "_left", "_most", "_per_s")
+
+    def __init__(self, most: int, per_s: float) -> None:
+        self._most, self._per_s = most, per_s
+        self._left, self._at = float(most), monotonic()
+
+    def take(self) -> bool:
+        """Count one. False: it is one too many."""
+        now = monotonic()
+        left = min(self._most, self._left + (now - self._at) * self._per_s)
+        self._at, self._left = now, left - (left >= 1)
+        return left >= 1
+
+
+class _Queue(WebSocketDataQueue):
+    """Calls `whole` for each whole message with data, and `control` with the size of each ping's and pong's payload."""
+
+    def __init__(
+        self,
+        protocol: BaseProtocol,
+        loop: asyncio.AbstractEventLoop,
+        whole: Callable[[], None],
+        control: Callable[[int], None],
+    ) -> None:
         super().__init__(protocol, QUEUE_BYTES, loop=loop)
         self._whole = whole
+        self._control = control
 
     def feed_data(self, data: WSMessage, size: int) -> None:  # type: ignore[override]
         if data[0] is TEXT or data[0] is BINARY:
             self._whole()
+        else:
+            self._control(size)
         super().feed_data(data, size)
 
 
@@ -84,14 +122,18 @@ class WebSocket:
         nobody has taken; `grew` returns False if there is no room for them."""
         self._transport = transport
         self._protocol = protocol
-        self._queue = _Queue(protocol, asyncio.get_running_loop(), self._whole)
+        self._queue = _Queue(protocol, asyncio.get_running_loop(), self._whole, self._control)
         self._reader = WebSocketReader(self._queue, message_bytes_max + 1, compress=False, decode_text=False)
         self._writer = WebSocketWriter(protocol, transport, use_mask=masks, limit=QUEUE_BYTES)
         self._grew, self._shrank = grew, shrank
         self._part = 0  # bytes of the message that is not whole
         self._waiting = 0  # bytes of those that nobody has taken
         self._taken = 0  # of the one that was taken last
-        self._overrun = False
+        self._part_max = FRAMED_RATIO_MAX * message_bytes_max + QUEUE_BYTES
+        self._part_began = monotonic()  # when that message could have begun
+        self._broken: Closed | None = None  # the limit that the other side has passed: no more of it is read
+        self._control_frames = Allowance(CONTROL_FRAMES_MAX, CONTROL_FRAMES_PER_S)
+        self._slice = Slice()
         self._senders = 0  # that wait
         self._closing = False
         self._lost = asyncio.Event()
@@ -105,16 +147,33 @@ class WebSocket:
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
         """Bytes have come."""
         self.heard_at = monotonic()
-        if self._grew is not None:
-            if not self._overrun and not self._grew(len(data)):
-                self._overrun = True
-                failure = WebSocketError(WSCloseCode.TRY_AGAIN_LATER, "Too much is in memory now.")
-                self._queue.set_exception(failure)
-            if self._overrun:
-                return False, b""
-            self._part += len(data)
-        self._reader.feed_data(data)
+        if self._broken is None and self._grew is not None:
+            self._count(len(data))
+        if self._broken is None:
+            self._reader.feed_data(data)
         return False, b""
+
+    def _count(self, size: int) -> None:
+        """Count bytes that have come. Those of control frames are given back when they are parsed."""
+        assert self._grew is not None
+        if not self._part:
+            self._part_began = self.heard_at
+        elif self._part > self._part_max:
+            self._break(WSCloseCode.MESSAGE_TOO_BIG, "The fragments of this message are too many.")
+        elif self.heard_at > self._part_began + BODY_S + self._part / BODY_BYTES_PER_S_MIN:
+            self._break(POLICY, "This message did not arrive in time.")
+        if self._broken is None and not self._grew(size):
+            self._break(WSCloseCode.TRY_AGAIN_LATER, "Too much is in memory now.")
+        if self._broken is None:
+            self._part += size
+
+    def _break(self, code: int, reason: str) -> Closed:
+        """The other side has passed a limit: its further bytes are dropped."""
+        self._broken = Closed(code, reason, by_peer=False)
+        self._queue.set_exception(WebSocketError(code, reason))
+        if not self.is_read:
+            self._protocol.resume_reading()
+        return self._broken
 
     def feed_eof(self) -> None:
         """The connection is lost."""
@@ -125,12 +184,22 @@ class WebSocket:
         self._waiting += self._part
         self._part = 0
 
+    def _control(self, size: int) -> None:
+        """Give back the bytes of a control frame. `size`: of its payload."""
+        if self._shrank is not None:
+            size = min(size + CONTROL_HEAD_BYTES, self._part)
+            self._part -= size
+            self._shrank(size)
+
     # -- called by the session
 
     async def receive(self) -> Message | Closed:
         """The next message. Raises PeerLostError. Cancellation loses nothing."""
         self._let_go()
         while True:
+            await self._slice.give_way()
+            if self._broken is not None:
+                return self._broken
             try:
                 message = await self._queue.read()
             except EofStream:
@@ -140,9 +209,12 @@ class WebSocket:
             kind, payload = message[0], message[1]
             if kind is TEXT or kind is BINARY:
                 self._taken, self._waiting = self._waiting, 0
+                self._part_began = monotonic()
                 return Message(kind, payload)
             if kind is WSMsgType.CLOSE:
                 return Closed(int(payload) or NO_CODE, str(message[2]))
+            if not self._control_frames.take():
+                return self._break(POLICY, "Too many pings and pongs.")
             if kind is WSMsgType.PING:
                 with suppress(ConnectionError):
                     await self._writer.send_frame(payload, WSMsgType.PONG)

@@ -36,13 +36,16 @@ from proxy.gateway.websocket.turn import Turn
 from proxy.http import errors
 from proxy.http.errors import ApiError
 from proxy.http.json_body import serialise
-from proxy.http.websocket import CLOSE_S, GOING_AWAY, TEXT, Closed, Message, PeerLostError, WebSocket
+from proxy.http.websocket import CLOSE_S, GOING_AWAY, POLICY, TEXT, Allowance, Closed, Message, PeerLostError, WebSocket
 from proxy.metering.socket import Ask, SocketWire
 
 _log = logging.getLogger(__name__)
 
 # Requests that wait for their answers. OpenAI answers 16 at once.
 WAITING_MAX = 32
+# Messages of a client that are refused: so many at once, and so many a second.
+REFUSED_MAX = 100
+REFUSED_PER_S = 10
 # What a client is told when its session ends, as an event.
 _ERRORS: Mapping[Event, Callable[[], ApiError]] = {
     Event.PROVIDER_LOST: errors.upstream_failed,
@@ -56,6 +59,7 @@ _ERRORS: Mapping[Event, Callable[[], ApiError]] = {
     Event.BUG: errors.internal,
 }
 _AWAY = Closed(GOING_AWAY, by_peer=False)
+_TOO_MANY_REFUSED = Closed(POLICY, "Too many messages were refused.", by_peer=False)
 
 Dial = Callable[[Route, Callable[[Route, Attempt], bool]], Awaitable[Line]]
 
@@ -90,6 +94,7 @@ class Session:
         now = monotonic()
         self._said_at = self._answered_at = self._pinged_at = now
         self._left_at = 0.0
+        self._refusals = Allowance(REFUSED_MAX, REFUSED_PER_S)
         self._is_unreachable = False  # no provider could be connected to
 
     async def run(self, line: Line | None) -> None:
@@ -292,6 +297,8 @@ class Session:
             self._happened(Event.REFUSED)
         elif self._is_unreachable:
             self._happened(Event.UNREACHABLE)
+        elif not self._refusals.take():
+            await self._client_closed(_TOO_MANY_REFUSED)
 
     async def _say(self, refusal: ApiError, ask: Ask | None) -> None:
         try:

@@ -1,0 +1,161 @@
+"""What one side of a session may send at the expense of others: memory, the event loop's time, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import ClientWebSocketResponse, WSMsgType, web
+from aiohttp.http import WebSocketWriter
+
+from proxy.gateway.websocket import session
+from proxy.http import websocket
+from proxy.http.websocket import Allowance
+from tests.gateway.websocket.sockets import Client, Stage
+from tests.support.turns import measured_turns
+
+TEXT, CONTINUED, PING, PONG = 0x01, 0x00, 0x89, 0x8A
+# A slice is 5 ms. So many pings took 0.3 s without slices.
+FRAMES, TURN_S_MAX = 15_000, 0.1
+
+
+def frame(first: int, payload: bytes = b"", *, masked: bool = True) -> bytes:
+    """With a mask that changes nothing."""
+    return (
+        bytes([first, 0x80 | len(payload)]) + bytes(4) + payload if masked else bytes([first, len(payload)]) + payload
+    )
+
+
+REFUSED = frame(TEXT | 0x80, b'{"type":"x","type":"x"}')
+
+
+def write(socket: ClientWebSocketResponse | web.WebSocketResponse, wire: bytes) -> None:
+    writer = socket._writer
+    assert isinstance(writer, WebSocketWriter)
+    writer.transport.write(wire)
+
+
+async def until_parsed(client: Client) -> None:
+    """Wait until the proxy has parsed what was written before. The client has no autoping."""
+    await client.socket.ping(b"last")
+    while (await client.receive()) != (WSMsgType.PONG, b"last", ""):
+        pass
+
+
+@pytest.mark.parametrize("kind", [PING, PONG])
+async def test_pings_and_pongs_are_not_counted_as_bodies(on: Stage, kind: int) -> None:
+    uploads = on.gateway.handler._uploads
+    before = uploads.bytes_left
+    async with on.talk(autoping=False) as (client, link):
+        write(client.socket, frame(kind, b"x" * 125) * 300)
+        await until_parsed(client)
+        assert uploads.bytes_left == before
+        begin = frame(TEXT, b'{"type":')
+        write(client.socket, begin + frame(kind, b"y" * 125) * 300 + frame(kind))
+        await until_parsed(client)
+        assert before - uploads.bytes_left == len(begin), "the message alone is counted"
+        write(client.socket, frame(CONTINUED | 0x80, b'"x"}'))
+        await link.hear("x")
+    await on.until_over()
+    assert uploads.bytes_left == before
+
+
+async def test_an_unfinished_message_gives_its_bytes_back(on: Stage) -> None:
+    uploads = on.gateway.handler._uploads
+    before = uploads.bytes_left
+    async with on.talk(autoping=False) as (client, _):
+        write(client.socket, frame(TEXT, b"{") + frame(CONTINUED, b"x" * 100) * 500)
+        await until_parsed(client)
+        assert before - uploads.bytes_left >= 50_000
+        client.abort()
+        await on.until_over()
+    assert uploads.bytes_left == before
+
+
+async def test_a_message_arrives_in_time(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "BODY_S", 0.1)
+    async with on.talk() as (client, link):
+        await asyncio.sleep(0.2)
+        await client.say({"type": "x"})
+        await link.hear("x")
+        write(client.socket, frame(TEXT, b"{"))
+        await asyncio.sleep(0.2)
+        write(client.socket, frame(CONTINUED, b"}"))
+        assert await client.hear_end() == (1008, "This message did not arrive in time.")
+        assert await link.until_gone() == (1001, "")
+
+
+async def test_a_message_has_no_endless_fragments(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty ones pass the limit of a message's size."""
+    monkeypatch.setattr(websocket, "FRAMED_RATIO_MAX", 0)
+    async with on.talk() as (client, _):
+        write(client.socket, frame(TEXT))
+        for _ in range(20):
+            write(client.socket, frame(CONTINUED) * 1_000)
+            await asyncio.sleep(0.005)
+        assert await client.hear_end() == (1009, "The fragments of this message are too many.")
+
+
+async def test_pings_have_a_rate(on: Stage) -> None:
+    async with on.talk(autoping=False) as (client, link):
+        write(client.socket, frame(PING) * 2_000)
+        answers = 0
+        while (message := await client.receive()).type is WSMsgType.PONG:
+            answers += 1
+        assert 1_000 <= answers < 1_200
+        assert (message.data, message.extra) == (1008, "Too many pings and pongs.")
+        assert await link.until_gone() == (1001, "")
+
+
+async def test_refused_messages_have_a_rate(on: Stage) -> None:
+    async with on.talk() as (client, link):
+        write(client.socket, REFUSED * 1_000)
+        errors = 0
+        while (message := await client.receive()).type is WSMsgType.TEXT:
+            errors += 1
+        assert 100 < errors < 300
+        assert (message.data, message.extra) == (1008, "Too many messages were refused.")
+        assert await link.until_gone() == (1001, "")
+
+
+@pytest.mark.parametrize("wire", [frame(PING), frame(PONG), REFUSED])
+async def test_a_client_delays_nobody(on: Stage, monkeypatch: pytest.MonkeyPatch, wire: bytes) -> None:
+    """Whatever its rate."""
+    monkeypatch.setattr(websocket, "CONTROL_FRAMES_MAX", FRAMES)
+    monkeypatch.setattr(session, "REFUSED_MAX", FRAMES // 5)
+    async with on.talk() as (client, _), measured_turns() as turns:
+        write(client.socket, wire * 2 * FRAMES)
+        assert (await client.hear_end())[0] == 1008
+    assert turns.longest_s < TURN_S_MAX
+
+
+@pytest.mark.parametrize("kind", [PING, PONG])
+async def test_a_provider_delays_nobody_and_has_a_rate(on: Stage, monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
+    monkeypatch.setattr(websocket, "CONTROL_FRAMES_MAX", FRAMES)
+    async with on.talk() as (client, link), measured_turns() as turns:
+        write(link.socket, frame(kind, masked=False) * 2 * FRAMES)
+        assert (await client.hear_end())[0] == 1011
+        assert await link.until_gone() == (1008, "Too many pings and pongs.")
+    assert turns.longest_s < TURN_S_MAX
+
+
+async def test_messages_that_pass_have_no_rate_and_delay_nobody(on: Stage) -> None:
+    """In either direction."""
+    async with on.talk() as (client, link), measured_turns() as turns:
+        write(client.socket, frame(TEXT | 0x80, b'{"type":"x"}') * 2_000)
+        write(link.socket, frame(TEXT | 0x80, b'{"type":"y"}', masked=False) * 2_000)
+        for _ in range(2_000):
+            await client.hear("y")
+        await link.until(lambda one: len(one.heard) == 2_000)
+    assert turns.longest_s < TURN_S_MAX
+
+
+def test_an_allowance_grows_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(websocket, "monotonic", lambda: now)
+    allowance = Allowance(2, 10)
+    assert [allowance.take() for _ in range(3)] == [True, True, False]
+    now += 0.15
+    assert [allowance.take() for _ in range(2)] == [True, False]
+    now += 1000
+    assert [allowance.take() for _ in range(3)] == [True, True, False]
