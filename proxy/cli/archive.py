@@ -1,4 +1,4 @@
-"""`tokenweir archive`: the entries of closed months leave the ledger for files. Invariant: none is in neither."""
+"""`tokenweir archive`: move the entries of closed months to files. Invariant: each entry is in the ledger or a file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def add_commands(commands: Any) -> None:
     archive = with_config(
         commands, "archive", "move the entries of closed months, closed dead letters and the audit log to files"
     )
-    archive.add_argument("--before", required=True, metavar="2026-01", help="the months before this one")
-    archive.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="where the files are written")
-    archive.add_argument("--dry-run", action="store_true", help="only say which months they are")
+    archive.add_argument("--before", required=True, metavar="2026-01", help="archive the months before this month")
+    archive.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="folder of the files")
+    archive.add_argument("--dry-run", action="store_true", help="only print the months")
     audited_as(archive, "archive", _archive)
 
 

@@ -1,4 +1,4 @@
-"""`tokenweir audit`: the operations of operators, by command or in the console, and their results."""
+"""`tokenweir audit`: the operators' changes, by command or in the console, and their results."""
 
 from __future__ import annotations
 

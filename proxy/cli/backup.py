@@ -1,7 +1,7 @@
 """`tokenweir backup`: copy the SQLite ledger and the key pepper.
 
-Invariants: it works while a server runs. It overwrites nothing. It leaves out files in use and files that can be
-rebuilt (journals, budgets, the estimator's state).
+Invariants: the command works while a server runs, and overwrites no file. Files in use and files that can be rebuilt
+(journals, budgets, the estimator's state) are not copied.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from proxy.cli.common import Failure, load_settings, with_config
 
 
 def add_commands(commands: Any) -> None:
-    backup = with_config(commands, "backup", "copy a SQLite ledger and the key pepper, while a server runs or not")
+    backup = with_config(commands, "backup", "copy a SQLite ledger and the key pepper, also while a server runs")
     backup.add_argument("folder", type=Path, metavar="FOLDER", help="destination; created if it does not exist")
     backup.set_defaults(run=_backup)
 
@@ -25,7 +25,7 @@ def _backup(options: argparse.Namespace) -> int:
 
     settings = load_settings(options.config)
     if settings.ledger is not None:
-        raise Failure("ledger: is on Postgres: back it up with pg_dump; see docs/operations/running.md")
+        raise Failure("ledger: on Postgres; back it up with pg_dump: see docs/operations/running.md")
     options.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     copy_ledger(settings.data_dir / "ledger.db", options.folder / "ledger.db")
     print(f"tokenweir: {options.folder / 'ledger.db'}")

@@ -23,9 +23,7 @@ _HEADER = (
 
 
 def add_commands(commands: Any) -> None:
-    budgets = with_commands(
-        commands, "budgets", "show what is spent and reserved of each budget, or rebuild the counters"
-    )
+    budgets = with_commands(commands, "budgets", "show spend and reservations of each budget, or rebuild the counters")
     show = with_config(budgets, "show", "print the state of every limit counter in use")
     show.add_argument("--json", action="store_true", help="print one JSON object per line")
     show.set_defaults(run=_show)

@@ -1,7 +1,7 @@
-"""Shared by all commands: options, the store, the audit log, output.
+"""Helpers of all commands: options, the store, the audit log, output.
 
 Invariants: programs get JSON lines, people get plain lines, errors go to standard error. A command that changes data is
-recorded in the audit log before it begins.
+recorded in the audit log before its work.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def command_for_one(
     *,
     audited: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a command for one existing key or account (`kind`). `audited`: it changes something."""
+    """Add a command for one existing key or account (`kind`). `audited`: the command changes data."""
     parser = with_config(commands, name, help_text)
     parser.add_argument(kind, metavar="KEY_ID|ALIAS" if kind == "key" else "ID|NAME")
     if audited:
@@ -62,7 +62,7 @@ def command_for_one(
 
 
 def audited_as(parser: argparse.ArgumentParser, action: str, run: Callable[[argparse.Namespace], int]) -> None:
-    """Declare a command that changes something; `action` is its name in the audit log."""
+    """Declare a command that changes data; `action` is its name in the audit log."""
     parser.set_defaults(run=run, action=action)
 
 
@@ -83,7 +83,7 @@ def owner_of(store: LedgerStores, options: argparse.Namespace) -> tuple[str, str
 
 
 def option_value(read: Callable[[str], _T], text: str) -> _T:
-    """Parse an option with `read`. argparse then prints the message of its ValueError, which it drops otherwise."""
+    """Parse an option with `read`, so that argparse prints the message of a ValueError."""
     try:
         return read(text)
     except ValueError as wrong:
@@ -97,8 +97,8 @@ def usd(text: str) -> int:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file (mode 600) that replaces `path` atomically on success, and survives a power cut then; a failure
-    leaves `path` as it was. Raises OSError."""
+    """Write a file (mode 600) that atomically replaces `path` on success, and then survives a power loss. A failure
+    leaves `path` unchanged. Raises OSError."""
     from proxy.journal.segment import sync_directory
 
     part = path.with_name(f".{path.name}.{os.getpid()}.part")

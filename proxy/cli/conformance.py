@@ -1,7 +1,7 @@
-"""`tokenweir conformance`: run the suite against any gateway, and print what it relayed and what it billed.
+"""`tokenweir conformance`: test any gateway; prints what the gateway relayed and billed in each case.
 
-Invariants: it needs no configuration of Tokenweir and reads no ledger but through the command that it is given. It
-exits with 0 only if every case that ran is right and at least one ran.
+Invariants: the command needs no configuration of Tokenweir, and reads bills only by the command in `--bills`. It exits
+with 0 only if at least one case ran and no case that ran has a fault.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ _PROVIDER = "127.0.0.1:9911"
 def add_commands(commands: Any) -> None:
     help_text = "run a suite of exchanges with known bills against any gateway"
     conformance = commands.add_parser("conformance", help=help_text, description=help_text)
-    conformance.add_argument("--gateway", metavar="URL", help="where the gateway listens: http://127.0.0.1:8080")
-    conformance.add_argument("--key", help=f"a key that it takes (default: ${_KEY})")
-    bills = "prints what the gateway booked: a JSON object a line, with model, prompt_tokens, completion_tokens and, "
-    conformance.add_argument("--bills", metavar="COMMAND", help=bills + "if it knows, charge_usd or cost_usd")
-    provider = f"where the suite's provider listens for the gateway (default {_PROVIDER})"
+    conformance.add_argument("--gateway", metavar="URL", help="the gateway's address: http://127.0.0.1:8080")
+    conformance.add_argument("--key", help=f"a key of the gateway (default: ${_KEY})")
+    bills = (
+        "prints what the gateway booked: one JSON object per line, with model, prompt_tokens, completion_tokens and, "
+    )
+    conformance.add_argument("--bills", metavar="COMMAND", help=bills + "if known, charge_usd or cost_usd")
+    provider = f"address at which the suite's provider listens (default {_PROVIDER})"
     conformance.add_argument("--provider", metavar="HOST:PORT", default=_PROVIDER, help=provider)
-    restart = "kills the gateway with SIGKILL and starts it again; without it, no case kills it"
+    restart = "kills the gateway with SIGKILL and starts it again; without it, these cases are skipped"
     conformance.add_argument("--restart", metavar="COMMAND", help=restart)
     conformance.add_argument(
         "--only", metavar="NAME", action="append", default=[], help="cases: chat-stream, anthropic-*; may be repeated"
     )
-    wait_help = "how long bills may take (default 30s)"
+    wait_help = "longest wait for the bills (default 30s)"
     conformance.add_argument("--wait", type=_seconds, metavar="30s", default="30s", help=wait_help)
     conformance.add_argument("--json", action="store_true", help="print one JSON object per case")
-    conformance.add_argument("--list", action="store_true", help="print the cases, and run nothing")
+    conformance.add_argument("--list", action="store_true", help="print the cases without running them")
     conformance.set_defaults(run=_conformance)
 
 
@@ -70,12 +72,12 @@ def _run(options: argparse.Namespace, cases: list[Case]) -> list[Result]:
     key = options.key or os.environ.get(_KEY, "")
     for name, value in (("--gateway", options.gateway), ("--key", key), ("--bills", options.bills)):
         if not value:
-            raise Failure(f"{name} is needed")
+            raise Failure(f"{name} is required")
     if not options.gateway.startswith(("http://", "https://")):
-        raise Failure(f"--gateway {options.gateway}: a URL is needed, such as http://127.0.0.1:8080")
+        raise Failure(f"--gateway {options.gateway}: must be a URL, such as http://127.0.0.1:8080")
     host, _, port = options.provider.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65_535:
-        raise Failure(f"--provider {options.provider}: HOST:PORT is needed, such as {_PROVIDER}")
+        raise Failure(f"--provider {options.provider}: must be HOST:PORT, such as {_PROVIDER}")
     plan = Plan(
         options.gateway, key, options.bills, cases, host.strip("[]"), int(port),
         options.wait, options.restart,
@@ -93,7 +95,7 @@ def _seconds(text: str) -> float:
 
 
 def _progress(name: str) -> None:
-    """On a terminal, one line that is overwritten."""
+    """Show the current case on a terminal, in one line that is overwritten."""
     if sys.stderr.isatty():
         print(f"\r\033[K{name}", end="", file=sys.stderr, flush=True)
 

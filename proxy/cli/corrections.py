@@ -1,6 +1,6 @@
-"""`tokenweir adjust` and `rerate` correct settled exchanges, `simulate` says what other prices would have come to.
+"""`tokenweir adjust` and `rerate` correct settled exchanges; `simulate` computes their charges at other prices.
 
-Invariant: a command that writes prints exactly what it wrote.
+Invariant: a command that writes entries prints exactly those entries.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PROGRESS_S = 1.0
 
 
 def add_commands(commands: Any) -> None:
-    adjust = with_config(commands, "adjust", "correct the counts or the money of an exchange, by an adjustment entry")
+    adjust = with_config(commands, "adjust", "correct the counts or the amounts of an exchange by an adjustment entry")
     adjust.add_argument("exchange_id", metavar="EXCHANGE_ID")
     adjust.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the entry")
     for name, help_text in _MONEY.items():
@@ -61,21 +61,23 @@ def add_commands(commands: Any) -> None:
     rerate.add_argument(
         "--reread",
         action="store_true",
-        help="also read the reported usages again, with what this version knows",
+        help="also read the reported usage again, with the readers of this version",
     )
     rerate.add_argument("--dry-run", action="store_true", help="print the totals without writing anything")
-    rerate.add_argument("--verbose", action="store_true", help="print the totals of each key, too")
+    rerate.add_argument("--verbose", action="store_true", help="also print the totals of each key")
     audited_as(rerate, "rerate", _rerate)
 
-    simulate = with_config(commands, "simulate", "what exchanges would have come to at other prices; writes nothing")
+    simulate = with_config(
+        commands, "simulate", "compute the charges and costs of past exchanges at other prices; writes nothing"
+    )
     simulate.add_argument("--since", required=True, metavar="TIME", help="began at or after: 2026-11-01, 24h, 30d, …")
     simulate.add_argument("--until", metavar="TIME", help="began before (default: now)")
     simulate.add_argument("--model", metavar="MODEL", help="model name as clients request it (default: all)")
     simulate.add_argument(
-        "--prices", type=Path, metavar="FILE", help="another configuration, whose prices apply (default: the one above)"
+        "--prices", type=Path, metavar="FILE", help="configuration with the prices to apply (default: --config)"
     )
-    simulate.add_argument("--tier", metavar="WORD", help="as if the providers had served this service tier")
-    simulate.add_argument("--cache", choices=("5m", "1h"), help="as if what was written to caches had this lifetime")
+    simulate.add_argument("--tier", metavar="WORD", help="assume this service tier")
+    simulate.add_argument("--cache", choices=("5m", "1h"), help="assume this cache lifetime")
     simulate.set_defaults(run=_simulate)
 
 
@@ -93,7 +95,7 @@ def _adjust(options: argparse.Namespace) -> int:
         corrections = Corrections(store.engine, store.ledger)
         line = corrections.adjust(options.exchange_id, request, options.reason, dry_run=options.dry_run)
     if line is None:
-        print("tokenweir: the exchange has these values already; nothing is written", file=sys.stderr)
+        print("tokenweir: the exchange already has these values; nothing was written", file=sys.stderr)
     else:
         print(json_line(entry_json(line)))
     return 0
@@ -154,7 +156,7 @@ def _simulated(sums: SimulatedSum) -> dict[str, Any]:
 
 
 def _otherwise(now: ExchangeTotals, *, tier: str | None, cache: str | None) -> ExchangeTotals:
-    """The same exchange, served or cached in another way. None: as it was."""
+    """The exchange as if served at another tier or cached for another lifetime. None: unchanged."""
     from msgspec.structs import replace
 
     from proxy.metering.usage import service_of
@@ -185,16 +187,14 @@ class _Progress:
 
 
 def _prices(options: argparse.Namespace, settings: Settings) -> Prices | None:
-    """The price of the options, which applies to the charge only; None: the configured prices."""
+    """The price in the options, which applies to the charge only; None: the configured prices."""
     by_name = {"input": options.input, "output": options.output, "cached_input": options.cached_input}
     given = {name: value for name, value in by_name.items() if value is not None}
     if options.price is not None and given:
         raise Failure("--price: cannot be combined with --input, --output or --cached-input")
     if options.price is None and not given:
         if route(settings.models, options.model) is None:
-            raise Failure(
-                f"models: {options.model!r} is not configured any more; set the price with --input and --output"
-            )
+            raise Failure(f"models: {options.model!r} is no longer configured; set the price with --input and --output")
         return None
     lists = PRICE.read(given if options.price is None else options.price, FieldPath({}, Path(), path="price"))
 

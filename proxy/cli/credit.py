@@ -1,4 +1,4 @@
-"""`tokenweir credit add`: payments and refunds. Invariant: the command prints exactly what it wrote."""
+"""`tokenweir credit add`: payments and refunds. Invariant: the command prints the entry that it wrote."""
 
 from __future__ import annotations
 

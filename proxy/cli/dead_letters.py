@@ -1,5 +1,5 @@
-"""`tokenweir dead-letters …`: records that could not be settled. Invariants: each one that is retried or dropped
-is printed. None is deleted."""
+"""`tokenweir dead-letters …`: records that could not be settled. Invariants: each dead letter that is retried or
+dropped is printed; none is deleted."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _drop(options: argparse.Namespace) -> int:
 
 
 def _differences(store: LedgerStores, letters: DeadLetters, letter: StoredDeadLetter) -> dict[str, tuple[Any, Any]]:
-    """Of a conflict: field → its value in the ledger and in the record. Empty if either cannot be read."""
+    """The differences in a conflict: field → value in the ledger and in the record. Empty if either cannot be read."""
     from proxy.ledger.settling.dead_letters import DeadLetterError
     from proxy.reports.entry_reader import entry_json
     from proxy.reports.exchanges import read_exchange

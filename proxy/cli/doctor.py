@@ -1,4 +1,5 @@
-"""`tokenweir doctor`: check a deployment. Invariants: it changes nothing. It exits with 0 only if no check fails."""
+"""`tokenweir doctor`: check a deployment. Invariants: the command changes nothing; it exits with 0 only if no check
+fails."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _writer(options: argparse.Namespace, in_parquet: bool, balances: Balances | None) -> Write:
-    """`balances`: None if some entries are archived."""
+    """The writer for the format. `balances`: None if some entries are archived."""
     from proxy.reports.beancount import write_beancount
     from proxy.reports.export import write_csv, write_parquet
 
@@ -99,7 +99,7 @@ def _writer(options: argparse.Namespace, in_parquet: bool, balances: Balances | 
 
 
 def _entry_filter(store: LedgerStores, options: argparse.Namespace, settled_by: float) -> EntryFilter:
-    """Leaves out entries settled during the export: the next export has them."""
+    """The filter of the options. Entries settled during the export are left for the next export."""
     from proxy.foundation.times import since_from
     from proxy.reports.entry_reader import EntryFilter
 

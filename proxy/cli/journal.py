@@ -1,4 +1,4 @@
-"""`tokenweir journal …`: what a command can do about the journals of this machine while their proxies run, or not."""
+"""`tokenweir journal …`: work on the journals of this machine, also while the proxies run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The options that set limits, and the JSON of keys and accounts.
 
-Invariants: money is read and printed as USD. An option that is not given changes nothing; `none` removes a limit.
+Invariants: money is read and printed in USD. An absent option changes nothing; `none` removes a limit.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         "--prepaid",
         action=argparse.BooleanOptionalAction,
         default=argparse.SUPPRESS,
-        help="limit spend to the credit that was paid in (see `credit add`)",
+        help="limit spend to the added credit (see `credit add`)",
     )
     parser.add_argument(
         "--cost-in-answers",
         action=argparse.BooleanOptionalAction,
         default=argparse.SUPPRESS,
-        help="tell what each answer costs, in its usage",
+        help="return the cost of each answer in its usage",
     )
     option("--rpm", count_or_none, "N", "requests in any 60 s; none removes the limit")
     option("--tpm", count_or_none, "N", "tokens in any 60 s; none removes the limit")

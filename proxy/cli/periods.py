@@ -1,4 +1,4 @@
-"""`tokenweir periods`, `receipt` and `verify`: months that are closed, and proofs of what their statements say.
+"""`tokenweir periods`, `receipt` and `verify`: closed months, and proofs of the contents of their statements.
 
 Invariant: `verify` needs no configuration and no ledger.
 """
@@ -39,22 +39,26 @@ def add_commands(commands: Any) -> None:
     periods = with_commands(commands, "periods", "close months, so that their statements never change")
     listing = with_config(periods, "list", "list the closed months, oldest first")
     listing.set_defaults(run=_list)
-    close = with_config(periods, "close", "close a month, and every open one before it")
-    close.add_argument("month", metavar="2026-11", help="calendar month in UTC that is over")
+    close = with_config(periods, "close", "close a month, and all open months before it")
+    close.add_argument("month", metavar="2026-11", help="calendar month in UTC; must be over")
     left = close.add_mutually_exclusive_group()
-    left.add_argument("--wait", metavar="10m", help="how long to wait for what is not settled yet")
+    left.add_argument("--wait", metavar="10m", help="how long to wait for unsettled records")
     left.add_argument(
-        "--leave", action="store_true", help="close in any case: what is settled later is on a later statement"
+        "--leave", action="store_true", help="close even if records are pending; they go on a later statement"
     )
     audited_as(close, "periods.close", _close)
-    receipt = with_config(commands, "receipt", "write what the statements say of an exchange, with the proof")
+    receipt = with_config(
+        commands, "receipt", "write the receipt of an exchange: its lines on statements, with the proof"
+    )
     receipt.add_argument("exchange_id", metavar="EXCHANGE_ID")
     receipt.set_defaults(run=_receipt)
     verify = commands.add_parser("verify", help="check a statement or a receipt from files alone", description=_VERIFY)
     verify.add_argument("file", type=Path, metavar="FILE", help="a statement as JSON, or a receipt")
-    verify.add_argument("--entries", type=Path, metavar="FILE", help="of a statement: its entries")
-    verify.add_argument("--statement", type=Path, metavar="FILE", help="of a receipt: the statement that must have it")
-    verify.add_argument("--digest", metavar="HEX", help="the digest that must be found")
+    verify.add_argument("--entries", type=Path, metavar="FILE", help="entries of the statement")
+    verify.add_argument(
+        "--statement", type=Path, metavar="FILE", help="statement that must contain the receipt's exchange"
+    )
+    verify.add_argument("--digest", metavar="HEX", help="digest that the file must lead to")
     verify.set_defaults(run=_verify)
 
 
@@ -114,7 +118,7 @@ def _close(options: argparse.Namespace) -> int:
             time.sleep(LOOK_S)
             left = _unsettled(settings, store, month)
         if left and not options.leave:
-            raise PeriodError(f"{month}: not all of it is settled:\n{_listed(left)}\n{_WAYS}")
+            raise PeriodError(f"{month}: some records are not settled:\n{_listed(left)}\n{_WAYS}")
         months = close(store.ledger, month, by=operator(), left_behind=left)
         issue_all(store.engine)
     if not months:
@@ -134,7 +138,7 @@ def _is_closed(store: LedgerStores, month: Month) -> bool:
         return read_closings(connection).closed_at(month) is not None
 
 
-_WAYS = "Settle it (`tokenweir dead-letters list`), wait for it with --wait 10m, or leave it behind with --leave."
+_WAYS = "Settle it (`tokenweir dead-letters list`), wait with --wait 10m, or close the month without it with --leave."
 
 
 def _listed(left: list[Unsettled]) -> str:

@@ -1,4 +1,4 @@
-"""`tokenweir prices`: which price applies and why, and what another price book would change."""
+"""`tokenweir prices`: the price that applies and the reason, and the changes in another price book."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Any) -> None:
     prices = with_commands(commands, "prices", "prices of models")
-    why = with_config(prices, "why", "which price applies to a model's requests, and why")
+    why = with_config(prices, "why", "print the price that applies to a model's requests, and the reason")
     why.add_argument("model", metavar="MODEL", help="model name as clients request it")
     why.add_argument("--prompt-tokens", type=int, default=0, metavar="N", help="length of the prompt (default: short)")
     why.add_argument("--tier", metavar="WORD", help="service tier that the answer reports")
-    why.add_argument("--speed", metavar="WORD", help="likewise, its speed")
-    why.add_argument("--geography", metavar="WORD", help="likewise, where it was processed")
+    why.add_argument("--speed", metavar="WORD", help="speed that the answer reports")
+    why.add_argument("--geography", metavar="WORD", help="geography that the answer reports")
     for payer in ("key", "project", "organization"):
         why.add_argument(f"--{payer}", default="", metavar="ID|NAME", help=f"{payer} that pays, for price_rules")
     why.add_argument(
@@ -45,20 +45,20 @@ def add_commands(commands: Any) -> None:
     why.set_defaults(run=_why)
 
     source = "a file or a URL in the format of the data of genai-prices"
-    diff = with_config(prices, "diff", "which prices another price book has")
+    diff = with_config(prices, "diff", "print the prices that differ in another price book")
     diff.add_argument("source", metavar="FILE|URL", help=source)
     diff.add_argument("--json", action="store_true", help="print one JSON object for each price")
     diff.set_defaults(run=_diff)
-    update = with_config(prices, "update", "use another price book from the next start on")
-    update.add_argument("source", metavar="FILE|URL|package", help=f"{source}; `package`: the installed one again")
+    update = with_config(prices, "update", "use another price book after the next start")
+    update.add_argument("source", metavar="FILE|URL|package", help=f"{source}; `package`: the installed book")
     update.add_argument(
-        "--confirm", action="store_true", help="also if prices vanish or move by more than a factor of 3"
+        "--confirm", action="store_true", help="accept missing prices, and changes by more than a factor of 3"
     )
     audited_as(update, "update prices", _update)
 
 
 def _update(options: argparse.Namespace) -> int:
-    """What is suspicious is listed, and needs `--confirm`."""
+    """Install a price book. Suspicious changes are listed, and need `--confirm`."""
     from proxy.runtime.machine.price_file import book_from, fetched, path_in
 
     file = path_in(load_settings(options.config).data_dir)
@@ -93,7 +93,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _changes(options: argparse.Namespace, content: bytes) -> list[PriceChange]:
-    """From the book that applies to the one in `content`."""
+    """The changes from the current price book to the one in `content`."""
     from proxy.runtime.machine.price_file import book_from, changes, price_book
 
     applies = price_book(load_settings(options.config).data_dir)
@@ -136,7 +136,7 @@ def _why(options: argparse.Namespace) -> int:
 def _listed(
     settings: Settings, model: ModelSettings, passed: str, at: float, payer: Payer, requested: str
 ) -> Iterator[tuple[dict[str, str], Price | None]]:
-    """The list of the charge, then that of the cost at each provider; with what it is of."""
+    """The price list of the charge, then the price list of the cost at each provider, each with its label."""
     from proxy.runtime.machine.price_file import price_book
     from proxy.runtime.machine.price_lookup import PriceLookup
 

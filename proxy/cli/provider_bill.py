@@ -1,7 +1,7 @@
-"""`tokenweir reconcile --provider`: compare the ledger with a provider's own bill.
+"""`tokenweir reconcile --provider`: compare the ledger with a provider's bill.
 
-Invariants: it only reads. A pull that fails compares nothing. It exits with 0 only if the uncertainties recorded in the
-ledger explain every difference.
+Invariants: the command only reads. After a failed pull nothing is compared. It exits with 0 only if the uncertainties
+recorded in the ledger explain every difference.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from proxy.reconciliation.provider_bill.check import Compared, Row
 
 ALL = "all"
-"""in the table: the day or model of a total"""
+"""the text in the table for the day or the model of a total"""
 
 _FIELDS = (
     "day", "model", "kind", "provider", "ledger", "difference", "estimated", "unknown_exchanges", "explained_less",
@@ -37,7 +37,7 @@ _NUMBERS = ("provider", "ledger", "difference", "estimated")
 
 def add_options(reconcile: argparse.ArgumentParser) -> None:
     """Add the options of this comparison."""
-    bill = reconcile.add_argument_group("against a provider's own bill")
+    bill = reconcile.add_argument_group("comparison with a provider's bill")
     bill.add_argument("--provider", metavar="NAME", help="compare the ledger's entries of this provider …")
     source = bill.add_mutually_exclusive_group()
     source.add_argument(
@@ -46,9 +46,11 @@ def add_options(reconcile: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--pull",
         action="store_true",
-        help="… with what its API reports: whole days (UTC), by default yesterday; needs providers.NAME.admin_key",
+        help="… with the numbers of its API: whole days (UTC), by default yesterday; needs providers.NAME.admin_key",
     )
-    bill.add_argument("--save", type=Path, metavar="FILE", help="with --pull: keep the pulled pages, for --file")
+    bill.add_argument(
+        "--save", type=Path, metavar="FILE", help="with --pull: write the pulled pages to a file, for --file"
+    )
     bill.add_argument("--until", metavar="TIME", help="only usage before this time (see --since)")
 
 
@@ -94,7 +96,7 @@ def _bill(options: argparse.Namespace) -> tuple[Bill, dict[BillSubject, list[tup
 
 
 def _pulled(options: argparse.Namespace, since: float | None, until: float | None, now: float) -> BytesIO:
-    """What the provider's API reports, as the file that --save writes. Raises Failure, PullError."""
+    """The pages of the provider's API, as a file for --save. Raises Failure, PullError."""
     from proxy.reconciliation.provider_bill.pull import pull, whole_days
 
     provider = load_settings(options.config).providers.get(options.provider)
@@ -170,7 +172,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _why(row: Row) -> str:
-    """The verdict, and hints to the reason."""
+    """The verdict, and hints at its reason."""
     parts = [row.verdict.value]
     if row.difference:
         parts += [f"{_amount(row, row.ended_later)} ended later"] if row.ended_later else []

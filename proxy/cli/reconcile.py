@@ -1,6 +1,6 @@
-"""`tokenweir reconcile`: check the ledger. `--provider` compares it with that provider's bill: see provider_bill.py.
+"""`tokenweir reconcile`: check the ledger. For `--provider` see provider_bill.py.
 
-Invariants: it only reads. It exits with 0 only if every check ran and none found a difference.
+Invariants: the command only reads. It exits with 0 only if every check ran and none found a difference.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def _integrity(options: argparse.Namespace) -> int:
 
 
 def _in_flight(settings: Settings) -> RecordsInFlight | None:
-    """The records in the queue. None, with a message, if it cannot be read; the ledger is checked all the same."""
+    """The records in the queue. None, with a message, if the queue cannot be read; the ledger is checked in any
+    case."""
     from proxy.runtime.machine.records_in_flight import read_records_in_flight
 
     try:

@@ -1,8 +1,8 @@
 """The long-running commands `tokenweir serve`, `worker` and `demo`; and `migrate`.
 
-Invariants: the first SIGTERM or SIGINT stops gracefully; the second ends running streams now, settled and told why; the
-third ends the process as it is. SIGHUP is logged and does nothing. A line on standard output reports the listening
-address.
+Invariants: the first SIGTERM or SIGINT stops gracefully; the second ends running streams at once, settled and with an
+error event; the third ends the process without cleanup. SIGHUP is logged and has no other effect. A line on standard
+output reports the listening address.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _worker(options: argparse.Namespace) -> int:
     _survive_hangups()
     settings = load_settings(options.config)
     if settings.queue is None:
-        raise Failure("queue: is local, so the proxy settles its records itself; a worker needs redis://…")
+        raise Failure("queue: is local, so the proxy settles its records; a worker needs redis://…")
     settings = replace(settings, worker=_with_address(settings.worker, options))
     from proxy.runtime.worker import Worker
 
@@ -177,7 +177,7 @@ def _log_to_stderr() -> None:
 
 
 def _survive_hangups() -> None:
-    """From now on SIGHUP, which by default ends a process, is only logged."""
+    """Log SIGHUP, which by default ends a process."""
     signal.signal(signal.SIGHUP, _log_hangup)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))  # the supervisor starts its processes with it blocked
 
@@ -198,7 +198,7 @@ def _settings_to_serve(config: Path | None) -> Settings:
 
 
 def _run(work: Any) -> int:
-    """Run it on uvloop if that is installed."""
+    """Run the coroutine, on uvloop if installed."""
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     with suppress(ImportError):
         import uvloop

@@ -1,4 +1,4 @@
-"""`tokenweir sinks …`: the progress of each sink, and the entries that its server rejected."""
+"""`tokenweir sinks …`: the progress of each sink, and the entries rejected by its server."""
 
 from __future__ import annotations
 

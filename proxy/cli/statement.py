@@ -1,4 +1,4 @@
-"""`tokenweir statement`: the monthly bill of a customer. Invariant: its lines add up to the nano-dollar."""
+"""`tokenweir statement`: the monthly bill of a customer. Invariant: the lines add up to the nano-dollar."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Exchange:
     method: str
     path: str
     headers: list[tuple[str, str]]
-    """as sent"""
+    """the headers in the order of the request, unchanged"""
     body: Any
     """the parsed JSON, or else the text (of a form: one character per byte), or else None"""
     started_at: float
@@ -75,15 +75,15 @@ class Exchange:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    """generated so far, whether or not they were read"""
+    """tokens generated so far, whether or not the client read them"""
     bytes_written: int = 0
-    """accepted by the kernel so far, heads and framing included"""
+    """number of bytes accepted by the kernel so far, including heads and framing"""
     client_left_s: float | None = None
     """seconds from the start until the client disconnected early"""
     ended: str | None = None
     """served, client_left, or the script's reset or fin; after client_left it may still be generating"""
     duration_s: float | None = None
-    """None while it runs"""
+    """duration of the exchange; None while it runs"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Request:
 
     @property
     def path(self) -> str:
-        """The path without its query."""
+        """The request path without the query."""
         return urlsplit(self.target).path
 
 

@@ -248,7 +248,7 @@ def _tool_deltas(tool: Tool | None) -> Iterator[Json]:
 
 
 def _finish_chunks(language: Language, answer: Answer, chunks: list[_Chunk]) -> list[_Chunk]:
-    """The extra chunks with the finish reason; none if the last content chunks carry it."""
+    """The extra chunks with the finish reason; none if the last content chunks have it."""
     if language.finish_apart or not chunks:
         return [
             ({"choices": [{"index": i, "delta": {}, "finish_reason": answer.finish_reason}]}, 0)

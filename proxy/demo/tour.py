@@ -68,7 +68,7 @@ class Child:
         return cls(child, path)
 
     async def line_with(self, text: str) -> str:
-        """The first printed line that contains `text`. Raises RuntimeError if the process ends before."""
+        """The first printed line that contains `text`. Raises RuntimeError if the process ends without it."""
         assert self._child.stdout is not None
         async with asyncio.timeout(START_S_MAX):
             while line := await self._child.stdout.readline():
@@ -77,7 +77,7 @@ class Child:
         raise RuntimeError(f"a process of the demo did not start: {self._log.read_text()[-2000:]}")
 
     async def end(self, number: signal.Signals) -> None:
-        """Send it a signal and wait for its end."""
+        """Send the process a signal and wait for its end."""
         with suppress(ProcessLookupError):
             self._child.send_signal(number)
         await self._child.wait()
@@ -122,7 +122,7 @@ class Deployment:
         return printed.decode()
 
     async def settled(self, count: int) -> list[dict[str, Any]]:
-        """The ledger's entries, once there are `count`."""
+        """The ledger's entries, once there are at least `count`."""
         async with asyncio.timeout(START_S_MAX):
             while True:
                 printed = await self.command("ledger", "--json")
@@ -133,7 +133,7 @@ class Deployment:
 
 
 async def tour(*, keep: bool) -> int:
-    """Run the demo → the exit code."""
+    """Run the demo; returns the exit code."""
     folder = Path(tempfile.mkdtemp(prefix="tokenweir-demo-"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parents[2]),))}
     provider = await Child.start(
@@ -231,7 +231,7 @@ class Client:
         print(f"  [{'disconnected after ' if leave_after else ''}{events} events]")
 
     async def crowd(self, system: str) -> tuple[int, int]:
-        """Request CROWD short answers at once → the number served, the number refused with 402."""
+        """Request CROWD short answers at once; returns the number served and the number refused with 402."""
         body = {"model": system, "max_tokens": 16, "messages": [{"role": "user", "content": "What does a weir do?"}]}
         url = f"{self._deployment.url}/v1/chat/completions"
 

@@ -16,8 +16,8 @@ SOON_S = 14 * 86_400.0
 
 
 def check_files(title: str, provider: ProviderSettings, now: float) -> list[Finding]:
-    """Whether the certificates are valid at `now` (Unix seconds). The files can be read, and the key belongs to the
-    certificate."""
+    """Check that the certificates are valid at `now` (Unix seconds). The files must be readable, and the key must
+    belong to the certificate."""
     found = []
     if provider.tls.ca_file is not None:
         found.append(_validity(title, f"providers.{provider.name}.tls.ca_file", _latest(provider.tls.ca_file), now))
@@ -31,12 +31,12 @@ def _read(file: Path) -> Sequence[Certificate]:
 
 
 def _first(file: Path) -> Certificate:
-    """The client's own; others are intermediate ones."""
+    """The first certificate, which is the client's; the others are intermediate certificates."""
     return _read(file)[0]
 
 
 def _latest(file: Path) -> Certificate:
-    """The one that is valid longest: a file of CAs may also hold older ones."""
+    """The certificate with the latest expiry, because a CA file may also contain older ones."""
     return max(_read(file), key=lambda one: one.not_valid_after_utc)
 
 

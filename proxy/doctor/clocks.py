@@ -1,5 +1,5 @@
-"""Compares a remote clock with ours. Invariant: ours is read before and after the request, so that latency is not
-counted as a difference."""
+"""Compares a remote clock with the local clock. Invariant: the local clock is read before and after the request, so
+that latency is not counted as a difference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _ADVICE = "run chrony or another NTP client on all machines"
 def clock_finding(
     check: str, owner: str, remote: float, before: float, after: float, *, resolution_s: float = 0.0
 ) -> Finding:
-    """Compare `remote`, read between `before` and `after` of our clock (all Unix seconds), exact to `resolution_s`."""
+    """Compare `remote`, read between `before` and `after` of the local clock (Unix seconds), exact to
+    `resolution_s`."""
     difference_s = max(before - remote - resolution_s, remote - after, 0.0)
     message = f"clocks differ by {difference_s:.1f} s or more: this machine's and {owner}"
     if difference_s >= FAILS_S:

@@ -1,5 +1,5 @@
-"""Checks the configuration itself. Invariant: it reports what the settings accept but should not contain; the settings
-reject the rest."""
+"""Checks the configuration. Invariant: a note names a value that is valid but unsafe or unused; invalid values are
+rejected by the settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HIDDEN_REASONING_HOSTS = frozenset(
 
 
 def settings_valid(case: Case) -> list[Finding]:
-    """The configuration is readable; notes on unsafe or unused settings."""
+    """Confirm that the configuration is readable; notes on unsafe or unused settings."""
     settings = case.settings
     models = f"{len(settings.providers)} providers, {len(settings.models)} models"
     return [ok("configuration", f"is valid: {models}"), *_notes(settings)]
@@ -81,7 +81,7 @@ def _reachable(settings: Settings) -> Iterator[Finding]:
 
 
 def _is_loopback(host: str) -> bool:
-    """True if only this machine can reach it."""
+    """True if only this machine can reach the address."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -89,7 +89,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def prices(case: Case) -> list[Finding]:
-    """Whether every served model has a price."""
+    """Check that every served model has a price."""
     try:
         require_prices(case.settings, price_lookup(price_book(case.settings.data_dir)))
     except PriceFileError as wrong:
@@ -111,7 +111,7 @@ def prices(case: Case) -> list[Finding]:
 
 
 def tokenizers(case: Case) -> list[Finding]:
-    """Whether the configured tokenizers can be loaded."""
+    """Check that the configured tokenizers can be loaded."""
     models = case.settings.models.values()
     try:
         Tokenizers(models, case.settings.estimates)
@@ -127,7 +127,7 @@ def tokenizers(case: Case) -> list[Finding]:
 
 
 def hidden_reasoning(case: Case) -> list[Finding]:
-    """The models that can only be estimated after a client disconnects: their reasoning is billed but not streamed."""
+    """Find models whose reasoning is billed but not streamed: after a client disconnects they can only be estimated."""
     models = [model for model in case.settings.models.values() if _hides(model, case.settings)]
     if not models:
         return [ok("hidden reasoning", "no model bills reasoning that is neither streamed nor drained")]
@@ -146,7 +146,7 @@ def _hides(model: ModelSettings, settings: Settings) -> bool:
 
 
 def _hides_at(upstream_model: str, provider: ProviderSettings) -> bool:
-    """`upstream_model`: empty if the target forwards the requested name."""
+    """True if the model at this provider hides its reasoning. `upstream_model`: empty if the requested name is sent."""
     if provider.on_client_disconnect is OnClientDisconnect.DRAIN:
         return False
     named = upstream_model.rpartition("/")[2]

@@ -58,7 +58,7 @@ def examine(case: Case, listed: Sequence[Check]) -> list[Finding]:
 
 
 def _start(check: Check, case: Case) -> Future[list[Finding]]:
-    """Run it in a daemon thread: a hung server can block it for ever."""
+    """Run a check in a daemon thread, because a hung server can block it without end."""
     result: Future[list[Finding]] = Future()
 
     def run() -> None:

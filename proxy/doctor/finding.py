@@ -13,9 +13,9 @@ class Severity(StrEnum):
 
     OK = "ok"
     WARNING = "warning"
-    """it serves and bills; an operator should know"""
+    """the deployment serves and bills; the operator may want to change something"""
     ERROR = "error"
-    """it does not serve, or may lose money"""
+    """the deployment does not serve, or may lose money"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Finding:
     severity: Severity
     message: str
     advice: str = ""
-    """what to do; empty for OK"""
+    """action for the operator; empty for OK"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,15 @@ class Case:
 
 
 def ok(check: str, message: str) -> Finding:
-    """Nothing to do."""
+    """A finding that needs no action."""
     return Finding(check, Severity.OK, message)
 
 
 def warning(check: str, message: str, advice: str) -> Finding:
-    """It serves and bills; `advice`: what an operator may want to change."""
+    """A finding on a deployment that serves and bills. `advice`: a possible change."""
     return Finding(check, Severity.WARNING, message, advice)
 
 
 def error(check: str, message: str, advice: str) -> Finding:
-    """It does not serve, or may lose money; `advice`: what to do."""
+    """A finding on a deployment that does not serve, or may lose money. `advice`: the remedy."""
     return Finding(check, Severity.ERROR, message, advice)

@@ -1,4 +1,4 @@
-"""Checks the ledger's database. Invariants: it only reads. It does not create a missing database."""
+"""Checks the ledger's database. Invariant: the check only reads, and does not create a missing database."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _MIGRATE = "run `tokenweir migrate`"
 
 
 def check(case: Case) -> list[Finding]:
-    """Whether it is reachable, suitable and of this version, has usable keys and no open dead letters. Raises
-    LedgerUnavailable, UnsuitableDatabaseError, NewerDatabaseError."""
+    """Check that the database is reachable, suitable and of this version, has usable keys and no open dead letters.
+    Raises LedgerUnavailable, UnsuitableDatabaseError, NewerDatabaseError."""
     file = case.settings.data_dir / "ledger.db"
     if case.settings.ledger is None and not file.exists():
         return [warning("ledger", f"{file} does not exist yet", "nothing to do: `tokenweir serve` creates it")]
@@ -45,9 +45,9 @@ def _findings(connection: Connection, case: Case) -> Iterator[Finding]:
     if case.settings.ledger is not None:
         yield from _server(connection)
     if not is_newest(connection):
-        yield error("ledger", "its schema is empty or not of this version", _MIGRATE)
+        yield error("ledger", "the schema is empty or not of this version", _MIGRATE)
         return
-    yield ok("ledger", "it is reachable and of this version")
+    yield ok("ledger", "the database is reachable and of this version")
     if missing := missing_partitions(connection, case.now):
         months = ", ".join(f"{month:%Y-%m}" for month in missing)
         yield warning("ledger", f"no partitions for {months}", f"check that a worker is running, or {_MIGRATE}")
@@ -96,7 +96,7 @@ def _dead_letters(connection: Connection) -> Iterator[Finding]:
 
 
 def _unbilled(connection: Connection) -> Iterator[Finding]:
-    """What the newest entries say was reported and not read, or has no price."""
+    """Find usage in the newest entries that was reported but not read, or that has no price."""
     entries = select(ledger_entries.c.provider, ledger_entries.c.details, ledger_entries.c.cost_usd)
     newest = entries.order_by(ledger_entries.c.settled_at.desc(), ledger_entries.c.entry_id.desc()).limit(RECENT)
     unread, unpriced = Counter[str](), Counter[str]()

@@ -1,5 +1,5 @@
-"""Checks this machine: data folder, disk, journals, open-file limit. Invariants: it takes no lock. It opens no file of
-a running proxy for writing."""
+"""Checks this machine: data folder, disk, journals, open-file limit. Invariants: a check takes no lock, and opens no
+file of a running proxy for writing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SMALL = "free space is less than journal.bytes_max: free disk space, or lower t
 
 
 def data_folder(case: Case) -> list[Finding]:
-    """Whether it is writable, private to its owner, on a local disk and with free space."""
+    """Check that the data folder is writable, private to its owner, on a local disk and with free space."""
     folder = case.settings.data_dir
     if not folder.is_dir():
         return [_missing(folder)]
@@ -80,7 +80,7 @@ def _kind(folder: Path) -> Iterator[Finding]:
 
 
 def file_system(folder: Path, mounts: Path) -> str | None:
-    """The file system type of `folder`, from Linux's mount table; None if that cannot be read."""
+    """The file system type of `folder`, from Linux's mount table; None if the table cannot be read."""
     try:
         lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -164,7 +164,7 @@ def _seqs(payload: bytes) -> list[int]:
 
 
 def open_files(case: Case) -> list[Finding]:
-    """Whether the limit of open files allows `exchanges_max` concurrent streams."""
+    """Check that the limit of open files allows `exchanges_max` concurrent streams."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return [ok("open files", "no limit")]

@@ -42,8 +42,8 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def check(name: str, case: Case) -> list[Finding]:
-    """Whether its files are usable, its host resolves and connects, its certificate is trusted, it accepts the key, and
-    its clock agrees."""
+    """Check that the provider's files are usable, its host resolves and connects, its certificate is trusted, it
+    accepts the key, and its clock agrees."""
     provider = case.settings.providers[name]
     first, *others = _by_credential(provider)
     found = _check(f"provider {name}", first, case)
@@ -64,9 +64,9 @@ class _Probe(NamedTuple):
     path: str
     body: dict[str, Any] | None
     what: str
-    """it is for"""
+    """the resource that the probe requests"""
     refusals: tuple[bytes, ...] = ()
-    """as in `Dialect.credential_refusals`; empty: every 403 is about the key"""
+    """see `Dialect.credential_refusals`; empty: every 403 is about the key"""
 
 
 _MODELS = _Probe("GET", "/models", None, "its list of models")
@@ -106,7 +106,7 @@ def _check(title: str, provider: ProviderSettings, case: Case) -> list[Finding]:
 
 
 def _place(title: str, provider: ProviderSettings) -> list[Finding]:
-    """Of Vertex AI: which project and location the base URL names."""
+    """Check that a base URL of Vertex AI names a project and a location."""
     if not any(name.partition(".")[0] == "vertex" for name in provider.dialects):
         return []
     if _PROJECT.fullmatch(urlsplit(provider.base_url).path):
@@ -169,7 +169,7 @@ def _one_token(provider: ProviderSettings, model: str) -> tuple[int, Any]:
 
 
 def _key_field(provider: ProviderSettings, key: str) -> tuple[str, str]:
-    """The header of the API key, as the first dialect that it supports defines it."""
+    """The header of the API key, as defined by the first dialect that the provider supports."""
     spoken = [dialect.key_header for dialect in DIALECTS if supports(provider.dialects, dialect)]
     spoken += [api.key_header for api in OBJECT_APIS if supports(provider.dialects, api)]
     header = provider.key_header or spoken[0]
@@ -177,14 +177,14 @@ def _key_field(provider: ProviderSettings, key: str) -> tuple[str, str]:
 
 
 class _Answered(NamedTuple):
-    """What a provider says."""
+    """A provider's answer to a probe."""
 
     status: int
     date: str
     sent_at: float
     """Unix seconds"""
     text: bytes
-    """the body; of AWS, with the type of an error"""
+    """the body; for AWS, with the type of the error"""
 
 
 def _request(
@@ -237,7 +237,7 @@ def _reason(failure: Exception, provider: ProviderSettings) -> tuple[str, str]:
         tool = "gcloud auth application-default print-access-token"
         if provider.auth is not None and provider.auth.aws is not None:
             tool = "aws sts get-caller-identity"
-        return f"there are no credentials for it: {failure}", f"see whether `{tool}` finds them, as this user"
+        return str(failure), f"check that `{tool}` finds them, as this user"
     if isinstance(failure, ProxyFailedError):
         return (
             f"{host} cannot be reached: {failure}",

@@ -1,4 +1,4 @@
-"""Checks the Redis between proxies and workers. Invariants: it only reads. It uses its own connections."""
+"""Checks the Redis between proxies and workers. Invariants: the check only reads, on its own connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FULL_SHARE = 0.8
 
 
 def check(case: Case) -> list[Finding]:
-    """Whether it is suitable, a primary, persistent, below its memory limit, and drained by workers. Raises
+    """Check that Redis is suitable, a primary, persistent, below its memory limit, and drained by workers. Raises
     QueueUnsuitable, QueueUnavailable."""
     return asyncio.run(_findings(case))
 
@@ -67,7 +67,7 @@ def _server(server: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _persistence(server: Mapping[str, Any]) -> Iterator[Finding]:
-    """Journals send lost records again; the leases of dead machines exist only in Redis."""
+    """Check Redis's persistence: journals send lost records again, but leases of dead machines exist only in Redis."""
     broken = [
         name
         for name in ("rdb_last_bgsave_status", "aof_last_write_status")

@@ -1,4 +1,4 @@
-"""The settings: a YAML file or the environment → frozen, checked values, or an error that names the field."""
+"""Settings: a YAML file or the environment → frozen, checked values, or an error that names the field."""
 
 from proxy.foundation.secret import Secret
 from proxy.settings.admin import AdminSettings

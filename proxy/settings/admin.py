@@ -1,6 +1,6 @@
 """The settings of the admin listener.
 
-Invariants: without a secret the listener is off; a secret that is easy to guess is refused.
+Invariants: without a secret the listener is off; a secret that is easy to guess is rejected.
 """
 
 from __future__ import annotations

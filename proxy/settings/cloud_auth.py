@@ -1,7 +1,7 @@
-"""The settings of credentials that are no API key: AWS's signatures, and Google's access tokens.
+"""The settings of credentials that are no API key: AWS signatures and Google access tokens.
 
-Invariant: a secret in the file is a `${VAR}`. What a cloud's own tools find (variables, profiles, roles of machines) is
-found by its own library, at the first request.
+Invariant: a secret in the file is a `${VAR}`. Credentials from the cloud's default chain (variables, profiles, machine
+roles) are found by the cloud's library, at the first request.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ _IN_HOST = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsAuthSettings:
-    """Requests are signed with SigV4."""
+    """Settings for requests signed with AWS SigV4."""
 
     region: str | None = field(
         default=None,
-        metadata=about(text(_REGION, "a region: `us-east-1`"), "its region", default="that of `base_url`'s host"),
+        metadata=about(
+            text(_REGION, "a region: `us-east-1`"), "the AWS region", default="the region in `base_url`'s host"
+        ),
     )
     service: str = field(
         default="bedrock", metadata=about(text(_WORD, "the name of a service"), "the service that the signature names")
@@ -41,37 +43,37 @@ class AwsAuthSettings:
     )  # fmt: skip
     access_key_id: Secret | None = field(
         default=None,
-        metadata=about(
-            secret(), "an access key", default="what AWS's tools find: variables, profiles, roles of the machine"
-        ),
+        metadata=about(secret(), "an AWS access key", default="AWS's default chain: variables, profiles, machine role"),
     )
-    secret_access_key: Secret | None = field(default=None, metadata=about(secret(), "its secret", default="likewise"))
+    secret_access_key: Secret | None = field(
+        default=None, metadata=about(secret(), "the secret of the access key", default="AWS's default chain")
+    )
     session_token: Secret | None = field(
-        default=None, metadata=about(secret(), "its session token, if it is a temporary one", default="none")
+        default=None, metadata=about(secret(), "the session token of a temporary access key", default="none")
     )
 
     def region_at(self, host: str) -> str | None:
-        """The region of the provider at this host; None: it is not known."""
+        """The AWS region in the provider's host name; None: unknown."""
         found = _IN_HOST.fullmatch(host)
         return self.region or (None if found is None else found[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoogleAuthSettings:
-    """Requests carry an access token of Google's."""
+    """Settings for requests with a Google access token."""
 
     credentials_file: Path | None = field(
         default=None,
         metadata=about(
             path_of("file"), "the key of a service account, in JSON, or a user's credentials",
-            default="application default credentials: GOOGLE_APPLICATION_CREDENTIALS, gcloud's, those of the machine",
+            default="application default credentials: GOOGLE_APPLICATION_CREDENTIALS, gcloud, machine account",
         ),
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthSettings:
-    """One of them."""
+    """Cloud credentials of a provider: AWS or Google."""
 
     aws: AwsAuthSettings | None = field(
         default=None,
@@ -89,7 +91,7 @@ class AuthSettings:
 
 
 def check_auth(auth: AuthSettings, host: str, *, has_keys: bool, at: FieldPath) -> None:
-    """Settings that depend on each other. `has_keys`: the provider has an API key, too. Raises SettingsError."""
+    """Check settings that depend on each other. `has_keys`: the provider also has an API key. Raises SettingsError."""
     if (auth.aws is None) == (auth.google is None):
         raise at.wrong("must have one of `aws` and `google`; `aws: {}` is enough")
     if has_keys:
@@ -100,7 +102,7 @@ def check_auth(auth: AuthSettings, host: str, *, has_keys: bool, at: FieldPath) 
     if (aws.access_key_id is None) != (aws.secret_access_key is None):
         raise here.wrong("set both `access_key_id` and `secret_access_key`, or neither")
     if aws.session_token is not None and aws.access_key_id is None:
-        raise here.under("session_token").wrong("needs `access_key_id`, which it belongs to")
+        raise here.under("session_token").wrong("needs `access_key_id`")
     if aws.profile is not None and aws.access_key_id is not None:
         raise here.under("profile").wrong("cannot be combined with `access_key_id`: give one of the two")
     if aws.region_at(host) is None:

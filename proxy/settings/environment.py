@@ -26,12 +26,12 @@ class KnownProvider:
 
     @property
     def key_variable(self) -> str:
-        """The variable of its key."""
+        """The environment variable of the provider's key."""
         return f"{self.prefix}_API_KEY"
 
     @property
     def url_variable(self) -> str:
-        """The variable of its base URL."""
+        """The environment variable of the provider's base URL."""
         return f"{self.prefix}_BASE_URL"
 
 

@@ -1,4 +1,4 @@
-"""Settings of estimates: how much text is held to be counted."""
+"""Settings of estimates: the text kept in memory for counting."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ BYTES_MAX = 16 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateSettings:
-    """Estimates of what a provider does not report."""
+    """Settings of the estimates of unreported usage."""
 
     answer_bytes_max: int = field(
         default=64 << 10,
         metadata=about(
             size(0, ANSWER_BYTES_MAX),
-            "text of one answer, and of one prompt, that is held in memory until its usage is known, and counted if it "
-            "is not reported; 0: none, and no vocabulary is loaded (60 MB): estimates are made from counters",
+            "text of one answer, and of one prompt, that is kept in memory until its usage is known, and tokenized if "
+            "no usage is reported; 0: none, and no vocabulary is loaded (60 MB); estimates are then made from counters",
             default="64 KiB",
         ),
     )
     bytes_max: int = field(
         default=64 << 20,
         metadata=about(
-            size(0, BYTES_MAX), "the same of all answers and prompts of a process together", default="64 MiB"
+            size(0, BYTES_MAX),
+            "text of all answers and prompts of a process together that is kept in memory",
+            default="64 MiB",
         ),
     )

@@ -61,7 +61,7 @@ class FieldPath:
         return SettingsError(f"{self.path}: {why}" if self.path else why)
 
     def filled(self, text: str) -> str:
-        """`text` with each `${VAR}` replaced by that variable's value. Raises SettingsError if one is missing."""
+        """`text` with each `${VAR}` replaced by the variable's value. Raises SettingsError for a missing variable."""
         return VARIABLE.sub(self._variable, text)
 
     def _variable(self, match: re.Match[str]) -> str:
@@ -107,7 +107,7 @@ def read_section(cls: type[Any], raw: object, at: FieldPath, **fixed: object) ->
 
 
 def _unknown(name: str, known: Mapping[str, Field[Any]]) -> str:
-    """Why a field is refused, with the name that it has now or that was probably meant."""
+    """The reason why a field is rejected, with its current name or the most similar field."""
     renamed = {field.metadata["formerly"]: new for new, field in known.items()}
     if name in renamed:
         return f"was renamed: write {renamed[name]}"
@@ -257,7 +257,7 @@ def flag() -> FieldType:
 
 
 def flag_or_auto() -> FieldType:
-    """True, false, or None for `auto`: found out."""
+    """True, false, or None for `auto`: detected at run time."""
 
     def read(raw: object, at: FieldPath) -> bool | None:
         return None if raw == "auto" else bool(flag().read(raw, at))

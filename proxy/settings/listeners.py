@@ -36,30 +36,28 @@ STREAMS_BYTES_MAX = 64 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeSettings:
-    """Streams that can be taken up again."""
+    """Streams that a client can resume."""
 
     bytes_max: int = field(
         default=4 << 20,
         metadata=about(
-            size(65_536, STREAM_BYTES_MAX), "most that is kept of one stream; of a longer one, its last events"
+            size(65_536, STREAM_BYTES_MAX), "memory for one stream; of a longer stream, the last events are kept"
         ),
     )
     total_bytes_max: int = field(
         default=256 << 20,
         metadata=about(
             size(65_536, STREAMS_BYTES_MAX),
-            "most that one process keeps of all streams; then the one is dropped that ended first, or else the oldest",
+            "memory of one process for all streams; when full, the first ended stream is dropped, or else the oldest",
         ),
     )
-    minutes: int = field(
-        default=10, metadata=about(whole(1, 1440), "how long a stream is kept after it has ended, at most")
-    )
+    minutes: int = field(default=10, metadata=about(whole(1, 1440), "longest time that an ended stream is kept"))
     address: str | None = field(
         default=None,
         metadata=about(
             url(),
-            "where the proxies of other machines on the same queue reach this one: `http://10.0.0.7:8080`; without it, "
-            "streams of this machine can be taken up at this machine only",
+            "address at which proxies of other machines on the queue reach this proxy: `http://10.0.0.7:8080`; without "
+            "it, streams of this machine can be resumed only at this machine",
             default="none",
         ),
     )
@@ -72,6 +70,6 @@ class CorsSettings:
     origins: frozenset[str] = field(
         metadata=about(
             texts(_ORIGIN, "`scheme://host` or `scheme://host:port` in lower case, or `*`"),
-            "the origins whose pages may use the API, with a key that they have; `*`: all",
+            "the origins whose pages may use the API with their own key; `*`: all",
         )
     )

@@ -1,7 +1,7 @@
 """The settings of models: the names that clients request, and the providers that serve them.
 
-Invariant: `price`, what the key's owner is billed, belongs to the model; `cost`, what the provider charges, belongs to
-the provider that served the request.
+Invariant: a model has the `price` that the key's owner is billed; a provider of the model has the `cost` that the
+provider charges.
 """
 
 from __future__ import annotations
@@ -36,23 +36,24 @@ class TargetSettings:
             text(_UPSTREAM_MODEL, "a model name"), "the model's name at this provider", default="the same name"
         ),
     )
-    """empty only if the model is a pattern: then the requested name is passed upstream"""
+    """empty if the model is a pattern: the requested name is then passed upstream"""
     weight: int | None = field(
         default=None,
         metadata=about(
             whole(1, WEIGHT_MAX),
-            "its share of the requests; set it for all providers of a model, or for none",
+            "the provider's share of the requests; set it for all providers of a model, or for none",
             default="in order",
         ),
     )
     cost: PriceLists | None = field(
-        default=None, metadata=about(PRICE, "what this provider charges you", default="the built-in price book")
+        default=None,
+        metadata=about(PRICE, "the price that this provider charges you", default="the built-in price book"),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """One model name that clients may request, or a pattern of names. Once read, `providers` has every target."""
+    """One model name that clients may request, or a pattern of names. After reading, `providers` has all targets."""
 
     name: str
     provider: str = field(
@@ -71,13 +72,13 @@ class ModelSettings:
     price: PriceLists | None = field(
         default=None,
         metadata=about(
-            PRICE, "what the key's owner is billed, whichever provider serves the request",
+            PRICE, "the price that the key's owner is billed, for all providers",
             default="the built-in price book, for the first provider",
         ),
     )  # fmt: skip
     cost: PriceLists | None = field(
         default=None,
-        metadata=about(PRICE, "what the provider charges you", default="the built-in price book"),
+        metadata=about(PRICE, "the price that the provider charges you", default="the built-in price book"),
     )
     providers: tuple[TargetSettings, ...] = field(
         default=(),
@@ -91,7 +92,7 @@ class ModelSettings:
         default="",
         metadata=about(
             text(_UPSTREAM_MODEL, "a model name"),
-            "the model that this name is an alias of; set no other field beside it",
+            "the model that this name is an alias of; set no other field",
             default="none",
         ),
     )  # fmt: skip
@@ -106,7 +107,7 @@ class ModelSettings:
     tokenizer: Path | None = field(
         default=None,
         metadata=about(
-            path_of("file"), "its `tokenizer.json`, for estimates; needs the extra `tokenweir[tokenizers]`",
+            path_of("file"), "the model's `tokenizer.json`, for estimates; needs the extra `tokenweir[tokenizers]`",
             default="none",
         ),
     )  # fmt: skip

@@ -1,7 +1,7 @@
-"""The settings of the way to a provider: credentials, certificates, and an HTTP proxy.
+"""The settings of connections to a provider: credentials, certificates, and an HTTP proxy.
 
-Invariants: no setting turns the verification of certificates off. A proxy only opens tunnels (CONNECT): it sees the
-host's name, and nothing of a request to https://.
+Invariants: no setting turns off the verification of certificates. An HTTP proxy only opens tunnels (CONNECT): it sees
+the host name, and nothing of a request to https://.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialSettings:
-    """One of several API keys of a provider. Each process keeps the limits by itself."""
+    """One of several API keys of a provider. The limits apply to each process separately."""
 
     name: str = field(
         metadata=about(
             text(PROVIDER_NAME, "1 to 64 of a-z 0-9 _ . -"),
-            "its name in entries and the log, which never show the key itself",
+            "the name of the key in entries and the log, which never show the key itself",
         )
     )
     api_key: Secret = field(metadata=about(secret(), "the API key"))
     weight: int = field(
-        default=1, metadata=about(whole(1, WEIGHT_MAX), "its share of the requests, relative to the others")
+        default=1, metadata=about(whole(1, WEIGHT_MAX), "the key's share of the requests, relative to the other keys")
     )
     rpm: int | None = field(
         default=None,
@@ -56,8 +56,8 @@ class CredentialSettings:
         default=None,
         metadata=about(
             whole(1, TPM_MAX),
-            "most tokens in a minute, in each process: a request counts as the estimate of its prompt and its limit on "
-            "the answer, until its usage is known",
+            "most tokens in a minute, in each process; until its usage is known, a request counts with its estimated "
+            "prompt and its answer limit",
             default="no limit",
         ),
     )
@@ -69,18 +69,16 @@ class CredentialSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """Certificates. The files are in PEM format, and are read at the start."""
+    """Certificates in PEM files, which are read at start."""
 
     ca_file: Path | None = field(
         default=None,
-        metadata=about(
-            path_of("file"), "the CA certificates to trust instead of the system's", default="those of the system"
-        ),
+        metadata=about(path_of("file"), "the CA certificates to trust instead of the system's", default="the system's"),
     )
     cert_file: Path | None = field(
         default=None,
         metadata=about(
-            path_of("file"), "the client certificate to present, with its intermediate ones", default="none"
+            path_of("file"), "the client certificate to present, with its intermediate certificates", default="none"
         ),
     )
     key_file: Path | None = field(
@@ -104,7 +102,7 @@ class ForwardProxy:
 
     @classmethod
     def of(cls, url: str) -> Self | None:
-        """The proxy at this URL; None if it is not the URL of one."""
+        """The proxy at this URL; None if the URL is not that of an HTTP proxy."""
         try:
             parts = urlsplit(url)
             default = _DEFAULT_PORTS[parts.scheme]
@@ -140,8 +138,8 @@ def forward_proxy() -> FieldType:
 
 
 def proxy_of_environment(base_url: str, env: Mapping[str, str]) -> ForwardProxy | None:
-    """The proxy that `HTTPS_PROXY` names, for a provider at https:// that `NO_PROXY` does not except and that is not on
-    this machine. Raises SettingsError."""
+    """The proxy in `HTTPS_PROXY`, for a provider at https:// that is not in `NO_PROXY` and not on this machine. Raises
+    SettingsError."""
     variable = next((name for name in ("https_proxy", "HTTPS_PROXY") if env.get(name)), None)
     parts = urlsplit(base_url)
     excepted = (env.get("no_proxy") or env.get("NO_PROXY") or "").replace(",", " ").split()
@@ -155,7 +153,8 @@ def proxy_of_environment(base_url: str, env: Mapping[str, str]) -> ForwardProxy 
 
 
 def _is_direct(host: str, excepted: list[str]) -> bool:
-    """`excepted`: host names, which stand for the hosts below them, too; addresses; networks (10.0.0.0/8); or `*`."""
+    """True if the host is in `excepted`: host names, including hosts below them; addresses; networks (10.0.0.0/8);
+    `*`."""
     try:
         address = ip_address(host)
     except ValueError:

@@ -66,7 +66,7 @@ class PriceRuleSettings:
     name: str
     changes: PriceSide = field(
         default=PriceSide.CHARGE,
-        metadata=about(choice(PriceSide), "what the key's owner is billed, or what the provider charges you"),
+        metadata=about(choice(PriceSide), "the price that the key's owner is billed, or that the provider charges you"),
     )
     keys: frozenset[str] = field(default=frozenset(), metadata=about(_who("alias"), "keys", default="all"))
     projects: frozenset[str] = field(
@@ -79,32 +79,36 @@ class PriceRuleSettings:
         default=frozenset(),
         metadata=about(
             texts(_MODELS, "a model name, with `*` for any text"),
-            "models as clients request them; of another model that an answer used, its own name",
+            "models as clients request them; for another model that an answer used, that model's name",
             default="all",
         ),
     )
     providers: frozenset[str] = field(
         default=frozenset(), metadata=about(texts(_NAME, "the name of a provider"), "providers", default="all")
     )
-    begins: float | None = field(default=None, metadata=about(_moment(), "requests from then on", default="all"))
-    ends: float | None = field(default=None, metadata=about(_moment(), "requests before then", default="all"))
+    begins: float | None = field(
+        default=None, metadata=about(_moment(), "requests at or after this time", default="all")
+    )
+    ends: float | None = field(default=None, metadata=about(_moment(), "requests before this time", default="all"))
     weekdays: tuple[str, ...] = field(
         default=(), metadata=about(choices(WEEKDAYS), "days on which the hours begin", default="all")
     )
     hours: Hours | None = field(default=None, metadata=about(_hours(), "requests in these hours", default="all"))
-    time_zone: ZoneInfo = field(default=UTC, metadata=about(_zone(), "of the days and hours", default="`UTC`"))
+    time_zone: ZoneInfo = field(
+        default=UTC, metadata=about(_zone(), "time zone of the days and hours", default="`UTC`")
+    )
     served_as: str | None = field(
         default=None,
         metadata=about(
             text(REASON, "`tier:`, `speed:` or `geography:` and the provider's word"),
-            "only answers that report this, and only the prices of their tokens; with `multiply`",
+            "only answers that report this word, and only their token prices; needs `multiply`",
             default="all",
         ),
     )  # fmt: skip
     multiply: str | None = field(
         default=None,
         metadata=about(
-            factor(), "every price is multiplied by this, beside other rules: `0.9` is a discount of 10 %",
+            factor(), "factor of every price, combined with other rules: `0.9` is a discount of 10 %",
             default="none",
         ),
     )  # fmt: skip
@@ -112,16 +116,14 @@ class PriceRuleSettings:
         default=None,
         metadata=about(
             factor(),
-            "answers that state their cost are priced at that, times this number and the rules that multiply; other "
-            "answers by the list",
+            "answers that state their cost are priced at that cost, times this number and the factors of other rules; "
+            "other answers are priced by the list",
             default="none",
         ),
     )  # fmt: skip
     price: Price | None = field(
         default=None,
-        metadata=about(
-            LIST, "the price list instead of the model's; of several rules, the first one's", default="none"
-        ),
+        metadata=about(LIST, "a price list instead of the model's; the first matching rule counts", default="none"),
     )
 
 

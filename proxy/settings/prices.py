@@ -76,7 +76,7 @@ def moment(value: object, at: FieldPath) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSettings:
-    """Prices in nUSD per unit. None: the default of `Rates`."""
+    """Prices in nUSD per unit. None: the default in `Rates`."""
 
     input: int = field(metadata=about(rate(), "prompt tokens"))
     output: int = field(metadata=about(rate(), "generated tokens, reasoning included"))
@@ -94,14 +94,14 @@ class RateSettings:
         default=None, metadata=about(rate(), "audio tokens of the prompt", default="`input`")
     )
     cached_audio_input: int | None = field(
-        default=None, metadata=about(rate(), "those of them that were read from the cache", default="`cached_input`")
+        default=None, metadata=about(rate(), "audio tokens read from the cache", default="`cached_input`")
     )
     audio_output: int | None = field(default=None, metadata=about(rate(), "generated audio tokens", default="`output`"))
     image_input: int | None = field(
         default=None, metadata=about(rate(), "image tokens of the prompt", default="`input`")
     )
     cached_image_input: int | None = field(
-        default=None, metadata=about(rate(), "those of them that were read from the cache", default="`cached_input`")
+        default=None, metadata=about(rate(), "image tokens read from the cache", default="`cached_input`")
     )
     image_output: int | None = field(default=None, metadata=about(rate(), "generated image tokens", default="`output`"))
     reasoning: int | None = field(
@@ -133,7 +133,7 @@ class RateSettings:
     )
     annotated_pages: int | None = field(
         default=None,
-        metadata=about(rate("1,000 pages"), "those of them that give structured data", default="`pages`"),
+        metadata=about(rate("1,000 pages"), "pages of which structured data is extracted", default="`pages`"),
     )
     request: int | None = field(
         default=None,
@@ -141,7 +141,7 @@ class RateSettings:
     )
 
     def rates(self, above_prompt_tokens: int = 0) -> Rates:
-        """These prices as one tier."""
+        """The prices as one tier."""
         more = {name: getattr(self, name) for name in OPTIONAL}
         cached = self.input if self.cached_input is None else self.cached_input
         return Rates(self.input, cached, self.output, above_prompt_tokens, **more)
@@ -204,8 +204,8 @@ class ListSettings(TieredSettings):
         default_factory=dict,
         metadata=about(
             _multipliers(),
-            "what the prices of all tokens are multiplied by in answers that report a service tier, a speed or a "
-            "geography: `tier:flex: 0.5`, `speed:fast: 6`, `geography:us: 1.1`",
+            "factors of all token prices in answers that report a service tier, a speed or a geography: "
+            "`tier:flex: 0.5`, `speed:fast: 6`, `geography:us: 1.1`",
             default="none",
         ),
     )
@@ -221,10 +221,10 @@ class ListSettings(TieredSettings):
 
 @dataclass(frozen=True, slots=True)
 class PriceLists:
-    """The price lists of one model, each from its time on."""
+    """The price lists of one model, each with its start."""
 
     steps: tuple[tuple[float, Price], ...]
-    """Unix seconds → list, in rising order; the first one has held for ever"""
+    """(start in Unix seconds, price list), in rising order; the first list has no start"""
 
     def at(self, time: float) -> Price:
         """The list in effect at this time (Unix seconds)."""
@@ -249,7 +249,7 @@ def _changes() -> FieldType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceSettings(ListSettings):
-    """A price list, and what it changes to."""
+    """A price list, and later price lists that replace it."""
 
     changes: tuple[tuple[float, Price], ...] = field(
         default=(),

@@ -61,7 +61,7 @@ def _value(name: str, raw: object, at: FieldPath) -> Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderSettings:
-    """Headers besides those that every SDK and provider needs."""
+    """Headers in addition to those that every SDK and provider needs."""
 
     up: Mapping[str, Secret] = field(
         default_factory=dict,

@@ -32,7 +32,7 @@ Lookup = Callable[[ProviderSettings, str], Price | None]
 
 
 def load(file: Path, env: Mapping[str, str], *, sinks: SinkKinds | None = None) -> Settings:
-    """The settings in `file`, with sinks of these kinds. Raises SettingsError, also if it cannot be read."""
+    """The settings in `file`, with sinks of these kinds. Raises SettingsError, also for an unreadable file."""
     try:
         with file.open("rb") as opened:
             written = opened.read(FILE_BYTES_MAX + 1)
@@ -64,7 +64,7 @@ def settings_from(raw: object, *, env: Mapping[str, str], folder: Path, sinks: S
 
 
 def _check_sharing(settings: Settings, at: FieldPath) -> None:
-    """Settings that depend on each other. Raises SettingsError."""
+    """Check settings that depend on each other. Raises SettingsError."""
     if settings.queue is not None and settings.ledger is None:
         raise at.under("ledger").wrong(
             "must be `postgresql://…` when `queue` is set: workers cannot share a SQLite file"
@@ -78,7 +78,7 @@ def _check_sharing(settings: Settings, at: FieldPath) -> None:
 
 
 def _reached(providers: Mapping[str, ProviderSettings], raw: Any, at: FieldPath) -> dict[str, ProviderSettings]:
-    """The providers, each with the proxy of the environment unless the file says otherwise. Raises SettingsError."""
+    """The providers, each with the HTTP proxy of the environment unless the file sets one. Raises SettingsError."""
     found = {}
     for name, provider in providers.items():
         here, tls = at.under("providers").under(name), provider.tls
@@ -125,7 +125,7 @@ def require_prices(settings: Settings, lookup: Lookup) -> None:
 
 def route(models: Mapping[str, ModelSettings], name: str) -> tuple[ModelSettings, str] | None:
     """The model setting that serves the requested `name`, and the name to send upstream if that setting is a pattern,
-    else "". None: no setting does.
+    else "". None: no setting serves the name.
 
     An exact name is preferred to `prefix/*`, and `prefix/*` to `*`.
     """
@@ -141,7 +141,7 @@ def route(models: Mapping[str, ModelSettings], name: str) -> tuple[ModelSettings
 
 
 def _routed(model: ModelSettings, settings: Settings, at: FieldPath) -> ModelSettings:
-    """The model with all its targets. Raises SettingsError if one does not exist."""
+    """The model with all its targets. Raises SettingsError if a target does not exist."""
     here = at.under("models").under(model.name)
     if model.alias_of:
         return _alias(model, settings, at)
@@ -175,7 +175,7 @@ def _target(target: TargetSettings, model: ModelSettings, settings: Settings, at
 
 
 def _check_choice(targets: Sequence[TargetSettings], at: FieldPath) -> None:
-    """No target twice, and a weight for all targets or for none."""
+    """Check that no target is listed twice, and that all targets or none have a weight."""
     seen = set()
     for number, target in enumerate(targets):
         place = at.numbered(number)

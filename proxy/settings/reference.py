@@ -17,7 +17,7 @@ _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20))
 
 
 def reference(sinks: SinkKinds) -> str:
-    """Two tables: every setting (name, type, default, meaning), and what is billed in which situation."""
+    """Two tables: every setting (name, type, default, meaning), and the billed parts in each situation."""
     settings = ["| name | type | default | meaning |", "|---|---|---|---|", *_rows(Settings, "", {}, sinks)]
     policy = ["## What is billed when", "", "| situation | bills | when |", "|---|---|---|"]
     policy += [f"| `{situation}` | `{rule.bills}` | {rule.when} |" for situation, rule in POLICY.items()]
@@ -25,7 +25,7 @@ def reference(sinks: SinkKinds) -> str:
 
 
 def _rows(section: type[Any], prefix: str, listed: dict[type[Any], str], sinks: SinkKinds) -> Iterator[str]:
-    """`listed`: sections that have rows already → the name that those rows are under."""
+    """The rows of a section. `listed`: sections that have rows already → the name in those rows."""
     known = _known(section, listed)
     listed |= {each: prefix.rstrip(".") for each in section.__mro__ if is_dataclass(each) and each not in listed}
     for setting in fields(section):
@@ -41,7 +41,7 @@ def _rows(section: type[Any], prefix: str, listed: dict[type[Any], str], sinks: 
 
 
 def _sink_rows(prefix: str, sinks: SinkKinds) -> Iterator[str]:
-    """One row a name; where the kinds differ, it has the meaning for each of them."""
+    """One row per name; where the kinds of sinks differ, it has the meaning for each kind."""
     named: dict[str, dict[str, Field[Any]]] = {}
     for kind, section in sinks.items():
         for setting in fields(section):
@@ -72,7 +72,7 @@ def _known(section: type[Any], listed: Mapping[type[Any], str]) -> set[str]:
 
 
 def _cross_reference(kind: FieldType, listed: Mapping[type[Any], str]) -> str:
-    """The place of the section's fields, if they are listed already."""
+    """A reference to the section's fields, if they are listed already."""
     if kind.section is None:
         return ""
     place = next((listed[each] for each in kind.section.__mro__ if each in listed), None)

@@ -1,6 +1,6 @@
-"""The settings that all kinds of sinks share. Invariant: as of all settings; see values.py.
+"""The settings that all kinds of sinks share. Invariants: those of values.py.
 
-A kind's own settings stand beside its format, in the package of sinks; whoever reads a file passes them in.
+The settings of one kind are declared with its format, in `proxy/sinks`; the reader of a file passes them in.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EVENT = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
 
 
 class CustomerSource(StrEnum):
-    """The customer of an entry."""
+    """The level of an entry's owner that is the sink's customer."""
 
     KEY = "key"
     PROJECT = "project"
@@ -29,12 +29,12 @@ class CustomerSource(StrEnum):
 
 
 def event_name() -> FieldType:
-    """The name of an event, or of what it counts."""
+    """The name of an event or of a meter."""
     return text(_EVENT, "a name of A-Z a-z 0-9 _ . : -")
 
 
 def _customers() -> FieldType:
-    """Our id or name → the server's."""
+    """Our id, name or alias → the customer's id on the server."""
     words = "a mapping of ids, names or aliases to ids there"
 
     def read(raw: object, at: FieldPath) -> dict[str, str]:
@@ -65,7 +65,7 @@ def _moment() -> FieldType:
 
 
 def _kind() -> FieldType:
-    """One of the kinds that were passed in."""
+    """One of the kinds of sinks that were passed in."""
 
     def read(raw: object, at: FieldPath) -> str:
         value = at.filled(raw) if isinstance(raw, str) else ""
@@ -78,7 +78,7 @@ def _kind() -> FieldType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """A server that receives every entry: what all kinds have in common."""
+    """The settings of any sink: a server that receives every entry."""
 
     name: str
     kind: str = field(metadata=about(_kind(), "the API that receives the entries"))
@@ -91,7 +91,9 @@ class SinkSettings:
     secret: Secret | None = field(metadata=about(secret(), "the API's key; of a webhook, the key of its signatures"))
     subject: CustomerSource = field(
         default=CustomerSource.KEY,
-        metadata=about(choice(CustomerSource), "the customer of an entry: its key, or a level above it"),
+        metadata=about(
+            choice(CustomerSource), "the customer of an entry: its key, or the project or organization above the key"
+        ),
     )
     customers: Mapping[str, str] = field(
         default_factory=dict,
@@ -103,14 +105,16 @@ class SinkSettings:
     since: float | None = field(
         default=None,
         metadata=about(
-            _moment(), "entries settled from then on are sent; read when the sink is new", default="its first start"
+            _moment(),
+            "send entries settled at or after this time; read when the sink is new",
+            default="the sink's first start",
         ),
     )
     """Unix seconds"""
 
 
 def sinks() -> FieldType:
-    """Sinks by name, each read as its kind wants it."""
+    """Sinks by name, each read with the settings of its kind."""
 
     def read(raw: object, at: FieldPath) -> dict[str, SinkSettings]:
         named = names(raw, at, SINK_NAME, _NAME_WORDS)

@@ -22,7 +22,7 @@ CLOSE_DAYS_MAX = 366
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReserveSettings:
-    """What a running request reserves of its budgets."""
+    """The reservation of a running request in its budgets."""
 
     completion_tokens: int = field(
         default=4096,
@@ -41,7 +41,7 @@ class ReserveSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdempotencySettings:
-    """What is kept of requests that have an `Idempotency-Key`."""
+    """Retention of requests with an `Idempotency-Key`."""
 
     retention_s: float = field(
         default=86_400.0,
@@ -84,7 +84,7 @@ class AlertSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSettings:
-    """Settings of all keys with limits."""
+    """Settings for all keys with limits."""
 
     exceeded_status: int = field(
         default=402,
@@ -105,7 +105,7 @@ class BudgetSettings:
     outage_allowance_usd: int = field(
         default=NUSD_PER_USD,
         metadata=about(
-            usd(ALLOWANCE_USD_MAX), "most that keys which fail open may use, all together, in each process during "
+            usd(ALLOWANCE_USD_MAX), "largest total use by keys that fail open, in each process during "
             "one outage", default="`1`", formerly="allowance_usd",
         ),
     )  # fmt: skip

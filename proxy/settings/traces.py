@@ -66,7 +66,7 @@ def _value(raw: object, at: FieldPath) -> Secret:
 
 
 def _share() -> FieldType:
-    """A share from 0 to 1."""
+    """A number from 0 to 1."""
     description = "a number from 0 to 1"
 
     def read(raw: object, at: FieldPath) -> float:

@@ -88,14 +88,14 @@ JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX = 16 << 20, 1 << 40
 
 
 class OnClientDisconnect(StrEnum):
-    """Handling of the provider's stream after the client disconnected."""
+    """The disconnect policy: handling of the provider's stream after the client has disconnected."""
 
     CANCEL = "cancel"
     DRAIN = "drain"
 
 
 class InjectUsage(StrEnum):
-    """Whether the proxy requests usage in streams whose client did not."""
+    """When the proxy requests usage in streams whose client did not request it."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -103,7 +103,7 @@ class InjectUsage(StrEnum):
 
 
 class Durability(StrEnum):
-    """What a journal record survives once it is acknowledged."""
+    """The failure that an acknowledged journal record survives: of the process, or of the power supply."""
 
     PROCESS = "process"
     POWER = "power"
@@ -124,14 +124,15 @@ class JournalSettings:
         default=3600.0,
         metadata=about(
             seconds(KEEP_SETTLED_S_MAX, zero=True),
-            "how long records stay after the ledger has confirmed them, to be sent again if it loses them (a failover "
-            "to a standby that was behind); less if `bytes_max` or the disk has no room for them; 0: off",
+            "how long records stay after the ledger has confirmed them, to be sent again if the ledger loses them (a "
+            "failover to a standby that lags); less if `bytes_max` or the disk is full; 0: off",
         ),
     )
     durability: Durability = field(
         default=Durability.PROCESS,
         metadata=about(
-            choice(Durability), "what a journaled exchange survives: a crash of the process, or a power loss too"
+            choice(Durability),
+            "failure that a journaled exchange survives: a crash of the process, or also a power loss",
         ),
     )
 
@@ -182,8 +183,8 @@ class ProviderSettings:
         default=(),
         metadata=about(
             several(CredentialSettings, "list of fields"),
-            "several API keys, instead of `api_key`: drawn by weight among those within their limits; one that is "
-            "refused rests, and another one is tried",
+            "several API keys, instead of `api_key`: drawn by weight among those within their limits; a rejected "
+            "key is paused, and another key is tried",
             default="the one `api_key`",
         ),
     )
@@ -198,7 +199,7 @@ class ProviderSettings:
         default=None,
         metadata=about(
             secret(),
-            "an admin key of OpenAI or Anthropic, with which `tokenweir reconcile --pull` reads usage and costs; give "
+            "an admin key of OpenAI or Anthropic, for reading usage and costs with `tokenweir reconcile --pull`; give "
             "it to that command only",
             default="none",
         ),
@@ -272,26 +273,26 @@ class ProviderSettings:
     )
     cumulative: bool | None = field(
         default=None,
-        metadata=about(flag_or_auto(), "whether each chunk repeats the text so far; `auto`: detected", default="auto"),
+        metadata=about(flag_or_auto(), "each chunk repeats the text so far; `auto`: detected", default="auto"),
     )
     hidden_by_time: bool = field(
         default=False,
         metadata=about(
             flag(),
-            "whether an answer that ended before its first word is billed by the time that the model was silent, for "
-            "models that hide their reasoning: as many tokens a second as its reported answers had; entries say them "
-            "either way (`hidden_by_time`)",
+            "bill an answer that ended before its first word by its duration, for models that hide their reasoning: "
+            "with the tokens per second of the model's reported answers; entries show the count in any case "
+            "(`hidden_by_time`)",
         ),
     )
     bill: Mapping[str, str] = field(
         default_factory=dict,
-        metadata=about(policy(), "exceptions to the table of what is billed when, below", default="{}"),
+        metadata=about(policy(), "exceptions to the table of billed parts below", default="{}"),
     )
     not_billed: frozenset[str] = field(
         default=frozenset(),
         metadata=about(
             texts(_USAGE_PATH, "a path as in an entry's detail `unread`: `usage.queue_time`"),
-            "numbers and words of its usage that cost nothing, so that entries do not report them as unread",
+            "numbers and words of the provider's usage that cost nothing, so that entries do not list them as unread",
             default="[]",
         ),
     )
@@ -381,7 +382,8 @@ class Settings:
     )
     """seconds"""
     reserve: ReserveSettings = field(
-        default=ReserveSettings(), metadata=about(section(ReserveSettings), "what a request reserves of its budgets")
+        default=ReserveSettings(),
+        metadata=about(section(ReserveSettings), "the reservation of a request in its budgets"),
     )
     budgets: BudgetSettings = field(
         default=BudgetSettings(), metadata=about(section(BudgetSettings), "settings of all keys with limits")
@@ -390,7 +392,7 @@ class Settings:
         default=BillingSettings(), metadata=about(section(BillingSettings), "monthly statements")
     )
     estimates: EstimateSettings = field(
-        default=EstimateSettings(), metadata=about(section(EstimateSettings), "estimates of what is not reported")
+        default=EstimateSettings(), metadata=about(section(EstimateSettings), "estimates of unreported usage")
     )
     idempotency: IdempotencySettings = field(
         default=IdempotencySettings(), metadata=about(section(IdempotencySettings), "repeated requests")

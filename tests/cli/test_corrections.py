@@ -55,7 +55,7 @@ def test_adjust_prints_the_entry_that_it_wrote(run: Commands) -> None:
     assert (written["kind"], written["exchange_id"], written["completion_tokens"]) == ("adjustment", NAME, -10)
     assert written["details"]["sets"] == {"completion_tokens": 40, "charge_usd": "0.000001"}
     assert run(*wanted) == []
-    assert "nothing is written" in run.err
+    assert "nothing was written" in run.err
     assert run("ledger", "--json")[-1] == written
     assert len(run("ledger", "--json")) == 4
     run("ledger")
@@ -122,7 +122,7 @@ def test_rerate_looks_only_at_its_time_and_its_model(run: Commands) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--model", "other"], "'other' is not configured any more"),
+        (["--model", "other"], "'other' is no longer configured"),
         (["--input", "1"], "price.output: is missing"),
         (["--input", "free", "--output", "1"], "price.input: must be USD per million tokens"),
         (["--price", "[1]"], "price: must be a mapping"),

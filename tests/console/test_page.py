@@ -146,7 +146,7 @@ def test_no_view_is_wider_than_a_phone(stand: Stand, page: Page) -> None:
     see(page, "spend")
     page.focus(".chart")
     page.keyboard.press("Home")
-    assert re.search(r": \$0\.0\d+ \(", page.inner_text("#said"))
+    assert re.search(r": \$0\.0\d+ \(", page.inner_text("#status"))
 
 
 def test_a_keys_owner_sees_what_is_theirs(stand: Stand, page: Page) -> None:
@@ -233,12 +233,12 @@ def test_projects_are_made_and_topped_up_and_the_audit_says_so(stand: Stand, pag
     page.keyboard.type("anna")
     page.locator("[name=team_id]").select_option(label="web (acme)")
     page.locator("[name=on_store_outage]").select_option("fail_open")
-    page.locator("[name=cost_in_answers]").select_option("yes")
+    page.locator("[name=cost_in_answers]").select_option("always")
     press("Enter")
     page.locator("#secret").wait_for()
     press("Escape")
-    page.get_by_text("answers tell their cost").wait_for()
-    page.get_by_text("accepted if the budget store").wait_for()
+    page.get_by_text("answers contain their cost").wait_for()
+    page.get_by_text("accepted if budgets cannot").wait_for()
     (key,) = stand.get("/key/list")["keys"]
     assert (key["team_id"], key["on_store_outage"], key["on_exhausted"]) == (web["id"], "fail_open", "finish")
     assert key["cost_in_answers"] is True
@@ -281,10 +281,10 @@ def test_a_stream_is_watched_and_then_explained(
     first = int(page.inner_text(".growing"))
     until(page, grown % first)
     page.locator("a.row-link").click()
-    page.get_by_text("Still running").wait_for()
+    page.get_by_text("In progress").wait_for()
     stream.close()
     page.get_by_text("The client disconnected before the end.").wait_for()
-    assert "Evidence" in page.inner_text("main")
+    assert "How it was estimated" in page.inner_text("main")
     (entry,) = one.entries(1)
     charge = f"${entry['charge_usd']}"
     assert page.inner_text(".big") == charge

@@ -306,9 +306,9 @@ def test_what_bedrock_says_of_a_signature(
     [
         (
             {"aws": {"region": "eu-west-1", "profile": "nobody"}},
-            "no credentials: ProfileNotFound → see whether `aws sts",
+            "no credentials: ProfileNotFound → check that `aws sts",
         ),
-        ({"google": {}}, "no credentials: DefaultCredentialsError → see whether `gcloud auth"),
+        ({"google": {}}, "no credentials: DefaultCredentialsError → check that `gcloud auth"),
         ({"google": {"credentials_file": "nowhere.json"}}, "cannot be read: No such file or directory"),
     ],
 )

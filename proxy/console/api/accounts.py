@@ -174,7 +174,7 @@ class AccountsApi:
         return Reply(account_shown(done, paid[done.account_id]))
 
     def _recent(self, text: str) -> str:
-        """The id, if it was created within ID_AGE_S_MAX. Raises ApiError."""
+        """`text`, if it is an id created within ID_AGE_S_MAX. Raises ApiError."""
         made_at = (UUID(text).int >> 80) / 1000
         if abs(self._unix_time() - made_at) > ID_AGE_S_MAX:
             raise invalid("'id': this UUIDv7 was created more than 24 hours from now; create a new one.", "id")
@@ -182,7 +182,7 @@ class AccountsApi:
 
 
 def _identity(one: ApiKey | Account) -> tuple[str, str]:
-    """Id and name."""
+    """Id and name of the account."""
     return (one.key_id, one.alias) if isinstance(one, ApiKey) else (one.account_id, one.name)
 
 

@@ -67,7 +67,7 @@ class AuditedOperations:
         return result
 
     async def call_store(self, work: Callable[[], Any]) -> Any:
-        """Runs `work` on a thread. Raises ApiError if the store refuses it."""
+        """Runs `work` on a thread. Raises ApiError if the store refuses the change."""
         try:
             return await self._threads.run(work)
         except UnknownKeyError:

@@ -84,7 +84,7 @@ class Endpoint:
 
     method: str
     path: str
-    """with at most one `{parameter}`"""
+    """path with at most one `{parameter}`"""
     summary: str
     serve: Callable[[Call], Awaitable[Reply | web.StreamResponse]]
     answers: Mapping[int, Any]
@@ -92,11 +92,11 @@ class Endpoint:
     query: type[msgspec.Struct] = Nothing
     body: type[msgspec.Struct] | None = None
     operator: bool = False
-    """True: for the operator only"""
+    """True: the route is for the operator only"""
 
     @property
     def placeholder(self) -> str | None:
-        """Name of the path parameter."""
+        """The name of the path parameter."""
         found = _PLACEHOLDER.search(self.path)
         return None if found is None else found[1]
 

@@ -65,7 +65,7 @@ RemoteCoverage = Literal["none", "complete", "partial", "unknown"]
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot."""
+    """The running exchanges at one moment."""
 
     object: Literal["live"] = "live"
     at: str

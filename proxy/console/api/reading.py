@@ -58,7 +58,7 @@ async def read_json(request: web.BaseRequest, kind: type[Any]) -> Any:
 
 
 def invalid(message: str, param: str | None) -> ApiError:
-    """400: invalid value of a field."""
+    """400: a field has an invalid value."""
     return bad_request(message, param=param, code="invalid_value")
 
 

@@ -100,7 +100,8 @@ class StatusApi:
         subjects: Callable[[set[str]], dict[str, Subject]],
         paid: PaidOf,
     ) -> None:
-        """`counter_states`: of every limit counter. `subjects`: scope ids → their owners. Both raise OSError."""
+        """`counter_states`: the states of all limit counters. `subjects`: scope ids → their owners. Both raise
+        OSError."""
         self._threads = threads
         self._audit_log = audit_log
         self._counter_states = counter_states

@@ -92,9 +92,9 @@ class CostResult(msgspec.Struct, frozen=True, kw_only=True):
 
     object: Literal["organization.costs.result"] = "organization.costs.result"
     amount: Amount
-    """charge of the keys"""
+    """the charge of the keys"""
     provider_amount: Amount | UnsetType = UNSET
-    """cost charged by providers; for the operator only"""
+    """the cost charged by providers; for the operator only"""
     line_item: str | None
     project_id: str | None
     api_key_id: str | None

@@ -28,7 +28,7 @@ function theme(name) {
 }
 
 function themeButton() {
-  const words = () => `Colours: ${THEMES[document.documentElement.dataset.theme]}`;
+  const words = () => `Theme: ${THEMES[document.documentElement.dataset.theme]}`;
   const button = el("button", { type: "button", class: "plain", click: () => {
     const names = Object.keys(THEMES);
     theme(names[(names.indexOf(document.documentElement.dataset.theme) + 1) % names.length]);

@@ -36,7 +36,7 @@ function bar(one) {
 }
 
 function state(spent, prepaid) {
-  if (spent >= 1) return `Used up: requests are refused until ${prepaid ? "credit is added" : "the next period begins or the budget is raised"}.`;
+  if (spent >= 1) return `Exhausted: requests are rejected until ${prepaid ? "credit is added" : "the next period begins or the budget is raised"}.`;
   if (spent >= 0.8) return "Above 80 %.";
   return spent >= 0.5 ? "Above 50 %." : "";
 }
@@ -48,8 +48,8 @@ function card(one) {
     el("h2", {}, one.name, " ", el("span", { class: "quiet small" }, one.scope_kind)),
     el("p", {}, money(one.spent_usd), " of ", money(one.budget_usd), ` ${WINDOWS[one.window] ?? `per ${one.window}`} · ${percent(spent)}`),
     bar(one),
-    el("p", { class: "small" }, state(spent, one.window === "credit"), " Left: ", money(left > 0n ? left : 0n), ". Reserved by running and unsettled requests: ", money(one.held_usd), one.running > 0 && ` (${many(one.running, "stream")})`, "."),
-    el("p", { class: "quiet small" }, one.window_end ? ["Next period: ", moment(one.window_end), "."] : { none: "A lifetime budget is never reset.", credit: "Prepaid: lifetime spend and credit." }[one.window] ?? ""));
+    el("p", { class: "small" }, state(spent, one.window === "credit"), " Left: ", money(left > 0n ? left : 0n), ". Reserved: ", money(one.held_usd), one.running > 0 && ` (${many(one.running, "stream")})`, "."),
+    el("p", { class: "quiet small" }, one.window_end ? ["Resets: ", moment(one.window_end), "."] : { none: "No reset.", credit: "Prepaid balance." }[one.window] ?? ""));
 }
 
 /** Fullest budgets first; refreshed until the view is left. */

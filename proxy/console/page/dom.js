@@ -21,7 +21,7 @@ export const svg = (name, attributes = {}, ...children) =>
 
 /** Announces a text to screen readers. */
 export function say(words) {
-  document.getElementById("said").textContent = words;
+  document.getElementById("status").textContent = words;
 }
 
 /** The placeholder while data loads. */

@@ -24,30 +24,30 @@ const wide = (made) => (made.classList.add("wide"), made);
 
 function counted({ usage, details }) {
   const words = [(SOURCES[usage.source] ?? [null, `The counts are ${usage.source}.`])[1]];
-  if (usage.source === "estimated" && usage.estimator) words.push(`Estimator: ${usage.estimator}. Its input is listed under “Evidence”.`);
-  if (usage.expected_error !== null) words.push(`The typical error is ± ${percent(usage.expected_error)}.`);
+  if (usage.source === "estimated" && usage.estimator) words.push(`Estimator: ${usage.estimator}. See “How it was estimated”.`);
+  if (usage.expected_error !== null) words.push(`Typical error: ± ${percent(usage.expected_error)}.`);
   const { prompt_tokens: prompt, completion_tokens: output } = usage.counts;
   if (prompt !== undefined || output !== undefined) {
     words.push(`Counts: ${many(prompt ?? 0, "prompt token")} and ${many(output ?? 0, "output token")}.`);
   }
-  if (details.unread) words.push(`Reported by the provider, and not read: ${details.unread.join(", ")}.`);
+  if (details.unread) words.push(`Reported by the provider, but not read: ${details.unread.join(", ")}.`);
   return words.join(" ");
 }
 
 function priced({ charge, adjustments, charge_usd, details }) {
   if (charge.usd === null) return "No charge: the model had no price.";
   const words = [BILLED[charge.billed] ?? ""];
-  if (charge.price?.version) words.push(`Charge at price version ${charge.price.version} (in effect at the start): ${exact(nusd(charge.usd))}.`);
+  if (charge.price?.version) words.push(`Charge at price list ${charge.price.version}: ${exact(nusd(charge.usd))}.`);
   else words.push(`Charge: ${exact(nusd(charge.usd))}.`);
-  for (const [reason, by] of Object.entries(charge.price?.multipliers ?? {})) words.push(`Prices of tokens × ${by} for ${reason}.`);
+  for (const [reason, by] of Object.entries(charge.price?.multipliers ?? {})) words.push(`Token prices × ${by} for ${reason}.`);
   if (details.unpriced_units) words.push(`No price for: ${details.unpriced_units.map(plain).join(", ")}.`);
   if (adjustments.length) words.push(`Charge after ${many(adjustments.length, "correction")}: ${charge_usd === null ? "unknown" : exact(nusd(charge_usd))}.`);
   return words.join(" ").trim();
 }
 
 function story(one) {
-  const end = (OUTCOMES[one.outcome] ?? [null, `It ended as ${one.outcome}.`])[1];
-  const request = `Key ${one.key_alias} requested ${one.model} from ${one.provider}${one.upstream_model === one.model ? "" : ` (model name there: ${one.upstream_model})`}`;
+  const end = (OUTCOMES[one.outcome] ?? [null, `Outcome: ${one.outcome}.`])[1];
+  const request = `Key ${one.key_alias} requested ${one.model} from ${one.provider}${one.upstream_model === one.model ? "" : ` (provider model: ${one.upstream_model})`}`;
   const tried = one.attempts.length ? ` ${many(one.attempts.length, "earlier attempt")} failed.` : "";
   const answered = one.streamed ? " The answer was streamed" : " The answer was not streamed";
   return el("div", { class: "story" },
@@ -73,7 +73,7 @@ function timeline({ timeline: line }) {
   return section("Timeline",
     svg("svg", { class: "timeline", viewBox: "0 0 1000 18", preserveAspectRatio: "none", role: "img", "aria-label": words }, bar),
     el("ul", { class: "legend" }, parts.map(([name, ms, what]) => el("li", {}, el("span", { class: `swatch time-${name}` }), `${span(ms)} ${what}`))),
-    el("p", { class: "small" }, `Settled in the ledger ${span(settled)} after the end.`),
+    el("p", { class: "small" }, `Recorded in the ledger ${span(settled)} after the end.`),
     pairs([["Started", moment(line.started_at)], ["First token", line.first_token_at && moment(line.first_token_at)],
       ["Ended", moment(line.ended_at)], ["Settled", moment(line.settled_at)],
       ...Object.entries(line.provider_timings).map(([name, value]) => [`Provider's ${plain(name)}`, text(value)])]));
@@ -85,9 +85,9 @@ function usage({ usage: used }) {
   return section("Usage", el("p", {}, mark(SOURCES, used.source)),
     pairs(Object.entries(used.counts).map(([name, number]) => [plain(name), count(number)])),
     used.estimator && pairs([["Estimator", used.estimator], ["Expected error", used.expected_error === null ? "unknown" : `± ${percent(used.expected_error)}`]]),
-    used.evidence && [el("h3", {}, "Evidence"), pairs(Object.entries(used.evidence).map(([name, value]) => [plain(name), text(value)]))],
+    used.evidence && [el("h3", {}, "How it was estimated"), pairs(Object.entries(used.evidence).map(([name, value]) => [plain(name), text(value)]))],
     used.flags.length > 0 && pairs([["Flags", used.flags.map(plain).join(", ")]]),
-    used.reported && el("details", {}, el("summary", {}, "Usage object of the provider"), el("pre", { tabindex: 0 }, JSON.stringify(used.reported, null, 2))));
+    used.reported && el("details", {}, el("summary", {}, "Raw usage from provider"), el("pre", { tabindex: 0 }, JSON.stringify(used.reported, null, 2))));
 }
 
 // -- charge
@@ -105,16 +105,16 @@ function sums(one) {
   if (charge.usd !== null) lines.append(el("tfoot", { role: "rowgroup" }, el("tr", { role: "row" },
     el("th", { scope: "row", role: "rowheader", colspan: 3 }, "Charge"), el("td", { role: "cell", class: "number" }, el("strong", { class: "figure" }, exact(nusd(charge.usd)))))));
   const rates = charge.price && Object.entries(charge.price).filter(([name]) => !["version", "multipliers", "stated"].includes(name)).map(([name, value]) => [plain(name), text(value)]);
-  return section("Charge", charge.addends.length ? lines : el("p", {}, "No items to add up: ", one.explanation, "."),
-    pairs([["Price version", one.price_version], ["Reserved while it ran", one.held_usd && money(one.held_usd)],
-      ["Provider cost", one.cost && money(one.cost.usd)], ["Price version of the cost", one.cost?.price?.version]]),
-    rates && el("details", {}, el("summary", {}, "All prices of this version, USD per million"), pairs(rates)));
+  return section("Charge", charge.addends.length ? lines : el("p", {}, "No items: ", one.explanation, "."),
+    pairs([["Price list", one.price_version], ["Reserved", one.held_usd && money(one.held_usd)],
+      ["Provider cost", one.cost && money(one.cost.usd)], ["Cost price list", one.cost?.price?.version]]),
+    rates && el("details", {}, el("summary", {}, "All prices of this list"), pairs(rates)));
 }
 
 function attempts({ attempts: made }) {
   if (!made.length) return null;
-  return wide(section("Failed attempts", table({ caption: "Providers tried before", rows: made, columns: [
-    { label: "Provider", long: true, cell: (one) => one.provider }, { label: "Model there", long: true, cell: (one) => one.upstream_model },
+  return wide(section("Failed attempts", table({ caption: "Earlier attempts", rows: made, columns: [
+    { label: "Provider", long: true, cell: (one) => one.provider }, { label: "Provider model", long: true, cell: (one) => one.upstream_model },
     { label: "Failure", long: true, cell: (one) => one.failed }, { label: "Status", number: true, cell: (one) => one.status ?? "no response" },
     { label: "When", cell: (one) => moment(new Date(one.started_at * 1000).toISOString()) }, { label: "Duration", number: true, cell: (one) => span(one.duration_ms) },
   ] })));
@@ -123,21 +123,21 @@ function attempts({ attempts: made }) {
 function corrections({ adjustments, charge_usd }) {
   if (!adjustments.length) return null;
   const counts = (one) => Object.entries(one.counts).filter(([, number]) => number).map(([name, number]) => `${plain(name)} ${number > 0 ? "+" : "−"}${count(Math.abs(number))}`).join(", ") || "–";
-  return wide(section("Corrections", table({ caption: "Later entries; each number is a difference", rows: adjustments, columns: [
+  return wide(section("Corrections", table({ caption: "Changes; each number is a difference", rows: adjustments, columns: [
     { label: "When", cell: (one) => moment(one.settled_at) }, { label: "Reason", long: true, cell: (one) => one.reason || "–" }, { label: "By", long: true, cell: (one) => one.actor ?? "–" },
     { label: "Counts", cell: counts }, { label: "Charge", number: true, cell: (one) => money(one.charge_usd) },
-  ] }), el("p", {}, "Charge with corrections: ", money(charge_usd), ".")));
+  ] }), el("p", {}, "Total charge: ", money(charge_usd), ".")));
 }
 
 const rest = (one) => wide(section("Other details", pairs([
   ["Exchange", el("code", {}, one.id)], ["Entry", el("code", {}, one.entry_id)], ["Provider's response id", one.provider_response_id && el("code", {}, one.provider_response_id)],
-  ["Endpoint", el("code", {}, one.endpoint)], ["Finish reason", one.finish_reason], ["Situation", one.situation && plain(one.situation)],
+  ["Endpoint", el("code", {}, one.endpoint)], ["Finish reason", one.finish_reason], ["Billing rule", one.situation && plain(one.situation)],
   ...Object.entries(one.details).map(([name, value]) => [plain(name), text(value)])])));
 
 function draw(body, one) {
   document.title = `Exchange: ${one.model} · Tokenweir`;
   body.replaceChildren(
-    el("div", { class: "headline" }, el("div", {}, el("div", { class: "big" }, one.charge_usd === null ? "no charge" : exact(nusd(one.charge_usd))), el("div", { class: "quiet" }, "charged")),
+    el("div", { class: "headline" }, el("div", {}, el("div", { class: "big" }, one.charge_usd === null ? "Not charged" : exact(nusd(one.charge_usd))), el("div", { class: "quiet" }, one.charge_usd === null ? "no price" : "charged")),
       el("div", { class: "row" }, mark(OUTCOMES, one.outcome), mark(SOURCES, one.usage.source))),
     story(one),
     el("div", { class: "cards" }, [sums(one), el("div", { class: "stack" }, usage(one), timeline(one)), attempts(one), corrections(one), rest(one)].filter(Boolean)));
@@ -152,7 +152,7 @@ export async function show(body, { id, signal }) {
     const [one, wait] = await askUnfinished(`v1/exchanges/${encodeURIComponent(id)}`, { signal });
     if (wait === null) return draw(found, one);
     const running = (await ask("v1/live", { signal })).data.find((stream) => stream.id === id);
-    found.replaceChildren(el("p", { class: "notice", role: "status" }, running ? "Still running. This page shows the explanation after the exchange has ended." : "Not in the ledger yet. The exchange has just ended, or runs on a machine that this page cannot query. This page updates by itself."), running ? runningDetails(running) : "");
+    found.replaceChildren(el("p", { class: "notice", role: "status" }, running ? "In progress. This page updates automatically." : "Not in the ledger yet: the exchange has just ended, or runs on a machine that this page cannot query. This page updates automatically."), running ? runningDetails(running) : "");
     await pause(wait, signal);
   }
   return undefined;

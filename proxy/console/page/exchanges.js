@@ -13,7 +13,7 @@ const columns = (me) => [
   { label: "Model", long: true, cell: (one) => one.model },
   { label: "Key", long: true, cell: (one) => one.key_alias, hidden: me.role === "key" },
   { label: "Outcome", cell: (one) => mark(OUTCOMES, one.outcome) },
-  { label: "Usage", cell: (one) => mark(SOURCES, one.usage_source) },
+  { label: "Token count", cell: (one) => mark(SOURCES, one.usage_source) },
   { label: "Prompt", number: true, cell: (one) => count(one.prompt_tokens) },
   { label: "Output", number: true, cell: (one) => count(one.completion_tokens) },
   { label: "Duration", number: true, cell: (one) => span(one.duration_ms) },
@@ -38,9 +38,9 @@ function form(query, keys, me) {
   const time = (name, label) => el("label", {}, label, el("input", { type: "datetime-local", name, value: query.get(name) }));
   const made = el("form", { class: "filters", submit: go },
     me.role === "operator" && select("key_id", "Key", keys.map((key) => [key.token, key.key_alias]), query.get("key_id")),
-    el("label", {}, "Model", el("input", { name: "model", value: query.get("model"), maxlength: 256, placeholder: "all, or the full name", autocomplete: "off" })),
+    el("label", {}, "Model", el("input", { name: "model", value: query.get("model"), maxlength: 256, placeholder: "any model", autocomplete: "off" })),
     select("outcome", "Outcome", named(OUTCOMES), query.get("outcome")),
-    select("usage_source", "Usage", named(SOURCES), query.get("usage_source")),
+    select("usage_source", "Token count", named(SOURCES), query.get("usage_source")),
     time("from", "From"), time("to", "Until"),
     el("div", { class: "row" }, el("button", { class: "main" }, "Filter"), el("a", { class: "button", href: "#/exchanges" }, "Clear")));
   return made;

@@ -84,18 +84,18 @@ export const day = (seconds) => UTC_DAY.format(new Date(seconds * 1000));
 export const shortDay = (seconds) => SHORT_DAY.format(new Date(seconds * 1000));
 
 export const OUTCOMES = {
-  served: ["served", "The exchange completed."],
+  served: ["completed", "The exchange completed."],
   client_left: ["client left", "The client disconnected before the end."],
   upstream_failed: ["provider failed", "The provider failed before the end."],
   upstream_stalled: ["provider stalled", "The provider sent nothing for too long, so the proxy ended the exchange."],
-  budget_cut: ["budget cut", "The proxy stopped the exchange because its budget was used up."],
+  budget_cut: ["budget cut", "The proxy stopped the exchange because its budget was exhausted."],
   shut_down: ["shut down", "The proxy was shut down during the exchange."],
-  crashed: ["crashed", "The proxy crashed during the exchange. The usage is what was recorded before the crash."],
-  refused_upstream: ["refused", "The provider refused the request."],
+  crashed: ["crashed", "The proxy crashed during the exchange. The usage was recorded before the crash."],
+  refused_upstream: ["rejected by provider", "The provider rejected the request."],
 };
 
 export const SOURCES = {
-  reported: ["reported", "The provider reported the usage."],
+  reported: ["from provider", "The provider reported the usage."],
   estimated: ["estimated", "The provider did not report the usage. The counts are estimated."],
   none: ["none", "No usage: the provider reported none, and there was nothing to estimate."],
 };
@@ -104,7 +104,7 @@ export const RESULTS = {
   done: ["done", "The change was made."],
   refused: ["refused", "The change was refused. Nothing changed."],
   failed: ["failed", "The change failed with an error. Check whether it took effect."],
-  begun: ["unknown", "The change was started, but its result was not recorded. Check whether it took effect."],
+  begun: ["unconfirmed", "The change was started, but its result was not recorded. Check whether it took effect."],
 };
 
 /** A badge: outcome of an exchange, source of its usage, or result of a change. */

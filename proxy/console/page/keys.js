@@ -69,14 +69,14 @@ function actions(key, again) {
   const change = (one, done) => keyForm(one, {}, () => done(`${one.key_alias} is changed.`));
   const pay = (one, done) => creditForm(one.key_alias, one, { key: one.token }, (paid) => done(`$${paid.usd} credit added for ${one.key_alias}.`));
   return el("div", { class: "row" }, button("Limits", change), takesCredit(key) && button("Top up", pay),
-    button("New secret", renew), button(key.blocked ? "Unblock" : "Block", block), button("Revoke", revoke));
+    button("Rotate", renew), button(key.blocked ? "Unblock" : "Block", block), button("Revoke", revoke));
 }
 
 const columns = (again, projects, blocked) => [
   { label: "Name", long: true, cell: (key) => [el("a", { href: `#/exchanges?${new URLSearchParams({ key_id: key.token })}` }, key.key_alias), el("div", { class: "quiet small" }, key.key_name)] },
   { label: "Project", long: true, cell: (key) => projects[key.team_id] ?? key.team_id },
   { label: "Status", cell: (key) => state(key, blocked) },
-  { label: "Lifetime spend", number: true, cell: (key) => money(key.spend) },
+  { label: "Spend, all time", number: true, cell: (key) => money(key.spend) },
   { label: "Limits", long: true, cell: limits },
   { label: "Expires", cell: (key) => (key.expires ? date(key.expires) : "never") },
   { label: "Actions", cell: (key) => actions(key, again) },
@@ -85,7 +85,7 @@ const columns = (again, projects, blocked) => [
 async function own(body, signal) {
   const { info: key } = await ask("key/info", { signal });
   body.replaceChildren(el("section", { class: "card" }, el("h2", {}, key.key_alias), pairs([
-    ["Secret", key.key_name], ["Status", state(key)], ["Lifetime spend", money(key.spend)],
+    ["Secret", key.key_name], ["Status", state(key)], ["Spend, all time", money(key.spend)],
     ["Credit", takesCredit(key) ? money(key.credit) : null], ["Limits", el("span", {}, limits(key))],
     ["Project", key.team_id], ["Created", date(key.created_at)], ["Expires", key.expires ? date(key.expires) : "never"], ["Tags", key.tags.join(", ")],
   ]), el("p", { class: "quiet small" }, "Only the operator can change this key.")));

@@ -7,10 +7,10 @@ import { count, money, nusd } from "./formatting.js";
 
 const WINDOWS = { "": "lifetime", "1d": "1 day (rolling)", "7d": "7 days (rolling)", "30d": "30 days (rolling)", calendar_month: "calendar month (UTC)" };
 const LIFETIMES = { "30d": "in 30 days", "90d": "in 90 days", "365d": "in one year", never: "never" };
-const PREPAID = { false: "no, billed later", true: "yes" };
-const COSTS = { false: "only to requests that ask", true: "yes" };
+const PREPAID = { false: "no, billed monthly", true: "yes" };
+const COSTS = { false: "on request", true: "always" };
 const ENDS = { finish: "finish the stream", cut: "cut the stream" };
-const ON_OUTAGE = { "": "default of the settings", fail_closed: "refuse its requests", fail_open: "accept its requests" };
+const ON_OUTAGE = { "": "default of the settings", fail_closed: "reject requests", fail_open: "accept requests" };
 
 const list = (text) => text.split(",").map((one) => one.trim()).filter(Boolean);
 const number = (text) => (text.trim() === "" ? null : Number(text));
@@ -24,18 +24,18 @@ const LIMITS = {
   rpm_limit: { label: "Requests per minute", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.rpm_limit ?? "", to: number },
   tpm_limit: { label: "Tokens per minute", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.tpm_limit ?? "", to: number },
   max_parallel_requests: { label: "Parallel requests", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.max_parallel_requests ?? "", to: number },
-  cost_in_answers: { label: "Tell the cost in answers", hint: "in the usage of each answer", options: COSTS, from: (one) => one.cost_in_answers, to: (text) => text === "true" },
+  cost_in_answers: { label: "Return the cost in answers", hint: "in the usage of each answer", options: COSTS, from: (one) => one.cost_in_answers, to: (text) => text === "true" },
 };
 const NONE = { max_budget: null, budget_duration: "30d", prepaid: false, cost_in_answers: false, rpm_limit: null, tpm_limit: null, max_parallel_requests: null };
 
 const keyFields = (key, projects) => ({
   key_alias: { label: "Name", hint: "shown in lists and on statements", required: true, from: (one) => one.key_alias, to: same },
-  ...(key ? {} : { team_id: { label: "Project", hint: "the key's usage counts for the project, too; cannot be changed later", options: projects, from: (one) => one.team_id, to: same } }),
+  ...(key ? {} : { team_id: { label: "Project", hint: "cannot be changed later", options: projects, from: (one) => one.team_id, to: same } }),
   models: { label: "Models", hint: "separated by commas; empty: all models", from: (one) => one.models.join(", "), to: list },
   ...LIMITS,
   duration: { label: "Expires", options: key ? { "": "unchanged", ...LIFETIMES } : LIFETIMES, from: () => (key ? "" : "90d"), to: same },
   on_exhausted: { label: "If the budget ends during a stream", options: ENDS, from: (one) => one.on_exhausted, to: same },
-  on_store_outage: { label: "If the budget store is unavailable", hint: "the default of the settings refuses requests if money is limited", options: ON_OUTAGE, from: (one) => one.on_store_outage ?? "", to: (text) => text || null },
+  on_store_outage: { label: "If budgets cannot be checked", hint: "the default of the settings rejects requests of keys with a budget", options: ON_OUTAGE, from: (one) => one.on_store_outage ?? "", to: (text) => text || null },
   tags: { label: "Tags", hint: "separated by commas", from: (one) => one.tags.join(", "), to: list },
 });
 const NEW_KEY = { key_alias: "", team_id: "proj_default", models: [], ...NONE, on_exhausted: "finish", on_store_outage: null, tags: [] };
@@ -49,7 +49,7 @@ export const keyForm = (key, projects, done) => openForm({
 
 /** `account` null: a new account of this kind; a project belongs to one of `organizations` (id → name). */
 export function accountForm(account, kind, organizations, done) {
-  const above = { organization: { label: "Organization", hint: "the project's usage counts for the organization, too; cannot be changed later", options: organizations, from: () => Object.keys(organizations)[0], to: same } };
+  const above = { organization: { label: "Organization", hint: "cannot be changed later", options: organizations, from: () => Object.keys(organizations)[0], to: same } };
   openForm({
     title: account ? `Limits of ${account.name}` : `New ${kind}`, label: account ? "Save" : `Create ${kind}`,
     fields: {
@@ -93,13 +93,13 @@ const lines = (found) => found.flatMap((one, place) => (place ? [el("br"), one] 
 /** The limits as text. */
 export function limits(one) {
   const found = [
-    one.max_budget !== null && ["$", String(one.max_budget), one.budget_duration ? ` per ${one.budget_duration.replaceAll("_", " ")}` : " lifetime"],
+    one.max_budget !== null && ["$", String(one.max_budget), one.budget_duration ? ` / ${one.budget_duration.replace("calendar_", "")}` : " lifetime"],
     one.prepaid && ["prepaid, ", money(left(one)), " left"],
-    one.on_exhausted === "cut" && "streams are cut at the end of the budget",
-    one.on_store_outage && `requests ${one.on_store_outage === "fail_open" ? "accepted" : "refused"} if the budget store is unavailable`,
+    one.on_exhausted === "cut" && "streams stop when the budget is exhausted",
+    one.on_store_outage && `requests ${one.on_store_outage === "fail_open" ? "accepted" : "rejected"} if budgets cannot be checked`,
     one.rpm_limit && `${count(one.rpm_limit)} requests per minute`,
     one.tpm_limit && `${count(one.tpm_limit)} tokens per minute`,
-    one.cost_in_answers && "answers tell their cost",
+    one.cost_in_answers && "answers contain their cost",
     one.max_parallel_requests && `${count(one.max_parallel_requests)} parallel requests`,
     one.models?.length > 0 && `only ${one.models.join(", ")}`,
   ].filter(Boolean);

@@ -8,7 +8,7 @@ export const title = "Live";
 
 const RETRY_S = 3;
 const ENDED_MAX = 8;
-const STATES = { waiting: "waiting for the provider", streaming: "streaming", draining: "client disconnected, draining", background: "made in the background" };
+const STATES = { waiting: "waiting for the provider", streaming: "streaming", draining: "client left, still reading", background: "background" };
 
 // Without a heartbeat for this time, a proxy may have crashed.
 const SILENT_S = 10;
@@ -60,7 +60,7 @@ class Board {
       tile("Running", count(seen.running), seen.remote_nodes ? `on this machine and ${many(seen.remote_nodes, "other proxy", "other proxies")}`
         : seen.processes > 1 ? `in ${many(seen.processes, "process", "processes")}` : "on this machine"),
       tile("Output tokens so far", count(seen.completion_tokens)),
-      tile("Charge so far", money(seen.charge_usd), "if all ended now"));
+      tile("Accrued charge", money(seen.charge_usd)));
     const present = new Set(seen.data.map((one) => one.id));
     for (const [id, line] of this.lines) if (!present.has(id)) this.leave(id, line, seen.remote_coverage);
     for (const one of [...seen.data].reverse()) this.put(one);
@@ -87,7 +87,7 @@ class Board {
     if (one.node !== null && coverage !== "complete") return;  // it may still run, but not be listed
     this.ended = [one, ...this.ended].slice(0, ENDED_MAX);
     this.past.hidden = false;
-    this.past.replaceChildren(el("h2", {}, "Ended while this page was open"), el("ul", { class: "plain-list" }, this.ended.map((gone) =>
+    this.past.replaceChildren(el("h2", {}, "Recently finished"), el("ul", { class: "plain-list" }, this.ended.map((gone) =>
       el("li", {}, el("a", { href: `#/exchanges/${gone.id}` }, gone.model), ` · ${gone.key_alias} · started `, moment(gone.started_at)))));
   }
 
@@ -119,5 +119,5 @@ export async function show(body, { me, signal }) {
 export const runningDetails = (one) => pairs([
   ["Model", one.model], ["Key", one.key_alias], ["State", STATES[one.state]], ["Started", moment(one.started_at)],
   ["Prompt tokens", count(one.prompt_tokens)], ["Output tokens so far", count(one.completion_tokens)],
-  ["Charge so far", money(one.charge_usd)], ["Runs on", one.node === null ? null : el("span", {}, where(one))],
+  ["Accrued charge", money(one.charge_usd)], ["Runs on", one.node === null ? null : el("span", {}, where(one))],
 ]);

@@ -36,7 +36,7 @@ const state = (one, above) => {
 const columns = (again, byId) => [
   { label: "Name", long: true, cell: name },
   { label: "Status", cell: (one) => state(one, byId.get(one.organization_id)) },
-  { label: "Lifetime spend", number: true, cell: (one) => money(one.spend) },
+  { label: "Spend, all time", number: true, cell: (one) => money(one.spend) },
   { label: "Limits", long: true, cell: limits },
   { label: "Actions", cell: (one) => actions(one, again) },
 ];

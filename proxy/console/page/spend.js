@@ -10,7 +10,7 @@ export const title = "Spend";
 const DAY_S = 86_400;
 // More colours are hard to distinguish.
 const SERIES_MAX = 6;
-const REST = "others";
+const REST = "other";
 const BY = { model: ["line_item", "model", "Model"], key: ["api_key_id", "api_key_id", "Key"], project: ["project_id", "project_id", "Project"] };
 
 function choices(name, label, options, chosen, change) {
@@ -69,8 +69,8 @@ function headline(groups, operator) {
   const tokens = groups.reduce((total, one) => total + one.input + one.output, 0);
   const margin = charge > 0n ? percent(Number(charge - cost) / Number(charge)) : "–";
   return el("div", { class: "tiles" },
-    tile("Charged", money(charge), "with corrections"),
-    operator && tile("Cost", money(cost), "charged by providers"),
+    tile("Revenue", money(charge), "including corrections"),
+    operator && tile("Provider cost", money(cost)),
     operator && tile("Margin", money(charge - cost), `${margin} of the charge`),
     tile("Requests", count(requests)), tile("Tokens", count(tokens), "prompt and output"));
 }
@@ -119,7 +119,7 @@ function ranking(groups, by, operator) {
 function days({ costs }) {
   const rows = [...costs].reverse();
   const charge = (bucket) => bucket.results.reduce((total, one) => total + nusd(one.amount.value), 0n);
-  return el("details", {}, el("summary", {}, "Table of days"), table({ caption: "By day", rows, columns: [
+  return el("details", {}, el("summary", {}, "Show as table"), table({ caption: "By day", rows, columns: [
     { label: "Day (UTC)", cell: (bucket) => day(bucket.start_time) },
     { label: "Charge", number: true, cell: (bucket) => money(charge(bucket)) },
   ] }));

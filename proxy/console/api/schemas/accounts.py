@@ -60,7 +60,7 @@ class NewCredit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Credit for a key or an account; a negative amount is a refund."""
 
     key: Text | UnsetType = UNSET
-    """its id, its alias or its secret"""
+    """the key's id, alias or secret"""
     account: Text | UnsetType = UNSET
     usd: Annotated[float, Meta(ge=-_USD_MAX, le=_USD_MAX)]
     reason: Annotated[str, Meta(min_length=1, max_length=REASON_CHARS_MAX)]

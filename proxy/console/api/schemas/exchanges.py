@@ -140,7 +140,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None
     provider_response_id: str | None
     charge_usd: str | None
-    """with corrections"""
+    """the charge, with corrections"""
     cost_usd: str | UnsetType | None = UNSET
     explanation: str
     timeline: Timeline
@@ -148,7 +148,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     charge: MoneyShown
     cost: MoneyShown | UnsetType = UNSET
     held_usd: str | None
-    """the reservation while it ran"""
+    """the reservation while the exchange ran"""
     price_version: str | None
     events: int
     bytes: int

@@ -44,9 +44,9 @@ class LimitFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tpm_limit: Rate | UnsetType | None = UNSET
     max_parallel_requests: Rate | UnsetType | None = UNSET
     prepaid: bool | UnsetType = UNSET
-    """spend is limited to the credit"""
+    """the spend is limited to the credit"""
     cost_in_answers: bool | UnsetType = UNSET
-    """answers tell what they cost, in their usage"""
+    """answers contain their cost, in the usage"""
 
 
 class KeyFields(LimitFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,7 +73,7 @@ class UpdateBody(KeyFields, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Changes of an existing key."""
 
     key: Text
-    """its id, its alias or its secret"""
+    """the key's id, alias or secret"""
 
 
 class NamedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,7 +93,7 @@ class RegenerateBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Options of a new secret."""
 
     grace_period: Text = "24h"
-    """how long the old secret stays valid; `now`: not at all"""
+    """how long the old secret stays valid; `now`: it becomes invalid at once"""
 
 
 class LimitsShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,9 +117,9 @@ class KeyInfo(LimitsShown, frozen=True, kw_only=True):
     """A key."""
 
     token: str
-    """its id"""
+    """the key's id"""
     key_name: str
-    """prefix and last four characters of its secret"""
+    """prefix and last four characters of the key's secret"""
     key_alias: str
     team_id: str
     models: list[str]
