@@ -29,7 +29,7 @@ from proxy.metering.counts import UsageReader, with_total
 from proxy.metering.dialect import Dialect
 from proxy.metering.refusal import ErrorShape
 from proxy.metering.request import RequestFacts, model_of
-from proxy.metering.tally import Counting
+from proxy.metering.tally import Tally
 from proxy.metering.usage import PromptEvidence
 from proxy.metering.wire.json_reader import reader
 
@@ -44,7 +44,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     )
 
 
-class ToyTally(Counting):
+class ToyTally(Tally):
     def read(self, event: bytes, name: bytes) -> None:
         return None
 

@@ -15,9 +15,8 @@ from typing import Any
 from msgspec import structs
 
 from proxy.metering.held_text import AnswerText
-from proxy.metering.metered import Metered, result_of
+from proxy.metering.metered import BodyMeter, Metered, result_of
 from proxy.metering.tally import Tally
-from proxy.metering.usage import NOT_RUNNING, Evidence, Running, ServedAs, Usage
 from proxy.metering.wire.cut import completed, has_usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 from proxy.metering.wire.framing import Framer
@@ -89,43 +88,27 @@ def _is_counted(tally: Tally) -> bool:
     return tally.usage is not None and tally.usage.completion_tokens is not None
 
 
-class JsonMeter:
+class JsonMeter(BodyMeter):
     """Meters one JSON answer; has no result before `close`. Buffers up to JSON_BYTES_MAX; of a longer answer, its
     outline. A stream of events that is labelled as JSON is read as a stream.
 
     `skim`: drops the contents of its lists.
     """
 
-    __slots__ = (
-        "_cut", "_held", "_kept", "_metered", "_new_tally", "_skim", "_stream", "_tally", "bytes_seen", "done",
-        "events",
-    )  # fmt: skip
-
-    at_boundary = False
-    """there are no events"""
-    matcher = None
-
-    running = NOT_RUNNING
+    __slots__ = ("_cut", "_held", "_kept", "_new_tally", "_skim", "_stream")
 
     def __init__(self, tally: Callable[[bool | None], Tally], skim: Skim | None = None) -> None:
-        self.events = 0
-        self.done = False
+        super().__init__(tally(None))
         self._skim = skim
         self._kept = HeldText(JSON_BYTES_MAX)
         self._cut = False  # it is not whole
         self._stream: StreamMeter | None = None  # of a long stream of events
         self._held: AnswerText | None = None
         self._new_tally = tally
-        self._tally = tally(None)
-        self._metered: Metered | None = None
-        self.bytes_seen = 0
 
     def hold(self, held: AnswerText) -> None:
         """Also hold the text of the answer, if it does not report its usage. Call it before `feed`."""
         self._held = held
-
-    def take(self, match: TemplateMatch) -> None:
-        """Never called: there is no matcher."""
 
     def feed(self, payload: bytes) -> None:
         """More of the body."""
@@ -143,51 +126,17 @@ class JsonMeter:
                 return
         held.add(kept)
 
-    def fold(self) -> None:
-        """Does nothing: JSON cannot be read before its end."""
-
-    @property
-    def evidence(self) -> Evidence:
-        """Evidence of the generated text; empty before `close`."""
-        return self._tally.evidence
-
-    @property
-    def usage(self) -> Usage | None:
-        """The reported usage; None before `close`."""
-        return self._tally.usage
-
-    @property
-    def served_as(self) -> ServedAs:
-        """How it was served; unknown before `close`."""
-        return self._tally.served_as
-
-    @property
-    def response_id(self) -> str | None:
-        """The provider's id of the answer; None before `close`."""
-        return self._tally.response_id
-
-    @property
-    def in_background(self) -> bool | None:
-        """The provider makes the answer in the background; None before `close`."""
-        return self._tally.in_background
-
     def final_so_far(self, answers: int) -> Metered:
         """The result: it is asked for at the end only."""
         return self.close()
 
-    def close(self) -> Metered:
-        """The body has ended. Idempotent."""
-        if self._metered is None:
-            self._metered = self._read()
-        return self._metered
-
-    def _read(self) -> Metered:
+    def _result(self) -> Metered:
         if self._stream is not None:
             return self._read_events(self._stream)
         held = self._kept.take()
         body, unread, long = held.strip(_BLANK), _Unread(), isinstance(held, LongText)
         if isinstance(held, LongText):
-            read = unread.read(self._tally, held, self._read_answer)
+            read = unread.read(self.tally, held, self._read_answer)
         elif body.startswith(_EVENT):
             return self._read_events(self._new_stream(held))
         else:
@@ -197,24 +146,24 @@ class JsonMeter:
             flags.add("cut_body")
         elif not read and (body or long):
             flags.add("unparsable_body")
-        if read and not (long or self._cut or self._tally.failed or _is_counted(self._tally)):
-            self._tally.read_unread(body, counted=False)
-        complete = read and not self._cut and self._tally.done and self._tally.failed is None
+        if read and not (long or self._cut or self.tally.failed or _is_counted(self.tally)):
+            self.tally.read_unread(body, counted=False)
+        complete = read and not self._cut and self.tally.done and self.tally.failed is None
         if complete:
-            unread.settle(self._tally)
+            unread.settle(self.tally)
         reports = [body] if read and not long and not self._cut else []
-        return result_of(self._tally, complete=complete, events=0, flags=flags, reports=reports, cut=self._cut)
+        return result_of(self.tally, complete=complete, flags=flags, reports=reports, cut=self._cut)
 
     def _read_answer(self, body: bytes) -> bool:
-        read = self._tally.read_answer(body)
+        read = self.tally.read_answer(body)
         if not read:
             self._cut = True
-            read = _read_cut(self._tally, body, self._tally.read_answer)
-        elif self._held is not None and not isinstance(body, LongText) and not _is_counted(self._tally):
+            read = _read_cut(self.tally, body, self.tally.read_answer)
+        elif self._held is not None and not isinstance(body, LongText) and not _is_counted(self.tally):
             # Most report it: only these are read twice.
-            self._tally = self._new_tally(None)
-            self._tally.hold(self._held)
-            self._tally.read_answer(body)
+            self.tally = self._new_tally(None)
+            self.tally.hold(self._held)
+            self.tally.read_answer(body)
         return read
 
     def _new_stream(self, head: bytes) -> StreamMeter:
@@ -224,43 +173,35 @@ class JsonMeter:
 
     def _read_events(self, stream: StreamMeter) -> Metered:
         metered = stream.close()
-        self._tally, self.events = stream.tally, stream.events
+        self.tally = stream.tally
         return structs.replace(metered, flags=tuple(sorted({*metered.flags, "stream_as_json"})))
 
 
-class StreamMeter:
-    """Meters one stream of events. `bytes_seen` is always exact, all else after `fold`.
+class StreamMeter(BodyMeter):
+    """Meters one stream of events.
 
     `cumulative`: whether each text of the stream repeats all before it; None: detected from the stream.
     """
 
     __slots__ = (
-        "_cut", "_first_report", "_folded", "_framer", "_json", "_last_report", "_looks", "_matcher", "_members",
-        "_metered", "_new_tally", "_pieces", "_raw", "_reported_at", "_undecided", "_unread", "_waiting", "events",
-        "evidence", "tally",
+        "_cut", "_first_report", "_framer", "_json", "_last_report", "_looks", "_matcher", "_members", "_new_tally",
+        "_pieces", "_raw", "_undecided", "_unread", "_waiting",
     )  # fmt: skip
 
     def __init__(self, tally: Callable[[bool | None], Tally], framer: Framer, cumulative: bool | None = None) -> None:
+        super().__init__(tally(cumulative))
         self._framer = framer
         self._new_tally = tally
-        self.tally = tally(cumulative)
-        self.evidence = self.tally.evidence
-        """so far; updated in place"""
         self._pieces: list[bytes] = []
         self._waiting = 0  # bytes in _pieces
         self._undecided = True  # only blanks so far: it may be one JSON document
         self._json: JsonMeter | None = None
-        self._metered: Metered | None = None
         self._matcher: TemplateMatcher | None = None  # of the last event's template
-        self._folded = 0  # bytes read so far
-        self.events = 0
-        """whole events with data, including the last one"""
         self._unread = _Unread()
         self._members = 0  # of the event with the most whose members are known
         self._looks = False  # events have text that is not read, beside text that is
         self._cut = False  # the stream ended within an event
         self._raw: dict[str, Any] | None = None  # the usage object of the last report
-        self._reported_at = 0  # events with output by then
         self._first_report: bytes | None = None  # events with usage
         self._last_report: bytes | None = None
 
@@ -268,6 +209,7 @@ class StreamMeter:
         """Buffer more bytes, and read them every FOLD_PIECES pieces or FOLD_BYTES bytes."""
         assert self._metered is None, "fed after close"
         self._pieces.append(payload)
+        self.bytes_seen += len(payload)
         self._waiting += len(payload)
         if len(self._pieces) >= FOLD_PIECES or self._waiting >= FOLD_BYTES:
             self.fold()
@@ -282,18 +224,17 @@ class StreamMeter:
         self._waiting = 0
         match = None if self.matcher is None else self.matcher.read(payload)
         if match is not None:
-            self.take(match)
+            self._count(match)
             return
-        self._folded += len(payload)
         events = self._framer.feed(payload)
-        if self.events == 0 and (self._undecided or self._json is not None):
+        if self.tally.events == 0 and (self._undecided or self._json is not None):
             self._keep_json(payload, is_stream=bool(events))
         read = None
         for event, name in events:
             read = self._read(event, name)
         template = None if read is None or events[-1][1] or self._looks else self.tally.template(read, events[-1][0])
         self._matcher = None if template is None else TemplateMatcher(template)
-        self.events += len(events)
+        self.tally.events += len(events)
         self.tally.flush()
 
     @property
@@ -304,26 +245,27 @@ class StreamMeter:
 
     def take(self, match: TemplateMatch) -> None:
         """Count events that `matcher` has matched; they are not fed."""
-        self._folded += match.size
-        self.events += match.events
+        self.bytes_seen += match.size
+        self._count(match)
+
+    def _count(self, match: TemplateMatch) -> None:
+        self.tally.events += match.events
         self.tally.read_match(match)
 
     def final_so_far(self, answers: int) -> Metered | None:
         """The result, if the stream ended here and its usage is final; else None."""
         self.fold()
         final = self.tally.usage_final and (answers == 1 or self.tally.usage_alone)
-        return self._result() if final else None
+        return self._result_so_far() if final else None
 
-    def close(self) -> Metered:
-        """The stream has ended, complete or not. Idempotent."""
-        if self._metered is None:
-            self.fold()
-            last = self._framer.close()
-            if last is not None:
-                self._read_unfinished(*last)
-            self._metered = self._result()
-            self._json = None
-        return self._metered
+    def _result(self) -> Metered:
+        self.fold()
+        last = self._framer.close()
+        if last is not None:
+            self._read_unfinished(*last)
+        metered = self._result_so_far()
+        self._json = None
+        return metered
 
     @property
     def done(self) -> bool:
@@ -331,45 +273,9 @@ class StreamMeter:
         return self.tally.done
 
     @property
-    def bytes_seen(self) -> int:
-        """Bytes fed and matched; always exact."""
-        return self._folded + self._waiting
-
-    @property
     def at_boundary(self) -> bool:
-        """True if the bytes so far end between two events."""
+        """The bytes so far end between two events."""
         return self._framer.at_boundary
-
-    @property
-    def usage(self) -> Usage | None:
-        """The last reported usage."""
-        return self.tally.usage
-
-    @property
-    def running(self) -> Running:
-        """How the last usage is related to the answer so far."""
-        if self._raw is None:
-            return NOT_RUNNING
-        return Running(self.tally.completion_so_far, self._said - self._reported_at)
-
-    @property
-    def _said(self) -> int:
-        return self.evidence.text_events + self.evidence.tool_events
-
-    @property
-    def served_as(self) -> ServedAs:
-        """How it is served, as far as reported."""
-        return self.tally.served_as
-
-    @property
-    def response_id(self) -> str | None:
-        """The provider's id of the answer."""
-        return self.tally.response_id
-
-    @property
-    def in_background(self) -> bool | None:
-        """What the provider has said of that."""
-        return self.tally.in_background
 
     @property
     def flags(self) -> set[str]:
@@ -394,9 +300,9 @@ class StreamMeter:
         if type(event) is LongText:
             self._unread.read(self.tally, event, lambda outline: self.tally.read(outline, name) is not None)
             if self.tally.usage_raw is not self._raw:
-                self._raw, self._reported_at = self.tally.usage_raw, self._said
+                self._raw, self.tally.output_at_usage = self.tally.usage_raw, self.tally.output_events
             return None
-        evidence = self.evidence
+        evidence = self.tally.evidence
         said = evidence.text_events + evidence.tool_events
         read = self.tally.read(event, name)
         if read is None:
@@ -424,7 +330,7 @@ class StreamMeter:
 
     def _keep_report(self, event: bytes) -> None:
         self._raw, self._last_report = self.tally.usage_raw, event
-        self._reported_at = self._said
+        self.tally.output_at_usage = self.tally.output_events
 
     def _read_odd(self, event: bytes, name: bytes) -> None:
         if event.strip() == _DONE:  # OpenAI's last event, which gateways append in every dialect
@@ -457,9 +363,9 @@ class StreamMeter:
             return False
         return _read_cut(self.tally, event, lambda whole: self.tally.read(whole, name) is not None)
 
-    def _result(self) -> Metered:
+    def _result_so_far(self) -> Metered:
         flags = self.flags
-        if self._json is not None and self.events == 0:
+        if self._json is not None and self.tally.events == 0:
             answer = self._json.close()
             if "unparsable_body" not in answer.flags:
                 return answer
@@ -470,6 +376,5 @@ class StreamMeter:
         first, last = self._first_report, self._last_report
         reports = [event for event in (first if first is not last else None, last) if event is not None]
         return result_of(
-            self.tally, complete=complete, events=self.events, flags=flags, reports=reports, cut=self._cut,
-            behind=self.running.behind,
+            self.tally, complete=complete, flags=flags, reports=reports, cut=self._cut, behind=self.tally.running.behind
         )  # fmt: skip

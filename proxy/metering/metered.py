@@ -1,10 +1,10 @@
-"""The result of metering an answer, and the interface of what meters one."""
+"""The result of metering an answer, and the base class of its meters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -14,7 +14,7 @@ from proxy.metering.held_text import AnswerText
 from proxy.metering.stated import stated_usd
 from proxy.metering.tally import Tally
 from proxy.metering.unread import NOTHING_UNREAD, Unread, unread
-from proxy.metering.usage import NOT_SAID, Evidence, ModelUsage, Running, ServedAs, Usage
+from proxy.metering.usage import NOT_SAID, Evidence, ModelUsage, ServedAs, Usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 
 
@@ -72,53 +72,60 @@ class Metered(msgspec.Struct, frozen=True):
         return None if self.usage is None or self.usage_behind else self.usage.completion_tokens
 
 
-class BodyMeter(Protocol):
-    """The meter of a stream or of a plain answer. Its values are exact after `fold`."""
+class BodyMeter:
+    """Meters a stream or a plain answer. `bytes_seen` is always exact, `tally` after `fold`."""
 
-    @property
-    def bytes_seen(self) -> int: ...
-    @property
-    def events(self) -> int: ...
+    __slots__ = ("_metered", "bytes_seen", "tally")
+
+    def __init__(self, tally: Tally) -> None:
+        self.bytes_seen = 0
+        """bytes fed and matched"""
+        self.tally = tally
+        """the answer so far"""
+        self._metered: Metered | None = None
+
     @property
     def done(self) -> bool:
         """The dialect's last event was received."""
+        return False
 
     @property
     def at_boundary(self) -> bool:
-        """The bytes so far end between two events."""
+        """The bytes so far end between two events, so that an own event may follow."""
+        return False
 
     @property
-    def evidence(self) -> Evidence: ...
-    @property
-    def usage(self) -> Usage | None: ...
-    @property
-    def running(self) -> Running: ...
-    @property
-    def served_as(self) -> ServedAs:
-        """How it is served, as far as reported."""
+    def matcher(self) -> TemplateMatcher | None:
+        """Matches the next events if they differ from the last one only in their text; None: there is no template."""
+        return None
 
-    @property
-    def response_id(self) -> str | None:
-        """The provider's id of the answer, once it is known."""
+    def take(self, match: TemplateMatch) -> None:
+        """Count events that `matcher` has matched; they are not fed."""
 
-    @property
-    def in_background(self) -> bool | None:
-        """As in `Metered`, so far."""
+    def feed(self, payload: bytes) -> None:
+        """More of the body."""
+        self.bytes_seen += len(payload)
 
-    @property
-    def matcher(self) -> TemplateMatcher | None: ...
-    def take(self, match: TemplateMatch) -> None: ...
-    def feed(self, payload: bytes) -> None: ...
-    def fold(self) -> None: ...
+    def fold(self) -> None:
+        """Read everything fed so far."""
+
     def final_so_far(self, answers: int) -> Metered | None:
         """The result, if the answer ended here and its usage is final; else None. `answers`: how many are requested:
         when one has finished, others may go on."""
+        return None
 
-    def close(self) -> Metered: ...
+    def close(self) -> Metered:
+        """The result at the end of the body. Idempotent."""
+        if self._metered is None:
+            self._metered = self._result()
+        return self._metered
+
+    def _result(self) -> Metered:
+        raise NotImplementedError
 
 
 def result_of(
-    tally: Tally, *, complete: bool, events: int, flags: set[str], reports: Sequence[bytes], cut: bool = False,
+    tally: Tally, *, complete: bool, flags: set[str], reports: Sequence[bytes], cut: bool = False,
     behind: int = 0,
 ) -> Metered:  # fmt: skip
     """The result of an answer that has ended. `reports`: the texts with usage. `cut`: the last event, or the answer, is
@@ -141,7 +148,7 @@ def result_of(
         response_id=tally.response_id,
         complete=complete,
         failed=tally.failed,
-        events=events,
+        events=tally.events,
         flags=tuple(sorted(flags | tally.flags)),
         timings={} if raw is None else timings(raw),
         served_as=tally.served_as,

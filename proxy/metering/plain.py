@@ -17,7 +17,7 @@ from proxy.metering.dialect import Dialect, Facts
 from proxy.metering.meter import JsonMeter
 from proxy.metering.metered import BodyMeter
 from proxy.metering.request import RequestFacts, model_of
-from proxy.metering.tally import Counting, Tally, identifier, says_error
+from proxy.metering.tally import Tally, identifier, says_error
 from proxy.metering.unread import each, members
 from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import document_of, reader
@@ -62,17 +62,7 @@ def nothing_generated(usage: Usage | None) -> Usage | None:
     return structs.replace(usage, completion_tokens=0)
 
 
-class UnstreamedTally(Counting):
-    """A tally of a dialect without streams."""
-
-    __slots__ = ()
-
-    def read(self, event: bytes, name: bytes) -> object | None:
-        """No event is one of the dialect."""
-        return None
-
-
-class PlainTally(UnstreamedTally):
+class PlainTally(Tally):
     """The usage of one answer. Subclasses of other dialects replace `answer_of` and `usage_of`."""
 
     __slots__ = ()
@@ -112,7 +102,7 @@ class PlainTally(UnstreamedTally):
         return True
 
 
-class CountTally(UnstreamedTally):
+class CountTally(Tally):
     """A count of tokens: its number is the result, not usage; nothing is used."""
 
     __slots__ = ()

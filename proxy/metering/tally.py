@@ -1,4 +1,4 @@
-"""The interface between the meter and a dialect: the `Tally`, and the counting that all dialects share.
+"""The `Tally` of an answer: the interface between the meter and a dialect, and the counting that all dialects share.
 
 Invariants: a tally never raises for provider data. It keeps no text longer than one fold of the meter, but what
 `held_text` holds. It gets whole events or a whole answer.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from proxy.metering.counts import later
 from proxy.metering.held_text import AnswerText, TextKind
 from proxy.metering.unread import PATHS_MAX, Members, members
-from proxy.metering.usage import NO_USAGE, NOT_SAID, Evidence, ModelUsage, ServedAs, Usage
+from proxy.metering.usage import NO_USAGE, NOT_RUNNING, NOT_SAID, Evidence, ModelUsage, Running, ServedAs, Usage
 from proxy.metering.wire.event_template import EventTemplate, TemplateMatch
 from proxy.metering.wire.text import Chars, chars_of
 from proxy.metering.wire.unread_text import NO_TEXT, Outputs
@@ -25,126 +25,60 @@ _WORD_CHARS_MAX = 64
 _ID_CHARS_MAX = 256
 
 
-class Tally(Protocol):
-    """The counts of one answer. `evidence` is exact after `flush`, final after `settle`."""
+class Tally:
+    """The counts of one answer, so far. `evidence` is exact after `flush`, final after `settle`.
 
-    known: ClassVar[Members]
-    """of the events and answers that have a usage"""
-    unread_items: dict[str, int]
-    """numbers of items of the output that may be billed and are not read, by path: `output.shell_call`"""
+    A dialect's subclass reads events and answers; the rest is shared.
+    """
+
+    known: ClassVar[Members] = members()
+    """the members of events with usage that the dialect reads; none: every number is reported as unread"""
+    outputs: ClassVar[Outputs | None] = None
+    """the places of generated text; None: text that the dialect does not read is not looked for"""
+    in_background: bool | None = None
+    """as in `Metered.in_background`, so far"""
+    answer_ended: bool = True
+    """as in `Metered.answer_ended`, so far"""
+
     evidence: Evidence
     """updated in place"""
+    events: int
+    """whole events with data, including the last one; 0 for a JSON answer"""
     usage: Usage | None
     """the last reported usage; counts that are not final are None"""
-    completion_so_far: int | None
-    """the provider's running count of completion tokens, where it is not final"""
     usage_raw: dict[str, Any] | None
     """the usage object as received"""
-    finish_reason: str | None
-    response_id: str | None
+    output_at_usage: int | None
+    """events with output when the last usage came in an event; None: none came so"""
+    completion_so_far: int | None
+    """the provider's running count of completion tokens, where it is not final"""
     cost_beside: object
     """a cost that is stated beside the usage: see `stated_usd`"""
     served_as: ServedAs
-    """the last reported ones"""
+    """the last reported terms of service"""
     served_model: str | None
-    """as in `Metered`, and so is the next one"""
+    """as in `Metered.served_model`"""
     other_models: tuple[ModelUsage, ...]
+    """as in `Metered.other_models`"""
     failed: str | None
     """code of a failure that the provider reported: `error_event`, `error_body`, …"""
-    flags: set[str]
     done: bool
     """the dialect's last event was received, or a whole JSON answer"""
-
-    @property
-    def in_background(self) -> bool | None:
-        """As in `Metered`, and so is the next one."""
-
-    @property
-    def answer_ended(self) -> bool: ...
-    @property
-    def usage_final(self) -> bool:
-        """`usage` has all counts of an ended answer; False: running counts, or none."""
-
-    @property
-    def usage_alone(self) -> bool:
-        """The last usage came without output, or none came."""
-
-    def read(self, event: bytes, name: bytes) -> object | None:
-        """Read one event of a stream. Returns the parsed event, for `template`; None, with nothing changed, if it is no
-        event of this dialect."""
-
-    def template(self, read: Any, event: bytes) -> EventTemplate | None:
-        """The template of an unnamed event that `read` has just returned as `read`; None if unsure."""
-
-    def read_match(self, match: TemplateMatch) -> None:
-        """Count matched events exactly as `read` would."""
-
-    def read_answer(self, body: bytes) -> bool:
-        """Read a whole JSON answer. Returns False, with nothing changed, if it is no JSON object."""
-
-    def read_headers(self, headers: Mapping[str, str]) -> None:
-        """Read headers of the answer, named by the dialect, before its body."""
-
-    def read_unread(self, text: bytes, *, counted: bool) -> bool:
-        """Count generated text in members that `read` and `read_answer` do not know. `counted`: it counts as an event
-        with output already. Returns whether there is any."""
-
-    def hold(self, held: AnswerText) -> None:
-        """Also hold the text of the stream. Call it before the first event."""
-
-    def held(self) -> AnswerText | None:
-        """The text of the stream, after `settle`; None: it is not held, or cannot be counted."""
-
-    def fail(self, code: str) -> None:
-        """Record a failure that the provider reported. The first code stays."""
-
-    def add_unread(self, size: int) -> None:
-        """Count generated text of which only the size in bytes is known."""
-
-    def flush(self) -> None:
-        """Count the texts that `read` buffered; counting them joined is cheaper."""
-
-    def settle(self) -> None:
-        """The answer has ended: resolve what was undecided. Idempotent."""
-
-
-class Counting:
-    """The part of a tally that all dialects share: fields, counters, buffered texts."""
-
-    known: ClassVar[Members] = members()
-    """none: every number is reported as unread"""
-    in_background: bool | None = None
-    answer_ended: bool = True
-    outputs: ClassVar[Outputs | None] = None
-    """where generated text is; None: what nobody reads is not looked for"""
+    unread_items: dict[str, int]
+    """numbers of items of the output that may be billed and are not read, by path: `output.shell_call`"""
 
     __slots__ = (
-        "_called",
-        "_calls",
-        "_held",
-        "_reasonings",
-        "_said_before",
-        "_texts",
-        "completion_so_far",
-        "cost_beside",
-        "done",
-        "evidence",
-        "failed",
-        "finish_reason",
-        "flags",
-        "other_models",
-        "response_id",
-        "served_as",
-        "served_model",
-        "unread_items",
-        "usage",
-        "usage_raw",
+        "_called", "_calls", "_held", "_reasonings", "_said_before", "_texts", "completion_so_far", "cost_beside",
+        "done", "events", "evidence", "failed", "finish_reason", "flags", "other_models", "output_at_usage",
+        "response_id", "served_as", "served_model", "unread_items", "usage", "usage_raw",
     )  # fmt: skip
 
     def __init__(self, cumulative: bool | None = None) -> None:
         self.evidence = Evidence()
+        self.events = 0
         self.usage: Usage | None = None
         self.usage_raw: dict[str, Any] | None = None
+        self.output_at_usage: int | None = None
         self.completion_so_far: int | None = None
         self.finish_reason: str | None = None
         self.response_id: str | None = None
@@ -163,13 +97,33 @@ class Counting:
         self._held: AnswerText | None = None
         self._calls: set[tuple[int, int | str]] = set()
 
+    def read(self, event: bytes, name: bytes) -> object | None:
+        """Read one event of a stream. Returns the parsed event, for `template`; None, with nothing changed, if it is no
+        event of this dialect. Dialects without streams have none."""
+        return None
+
+    def read_answer(self, body: bytes) -> bool:
+        """Read a whole JSON answer. Returns False, with nothing changed, if it is no JSON object."""
+        return False
+
+    def read_headers(self, headers: Mapping[str, str]) -> None:
+        """Read headers of the answer, named by the dialect, before its body. Most dialects read none."""
+
+    @property
+    def running(self) -> Running:
+        """The relation of the last usage to the answer so far."""
+        if self.output_at_usage is None:
+            return NOT_RUNNING
+        return Running(self.completion_so_far, self.output_events - self.output_at_usage)
+
     @property
     def usage_final(self) -> bool:
-        """With a finish reason or the last event, usage is final; without, if it stood alone and no output followed."""
+        """`usage` has all counts of an ended answer. With a finish reason or the last event, usage is final; without
+        one, if it came alone and no output followed."""
         usage = self.usage
         if usage is None or (usage.completion_tokens is None and not usage.in_other_units):
             return False
-        return self.done or self.finish_reason is not None or self._said_before == self._said
+        return self.done or self.finish_reason is not None or self._said_before == self.output_events
 
     @property
     def usage_alone(self) -> bool:
@@ -177,26 +131,24 @@ class Counting:
         return self._said_before is not None or self.usage is None
 
     @property
-    def _said(self) -> int:
+    def output_events(self) -> int:
         """Events with generated output so far."""
         return self.evidence.text_events + self.evidence.tool_events
 
     def template(self, read: Any, event: bytes) -> EventTemplate | None:
-        """No templates by default."""
+        """The template of an unnamed event that `read` has just returned as `read`; None if unsure."""
         return None
 
     def read_match(self, match: TemplateMatch) -> None:
-        """Count matched events: each non-empty text is a text event."""
+        """Count matched events exactly as `read` would: each non-empty text is a text event."""
         self.evidence.text_events += match.text_events
         self._count(match.chars, reasoning=match.reasoning)
         if self._held is not None:
             self._held.add_raw(TextKind.REASONING if match.reasoning else TextKind.TEXT, match.texts)
 
-    def read_headers(self, headers: Mapping[str, str]) -> None:
-        """Most dialects read none."""
-
     def read_unread(self, text: bytes, *, counted: bool) -> bool:
-        """Count the text that nobody reads, and flag it."""
+        """Count generated text in members that `read` and `read_answer` do not know, and flag it. `counted`: the event
+        already counts as one with output. Returns whether there is any."""
         found = NO_TEXT if self.outputs is None else self.outputs.unread(text)
         if not found.texts and not found.reasonings:
             return False
@@ -207,9 +159,11 @@ class Counting:
         return True
 
     def hold(self, held: AnswerText) -> None:
+        """Also hold the text of the answer. Call it before the first event."""
         self._held = held
 
     def held(self) -> AnswerText | None:
+        """The text of the answer, after `settle`; None: it is not held, or cannot be counted."""
         return self._held or None
 
     def fail(self, code: str) -> None:
@@ -217,14 +171,14 @@ class Counting:
         self.failed = self.failed or code
 
     def add_unread(self, size: int) -> None:
-        """Count a byte as one Latin character: other scripts have more bytes per character and more tokens. There is no
-        text to hold."""
+        """Count generated text of which only the size in bytes is known. A byte counts as one Latin character: other
+        scripts have more bytes per character and more tokens. There is no text to hold."""
         self.evidence.chars_latin += size
         if self._held is not None:
             self._held.give_up()
 
     def flush(self) -> None:
-        """Count the buffered fragments."""
+        """Count the texts that `read` buffered; counting them joined is cheaper."""
         if self._texts:
             self._count(chars_of(self._joined(self._texts, TextKind.TEXT)), reasoning=False)
         if self._reasonings:
@@ -240,7 +194,7 @@ class Counting:
         return text
 
     def settle(self) -> None:
-        """The answer has ended. Idempotent."""
+        """Resolve what is undecided, at the end of the answer. Idempotent."""
         self.flush()
 
     def _add_texts(self, text: str | None, reasoning: str | None = None) -> None:
@@ -266,7 +220,7 @@ class Counting:
             self.flags.update(odd)
             self.usage, fell = later(self.usage, usage)
             self.usage_raw = raw
-            self._said_before = None if running else self._said
+            self._said_before = None if running else self.output_events
             if fell:
                 self.flags.add("usage_decreased")
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from proxy.metering.compressed import RATIO_MAX, SPARE_BYTES, CompressedMeter, compressed_meter
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.metered import Metered
+from proxy.metering.metered import BodyMeter, Metered
+from proxy.metering.tally import Tally
 from proxy.metering.usage import Usage
 from proxy.metering.wire.framing import SSE
 
@@ -44,14 +45,14 @@ def test_it_is_the_same_for_all_pieces(coding: str, data: st.DataObject) -> None
     body = PACKED[coding]
     result, meter = metered(body, sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=8))), coding)
     assert (result.usage, result.complete, result.events) == (USED, True, 42)
-    assert (meter.done, meter.events, result.flags) == (True, 42, ())
+    assert (meter.done, meter.tally.events, result.flags) == (True, 42, ())
 
 
 @given(st.integers(0, len(PACKED["gzip"]) - 1))
 def test_a_cut_body_is_read_as_far_as_it_came(end: int) -> None:
     result, meter = metered(PACKED["gzip"][:end], [])
     assert result.evidence.chars <= len(STREAM)
-    assert meter.events <= 42
+    assert meter.tally.events <= 42
     assert result.flags == () or "cut" in str(result.flags)
 
 
@@ -74,11 +75,11 @@ def test_one_piece_cannot_become_too_much() -> None:
     bomb = gzip.compress(bytes(64 << 20), 9)
     read: list[int] = []
 
-    class Inner:
+    class Inner(BodyMeter):
         def feed(self, payload: bytes) -> None:
             read.append(len(payload))
 
-    meter = CompressedMeter(Inner())  # type: ignore[arg-type]
+    meter = CompressedMeter(Inner(Tally()))
     meter.feed(bomb)
     assert sum(read) <= SPARE_BYTES + RATIO_MAX * len(bomb)
 

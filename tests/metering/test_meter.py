@@ -34,7 +34,7 @@ def test_everything_is_exact_after_a_fold() -> None:
     meter.feed(sse(*say("one", " two")))
     meter.feed(b"data: {")
     meter.fold()
-    assert (meter.events, meter.at_boundary, meter.evidence.chars, meter.usage, meter.done) == (
+    assert (meter.tally.events, meter.at_boundary, meter.tally.evidence.chars, meter.tally.usage, meter.done) == (
         2,
         False,
         7,
@@ -44,8 +44,8 @@ def test_everything_is_exact_after_a_fold() -> None:
     meter.feed(sse(USAGE_EVENT, DONE)[len(b"data: {") :])
     assert meter.bytes_seen == len(sse(*say("one", " two"), USAGE_EVENT, DONE))
     meter.fold()
-    assert (meter.events, meter.at_boundary, meter.usage, meter.done) == (4, True, Usage(9, None, 3, None, 12), True)
     tally = meter.tally
+    assert (tally.events, meter.at_boundary, tally.usage, meter.done) == (4, True, Usage(9, None, 3, None, 12), True)
     assert (tally.response_id, tally.finish_reason, tally.failed, meter.flags) == ("chatcmpl-7", None, None, set())
 
 
@@ -54,9 +54,9 @@ def test_folds_by_itself() -> None:
     event = sse(chunk({"content": "ab"}))
     for _ in range(FOLD_PIECES):
         meter.feed(event)
-    assert meter.events == FOLD_PIECES
+    assert meter.tally.events == FOLD_PIECES
     meter.feed(sse(chunk({"content": "y" * meter_module.FOLD_BYTES})))
-    assert meter.events == FOLD_PIECES + 1
+    assert meter.tally.events == FOLD_PIECES + 1
 
 
 GROWN = [*say("1", "11", "111", "1111", "x", "水"), chunk(call(0, "{}", name="f", id="1"))]
@@ -77,8 +77,8 @@ def test_evidence_is_at_any_moment_that_of_a_stream_that_ends_there(events: list
     for index, event in enumerate(events, 1):
         meter.feed(sse(event))
         meter.fold()
-        assert meter.evidence == metered([sse(*events[:index])]).evidence
-        assert all(getattr(meter.evidence, name) >= 0 for name in meter.evidence.__slots__)
+        assert meter.tally.evidence == metered([sse(*events[:index])]).evidence
+        assert all(getattr(meter.tally.evidence, name) >= 0 for name in meter.tally.evidence.__slots__)
 
 
 def test_close_is_idempotent() -> None:
@@ -86,8 +86,8 @@ def test_close_is_idempotent() -> None:
     meter.feed(sse(*GROWN))
     result = meter.close()
     assert result is meter.close()
-    assert result.evidence is meter.evidence
-    assert meter.evidence.chars == 15
+    assert result.evidence is meter.tally.evidence
+    assert meter.tally.evidence.chars == 15
 
 
 def test_an_unterminated_last_event_counts_but_half_of_one_is_no_fault() -> None:
@@ -155,7 +155,7 @@ def test_a_stream_that_calls_itself_json_is_read_as_what_it_is() -> None:
             meter.feed(body[at : at + cut])
         whole = meter.close()
         assert whole == replace(streamed, flags=("stream_as_json",))
-        assert (meter.usage, meter.evidence) == (streamed.usage, streamed.evidence)
+        assert (meter.tally.usage, meter.tally.evidence) == (streamed.usage, streamed.evidence)
     meter = OPENAI_CHAT.plain_meter()
     meter.feed(events[0] + b"data: {")  # it broke off
     assert (meter.close().usage, meter.close().evidence.chars_latin, meter.close().complete) == (None, 4, False)

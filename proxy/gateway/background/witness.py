@@ -43,7 +43,7 @@ class Witness:
     def so_far(self) -> Sighting:
         """What was seen until now."""
         self._meter.fold()
-        return Sighting(scaled(self._meter.evidence, self._meter.events, self._before))
+        return Sighting(scaled(self._meter.tally.evidence, self._meter.tally.events, self._before))
 
     def close(self) -> Sighting:
         """What was seen when it ended."""

@@ -54,6 +54,7 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.opaque_meter import OpaqueMeter
 from proxy.metering.request import RequestFacts
+from proxy.metering.tally import Tally
 from proxy.metering.wire.framing import SSE
 
 _log = logging.getLogger(__name__)
@@ -272,7 +273,7 @@ class Exchange:
         if self._life.phase is not Phase.BODY:
             return
         if self._named.is_awaited:
-            self._read_name(meter)
+            self._read_name(meter.tally)
         self._spending.folded(meter)
         if self._short:
             self._loop.call_soon(self._cut)
@@ -321,7 +322,7 @@ class Exchange:
         else:
             self._happened(Event.END if self._whole else Event.BREAK)
 
-    def _read_name(self, said: BodyMeter | Metered) -> None:
+    def _read_name(self, said: Tally | Metered) -> None:
         provider, use = self._asking.route.provider, self._asking.use
         self._named.read(said.response_id, provider, use, in_background=said.in_background)
 

@@ -259,18 +259,19 @@ class Relay:
     def _note(self) -> None:
         """Record the new counts of the meter."""
         meter = self.meter
+        tally = meter.tally
         self._unnoted = 0
-        self._note_after = min(EVENTS_PER_NOTE, 1 + meter.events // UNNOTED_SHARE)
-        if self.first_token_at is None and not meter.evidence.empty:
+        self._note_after = min(EVENTS_PER_NOTE, 1 + tally.events // UNNOTED_SHARE)
+        if self.first_token_at is None and not tally.evidence.empty:
             self.first_token_at = self.last_at
-        usage, events = meter.usage, self._exact_events()
+        usage, events = tally.usage, self._exact_events()
         if self.events > events and self.sound:  # comments are no events
             self.events = events
             self._slot.deliver(events, self.bytes)
         if usage is None:
-            self._slot.note(meter.evidence, None, meter.events)
+            self._slot.note(tally.evidence, None, tally.events)
         else:
-            self._slot.note(meter.evidence, usage, meter.events, meter.running)
+            self._slot.note(tally.evidence, usage, tally.events, tally.running)
         matcher = meter.matcher if self._burst >= BURST_EVENTS and self._between else None
         if matcher is not self._run:
             self._run = matcher
@@ -306,7 +307,7 @@ class Relay:
 
     def _exact_events(self) -> int:
         """Those that the meter has read and that the client gets."""
-        return self.meter.events - (0 if self._editor is None else self._editor.stripped)
+        return self.meter.tally.events - (0 if self._editor is None else self._editor.stripped)
 
     def flush(self) -> None:
         """The body has ended: write what is held, unless it is the usage event."""
@@ -326,7 +327,7 @@ class Relay:
 
     def deliver(self, body: bytes) -> None:
         """Record the whole collected body as about to be written; the caller writes it."""
-        self._slot.note(self.meter.evidence, self.meter.usage, 0)
+        self._slot.note(self.meter.tally.evidence, self.meter.tally.usage, 0)
         self.bytes = len(body)
         self._slot.deliver(0, self.bytes)
 

@@ -70,7 +70,7 @@ def running(opened: Opened, relay: Relay | None, spending: Spending, *, left: bo
     return snapshot(
         opened,
         Usage(opened.prompt_tokens_estimate) if relay is None else spending.usage(relay.meter),
-        reported=relay is not None and relay.meter.usage is not None,
+        reported=relay is not None and relay.meter.tally.usage is not None,
         state="draining" if left else "waiting" if relay is None else "streaming",
         events=0 if relay is None else relay.events,
         size=0 if relay is None else relay.bytes,

@@ -27,7 +27,7 @@ class Spending:
         if self.limited:
             price = self._closing.opened.price
             assert price is not None
-            spent = charge(price, self.usage(meter), BillableParts.EVERYTHING, meter.served_as)
+            spent = charge(price, self.usage(meter), BillableParts.EVERYTHING, meter.tally.served_as)
             self._closing.reservation.grow(spent)
 
     def generated(self, meter: BodyMeter) -> int:
@@ -35,7 +35,7 @@ class Spending:
         opened = self._closing.opened
         estimate = self._estimator.completion(
             self._closing.model_key,
-            meter.evidence,
+            meter.tally.evidence,
             completion_tokens_max=opened.completion_tokens_max,
             bytes_seen=meter.bytes_seen,
         )
@@ -43,7 +43,7 @@ class Spending:
 
     def usage(self, meter: BodyMeter) -> Usage:
         """The reported usage, or an estimate."""
-        reported = meter.usage or NO_USAGE
+        reported = meter.tally.usage or NO_USAGE
         prompt, completion = reported.prompt_tokens, reported.completion_tokens
         return structs.replace(
             reported,

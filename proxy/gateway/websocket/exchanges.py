@@ -178,7 +178,7 @@ class Exchanges:
 
     def _name(self, turn: Turn, heard: Heard) -> None:
         """The provider has named the answer: who made it is remembered before anybody can ask for it."""
-        response_id = turn.meter.response_id
+        response_id = turn.meter.tally.response_id
         if turn.named or response_id is None or not (self._dialect.stores and turn.facts.is_stored):
             return
         turn.named = True

@@ -68,11 +68,12 @@ class Turn:
         """An event of the answer. `delivered`: it is about to be written to the client."""
         self.runs = self.closing.accepted = True
         meter, slot = self.meter, self.closing.slot
+        tally = meter.tally
         meter.feed(message)
         meter.fold()
-        if self._first_token_at is None and (not meter.evidence.empty or meter.usage is not None):
+        if self._first_token_at is None and (not tally.evidence.empty or tally.usage is not None):
             self._first_token_at = monotonic()
-        slot.note(meter.evidence, meter.usage, meter.events, meter.running)
+        slot.note(tally.evidence, tally.usage, tally.events, tally.running)
         if delivered:
             self._events += 1
             self._size += len(message)
@@ -122,7 +123,7 @@ class Turn:
     def running(self) -> ExchangeSnapshot:
         """Its current snapshot."""
         usage = self.spending.usage(self.meter) if self.runs else Usage(self.closing.opened.prompt_tokens_estimate)
-        reported = self.meter.usage
+        reported = self.meter.tally.usage
         return snapshot(
             self.closing.opened,
             usage,

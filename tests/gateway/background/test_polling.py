@@ -82,7 +82,7 @@ def test_what_a_stream_says_of_its_end(kinds: list[str], ended: bool) -> None:
         meter.feed(b'data: {"type":"%b","response":{"id":"r","background":true}}\n\n' % name.encode())
     meter.feed(b"data: [DONE]\n\n")
     meter.fold()
-    assert meter.in_background is (True if set(kinds) - {"error"} else None)
+    assert meter.tally.in_background is (True if set(kinds) - {"error"} else None)
     assert meter.close().answer_ended is ended
 
 

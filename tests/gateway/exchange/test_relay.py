@@ -297,7 +297,7 @@ async def test_what_is_noted_lags_by_a_quarter_at_most_and_never_by_a_page() -> 
             # One piece can always be under way: it is recorded first.
             assert recorder.unnoted_max <= size
             assert recorder.noted >= len(events) - EVENTS_PER_NOTE - size
-            assert made.meter.evidence.text_events > 0
+            assert made.meter.tally.evidence.text_events > 0
 
 
 async def test_runs_are_passed_by_when_the_client_has_left_and_metered_all_the_same() -> None:
@@ -385,7 +385,7 @@ async def test_events_that_a_bug_took_from_the_meter_count_as_passed_on() -> Non
     made.events += 1  # it was written, and then the meter raised
     made.internal_error()
     made.settle_counts()
-    assert (made.told.ends, made.events) == (["lost"], made.meter.events + 1)
+    assert (made.told.ends, made.events) == (["lost"], made.meter.tally.events + 1)
 
 
 @pytest.mark.parametrize(("keep_max", "kept"), [(0, None), (9, None), (10, b'{"a": "b"}'), (99, b'{"a": "b"}')])

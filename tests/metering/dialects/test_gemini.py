@@ -107,7 +107,7 @@ def test_an_answer_that_goes_on_after_its_finish_reason_was_not_finished() -> No
     for event in (code, ran, end):
         meter.feed(sse(event))
         meter.fold()
-        told.append((meter.done, meter.tally.finish_reason, meter.usage))
+        told.append((meter.done, meter.tally.finish_reason, meter.tally.usage))
     final = Usage(29, None, 6, None, 35)
     assert told == [
         (False, "STOP", Usage(9, None, 4, None, 13)), (False, None, Usage(prompt_tokens=9)), (False, "STOP", final)

@@ -20,7 +20,7 @@ from proxy.metering.dialects.anthropic.wire import Block, Delta, Message, event_
 from proxy.metering.plain import CountTally
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes
-from proxy.metering.tally import Counting, identifier, says_error, word
+from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.usage import Usage, service_of
 from proxy.metering.wire.unread_text import Outputs, Place
 
@@ -34,7 +34,7 @@ PLACE = Place("delta content_block content", "text thinking partial_json content
 """of output, in an event or an answer"""
 
 
-class MessagesTally(Counting):
+class MessagesTally(Tally):
     """The counts of one answer."""
 
     __slots__ = ("_merged",)

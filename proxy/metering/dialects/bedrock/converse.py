@@ -23,7 +23,7 @@ from proxy.metering.dialects.bedrock.usage import CONVERSE_USAGE, converse_usage
 from proxy.metering.dialects.bedrock.wire import Block, Converse, ToolUse, converse_of
 from proxy.metering.plain import CountTally
 from proxy.metering.request import json_bytes
-from proxy.metering.tally import Counting, identifier, word
+from proxy.metering.tally import Tally, identifier, word
 from proxy.metering.unread import PATHS_MAX, members
 from proxy.metering.usage import service_of
 from proxy.metering.wire.event_stream import CONTENT_TYPE, ERROR
@@ -49,7 +49,7 @@ OUTPUT = "text toolUse toolResult reasoningContent citationsContent image"
 """members of a block that are read, or are no output"""
 
 
-class ConverseTally(Counting):
+class ConverseTally(Tally):
     """The counts of one answer."""
 
     __slots__ = ()

@@ -15,7 +15,7 @@ from proxy.metering.dialects.cohere.usage import KNOWN, usage_of
 from proxy.metering.dialects.openai.request import prompt_of
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import RequestFacts, flag, integer, messages_of, model_of
-from proxy.metering.tally import Counting, identifier, says_error, word
+from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.usage import TOKENS_MAX
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.unread_text import Outputs, Place
@@ -79,7 +79,7 @@ class ChatEvent(msgspec.Struct, gc=False):
 _parse = reader(ChatEvent)
 
 
-class CohereTally(Counting):
+class CohereTally(Tally):
     """The counts of one answer."""
 
     __slots__ = ()

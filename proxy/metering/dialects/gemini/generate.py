@@ -23,7 +23,7 @@ from proxy.metering.dialects.gemini.request import plain_facts, stream_facts, up
 from proxy.metering.dialects.gemini.usage import KNOWN, running, served_as_in, usage_of
 from proxy.metering.dialects.gemini.wire import Candidate, FunctionCall, Generated, Part, generated_of
 from proxy.metering.refusal import ErrorShape, Refusal
-from proxy.metering.tally import Counting, identifier, says_error, word
+from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.usage import NO_USAGE, NOT_SAID, UNITS_MAX, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
 from proxy.metering.wire.json_reader import compact
@@ -39,7 +39,7 @@ BILLED_ONCE = ("gemini-1", "gemini-2")
 _TEXT, _CALL = 1, 2
 
 
-class GeminiTally(Counting):
+class GeminiTally(Tally):
     """The counts of one answer."""
 
     __slots__ = ("_final", "_last_call", "_once", "_queries", "_ran_code", "_reason", "_unfinished")

@@ -26,7 +26,7 @@ from proxy.metering.dialects.gemini_interactions.wire import (
     interaction_of,
 )
 from proxy.metering.refusal import ErrorShape, Refusal
-from proxy.metering.tally import Counting, identifier, says_error, word
+from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.usage import UNITS_MAX, Usage, service_in_tier
 from proxy.metering.wire.framing import LONG_SSE
 from proxy.metering.wire.json_reader import compact
@@ -40,7 +40,7 @@ _MEDIA = frozenset({"image", "audio", "video", "document"})
 _SEARCH = "google_search_call"
 
 
-class InteractionTally(Counting):
+class InteractionTally(Tally):
     """The counts of one answer."""
 
     __slots__ = ("_model", "_queries")

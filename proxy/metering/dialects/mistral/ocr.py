@@ -14,10 +14,10 @@ from msgspec import structs
 
 from proxy.metering.counts import UsageReader
 from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
-from proxy.metering.plain import UnstreamedTally, plain_dialect
+from proxy.metering.plain import plain_dialect
 from proxy.metering.refusal import ErrorShape
 from proxy.metering.request import InvalidField
-from proxy.metering.tally import says_error
+from proxy.metering.tally import Tally, says_error
 from proxy.metering.unread import each, members
 from proxy.metering.usage import UNITS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
@@ -54,7 +54,7 @@ class _Answer(msgspec.Struct, gc=False):
 _read = reader(_Answer)
 
 
-class OcrTally(UnstreamedTally):
+class OcrTally(Tally):
     """The counts of one answer."""
 
     __slots__ = ()

@@ -18,7 +18,7 @@ from proxy.metering.counts import UsageReader, with_total
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.ollama.request import chat_facts, generate_facts
 from proxy.metering.refusal import ErrorShape, Refusal
-from proxy.metering.tally import Counting, says_error, word
+from proxy.metering.tally import Tally, says_error, word
 from proxy.metering.unread import members
 from proxy.metering.wire.framing import NDJSON
 from proxy.metering.wire.json_reader import compact, reader
@@ -72,7 +72,7 @@ _line = reader(Line)
 _reported = UsageReader(prompt_tokens="prompt_eval_count", completion_tokens="eval_count")
 
 
-class OllamaTally(Counting):
+class OllamaTally(Tally):
     """The counts of one answer."""
 
     __slots__ = ()

@@ -16,7 +16,7 @@ from proxy.metering.dialects.openai.usage import KNOWN, usage_of
 from proxy.metering.dialects.openai.wire import Choice, Chunk, Part, ToolCall, called, chunk_of, flatten
 from proxy.metering.held_text import AnswerText, TextKind
 from proxy.metering.refusal import OPENAI_ERRORS
-from proxy.metering.tally import Counting, identifier, says_error, word
+from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.usage import service_in_tier
 from proxy.metering.wire.event_template import EventTemplate, template_of
 from proxy.metering.wire.text import GrowingText, chars_of
@@ -41,7 +41,7 @@ PLACES = (
 _TEXT_NAMES = ("content", "reasoning_content", "reasoning")
 
 
-class ChatTally(Counting):
+class ChatTally(Tally):
     """The counts of one answer.
 
     `cumulative`: whether each text repeats all before it; None: detected from the texts.

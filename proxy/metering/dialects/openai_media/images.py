@@ -20,7 +20,7 @@ from proxy.metering.dialects.openai.inputs import Inputs
 from proxy.metering.plain import skimmed
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, Upload, flag, integer, model_of, uploads_in
-from proxy.metering.tally import Counting, says_error
+from proxy.metering.tally import Tally, says_error
 from proxy.metering.unread import each, members
 from proxy.metering.usage import UNITS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.framing import LONG_SSE
@@ -55,7 +55,7 @@ class _Event(msgspec.Struct, gc=False):
 _read = reader(_Event)
 
 
-class ImagesTally(Counting):
+class ImagesTally(Tally):
     """The counts of one answer or stream."""
 
     __slots__ = ("_images",)

@@ -18,7 +18,7 @@ from proxy.metering.dialects.openai_media.images import tokens_of
 from proxy.metering.opaque_meter import OpaqueMeter
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, model_of
-from proxy.metering.tally import Counting, says_error
+from proxy.metering.tally import Tally, says_error
 from proxy.metering.unread import members
 from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import reader
@@ -37,7 +37,7 @@ class _Event(msgspec.Struct, gc=False):
 _read = reader(_Event)
 
 
-class SpeechTally(Counting):
+class SpeechTally(Tally):
     """The counts of one stream."""
 
     __slots__ = ()

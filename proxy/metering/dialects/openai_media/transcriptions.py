@@ -24,7 +24,7 @@ from proxy.metering.dialect import Dialect, RequestBody
 from proxy.metering.meter import JsonMeter
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, Upload, model_of
-from proxy.metering.tally import Counting, says_error
+from proxy.metering.tally import Tally, says_error
 from proxy.metering.unread import each, members
 from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
@@ -59,7 +59,7 @@ _FRAGMENTS = frozenset({"transcript.text.delta", "transcription.text.delta"})
 _LAST = frozenset({"transcript.text.done", "transcription.done"})
 
 
-class TranscriptionTally(Counting):
+class TranscriptionTally(Tally):
     """The counts of one answer."""
 
     __slots__ = ("_in_fragments",)

@@ -14,7 +14,7 @@ from msgspec import structs
 from proxy.metering.counts import UsageReader
 from proxy.metering.dialects.openai_media.transcriptions import usage_of as usage_of_transcript
 from proxy.metering.dialects.openai_realtime.wire import Event, Item, Response, event_of
-from proxy.metering.tally import Counting, identifier, says_error, word
+from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.unread import each, members
 from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import document_of
@@ -64,7 +64,7 @@ def usage_of(raw: dict[str, Any]) -> Usage | None:
     )
 
 
-class RealtimeTally(Counting):
+class RealtimeTally(Tally):
     """The counts of one response. `bytes_per_s`: of its audio."""
 
     __slots__ = ("_audio_bytes", "_bytes_per_s", "_is_reported", "_unknown", "_with_deltas")
@@ -189,7 +189,7 @@ class RealtimeTally(Counting):
         self._report(raw, usage)
 
 
-class TranscriptTally(Counting):
+class TranscriptTally(Tally):
     """The counts of one transcription."""
 
     __slots__ = ()

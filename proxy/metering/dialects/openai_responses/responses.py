@@ -31,7 +31,7 @@ from proxy.metering.dialects.openai_responses.wire import (
 from proxy.metering.plain import CountTally
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
 from proxy.metering.socket import Socket
-from proxy.metering.tally import Counting, identifier, says_error, word
+from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.unread import each, members
 from proxy.metering.usage import NO_USAGE, OTHER_WORD, ModelUsage, service_in_tier
 from proxy.metering.wire.unread_text import Outputs, Place
@@ -94,7 +94,7 @@ _KNOWN = " ".join((
 _WRITTEN = "content text refusal transcript summary reasoning"
 
 
-class ResponsesTally(Counting):
+class ResponsesTally(Tally):
     """The counts of one answer."""
 
     __slots__ = ("_file_searches", "_searches", "_unread_at", "_with_deltas", "answer_ended", "in_background")

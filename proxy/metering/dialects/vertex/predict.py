@@ -15,9 +15,9 @@ from proxy.metering.counts import UsageReader, with_total
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
 from proxy.metering.dialects.vertex.google import VERTEX_ERRORS
 from proxy.metering.dialects.vertex.paths import publisher_paths
-from proxy.metering.plain import UnstreamedTally, nothing_generated, plain_dialect
+from proxy.metering.plain import nothing_generated, plain_dialect
 from proxy.metering.request import InvalidField, integer, messages_of
-from proxy.metering.tally import says_error
+from proxy.metering.tally import Tally, says_error
 from proxy.metering.unread import each, members
 from proxy.metering.usage import NO_USAGE, UNITS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
@@ -52,7 +52,7 @@ _answer_of = reader(_Answer)
 _counted = UsageReader(prompt_tokens="token_count", images="images")
 
 
-class PredictTally(UnstreamedTally):
+class PredictTally(Tally):
     """The usage of one answer."""
 
     __slots__ = ()
