@@ -1,4 +1,4 @@
-"""Values of reservations on budgets: quote, hold, settle, release. The stores are in `budgets/`.
+"""Values of reservations on budgets: quote, reserve, settle, release. The stores are in `budgets/`.
 
 Invariants: For every limit counter, spent plus reserved is at most its bound when a request is admitted. `spent` comes
 from the ledger only. A reservation stays, at the actual charge once that is known, until the ledger has the exchange's
@@ -27,7 +27,7 @@ class DenialReason(StrEnum):
     """the store is unavailable, and the key fails closed"""
 
 
-class Hold(msgspec.Struct, frozen=True, gc=False):
+class Reservation(msgspec.Struct, frozen=True, gc=False):
     """The reservation of one exchange. Money: nUSD."""
 
     exchange_id: str
@@ -111,7 +111,7 @@ class CounterState(msgspec.Struct, frozen=True, gc=False):
     since: float
     spent: int | None
     """None: unseeded"""
-    held: int
+    reserved: int
     open: int
     """running exchanges"""
     closed: int

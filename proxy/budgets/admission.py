@@ -20,10 +20,10 @@ from msgspec import structs
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import LimitCounter, OnStoreOutage, ResolvedLimits, Scope, resolve_limits
-from proxy.billing.reservation import DenialReason, Denied, Granted, Hold, LimitLevel, Unseeded
+from proxy.billing.reservation import DenialReason, Denied, Granted, LimitLevel, Reservation, Unseeded
 from proxy.budgets.observers import AdmissionObserver
 from proxy.budgets.outage_allowance import OutageAllowance
-from proxy.budgets.store import BudgetsIncomplete, BudgetStore, BudgetsUnavailable, OwnHolds
+from proxy.budgets.store import BudgetsIncomplete, BudgetStore, BudgetsUnavailable, OwnReservations
 from proxy.foundation.outage import Outage
 
 # Interval of the check whether the store lost reservations of this node.
@@ -44,13 +44,15 @@ COUNTED_S = 3.0
 ANSWER_S = 5.0
 
 
-class Reservation:
+class OpenReservation:
     """The reservation of one exchange. `close` it exactly once."""
 
-    __slots__ = ("_admission", "_growing", "allowed_nusd", "hold", "levels", "on_short", "spends")
+    __slots__ = ("_admission", "_growing", "allowed_nusd", "levels", "on_short", "reserved", "spends")
 
-    def __init__(self, admission: Admission, hold: Hold, levels: Sequence[LimitLevel], *, spends: bool) -> None:
-        self.hold = hold
+    def __init__(
+        self, admission: Admission, reserved: Reservation, levels: Sequence[LimitLevel], *, spends: bool
+    ) -> None:
+        self.reserved = reserved
         self.spends = spends
         """True if money is limited"""
         self.levels = levels
@@ -64,10 +66,10 @@ class Reservation:
 
     def grow(self, nusd: int) -> None:
         """Record the cost so far. Called often: does nothing until the cost exceeds the reservation."""
-        if nusd > self.hold.nusd and self.hold.counters and not self._growing:
+        if nusd > self.reserved.nusd and self.reserved.counters and not self._growing:
             self._growing = True
             # A quarter more, so that a long stream does not call the store for every event.
-            self.hold = structs.replace(self.hold, nusd=nusd + nusd // 4)
+            self.reserved = structs.replace(self.reserved, nusd=nusd + nusd // 4)
             self._admission.grow(self)
 
     def grown(self, *, fits: bool) -> None:
@@ -109,13 +111,13 @@ class Admission:
         self._allowance = OutageAllowance(allowance_nusd)
         self._observer = observer
         self._resolved: dict[str, tuple[Sequence[Scope], ResolvedLimits]] = {}
-        self._open: dict[str, Reservation] = {}
-        self._closed: dict[str, Hold] = {}
+        self._open: dict[str, OpenReservation] = {}
+        self._closed: dict[str, Reservation] = {}
         """ended, at their charges, until the spend totals are known to have them; oldest first"""
         self._reserving: set[str] = set()
-        self._ending: list[Hold] = []
+        self._ending: list[Reservation] = []
         """ended in this event-loop iteration"""
-        self._ended: list[Hold] = []
+        self._ended: list[Reservation] = []
         """not reported to the store yet"""
         self._wakeup = asyncio.Event()
         self._growths: set[asyncio.Task[None]] = set()
@@ -133,31 +135,31 @@ class Admission:
         """announcements, and how many of them were tidied up after: they may contain what the ledger has"""
 
     @property
-    def held_nusd(self) -> int:
+    def reserved_nusd(self) -> int:
         """The sum of the reservations of running exchanges."""
-        return sum(one.hold.nusd for one in self._open.values())
+        return sum(one.reserved.nusd for one in self._open.values())
 
     # -- before an exchange
 
     async def admit(
         self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int
-    ) -> Reservation | Denied:
+    ) -> OpenReservation | Denied:
         """Reserve the amounts at every level, or at none. `scopes`: the levels with limits."""
         now = self._store.time()
         resolved = self._resolve(key, scopes, now)
         # A key that was made by a clock that is ahead has not begun: what is spent must count nevertheless.
-        hold = Hold(exchange_id, resolved.counters, nusd, tokens, max(now, resolved.since))
+        reserved = Reservation(exchange_id, resolved.counters, nusd, tokens, max(now, resolved.since))
         if not resolved.counters:
-            return Reservation(self, hold, (), spends=False)
-        verdict = await self._reserve(hold)
+            return OpenReservation(self, reserved, (), spends=False)
+        verdict = await self._reserve(reserved)
         allowed_nusd = None
         if verdict is None:
-            allowed_nusd = hold.nusd if resolved.spends else 0
-            verdict = self._without_store(key, hold, allowed_nusd, spends=resolved.spends)
+            allowed_nusd = reserved.nusd if resolved.spends else 0
+            verdict = self._without_store(key, reserved, allowed_nusd, spends=resolved.spends)
         if isinstance(verdict, Denied):
             self._observer.denied(verdict.why)
             return verdict
-        reservation = self._open[exchange_id] = Reservation(self, hold, verdict.levels, spends=resolved.spends)
+        reservation = self._open[exchange_id] = OpenReservation(self, reserved, verdict.levels, spends=resolved.spends)
         reservation.allowed_nusd = allowed_nusd
         return reservation
 
@@ -171,18 +173,18 @@ class Admission:
         self._resolved[key.key_id] = scopes, resolved
         return resolved
 
-    async def _reserve(self, hold: Hold) -> Granted | Denied | None:
+    async def _reserve(self, reserved: Reservation) -> Granted | Denied | None:
         """The store's verdict; None: the store or the ledger is unavailable."""
         time = asyncio.get_running_loop().time
         began = time()
         if began < self._hangs_until:
             return None
-        self._reserving.add(hold.exchange_id)
+        self._reserving.add(reserved.exchange_id)
         try:
             await self._until_counted()
-            verdict = await self._store.reserve(hold)
+            verdict = await self._store.reserve(reserved)
             if isinstance(verdict, Unseeded):
-                verdict = await self._seeded(hold, verdict)
+                verdict = await self._seeded(reserved, verdict)
         except BudgetsIncomplete as error:  # it answers, and all else goes on
             self._incomplete.began(error)
         except BudgetsUnavailable as error:
@@ -192,7 +194,7 @@ class Admission:
         except OSError:  # the ledger is unavailable (or a TimeoutError), which the follower reports
             pass
         except asyncio.CancelledError:  # the reservation may exist nevertheless
-            self._queue_ended([_uncharged(hold)])
+            self._queue_ended([_uncharged(reserved)])
             raise
         else:
             self._recovered()
@@ -200,7 +202,7 @@ class Admission:
             self._allowance.store_answered(time())
             return verdict
         finally:
-            self._reserving.discard(hold.exchange_id)
+            self._reserving.discard(reserved.exchange_id)
         return None
 
     async def _until_counted(self) -> None:
@@ -211,55 +213,57 @@ class Admission:
             except TimeoutError:
                 raise BudgetsIncomplete("budgets: still reading the records that the last run left") from None
 
-    async def _seeded(self, hold: Hold, unseeded: Unseeded) -> Granted | Denied:
+    async def _seeded(self, reserved: Reservation, unseeded: Unseeded) -> Granted | Denied:
         for _ in range(SEED_TRIES):
             async with asyncio.timeout(ANSWER_S):  # the store itself has a timeout
                 await self._seed(unseeded.counters)
-            verdict = await self._store.reserve(hold)
+            verdict = await self._store.reserve(reserved)
             if not isinstance(verdict, Unseeded):
                 return verdict
             unseeded = verdict
         raise OSError("budgets: the spend changed during every read of the ledger")
 
-    def _without_store(self, key: ApiKey, hold: Hold, nusd: int, *, spends: bool) -> Granted | Denied:
+    def _without_store(self, key: ApiKey, reserved: Reservation, nusd: int, *, spends: bool) -> Granted | Denied:
         """Apply the key's policy for outages; `nusd` are taken of the allowance. `spends`: money is limited."""
         policy = key.on_store_outage or (self._on_store_outage if spends else OnStoreOutage.FAIL_OPEN)
         if policy is OnStoreOutage.FAIL_OPEN and self._allowance.take(nusd, asyncio.get_running_loop().time()):
             self._unannounced = True
             return Granted(())
         # If only the reply was lost, the reservation exists: release it.
-        self._queue_ended([_uncharged(hold)])
-        return Denied(DenialReason.STORE_UNAVAILABLE, hold.counters[0].counter_id, None, ())
+        self._queue_ended([_uncharged(reserved)])
+        return Denied(DenialReason.STORE_UNAVAILABLE, reserved.counters[0].counter_id, None, ())
 
     # -- during an exchange, and at its end
 
-    def grow(self, reservation: Reservation) -> None:
+    def grow(self, reservation: OpenReservation) -> None:
         """Raise the reservation of a running exchange in the store."""
         self._grow_soon([reservation])
 
-    def _grow_soon(self, reservations: Sequence[Reservation]) -> None:
+    def _grow_soon(self, reservations: Sequence[OpenReservation]) -> None:
         task = asyncio.get_running_loop().create_task(self._grow(reservations))
         self._growths.add(task)
         task.add_done_callback(self._growths.discard)
 
-    async def _grow(self, reservations: Sequence[Reservation]) -> None:
+    async def _grow(self, reservations: Sequence[OpenReservation]) -> None:
         for reservation in reservations:
-            hold = reservation.hold
+            reserved = reservation.reserved
             fits = True  # during an outage, running exchanges continue
             try:
-                fits = await self._store.grow(hold.exchange_id, hold.nusd)
+                fits = await self._store.grow(reserved.exchange_id, reserved.nusd)
             except OSError as error:
                 self._failed(error)
             reservation.grown(fits=fits)
 
-    def close(self, reservation: Reservation, nusd: int, tokens: int) -> None:
+    def close(self, reservation: OpenReservation, nusd: int, tokens: int) -> None:
         """Record the end of an exchange, and its charge."""
-        hold = reservation.hold
-        if self._open.pop(hold.exchange_id, None) is None:
+        reserved = reservation.reserved
+        if self._open.pop(reserved.exchange_id, None) is None:
             return
-        ended = Hold(hold.exchange_id, hold.counters, nusd if reservation.spends else 0, tokens, hold.at)
+        ended = Reservation(
+            reserved.exchange_id, reserved.counters, nusd if reservation.spends else 0, tokens, reserved.at
+        )
         if ended.nusd:
-            self._closed[hold.exchange_id] = ended
+            self._closed[reserved.exchange_id] = ended
         if reservation.allowed_nusd is not None:
             self._allowance.settle(reservation.allowed_nusd, ended.nusd)
         self._ending.append(ended)
@@ -271,25 +275,25 @@ class Admission:
         if ending:
             self._store.close_soon(ending, self._queue_ended)
 
-    def hold_open(self, hold: Hold, *, spends: bool) -> Reservation:
+    def reserve_resumed(self, reserved: Reservation, *, spends: bool) -> OpenReservation:
         """The reservation of an exchange that an earlier process of this node admitted, and that goes on. The store is
         told by the next announcement."""
-        reservation = Reservation(self, hold, (), spends=spends)
-        if hold.counters:
-            self._open[hold.exchange_id] = reservation
+        reservation = OpenReservation(self, reserved, (), spends=spends)
+        if reserved.counters:
+            self._open[reserved.exchange_id] = reservation
             self._unannounced = True
         return reservation
 
-    def remember(self, ended: Iterable[Hold]) -> None:
+    def remember(self, ended: Iterable[Reservation]) -> None:
         """Add exchanges that ended before a restart of this node, unless the ledger is known to have them."""
-        self._closed.update((hold.exchange_id, hold) for hold in ended)
+        self._closed.update((reserved.exchange_id, reserved) for reserved in ended)
 
-    def hold_again(self, ended: Iterable[Hold]) -> None:
+    def reserve_again(self, ended: Iterable[Reservation]) -> None:
         """The ledger has lost the entries of these: they count against budgets until it has them again."""
         self.remember(ended)
         self._unannounced = True
 
-    def _queue_ended(self, ended: Iterable[Hold]) -> None:
+    def _queue_ended(self, ended: Iterable[Reservation]) -> None:
         self._ended += ended
         self._wakeup.set()
 
@@ -336,12 +340,12 @@ class Admission:
     async def _announce(self) -> None:
         self._unannounced = False
         try:
-            await self._store.announce(self._own_holds)
+            await self._store.announce(self._own_reservations)
         except BaseException:
             self._unannounced = True
             raise
         self._announced += 1
-        # While this node was away, others may have been granted what is held here: that may end the exchanges to cut.
+        # While this node was away, others may have been granted its reserved amounts: cut exchanges may have to end.
         if cut := [one for one in self._open.values() if one.on_short is not None]:
             self._grow_soon(cut)
 
@@ -403,10 +407,10 @@ class Admission:
         else:
             self._recovered()
 
-    def _own_holds(self) -> OwnHolds:
+    def _own_reservations(self) -> OwnReservations:
         """A snapshot. Exchanges that ended without a charge are left out, even if not reported yet."""
-        running = [one.hold for one in self._open.values()]
-        return OwnHolds(running, list(self._closed.values()), frozenset(self._reserving))
+        running = [one.reserved for one in self._open.values()]
+        return OwnReservations(running, list(self._closed.values()), frozenset(self._reserving))
 
     def _failed(self, error: Exception) -> None:
         self._outage.began(error)
@@ -416,6 +420,6 @@ class Admission:
             self._outage.over()
 
 
-def _uncharged(hold: Hold) -> Hold:
-    """The hold of an exchange that ended without a charge."""
-    return structs.replace(hold, nusd=0, tokens=0)
+def _uncharged(reserved: Reservation) -> Reservation:
+    """The reservation of an exchange that ended without a charge."""
+    return structs.replace(reserved, nusd=0, tokens=0)

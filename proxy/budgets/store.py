@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from proxy.billing.reservation import CounterState, Hold, SpendDelta, SpendTotal, Verdict
+from proxy.billing.reservation import CounterState, Reservation, SpendDelta, SpendTotal, Verdict
 
 
 class BudgetsUnavailable(OSError):  # noqa: N818  named like the other `…Unavailable`
@@ -26,12 +26,12 @@ class BudgetsIncomplete(BudgetsUnavailable):
     """The store has lost data, and waits for nodes to announce their reservations again."""
 
 
-class OwnHolds(msgspec.Struct, frozen=True):
+class OwnReservations(msgspec.Struct, frozen=True):
     """A snapshot of a node's own reservations."""
 
-    open: Sequence[Hold]
+    open: Sequence[Reservation]
     """of running exchanges, at their quotes"""
-    closed: Sequence[Hold]
+    closed: Sequence[Reservation]
     """of ended exchanges that the ledger is not known to have, at their charges"""
     reserving: Collection[str]
     """exchanges whose `reserve` call is running: their reservations in the store stay unchanged"""
@@ -43,20 +43,20 @@ class BudgetStore(Protocol):
     def time(self) -> float:
         """Unix time by the clock that all nodes share: windows begin and end by it, and exchanges belong to them."""
 
-    async def reserve(self, hold: Hold) -> Verdict:
+    async def reserve(self, reservation: Reservation) -> Verdict:
         """Check every counter, and reserve at all of them or none. Checks of a counter, in this order: seeded for its
-        `since` (if money is bounded); spent + held + nusd <= nusd_max; requests and tokens of the last 60 s;
+        `since` (if money is bounded); spent + reserved + nusd <= nusd_max; requests and tokens of the last 60 s;
         open < parallel. Idempotent per exchange: a repeated call is granted, and reserves nothing more."""
 
     async def grow(self, exchange_id: str, nusd: int) -> bool:
-        """Raise the reservation of a running exchange to `nusd`, even beyond the budget. True if then spent + held <=
-        nusd_max at each of its counters. True for an unknown exchange: the node re-announces it later."""
+        """Raise the reservation of a running exchange to `nusd`, even beyond the budget. True if then spent + reserved
+        <= nusd_max at each of its counters. True for an unknown exchange: its node announces it later."""
 
-    async def close(self, ended: Sequence[Hold]) -> None:
+    async def close(self, ended: Sequence[Reservation]) -> None:
         """Record ended exchanges of this node. Each stays reserved at its charge until `absorb` delivers its entry, or
         is released at once if its `nusd` is 0. Its actual tokens replace the quoted ones. Unknown ones are ignored."""
 
-    def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
+    def close_soon(self, ended: Sequence[Reservation], otherwise: Callable[[Sequence[Reservation]], None]) -> None:
         """As `close`, for a few exchanges, within milliseconds, before any later `reserve` of this node. If that is not
         possible, `otherwise` is called with them, immediately or later. Never raises."""
 
@@ -68,7 +68,7 @@ class BudgetStore(Protocol):
         """True if the store still has all reservations of this node's last process, as they were: then requests may be
         admitted before `announce`. False: it may lack some."""
 
-    async def announce(self, own: Callable[[], OwnHolds]) -> None:
+    async def announce(self, own: Callable[[], OwnReservations]) -> None:
         """Replace this node's reservations in the store by those of `own`, without checks. `own` is called after the
         store was read, so that no reservation made meanwhile is taken for an orphan. Closed reservations that `own`
         does not have are in the ledger: they stay until `absorb` or `release`."""

@@ -9,22 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from proxy.billing.limits import LimitCounter
-from proxy.billing.reservation import DenialReason, Denied, Granted, Hold, LimitLevel, Unseeded, Verdict
+from proxy.billing.reservation import DenialReason, Denied, Granted, LimitLevel, Reservation, Unseeded, Verdict
 from proxy.budgets.rates import Window
 
 
 class UsedAmounts:
     """A limit counter with its stored amounts."""
 
-    __slots__ = ("counter", "held", "running", "spent", "stored", "window")
+    __slots__ = ("counter", "reserved", "running", "spent", "stored", "window")
 
     def __init__(
-        self, counter: LimitCounter, *, spent: int | None, held: int, running: int, window: Window | None, stored: bool
+        self,
+        counter: LimitCounter,
+        *,
+        spent: int | None,
+        reserved: int,
+        running: int,
+        window: Window | None,
+        stored: bool,
     ) -> None:
         self.counter = counter
         self.spent = spent
         """None: unknown for the counter's window"""
-        self.held = held
+        self.reserved = reserved
         self.running = running
         self.window = window
         """None: no rate is bounded"""
@@ -32,16 +39,21 @@ class UsedAmounts:
         """the store has a row for the counter"""
 
 
-def verdict(hold: Hold, states: Sequence[UsedAmounts], now: float) -> Verdict:
-    """The verdict on `hold`; the caller reserves if it is Granted. Unseeded takes precedence over Denied."""
+def verdict(reservation: Reservation, states: Sequence[UsedAmounts], now: float) -> Verdict:
+    """The verdict on `reservation`; the caller reserves if it is Granted. Unseeded takes precedence over Denied."""
     if unseeded := [one.counter for one in states if one.spent is None and one.counter.nusd_max is not None]:
         return Unseeded(tuple(unseeded))
-    failures = [failure for one in states if not passes(one, hold.nusd, 1) for failure in _failures(hold, one, now)]
+    failures = [
+        failure
+        for one in states
+        if not passes(one, reservation.nusd, 1)
+        for failure in _failures(reservation, one, now)
+    ]
     if not failures:
         return Granted(())
     why, counter_id, _ = failures[0]
     refusing = next(one for one in states if one.counter.counter_id == counter_id)
-    spent, reserved = (refusing.spent, refusing.held) if why is DenialReason.MONEY else (None, 0)
+    spent, reserved = (refusing.spent, refusing.reserved) if why is DenialReason.MONEY else (None, 0)
     waits_s = [wait_s for _, _, wait_s in failures if wait_s is not None]
     retry_after_s = max(waits_s) if len(waits_s) == len(failures) else None
     return Denied(why, counter_id, retry_after_s, levels(states, now), spent, reserved)
@@ -57,7 +69,10 @@ def passes(state: UsedAmounts, nusd: int, count: int) -> bool:
     `verdict`."""
     counter = state.counter
     return (
-        (counter.nusd_max is None or (state.spent is not None and state.spent + state.held + nusd <= counter.nusd_max))
+        (
+            counter.nusd_max is None
+            or (state.spent is not None and state.spent + state.reserved + nusd <= counter.nusd_max)
+        )
         and state.window is None
         and (counter.parallel is None or state.running + count <= counter.parallel)
     )
@@ -68,20 +83,24 @@ def bounds_rate(counter: LimitCounter) -> bool:
     return counter.rpm is not None or counter.tpm is not None
 
 
-def bounds_holds(counter: LimitCounter) -> bool:
+def bounds_reservations(counter: LimitCounter) -> bool:
     """True if the verdict depends on the reservations of all nodes."""
     return counter.nusd_max is not None or counter.parallel is not None
 
 
-def _failures(hold: Hold, state: UsedAmounts, now: float) -> list[tuple[DenialReason, str, float | None]]:
+def _failures(reservation: Reservation, state: UsedAmounts, now: float) -> list[tuple[DenialReason, str, float | None]]:
     """Every bound that would be exceeded, with the counter's id and the seconds to wait (None: no help)."""
     counter, window = state.counter, state.window
     failures: list[tuple[DenialReason, str, float | None]] = []
-    if counter.nusd_max is not None and (state.spent or 0) + state.held + hold.nusd > counter.nusd_max:
+    if counter.nusd_max is not None and (state.spent or 0) + state.reserved + reservation.nusd > counter.nusd_max:
         failures.append((DenialReason.MONEY, counter.counter_id, None))
     if counter.rpm is not None and window is not None and (surplus := window.requests + 1 - counter.rpm) > 0:
         failures.append((DenialReason.REQUESTS, counter.counter_id, window.wait_s(requests=surplus, now=now)))
-    if counter.tpm is not None and window is not None and (surplus := window.tokens + hold.tokens - counter.tpm) > 0:
+    if (
+        counter.tpm is not None
+        and window is not None
+        and (surplus := window.tokens + reservation.tokens - counter.tpm) > 0
+    ):
         failures.append((DenialReason.TOKENS, counter.counter_id, window.wait_s(tokens=surplus, now=now)))
     if counter.parallel is not None and state.running >= counter.parallel:
         failures.append((DenialReason.PARALLEL, counter.counter_id, None))

@@ -91,7 +91,7 @@ def _json(state: CounterState, subject: Subject | None) -> dict[str, Any]:
         "window_start": iso_utc(state.since) if state.since else None,
         "budget_usd": None if budget is None else usd_text(budget),
         "spent_usd": None if state.spent is None else usd_text(state.spent),
-        "held_usd": usd_text(state.held),
+        "held_usd": usd_text(state.reserved),
         "running": state.open,
         "unsettled": state.closed,
     }

@@ -54,10 +54,10 @@ class BudgetMetrics:
             registry=r,
         )
 
-    def outstanding(self, held_nusd: Callable[[], int]) -> None:
+    def outstanding(self, reserved_nusd: Callable[[], int]) -> None:
         """The gauge of reserved amounts, read at each scrape."""
         Gauge(
             "tokenweir_reservation_outstanding_usd",
             "Budget amounts reserved by running exchanges of this process, in USD.",
             registry=self._registry,
-        ).set_function(lambda: held_nusd() / NUSD_PER_USD)
+        ).set_function(lambda: reserved_nusd() / NUSD_PER_USD)

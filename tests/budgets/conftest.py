@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.budgets.store import BudgetStore, OwnHolds
+from proxy.budgets.store import BudgetStore, OwnReservations
 from tests.budgets.stores import NOW, LocalStores, RedisStores, Stores
 
 
@@ -34,7 +34,7 @@ async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 async def announced(stores: Stores, name: str) -> BudgetStore:
     """A node that holds nothing."""
     store = stores.node(name)
-    await store.announce(lambda: OwnHolds((), (), ()))
+    await store.announce(lambda: OwnReservations((), (), ()))
     return store
 
 

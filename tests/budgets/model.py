@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from proxy.billing.limits import LimitCounter
-from proxy.billing.reservation import CounterState, DenialReason, Hold, SpendDelta, SpendTotal
+from proxy.billing.reservation import CounterState, DenialReason, Reservation, SpendDelta, SpendTotal
 
 Answer = tuple[str, str, float | None] | None
 """why, which counter, how long to wait; None: granted"""
@@ -16,7 +16,7 @@ Answer = tuple[str, str, float | None] | None
 class Kept:
     """A hold."""
 
-    hold: Hold
+    reservation: Reservation
     node: str
     nusd: int
     tokens: int
@@ -37,7 +37,7 @@ class Counted:
 class Model:
     """What a store must know, having been told the same."""
 
-    holds: dict[str, Kept] = field(default_factory=dict)
+    reservations: dict[str, Kept] = field(default_factory=dict)
     sums: dict[str, SpendTotal] = field(default_factory=dict)
     counted: dict[str, list[Counted]] = field(default_factory=dict)
     cursor: int | None = None
@@ -52,10 +52,12 @@ class Model:
     def at(self, counter_id: str) -> list[Kept]:
         """What is held there."""
         return [
-            one for one in self.holds.values() if counter_id in {counter.counter_id for counter in one.hold.counters}
+            one
+            for one in self.reservations.values()
+            if counter_id in {counter.counter_id for counter in one.reservation.counters}
         ]
 
-    def held(self, counter_id: str) -> int:
+    def reserved(self, counter_id: str) -> int:
         """nUSD."""
         return sum(one.nusd for one in self.at(counter_id))
 
@@ -63,55 +65,59 @@ class Model:
         """Exchanges."""
         return sum(one.closed_at is None for one in self.at(counter_id))
 
-    def unseeded(self, hold: Hold) -> tuple[LimitCounter, ...]:
+    def unseeded(self, reservation: Reservation) -> tuple[LimitCounter, ...]:
         """Of a hold that is new."""
-        if hold.exchange_id in self.holds:
+        if reservation.exchange_id in self.reservations:
             return ()
         return tuple(
-            counter for counter in hold.counters if counter.nusd_max is not None and self.spent(counter) is None
+            counter for counter in reservation.counters if counter.nusd_max is not None and self.spent(counter) is None
         )
 
     def window(self, counter_id: str, now: float) -> list[Counted]:
         """What counts there."""
         return [one for one in self.counted.get(counter_id, []) if abs(one.second - int(now)) <= 60]
 
-    def reserve(self, hold: Hold, node: str, now: float) -> Answer:
+    def reserve(self, reservation: Reservation, node: str, now: float) -> Answer:
         """Of a hold that nothing is unseeded for."""
-        if hold.exchange_id in self.holds:
+        if reservation.exchange_id in self.reservations:
             return None
-        failures = [one for counter in hold.counters for one in self._failures(hold, counter, now)]
+        failures = [one for counter in reservation.counters for one in self._failures(reservation, counter, now)]
         if failures:
             waits_s = [wait_s for _, _, wait_s in failures if wait_s is not None]
             return *failures[0][:2], max(waits_s) if len(waits_s) == len(failures) else None
-        self.hold(hold, node, int(now))
+        self.reservation(reservation, node, int(now))
         return None
 
-    def hold(self, hold: Hold, node: str, second: int, *, counts: bool = True) -> None:
+    def reservation(self, reservation: Reservation, node: str, second: int, *, counts: bool = True) -> None:
         """Whatever is left."""
-        self.holds[hold.exchange_id] = Kept(hold, node, hold.nusd, hold.tokens, second)
-        for counter in hold.counters:
+        self.reservations[reservation.exchange_id] = Kept(
+            reservation, node, reservation.nusd, reservation.tokens, second
+        )
+        for counter in reservation.counters:
             if counts and (counter.rpm, counter.tpm) != (None, None):
-                self.counted.setdefault(counter.counter_id, []).append(Counted(hold.exchange_id, second, hold.tokens))
+                self.counted.setdefault(counter.counter_id, []).append(
+                    Counted(reservation.exchange_id, second, reservation.tokens)
+                )
 
     def grow(self, exchange_id: str, nusd: int) -> bool:
         """True if it fits."""
-        one = self.holds.get(exchange_id)
+        one = self.reservations.get(exchange_id)
         if one is None or one.closed_at is not None:
             return True
         one.nusd = max(nusd, one.nusd)
         return all(
             counter.nusd_max is None
             or (spent := self.spent(counter)) is None
-            or spent + self.held(counter.counter_id) <= counter.nusd_max
-            for counter in one.hold.counters
+            or spent + self.reserved(counter.counter_id) <= counter.nusd_max
+            for counter in one.reservation.counters
         )
 
     def close(self, exchange_id: str, nusd: int, tokens: int, now: float) -> None:
         """It ended."""
-        one = self.holds.get(exchange_id)
+        one = self.reservations.get(exchange_id)
         if one is None:
             return
-        for counter in one.hold.counters:
+        for counter in one.reservation.counters:
             counted = [each for each in self.window(counter.counter_id, now) if each.exchange_id == exchange_id]
             # Twice there: its node was taken for dead and announced it anew. The first one counts until it leaves.
             for request in counted[-1:]:
@@ -119,36 +125,43 @@ class Model:
         one.nusd, one.tokens = nusd, tokens
         one.closed_at = now if one.closed_at is None else one.closed_at
         if nusd == 0:
-            del self.holds[exchange_id]
+            del self.reservations[exchange_id]
 
     def announce(
-        self, node: str, running: Iterable[Hold], closed: Iterable[Hold], asking: Collection[str], now: float
+        self,
+        node: str,
+        running: Iterable[Reservation],
+        closed: Iterable[Reservation],
+        asking: Collection[str],
+        now: float,
     ) -> None:
         """All that the node knows."""
         named = set(asking)
-        for hold in running:
-            named.add(hold.exchange_id)
-            if (one := self.holds.get(hold.exchange_id)) is None:
-                self.hold(hold, node, int(min(hold.at, now)))
+        for reservation in running:
+            named.add(reservation.exchange_id)
+            if (one := self.reservations.get(reservation.exchange_id)) is None:
+                self.reservation(reservation, node, int(min(reservation.at, now)))
             else:
-                one.node, one.nusd, one.closed_at = node, hold.nusd, None
-        for hold in closed:
-            named.add(hold.exchange_id)
-            if hold.exchange_id not in self.holds and hold.nusd:
-                self.hold(hold, node, int(now), counts=False)
-            self.close(hold.exchange_id, hold.nusd, hold.tokens, now)
-            if hold.exchange_id in self.holds:
-                self.holds[hold.exchange_id].node = node
-        ran = [(name, one) for name, one in self.holds.items() if (one.node, one.closed_at) == (node, None)]
+                one.node, one.nusd, one.closed_at = node, reservation.nusd, None
+        for reservation in closed:
+            named.add(reservation.exchange_id)
+            if reservation.exchange_id not in self.reservations and reservation.nusd:
+                self.reservation(reservation, node, int(now), counts=False)
+            self.close(reservation.exchange_id, reservation.nusd, reservation.tokens, now)
+            if reservation.exchange_id in self.reservations:
+                self.reservations[reservation.exchange_id].node = node
+        ran = [(name, one) for name, one in self.reservations.items() if (one.node, one.closed_at) == (node, None)]
         self.release([name for name, _ in ran if name not in named])
 
     def abandon(self, node: str, spared: Collection[str], now: float) -> int:
         """How many."""
-        for name, one in self.holds.items():
+        for name, one in self.reservations.items():
             if (one.node, one.closed_at) == (node, None) and name in spared:
                 one.closed_at = now
         found = [
-            name for name, one in self.holds.items() if (one.node, one.closed_at) == (node, None) and name not in spared
+            name
+            for name, one in self.reservations.items()
+            if (one.node, one.closed_at) == (node, None) and name not in spared
         ]
         self.release(found)
         return len(found)
@@ -156,7 +169,7 @@ class Model:
     def release(self, exchange_ids: Iterable[str]) -> None:
         """They are held no longer."""
         for exchange_id in exchange_ids:
-            self.holds.pop(exchange_id, None)
+            self.reservations.pop(exchange_id, None)
 
     def seed(self, sums: Sequence[SpendTotal], now: float) -> None:
         """What the ledger said."""
@@ -196,12 +209,14 @@ class Model:
 
     def standings(self) -> list[CounterState]:
         """Of all counters that are known."""
-        known = {counter.counter_id for one in self.holds.values() for counter in one.hold.counters} | set(self.sums)
+        known = {
+            counter.counter_id for one in self.reservations.values() for counter in one.reservation.counters
+        } | set(self.sums)
         return [self._standing(counter_id) for counter_id in sorted(known)]
 
     def overdue(self, older_than_s: float, now: float) -> list[str]:
         """Exchanges."""
-        ended = [(one.closed_at, name) for name, one in self.holds.items() if one.closed_at is not None]
+        ended = [(one.closed_at, name) for name, one in self.reservations.items() if one.closed_at is not None]
         return [name for at, name in ended if at < now - older_than_s]
 
     def _standing(self, counter_id: str) -> CounterState:
@@ -210,26 +225,32 @@ class Model:
             counter_id,
             0.0 if one is None else one.since,
             None if one is None else one.nusd,
-            self.held(counter_id),
+            self.reserved(counter_id),
             running,
             len(self.at(counter_id)) - running,
         )
 
-    def _failures(self, hold: Hold, counter: LimitCounter, now: float) -> Iterable[tuple[str, str, float | None]]:
+    def _failures(
+        self, reservation: Reservation, counter: LimitCounter, now: float
+    ) -> Iterable[tuple[str, str, float | None]]:
         requests = self.window(counter.counter_id, now)
         if (
             counter.nusd_max is not None
-            and (self.spent(counter) or 0) + self.held(counter.counter_id) + hold.nusd > counter.nusd_max
+            and (self.spent(counter) or 0) + self.reserved(counter.counter_id) + reservation.nusd > counter.nusd_max
         ):
             yield DenialReason.MONEY, counter.counter_id, None
         if counter.rpm is not None and len(requests) + 1 > counter.rpm:
-            yield DenialReason.REQUESTS, counter.counter_id, self._wait_s(counter, hold, DenialReason.REQUESTS, now)
-        if counter.tpm is not None and sum(one.tokens for one in requests) + hold.tokens > counter.tpm:
-            yield DenialReason.TOKENS, counter.counter_id, self._wait_s(counter, hold, DenialReason.TOKENS, now)
+            yield (
+                DenialReason.REQUESTS,
+                counter.counter_id,
+                self._wait_s(counter, reservation, DenialReason.REQUESTS, now),
+            )
+        if counter.tpm is not None and sum(one.tokens for one in requests) + reservation.tokens > counter.tpm:
+            yield DenialReason.TOKENS, counter.counter_id, self._wait_s(counter, reservation, DenialReason.TOKENS, now)
         if counter.parallel is not None and self.running(counter.counter_id) >= counter.parallel:
             yield DenialReason.PARALLEL, counter.counter_id, None
 
-    def _wait_s(self, counter: LimitCounter, hold: Hold, why: DenialReason, now: float) -> float | None:
+    def _wait_s(self, counter: LimitCounter, reservation: Reservation, why: DenialReason, now: float) -> float | None:
         """Tried second by second."""
         requests = self.window(counter.counter_id, now)
         for later in sorted({one.second + 61 for one in requests}):
@@ -239,7 +260,7 @@ class Model:
             if (
                 why is DenialReason.TOKENS
                 and counter.tpm is not None
-                and sum(one.tokens for one in left) + hold.tokens <= counter.tpm
+                and sum(one.tokens for one in left) + reservation.tokens <= counter.tpm
             ):
                 return later - now
         return None

@@ -13,12 +13,12 @@ import pytest
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import LimitCounter, Limits, OnStoreOutage, Scope
-from proxy.billing.reservation import DenialReason, Denied, Granted, Hold, SpendTotal
+from proxy.billing.reservation import DenialReason, Denied, Granted, Reservation, SpendTotal
 from proxy.budgets import admission as under_test
 from proxy.budgets import outage_allowance
-from proxy.budgets.admission import FORGET_S, Admission, Reservation
+from proxy.budgets.admission import FORGET_S, Admission, OpenReservation
 from proxy.budgets.sqlite.store import SqliteBudgets
-from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnHolds
+from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnReservations
 
 NOW = 1_790_000_000.0
 ALLOWANCE = 1_000
@@ -35,12 +35,12 @@ class Flaky:
         self.away = False
         self.lost = False
         self.now = NOW
-        self.announced: list[OwnHolds] = []
+        self.announced: list[OwnReservations] = []
 
     def time(self) -> float:
         return self.now
 
-    def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
+    def close_soon(self, ended: Sequence[Reservation], otherwise: Callable[[Sequence[Reservation]], None]) -> None:
         if self.away:
             otherwise(ended)
         else:
@@ -97,11 +97,13 @@ class Plant:
             on_store_outage=on_store_outage, allowance_nusd=ALLOWANCE, observer=self.seen,
         )  # fmt: skip
 
-    async def admit(self, name: str, nusd: int, *, scope: Scope = BUDGET, key: ApiKey = KEY) -> Reservation | Denied:
+    async def admit(
+        self, name: str, nusd: int, *, scope: Scope = BUDGET, key: ApiKey = KEY
+    ) -> OpenReservation | Denied:
         return await self.admission.admit(key, (scope,), name, nusd=nusd, tokens=10)
 
-    async def held(self) -> int:
-        return sum(one.held for one in await self.local.counter_states(["key_a"]))
+    async def reserved(self) -> int:
+        return sum(one.reserved for one in await self.local.counter_states(["key_a"]))
 
     async def _seed(self, counters: Sequence[LimitCounter]) -> None:
         if self.ledger_away:
@@ -149,22 +151,22 @@ def quick() -> Iterator[None]:
     under_test.CHECK_S = before
 
 
-async def until(holds: Any) -> None:
+async def until(reservations: Any) -> None:
     async with asyncio.timeout(5):
-        while not await holds():
+        while not await reservations():
             await asyncio.sleep(0.005)
 
 
 async def test_it_holds_and_lets_go(plant: Plant) -> None:
     async with running(plant):
         first = await plant.admit("x1", 600)
-        assert isinstance(first, Reservation)
-        assert plant.admission.held_nusd == 600
+        assert isinstance(first, OpenReservation)
+        assert plant.admission.reserved_nusd == 600
         assert isinstance(await plant.admit("x2", 600), Denied)
         first.close(0, 0)
-        assert plant.admission.held_nusd == 0
-        await until(lambda: _is(plant.held, 0))
-        assert isinstance(await plant.admit("x3", 1_000), Reservation)
+        assert plant.admission.reserved_nusd == 0
+        await until(lambda: _is(plant.reserved, 0))
+        assert isinstance(await plant.admit("x3", 1_000), OpenReservation)
     assert plant.seen.told == ["money"]
 
 
@@ -175,7 +177,7 @@ async def _is(ask: Any, value: int) -> bool:
 async def test_what_is_not_limited_asks_nobody(plant: Plant) -> None:
     plant.store.away = True
     found = await plant.admission.admit(KEY, (), "x1", nusd=10**12, tokens=10**9)
-    assert isinstance(found, Reservation)
+    assert isinstance(found, OpenReservation)
     found.grow(10**15)
     found.close(10**15, 1)
     assert plant.seen.told == []
@@ -184,12 +186,12 @@ async def test_what_is_not_limited_asks_nobody(plant: Plant) -> None:
 async def test_a_charge_is_held_until_the_ledger_has_it(plant: Plant) -> None:
     async with running(plant):
         one = await plant.admit("x1", 600)
-        assert isinstance(one, Reservation)
+        assert isinstance(one, OpenReservation)
         one.close(500, 10)
-        await until(lambda: _is(plant.held, 500))
+        await until(lambda: _is(plant.reserved, 500))
         plant.store.lost = True
         await until(lambda: _answer(bool(plant.store.announced)))
-        assert [hold.nusd for hold in plant.store.announced[-1].closed] == [500]
+        assert [reserved.nusd for reserved in plant.store.announced[-1].closed] == [500]
         plant.settled.add("x1")
         plant.store.now += FORGET_S
 
@@ -204,13 +206,13 @@ async def test_who_follows_the_ledger_says_at_once_what_it_has(plant: Plant) -> 
     async with running(plant):
         for name in ("x1", "x2"):
             one = await plant.admit(name, 300)
-            assert isinstance(one, Reservation)
+            assert isinstance(one, OpenReservation)
             one.close(250, 10)
-        await until(lambda: _is(plant.held, 500))
+        await until(lambda: _is(plant.reserved, 500))
         plant.admission.forget(["x1", "of another node"])
         plant.store.lost = True
         await until(lambda: _answer(bool(plant.store.announced)))
-        assert [hold.exchange_id for hold in plant.store.announced[-1].closed] == ["x2"]
+        assert [reserved.exchange_id for reserved in plant.store.announced[-1].closed] == ["x2"]
 
 
 @pytest.mark.parametrize("turns", range(4))
@@ -224,7 +226,7 @@ async def test_a_request_that_is_given_up_while_it_is_being_held_holds_nothing(p
             asked.result().close(0, 0)
         with suppress(asyncio.CancelledError):
             await asked
-        await until(lambda: _is(plant.held, 1))
+        await until(lambda: _is(plant.reserved, 1))
 
 
 async def _answer(value: bool) -> bool:
@@ -232,19 +234,19 @@ async def _answer(value: bool) -> bool:
 
 
 async def test_a_store_that_is_away_refuses_keys_with_budgets_and_nobody_else(plant: Plant) -> None:
-    assert isinstance(await plant.admit("x0", 1), Reservation)
+    assert isinstance(await plant.admit("x0", 1), OpenReservation)
     plant.store.away = True
     refused = await plant.admit("x1", 1)
     assert isinstance(refused, Denied)
     assert refused.why is DenialReason.STORE_UNAVAILABLE
-    assert isinstance(await plant.admit("x2", 1, scope=RATE), Reservation)
+    assert isinstance(await plant.admit("x2", 1, scope=RATE), OpenReservation)
     assert plant.seen.told == ["failed", "store_unavailable"]
 
 
 async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
     plant.store.away = True
-    admitted = [isinstance(await plant.admit(f"x{n}", 300, key=open_), Reservation) for n in range(5)]
+    admitted = [isinstance(await plant.admit(f"x{n}", 300, key=open_), OpenReservation) for n in range(5)]
     assert admitted == [True, True, True, False, False]
     plant.store.away = False
     async with running(plant):
@@ -252,10 +254,10 @@ async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant, monke
     plant.store.away = True
     assert isinstance(await plant.admit("x8", 300, key=open_), Denied), "a store that flaps is one outage"
     plant.store.away = False
-    assert isinstance(await plant.admit("x9", 1, key=open_), Reservation)
+    assert isinstance(await plant.admit("x9", 1, key=open_), OpenReservation)
     monkeypatch.setattr(outage_allowance, "APART_S", 0.0)
     plant.store.away = True
-    assert isinstance(await plant.admit("x10", 300, key=open_), Reservation), "another outage has another allowance"
+    assert isinstance(await plant.admit("x10", 300, key=open_), OpenReservation), "another outage has another allowance"
 
 
 async def test_what_an_exchange_did_not_use_of_the_allowance_is_given_back(plant: Plant) -> None:
@@ -263,10 +265,10 @@ async def test_what_an_exchange_did_not_use_of_the_allowance_is_given_back(plant
     plant.store.away = True
     for name in ("x1", "x2", "x3", "x4", "x5", "x6"):
         one = await plant.admit(name, 900, key=open_)
-        assert isinstance(one, Reservation), name
+        assert isinstance(one, OpenReservation), name
         one.close(10, 10)
     one = await plant.admit("x7", 900, key=open_)
-    assert isinstance(one, Reservation)
+    assert isinstance(one, OpenReservation)
     one.close(960, 10)  # more than it was quoted
     assert isinstance(await plant.admit("x8", 1, key=open_), Denied)
 
@@ -276,9 +278,9 @@ async def test_keys_without_a_budget_use_nothing_of_the_allowance(plant: Plant, 
     open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=policy)
     plant.store.away = True
     for number in range(20):
-        assert isinstance(await plant.admit(f"x{number}", 300, scope=RATE, key=open_), Reservation)
+        assert isinstance(await plant.admit(f"x{number}", 300, scope=RATE, key=open_), OpenReservation)
     budgeted = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
-    assert isinstance(await plant.admit("y", 1_000, key=budgeted), Reservation), "all of it is left"
+    assert isinstance(await plant.admit("y", 1_000, key=budgeted), OpenReservation), "all of it is left"
 
 
 async def test_an_outage_of_the_ledger_gives_a_fresh_allowance_once_it_is_over(
@@ -286,17 +288,17 @@ async def test_an_outage_of_the_ledger_gives_a_fresh_allowance_once_it_is_over(
 ) -> None:
     open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
     plant.ledger_away = True
-    assert isinstance(await plant.admit("x1", 900, key=open_), Reservation)
+    assert isinstance(await plant.admit("x1", 900, key=open_), OpenReservation)
     assert isinstance(await plant.admit("x2", 900, key=open_), Denied)
     monkeypatch.setattr(outage_allowance, "APART_S", 0.0)
     assert isinstance(await plant.admit("x3", 900, key=open_), Denied), "it lasts"
     plant.ledger_away = False
     async with running(plant):  # what was admitted without the store is announced, and counts there
-        await until(lambda: _is(plant.held, 900))
-    assert isinstance(await plant.admit("x4", 50, key=open_), Reservation)
+        await until(lambda: _is(plant.reserved, 900))
+    assert isinstance(await plant.admit("x4", 50, key=open_), OpenReservation)
     plant.ledger_away = True
     await plant.local.forget_sums()
-    assert isinstance(await plant.admit("x5", 900, key=open_), Reservation)
+    assert isinstance(await plant.admit("x5", 900, key=open_), OpenReservation)
 
 
 async def test_windows_begin_by_the_clock_of_the_store(plant: Plant) -> None:
@@ -304,41 +306,41 @@ async def test_windows_begin_by_the_clock_of_the_store(plant: Plant) -> None:
     monthly = Scope("key_a", Limits(budget_usd=1_000, budget_window="calendar_month"), NOW)
     plant.store.now = december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
     one = await plant.admit("x", 1, scope=monthly)
-    assert isinstance(one, Reservation)
-    assert (one.hold.counters[0].since, one.hold.at) == (december, december)
+    assert isinstance(one, OpenReservation)
+    assert (one.reserved.counters[0].since, one.reserved.at) == (december, december)
 
 
 async def test_a_key_that_was_made_by_a_clock_that_is_ahead(plant: Plant) -> None:
     """Its first window has not begun: an exchange that began before it would never count."""
     ahead = Scope("key_a", Limits(budget_usd=1_000, budget_window="30d"), NOW + 3_600)
     one = await plant.admit("x", 1, scope=ahead)
-    assert isinstance(one, Reservation)
-    assert one.hold.at >= one.hold.counters[0].since
+    assert isinstance(one, OpenReservation)
+    assert one.reserved.at >= one.reserved.counters[0].since
 
 
 async def test_a_ledger_that_hangs_delays_no_release(plant: Plant) -> None:
     async with running(plant):
         first = await plant.admit("x1", 300)
-        assert isinstance(first, Reservation)
+        assert isinstance(first, OpenReservation)
         first.close(200, 10)
-        await until(lambda: _is(plant.held, 200))
+        await until(lambda: _is(plant.reserved, 200))
         plant.store.now += FORGET_S
         plant.ledger_hangs.set()
         await asyncio.wait_for(plant.ledger_asked.wait(), 5)
         for number in range(5):
             one = await plant.admit(f"y{number}", 800)
-            assert isinstance(one, Reservation), number
+            assert isinstance(one, OpenReservation), number
             plant.store.away = True  # its end is told by the task, not at once
             one.close(0, 0)
             await asyncio.sleep(0)
             plant.store.away = False
-            await until(lambda: _is(plant.held, 200))
+            await until(lambda: _is(plant.reserved, 200))
 
 
 async def test_a_ledger_that_hangs_delays_no_announcement(plant: Plant) -> None:
     async with running(plant):
         plant.ledger_hangs.set()
-        assert isinstance(await plant.admit("x1", 300), Reservation)
+        assert isinstance(await plant.admit("x1", 300), OpenReservation)
         for _ in range(3):
             plant.store.announced.clear()
             plant.store.lost = True
@@ -348,7 +350,7 @@ async def test_a_ledger_that_hangs_delays_no_announcement(plant: Plant) -> None:
 async def test_a_deployment_may_let_all_keys_through(tmp_path: Path) -> None:
     plant = Plant(tmp_path, OnStoreOutage.FAIL_OPEN)
     plant.store.away = True
-    assert isinstance(await plant.admit("x1", 300), Reservation)
+    assert isinstance(await plant.admit("x1", 300), OpenReservation)
     closed = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_CLOSED)
     assert isinstance(await plant.admit("x2", 300, key=closed), Denied)
 
@@ -359,34 +361,34 @@ async def test_a_ledger_that_is_away_is_a_store_that_is_away(plant: Plant) -> No
     assert isinstance(refused, Denied)
     assert refused.why is DenialReason.STORE_UNAVAILABLE
     plant.ledger_away = False
-    assert isinstance(await plant.admit("x2", 1), Reservation)
+    assert isinstance(await plant.admit("x2", 1), OpenReservation)
 
 
 async def test_what_ended_during_an_outage_is_told_afterwards(plant: Plant) -> None:
     one = await plant.admit("x1", 600)
-    assert isinstance(one, Reservation)
+    assert isinstance(one, OpenReservation)
     plant.store.away = True
     async with running(plant):
         one.close(0, 0)
         await until(lambda: _answer("failed" in plant.seen.told))
         plant.store.away = False
-        await until(lambda: _is(plant.held, 0))
+        await until(lambda: _is(plant.reserved, 0))
 
 
 async def test_a_stream_grows_and_is_told_when_nothing_is_left(plant: Plant) -> None:
     one = await plant.admit("x1", 400)
-    assert isinstance(one, Reservation)
+    assert isinstance(one, OpenReservation)
     short: list[bool] = []
     one.on_short = lambda: short.append(True)
     one.grow(400)
-    assert await plant.held() == 400
+    assert await plant.reserved() == 400
     one.grow(600)
-    await until(lambda: _is(plant.held, 750))
+    await until(lambda: _is(plant.reserved, 750))
     assert short == []
     one.grow(900)
     await until(lambda: _answer(short == [True]))
     one.grow(5_000)
-    await until(lambda: _is(plant.held, 6_250))
+    await until(lambda: _is(plant.reserved, 6_250))
     assert short == [True], "once"
 
 
@@ -395,16 +397,16 @@ async def test_what_is_to_be_cut_is_looked_at_again_when_its_node_was_away(plant
     short: list[str] = []
     for name in ("cut", "finish"):
         one = await plant.admit(name, 450)
-        assert isinstance(one, Reservation)
+        assert isinstance(one, OpenReservation)
         if name == "cut":
             one.on_short = lambda: short.append("cut")
     other = SqliteBudgets(tmp_path / "budgets.db", node="other", unix_time=lambda: NOW)
     assert await other.abandon("n", ()) == 2
     counters = (LimitCounter("key_a", 0.0, 1_000),)
-    assert isinstance(await other.reserve(Hold("theirs", counters, 200, 0)), Granted)
+    assert isinstance(await other.reserve(Reservation("theirs", counters, 200, 0)), Granted)
     async with running(plant):
         await until(lambda: _answer(short == ["cut"]))
-    assert await plant.held() == 1_100, "what runs goes on, and counts"
+    assert await plant.reserved() == 1_100, "what runs goes on, and counts"
     await other.aclose()
 
 
@@ -412,32 +414,32 @@ async def test_after_an_outage_with_a_store_that_forgot(plant: Plant) -> None:
     """What was admitted without the store is announced, and counts."""
     open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
     plant.store.away = True
-    assert isinstance(await plant.admit("x1", 700, key=open_), Reservation)
+    assert isinstance(await plant.admit("x1", 700, key=open_), OpenReservation)
     plant.store.away, plant.store.lost = False, True
     async with running(plant):
-        await until(lambda: _is(plant.held, 700))
+        await until(lambda: _is(plant.reserved, 700))
         assert isinstance(await plant.admit("x2", 400), Denied)
 
 
 async def test_after_an_outage_with_a_store_that_forgot_nothing(plant: Plant) -> None:
     open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
-    assert isinstance(await plant.admit("x0", 0), Reservation)
+    assert isinstance(await plant.admit("x0", 0), OpenReservation)
     plant.store.away = True
-    assert isinstance(await plant.admit("x1", 700, key=open_), Reservation)
+    assert isinstance(await plant.admit("x1", 700, key=open_), OpenReservation)
     plant.store.away = False
     async with running(plant):
-        await until(lambda: _is(plant.held, 700))
+        await until(lambda: _is(plant.reserved, 700))
 
 
 async def test_a_store_that_hangs_is_not_waited_for_again_and_again(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(under_test, "HANGS_S", 0.05)
-    assert isinstance(await plant.admit("x0", 0), Reservation)
+    assert isinstance(await plant.admit("x0", 0), OpenReservation)
     asked = []
 
-    async def hang(hold: Hold) -> None:
-        asked.append(hold.exchange_id)
+    async def hang(reserved: Reservation) -> None:
+        asked.append(reserved.exchange_id)
         await asyncio.sleep(0.06)
         raise BudgetsUnavailable("no answer")
 
@@ -473,11 +475,11 @@ async def test_after_a_restart_limits_wait_for_what_the_last_run_left(
     monkeypatch.setattr(under_test, "COUNTED_S", 0.05)
     unknown = Plant(tmp_path)
     await unknown.admission.resume()
-    assert isinstance(await unknown.admission.admit(KEY, (), "x0", nusd=1, tokens=1), Reservation)
+    assert isinstance(await unknown.admission.admit(KEY, (), "x0", nusd=1, tokens=1), OpenReservation)
     assert isinstance(await unknown.admit("x1", 1), Denied)
     waiting = asyncio.gather(unknown.admit("x2", 200))
     await asyncio.sleep(0.01)
-    unknown.admission.remember([Hold("old", (LimitCounter("key_a", nusd_max=1_000),), 900, 0, NOW)])
+    unknown.admission.remember([Reservation("old", (LimitCounter("key_a", nusd_max=1_000),), 900, 0, NOW)])
     await unknown.admission.announce()
     (verdict,) = await waiting
     assert isinstance(verdict, Denied)
@@ -487,14 +489,14 @@ async def test_after_a_restart_limits_wait_for_what_the_last_run_left(
     kept = Plant(tmp_path)
     await kept.admission.resume()
     assert isinstance(await kept.admit("x3", 200), Denied), "it holds 900 of 1,000"
-    assert isinstance(await kept.admit("x4", 100), Reservation)
+    assert isinstance(await kept.admit("x4", 100), OpenReservation)
     assert kept.store.announced == []
     await kept.admission.aclose()
 
 
 def test_a_hold_of_an_earlier_run_is_remembered(plant: Plant) -> None:
-    plant.admission.remember([Hold("old", (LimitCounter("key_a", nusd_max=1_000),), 900, 0, NOW)])
-    assert [hold.exchange_id for hold in plant.admission._own_holds().closed] == ["old"]
+    plant.admission.remember([Reservation("old", (LimitCounter("key_a", nusd_max=1_000),), 900, 0, NOW)])
+    assert [reserved.exchange_id for reserved in plant.admission._own_reservations().closed] == ["old"]
 
 
 async def test_what_waits_for_the_ledger_for_long_holds_up_no_other(
@@ -504,7 +506,7 @@ async def test_what_waits_for_the_ledger_for_long_holds_up_no_other(
     monkeypatch.setattr(under_test, "FORGET_MAX", 2)
     for name in ("batch-1", "batch-2", "x1", "x2"):
         reservation = await plant.admit(name, 10)
-        assert isinstance(reservation, Reservation)
+        assert isinstance(reservation, OpenReservation)
         reservation.close(10, 0)
     plant.settled |= {"x1", "x2"}
     plant.store.now += FORGET_S

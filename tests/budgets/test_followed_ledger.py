@@ -14,12 +14,12 @@ from sqlalchemy import Engine
 from proxy.billing.entries import EntryKind
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.billing.limits import LimitCounter, credit_counter_id
-from proxy.billing.reservation import CounterState, Granted, Hold
+from proxy.billing.reservation import CounterState, Granted, Reservation
 from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
 from proxy.budgets.redis.store import RedisBudgets
 from proxy.budgets.sqlite.store import SqliteBudgets
-from proxy.budgets.store import BudgetStore, OwnHolds
+from proxy.budgets.store import BudgetStore, OwnReservations
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.settling.store import LedgerStore
 from proxy.storage.redis_client import open_redis
@@ -29,7 +29,7 @@ from tests.support.ledgers import engine, ledger_url, store
 
 __all__ = ["engine", "ledger_url", "store"]
 
-_NOTHING = OwnHolds((), (), ())
+_NOTHING = OwnReservations((), (), ())
 NODES = 3
 KEYS = ("key_1", "key_2")
 
@@ -114,8 +114,8 @@ async def test_what_was_held_is_spent_once_it_is_settled(
         for number in range(node * 100, node * 100 + 25):
             key_id = chance.choice(KEYS)
             charge, entry = chance.randint(1, 10**9), an_entry(number)
-            hold = Hold(entry.exchange_id, gates_of(key_id, since), 2 * 10**9, 10)
-            while not isinstance(verdict := await budgets[node].reserve(hold), Granted):
+            reservation = Reservation(entry.exchange_id, gates_of(key_id, since), 2 * 10**9, 10)
+            while not isinstance(verdict := await budgets[node].reserve(reservation), Granted):
                 await followers[node].seed(verdict.counters)  # type: ignore[union-attr]
             settled = arriving(an_entry(number, key_id=key_id, charge_usd=charge, started_at=now))
             if number % 5 == 0:
@@ -124,7 +124,7 @@ async def test_what_was_held_is_spent_once_it_is_settled(
                 await asyncio.to_thread(settlers[node % 2].settle, settled)
             if number % 2:  # the ledger is faster than the word that it ended
                 await followers[node].follow()
-            await budgets[node].close([Hold(hold.exchange_id, hold.counters, charge, 10)])
+            await budgets[node].close([Reservation(reservation.exchange_id, reservation.counters, charge, 10)])
 
     async def follow(one: Follower) -> None:
         while running:
@@ -145,6 +145,6 @@ async def test_what_was_held_is_spent_once_it_is_settled(
     assert len(standings) == 8
     sums = await ledger.sums([(one.counter_id, one.since) for one in standings])
     assert [one.spent for one in standings] == [one.nusd for one in sums]
-    assert {(one.held, one.open, one.closed) for one in standings} == {(0, 0, 0)}
+    assert {(one.reserved, one.open, one.closed) for one in standings} == {(0, 0, 0)}
     assert set((await followers[1].rebuild()).values()) == {0}
     assert await budgets[0].cursor() is None

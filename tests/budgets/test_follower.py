@@ -13,10 +13,10 @@ from unittest.mock import patch
 import pytest
 
 from proxy.billing.limits import LimitCounter
-from proxy.billing.reservation import CounterState, Hold, SpendDelta, SpendTotal, Verdict
+from proxy.billing.reservation import CounterState, Reservation, SpendDelta, SpendTotal, Verdict
 from proxy.budgets import follower
 from proxy.budgets.follower import BEHIND_US_MAX, CHANGES_MAX, Follower, SeedRequest
-from proxy.budgets.store import BudgetsUnavailable, OwnHolds
+from proxy.budgets.store import BudgetsUnavailable, OwnReservations
 
 SECOND_US = 1_000_000
 START_US = 1_793_000_000 * SECOND_US
@@ -98,7 +98,7 @@ class Store:
     """A store as its protocol says, as far as followers are concerned."""
 
     counters: dict[str, Counter] = field(default_factory=dict)
-    held: dict[str, int] = field(default_factory=dict)
+    reserved: dict[str, int] = field(default_factory=dict)
     """closed exchange → nUSD"""
     at_us: int | None = None
     away: bool = False
@@ -137,7 +137,7 @@ class Store:
                 counter = self.counters.get(counter_id)
                 if counter and counter.as_of_us < change.settled_at_us and counter.since <= change.started_at:
                     counter.spent += change.nusd
-            self.held.pop(change.exchange_id, None)
+            self.reserved.pop(change.exchange_id, None)
         self.at_us = until_us
         return True
 
@@ -161,12 +161,12 @@ class Store:
     async def overdue(self, older_than_s: float) -> list[str]:
         assert older_than_s in (follower.OVERDUE_S, 0.0)
         await self._turn()
-        return list(self.held)
+        return list(self.reserved)
 
     async def release(self, exchange_ids: Collection[str]) -> None:
         await self._turn()
         for one in exchange_ids:
-            self.held.pop(one, None)
+            self.reserved.pop(one, None)
         self.released += sorted(exchange_ids)
 
     async def counter_states(self, counter_ids: Collection[str] | None = None) -> list[CounterState]:
@@ -182,19 +182,19 @@ class Store:
         if self.away:
             raise BudgetsUnavailable("the store is away")
 
-    async def reserve(self, hold: Hold) -> Verdict:
+    async def reserve(self, reservation: Reservation) -> Verdict:
         raise NotImplementedError
 
     async def grow(self, exchange_id: str, nusd: int) -> bool:
         raise NotImplementedError
 
-    async def close(self, ended: Sequence[Hold]) -> None:
+    async def close(self, ended: Sequence[Reservation]) -> None:
         raise NotImplementedError
 
     async def heartbeat(self) -> bool:
         raise NotImplementedError
 
-    async def announce(self, own: Callable[[], OwnHolds]) -> None:
+    async def announce(self, own: Callable[[], OwnReservations]) -> None:
         raise NotImplementedError
 
     async def abandon(self, node: str, spared: Collection[str]) -> int:
@@ -284,11 +284,11 @@ def names(count: int, prefix: str = "x") -> list[str]:
 async def test_it_brings_what_was_settled_since(one: Follower, store: Store, ledger: Ledger, seen: Seen) -> None:
     ledger.settle("a", nusd=5)
     await one.seed([LimitCounter("key"), LimitCounter("key/late", since=200.0)])
-    store.held = {"b": 9}
+    store.reserved = {"b": 9}
     ledger.settle("b", nusd=7, counters=("key", "elsewhere", "key/late"))
     await one.follow()
     assert (store.counters["key"].spent, store.counters["key/late"].spent) == (12, 0)
-    assert (store.held, store.at_us, seen.entries) == ({}, ledger.now_us, 1)
+    assert (store.reserved, store.at_us, seen.entries) == ({}, ledger.now_us, 1)
     await one.follow()
     assert (store.counters["key"].spent, seen.entries) == (12, 1)
 
@@ -468,9 +468,9 @@ async def test_it_ends_with_whoever_waits(one: Follower, ledger: Ledger) -> None
 async def test_what_a_new_sum_counts_is_not_held_as_well(one: Follower, store: Store, ledger: Ledger) -> None:
     """It ended and was settled while nothing was seeded, so that no change will ever bring its entry."""
     ledger.settle("a")
-    store.held = {"a": 5, "unsettled": 6}
+    store.reserved = {"a": 5, "unsettled": 6}
     await one.seed([LimitCounter("key")])
-    assert (store.held, store.released) == ({"unsettled": 6}, ["a"])
+    assert (store.reserved, store.released) == ({"unsettled": 6}, ["a"])
 
 
 # -- what was left behind
@@ -479,36 +479,36 @@ async def test_what_a_new_sum_counts_is_not_held_as_well(one: Follower, store: S
 async def test_a_hold_that_was_left_behind_is_let_go(one: Follower, store: Store, ledger: Ledger) -> None:
     ledger.settle("a")
     await one.seed([LimitCounter("key")])
-    store.held = {"a": 5, "unsettled": 6}
+    store.reserved = {"a": 5, "unsettled": 6}
     await one.tidy()
-    assert (store.held, store.released) == ({"unsettled": 6}, ["a"])
+    assert (store.reserved, store.released) == ({"unsettled": 6}, ["a"])
 
 
 async def test_a_hold_whose_entry_does_not_count_yet_stays(one: Follower, store: Store, ledger: Ledger) -> None:
     ledger.settle("before")
     await one.seed([LimitCounter("key")])
     ledger.settle("a")
-    store.held = {"a": 5}
+    store.reserved = {"a": 5}
     await one.tidy()
-    assert store.held == {"a": 5}  # the store has not followed to it: somebody could spend it again
+    assert store.reserved == {"a": 5}  # the store has not followed to it: somebody could spend it again
     await one.follow()
-    assert (store.held, store.released, store.counters["key"].spent) == ({}, [], 2)
+    assert (store.reserved, store.released, store.counters["key"].spent) == ({}, [], 2)
 
 
 async def test_where_nothing_is_seeded_holds_go_when_every_sum_under_way_has_arrived(
     one: Follower, store: Store, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger.settle("a")
-    store.held = {"a": 5, "b": 6}
+    store.reserved = {"a": 5, "b": 6}
     await one.tidy()
     await one.tidy()
-    assert store.held == {"a": 5, "b": 6}
+    assert store.reserved == {"a": 5, "b": 6}
     ledger.settle("b")
     monkeypatch.setattr(follower, "ARRIVED_S", 0.0)
     await one.tidy()
-    assert store.held == {"b": 6}  # a sum that was read before it may be on its way
+    assert store.reserved == {"b": 6}  # a sum that was read before it may be on its way
     await one.tidy()
-    assert store.held == {}
+    assert store.reserved == {}
 
 
 # -- drift

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from proxy.billing.limits import LimitCounter
-from proxy.billing.reservation import Denied, Granted, Hold, SpendTotal, Unseeded, Verdict
+from proxy.billing.reservation import Denied, Granted, Reservation, SpendTotal, Unseeded, Verdict
 from proxy.budgets.redis.store import RedisBudgets
 from proxy.budgets.sqlite.store import SqliteBudgets
-from proxy.budgets.store import BudgetStore, OwnHolds
+from proxy.budgets.store import BudgetStore, OwnReservations
 from proxy.storage.redis_client import open_redis
 from tests.budgets.stores import warm
 from tests.support.processes import CLEAN
@@ -38,7 +38,7 @@ async def contend(stores: list[BudgetStore], number: int, exchanges: range, *, w
     async def one(each: int) -> Verdict:
         if within_s:
             await asyncio.sleep(random.random() * within_s)
-        return await stores[each % len(stores)].reserve(Hold(f"x{number}-{each}", counters, NUSD, 1))
+        return await stores[each % len(stores)].reserve(Reservation(f"x{number}-{each}", counters, NUSD, 1))
 
     verdicts = await asyncio.gather(*[one(each) for each in exchanges])
     assert not any(isinstance(one, Unseeded) for one in verdicts)
@@ -52,7 +52,7 @@ async def seed(store: BudgetStore, number: int) -> None:
 
 async def all_is_counted(store: BudgetStore, rounds: int) -> None:
     [org] = await store.counter_states(["org"])
-    assert (org.held, org.open) == (rounds * FIT * NUSD, rounds * FIT)
+    assert (org.reserved, org.open) == (rounds * FIT * NUSD, rounds * FIT)
 
 
 # -- on Redis
@@ -64,7 +64,7 @@ async def nodes(redis_url: str, prefix: str) -> AsyncIterator[list[BudgetStore]]
     clients = [open_redis(redis_url) for _ in range(NODES)]
     stores = [RedisBudgets(client, node=f"n{number}", prefix=prefix) for number, client in enumerate(clients)]
     for store in stores:
-        await store.announce(lambda: OwnHolds((), (), ()))
+        await store.announce(lambda: OwnReservations((), (), ()))
     await warm(stores[0])
     yield list(stores)
     for client in clients:

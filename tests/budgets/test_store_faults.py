@@ -16,12 +16,12 @@ import pytest
 from msgspec import structs
 
 from proxy.billing.limits import LimitCounter
-from proxy.billing.reservation import CounterState, DenialReason, Denied, Granted, Hold, SpendTotal, Unseeded
+from proxy.billing.reservation import CounterState, DenialReason, Denied, Granted, Reservation, SpendTotal, Unseeded
 from proxy.budgets.redis.known_nodes import KnownNodes
 from proxy.budgets.redis.store import CALLS_AT_ONCE, WARM_S_MAX, RedisBudgets
 from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.sqlite.store import BUSY_S_MAX, JOIN_S, SqliteBudgets
-from proxy.budgets.store import BudgetsIncomplete, BudgetsUnavailable, OwnHolds
+from proxy.budgets.store import BudgetsIncomplete, BudgetsUnavailable, OwnReservations
 from proxy.storage.redis_client import open_redis
 from tests.budgets.stores import warm
 from tests.support.faulty import FaultyPath
@@ -33,12 +33,12 @@ Open = Callable[..., RedisBudgets]
 LONG_S = 60.0
 
 
-def hold(exchange_id: str, nusd: int = 10, counter: LimitCounter = KEY) -> Hold:
-    return Hold(exchange_id, (counter,), nusd, 0, time.time())
+def reservation(exchange_id: str, nusd: int = 10, counter: LimitCounter = KEY) -> Reservation:
+    return Reservation(exchange_id, (counter,), nusd, 0, time.time())
 
 
-def owns(*running: Hold) -> Callable[[], OwnHolds]:
-    return lambda: OwnHolds(running, (), ())
+def owns(*running: Reservation) -> Callable[[], OwnReservations]:
+    return lambda: OwnReservations(running, (), ())
 
 
 async def seed(store: RedisBudgets | SqliteBudgets, spent: int = 0) -> None:
@@ -93,16 +93,16 @@ async def test_a_lost_answer_may_have_happened_and_asking_again_is_once(
     one, other = connect(f"redis://127.0.0.1:{path.port}", "one"), connect(redis_url, "other")
     await one.announce(owns())
     await begin(one)
-    assert isinstance(await one.reserve(hold("w")), Granted)
+    assert isinstance(await one.reserve(reservation("w")), Granted)
     path.lose_reply(b"EVALSHA")
     with pytest.raises(BudgetsUnavailable):
-        await one.reserve(hold("x", 900))
+        await one.reserve(reservation("x", 900))
     assert path.lost
-    assert [found.held for found in await other.counter_states(["key_a"])] == [910], "it was sent once"
-    assert isinstance(await one.reserve(hold("x", 900)), Granted)
-    assert [found.held for found in await other.counter_states(["key_a"])] == [910]
+    assert [found.reserved for found in await other.counter_states(["key_a"])] == [910], "it was sent once"
+    assert isinstance(await one.reserve(reservation("x", 900)), Granted)
+    assert [found.reserved for found in await other.counter_states(["key_a"])] == [910]
     assert not await one.heartbeat(), "who knows what else it did not hear of"
-    await one.announce(owns(hold("x", 900)))
+    await one.announce(owns(reservation("x", 900)))
     assert await one.heartbeat()
     assert await other.counter_states(["key_a"]) == [CounterState("key_a", 0.0, 0, 900, 1, 0)]
 
@@ -112,9 +112,9 @@ async def test_a_lost_announcement_is_made_again(connect: Open, redis_url: str, 
     await one.announce(owns())
     path.lose_reply(b"EVALSHA")
     with pytest.raises(BudgetsUnavailable):
-        await one.announce(owns(hold("x")))
+        await one.announce(owns(reservation("x")))
     assert not await one.heartbeat()
-    await one.announce(owns(hold("x")))
+    await one.announce(owns(reservation("x")))
     assert await one.heartbeat()
 
 
@@ -124,7 +124,7 @@ async def test_what_arrives_after_the_announcement_does_not_happen(
     one = connect(redis_url, "one")
     await one.announce(owns())
     await begin(one)
-    await one.reserve(Hold("first", (), 0, 0))  # loads the script, which the delayed call names by its hash
+    await one.reserve(Reservation("first", (), 0, 0))  # loads the script, which the delayed call names by its hash
     client: Any = one._redis
     late: list[tuple[Any, ...]] = []
 
@@ -135,13 +135,13 @@ async def test_what_arrives_after_the_announcement_does_not_happen(
     with monkeypatch.context() as patch:
         patch.setattr(client, "execute_command", delayed)
         with pytest.raises(BudgetsUnavailable):
-            await one.reserve(hold("x"))
+            await one.reserve(reservation("x"))
     assert not await one.heartbeat()
     await one.announce(owns())
     answer = await client.execute_command(*late[0])
     assert answer[3] == b"stale"
     assert await one.counter_states(["key_a"]) == [CounterState("key_a", 0.0, 0, 0, 0, 0)]
-    assert isinstance(await one.reserve(hold("y")), Granted)
+    assert isinstance(await one.reserve(reservation("y")), Granted)
 
 
 async def test_what_was_on_its_way_while_it_announced_is_sent_again(connect: Open, redis_url: str) -> None:
@@ -150,7 +150,7 @@ async def test_what_was_on_its_way_while_it_announced_is_sent_again(connect: Ope
     await one.announce(owns())
     await begin(one)
     await twin.announce(owns())
-    assert isinstance(await one.reserve(hold("x")), Granted)
+    assert isinstance(await one.reserve(reservation("x")), Granted)
     assert not await one.heartbeat()
     assert await twin.heartbeat()
 
@@ -159,7 +159,13 @@ async def test_a_server_that_is_away_is_said_to_be(connect: Open, valkey: Valkey
     one = connect(valkey.url, "one")
     await one.announce(owns())
     valkey.kill()
-    for asked in (one.reserve(hold("x")), one.heartbeat(), one.close([hold("x")]), one.counter_states(), one.cursor()):
+    for asked in (
+        one.reserve(reservation("x")),
+        one.heartbeat(),
+        one.close([reservation("x")]),
+        one.counter_states(),
+        one.cursor(),
+    ):
         with pytest.raises(BudgetsUnavailable):
             await asked
     valkey.start()
@@ -179,11 +185,11 @@ async def test_a_reservation_is_one_round_trip(connect: Open, valkey: Valkey) ->
     one = connect(valkey.url, "one")
     await one.announce(owns())
     await begin(one)
-    assert isinstance(await one.reserve(hold("first")), Granted)  # the server knows the script
+    assert isinstance(await one.reserve(reservation("first")), Granted)  # the server knows the script
     client = open_redis(valkey.url)
     try:
         await client.config_resetstat()
-        assert [type(await one.reserve(hold(f"x{number}"))) for number in range(10)] == [Granted] * 10
+        assert [type(await one.reserve(reservation(f"x{number}"))) for number in range(10)] == [Granted] * 10
         asked = await client.info("commandstats")
     finally:
         await client.aclose()
@@ -197,7 +203,7 @@ async def test_many_calls_at_once_need_few_connections(connect: Open, valkey: Va
     one = connect(valkey.url, "one")
     await one.announce(owns())
     await begin(one)
-    verdicts = await asyncio.gather(*[one.reserve(hold(f"x{number}", 1)) for number in range(500)])
+    verdicts = await asyncio.gather(*[one.reserve(reservation(f"x{number}", 1)) for number in range(500)])
     assert all(isinstance(verdict, Granted) for verdict in verdicts)
     assert int((await one._redis.info())["connected_clients"]) <= CALLS_AT_ONCE + 2
 
@@ -219,16 +225,16 @@ async def test_a_failover_that_undid_the_last_writes_opens_nothing(connect: Open
     await one.announce(owns())
     await other.announce(owns())
     await begin(one)
-    await one.reserve(hold("w", 1))
+    await one.reserve(reservation("w", 1))
     kept = await snapshot(one._redis)
-    assert isinstance(await one.reserve(hold("x", 999)), Granted)
+    assert isinstance(await one.reserve(reservation("x", 999)), Granted)
     await other.heartbeat()
     await restore(one._redis, kept)
-    asked = asyncio.get_running_loop().create_task(other.reserve(hold("y", 999)))  # its own look was undone, too
+    asked = asyncio.get_running_loop().create_task(other.reserve(reservation("y", 999)))  # its own look was undone, too
     await asyncio.sleep(0.1)
     assert not asked.done()
     assert not await one.heartbeat()
-    await one.announce(owns(hold("w", 1), hold("x", 999)))
+    await one.announce(owns(reservation("w", 1), reservation("x", 999)))
     verdict = await asked
     assert isinstance(verdict, Denied)
     assert verdict.why is DenialReason.MONEY
@@ -243,7 +249,7 @@ async def a_sleeper_that_holds_all(connect: Open, server: Valkey, away_s: float 
     for node in nodes:
         await node.announce(owns())
     await begin(nodes[0])
-    assert isinstance(await nodes[0].reserve(hold("x", 999)), Granted)
+    assert isinstance(await nodes[0].reserve(reservation("x", 999)), Granted)
     for node in nodes:
         assert await node.heartbeat()
     return nodes
@@ -258,12 +264,12 @@ async def back_again(other: RedisBudgets) -> None:
 async def its_money_is_granted_to_nobody(one: RedisBudgets, other: RedisBudgets) -> None:
     """Until the sleeper is back, and then neither."""
     with pytest.raises(BudgetsIncomplete):
-        await other.reserve(hold("y", 2))
-    assert isinstance(await other.reserve(Hold("rate", (LimitCounter("key_r", rpm=1),), 0, 0)), Granted)
+        await other.reserve(reservation("y", 2))
+    assert isinstance(await other.reserve(Reservation("rate", (LimitCounter("key_r", rpm=1),), 0, 0)), Granted)
     assert not await one.heartbeat()
-    await one.announce(owns(hold("x", 999)))
-    assert isinstance(await other.reserve(hold("y", 2)), Denied)
-    assert isinstance(await other.reserve(hold("y", 1)), Granted)
+    await one.announce(owns(reservation("x", 999)))
+    assert isinstance(await other.reserve(reservation("y", 2)), Denied)
+    assert isinstance(await other.reserve(reservation("y", 1)), Granted)
 
 
 async def test_what_a_sleeper_holds_is_granted_to_nobody_after_a_flush(connect: Open, valkey: Valkey) -> None:
@@ -325,11 +331,11 @@ async def test_nor_by_who_starts_after_the_flush_of_a_server_that_then_sleeps(co
     valkey.pause()
     await asyncio.sleep(1.7)
     valkey.resume()
-    asked = asyncio.get_running_loop().create_task(started.reserve(hold("y", 2)))
+    asked = asyncio.get_running_loop().create_task(started.reserve(reservation("y", 2)))
     await asyncio.sleep(0.3)
     assert not asked.done()
     assert not await one.heartbeat()
-    await one.announce(owns(hold("x", 999)))
+    await one.announce(owns(reservation("x", 999)))
     assert isinstance(await asked, Denied)
 
 
@@ -348,13 +354,13 @@ async def test_nor_by_a_server_that_is_behind(connect: Open, valkey: Valkey) -> 
     """It has all that the other one did: only the sleeper could miss something."""
     one, other = await two_that_hold_nothing(connect, valkey)
     valkey.ask("SAVE")
-    assert isinstance(await one.reserve(hold("x", 999)), Granted)
+    assert isinstance(await one.reserve(reservation("x", 999)), Granted)
     valkey.kill()
     valkey.start()
     with suppress(BudgetsUnavailable):  # connections may have ended without a word
         await other.cursor()
     with pytest.raises(BudgetsIncomplete):
-        await other.reserve(hold("y", 2))
+        await other.reserve(reservation("y", 2))
     await back_again(other)
     await its_money_is_granted_to_nobody(one, other)
 
@@ -368,14 +374,14 @@ async def test_nor_by_a_server_that_followed_another_meanwhile(connect: Open, va
         one, other = await two_that_hold_nothing(connect, valkey)
         behind.until(":2", "HLEN", one._key("nodes"))
         behind.ask("REPLICAOF", "NO", "ONE")
-        assert isinstance(await one.reserve(hold("x", 999)), Granted)
+        assert isinstance(await one.reserve(reservation("x", 999)), Granted)
         valkey.ask("REPLICAOF", "127.0.0.1", str(behind.port))
         valkey.until("master_link_status:up", "INFO", "replication")
     finally:
         behind.close()
     valkey.ask("REPLICAOF", "NO", "ONE")
     with pytest.raises(BudgetsIncomplete):
-        await other.reserve(hold("y", 2))
+        await other.reserve(reservation("y", 2))
     await back_again(other)
     await its_money_is_granted_to_nobody(one, other)
 
@@ -385,17 +391,17 @@ async def test_a_sleeper_is_not_waited_for_for_ever(connect: Open, valkey: Valke
     valkey.ask("FLUSHALL")
     began = time.monotonic()
     await back_again(other)
-    assert isinstance(await other.reserve(hold("y", 1_000)), Granted)
+    assert isinstance(await other.reserve(reservation("y", 1_000)), Granted)
     assert 2.5 <= time.monotonic() - began <= WARM_S_MAX + 0.5
     assert await other.heartbeat()
     valkey.ask("FLUSHALL")
     await back_again(other)
     began = time.monotonic()
-    assert isinstance(await other.reserve(hold("z", 1_000)), Granted)
+    assert isinstance(await other.reserve(reservation("z", 1_000)), Granted)
     assert time.monotonic() - began < 2.4, "it is forgotten"
     with pytest.raises(BudgetsIncomplete):  # as long as it has not announced
-        await one.reserve(hold("w", 1, LimitCounter("key_b", parallel=1)))
-    await one.announce(owns(hold("x", 999)))
+        await one.reserve(reservation("w", 1, LimitCounter("key_b", parallel=1)))
+    await one.announce(owns(reservation("x", 999)))
     assert not await one.grow("x", 999), "its money has been granted again: a stream to cut is cut"
 
 
@@ -405,17 +411,17 @@ async def test_a_node_that_stopped_is_not_waited_for(connect: Open, valkey: Valk
     assert await other.heartbeat()
     valkey.ask("FLUSHALL")
     await back_again(other)
-    assert isinstance(await other.reserve(hold("y", 1)), Granted)
+    assert isinstance(await other.reserve(reservation("y", 1)), Granted)
 
 
 async def test_who_was_taken_for_dead_announces_before_it_reserves(connect: Open, valkey: Valkey) -> None:
     one, other = await a_sleeper_that_holds_all(connect, valkey)
     assert await other.abandon("one", ()) == 1
-    asked = asyncio.get_running_loop().create_task(one.reserve(hold("y", 2)))
+    asked = asyncio.get_running_loop().create_task(one.reserve(reservation("y", 2)))
     await asyncio.sleep(0.3)
     assert not asked.done()
     assert not await one.heartbeat()
-    await one.announce(owns(hold("x", 999)))
+    await one.announce(owns(reservation("x", 999)))
     assert isinstance(await asked, Denied)
 
 
@@ -441,8 +447,8 @@ async def test_a_cluster_serves_too(connect: Open, cluster: Valkey) -> None:
     await one.announce(owns())
     await begin(one)
     rated = LimitCounter("key_r", rpm=5, tpm=5)
-    assert isinstance(await one.reserve(Hold("x", (KEY, rated), 10, 2)), Granted)
-    await one.close([Hold("x", (KEY, rated), 7, 1)])
+    assert isinstance(await one.reserve(Reservation("x", (KEY, rated), 10, 2)), Granted)
+    await one.close([Reservation("x", (KEY, rated), 7, 1)])
     assert [found.counter_id for found in await one.counter_states()] == ["key_a", "key_r"]
     assert await one.abandon("two", ()) == 0
     assert await one.heartbeat()
@@ -478,10 +484,10 @@ async def test_the_file_is_its_owners_only(file: File, tmp_path: Path) -> None:
 async def test_what_is_held_outlives_the_processes(file: File) -> None:
     one = file("one")
     await seed(one)
-    await one.reserve(hold("x", 999))
+    await one.reserve(reservation("x", 999))
     await one.aclose()
-    assert [found.held for found in await file("two").counter_states()] == [999]
-    assert [found.held for found in await one.counter_states()] == [999], "it opens again when it is used"
+    assert [found.reserved for found in await file("two").counter_states()] == [999]
+    assert [found.reserved for found in await one.counter_states()] == [999], "it opens again when it is used"
 
 
 async def test_bounds_that_change_within_one_moment(file: File) -> None:
@@ -489,42 +495,42 @@ async def test_bounds_that_change_within_one_moment(file: File) -> None:
     await seed(store)
     tighter, later = structs.replace(KEY, nusd_max=500), structs.replace(KEY, since=1.0)
     asked = [(KEY, 400), (tighter, 101), (KEY, 300), (tighter, 1), (later, 1), (KEY, 300)]
-    holds = [hold(f"x{at}", nusd, counter) for at, (counter, nusd) in enumerate(asked)]
-    verdicts = await asyncio.gather(*(store.reserve(each) for each in holds))
+    reservations = [reservation(f"x{at}", nusd, counter) for at, (counter, nusd) in enumerate(asked)]
+    verdicts = await asyncio.gather(*(store.reserve(each) for each in reservations))
     assert [type(one) for one in verdicts] == [Granted, Denied, Granted, Denied, Unseeded, Granted]
     [found] = await store.counter_states()
-    assert (found.held, found.open) == (1_000, 3)
+    assert (found.reserved, found.open) == (1_000, 3)
 
 
 async def test_what_ends_makes_room_for_the_next_request(file: File) -> None:
     store, handed_back = file("one"), []
     await seed(store)
-    assert isinstance(await store.reserve(hold("x", 900)), Granted)
-    store.close_soon([hold("x", 300)], handed_back.extend)
-    asked = await asyncio.gather(*(store.reserve(hold(name, 350)) for name in "yz"))
+    assert isinstance(await store.reserve(reservation("x", 900)), Granted)
+    store.close_soon([reservation("x", 300)], handed_back.extend)
+    asked = await asyncio.gather(*(store.reserve(reservation(name, 350)) for name in "yz"))
     assert (list(map(type, asked)), handed_back) == ([Granted, Granted], [])
     [found] = await store.counter_states()
-    assert (found.held, found.open, found.closed) == (1_000, 2, 1)
+    assert (found.reserved, found.open, found.closed) == (1_000, 2, 1)
 
 
 async def test_what_ends_is_told_without_a_request_too(file: File) -> None:
     one, other, handed_back = file("one"), file("other"), []
     await seed(one)
     for name in "xyz":
-        assert isinstance(await one.reserve(hold(name, 300)), Granted)
+        assert isinstance(await one.reserve(reservation(name, 300)), Granted)
     for name in "xyz":
-        one.close_soon([hold(name, 0)], handed_back.extend)
+        one.close_soon([reservation(name, 0)], handed_back.extend)
     async with asyncio.timeout(5):
         while [found.open for found in await other.counter_states()] != [0]:
             await asyncio.sleep(JOIN_S)
-    assert ([found.held for found in await other.counter_states()], handed_back) == ([0], [])
+    assert ([found.reserved for found in await other.counter_states()], handed_back) == ([0], [])
 
 
 async def test_the_first_request_of_all_does_not_wait(file: File) -> None:
     one = file("one")
     await seed(one)
     async with asyncio.timeout(0.5):
-        assert isinstance(await one.reserve(hold("x")), Granted)
+        assert isinstance(await one.reserve(reservation("x")), Granted)
 
 
 def overwritten(path: Path) -> None:
@@ -565,16 +571,16 @@ async def test_what_cannot_be_used_is_begun_anew(file: File, tmp_path: Path, hur
     one = file("one")
     await seed(one)
     await one.announce(owns())
-    await one.reserve(hold("x", 999))
+    await one.reserve(reservation("x", 999))
     await one.aclose()
     hurt(tmp_path / "budgets.db")
     two = file("two")
     if hurt is without_a_table:
-        await two.reserve(hold("z", 1, LimitCounter("key_r", rpm=1)))
+        await two.reserve(reservation("z", 1, LimitCounter("key_r", rpm=1)))
     assert not await one.heartbeat()
-    await one.announce(owns(hold("x", 999)))
+    await one.announce(owns(reservation("x", 999)))
     await seed(two)
-    verdict = await two.reserve(hold("y", 2))
+    verdict = await two.reserve(reservation("y", 2))
     assert isinstance(verdict, Denied)
     assert verdict.why is DenialReason.MONEY
     await one.aclose()
@@ -589,17 +595,17 @@ async def test_a_file_that_is_deleted_while_it_is_used(file: File, tmp_path: Pat
     await seed(one)
     await one.announce(owns())
     await two.announce(owns())
-    await one.reserve(hold("x", 999))
+    await one.reserve(reservation("x", 999))
     for found in tmp_path.glob(name):
         found.unlink()
     assert not await two.heartbeat()
     assert not await one.heartbeat()
     await two.announce(owns())
     await seed(two)
-    asked = asyncio.get_running_loop().create_task(two.reserve(hold("y", 2)))
+    asked = asyncio.get_running_loop().create_task(two.reserve(reservation("y", 2)))
     await asyncio.sleep(0.05)
     assert not asked.done(), "others may hold something"
-    await one.announce(owns(hold("x", 999)))
+    await one.announce(owns(reservation("x", 999)))
     assert isinstance(await asked, Denied)
     assert await one.heartbeat()
 
@@ -607,7 +613,7 @@ async def test_a_file_that_is_deleted_while_it_is_used(file: File, tmp_path: Pat
 async def test_where_nothing_can_be_kept_nobody_can_say(tmp_path: Path) -> None:
     store = SqliteBudgets(tmp_path / "nowhere" / "budgets.db", node="one", unix_time=time.time)
     with pytest.raises(BudgetsUnavailable):
-        await store.reserve(hold("x"))
+        await store.reserve(reservation("x"))
     await store.aclose()
 
 
@@ -617,7 +623,7 @@ async def test_a_file_that_is_lost_again_and_again_locks_nobody_in(file: File, m
     one._file._begin_generation(warm_s=60.0)
     began = time.monotonic()
     with pytest.raises(BudgetsUnavailable):
-        await one.reserve(hold("x", 1, LimitCounter("key_p", parallel=1)))
+        await one.reserve(reservation("x", 1, LimitCounter("key_p", parallel=1)))
     assert time.monotonic() - began == pytest.approx(3.0, abs=1.0)
 
 
@@ -637,10 +643,10 @@ async def test_a_process_that_stands_still_within_a_transaction_is_not_waited_fo
     streaming = asyncio.get_running_loop().create_task(stream())
     began = time.monotonic()
     with pytest.raises(BudgetsUnavailable):
-        await one.reserve(hold("x"))
+        await one.reserve(reservation("x"))
     assert time.monotonic() - began == pytest.approx(BUSY_S_MAX, abs=0.9)
     assert ticks > 50, "streams go on"
-    asked = asyncio.get_running_loop().create_task(one.reserve(hold("x")))
+    asked = asyncio.get_running_loop().create_task(one.reserve(reservation("x")))
     await asyncio.sleep(0.05)
     assert not asked.done()
     other.execute("COMMIT")

@@ -26,11 +26,11 @@ from hypothesis.stateful import (
 from msgspec import structs
 
 from proxy.billing.limits import LimitCounter
-from proxy.billing.reservation import Denied, Granted, Hold, SpendDelta, SpendTotal, Unseeded, Verdict
+from proxy.billing.reservation import Denied, Granted, Reservation, SpendDelta, SpendTotal, Unseeded, Verdict
 from proxy.budgets.redis import store as redis_store
 from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.sqlite.store import JOIN_S
-from proxy.budgets.store import BudgetsIncomplete, BudgetStore, OwnHolds
+from proxy.budgets.store import BudgetsIncomplete, BudgetStore, OwnReservations
 from proxy.budgets.verdicts import bounds_rate
 from tests.budgets.model import Model
 from tests.budgets.stores import NOW, LocalStores, RedisStores, Stores
@@ -63,14 +63,14 @@ class Budgets(RuleBasedStateMachine):
         self.stores = self.make_stores()
         self.nodes: dict[str, BudgetStore] = {}
         self.model = Model()
-        self.running: dict[str, dict[str, Hold]] = {name: {} for name in NODES}
-        self.closed: dict[str, dict[str, Hold]] = {name: {} for name in NODES}
+        self.running: dict[str, dict[str, Reservation]] = {name: {} for name in NODES}
+        self.closed: dict[str, dict[str, Reservation]] = {name: {} for name in NODES}
         self.ledger: list[SpendDelta] = []
         self.head_us = 100
         self.lost_us = 0
         """where the ledger was when all was lost last: what was being read then is not heeded"""
         self.number = 0
-        self.last: Hold | None = None
+        self.last: Reservation | None = None
 
     def make_stores(self) -> Stores:
         """Empty ones."""
@@ -111,7 +111,7 @@ class Budgets(RuleBasedStateMachine):
     def reserve(self, node: str, key: str, first: int, count: int, window: float, nusd: int, tokens: int) -> None:
         self.number += 1
         counters = counters_of(key, window)[first : first + count]
-        self._reserve(node, Hold(f"x{self.number}", counters, nusd, tokens, self.now))
+        self._reserve(node, Reservation(f"x{self.number}", counters, nusd, tokens, self.now))
 
     @precondition(lambda self: self.last)
     @rule(node=st.sampled_from(NODES))
@@ -122,34 +122,34 @@ class Budgets(RuleBasedStateMachine):
         if owner is not None:
             self._reserve(owner, self.last)
 
-    def _reserve(self, node: str, hold: Hold) -> None:
-        expected_unseeded = self.model.unseeded(hold)
-        verdict = self.do(self.nodes[node].reserve(hold))
+    def _reserve(self, node: str, reservation: Reservation) -> None:
+        expected_unseeded = self.model.unseeded(reservation)
+        verdict = self.do(self.nodes[node].reserve(reservation))
         if expected_unseeded:
             assert verdict == Unseeded(expected_unseeded)
-            self.seed(self.head_us, structs.replace(hold))
-            assert not self.model.unseeded(hold)
-            verdict = self.do(self.nodes[node].reserve(hold))
+            self.seed(self.head_us, structs.replace(reservation))
+            assert not self.model.unseeded(reservation)
+            verdict = self.do(self.nodes[node].reserve(reservation))
         assert not isinstance(verdict, Unseeded)
-        self._is_right(node, hold, verdict)
+        self._is_right(node, reservation, verdict)
 
-    def _is_right(self, node: str, hold: Hold, verdict: Granted | Denied) -> None:
-        known = hold.exchange_id in self.model.holds
-        expected = self.model.reserve(hold, node, self.now)
+    def _is_right(self, node: str, reservation: Reservation, verdict: Granted | Denied) -> None:
+        known = reservation.exchange_id in self.model.reservations
+        expected = self.model.reserve(reservation, node, self.now)
         if expected is None:
             assert isinstance(verdict, Granted)
-            self.running[node].setdefault(hold.exchange_id, hold)
-            self.last = hold
+            self.running[node].setdefault(reservation.exchange_id, reservation)
+            self.last = reservation
             if not known:
-                self._no_bound_is_passed(hold)
+                self._no_bound_is_passed(reservation)
         else:
             assert isinstance(verdict, Denied)
             assert (verdict.why, verdict.counter_id) == expected[:2]
             assert verdict.retry_after_s == (None if expected[2] is None else pytest.approx(expected[2], abs=1e-5))
-        self._levels_are_true(hold, verdict)
+        self._levels_are_true(reservation, verdict)
 
-    def _levels_are_true(self, hold: Hold, verdict: Granted | Denied) -> None:
-        for counter, level in zip(filter(bounds_rate, hold.counters), verdict.levels, strict=True):
+    def _levels_are_true(self, reservation: Reservation, verdict: Granted | Denied) -> None:
+        for counter, level in zip(filter(bounds_rate, reservation.counters), verdict.levels, strict=True):
             requests = self.model.window(counter.counter_id, self.now)
             if counter.rpm is not None:
                 assert level.requests_left == max(0, counter.rpm - len(requests))
@@ -158,11 +158,11 @@ class Budgets(RuleBasedStateMachine):
             if counter.tpm is not None:
                 assert level.tokens_left == max(0, counter.tpm - sum(one.tokens for one in requests))
 
-    def _no_bound_is_passed(self, hold: Hold) -> None:
+    def _no_bound_is_passed(self, reservation: Reservation) -> None:
         """By what is true, not by what the store knows: every exchange counts once, at its entries or at what it may
         come to."""
         settled = {change.exchange_id for change in self.ledger}
-        for counter in hold.counters:
+        for counter in reservation.counters:
             if counter.nusd_max is None:
                 continue
             entries = [c.nusd for c in self._entries_at(counter) if c.started_at >= counter.since]
@@ -188,21 +188,23 @@ class Budgets(RuleBasedStateMachine):
     @precondition(lambda self: any(self.running.values()))
     @rule(pick=st.integers(0, 99), nusd=st.integers(0, 150))
     def grow(self, pick: int, nusd: int) -> None:
-        node, hold = self._pick(self.running, pick)
-        assert self.do(self.nodes[node].grow(hold.exchange_id, nusd)) == self.model.grow(hold.exchange_id, nusd)
-        if nusd > hold.nusd:
-            self.running[node][hold.exchange_id] = structs.replace(hold, nusd=nusd)
+        node, reservation = self._pick(self.running, pick)
+        assert self.do(self.nodes[node].grow(reservation.exchange_id, nusd)) == self.model.grow(
+            reservation.exchange_id, nusd
+        )
+        if nusd > reservation.nusd:
+            self.running[node][reservation.exchange_id] = structs.replace(reservation, nusd=nusd)
 
     @precondition(lambda self: any(self.running.values()))
     @rule(pick=st.integers(0, 99), nusd=st.integers(0, 80), tokens=TOKENS, twice=st.booleans())
     def close(self, pick: int, nusd: int, tokens: int, twice: bool) -> None:
-        node, hold = self._pick(self.running, pick)
-        ended = structs.replace(hold, nusd=nusd, tokens=tokens)
-        del self.running[node][hold.exchange_id]
-        self.closed[node][hold.exchange_id] = ended
+        node, reservation = self._pick(self.running, pick)
+        ended = structs.replace(reservation, nusd=nusd, tokens=tokens)
+        del self.running[node][reservation.exchange_id]
+        self.closed[node][reservation.exchange_id] = ended
         for _ in range(2 if twice else 1):
             self.do(self.nodes[node].close([ended, structs.replace(ended, exchange_id="nobody")]))
-            self.model.close(hold.exchange_id, nusd, tokens, self.now)
+            self.model.close(reservation.exchange_id, nusd, tokens, self.now)
 
     # -- the ledger
 
@@ -212,9 +214,9 @@ class Budgets(RuleBasedStateMachine):
         """One transaction of the ledger."""
         self.head_us += 7
         for pick in picks:
-            _, hold = self._pick(self.closed, pick)
-            if hold.exchange_id not in {change.exchange_id for change in self.ledger}:
-                self._entry(hold)
+            _, reservation = self._pick(self.closed, pick)
+            if reservation.exchange_id not in {change.exchange_id for change in self.ledger}:
+                self._entry(reservation)
 
     @rule(nusd=st.integers(0, 50))
     def credit(self, nusd: int) -> None:
@@ -228,9 +230,11 @@ class Budgets(RuleBasedStateMachine):
         one = self.ledger[pick % len(self.ledger)]
         self.ledger.append(structs.replace(one, settled_at_us=self.head_us, nusd=nusd))
 
-    def _entry(self, hold: Hold) -> None:
-        counter_ids = *[counter.counter_id for counter in hold.counters], "unlimited"
-        self.ledger.append(SpendDelta(hold.exchange_id, self.head_us, hold.at, hold.nusd, counter_ids))
+    def _entry(self, reservation: Reservation) -> None:
+        counter_ids = *[counter.counter_id for counter in reservation.counters], "unlimited"
+        self.ledger.append(
+            SpendDelta(reservation.exchange_id, self.head_us, reservation.at, reservation.nusd, counter_ids)
+        )
 
     @precondition(lambda self: any(self.closed.values()))
     @rule(node=st.sampled_from(NODES))
@@ -250,9 +254,9 @@ class Budgets(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 20), window=st.sampled_from(SINCES), key=st.sampled_from(KEYS))
     def seed_at(self, back: int, window: float, key: str) -> None:
-        self.seed(max(self.head_us - back, self.lost_us), Hold("", counters_of(key, window), 0, 0))
+        self.seed(max(self.head_us - back, self.lost_us), Reservation("", counters_of(key, window), 0, 0))
 
-    def seed(self, as_of_us: int, hold: Hold) -> None:
+    def seed(self, as_of_us: int, reservation: Reservation) -> None:
         """As the ledger was then."""
         sums = [
             SpendTotal(
@@ -261,7 +265,7 @@ class Budgets(RuleBasedStateMachine):
                 self._ledger_says(counter.counter_id, counter.since, as_of_us),
                 as_of_us,
             )
-            for counter in hold.counters
+            for counter in reservation.counters
             if counter.nusd_max is not None
         ]
         self.do(self.nodes["n"].seed(sums))
@@ -300,7 +304,7 @@ class Budgets(RuleBasedStateMachine):
 
     def _announce(self, node: str) -> None:
         running, closed = list(self.running[node].values()), list(self.closed[node].values())
-        self.do(self.nodes[node].announce(lambda: OwnHolds(running, closed, frozenset())))
+        self.do(self.nodes[node].announce(lambda: OwnReservations(running, closed, frozenset())))
         self.model.announce(node, running, closed, (), self.now)
         assert self.do(self.nodes[node].heartbeat())
 
@@ -330,7 +334,7 @@ class Budgets(RuleBasedStateMachine):
         for node in order:
             if between:
                 assert not self.do(self.nodes[node].absorb(self.head_us, [], self.head_us))
-                self.do(self.nodes[node].close([Hold("nobody", (), 0, 0)]))
+                self.do(self.nodes[node].close([Reservation("nobody", (), 0, 0)]))
             assert not self.do(self.nodes[node].heartbeat())
             self._announce(node)
         self.do(self.stores.warmed())
@@ -345,7 +349,7 @@ class Budgets(RuleBasedStateMachine):
         assert found == self.model.standings()
         assert self.do(self.nodes["third"].cursor()) == self.model.cursor
         for one in found:
-            assert min(one.open, one.closed, one.held) >= 0
+            assert min(one.open, one.closed, one.reserved) >= 0
             if one.spent is not None:
                 until = max(self.model.cursor or 0, self.model.sums[one.counter_id].as_of_us)
                 assert one.spent == self._ledger_says(one.counter_id, one.since, until)
@@ -370,25 +374,27 @@ class Budgets(RuleBasedStateMachine):
         self.head_us += 1
         settled = {change.exchange_id for change in self.ledger}
         for known in self.closed.values():
-            for hold in known.values():
-                if hold.exchange_id not in settled:
-                    self._entry(hold)
-        self.seed(self.head_us, Hold("", counters_of("key_a", SINCES[0]), 0, 0))
+            for reservation in known.values():
+                if reservation.exchange_id not in settled:
+                    self._entry(reservation)
+        self.seed(self.head_us, Reservation("", counters_of("key_a", SINCES[0]), 0, 0))
         self.absorb("n", 0, 0)
         self.stores.clock.now += 6
         self.release_overdue("n", 5.0)
         assert [
-            one for one in self.do(self.nodes["n"].counter_states()) if (one.held, one.open, one.closed) != (0, 0, 0)
+            one
+            for one in self.do(self.nodes["n"].counter_states())
+            if (one.reserved, one.open, one.closed) != (0, 0, 0)
         ] == []
 
     def _close_one(self, node: str) -> None:
-        exchange_id, hold = self.running[node].popitem()
-        self.closed[node][exchange_id] = structs.replace(hold, nusd=11, tokens=3)
+        exchange_id, reservation = self.running[node].popitem()
+        self.closed[node][exchange_id] = structs.replace(reservation, nusd=11, tokens=3)
         self.do(self.nodes[node].close([self.closed[node][exchange_id]]))
         self.model.close(exchange_id, 11, 3, self.now)
 
-    def _pick(self, among: dict[str, dict[str, Hold]], pick: int) -> tuple[str, Hold]:
-        every = [(node, hold) for node in NODES for hold in among[node].values()]
+    def _pick(self, among: dict[str, dict[str, Reservation]], pick: int) -> tuple[str, Reservation]:
+        every = [(node, reservation) for node in NODES for reservation in among[node].values()]
         return every[pick % len(every)]
 
 
@@ -433,25 +439,25 @@ class OnFile(Budgets):
             for key, first, count, window, alike in asked
             for nusd, tokens in alike
         ]
-        holds = [Hold(f"x{self.number + at}", *one, self.now) for at, one in enumerate(wanted, 1)]
-        self.number += len(holds)
+        reservations = [Reservation(f"x{self.number + at}", *one, self.now) for at, one in enumerate(wanted, 1)]
+        self.number += len(reservations)
         if again:  # an answer was lost
-            holds += holds[:1]
-        for hold in holds:
-            if self.model.unseeded(hold):
-                self.seed(self.head_us, hold)
+            reservations += reservations[:1]
+        for reservation in reservations:
+            if self.model.unseeded(reservation):
+                self.seed(self.head_us, reservation)
         ended = [
-            structs.replace(hold, nusd=nusd, tokens=tokens)
-            for hold, (nusd, tokens) in zip(self.running[node].values(), ending, strict=False)
+            structs.replace(reservation, nusd=nusd, tokens=tokens)
+            for reservation, (nusd, tokens) in zip(self.running[node].values(), ending, strict=False)
         ]
 
-        handed_back: list[Hold] = []
+        handed_back: list[Reservation] = []
 
         async def moment() -> Sequence[Verdict]:
             for one in ended:
                 self.nodes[node].close_soon([one], handed_back.extend)
-            verdicts = await asyncio.gather(*(self.nodes[node].reserve(hold) for hold in holds))
-            if not holds:
+            verdicts = await asyncio.gather(*(self.nodes[node].reserve(reservation) for reservation in reservations))
+            if not reservations:
                 await asyncio.sleep(2 * JOIN_S)
             return verdicts
 
@@ -462,15 +468,15 @@ class OnFile(Budgets):
             del self.running[node][one.exchange_id]
             self.model.close(one.exchange_id, one.nusd, one.tokens, self.now)
         unseeded = []
-        for hold, verdict in zip(holds, verdicts, strict=True):
+        for reservation, verdict in zip(reservations, verdicts, strict=True):
             if isinstance(verdict, Unseeded):  # the counter is seeded for the window of another
-                assert verdict.counters == self.model.unseeded(hold)
-                unseeded.append(hold)
+                assert verdict.counters == self.model.unseeded(reservation)
+                unseeded.append(reservation)
             else:
-                assert not self.model.unseeded(hold)
-                self._is_right(node, hold, verdict)
-        for hold in unseeded:  # whoever learns that reads the ledger
-            self.seed(self.head_us, hold)
+                assert not self.model.unseeded(reservation)
+                self._is_right(node, reservation, verdict)
+        for reservation in unseeded:  # whoever learns that reads the ledger
+            self.seed(self.head_us, reservation)
 
 
 class Sleeping(Budgets):
@@ -493,11 +499,13 @@ class Sleeping(Budgets):
             self._announce(node)
         self.do(self.stores.warmed())
         for number, (key, first, count, nusd) in enumerate(asked):
-            hold = Hold(f"asleep{number}", counters_of(key, SINCES[0])[first : first + count], nusd, 0, self.now)
-            if self.model.unseeded(hold):
-                self.seed(self.head_us, hold)
+            reservation = Reservation(
+                f"asleep{number}", counters_of(key, SINCES[0])[first : first + count], nusd, 0, self.now
+            )
+            if self.model.unseeded(reservation):
+                self.seed(self.head_us, reservation)
             with suppress(BudgetsIncomplete):
-                assert isinstance(self.do(self.nodes[awake[number % 2]].reserve(hold)), Denied)
+                assert isinstance(self.do(self.nodes[awake[number % 2]].reserve(reservation)), Denied)
         self._wake(sleeper)
 
     @rule(sleeper=st.sampled_from(NODES), key=st.sampled_from(KEYS))
@@ -505,11 +513,11 @@ class Sleeping(Budgets):
         """What it held is free; and it reserves nothing before it has announced that."""
         other = NODES[NODES.index(sleeper) - 1]
         assert self.do(self.nodes[other].abandon(sleeper, ())) == self.model.abandon(sleeper, (), self.now)
-        hold = Hold("awake", counters_of(key, SINCES[0])[:1], 1, 0, self.now)
-        if self.model.unseeded(hold):
-            self.seed(self.head_us, hold)
+        reservation = Reservation("awake", counters_of(key, SINCES[0])[:1], 1, 0, self.now)
+        if self.model.unseeded(reservation):
+            self.seed(self.head_us, reservation)
         with suppress(BudgetsIncomplete):
-            assert isinstance(self.do(self.nodes[sleeper].reserve(hold)), Denied)
+            assert isinstance(self.do(self.nodes[sleeper].reserve(reservation)), Denied)
         self._wake(sleeper)
 
     def _wake(self, sleeper: str) -> None:

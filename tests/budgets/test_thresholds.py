@@ -61,9 +61,9 @@ def made(engine: Engine, scope_id: str, limits: Limits, kind: str = "key") -> No
             )
 
 
-def a_standing(spent: int | None, counter_id: str = "key_1", since: float = SINCE, held: int = 0) -> CounterState:
+def a_standing(spent: int | None, counter_id: str = "key_1", since: float = SINCE, reserved: int = 0) -> CounterState:
     """As a store has it."""
-    return CounterState(counter_id, since, spent, held, 0, 0)
+    return CounterState(counter_id, since, spent, reserved, 0, 0)
 
 
 def an_alert(number: int = 0, **differences: object) -> Alert:
@@ -97,7 +97,7 @@ def several() -> Iterator[ThreadPoolExecutor]:
 )
 def test_thresholds_are_passed_to_the_nano_dollar(engine: Engine, spent: int | None, thresholds: list[int]) -> None:
     made(engine, "key_1", Limits(budget_usd=BUDGET))
-    found = reached(engine, [a_standing(spent, held=BUDGET)], NOW)
+    found = reached(engine, [a_standing(spent, reserved=BUDGET)], NOW)
     assert [one.threshold for one in found] == thresholds
     for one in found:
         assert (one.scope_id, one.since, one.spent_usd, one.budget_usd) == ("key_1", SINCE, spent, BUDGET)

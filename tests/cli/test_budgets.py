@@ -14,9 +14,9 @@ from sqlalchemy import Engine
 
 from proxy.billing.limits import LimitCounter, Limits
 from proxy.billing.money import NUSD_PER_USD
-from proxy.billing.reservation import Granted, Hold, SpendTotal
+from proxy.billing.reservation import Granted, Reservation, SpendTotal
 from proxy.budgets.open_budgets import open_budgets
-from proxy.budgets.store import BudgetStore, OwnHolds
+from proxy.budgets.store import BudgetStore, OwnReservations
 from proxy.ledger.settling.spend import ledger_time, sums
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
@@ -58,9 +58,9 @@ async def a_running_exchange(budgets: BudgetStore, engine: Engine) -> None:
         LimitCounter("key-1", WINDOW, 10 * NUSD_PER_USD),
         LimitCounter("key-1/credit", nusd_max=10 * NUSD_PER_USD),
     )
-    await budgets.announce(lambda: OwnHolds((), (), ()))
+    await budgets.announce(lambda: OwnReservations((), (), ()))
     await budgets.seed(sums(engine, [(counter.counter_id, counter.since) for counter in counters]))
-    assert isinstance(await budgets.reserve(Hold("x", counters, 2 * NUSD_PER_USD, 5, time.time())), Granted)
+    assert isinstance(await budgets.reserve(Reservation("x", counters, 2 * NUSD_PER_USD, 5, time.time())), Granted)
     await budgets.aclose()
 
 

@@ -87,7 +87,7 @@ async def spent_is_charged(served: Tokenweir, engine: Engine) -> None:
     async with budgets_of(served) as budgets:
         while found != expected and time.monotonic() < deadline:
             states = await budgets.counter_states()
-            found = sum(one.spent or 0 for one in states), sum(one.held for one in states)
+            found = sum(one.spent or 0 for one in states), sum(one.reserved for one in states)
             await asyncio.sleep(0.1)
     assert found == expected
 

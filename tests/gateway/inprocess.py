@@ -16,8 +16,8 @@ from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
 from proxy.billing.pricing.rules import NOBODY, Payer
 from proxy.billing.record import Opened, UsageRecord
-from proxy.billing.reservation import DenialReason, Denied, Hold
-from proxy.budgets.admission import Admission, Reservation
+from proxy.billing.reservation import DenialReason, Denied, Reservation
+from proxy.budgets.admission import Admission, OpenReservation
 from proxy.foundation.outage import Outage, OutageLog
 from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.background.polling import Pace
@@ -80,11 +80,11 @@ class OfToken(Everybody):
         return self._keys.get(presented or "", Refused.UNKNOWN)
 
 
-class Held(Reservation):
+class Held(OpenReservation):
     """A reservation of nothing."""
 
     def __init__(self, exchange_id: str) -> None:
-        self.hold, self.levels, self.spends, self.on_short = Hold(exchange_id, (), 0, 0), (), False, None
+        self.reserved, self.levels, self.spends, self.on_short = Reservation(exchange_id, (), 0, 0), (), False, None
         self.closed = 0
 
     def grow(self, nusd: int) -> None: ...

@@ -10,10 +10,10 @@ import pytest
 from redis.asyncio import Redis
 
 from proxy.billing.limits import LimitCounter
-from proxy.billing.reservation import CounterState, DenialReason, Denied, Granted, Hold, SpendDelta, SpendTotal
+from proxy.billing.reservation import CounterState, DenialReason, Denied, Granted, Reservation, SpendDelta, SpendTotal
 from proxy.budgets.redis.store import RedisBudgets
 from proxy.budgets.sqlite.store import SqliteBudgets
-from proxy.budgets.store import BudgetStore, OwnHolds
+from proxy.budgets.store import BudgetStore, OwnReservations
 from proxy.keys.claims_local import LocalClaims
 from proxy.keys.claims_redis import RedisClaims
 from proxy.keys.idempotency import Claims, ClaimStore
@@ -100,29 +100,29 @@ async def node(
         yield RedisBudgets(client, node="node-one", unix_time=clock)
 
 
-def what_node_one_has() -> OwnHolds:
+def what_node_one_has() -> OwnReservations:
     """As its journal says after the restart."""
-    closed = Hold("x-closed", COUNTERS, 333, 444, NOW)
-    return OwnHolds((Hold("x-runs", COUNTERS, 750, 1_000, NOW),), (closed,), ())
+    closed = Reservation("x-closed", COUNTERS, 333, 444, NOW)
+    return OwnReservations((Reservation("x-runs", COUNTERS, 750, 1_000, NOW),), (closed,), ())
 
 
 async def test_what_is_held_and_spent_counts(node: BudgetStore, clock: Clock) -> None:
     assert await node.counter_states() == STANDINGS
     assert await node.cursor() == NOW_US + 10
     await node.announce(what_node_one_has)
-    assert isinstance(await node.reserve(Hold("x-runs", COUNTERS, 750, 1_000)), Granted), "it is held already"
-    full = await node.reserve(Hold("x-new", COUNTERS, 1, 1))
+    assert isinstance(await node.reserve(Reservation("x-runs", COUNTERS, 750, 1_000)), Granted), "it is held already"
+    full = await node.reserve(Reservation("x-new", COUNTERS, 1, 1))
     assert isinstance(full, Denied)
     assert (full.why, full.counter_id) == (DenialReason.REQUESTS, "key_golden"), "four were granted in this minute"
     [level] = full.levels
     assert (level.requests_left, level.tokens_left) == (0, 10_000 - 2_444)
     clock.now += 61
     left = 9_998_889 - 1_983
-    dear = await node.reserve(Hold("x-new", COUNTERS, left + 1, 1))
+    dear = await node.reserve(Reservation("x-new", COUNTERS, left + 1, 1))
     assert isinstance(dear, Denied)
     assert (dear.why, dear.counter_id) == (DenialReason.MONEY, "proj_golden")
-    assert isinstance(await node.reserve(Hold("x-new", COUNTERS, left, 1)), Granted)
-    parallel = await node.reserve(Hold("x-more", (KEY,), 0, 1))
+    assert isinstance(await node.reserve(Reservation("x-new", COUNTERS, left, 1)), Granted)
+    parallel = await node.reserve(Reservation("x-more", (KEY,), 0, 1))
     assert isinstance(parallel, Denied)
     assert parallel.why is DenialReason.PARALLEL
 
@@ -133,7 +133,7 @@ async def test_what_is_held_is_settled_and_released(node: BudgetStore, clock: Cl
     assert await node.heartbeat()
     assert await node.counter_states() == STANDINGS
     assert await node.grow("x-runs", 800)
-    await node.close([Hold("x-runs", COUNTERS, 600, 900)])
+    await node.close([Reservation("x-runs", COUNTERS, 600, 900)])
     clock.now += 3
     assert sorted(await node.overdue(2)) == ["x-closed", "x-runs"]
     ids = tuple(counter.counter_id for counter in COUNTERS)
@@ -141,7 +141,7 @@ async def test_what_is_held_is_settled_and_released(node: BudgetStore, clock: Cl
     assert await node.absorb(NOW_US + 10, [change], NOW_US + 30)
     assert await node.abandon("node-other", ()) == 1
     await node.release(["x-closed"])
-    assert [(one.spent, one.held, one.open, one.closed) for one in await node.counter_states()] == [
+    assert [(one.spent, one.reserved, one.open, one.closed) for one in await node.counter_states()] == [
         ((before.spent or 0) + 600, 0, 0, 0) for before in STANDINGS
     ]
 
@@ -153,7 +153,7 @@ async def scenario(handle: Callable[[str], BudgetStore], clock: Clock) -> None:
         await one.heartbeat()
     clock.now = NOW
     for store in (one, other):
-        await store.announce(lambda: OwnHolds((), (), ()))
+        await store.announce(lambda: OwnReservations((), (), ()))
     await one.seed([SpendTotal(counter.counter_id, counter.since, 1, NOW_US - 9) for counter in COUNTERS])
     await one.forget_sums()
     spent = (1_000_000_000, 999_999_990_000_000, -3_000_000_000)
@@ -164,10 +164,10 @@ async def scenario(handle: Callable[[str], BudgetStore], clock: Clock) -> None:
         ]
     )
     for store, name, nusd in ((one, "x-runs", 700), (other, "x-other", 900), (one, "x-closed", 800)):
-        assert isinstance(await store.reserve(Hold(name, COUNTERS, nusd, 1_000)), Granted)
-    await one.close([Hold("x-closed", COUNTERS, 333, 444)])
-    assert isinstance(await one.reserve(Hold("x-free", COUNTERS, 50, 10)), Granted)
-    await one.close([Hold("x-free", COUNTERS, 0, 0)])
+        assert isinstance(await store.reserve(Reservation(name, COUNTERS, nusd, 1_000)), Granted)
+    await one.close([Reservation("x-closed", COUNTERS, 333, 444)])
+    assert isinstance(await one.reserve(Reservation("x-free", COUNTERS, 50, 10)), Granted)
+    await one.close([Reservation("x-free", COUNTERS, 0, 0)])
     await one.grow("x-runs", 750)
     change = SpendDelta("x-elsewhere", NOW_US + 5, NOW - 9, 1_111, tuple(counter.counter_id for counter in COUNTERS))
     assert await one.absorb(NOW_US, [change], NOW_US + 10)

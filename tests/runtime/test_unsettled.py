@@ -26,6 +26,6 @@ def test_it_is_what_the_entry_will_charge(monkeypatch: pytest.MonkeyPatch, tier:
     monkeypatch.setattr(admission, "limit_counters", lambda scope, now: [counter])
     keyring = SimpleNamespace(known=lambda key_id: key_id, scopes=lambda key: ("key_a",))
     service: Any = SimpleNamespace(_keyring=keyring)
-    (hold,) = admission.AdmissionService._holds(service, [one])
-    assert hold.nusd == entry(one).charge_usd
-    assert hold.exchange_id == one.opened.exchange_id
+    (reserved,) = admission.AdmissionService._reservations(service, [one])
+    assert reserved.nusd == entry(one).charge_usd
+    assert reserved.exchange_id == one.opened.exchange_id

@@ -25,8 +25,8 @@ from proxy.billing.reservation import (
     DenialReason,
     Denied,
     Granted,
-    Hold,
     LimitLevel,
+    Reservation,
     SpendDelta,
     SpendTotal,
     Unseeded,
@@ -36,7 +36,7 @@ from proxy.budgets.redis import scripts
 from proxy.budgets.redis.known_nodes import KnownNodes
 from proxy.budgets.redis.script import Script
 from proxy.budgets.seed_generations import SeedGenerations
-from proxy.budgets.store import BudgetsIncomplete, BudgetsUnavailable, OwnHolds
+from proxy.budgets.store import BudgetsIncomplete, BudgetsUnavailable, OwnReservations
 from proxy.budgets.verdicts import bounds_rate
 from proxy.storage.redis_client import QueueUnavailable, RedisClient, map_errors
 
@@ -113,14 +113,19 @@ class RedisBudgets:
 
     # -- this node's exchanges
 
-    async def reserve(self, hold: Hold) -> Verdict:
-        windows = _RateWindows(hold.counters)
-        question = hold.exchange_id, hold.nusd, hold.tokens, [_bounds(one, windows) for one in hold.counters]
+    async def reserve(self, reservation: Reservation) -> Verdict:
+        windows = _RateWindows(reservation.counters)
+        question = (
+            reservation.exchange_id,
+            reservation.nusd,
+            reservation.tokens,
+            [_bounds(one, windows) for one in reservation.counters],
+        )
         deadline = asyncio.get_running_loop().time() + WARM_S_MAX
         while True:
             status, *values = await self._call(scripts.RESERVE, question, windows.counter_ids)
             if status != b"warming":
-                verdict = _verdict(hold, status, values)
+                verdict = _verdict(reservation, status, values)
                 if isinstance(verdict, Unseeded):
                     self._seed_generations.begin(verdict.counters, self._generation.decode())
                 return verdict
@@ -134,14 +139,14 @@ class RedisBudgets:
             _, fits = await self._call(scripts.GROW, (exchange_id, nusd))
         return bool(fits)
 
-    async def close(self, ended: Sequence[Hold]) -> None:
+    async def close(self, ended: Sequence[Reservation]) -> None:
         async with self._order:
             for some in _slices(ended):
                 windows = _RateWindows(counter for one in some for counter in one.counters)
                 question = [(one.exchange_id, one.nusd, one.tokens) for one in some], windows.places
                 await self._call(scripts.CLOSE, question, windows.counter_ids)
 
-    def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
+    def close_soon(self, ended: Sequence[Reservation], otherwise: Callable[[Sequence[Reservation]], None]) -> None:
         """Call `otherwise` at once: a call over the network cannot precede a later `reserve` within milliseconds."""
         otherwise(ended)
 
@@ -159,7 +164,7 @@ class RedisBudgets:
         _, resumes = await self._call(scripts.RESUMES)
         return bool(resumes)
 
-    async def announce(self, own: Callable[[], OwnHolds]) -> None:
+    async def announce(self, own: Callable[[], OwnReservations]) -> None:
         async with self._order:
             for _ in range(_ANNOUNCE_TRIES):
                 if await self._announce(own):
@@ -241,7 +246,7 @@ class RedisBudgets:
 
     # -- announcements and calls
 
-    async def _announce(self, own: Callable[[], OwnHolds]) -> bool:
+    async def _announce(self, own: Callable[[], OwnReservations]) -> bool:
         """False if the data was lost meanwhile."""
         known = self._known_nodes
         question = list(known.names), self._away_us, known.generation
@@ -250,15 +255,17 @@ class RedisBudgets:
         suspected_losses = self._suspected_losses
         generation, stored = self._generation.decode(), set(_exchange_ids(members))
         current = own()
-        for holds, ended in ((current.open, False), (current.closed, True)):
-            for some in _slices(holds):
+        for reservations, ended in ((current.open, False), (current.closed, True)):
+            for some in _slices(reservations):
                 rows = [(one, ended, one.exchange_id in stored) for one in some]
-                if not await self._write_holds(generation, rows, ()):
+                if not await self._write_reservations(generation, rows, ()):
                     return False
-        stored.difference_update(one.exchange_id for holds in (current.open, current.closed) for one in holds)
+        stored.difference_update(
+            one.exchange_id for reservations in (current.open, current.closed) for one in reservations
+        )
         orphans = [one for one in stored if one not in current.reserving]
         for some in _slices(orphans):
-            if not await self._write_holds(generation, (), some):
+            if not await self._write_reservations(generation, (), some):
                 return False
         status, *values = await self._call(scripts.END_ANNOUNCEMENT, (generation,))
         if status != b"done":
@@ -268,11 +275,11 @@ class RedisBudgets:
             self._know(values[0])
         return True
 
-    async def _write_holds(
-        self, generation: str, holds: Iterable[tuple[Hold, bool, bool]], orphans: Collection[str]
+    async def _write_reservations(
+        self, generation: str, reservations: Iterable[tuple[Reservation, bool, bool]], orphans: Collection[str]
     ) -> bool:
-        """`holds`: with True if ended, and True if it was stored before. False if the generation has changed."""
-        windows = _RateWindows(counter for one, _, _ in holds for counter in one.counters)
+        """`reservations`: with True if ended, and True if it was stored before. False if the generation has changed."""
+        windows = _RateWindows(counter for one, _, _ in reservations for counter in one.counters)
         rows = [
             (
                 one.exchange_id,
@@ -286,7 +293,7 @@ class RedisBudgets:
                     for each in one.counters
                 ],
             )
-            for one, ended, stored in holds
+            for one, ended, stored in reservations
         ]
         question = generation, rows, windows.places, orphans
         status, *_ = await self._call(scripts.ANNOUNCE, question, windows.counter_ids)
@@ -393,10 +400,10 @@ def _or_false(bound: int | None) -> int | bool:
     return False if bound is None else bound
 
 
-def _verdict(hold: Hold, status: bytes, values: Sequence[Any]) -> Verdict:
+def _verdict(reservation: Reservation, status: bytes, values: Sequence[Any]) -> Verdict:
     if status == b"unseeded":
-        return Unseeded(tuple(hold.counters[place - 1] for place in values[0]))
-    rated = filter(bounds_rate, hold.counters)
+        return Unseeded(tuple(reservation.counters[place - 1] for place in values[0]))
+    rated = filter(bounds_rate, reservation.counters)
     levels = tuple(_level(counter, row) for counter, row in zip(rated, values[-1], strict=True))
     if status == b"granted":
         return Granted(levels)
@@ -411,12 +418,12 @@ def _level(counter: LimitCounter, row: Sequence[Any]) -> LimitLevel:
 
 
 def _counter_state(counter_id: str, row: Sequence[bytes | None]) -> CounterState:
-    since, spent, held, running, closed = row
+    since, spent, reserved, running, closed = row
     return CounterState(
         counter_id,
         float(since or 0),
         None if spent is None else int(spent),
-        int(held or 0),
+        int(reserved or 0),
         int(running or 0),
         int(closed or 0),
     )

@@ -60,7 +60,7 @@ class CounterTable:
             before = moves.get(counter.counter_id, _NO_MOVE)
             moves[counter.counter_id] = before[0] + nusd, before[1] + running, before[2] + closed
             if (state := self._states.get(counter.counter_id)) is not None:
-                state.held += nusd
+                state.reserved += nusd
                 state.running += running
 
     def count(self, states: Iterable[UsedAmounts], second: int, requests: int, tokens: int) -> None:
@@ -77,8 +77,8 @@ class CounterTable:
         rows = {row[0]: row for row in rows_of(self._file, _SELECT, counter_ids)}
         for counter in counters:
             state = self._states[counter.counter_id] = _state(counter, rows.get(counter.counter_id), self._now)
-            held, running, _ = self._moves.get(counter.counter_id, _NO_MOVE)
-            state.held += held
+            reserved, running, _ = self._moves.get(counter.counter_id, _NO_MOVE)
+            state.reserved += reserved
             state.running += running
 
     def _write(self) -> None:
@@ -99,10 +99,10 @@ class CounterTable:
 def _state(
     counter: LimitCounter, row: tuple[str, float | None, int | None, int, int, bytes | None] | None, now: float
 ) -> UsedAmounts:
-    _, since, spent, held, running, counted = row or ("", None, None, 0, 0, None)
+    _, since, spent, reserved, running, counted = row or ("", None, None, 0, 0, None)
     window = Window(counted, now) if bounds_rate(counter) else None
     spent = spent if since == counter.since else None
-    return UsedAmounts(counter, spent=spent, held=held, running=running, window=window, stored=bool(row))
+    return UsedAmounts(counter, spent=spent, reserved=reserved, running=running, window=window, stored=bool(row))
 
 
 def rows_of(file: BudgetFile, statement: str, ids: Sequence[str]) -> list[Any]:

@@ -15,16 +15,16 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from proxy.billing.reservation import CounterState, Hold, SpendDelta, SpendTotal, Verdict
+from proxy.billing.reservation import CounterState, Reservation, SpendDelta, SpendTotal, Verdict
 from proxy.budgets.sqlite.file import BudgetFile, Busy
 from proxy.budgets.sqlite.leadership import Leadership
-from proxy.budgets.sqlite.tables import BudgetTables, HeldAlready
-from proxy.budgets.store import BudgetsUnavailable, OwnHolds
+from proxy.budgets.sqlite.tables import AlreadyReserved, BudgetTables
+from proxy.budgets.store import BudgetsUnavailable, OwnReservations
 
 _T = TypeVar("_T")
 
-_Request: TypeAlias = "tuple[Hold, asyncio.Future[Verdict | None]]"
-_Ending: TypeAlias = "tuple[Sequence[Hold], Callable[[Sequence[Hold]], None]]"
+_Request: TypeAlias = "tuple[Reservation, asyncio.Future[Verdict | None]]"
+_Ending: TypeAlias = "tuple[Sequence[Reservation], Callable[[Sequence[Reservation]], None]]"
 
 # Transactions take microseconds. If the file is busy for so long, another process or the disk hangs.
 BUSY_S_MAX = 1.0
@@ -58,9 +58,9 @@ class SqliteBudgets:
 
     # -- this node's exchanges
 
-    async def reserve(self, hold: Hold) -> Verdict:
+    async def reserve(self, reservation: Reservation) -> Verdict:
         deadline = 0.0
-        while (answer := await self._decision(hold)) is None:
+        while (answer := await self._decision(reservation)) is None:
             now = time.monotonic()
             deadline = deadline or now + WARM_S_MAX
             if now >= deadline:
@@ -68,12 +68,12 @@ class SqliteBudgets:
             await asyncio.sleep(min(max(self._file.warm_until - now, _RETRY_S_MAX), deadline - now))
         return answer
 
-    def _decision(self, hold: Hold) -> asyncio.Future[Verdict | None]:
+    def _decision(self, reservation: Reservation) -> asyncio.Future[Verdict | None]:
         loop = asyncio.get_running_loop()
         if not self._requests:
             loop.call_soon(self._schedule_batch)
         decided: asyncio.Future[Verdict | None] = loop.create_future()
-        self._requests.append((hold, decided))
+        self._requests.append((reservation, decided))
         return decided
 
     # -- the shared transaction
@@ -93,7 +93,9 @@ class SqliteBudgets:
         if not requests and not ending:
             return
         try:
-            verdicts = self._decide([one for ended, _ in ending for one in ended], [hold for hold, _ in requests])
+            verdicts = self._decide(
+                [one for ended, _ in ending for one in ended], [reservation for reservation, _ in requests]
+            )
         except Busy:
             now = time.monotonic()
             deadline = deadline or now + BUSY_S_MAX
@@ -113,22 +115,22 @@ class SqliteBudgets:
         if self._requests:
             asyncio.get_running_loop().call_soon(self._run_batch)
 
-    def _decide(self, ended: Sequence[Hold], holds: Sequence[Hold]) -> list[Verdict | None]:
+    def _decide(self, ended: Sequence[Reservation], reservations: Sequence[Reservation]) -> list[Verdict | None]:
         try:
-            return self._file.transaction(self._tables.batch, ended, holds)
-        except HeldAlready:
+            return self._file.transaction(self._tables.batch, ended, reservations)
+        except AlreadyReserved:
             self._file.transaction(self._tables.close, ended)
-            return [self._file.transaction(self._tables.reserve, hold) for hold in holds]
+            return [self._file.transaction(self._tables.reserve, reservation) for reservation in reservations]
 
     async def grow(self, exchange_id: str, nusd: int) -> bool:
         async with self._order:
             return await self._transaction(self._tables.grow, exchange_id, nusd)
 
-    async def close(self, ended: Sequence[Hold]) -> None:
+    async def close(self, ended: Sequence[Reservation]) -> None:
         async with self._order:
             await self._in_slices(self._tables.close, ended)
 
-    def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
+    def close_soon(self, ended: Sequence[Reservation], otherwise: Callable[[Sequence[Reservation]], None]) -> None:
         if not self._ending:
             asyncio.get_running_loop().call_later(JOIN_S, self._run_batch)
         self._ending.append((ended, otherwise))
@@ -139,13 +141,13 @@ class SqliteBudgets:
     async def resumes(self) -> bool:
         return await self._transaction(self._tables.is_announced)
 
-    async def announce(self, own: Callable[[], OwnHolds]) -> None:
+    async def announce(self, own: Callable[[], OwnReservations]) -> None:
         async with self._order:
             stored, fencing_token = await self._transaction(self._tables.begin_announcement)
             current = own()
             await self._in_slices(self._tables.announce_open, current.open, stored)
             await self._in_slices(self._tables.announce_closed, current.closed, stored)
-            announced = {one.exchange_id for holds in (current.open, current.closed) for one in holds}
+            announced = {one.exchange_id for reservations in (current.open, current.closed) for one in reservations}
             orphans = [one for one in stored.ids - announced if one not in current.reserving]
             await self._in_slices(self._tables.release_open, orphans)
             await self._transaction(self._tables.end_announcement, fencing_token)

@@ -1,6 +1,6 @@
 """The reads and writes of the budget store's SQLite file; each method runs within a transaction of `BudgetFile`.
 
-Invariant: at every commit, `held`, `open` and `closed` of a counter are the sums over its reservations.
+Invariant: at every commit, `held` (reserved nUSD), `open` and `closed` of a counter are the sums over its reservations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from proxy.billing.reservation import (
     DenialReason,
     Denied,
     Granted,
-    Hold,
+    Reservation,
     SpendDelta,
     SpendTotal,
     Unseeded,
@@ -29,7 +29,7 @@ from proxy.budgets.seed_generations import SeedGenerations
 from proxy.budgets.sqlite.counters import CounterTable, rows_of
 from proxy.budgets.sqlite.file import BudgetFile, Damaged
 from proxy.budgets.sqlite.resolved_limits import ResolvedLimitsTable, stored_limits_of
-from proxy.budgets.verdicts import bounds_holds, levels, passes, verdict
+from proxy.budgets.verdicts import bounds_reservations, levels, passes, verdict
 
 # Inserts nothing if its set of counters is missing.
 _INSERT_HOLD = "INSERT OR IGNORE INTO holds SELECT ?, ?, ?, ?, ?, NULL, passage FROM passages WHERE passage = ?"
@@ -67,7 +67,7 @@ _GRANTED = Granted(())
 _counters_of = attrgetter("counters")
 
 
-class _StoredHold(msgspec.Struct, frozen=True, gc=False):
+class _StoredReservation(msgspec.Struct, frozen=True, gc=False):
     """A row of `holds`."""
 
     exchange_id: str
@@ -81,7 +81,7 @@ class _StoredHold(msgspec.Struct, frozen=True, gc=False):
     """id of its set of counters"""
 
 
-class HeldAlready(Exception):  # noqa: N818  a state, not an error
+class AlreadyReserved(Exception):  # noqa: N818  a state, not an error
     """One of several exchanges is reserved already; nothing was changed."""
 
 
@@ -105,47 +105,51 @@ class BudgetTables:
 
     # -- one exchange
 
-    def batch(self, ended: Sequence[Hold], requests: Sequence[Hold]) -> list[Verdict | None]:
+    def batch(self, ended: Sequence[Reservation], requests: Sequence[Reservation]) -> list[Verdict | None]:
         """Close `ended`, then decide on `requests` in order. None: the verdict depends on the reservations of other
-        processes, and the file is still warming up. Raises HeldAlready."""
+        processes, and the file is still warming up. Raises AlreadyReserved."""
         now = self._unix_time()
         with CounterTable(self._file, now) as counters:
             self._close(ended, counters)
-            new: list[Hold] = []
+            new: list[Reservation] = []
             verdicts: list[Verdict | None] = []
             for _, group in groupby(requests, key=_counters_of):
                 verdicts += self._verdicts(list(group), counters, now, new)
             if new and self._insert(new, int(now)) < len(new):
-                raise HeldAlready
+                raise AlreadyReserved
         return verdicts
 
-    def reserve(self, hold: Hold) -> Verdict | None:
+    def reserve(self, reservation: Reservation) -> Verdict | None:
         """As `batch`, for one exchange that may be reserved already."""
-        if self._stored(hold.exchange_id) is not None:
-            return Granted(levels(self._counters().states(hold.counters), self._unix_time()))
-        return self.batch((), (hold,))[0]
+        if self._stored(reservation.exchange_id) is not None:
+            return Granted(levels(self._counters().states(reservation.counters), self._unix_time()))
+        return self.batch((), (reservation,))[0]
 
     def _verdicts(
-        self, group: list[Hold], counters: CounterTable, now: float, new: list[Hold]
+        self, group: list[Reservation], counters: CounterTable, now: float, new: list[Reservation]
     ) -> Sequence[Verdict | None]:
-        """Verdicts on holds with the same counters; granted ones are appended to `new`."""
+        """Verdicts on requests with equal counters; granted ones are appended to `new`."""
         states = counters.states(group[0].counters)
-        nusd, count = sum([hold.nusd for hold in group]), len(group)
+        nusd, count = sum([reservation.nusd for reservation in group]), len(group)
         if self._warming or not all([passes(state, nusd, count) for state in states]):  # noqa: C419  half the time
-            return [self._verdict(hold, counters, now, new) for hold in group]
+            return [self._verdict(reservation, counters, now, new) for reservation in group]
         counters.move(group[0].counters, nusd, count, 0)
         new += group
         return [_GRANTED] * count
 
-    def _verdict(self, hold: Hold, counters: CounterTable, now: float, new: list[Hold]) -> Verdict | None:
-        states = counters.states(hold.counters)
-        decided = verdict(hold, states, now)
-        result = None if self._warming and _may_change(decided, hold) else decided
+    def _verdict(
+        self, reservation: Reservation, counters: CounterTable, now: float, new: list[Reservation]
+    ) -> Verdict | None:
+        states = counters.states(reservation.counters)
+        decided = verdict(reservation, states, now)
+        result = None if self._warming and _may_change(decided, reservation) else decided
         if isinstance(result, Granted):
-            counters.move(hold.counters, hold.nusd, 1, 0)
-            counters.count(states, int(now), 1, hold.tokens)
-            new.append(hold)
-        elif self._stored(hold.exchange_id) is not None or any(one.exchange_id == hold.exchange_id for one in new):
+            counters.move(reservation.counters, reservation.nusd, 1, 0)
+            counters.count(states, int(now), 1, reservation.tokens)
+            new.append(reservation)
+        elif self._stored(reservation.exchange_id) is not None or any(
+            one.exchange_id == reservation.exchange_id for one in new
+        ):
             result = _GRANTED
         elif isinstance(result, Unseeded):
             self._seed_generations.begin(result.counters, self._file.generation)
@@ -161,11 +165,13 @@ class BudgetTables:
                 counters.move(self._limits.counters(stored.limits_id), nusd - stored.nusd, 0, 0)
             states = counters.states(self._limits.counters(stored.limits_id))
         return all(
-            state.counter.nusd_max is None or state.spent is None or state.spent + state.held <= state.counter.nusd_max
+            state.counter.nusd_max is None
+            or state.spent is None
+            or state.spent + state.reserved <= state.counter.nusd_max
             for state in states
         )
 
-    def close(self, ended: Sequence[Hold]) -> None:
+    def close(self, ended: Sequence[Reservation]) -> None:
         with self._counters() as counters:
             self._close(ended, counters)
 
@@ -196,12 +202,19 @@ class BudgetTables:
     def _counters(self) -> CounterTable:
         return CounterTable(self._file, self._unix_time())
 
-    def _insert(self, holds: Sequence[Hold], second: int) -> int:
+    def _insert(self, reservations: Sequence[Reservation], second: int) -> int:
         """Insert open reservations, except for exchanges that have one; return the number of inserted ones."""
-        limits = {id(hold.counters): stored_limits_of(hold.counters) for hold in holds}
+        limits = {id(reservation.counters): stored_limits_of(reservation.counters) for reservation in reservations}
         rows = [
-            (hold.exchange_id, self._node, hold.nusd, hold.tokens, second, limits[id(hold.counters)].limits_id)
-            for hold in holds
+            (
+                reservation.exchange_id,
+                self._node,
+                reservation.nusd,
+                reservation.tokens,
+                second,
+                limits[id(reservation.counters)].limits_id,
+            )
+            for reservation in reservations
         ]
         inserted = self._file.executemany(_INSERT_HOLD, rows).rowcount
         if inserted < len(rows):  # usually because the set of counters is new
@@ -209,17 +222,19 @@ class BudgetTables:
             inserted += self._file.executemany(_INSERT_HOLD, rows).rowcount
         return inserted
 
-    def _stored(self, exchange_id: str) -> _StoredHold | None:
+    def _stored(self, exchange_id: str) -> _StoredReservation | None:
         return next(iter(self._all_stored([exchange_id])), None)
 
-    def _all_stored(self, exchange_ids: Sequence[str]) -> list[_StoredHold]:
-        return [_StoredHold(*row) for row in rows_of(self._file, _SELECT_HOLDS, list(dict.fromkeys(exchange_ids)))]
+    def _all_stored(self, exchange_ids: Sequence[str]) -> list[_StoredReservation]:
+        return [
+            _StoredReservation(*row) for row in rows_of(self._file, _SELECT_HOLDS, list(dict.fromkeys(exchange_ids)))
+        ]
 
-    def _close(self, ended: Iterable[Hold], counters: CounterTable) -> None:
+    def _close(self, ended: Iterable[Reservation], counters: CounterTable) -> None:
         by_id = {one.exchange_id: one for one in ended}
         self._end([(stored, by_id[stored.exchange_id]) for stored in self._all_stored(list(by_id))], counters)
 
-    def _end(self, ended: Iterable[tuple[_StoredHold, Hold]], counters: CounterTable) -> None:
+    def _end(self, ended: Iterable[tuple[_StoredReservation, Reservation]], counters: CounterTable) -> None:
         """Close reservations at their charges; delete those without a charge."""
         now, charged, free = self._unix_time(), [], []
         moved: dict[int, list[int]] = {}
@@ -240,10 +255,10 @@ class BudgetTables:
         if free:
             self._delete(free, counters)
 
-    def _delete(self, holds: Sequence[_StoredHold], counters: CounterTable) -> None:
-        self._file.executemany(_DELETE_HOLD, [(stored.exchange_id,) for stored in holds])
-        groups: dict[int, list[_StoredHold]] = {}
-        for stored in holds:
+    def _delete(self, reservations: Sequence[_StoredReservation], counters: CounterTable) -> None:
+        self._file.executemany(_DELETE_HOLD, [(stored.exchange_id,) for stored in reservations])
+        groups: dict[int, list[_StoredReservation]] = {}
+        for stored in reservations:
             groups.setdefault(stored.limits_id, []).append(stored)
         for limits_id, group in groups.items():
             nusd, running = sum([one.nusd for one in group]), sum([one.open for one in group])
@@ -275,9 +290,9 @@ class BudgetTables:
         rows = self._file.execute("SELECT exchange_id FROM holds WHERE node = ?", (self._node,))
         return StoredExchanges(frozenset(row[0] for row in rows), self._file.generation), token
 
-    def announce_open(self, holds: Iterable[Hold], before: StoredExchanges) -> None:
+    def announce_open(self, reservations: Iterable[Reservation], before: StoredExchanges) -> None:
         """Write reservations of running exchanges, at their quotes."""
-        for one in holds:
+        for one in reservations:
             if (stored := self._stored(one.exchange_id)) is not None:
                 self._file.execute(
                     "UPDATE holds SET node = ?, nusd = ?, closed_at = NULL WHERE exchange_id = ?",
@@ -289,9 +304,9 @@ class BudgetTables:
             elif not self._released_since(one, before):
                 self._restore(one, counts=True)
 
-    def announce_closed(self, holds: Iterable[Hold], before: StoredExchanges) -> None:
+    def announce_closed(self, reservations: Iterable[Reservation], before: StoredExchanges) -> None:
         """Write reservations of ended exchanges, at their charges."""
-        for one in holds:
+        for one in reservations:
             if (stored := self._stored(one.exchange_id)) is not None:
                 self._file.execute("UPDATE holds SET node = ? WHERE exchange_id = ?", (self._node, one.exchange_id))
                 with self._counters() as counters:
@@ -306,19 +321,19 @@ class BudgetTables:
         rows = self._file.execute("SELECT exchange_id FROM holds WHERE node = ? AND closed_at IS NULL", (node,))
         return {row[0] for row in rows}
 
-    def _released_since(self, hold: Hold, before: StoredExchanges) -> bool:
+    def _released_since(self, reservation: Reservation, before: StoredExchanges) -> bool:
         """True if the reservation was stored before and is not now: the ledger has its entry."""
-        return hold.exchange_id in before.ids and before.generation == self._file.generation
+        return reservation.exchange_id in before.ids and before.generation == self._file.generation
 
-    def _restore(self, hold: Hold, *, counts: bool) -> None:
+    def _restore(self, reservation: Reservation, *, counts: bool) -> None:
         """Insert a lost reservation. `counts`: also in the rate windows; those may still include an ended exchange."""
-        second = int(min(hold.at or self._unix_time(), self._unix_time()))
+        second = int(min(reservation.at or self._unix_time(), self._unix_time()))
         with self._counters() as counters:
-            self._insert([hold], second)
-            counters.move(hold.counters, hold.nusd, 1, 0)
-            states = counters.states(hold.counters)  # also without `counts`: a new counter gets its row
+            self._insert([reservation], second)
+            counters.move(reservation.counters, reservation.nusd, 1, 0)
+            states = counters.states(reservation.counters)  # also without `counts`: a new counter gets its row
             if counts:
-                counters.count(states, second, 1, hold.tokens)
+                counters.count(states, second, 1, reservation.tokens)
 
     # -- spend totals
 
@@ -402,8 +417,9 @@ class BudgetTables:
         return [CounterState(counter_id, since or 0.0, *numbers) for counter_id, since, *numbers in rows]
 
 
-def _may_change(result: Verdict, hold: Hold) -> bool:
-    """While processes announce: their reservations may be missing, and what was settled may be spent and still held."""
+def _may_change(result: Verdict, reservation: Reservation) -> bool:
+    """True if the verdict may be wrong while processes announce: reservations may be missing, and the charge of a
+    settled exchange may be both spent and reserved."""
     if isinstance(result, Denied):
         return result.why is DenialReason.MONEY
-    return isinstance(result, Granted) and any(bounds_holds(one) for one in hold.counters)
+    return isinstance(result, Granted) and any(bounds_reservations(one) for one in reservation.counters)

@@ -172,7 +172,7 @@ def _budget(one: CounterState, subject: Subject) -> Budget | None:
         window_end=None if ends is None else iso_utc(ends),
         budget_usd=usd_text(limit),
         spent_usd=usd_text(spent),
-        held_usd=usd_text(one.held),
+        held_usd=usd_text(one.reserved),
         used_ratio=round(spent / limit, 6) if limit else 1.0,
         running=one.open,
     )
@@ -193,7 +193,7 @@ def _credit(one: CounterState, subject: Subject, paid: Mapping[str, SpendAndCred
         window_end=None,
         budget_usd=usd_text(credit),
         spent_usd=usd_text(spent),
-        held_usd=usd_text(one.held),
+        held_usd=usd_text(one.reserved),
         used_ratio=round(spent / credit, 6) if credit > 0 else 1.0,
         running=one.open,
     )

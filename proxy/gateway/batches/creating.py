@@ -29,7 +29,7 @@ from proxy.billing.pricing.prices import can_quote
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Outcome, Price
 from proxy.billing.reservation import Denied
-from proxy.budgets.admission import Admission, Reservation
+from proxy.budgets.admission import Admission, OpenReservation
 from proxy.foundation.ids import exchange_id
 from proxy.gateway.batches.access import Access, Asked, passed_on
 from proxy.gateway.batches.asking import object_in, posting_to
@@ -124,7 +124,7 @@ class BatchMaker:
 
     # -- before the provider is asked
 
-    async def _admitted(self, made_for: Asked, new: NewBatch) -> tuple[StoredBatch, tuple[Terms, ...], Reservation]:
+    async def _admitted(self, made_for: Asked, new: NewBatch) -> tuple[StoredBatch, tuple[Terms, ...], OpenReservation]:
         key, made = made_for.key, exchange_id()
         scopes, now = self._scopes(key), self._unix_time()
         terms = self._terms(made_for, new, now)
@@ -141,10 +141,10 @@ class BatchMaker:
         batch = StoredBatch(
             api=made_for.api.name, provider=new.provider.settings.name, credential=new.credential,
             key_id=key.key_id, key_alias=key.alias, project_id=key.project_id,
-            created_at=found.hold.at or now,  # in the windows that it was admitted in
+            created_at=found.reserved.at or now,  # in the windows that it was admitted in
             exchange_id=made, batch_id=None, state=BatchState.CREATING, endpoint=new.read.endpoint,
             input_file=new.input_file, lines=new.read.lines, names=new.read.names,
-            held_nusd=found.hold.nusd if found.spends else None,
+            held_nusd=found.reserved.nusd if found.spends else None,
         )  # fmt: skip
         return batch, terms, found
 
@@ -197,7 +197,7 @@ class BatchMaker:
     # -- the provider
 
     async def _made(
-        self, made_for: Asked, new: NewBatch, batch: StoredBatch, reservation: Reservation
+        self, made_for: Asked, new: NewBatch, batch: StoredBatch, reservation: OpenReservation
     ) -> web.StreamResponse:
         """Ask, and remember what came of it. Raises ApiError."""
         held, known = batch.held_nusd or 0, False

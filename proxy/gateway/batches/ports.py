@@ -27,7 +27,7 @@ class BatchPorts:
     """returns when the ledger has the records. Raises OSError"""
     recorded: Callable[[Collection[str]], Awaitable[set[str]]]
     """exchange ids → those whose entries the ledger has. Raises OSError"""
-    hold: Callable[[Sequence[StoredBatch]], Awaitable[None]]
+    reserve_again: Callable[[Sequence[StoredBatch]], Awaitable[None]]
     """reserves again for batches that another process has admitted"""
     payer: Callable[[str], Awaitable[Payer]]
     """key id → its payer. Raises OSError"""

@@ -122,7 +122,7 @@ class Watcher:
         ports = self._ports
         due: list[StoredBatch] = await ports.in_thread(self._claim)
         if new := [batch for batch in due if batch.exchange_id not in self._held]:
-            await ports.hold(new)
+            await ports.reserve_again(new)
             self._held.update(batch.exchange_id for batch in new)
         outcomes = await asyncio.gather(*map(self._ask, due), return_exceptions=True)
         if failures := [one for one in outcomes if isinstance(one, Exception)]:

@@ -137,7 +137,7 @@ class Exchange:
         )
         self._life = Lifecycle()
         self._details: dict[str, Any] = {}
-        limits = limit_headers(closing.reservation.hold.counters, closing.reservation.levels)
+        limits = limit_headers(closing.reservation.reserved.counters, closing.reservation.levels)
         self._response = ClientResponse(request, dialect, self.exchange_id, (*limits, *connection.headers))
         self._spending = Spending(closing, ports.estimator)
         if cuts and self._spending.limited:

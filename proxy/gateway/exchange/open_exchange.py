@@ -20,7 +20,7 @@ from proxy.billing.money import usd_text
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Attempt, BackgroundRun, BillableParts, Opened, Outcome, Price, UsageRecord
 from proxy.billing.settlement import bills, charged, situation
-from proxy.budgets.admission import Reservation
+from proxy.budgets.admission import OpenReservation
 from proxy.gateway.exchange.answer_record import FREE, as_served, details_of, priced, seen, unpriced_details
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.outbox import OutboxFullError
@@ -98,7 +98,7 @@ class OpenExchange:
         *,
         facts: RequestFacts,
         started_at: float,
-        reservation: Reservation,
+        reservation: OpenReservation,
         durable: asyncio.Future[None] | None,
         route: Route,
         payer: Payer,

@@ -23,7 +23,7 @@ from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Opened, Price
 from proxy.billing.reservation import Denied
 from proxy.billing.response_owner import ResponseOwner
-from proxy.budgets.admission import Reservation
+from proxy.budgets.admission import OpenReservation
 from proxy.gateway.exchange.answer_record import FREE
 from proxy.gateway.exchange.open_exchange import OpenExchange, prompt_tokens, silence_of
 from proxy.gateway.exchange.refusals import RequestedAmounts, refusal
@@ -152,7 +152,7 @@ class ExchangeOpener:
 
     async def _reserved(
         self, made: str, key: ApiKey, facts: RequestFacts, route: Route, terms: Terms, scopes: Sequence[Scope]
-    ) -> Reservation:
+    ) -> OpenReservation:
         """Raises ApiError: a limit is reached."""
         price = terms.price
         doubtful = price is None or price.lacking or not price.tiers
@@ -206,7 +206,7 @@ class ExchangeOpener:
         facts: RequestFacts,
         route: Route,
         terms: Terms,
-        reservation: Reservation,
+        reservation: OpenReservation,
     ) -> tuple[Opened, Slot, asyncio.Future[None] | None]:
         """In the outbox. Raises ApiError."""
         outbox = self._ports.outbox
@@ -227,14 +227,14 @@ class ExchangeOpener:
                 upstream_model=route.upstream_model,
                 endpoint=dialect.endpoint,
                 streamed=facts.streamed,
-                started_at=reservation.hold.at or terms.at,  # in the windows that it was admitted in
+                started_at=reservation.reserved.at or terms.at,  # in the windows that it was admitted in
                 price=terms.price,
                 cost=terms.cost,
                 prompt_tokens_estimate=terms.prompt_tokens,
                 completion_tokens_max=limit,
                 slot=slot.index,
                 bill=route.provider.settings.bill,
-                held_usd=reservation.hold.nusd if reservation.spends else None,
+                held_usd=reservation.reserved.nusd if reservation.spends else None,
                 asked=UNSET if facts.asked is NO_USAGE else facts.asked,
                 silence=silence_of(self._ports.estimator, route, limit, facts),
                 echoes=facts.echoes or UNSET,

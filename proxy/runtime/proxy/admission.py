@@ -19,9 +19,9 @@ from sqlalchemy import Engine
 from proxy.billing.batch import StoredBatch
 from proxy.billing.limits import LimitCounter, limit_counters
 from proxy.billing.record import Opened, UsageRecord
-from proxy.billing.reservation import Hold
+from proxy.billing.reservation import Reservation
 from proxy.billing.settlement import charged
-from proxy.budgets.admission import Admission, Reservation
+from proxy.budgets.admission import Admission, OpenReservation
 from proxy.budgets.alerting import Thresholds
 from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
@@ -161,7 +161,7 @@ class AdmissionService:
         self.owners = ResponseOwners(
             claims, Outage(OutageLog("remembering who made a response (others than this process answer 404)"))
         )
-        metrics.budgets.outstanding(lambda: self.admission.held_nusd)
+        metrics.budgets.outstanding(lambda: self.admission.reserved_nusd)
 
     async def start(self, tasks: Tasks, journal: Journal) -> None:
         """Admit requests from now on; a long backlog is read while they are served."""
@@ -183,32 +183,32 @@ class AdmissionService:
         """Reserve for the records of earlier runs."""
         async for records in _pages(journal):
             await self._keyring.remember({record.opened.key_id for record in records})
-            self.admission.remember(self._holds(records))
+            self.admission.remember(self._reservations(records))
         try:
             await self.admission.announce()
         except OSError as error:  # until it works, admission follows each key's policy for outages
             _log.error("budgets: %s", error)
 
-    def hold_open(self, opened: Opened) -> Reservation:
+    def reserve_resumed(self, opened: Opened) -> OpenReservation:
         """The reservation of an exchange of an earlier process that goes on. Its key is in memory, if it is known."""
         counters = _counters(self._keyring, opened.key_id)
-        hold = Hold(opened.exchange_id, counters, opened.held_usd or 0, 0, opened.started_at)
-        return self.admission.hold_open(hold, spends=opened.held_usd is not None)
+        reserved = Reservation(opened.exchange_id, counters, opened.held_usd or 0, 0, opened.started_at)
+        return self.admission.reserve_resumed(reserved, spends=opened.held_usd is not None)
 
-    def hold_again(self, lost: Iterable[Pending]) -> None:
+    def reserve_again(self, lost: Iterable[Pending]) -> None:
         """The ledger has lost these records: they count against budgets until it has them again."""
-        self.admission.hold_again(self._holds(_decoded(lost)))
+        self.admission.reserve_again(self._reservations(_decoded(lost)))
 
-    async def hold_batches(self, batches: Sequence[StoredBatch]) -> None:
+    async def reserve_batches(self, batches: Sequence[StoredBatch]) -> None:
         """Reserve for batches that this process did not admit, or not in this run."""
         await self._keyring.remember({batch.key_id for batch in batches})
         owed = [
-            _hold(self._keyring, batch.exchange_id, batch.key_id, batch.held_nusd, batch.created_at)
+            _reservation(self._keyring, batch.exchange_id, batch.key_id, batch.held_nusd, batch.created_at)
             for batch in batches
             if batch.held_nusd
         ]
-        if holds := [hold for hold in owed if hold is not None]:
-            self.admission.hold_again(holds)
+        if reservations := [reserved for reserved in owed if reserved is not None]:
+            self.admission.reserve_again(reservations)
 
     async def close(self) -> None:
         """Release what has ended, and close the stores."""
@@ -227,20 +227,22 @@ class AdmissionService:
         except OSError as error:
             _log.error("budgets: %s", error)
 
-    def _holds(self, records: Iterable[UsageRecord]) -> Iterator[Hold]:
+    def _reservations(self, records: Iterable[UsageRecord]) -> Iterator[Reservation]:
         """The reservations for records that the ledger may not have."""
         for record in records:
             charge, opened = charged(record), record.opened
-            if charge and (hold := _hold(self._keyring, opened.exchange_id, opened.key_id, charge, opened.started_at)):
-                yield hold
+            if charge and (
+                reserved := _reservation(self._keyring, opened.exchange_id, opened.key_id, charge, opened.started_at)
+            ):
+                yield reserved
 
 
-def _hold(keyring: Keyring, exchange_id: str, key_id: str, nusd: int, started_at: float) -> Hold | None:
+def _reservation(keyring: Keyring, exchange_id: str, key_id: str, nusd: int, started_at: float) -> Reservation | None:
     """The reservation of an exchange of a known key; None: no money limit applies."""
     counters = _counters(keyring, key_id)
     if not any(counter.nusd_max is not None for counter in counters):
         return None
-    return Hold(exchange_id, counters, nusd, 0, started_at)
+    return Reservation(exchange_id, counters, nusd, 0, started_at)
 
 
 def _counters(keyring: Keyring, key_id: str) -> tuple[LimitCounter, ...]:

@@ -87,7 +87,7 @@ class Resumption:
         closing = OpenExchange(
             opened, one.slot, replace(self._ports, outbox=outbox),
             facts=_facts(opened), started_at=monotonic() - (self._ports.unix_time() - opened.started_at),
-            reservation=self._admission.hold_open(opened), durable=None, route=route, payer=self._payer(opened),
+            reservation=self._admission.reserve_resumed(opened), durable=None, route=route, payer=self._payer(opened),
         )  # fmt: skip
         closing.accepted = True
         closing.silent_s = silent_s(opened, progress)

@@ -41,7 +41,7 @@ from proxy.telemetry.metrics import Metrics
 
 
 class BatchService:
-    """`hold` before the first request, `start` after it; `close` after the last one."""
+    """`reserve` before the first request, `start` after it; `close` after the last one."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class BatchService:
         self._node = node
         ports = BatchPorts(
             stores.files, stores.batches, in_thread, node,
-            settle=self._settle, recorded=self._recorded, hold=admission.hold_batches, payer=self._payer,
+            settle=self._settle, recorded=self._recorded, reserve_again=admission.reserve_batches, payer=self._payer,
         )  # fmt: skip
         self._settler = BatchSettler(ports, providers=providers, client=client, models=models, estimator=estimator)
         self._watcher = Watcher(ports, self._settler, providers=providers, client=client)
@@ -88,10 +88,10 @@ class BatchService:
         self._access = access
         self._handlers = {"files": of_files.handlers(), "batches": of_batches.handlers()}
 
-    async def hold(self) -> None:
+    async def reserve(self) -> None:
         """Reserve for the batches that the last run of this process asked for. Raises OSError."""
         left: list[StoredBatch] = await self._in_thread(self._batches.of_node, self._node)
-        await self._admission.hold_batches(left)
+        await self._admission.reserve_batches(left)
         for batch in left:
             self._watcher.admitted(batch.exchange_id)
             if batch.state is BatchState.CREATING:  # nobody makes it any more

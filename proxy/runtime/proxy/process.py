@@ -214,14 +214,14 @@ class Proxy:
 
     async def _settle(self, started: AsyncExitStack) -> None:
         self._add_gauges()
-        self._node.on_lost = self._admission.hold_again
+        self._node.on_lost = self._admission.reserve_again
         self._start_node(self._node, self._tasks)
         started.push_async_callback(self._settle_last)
 
     async def _admit(self, started: AsyncExitStack) -> None:
         started.push_async_callback(self._background.suspend)
         await self._resume(self._recovered, self._node)
-        await self._batches.hold()
+        await self._batches.reserve()
         await self._admission.start(self._tasks, self._node.journal)
         self._batches.start(self._tasks)
         started.push_async_callback(self._batches.close)

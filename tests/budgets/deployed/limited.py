@@ -94,7 +94,7 @@ class Limited:
     async def at_rest(self, counter_id: str, *, within_s: float = SOON_S) -> CounterState:
         """The same once nothing is held there, open or on its way."""
         until = time.monotonic() + within_s
-        while ((counter := await self.counter(counter_id)).held, counter.open, counter.closed) != (0, 0, 0):
+        while ((counter := await self.counter(counter_id)).reserved, counter.open, counter.closed) != (0, 0, 0):
             assert time.monotonic() < until, counter
             await asyncio.sleep(0.1)
         return counter
@@ -126,7 +126,7 @@ def deployment(folder: Path, provider: ScriptedProvider, **settings: Any) -> Tok
     return Tokenweir(folder, providers=sections, models=models, **settings)
 
 
-async def hold(limited: Limited, key: str, stack: AsyncExitStack, count: int) -> list[RawClient]:
+async def reservation(limited: Limited, key: str, stack: AsyncExitStack, count: int) -> list[RawClient]:
     """So many streams that run."""
     model = limited.model(100, pace_ms=500)
     clients = []

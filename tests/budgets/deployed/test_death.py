@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.budgets.deployed.limited import Limited, deployment, hold, served
+from tests.budgets.deployed.limited import Limited, deployment, reservation, served
 from tests.support.provider import ScriptedProvider
 
 STREAMS = 100
@@ -20,8 +20,8 @@ async def test_a_killed_proxy_with_a_hundred_reservations(alone: Limited) -> Non
     """Each of them has got a token or two; all the rest of the budget is there when it is back."""
     key_id, key = alone.key("--budget", "0.01", "--budget-window", "none")  # as many as run, to the last
     async with AsyncExitStack() as stack:
-        await hold(alone, key, stack, STREAMS)
-        assert (await alone.counter(key_id)).held == 10_000_000
+        await reservation(alone, key, stack, STREAMS)
+        assert (await alone.counter(key_id)).reserved == 10_000_000
         assert (await alone.post(key, alone.model())).status == 402
         alone.tokenweir.kill()
     await asyncio.to_thread(alone.tokenweir.start)

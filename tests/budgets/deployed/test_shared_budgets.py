@@ -15,7 +15,7 @@ import pytest
 from proxy.budgets.admission import FORGET_S
 from proxy.budgets.open_budgets import SWEPT_S
 from proxy.ledger.schema.migrate import migrate
-from tests.budgets.deployed.limited import SOON_S, Limited, code, hold, served
+from tests.budgets.deployed.limited import SOON_S, Limited, code, reservation, served
 from tests.budgets.deployed.machines import GRACE_S, LEASE_S, Machines, asleep, statuses_for
 from tests.support.net import Response, ask, chat_request, connect
 from tests.support.postgres import own_server
@@ -67,7 +67,7 @@ async def test_a_machine_that_never_comes_back_lets_go(machines: Machines) -> No
     first, second = machines.proxies
     key_id, key = first.key("--budget", "0.01", "--budget-window", "none")
     async with AsyncExitStack() as stack:
-        await hold(first, key, stack, 100)
+        await reservation(first, key, stack, 100)
         assert (await second.post(key, second.model())).status == 402
         first.tokenweir.kill()
         shutil.rmtree(first.tokenweir.folder / "data")
@@ -143,7 +143,7 @@ async def holding_all(
     head = await client.read_head(SOON_S)
     assert head.status == 200
     async with asyncio.timeout(SOON_S):
-        while (await limited.counter(key_id)).held < 1_000_000:
+        while (await limited.counter(key_id)).reserved < 1_000_000:
             await asyncio.sleep(0.02)
     await asyncio.sleep(1.0)  # the lease registry and the other proxy know of it
     return key_id, key, partial(client.read_body, head)
@@ -196,7 +196,7 @@ async def test_whose_lease_ended_in_its_sleep_is_cut_when_its_money_is_gone(mach
         key_id, key, rest = await holding_all(first, stack, "--on-exhausted", "cut", pace_ms=50)
         with asleep(first):
             began = time.monotonic()
-            while (await second.counter(key_id)).held:
+            while (await second.counter(key_id)).reserved:
                 assert time.monotonic() - began < LEASE_S + GRACE_S
                 await asyncio.sleep(0.1)
             spent = (await second.counter(key_id)).spent or 0

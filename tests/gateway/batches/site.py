@@ -20,7 +20,7 @@ from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Limits, Scope
 from proxy.billing.pricing.prices import configured
 from proxy.billing.record import Price, Rates
-from proxy.billing.reservation import DenialReason, Denied, Hold, LimitLevel
+from proxy.billing.reservation import DenialReason, Denied, LimitLevel, Reservation
 from proxy.billing.settlement import content_hash
 from proxy.foundation.secret import Secret
 from proxy.gateway.batches.watcher import Watcher
@@ -75,16 +75,16 @@ class Held:
     def __init__(self, budget: Budget, exchange_id: str, nusd: int) -> None:
         self._budget = budget
         self.spends = budget.spends
-        self.hold = Hold(exchange_id, (), nusd, 0, time.time())
+        self.reserved = Reservation(exchange_id, (), nusd, 0, time.time())
         budget.held[exchange_id] = nusd
 
     def grow(self, nusd: int) -> None: ...
 
     def close(self, nusd: int, tokens: int) -> None:
         if nusd:
-            self._budget.held[self.hold.exchange_id] = nusd
+            self._budget.held[self.reserved.exchange_id] = nusd
         else:
-            self._budget.held.pop(self.hold.exchange_id, None)
+            self._budget.held.pop(self.reserved.exchange_id, None)
 
 
 class Admission:
@@ -103,7 +103,7 @@ class Admission:
             return Denied(DenialReason.MONEY, key.key_id, None, (), self.budget.total)
         return Held(self.budget, exchange_id, nusd)
 
-    async def hold_batches(self, batches: Sequence[StoredBatch]) -> None:
+    async def reserve_batches(self, batches: Sequence[StoredBatch]) -> None:
         there = self._ledger.recorded([batch.exchange_id for batch in batches])
         for batch in batches:
             self.held_again.append(batch.exchange_id)
@@ -197,7 +197,7 @@ class Site:
         url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
         proxy = Proxy(url, service, admission, server, upstream)
         self.proxies.append(proxy)
-        await service.hold()
+        await service.reserve()
         return proxy
 
     def _provider(self, name: str, base_url: str, **settings: Any) -> Provider:
