@@ -1,7 +1,7 @@
 """Checks each provider from this machine.
 
-Invariants: each check is one connection and one free request; only the model of `Case.call` costs tokens. The gateway's
-own client makes the connection: with the same certificates, through the same proxy.
+Invariants: each check makes a few free requests, one if all is well; only the model of `Case.call` costs tokens. The
+gateway's own client makes the connection: with the same certificates, through the same proxy.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from proxy.doctor.base_urls import Probe, candidates, endpoint_probe, first_probe, is_api, may_lack_everything
 from proxy.doctor.certificates import check_files
 from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import Case, Finding, error, ok, warning
@@ -28,12 +29,13 @@ from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.tunnel import ProxyFailedError
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects import DIALECTS, supports
-from proxy.metering.dialects.bedrock.converse import BEDROCK_CONVERSE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.stored_objects import OBJECT_APIS
 from proxy.settings import ProviderSettings, SettingsError, route
 
 CONNECT_S = 5.0
+# For an answer from another address at a host that has just answered. A check has ten seconds.
+CANDIDATE_S = 1.0
 # For one token of a model that reasons first.
 CALL_S = 60.0
 _RESPONSE_BYTES_MAX = 1 << 20
@@ -57,52 +59,83 @@ def _by_credential(provider: ProviderSettings) -> list[ProviderSettings]:
     return [replace(provider, api_key=one.api_key, credentials=(one,)) for one in provider.credentials]
 
 
-class _Probe(NamedTuple):
-    """A free request, which a provider answers only if it accepts the key."""
-
-    method: str
-    path: str
-    body: dict[str, Any] | None
-    what: str
-    """the resource that the probe requests"""
-    refusals: tuple[bytes, ...] = ()
-    """see `Dialect.credential_refusals`; empty: every 403 is about the key"""
-
-
-_MODELS = _Probe("GET", "/models", None, "its list of models")
-# Bedrock lists its models at another host. Who is known is told that there is no such model, or that it is not allowed.
-_NO_MODEL = _Probe(
-    "POST", "/model/tokenweir.doctor/converse", {}, "a model that does not exist", BEDROCK_CONVERSE.credential_refusals
-)
 _PROJECT = re.compile(r"/v1(?:beta1)?/projects/[^/]+/locations/[^/]+")
 
 
 def _check(title: str, provider: ProviderSettings, case: Case) -> list[Finding]:
-    key = "".join(f" of credential {one.name}" for one in provider.credentials)
-    key = key or ("" if provider.auth is None else " of its cloud")
-    probe = _NO_MODEL if supports(provider.dialects, BEDROCK_CONVERSE) else _MODELS
     try:
-        answered = _request(provider, probe.method, probe.path, probe.body, CONNECT_S)
+        finding, answered = _reached(title, provider)
     except SettingsError as wrong:
         return [error(title, str(wrong), "correct the file: `tokenweir serve` does not start without it")]
     except (UpstreamFailedError, TimeoutError) as failure:
         return [error(title, *_reason(failure, provider)), *check_files(title, provider, case.now)]
+    return [finding, *_place(title, provider), *check_files(title, provider, case.now), *_clock(title, answered)]
+
+
+def _reached(title: str, provider: ProviderSettings) -> tuple[Finding, _Answered]:
+    """The finding about key and base URL. Raises SettingsError, UpstreamFailedError, TimeoutError."""
+    probe = first_probe(provider)
+    answered = _ask(provider, probe)
+    missing = ""
+    if not may_lack_everything(provider) and _is_doubtful(probe, answered):
+        endpoint = endpoint_probe(provider)
+        at_endpoint = None if endpoint is None else _ask(provider, endpoint)
+        if endpoint is None or at_endpoint is None or not is_api(endpoint, at_endpoint.status, at_endpoint.text):
+            return _wrong_base_url(title, provider, probe, answered), answered
+        if not is_api(probe, answered.status, answered.text):
+            missing = f"{answered.status} for {probe.purpose}, "
+        probe, answered = endpoint, at_endpoint
+    return _key_finding(title, provider, probe, answered, missing), answered
+
+
+def _is_doubtful(probe: Probe, answered: _Answered) -> bool:
+    """Whether the answer may come from another address than the API's."""
+    if answered.status in (401, 403, 429) or answered.status >= 500:
+        return False
+    return bool(probe.instead_of) or not is_api(probe, answered.status, answered.text)
+
+
+def _wrong_base_url(title: str, provider: ProviderSettings, probe: Probe, answered: _Answered) -> Finding:
+    message = f"base_url {provider.base_url} is not the address of its API: {answered.status} for {probe.purpose}"
+    for base_url in candidates(provider):
+        if _answers(replace(provider, base_url=base_url)):
+            return error(title, message, f"set base_url to {base_url}, which answers")
+    return error(title, message, "set base_url to the URL up to `/chat/completions`, `/messages` or the like")
+
+
+def _answers(provider: ProviderSettings) -> bool:
+    """Whether the API is at this base URL."""
+    probes = [probe for probe in (first_probe(provider), endpoint_probe(provider)) if probe is not None]
+    for probe in probes:
+        if probe.instead_of:
+            continue
+        try:
+            answered = _ask(provider, probe, CANDIDATE_S)
+        except (UpstreamFailedError, TimeoutError):
+            return False
+        if answered.status < 500 and is_api(probe, answered.status, answered.text):
+            return True
+    return False
+
+
+def _key_finding(title: str, provider: ProviderSettings, probe: Probe, answered: _Answered, missing: str) -> Finding:
+    """Whether the provider accepts the key. `missing`: an endpoint that it lacks, for the message."""
+    key = "".join(f" of credential {one.name}" for one in provider.credentials)
+    key = key or ("" if provider.auth is None else " of its cloud")
     status = answered.status
     about_key = not probe.refusals or any(part in answered.text for part in probe.refusals)
     if status == 401 or (status == 403 and about_key):
         advice = "check its variable: the key may be truncated or revoked"
         if provider.auth is not None:
             advice = "check these credentials, and what their account may do"
-        finding = error(title, f"it rejects the key{key} ({status})", advice)
-    elif status >= 500 or status == 429:
-        finding = warning(
+        return error(title, f"it rejects the key{key} ({status})", advice)
+    if status >= 500 or status == 429:
+        return warning(
             title, f"it is reachable and returns {status}", "try again later; see the provider's status page"
         )
-    else:
-        way = "" if provider.proxy is None else f" through the proxy {provider.proxy.host}:{provider.proxy.port}"
-        accepted = f", with the key{key}" if key else ""
-        finding = ok(title, f"it is reachable{way}{accepted} ({status} for {probe.what})")
-    return [finding, *_place(title, provider), *check_files(title, provider, case.now), *_clock(title, answered)]
+    way = "" if provider.proxy is None else f" through the proxy {provider.proxy.host}:{provider.proxy.port}"
+    accepted = f", with the key{key}" if key else ""
+    return ok(title, f"it is reachable{way}{accepted} ({missing}{status} for {probe.purpose})")
 
 
 def _place(title: str, provider: ProviderSettings) -> list[Finding]:
@@ -162,7 +195,7 @@ def _one_token(provider: ProviderSettings, model: str) -> tuple[int, Any]:
     """The status and body of a request for one token, retried with the other name of the limit after a 400."""
     for limit in _LIMITS:
         body = {"model": model, "messages": [{"role": "user", "content": "hi"}], limit: 1}
-        answered = _request(provider, "POST", "/chat/completions", body, CALL_S)
+        answered = _request(provider, "POST", "/chat/completions", body, CONNECT_S + CALL_S)
         if answered.status != 400:
             break
     return answered.status, _json(answered.text)
@@ -187,10 +220,21 @@ class _Answered(NamedTuple):
     """the body; for AWS, with the type of the error"""
 
 
-def _request(
-    provider: ProviderSettings, method: str, path: str, body: dict[str, Any] | None, limit_s: float
-) -> _Answered:
+def _ask(provider: ProviderSettings, probe: Probe, limit_s: float = 2 * CONNECT_S) -> _Answered:
     """Raises SettingsError, UpstreamFailedError, TimeoutError."""
+    return _request(provider, probe.method, probe.path, probe.body, limit_s, probe.headers, probe.instead_of)
+
+
+def _request(
+    provider: ProviderSettings,
+    method: str,
+    path: str,
+    body: dict[str, Any] | None,
+    limit_s: float,
+    more: str = "",
+    instead_of: str = "",
+) -> _Answered:
+    """`more`, `instead_of`: see Probe. Raises SettingsError, UpstreamFailedError, TimeoutError."""
     parts = urlsplit(provider.base_url)
     content = b"" if body is None else json.dumps(body).encode()
     headers = {
@@ -204,8 +248,9 @@ def _request(
     if provider.api_key is not None:
         name, value = _key_field(provider, provider.api_key.reveal())
         headers[name] = value
-    lines = [f"{method} {parts.path}{path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    wire = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + content
+    target = f"{parts.path.removesuffix(instead_of)}{path}"
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    wire = ("\r\n".join(lines) + f"\r\n{more}\r\n").encode("latin-1") + content
     return asyncio.run(_asked(provider, wire, limit_s))
 
 
@@ -213,7 +258,7 @@ async def _asked(provider: ProviderSettings, wire: bytes, limit_s: float) -> _An
     patient = replace(provider, credentials=(), timeouts=replace(provider.timeouts, connect_s=CONNECT_S))
     client, before = UpstreamClient(), time.time()
     try:
-        async with asyncio.timeout(CONNECT_S + limit_s):
+        async with asyncio.timeout(limit_s):
             answer = await client.ask(Provider.of(patient, write_stall_s=limit_s), wire)
             body = await answer.read(_RESPONSE_BYTES_MAX) or b""
             kind, date = (answer.head.header(name) for name in ("x-amzn-errortype", "date"))

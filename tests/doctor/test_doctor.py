@@ -83,18 +83,24 @@ class Upstream:
     def __init__(self) -> None:
         self.status, self.ahead_s, self.keys = 200, 0.0, list[str]()
         self.kind, self.asked = "", list[str]()
+        self.paths: dict[str, tuple[int, bytes]] | None = None
+        """`GET /path` → status and body, and 404 for all else; None: `status` for all"""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 outer.keys.append(self.headers["Authorization"])
                 outer.asked.append(f"{self.command} {self.path}")
-                self.send_response_only(outer.status)
+                status, body = outer.status, b""
+                if outer.paths is not None:
+                    status, body = outer.paths.get(outer.asked[-1].partition("?")[0], (404, b'{"detail":"Not Found"}'))
+                self.send_response_only(status)
                 if outer.kind:
                     self.send_header("x-amzn-ErrorType", outer.kind)
                 self.send_header("Date", formatdate(time.time() + outer.ahead_s, usegmt=True))
-                self.send_header("Content-Length", "0")
+                self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
+                self.wfile.write(body)
 
             do_POST = do_GET
 
@@ -261,7 +267,7 @@ def test_journals_are_read_while_they_are_written(tmp_path: Path) -> None:
     ("status", "ahead_s", "mark", "words"),
     [
         (200, 0, "ok", ""),
-        (404, 0, "ok", ""),
+        (404, 0, "error", "is not the address of its API: 404 for its list of models → set base_url to the URL up to"),
         (401, 0, "error", "rejects the key"),
         (503, 0, "warning", "returns 503"),
         (200, 5, "warning", "clocks differ"),
@@ -275,6 +281,69 @@ def test_what_a_provider_says(
     found = providers.check("scripted", case_of(tmp_path, upstream.base_url))
     assert marks(found) == {"provider scripted": mark}
     assert words in said(found)
+
+
+ROWS, PAGE, INVALID = (200, b'{"data":[]}'), (200, b"<!doctype html>"), (400, b'{"error":{}}')
+
+
+@pytest.mark.parametrize(
+    ("dialects", "paths", "typed", "right"),
+    [
+        (["openai"], {"GET /v1/models": ROWS}, "", "/v1"),
+        (["openai"], {"GET /v1/models": ROWS, "GET /models": PAGE}, "", "/v1"),
+        (["openai"], {"GET /v1/models": ROWS, "GET /models": (308, b"")}, "", "/v1"),
+        (["openai"], {"GET /v1/models": (401, b"{}")}, "/v1/v1", "/v1"),
+        (["openai"], {"POST /v1/chat/completions": INVALID}, "", "/v1"),
+        (["openai"], {"GET /v1/models": ROWS}, "/api", "/v1"),
+        (["openai"], {"GET /inference/v1/models": ROWS}, "/inference", "/inference/v1"),
+        (["openai.embeddings"], {"POST /v1/embeddings": INVALID}, "", "/v1"),
+        (["anthropic"], {"GET /v1/models": ROWS}, "", "/v1"),
+        (["anthropic"], {"GET /v1/models": ROWS}, "/v1/v1", "/v1"),
+        (["azure"], {"GET /openai/v1/models": ROWS}, "", "/openai"),
+        (["azure"], {"GET /openai/v1/models": ROWS}, "/openai/v1", "/openai"),
+        (["mistral"], {"GET /v1/models": ROWS}, "", "/v1"),
+        (["cohere"], {"GET /v1/models": ROWS, "POST /v2/chat": INVALID}, "", "/v2"),
+        (["cohere"], {"GET /v1/models": ROWS, "POST /v2/chat": INVALID}, "/v1", "/v2"),
+        (["ollama"], {"GET /api/tags": ROWS, "GET /": PAGE}, "", "/api"),
+        (["ollama"], {"GET /api/tags": ROWS, "GET /v1/models": ROWS}, "/v1", "/api"),
+        (["gemini"], {"GET /v1beta/models": ROWS}, "", "/v1beta"),
+        (["bedrock"], {"POST /model/tokenweir.doctor/converse": (404, b"ResourceNotFoundException")}, "/v1", ""),
+        (["openai"], {}, "", None),
+        (["gemini"], {}, "/v1beta", None),
+    ],
+)
+def test_a_base_url_that_is_not_the_api_s_is_an_error_that_names_the_right_one(
+    tmp_path: Path,
+    upstream: Upstream,
+    dialects: list[str],
+    paths: dict[str, tuple[int, bytes]],
+    typed: str,
+    right: str | None,
+) -> None:
+    host = upstream.base_url.removesuffix("/v1")
+    upstream.paths = paths
+
+    def looked_at(path: str) -> list[Finding]:
+        section = provider_section(host + path, dialects=dialects)
+        return providers.check("scripted", case_of(tmp_path, providers={"scripted": section}))
+
+    found = looked_at(typed)
+    assert marks(found) == {"provider scripted": "error"}
+    assert f"base_url {host}{typed} is not the address of its API" in said(found)
+    advice = "the URL up to `/chat/completions`" if right is None else f"{host}{right}, which answers"
+    assert f"set base_url to {advice}" in said(found)
+    assert SECRET not in repr(found)
+    if right is not None and (401, b"{}") not in paths.values():
+        assert marks(looked_at(right)) == {"provider scripted": "ok"}
+
+
+def test_a_provider_without_a_list_of_models_is_asked_at_an_endpoint(tmp_path: Path, upstream: Upstream) -> None:
+    upstream.paths = {"POST /v1/chat/completions": (422, b"{}")}
+    (found, *_) = providers.check("scripted", case_of(tmp_path, upstream.base_url))
+    message = "it is reachable (404 for its list of models, 422 for /chat/completions)"
+    assert (found.severity, found.message) == (Severity.OK, message)
+    upstream.paths = {"POST /v1/chat/completions": (401, b"{}")}
+    assert "rejects the key" in said(providers.check("scripted", case_of(tmp_path, upstream.base_url)))
 
 
 @pytest.mark.parametrize(
