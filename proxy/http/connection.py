@@ -3,8 +3,8 @@
 On a disconnect aiohttp can only cancel the handler, which would also cancel work that must continue (a drain, a
 settlement). Here the exchange gets a callback instead, and its task continues.
 
-A request head that cannot be read is answered with a reason, in HTTP/1.1; then the connection is closed. Invariant: no
-text of aiohttp about it is sent or logged, since it quotes the client.
+A malformed request head gets an error response in HTTP/1.1; then the connection is closed. Invariant: aiohttp's message
+about the head is neither sent nor logged, since it quotes the client.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
 
 # A new connection must send its first request head within this time, so that idle sockets are freed.
 FIRST_HEAD_S = 10.0
-# Who is still sending a head that was refused may read the answer for so long. An unread byte would reset it.
+# How long a client that still sends a refused head may read the response. An unread byte would reset the connection.
 LINGER_S = 2.0
-# Of a head that cannot be read: enough for its path.
+# The beginning of a malformed head that is kept: enough for its path.
 BEGINNING_BYTES = 512
-# How far repeated headers are looked for.
+# Repeated headers are searched for in this many bytes.
 LOOK_BYTES = 4096
 
 _TARGET = re.compile(rb"[\r\n]*[A-Z]{1,16} (/[!-~]{0,255})")
 _USER_AGENT = re.compile(rb"\r\nuser-agent:", re.IGNORECASE)
-# As long, so that nothing else of the head moves.
+# As long as the original name, so that nothing else of the head moves.
 _REPEATED = b"\r\nX-Repeated:"
 
 _log = logging.getLogger(__name__)
@@ -75,7 +75,8 @@ connection"""
 
 
 class ClientConnection(RequestHandler):
-    """One client's connection; `listener`: its running exchange, if any; `headers`: of all responses to its request."""
+    """One client's connection. `listener`: its running exchange, if any. `headers`: added to every response to its
+    request."""
 
     __slots__ = ("_first_head", "_head", "_head_size", "_lost", "_refuse", "headers", "listener")
 
@@ -89,9 +90,9 @@ class ClientConnection(RequestHandler):
         self.listener: Listener | None = None
         self.headers: tuple[tuple[str, str], ...] = ()
         self._refuse = refuse
-        self._head = b""  # what a head begins with that cannot be read, or has not come as a whole
-        self._head_size = 0  # of one that has not come as a whole
-        self._lost: asyncio.Future[None] | None = None  # somebody waits for the client to close
+        self._head = b""  # the beginning of a malformed or incomplete head
+        self._head_size = 0  # bytes of an incomplete head
+        self._lost: asyncio.Future[None] | None = None  # set while `linger` waits for the client to close
         self._first_head: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -114,7 +115,7 @@ class ClientConnection(RequestHandler):
             self.listener.client_left()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a head, a body or a WebSocket. Hot path: one look, beside aiohttp's own work."""
+        """Bytes of a head, a body or a WebSocket. Hot path: one check more than aiohttp's own work."""
         if self._payload_parser is not None:  # also while the server stops, when aiohttp would take no more
             self._payload_parser.feed_data(data)
             return
@@ -134,7 +135,7 @@ class ClientConnection(RequestHandler):
             self._wait_for_head(data)
 
     def _wait_for_head(self, data: bytes) -> None:
-        """`data` did not end a head, and no request is running."""
+        """Wait for the rest of a head: `data` did not end it, and no request is running."""
         if not self._head_size:
             self._head = data[:BEGINNING_BYTES]
         self._head_size += len(data)
@@ -142,14 +143,14 @@ class ClientConnection(RequestHandler):
             self._unreadable(HeadTooLongError())
 
     def _unreadable(self, error: Exception) -> None:
-        """Let the error be answered in its turn, as aiohttp does with its parser's own."""
+        """Queue the error response after those of earlier requests, as aiohttp does with its parser's errors."""
         self._request_count += 1
         self._messages.append((_ErrInfo(status=400, exc=error, message=""), EMPTY_PAYLOAD))
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def linger(self) -> None:
-        """Tell the client that nothing follows, and take what it still sends, until it closes."""
+        """Send the end of the stream, and discard further bytes of the client until it closes."""
         self._close = True  # nothing more is parsed
         if self.transport is None or self.transport.is_closing():
             return
@@ -210,8 +211,8 @@ class ClientServer(web.Server):
 
 
 def with_one_user_agent(data: bytes) -> bytes:
-    """The same with other names for all but the first of several headers User-Agent, which aiohttp refuses. It has the
-    same length and lines, wherever a head begins and ends in it."""
+    """Rename all but the first of several User-Agent headers in `data`, which aiohttp refuses. The length and the lines
+    do not change, wherever a head begins and ends in `data`."""
     end = data.find(b"\r\n\r\n")
     head, rest = (data, b"") if end < 0 else (data[:end], data[end:])
     first = _USER_AGENT.search(head)
@@ -221,7 +222,7 @@ def with_one_user_agent(data: bytes) -> bytes:
 
 
 def answer_in_http11(request: web.BaseRequest) -> None:
-    """Whatever the client wrote: aiohttp repeats its version, and answers in HTTP/1.0 what it cannot read."""
+    """Set the response's version to HTTP/1.1: aiohttp would repeat the client's, or use 1.0 for a malformed head."""
     request._version = HttpVersion11  # noqa: SLF001  there is no other way
     request._cache.pop("version", None)  # noqa: SLF001
 

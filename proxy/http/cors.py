@@ -1,8 +1,8 @@
 """Cross-origin requests (CORS): lets browser applications of configured origins use the API.
 
 Invariants: a preflight request carries no key, and needs none. Credentials of the browser (cookies)
-are never allowed: a client authenticates with its key in a header. Browsers let any page open a WebSocket, and say
-which: one that is not of a configured origin is refused here.
+are never allowed: a client authenticates with its key in a header. Browsers let any page open a WebSocket, and send the
+page's origin: any but a configured origin is refused here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aiohttp import web
 from proxy.http import errors
 
 ANY = "*"
-# Chrome asks again after two hours at the latest, whatever is said.
+# Chrome repeats a preflight request after two hours at the latest, whatever the header says.
 MAX_AGE_S = 7200
 
 _NAMES = re.compile(r"[A-Za-z0-9_-]{1,64}(?: ?, ?[A-Za-z0-9_-]{1,64}){0,63}", re.ASCII)
@@ -32,11 +32,11 @@ class Cors:
         self._any = ANY in self._origins
 
     def allows(self, request: web.BaseRequest) -> bool:
-        """Whether the page that sends it may read the response."""
+        """True if the page that sends the request may read the response."""
         return self._any or request.headers.get("Origin", "").lower() in self._origins
 
     def headers(self, request: web.BaseRequest) -> Headers:
-        """Of a response to this request."""
+        """The headers of the response to `request`."""
         if "Origin" not in request.headers:
             return ()
         vary = () if self._any else (("Vary", "Origin"),)
@@ -53,12 +53,13 @@ class Cors:
             raise errors.origin_not_allowed()
 
     def is_preflight(self, request: web.BaseRequest) -> bool:
-        """Whether a browser asks what a page may send."""
+        """True if `request` is a preflight request of a browser."""
         headers = request.headers
         return request.method == "OPTIONS" and "Origin" in headers and "Access-Control-Request-Method" in headers
 
     def preflight(self, request: web.BaseRequest, methods: Collection[str]) -> web.Response:
-        """The response, for a path with these methods. Raises ApiError 403: the page's origin is not configured."""
+        """The preflight response of a path with `methods`. Raises ApiError 403 if the page's origin is not
+        configured."""
         if not self.allows(request):
             raise errors.origin_not_allowed()
         headers = {

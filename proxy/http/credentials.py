@@ -1,8 +1,8 @@
 """Reads a client's API key from the header that its SDK uses.
 
-Invariants: a key in the URL is refused, because URLs are logged. Of several credentials the one that is ours counts;
-two different ones of ours are refused, because it is ambiguous which key pays. Pages send it as a subprotocol of their
-WebSocket, which has no headers of its own.
+Invariants: a key in the URL is refused, because URLs are logged. Of several credentials, only a Tokenweir key counts;
+two different Tokenweir keys are refused, because it is ambiguous which key pays. Web pages send the key as a
+subprotocol of their WebSocket, since they cannot set its headers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _HEADERS = tuple((header, istr(header)) for header in KeyHeader)
 
 
 def presented(request: web.BaseRequest, is_ours: Callable[[str], object]) -> str | None:
-    """The unverified key; None if there is none. `is_ours`: true for what has the form of our keys.
+    """The unverified key; None if there is none. `is_ours`: true if a text has the form of a Tokenweir key.
 
-    Raises ApiError for two different keys of ours, or one in the URL.
+    Raises ApiError for two different Tokenweir keys, or a key in the URL.
     """
     headers = request.headers
     key: str | None = None
@@ -42,12 +42,12 @@ def presented(request: web.BaseRequest, is_ours: Callable[[str], object]) -> str
 
 
 def is_signature(credential: str) -> bool:
-    """Whether it is the signature of an AWS SDK, which only the secret of an access key could prove."""
+    """True if `credential` is the signature of an AWS SDK, which only the secret of an access key could verify."""
     return credential.startswith("AWS4-")
 
 
 def _of_two(first: str, second: str, is_ours: Callable[[str], object]) -> str:
-    """Applications that know several providers can have a key of another one in another header."""
+    """Choose a key: an application for several providers can send another provider's key in another header."""
     if first == second or not is_ours(second):
         return first
     if is_ours(first):

@@ -46,11 +46,11 @@ class ApiError(Exception):
         """the format of this client; None: that of the path"""
 
     def body(self, shape: ErrorShape = OPENAI_ERRORS) -> bytes:
-        """The JSON body, as the client's language has it."""
+        """The JSON body, in the format of the client's dialect."""
         return msgspec.json.encode(shape.body(self))
 
     def event(self, shape: ErrorShape = OPENAI_ERRORS, framing: Framing = SSE) -> bytes:
-        """The same as one event, for a stream that has already begun."""
+        """The error as one event, for a stream that has already begun."""
         name = shape.event_names.get(self.status, shape.event_name)
         return framing.event(msgspec.json.encode(shape.event_body(self)), name)
 
@@ -84,7 +84,7 @@ def method_not_allowed(method: str, allowed: tuple[str, ...]) -> ApiError:
 
 
 def no_upgrade() -> ApiError:
-    """426: this path speaks no WebSocket, nor other protocols. Clients that can use HTTP do so at once."""
+    """426: this path supports neither WebSocket nor other protocols. Clients that can use HTTP do so at once."""
     message = "Only HTTP/1.1 is served here: the Upgrade header is refused."
     refusal = ApiError(426, message, param="Upgrade", code="upgrade_not_supported")
     refusal.headers = (("Upgrade", "HTTP/1.1"), ("Connection", "upgrade, close"))
@@ -92,7 +92,7 @@ def no_upgrade() -> ApiError:
 
 
 def upgrade_needed() -> ApiError:
-    """426: this path speaks WebSocket only."""
+    """426: this path supports WebSocket only."""
     refusal = ApiError(426, "This URL is served as a WebSocket.", param="Upgrade", code="upgrade_required")
     refusal.headers = (("Upgrade", "websocket"), ("Connection", "upgrade, close"))
     return refusal
@@ -117,29 +117,29 @@ def unknown_response(response_id: str) -> ApiError:
 
 
 def response_running(response_id: str) -> ApiError:
-    """409: it cannot be deleted yet."""
-    message = f"Response with id '{_shown_id(response_id)}' is still being made: cancel it first."
+    """409: a response that is still generated cannot be deleted."""
+    message = f"Response with id '{_shown_id(response_id)}' is still in progress: cancel it first."
     refusal = ApiError(409, message, param="response_id", code="response_in_progress")
     refusal.headers = (NO_RETRY,)
     return refusal
 
 
 def unknown_stream() -> ApiError:
-    """404: it is not in memory (any more), or another key made it."""
-    message = "No stream of this exchange is in memory: it is unknown, too old, or was dropped for others."
+    """404: the stream is not in memory (any more), or another key made it."""
+    message = "No stream of this exchange is in memory: it is unknown or too old, or was dropped for newer ones."
     return ApiError(404, message, param="exchange_id", code="stream_not_found")
 
 
 def stream_overwritten() -> ApiError:
-    """410: what would come next was dropped from memory."""
-    message = "What comes after this event is no longer in memory: the stream is longer than what is kept of it."
+    """410: the next events were dropped from memory."""
+    message = "The events after this one are no longer in memory: the stream is longer than the part that is kept."
     refusal = ApiError(410, message, param="after", code="stream_overwritten")
     refusal.headers = (NO_RETRY,)
     return refusal
 
 
 def stream_incomplete() -> ApiError:
-    """502, as an event in a stream that is taken up: its rest was not read from the provider."""
+    """502, as an event in a resumed stream: the rest was not read from the provider."""
     message = "The rest of this stream was not read from the provider."
     return ApiError(502, message, kind="server_error", code="stream_incomplete")
 
@@ -151,8 +151,8 @@ def unknown_previous_response(response_id: str) -> ApiError:
 
 
 def responses_unknown() -> ApiError:
-    """503: it cannot be looked up who made a response."""
-    message = "It cannot be checked right now who made this response. Please try again later."
+    """503: the owner of a response cannot be looked up."""
+    message = "The owner of this response cannot be looked up now. Please try again later."
     return overloaded(message, code="responses_unknown")
 
 
@@ -163,25 +163,25 @@ def unknown_object(kind: str, object_id: str) -> ApiError:
 
 
 def unknown_file_named(file_id: str, param: str = "file_id") -> ApiError:
-    """400: a request names a file that does not exist, or that another key has made."""
+    """400: a request names a file that does not exist, or that another key made."""
     message = f"{param}: no file '{_shown_id(file_id)}' was uploaded here with this key, or with one of its project"
     return bad_request(message, param=param, code="file_not_found")
 
 
 def objects_unknown() -> ApiError:
-    """503: the database that knows files and batches cannot be read or written."""
+    """503: the database of files and batches cannot be read or written."""
     message = "Files and batches cannot be looked up right now. Please try again later."
     return overloaded(message, code="objects_unknown")
 
 
 def results_unrecorded() -> ApiError:
-    """503: the results of a batch are passed on only when the ledger has them."""
+    """503: the results of a batch are relayed only when the ledger has their entries."""
     message = "The results of this batch are being recorded. Please try again."
     return overloaded(message, code="results_unrecorded")
 
 
 def results_lost() -> ApiError:
-    """502: what a batch has generated could not be recorded, and is not passed on."""
+    """502: the results of a batch could not be recorded, and are not relayed."""
     message = "The results of this batch could not be read from the provider."
     return ApiError(502, message, kind="server_error", code="results_lost")
 
@@ -197,13 +197,13 @@ def unsupported_dialect(model: str, endpoint: str) -> ApiError:
 
 
 def nothing_asked() -> ApiError:
-    """400: a message that no provider gets, since none is connected before the first request."""
-    message = "type: no response has been asked for on this connection, so that no provider is connected."
+    """400: a message before the first request, which connects a provider."""
+    message = "type: send `response.create` first: no provider is connected yet"
     return bad_request(message, param="type", code="nothing_asked")
 
 
 def too_many_waiting(most: int) -> ApiError:
-    """429: the requests before it have not been answered yet."""
+    """429: too many earlier requests have not been answered yet."""
     message = f"More than {most} requests of this connection wait for their answers."
     return ApiError(429, message, kind="requests", code="rate_limit_exceeded")
 
@@ -214,8 +214,8 @@ def model_missing(name: str) -> ApiError:
 
 
 def other_provider(model: str) -> ApiError:
-    """400: the model is served, but not by the provider that this connection has."""
-    message = f"The model '{model}' is served by another provider than this connection has: it needs one of its own."
+    """400: the model is served, but not by this connection's provider."""
+    message = f"The model '{model}' is served by another provider: open another connection for it."
     return bad_request(message, param="model", code="other_provider")
 
 
@@ -244,7 +244,7 @@ _KEY_REFUSALS = {
 
 
 def key_refused(reason: str) -> ApiError:
-    """401 for a key that is not accepted; 429 after too many unknown keys, 503 if keys cannot be looked up."""
+    """401 for an invalid key; 429 after too many unknown keys, 503 if keys cannot be looked up."""
     if reason == "unavailable":
         return keys_unavailable()
     if reason == "too_many":

@@ -1,7 +1,7 @@
 """Refuses names in a request body that a provider could take for other names.
 
-Invariant: the proxy and the provider read the same fields. Go's JSON parser, which many servers use (Ollama is one),
-takes a name for a field's if they are equal but for case, the later of two; ours, like all documented APIs, does not.
+Invariant: the proxy and the provider read equal fields. Go's JSON parser, which many servers use (for example Ollama),
+ignores the case of field names and takes the last of several; the proxy's, like all documented APIs, does not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from proxy.http.errors import ApiError, bad_request
 
-# What the dialects read of a request; a test compares the list with them.
+# The fields that the dialects read; a test compares the list with them.
 _FIELDS = (
     "additionalModelRequestFields", "agent", "agent_id", "anthropic_version", "aspect_ratio", "audio", "background",
     "bbox_annotation_format", "best_of", "chat_history", "content", "contents", "context", "document",
@@ -26,7 +26,7 @@ _FIELDS = (
     "stream_format", "stream_id", "stream_options", "suffix", "system", "system_instruction", "systemInstruction",
     "taskType", "text", "textGenerationConfig", "texts", "textToImageParams", "toolConfig", "tools", "type", "url",
 )  # fmt: skip
-# The same of the objects in them that limit or report an answer.
+# The fields that the dialects read in objects which limit or report an answer.
 _FIELDS_OF = {
     "stream_options": ("include_usage",),
     "options": ("num_predict",),
@@ -61,8 +61,9 @@ _KNOWN_OF = {name: _by_fold(fields) for name, fields in _FIELDS_OF.items()}
 def refuse_ambiguous_names(document: Mapping[str, Any]) -> None:
     """Raise ApiError 400 for names that are equal but for case, and for a known field's name in another case.
 
-    Both in the document and in the objects directly in it, in the first case also in the objects of its lists (such as
-    messages). Deeper, names may be the client's own: two properties of a tool's schema may differ by case alone.
+    Both are checked in the document and in the objects directly in it; names that are equal but for case also in the
+    objects of its lists (such as messages). Deeper, names may be the client's: two properties of a tool's schema may
+    differ by case alone.
     """
     _refuse_unknown_case(document, _KNOWN, "")
     shapes = {tuple(document): ""}  # a conversation has thousands of messages with a few sets of names

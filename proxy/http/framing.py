@@ -43,7 +43,7 @@ class Head(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str], ...]
     chunked: bool
     length: int | None
-    """bytes of the body; None: chunked, or until the connection closes"""
+    """length of the body in bytes; None: chunked, or until the connection closes"""
     keep_alive: bool
 
     def header(self, name: str) -> str:
@@ -115,8 +115,8 @@ def whole_chunks(piece: bytes) -> bytes | None:
 class ChunkReader:
     """Decodes chunked framing, however the bytes are split.
 
-    `feed` returns the payload of the piece, and whether the piece consists of complete chunks only, whose size lines
-    are nothing but digits. `rest` is None until the body and its trailers have ended; then it holds the bytes that
+    `feed` returns the payload of the piece, and whether the piece consists of complete chunks only, with plain size
+    lines (digits only). `rest` is None until the body and its trailers have ended; then it holds the bytes that
     followed (normally none). `broken` is the error that ended the parsing, after the returned payload.
     """
 
@@ -202,7 +202,7 @@ class ChunkReader:
 
 
 def _size(line: bytes) -> tuple[int, bool]:
-    """The size, and whether the line is nothing but its digits: another parser could read the rest differently."""
+    """The size, and whether the line has digits only: another parser could read anything else differently."""
     match = _SIZE_LINE.fullmatch(line)
     if match is None:
         raise BadFramingError("invalid chunk-size line")

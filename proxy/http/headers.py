@@ -1,7 +1,7 @@
 """Selects the headers that are forwarded in each direction, and validates request heads.
 
-Invariants: allow-lists only: those here, the dialect's, and the operator's. The client's key is never sent upstream,
-nor the provider's key to the client.
+Invariants: only headers of an allow-list pass: those here, the dialect's, and the operator's. The client's key is never
+sent upstream, nor the provider's key to the client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ TRACEPARENT = istr("traceparent")
 USER_AGENT = "tokenweir"
 
 # Upstream, in every dialect: headers that a provider uses. The application's name and address are those that it gives
-# to OpenRouter. Not OpenAI-Organization and OpenAI-Project: whoever has the key chooses them, and that is the operator.
+# to OpenRouter. Not OpenAI-Organization and OpenAI-Project: the owner of the provider's key, the operator, chooses
+# them.
 _UP = (
     istr("OpenAI-Beta"), istr("X-Stainless-Retry-Count"), TRACEPARENT, istr("tracestate"), istr("HTTP-Referer"),
     istr("X-Title"),
@@ -47,16 +48,16 @@ Headers = Iterable[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class HeaderRules:
-    """What an operator configures for a provider. Names are in lower case."""
+    """The operator's header settings for a provider. Names are in lower case."""
 
     fixed: frozenset[str]
-    """of headers that are sent anyway: the client's are dropped"""
+    """names of headers with a configured value: the client's are dropped"""
     up: HeaderNames
     down: HeaderNames
 
     @property
     def agent_passes(self) -> bool:
-        """The client's User-Agent replaces ours."""
+        """True if the client's User-Agent replaces the proxy's."""
         return "user-agent" in self.up and "user-agent" not in self.fixed
 
     def names_up(self, client: CIMultiDictProxy[str], listed: Iterable[str]) -> list[str]:
@@ -98,10 +99,10 @@ def downward(
     rules: HeaderRules | None = None,
     own: Headers = (),
 ) -> list[tuple[str, str]]:
-    """Headers of the response to the client. `exchange_id`: empty if it is none. `more`: names that the dialect adds,
-    in lower case.
+    """Headers of the response to the client. `exchange_id`: empty outside an exchange. `more`: names that the dialect
+    adds, in lower case.
 
-    `own`: further headers of the proxy. The provider's of the same names are dropped.
+    `own`: further headers of the proxy, which replace the provider's headers of these names.
     """
     if rules is not None:
         more = (*more, *rules.names_down(upstream, own))
@@ -124,7 +125,7 @@ def _plain(value: str) -> bool:
     return value.isascii() and value.isprintable()
 
 
-# Of two such headers, the next parser could use the other one.
+# Headers that may occur once: of two, the next parser could use the other one.
 _ONCE = (
     "Authorization", "Host", "Content-Type", "Content-Length", "Content-Encoding", "Transfer-Encoding", "Expect",
     "Upgrade", "Idempotency-Key", "x-api-key", "x-goog-api-key", "api-key",
@@ -188,7 +189,7 @@ def _refuse_demands(headers: CIMultiDictProxy[str]) -> None:
         raise bad_request(
             "Trailers are not accepted: remove the header Trailer.", param="Trailer", code="invalid_header"
         )
-    # Java's client offers h2c with its first request; an HTTP/1.1 response declines it. Whether a path speaks WebSocket
-    # its routes say.
+    # Java's client offers h2c with its first request; an HTTP/1.1 response declines it. The routes
+    # decide whether a path supports WebSocket.
     if headers.get("Upgrade", "h2c").strip().lower() not in ("h2c", "websocket"):
         raise no_upgrade()

@@ -42,7 +42,7 @@ class _DuplicateKeyError(ValueError):
 
 
 class _BadNumberError(ValueError):
-    """Not a JSON number, or out of the range of a double."""
+    """A number that is not JSON, or out of the range of a double."""
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -69,10 +69,10 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 def _check_size(body: bytes) -> None:
-    """Raise ApiError 400 for what is nested too deep, or consists of too many parts.
+    """Raise ApiError 400 if the body is nested too deeply, or has too many parts.
 
-    Counting bytes costs a fraction of parsing. Most bodies pass although their texts are counted too, and most are too
-    short for so many parts.
+    Counting bytes costs a fraction of parsing. Most bodies pass even with the bytes of their texts counted, and most
+    are too short to have too many parts.
     """
     if (
         body.count(b"[") + body.count(b"{") > DEPTH_MAX
@@ -84,7 +84,8 @@ def _check_size(body: bytes) -> None:
 
 
 def _may_have_long_integers(body: bytes) -> bool:
-    """Two of the bytes at equal distances are in each of them: other bytes need not be looked at."""
+    """True if the body may have long integers. Each of them contains two of the bytes at equal distances, so other
+    bytes need not be checked."""
     return b"00" in body[:: LONG_DIGITS // 2].translate(_DIGITS_AS_0) and (
         b"0" * (LONG_DIGITS + 1) in body.translate(_DIGITS_AS_0)
     )
@@ -113,7 +114,7 @@ def _check_structure(structure: bytes) -> None:
 
 
 def _check_nesting(structure: bytes) -> None:
-    """Stops at the first limit passed."""
+    """Raise ApiError 400 if it is nested too deeply."""
     depth = containers = 0
     for token in _BRACKETS.finditer(structure):
         if structure[token.start()] in b"[{":

@@ -1,4 +1,4 @@
-"""What monitors ask of a listener: `/healthz`, `/readyz` and `/metrics`."""
+"""The routes for monitoring: `/healthz`, `/readyz` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proxy.telemetry.metrics import CONTENT_TYPE
 
 
 def constant(body: bytes, content_type: str) -> Serve:
-    """A route with one answer."""
+    """A route with a constant response."""
 
     async def serve(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
         return web.Response(body=body, content_type=content_type)
@@ -21,15 +21,15 @@ def constant(body: bytes, content_type: str) -> Serve:
 
 
 HEALTHZ = constant(b"ok\n", "text/plain")
-"""the process runs, and its event loop too"""
+"""the process and its event loop run"""
 ROOT = constant(b"Tokenweir is running\n", "text/plain")
-"""of the base URL: Ollama's command line asks it first"""
+"""for the base URL, which Ollama's command line requests first"""
 
 
 def add_probes(
     routes: Routes, *, not_ready: Callable[[], str | None], exposition: Callable[[], Awaitable[bytes]]
 ) -> None:
-    """`not_ready`: why no new work is taken; None: it is."""
+    """`not_ready`: the reason why no new requests are accepted; None: they are."""
 
     async def readyz(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
         reason = not_ready()

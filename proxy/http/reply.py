@@ -78,7 +78,7 @@ class Reply(web.StreamResponse):
 
     @property
     def prepared(self) -> bool:
-        """True: nobody else may add headers."""
+        """True: no headers can be added."""
         return True
 
     @property

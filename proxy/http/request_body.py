@@ -34,7 +34,7 @@ def _coding(request: web.BaseRequest) -> str:
 
 
 def is_compressed(request: web.BaseRequest) -> bool:
-    """Whether the body takes more memory than has arrived."""
+    """True if the body takes more memory than the bytes that arrive."""
     return _coding(request) != "identity"
 
 
@@ -56,7 +56,7 @@ async def _decompressed(body: bytes, bytes_max: int, grew: Callable[[int], None]
         for piece in slices(body, bytes_max):
             pieces.append(piece)
             grew(len(piece))
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # lets other tasks run
     except TooLongError:
         raise _too_large(bytes_max) from None
     except BadCodingError:
@@ -120,7 +120,7 @@ class BodyCodec:
 
 
 def _parse_json(body: bytes, _content_type: str) -> dict[str, Any]:
-    document = parse_object(body)  # whatever the Content-Type: some clients send none, or text/plain
+    document = parse_object(body)  # with any Content-Type: some clients send none, or text/plain
     refuse_ambiguous_names(document)
     return document
 

@@ -1,11 +1,10 @@
 """The HTTP server and its closed route table. Every other path returns 404.
 
 Invariants: a path is matched exactly, so that route, meter and upstream interpret it alike. The only variable part that
-is read is a name, in which escapes of characters that names may contain are read, once. Other variable parts are single
-segments, which say nothing here: a client's project. Base URLs that people type a little differently lead to the same
-routes, and to no others. An error has the format of the path's
-dialect, unless its route knows the client's. A route to a provider cannot be registered without the dialect that
-meters its responses.
+is read is a name. Escaped characters in it are decoded once, if names may contain them. Other variable parts are single
+segments that are not read (a client's project). Common misspellings of base URLs lead to the intended route, and to no
+other. An error has the format of the path's dialect, unless the route determines the client's format. A route to a
+provider cannot be registered without the dialect that meters its responses.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ ServeMetered = Callable[[web.BaseRequest, ClientConnection, Dialect, str | None]
 # In place of a method in the table: a GET that asks for a WebSocket.
 WEBSOCKET = "WEBSOCKET"
 
-# In a path of the table: a segment that is not read. In a request: what it may consist of.
+# In a path of the table: a segment that is not read. In a request: the characters that it may contain.
 _UNREAD = re.compile(r"\{\w+\}")
 _SEGMENT = r"[A-Za-z0-9._~:%@-]{1,100}"
 # A model's name in a path: the characters of names in settings, without segments that another parser could normalise.
@@ -47,22 +46,22 @@ _NAMED = re.compile(r"(?![^?]*(?://|/\.{0,2}/|/\.{0,2}$))[A-Za-z0-9@][A-Za-z0-9_
 
 
 def _matching(text: str) -> re.Pattern[str]:
-    """Matches the beginning of a path, with any segment in place of those that are not read."""
+    """A pattern for the beginning of a path, in which any segment matches those that are not read."""
     return re.compile(_SEGMENT.join(map(re.escape, _UNREAD.split(text))), re.ASCII)
 
 
 class _Template:
-    """Paths with a name between two texts, or with segments that are not read, or both."""
+    """A template of paths: with a name between two texts, with segments that are not read, or both."""
 
     def __init__(self, before: str, after: str | None) -> None:
-        """`after`: None: there is no name."""
+        """`after`: the text after the name; None: there is no name."""
         self.methods: dict[str, Callable[[str | None], Serve]] = {}
         self._after = after
         self._begin = _UNREAD.split(before)[0]
         self._before = _matching(before)
 
     def read(self, path: str) -> Mapping[str, Serve] | None:
-        """Method → handler; None: it is another path."""
+        """Method → handler; None: `path` does not match."""
         after = self._after
         if not path.startswith(self._begin) or (found := self._before.match(path)) is None:
             return None
@@ -88,7 +87,7 @@ class Routes:
         self._add(method, path, serve)
 
     def named(self, method: str, before: str, after: str, of: Callable[[str], Serve]) -> None:
-        """The same for every path with a name between `before` and `after`; `of`: name → handler."""
+        """A route for every path with a name between `before` and `after`. `of`: name → handler."""
         self._add_template(method, before, after, lambda name: of(name or ""))
 
     def _add_template(self, method: str, before: str, after: str | None, of: Callable[[str | None], Serve]) -> None:
@@ -99,8 +98,8 @@ class Routes:
         methods[method] = of
 
     def metered(self, dialect: Dialect, serve: ServeMetered, serve_socket: ServeMetered | None = None) -> None:
-        """Routes to providers, for all paths of `dialect`: by POST and, if it speaks so, as a WebSocket. Raises
-        TypeError for a dialect without a meter."""
+        """Routes to providers, for all paths of `dialect`: by POST and, if the dialect supports it, by WebSocket.
+        Raises TypeError for a dialect without a meter."""
         if not isinstance(dialect, Dialect) or not callable(dialect.tally) or not dialect.framings:
             raise TypeError("a route to a provider needs a dialect with a meter")
         if dialect.is_posted:
@@ -150,7 +149,7 @@ class Routes:
         return _of_http(self._methods(self._meant(raw_path.partition("?")[0])))
 
     def _meant(self, path: str) -> str:
-        """The path of the table that is meant by `path`; itself if there is none."""
+        """The path of the table that `path` is a spelling of; `path` itself if there is none."""
         return next(filter(self._methods, _spellings(path)), path)
 
     def _methods(self, path: str) -> Mapping[str, Serve]:
@@ -178,7 +177,7 @@ def _of_http(methods: Iterable[str]) -> tuple[str, ...]:
 
 
 def _unescaped(name: str) -> str:
-    """A name as it was before its SDK escaped it (Azure's does): only what may stand in a name unescaped, and once."""
+    """Decode a name that an SDK escaped (Azure's does): only characters that names may contain, and only once."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name) if "%" in name else name
 
 
@@ -186,7 +185,7 @@ _ESCAPED = re.compile(r"%(2b|2d|2e|2f|3a|40|5f)", re.ASCII | re.IGNORECASE)
 
 
 def _spellings(path: str) -> Iterator[str]:
-    """`path` and what may be meant by it: of base URLs with a slash too many, without `/v1`, or with it twice."""
+    """`path` and its corrections, for base URLs with a slash too many, without `/v1`, or with `/v1` twice."""
     yield path
     path = path.removesuffix("/")
     if path.startswith("//"):
@@ -210,8 +209,8 @@ class Server:
         headers: Mapping[str, str] | None = None,
         cors: Cors | None = None,
     ) -> None:
-        """`headers`: defaults for every response, unless the route has set or sent its own. `cors`: of pages of other
-        origins; None: they are refused by the browser."""
+        """`headers`: defaults for every response, unless the route has set or sent its own. `cors`: the rules for
+        pages of other origins; None: browsers refuse these."""
         self._routes = routes
         self._cors = cors
         # aiohttp adds its name and version, and Python's, to each of its responses that has no such header.
@@ -241,7 +240,7 @@ class Server:
         return int(listening.sockets[0].getsockname()[1])
 
     async def listen_at(self, path: str) -> None:
-        """Listen on a Unix socket, too, in place of whoever did. Raises OSError."""
+        """Listen also on a Unix socket, and replace an earlier socket at this path. Raises OSError."""
         with suppress(FileNotFoundError):
             os.unlink(path)
         self._beside = await asyncio.get_running_loop().create_unix_server(self._server, path)

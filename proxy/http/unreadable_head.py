@@ -1,6 +1,6 @@
-"""Why a request head could not be read, in our own words.
+"""The error response to a malformed request head.
 
-Invariant: nothing of the head is quoted. Of the parser's message only the names of a closed list are used.
+Invariant: nothing of the head is quoted. Of the parser's message, only header names of a closed list are used.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ TARGET_BYTES_MAX = 8 * 1024
 # One header: a token with hundreds of groups, or a browser's cookies for a whole domain.
 FIELD_BYTES_MAX = 16 * 1024
 FIELDS_MAX = 128
-# All of them, as far as they have come while the head is incomplete.
+# All headers, as far as they have arrived while the head is incomplete.
 HEAD_BYTES_MAX = 64 * 1024
 
-# The parser says so of a closed list of headers only.
+# The parser reports this for a closed list of headers only.
 _REPEATED = re.compile(r"Duplicate '([A-Za-z-]{1,20})' header found\.")
 _TLS = b"\x16\x03"
 

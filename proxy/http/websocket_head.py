@@ -1,7 +1,7 @@
-"""The handshake of a WebSocket: what a client's head must say, and the heads in both directions.
+"""The handshake of a WebSocket: checks a client's head, and makes the heads in both directions.
 
-Invariants: a key that a browser sends as a subprotocol is read and never passed on, nor are others that name the
-account that pays. No extension is negotiated.
+Invariants: a key that a browser sends as a subprotocol is read and never sent to the provider; nor are subprotocols
+that name the account that pays. No extension is negotiated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from proxy.http.errors import ApiError, bad_request
 from proxy.http.framing import Head
 
 PROTOCOL = istr("Sec-WebSocket-Protocol")
-# OpenAI's, for pages, whose sockets have no headers of their own.
+# OpenAI's subprotocols for web pages, which cannot set headers of a WebSocket.
 # https://developers.openai.com/api/docs/guides/realtime-websocket
 KEY_PROTOCOL = "openai-insecure-api-key."
 _OF_ACCOUNTS = (KEY_PROTOCOL, "openai-organization.", "openai-project.")
@@ -33,21 +33,21 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,512}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """A client's."""
+    """The handshake of a client."""
 
     accept: str
-    """proves that its key was read"""
+    """the value of Sec-WebSocket-Accept"""
     protocols: tuple[str, ...]
-    """that it offers, without those of accounts"""
+    """the offered subprotocols, without those of accounts"""
 
 
 def asks_for_websocket(request: web.BaseRequest) -> bool:
-    """Whether the client wants one."""
+    """True if the client requests a WebSocket."""
     return request.headers.get("Upgrade", "").strip().lower() == "websocket"
 
 
 def key_offered(request: web.BaseRequest) -> str | None:
-    """The key among its subprotocols."""
+    """The API key among the subprotocols; None if there is none."""
     for name in _offered(request):
         if name.startswith(KEY_PROTOCOL):
             return name.removeprefix(KEY_PROTOCOL)
@@ -55,7 +55,7 @@ def key_offered(request: web.BaseRequest) -> str | None:
 
 
 def handshake(request: web.BaseRequest) -> Handshake:
-    """Raises ApiError for a head that no WebSocket begins with."""
+    """Check the head. Raises ApiError if it cannot begin a WebSocket."""
     headers = request.headers
     options = [option.strip().lower() for option in headers.get("Connection", "").split(",")]
     if request.method != "GET" or request.version < HttpVersion11 or "upgrade" not in options:
@@ -87,7 +87,7 @@ def _accept(key: str) -> str:
 
 
 def new_key() -> str:
-    """For our own handshake with a provider."""
+    """A new key for the handshake with a provider."""
     return b64encode(secrets.token_bytes(16)).decode()
 
 
@@ -100,8 +100,8 @@ def lines_up(key: str, protocols: tuple[str, ...]) -> str:
 
 
 def chosen(head: Head, key: str, protocols: tuple[str, ...]) -> str | None:
-    """The subprotocol that a provider has chosen, or None. Raises ValueError for a head that accepts no WebSocket, or
-    something else than was offered."""
+    """The subprotocol that the provider has chosen, or None. Raises ValueError for a head that accepts no WebSocket, or
+    another subprotocol than those offered."""
     if head.header("upgrade").strip().lower() != "websocket" or head.header("sec-websocket-accept") != _accept(key):
         raise ValueError("not accepted")
     protocol = head.header("sec-websocket-protocol") or None
