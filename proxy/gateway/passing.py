@@ -1,7 +1,7 @@
-"""Passes one answer that is no exchange to a client, as it comes.
+"""Relays one answer that is no exchange to a client.
 
-Invariants: an error that would show what is the operator's own is replaced. The provider is read no faster than the
-client reads, and no longer than `total_s`.
+Invariants: an error that would reveal a secret or an address of the operator is replaced. The provider is read no
+faster than the client reads, and for at most `total_s`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from proxy.http.connection import ClientConnection
 from proxy.http.headers import downward
 from proxy.http.reply import Reply
 
-# An error answer is read whole before it is passed on; a longer one is replaced by our own.
+# An error body is read as a whole before it is relayed; a longer one is replaced by an error of the proxy.
 ERROR_BYTES_MAX = 256 * 1024
 
 
@@ -32,8 +32,8 @@ async def passed(
     connection: ClientConnection,
     fed: Callable[[bytes], None] | None = None,
 ) -> web.StreamResponse:
-    """The response to the client, when the client has taken it or is gone. `fed`: gets the body of a success, too.
-    Raises ApiError: nothing was sent."""
+    """Relay the answer. Returns when the client has taken it or is gone. `fed`: also gets the body of a success. Raises
+    ApiError if nothing was sent."""
     streamed = answer.content_type == "text/event-stream"
     headers = downward(answer.head, exchange_id, streamed=streamed, rules=provider.header_rules, own=connection.headers)
     reply = Reply(request)
@@ -62,7 +62,7 @@ async def passed(
 
 
 async def refusal_body(answer: Answer, provider: Provider) -> bytes:
-    """The body of an answer that is not 2xx. Raises ApiError if it may not be shown."""
+    """The body of an answer that is not 2xx. Raises ApiError if it must not be shown."""
     try:
         async with asyncio.timeout(provider.limits.idle_s):
             body = await answer.read(ERROR_BYTES_MAX)
@@ -77,7 +77,7 @@ async def refusal_body(answer: Answer, provider: Provider) -> bytes:
 
 
 class _Passing(BodyEnd):
-    """Takes the body from the provider, and the client's connection's events."""
+    """Receives the body from the provider, and the events of the client's connection."""
 
     def __init__(
         self,

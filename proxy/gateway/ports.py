@@ -28,11 +28,11 @@ class Reserve:
     """How much to reserve for a request, and the status when a budget is exceeded."""
 
     completion_tokens: int
-    """per answer, if the request sets no limit"""
+    """reserved per answer, if the request sets no limit"""
     nusd_max: int
-    """per request"""
+    """the largest reservation of a request, in nano-dollars"""
     exceeded_status: int
-    """402 or 429"""
+    """the HTTP status, 402 or 429"""
 
 
 @dataclass(frozen=True, slots=True)

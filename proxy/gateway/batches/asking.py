@@ -168,7 +168,7 @@ class _Pieces:
         self._answer.resume_reading()
         return b"".join(pieces)
 
-    def run_on(self, wire: bytes) -> bool:
+    def relay_matched(self, wire: bytes) -> bool:
         return False
 
     def piece(self, payload: bytes, framed: bytes | None = None) -> None:

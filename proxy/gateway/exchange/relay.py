@@ -1,11 +1,11 @@
 """Relays the bytes of one stream from a provider to a client, and passes them to the meter.
 
 Invariants: each piece is recorded as progress and then written to the client, in the event-loop iteration in which it
-arrived. Many events that differ only in their text are matched in one pass; others the meter reads afterwards, several
-at a time, or first if event boundaries are unclear. Nothing is re-serialised. Only the editor holds bytes back: an
-unfinished event that may be the injected usage event or, where the cost is told, may get it. What begins, pauses and
-ends a relay is decided in `lifecycle.py`; the relay only moves and counts bytes, and tells its exchange when the body
-ends.
+arrived. Many events that differ only in their text are matched in one pass. The meter reads others afterwards, several
+at a time, or before the write if event boundaries are unclear. Nothing is re-serialised. Only the editor holds bytes
+back: an unfinished event that may be the injected usage event, or the event that the cost is added to. `lifecycle.py`
+decides when a relay begins, pauses and ends; the relay only moves and counts bytes, and reports the end of the body to
+its exchange.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 from proxy.metering.wire.framing import SSE, Framing
 from proxy.telemetry.metrics import Gaps
 
-# What the meter knows is noted, and what it has not read yet is read, once for this many events.
+# Once for this many events, the meter reads what it has not read yet, and its counts are noted.
 EVENTS_PER_NOTE = 64
-# At first it is done more often, whenever a quarter of the stream is not noted: a crash then extrapolates from little
-# to little more, never from one word to a page.
+# At first more often, whenever a quarter of the stream is not noted: an estimate after a crash extrapolates by a third
+# at most, never from one word to a page.
 UNNOTED_SHARE = 4
-# Events that come so many at once are matched with one another before they are written: that is cheaper than finding
-# the end of each. Fewer are cheaper to keep until the meter reads many.
+# At least this many events in one piece are matched with one another before they are written: that is cheaper than
+# finding the end of each. Fewer are kept until the meter reads many, which is cheaper.
 BURST_EVENTS = 4
 
 
@@ -39,29 +39,29 @@ class BodyListener(Protocol):
         """The meter has read everything so far."""
 
     def body_ended(self) -> None:
-        """The provider's framing says that the body is complete."""
+        """The body is complete by the provider's framing."""
 
     def body_broke(self) -> None:
-        """The connection or its framing failed before that."""
+        """The connection or its framing failed before the end of the body."""
 
     def body_lost(self) -> None:
         """A bug of ours while a piece was processed: the client may lack it, even if the meter has read it."""
 
 
 class Relay:
-    """One body. The hot path is `run_on`, then `piece`; all else runs a few times per body.
+    """One body. The hot path is `relay_matched`, then `piece`; all else runs a few times per body.
 
-    It writes to the client from `attach` to `detach`; before and after, pieces are only metered. `kept`: the body so
-    far, as long as it is not longer than `keep_max` bytes; else None.
+    Pieces are written to the client from `attach` to `detach`; before and after, they are only metered. `kept`: the
+    body so far; None if it is longer than `keep_max` bytes.
     """
 
     __slots__ = (
+        "_at_event_boundary",
         "_beat",
-        "_between",
-        "_burst",
         "_chunked",
         "_editor",
         "_ends",
+        "_events_in_last_piece",
         "_gaps",
         "_keep_max",
         "_listener",
@@ -99,7 +99,7 @@ class Relay:
         self.bytes = 0
         self.first_token_at: float | None = None
         self.last_at = monotonic()
-        self._burst = 0  # events of the last piece
+        self._events_in_last_piece = 0  # events of the last piece
         self.sound = True
         """no piece was lost by a bug of ours"""
         self.kept: bytearray | None = bytearray() if keep_max else None
@@ -109,24 +109,24 @@ class Relay:
         self._quiet = framing.quiet
         self._ends = ends
         self._editor = editor
-        self._between = True  # it is between two events: a plain one may bypass it
+        self._at_event_boundary = True  # of the editor: it holds nothing, and plain events may bypass it
         self._slot = slot
         self._gaps = gaps
-        self._unnoted = 0  # events that came since the last note; never too few
-        self._note_after = 1  # as many of them
-        self._run: TemplateMatcher | None = None  # the next events may be more of this
-        self._run_in_chunks: TemplateMatcher | None = None  # the same, as they come from the provider
+        self._unnoted = 0  # events since the last note, or more
+        self._note_after = 1  # unnoted events until the next note
+        self._run: TemplateMatcher | None = None  # matches the next events, if they differ in their text only
+        self._run_in_chunks: TemplateMatcher | None = None  # matches them in the provider's chunks
         self._whole = meter.at_boundary
         self._transport: asyncio.WriteTransport | None = None
         self._chunked = True
 
     def attach(self, transport: asyncio.WriteTransport, *, chunked: bool) -> None:
         """Write to this client from now on, in chunks if it supports HTTP/1.1."""
-        transport.set_write_buffer_limits(high=0, low=0)  # the kernel's buffer is the one there is; written to at once
+        transport.set_write_buffer_limits(high=0, low=0)  # no buffer but the kernel's, which is written to at once
         self._transport = transport
         self._chunked = chunked
 
-    def run_on(self, wire: bytes) -> bool:
+    def relay_matched(self, wire: bytes) -> bool:
         """Relay raw bytes if they are one chunk per event and match the previous event. Returns False otherwise."""
         reader = self._run_in_chunks
         if reader is None:
@@ -135,30 +135,30 @@ class Relay:
         if found is None:
             self._run_in_chunks = None
             return False
-        self._pass_run(found, wire)
+        self._relay_matched(found, wire)
         return True
 
     def piece(self, payload: bytes, framed: bytes | None = None) -> None:
         """Relay a piece of the body. `framed`: the same bytes as whole HTTP chunks, if they arrived so."""
         found = None if self._run is None else self._run.read(payload)
         if found is not None:
-            self._pass_run(found, self._on_wire(payload, framed))
+            self._relay_matched(found, self._on_wire(payload, framed))
             return
-        self._run = self._run_in_chunks = None  # looked for again when the meter reads
+        self._run = self._run_in_chunks = None  # set again when the meter has read
         self._arrived()
-        events = self._burst = self._quiet(payload) if self._whole else 0
+        events = self._events_in_last_piece = self._quiet(payload) if self._whole else 0
         if events:
             for part in self._ends:
                 if part in payload:
                     break
             else:
-                self._pass_quiet(payload, events, framed)
+                self._relay_unparsed(payload, events, framed)
                 return
-        self._pass_exactly(payload, framed)
+        self._relay_parsed(payload, framed)
 
-    def _pass_run(self, found: TemplateMatch, wire: bytes) -> None:
-        """Events that are read already."""
-        self._burst = found.events
+    def _relay_matched(self, found: TemplateMatch, wire: bytes) -> None:
+        """Events that the matcher has read."""
+        self._events_in_last_piece = found.events
         if self._transport is not None:
             self.events += found.events
             self._write(wire, found.size)
@@ -168,58 +168,58 @@ class Relay:
         if self._unnoted >= self._note_after:
             self._note()
 
-    def _pass_quiet(self, payload: bytes, events: int, framed: bytes | None) -> None:
-        """Whole plain events, and not the last one: the meter reads them later."""
+    def _relay_unparsed(self, payload: bytes, events: int, framed: bytes | None) -> None:
+        """Whole plain events, none of them the last: the meter reads them later."""
         self._unnoted += events
         transport = self._transport
         if transport is not None:
             self.events += events
-            if self._between:
+            if self._at_event_boundary:
                 self.bytes += len(payload)
                 self._slot.deliver(self.events, self.bytes)
                 transport.write(framed if framed is not None and self._chunked else self._on_wire(payload))
             else:
                 assert self._editor is not None
                 self._write_payload(self._editor.feed(payload))
-                self._between = self._editor.idle
+                self._at_event_boundary = self._editor.idle
         self.meter.feed(payload)
         if self._unnoted >= self._note_after or self.first_token_at is None:
             self._fold()
 
-    def _pass_exactly(self, payload: bytes, framed: bytes | None) -> None:
-        """A piece that is not just whole plain events: the meter reads it before it is passed on."""
+    def _relay_parsed(self, payload: bytes, framed: bytes | None) -> None:
+        """Any other piece: the meter reads it before it is relayed."""
         meter, editor = self.meter, self._editor
         if self.kept is not None:
             self._keep(payload)
         if editor is not None and editor.follows_meter and self._transport is not None:
-            out = self._told(payload, editor)
+            out = self._relay_edited(payload, editor)
         else:
             meter.feed(payload)
             if self._transport is None and self.kept is not None:
-                return  # a plain answer is read at its end, and nothing goes out before
+                return  # a plain answer is metered at its end, and nothing is written before
             if editor is None or self._transport is None:
                 out = payload
             else:
                 out = editor.feed(payload)
-                self._between = editor.idle
+                self._at_event_boundary = editor.idle
         self._fold()
         self._whole = meter.at_boundary
         if self._transport is None:
             return
         self.events = self._exact_events()
-        # Equal, not just as long: what was held before and what is held now can be the same length.
+        # Compare bytes, not lengths: bytes held before and bytes held now can be of one length.
         if framed is not None and out == payload:
             self._write(self._on_wire(payload, framed), len(payload))
         else:
             self._write_payload(out)
 
-    def _told(self, payload: bytes, editor: AnswerEditor) -> bytes:
-        """Each event is metered before the editor asks what it comes to."""
+    def _relay_edited(self, payload: bytes, editor: AnswerEditor) -> bytes:
+        """Meter each event before the editor adds the cost so far."""
         out: list[bytes] = []
         for piece in editor.pieces(payload):
             self.meter.feed(piece)
             out.append(editor.feed(piece))
-        self._between = editor.idle
+        self._at_event_boundary = editor.idle
         return b"".join(out)
 
     def _keep(self, payload: bytes) -> None:
@@ -235,7 +235,7 @@ class Relay:
         self.last_at = now
 
     def _on_wire(self, payload: bytes, framed: bytes | None = None) -> bytes:
-        """`payload` as the client wants it."""
+        """`payload` in the client's framing."""
         if not self._chunked:
             return payload
         return framed if framed is not None else b"%x\r\n%b\r\n" % (len(payload), payload)
@@ -245,7 +245,7 @@ class Relay:
             self._write(self._on_wire(payload), len(payload))
 
     def _write(self, wire: bytes, size: int) -> None:
-        """Progress is recorded, then the client is written to. `size`: of the body's bytes in `wire`."""
+        """Record the progress, then write to the client. `size`: bytes of the body in `wire`."""
         self.bytes += size
         self._slot.deliver(self.events, self.bytes)
         transport = self._transport
@@ -272,7 +272,7 @@ class Relay:
             self._slot.note(tally.evidence, None, tally.events)
         else:
             self._slot.note(tally.evidence, usage, tally.events, tally.running)
-        matcher = meter.matcher if self._burst >= BURST_EVENTS and self._between else None
+        matcher = meter.matcher if self._events_in_last_piece >= BURST_EVENTS and self._at_event_boundary else None
         if matcher is not self._run:
             self._run = matcher
             self._run_in_chunks = None
@@ -283,13 +283,13 @@ class Relay:
 
     @property
     def whole(self) -> bool:
-        """True if the client has received whole events only: an own event may follow."""
+        """True if the client has received whole events only: an event of the proxy may follow."""
         return self._whole
 
     def heartbeat(self) -> None:
         """Send a comment to a waiting client, only between two whole events. It is neither counted nor metered."""
         beat = self._beat
-        if beat and self._transport is not None and self._whole and self._between:
+        if beat and self._transport is not None and self._whole and self._at_event_boundary:
             self._transport.write(b"%x\r\n%b\r\n" % (len(beat), beat) if self._chunked else beat)
 
     def detach(self) -> None:
@@ -303,22 +303,22 @@ class Relay:
             if self._unnoted:
                 self._fold()
             exact = self._exact_events()
-            self.events = exact if self.sound else max(self.events, exact)  # the meter may lack what was passed on
+            self.events = exact if self.sound else max(self.events, exact)  # the meter may lack relayed events
 
     def _exact_events(self) -> int:
-        """Those that the meter has read and that the client gets."""
+        """Events that the meter has read, without the stripped one."""
         return self.meter.tally.events - (0 if self._editor is None else self._editor.stripped)
 
     def flush(self) -> None:
-        """The body has ended: write what is held, unless it is the usage event."""
+        """The body has ended: write the bytes that the editor holds, unless they are the usage event."""
         if self._editor is not None and self._transport is not None:
             rest = self._editor.close()
-            if rest and self.kept is not None:  # of a plain answer, all of it
+            if rest and self.kept is not None:  # a plain answer is held as a whole
                 self.kept[:] = rest
             self._write_payload(rest)
 
     def say(self, event: bytes) -> bool:
-        """Add an own event (an error) between two whole events. Returns False within an event."""
+        """Write an event of the proxy (an error) between two whole events. Returns False within an event."""
         if self._transport is None or not self._whole or not event:
             return False
         self.events += 1
@@ -332,7 +332,8 @@ class Relay:
         self._slot.deliver(0, self.bytes)
 
     def drop(self) -> None:
-        """Tell the exchange nothing more: a reference cycle would live until a garbage collection."""
+        """Report nothing more to the exchange, and drop the reference: a cycle would live until a garbage
+        collection."""
         self._listener = None
 
     # -- called by the upstream connection

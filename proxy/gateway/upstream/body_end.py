@@ -1,6 +1,6 @@
-"""Waits for the end of a body whose pieces are taken as they come.
+"""Waits for the end of a body.
 
-Invariant: `ended` is set once; a bug of ours is an end that is not whole.
+Invariant: `ended` is set once; after a bug of ours, it is False.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ import asyncio
 
 
 class BodyEnd:
-    """A `Sink` but for `piece`. `ended`: True if the body is whole."""
+    """A `Sink` without `piece`. `ended`: True if the body is complete."""
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-    def run_on(self, wire: bytes) -> bool:
-        """Pieces are wanted."""
+    def relay_matched(self, wire: bytes) -> bool:
+        """False: every body is passed to `piece`."""
         return False
 
     def complete(self) -> None:
-        """It is whole."""
+        """The body is complete."""
         self.end(whole=True)
 
     def upstream_error(self) -> None:
-        """It broke off."""
+        """The connection failed before the end of the body."""
         self.end(whole=False)
 
     def internal_error(self) -> None:
-        """A bug of ours."""
+        """A bug of ours while a piece was processed."""
         self.end(whole=False)
 
     def end(self, *, whole: bool) -> None:
-        """Nothing more is wanted. Idempotent."""
+        """Set `ended`. Idempotent."""
         if not self.ended.done():
             self.ended.set_result(whole)

@@ -1,7 +1,7 @@
 """The connection pool of all providers, and the answers that come through it.
 
 Invariants: a request goes only to the configured origin, through the configured proxy if there is one: no redirects, no
-cookies. Certificates are always verified. What goes to clients is never decompressed. Failures are raised as
+cookies. Certificates are always verified. Bodies for clients are never decompressed. Failures are raised as
 `UpstreamFailedError`.
 """
 
@@ -29,13 +29,13 @@ from proxy.gateway.upstream.connection import (
     UpstreamFailedError,
 )
 from proxy.gateway.upstream.provider import Origin, Provider
-from proxy.gateway.upstream.tunnel import Way, connect_in, open_tunnel
+from proxy.gateway.upstream.tunnel import Egress, connect_in, open_tunnel
 from proxy.http.framing import Head
 from proxy.metering.wire.content_coding import CODINGS, decompressed
 from proxy.settings import ForwardProxy
 
-# Bytes the kernel may hold of a provider's answer per connection (it doubles this for its own books). One read brings
-# no more, and a stream holds one read that its client has not taken: never more than 256 KiB here.
+# Bytes of an answer in the kernel's buffer, per connection (the kernel doubles this for its bookkeeping). One read
+# returns no more, and a stream holds at most one read that its client has not taken: never more than 256 KiB.
 RECEIVE_BYTES_MAX = 64 * 1024
 # An idle connection is kept less long than servers usually keep theirs, so that we rarely write into a closed one.
 KEEP_IDLE_S = 20.0
@@ -44,13 +44,14 @@ KEEP_IDLE_S = 20.0
 IDLE_MAX = 512
 # The second address of a name is tried when the first has not answered for this long (RFC 8305).
 HAPPY_EYEBALLS_S = 0.25
-# Of a compressed error.
+# The longest compressed error that is decompressed.
 READABLE_BYTES_MAX = 4 << 20
 # This machine's own limits: descriptors, buffers, memory, local ports.
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
-# What the other addresses of a name answer where only one IP version is in use.
+# The errors of addresses of the other IP version, where only one is in use.
 _OTHER_IP_VERSION = frozenset((errno.ENETUNREACH, errno.EAFNOSUPPORT))
-# At its limit a machine fails and connects in turns: the outage is over after this long without a failure.
+# At its limit, a machine alternates between failures and connections: the outage ends after this long without a
+# failure.
 EXHAUSTION_OVER_S = 10.0
 
 
@@ -76,7 +77,8 @@ class Answer:
 
     @property
     def coding(self) -> str:
-        """The compression of the body, although the request declines any, in lower case; empty: none."""
+        """The compression of the body, in lower case; empty: none. A provider may compress although requests decline
+        it."""
         coding = self.head.header("content-encoding").strip().lower()
         return "" if coding == "identity" else coding
 
@@ -116,7 +118,7 @@ class Answer:
 
     @property
     def _ours(self) -> bool:
-        # Given back, the connection may serve another exchange by now, in this very turn of the event loop.
+        # A released connection may serve another exchange within this iteration of the event loop.
         return self._connection.checkout == self._checkout
 
 
@@ -129,7 +131,7 @@ class _Collector:
         self._pieces: list[bytes] = []
         self._answer = answer
 
-    def run_on(self, wire: bytes) -> bool:
+    def relay_matched(self, wire: bytes) -> bool:
         return False
 
     def piece(self, payload: bytes, framed: bytes | None = None) -> None:
@@ -184,8 +186,9 @@ class UpstreamClient:
             raise
 
     async def switch(self, provider: Provider, request: bytes) -> Answer | UpstreamConnection:
-        """Send a request for another protocol. Returns the connection, which is the caller's now, with the head of its
-        101; or the answer that declines. Raises UpstreamFailedError. Cancellation closes the connection."""
+        """Send a request for another protocol. Returns the connection with the head of the 101 answer, which now
+        belongs to the caller; or the answer that declines. Raises UpstreamFailedError. Cancellation closes the
+        connection."""
         if provider.authorization is not None:
             request = await provider.authorization.authorized(request)
         connection = await self._connected(provider.origin, provider.settings.timeouts.connect_s)
@@ -197,7 +200,7 @@ class UpstreamClient:
         return connection if connection.switched is not None else Answer(head, connection)
 
     async def close(self) -> None:
-        """Close every connection, at once: TLS would wait for the provider's farewell, and the event loop may end."""
+        """Abort every connection: a TLS shutdown would wait for the provider, and the event loop may end."""
         if self._sweep is not None:
             self._sweep.cancel()
         for connection in list(self._origins):
@@ -216,21 +219,21 @@ class UpstreamClient:
         return None
 
     async def _connected(self, origin: Origin, connect_s: float) -> UpstreamConnection:
-        way = origin.way
+        egress = origin.egress
         try:
             async with asyncio.timeout(connect_s):
-                if way is None or way.proxy is None:
+                if egress is None or egress.proxy is None:
                     connection = await self._direct(origin)
                 else:
-                    connection = await self._tunnelled(origin, way, way.proxy)
+                    connection = await self._tunnelled(origin, egress, egress.proxy)
         except (OSError, TimeoutError, ValueError) as failure:
             exhausted = _exhausted(failure)
             if exhausted is not None:
                 self._exhausted_at = monotonic()
                 self._exhaustion.began(exhausted)
                 raise OutOfConnectionsError(f"not connected: {exhausted.strerror}") from failure
-            if isinstance(failure, TimeoutError) and way is not None and way.proxy is not None:
-                raise way.failed("no connection through it in time") from failure
+            if isinstance(failure, TimeoutError) and egress is not None and egress.proxy is not None:
+                raise egress.failed("no connection through it in time") from failure
             # Not the error's own text: it can hold addresses.
             raise NotSentError(f"not connected: {type(failure).__name__}") from failure
         self._origins[connection] = origin
@@ -252,23 +255,23 @@ class UpstreamClient:
         )
         return connection
 
-    async def _tunnelled(self, origin: Origin, way: Way, proxy: ForwardProxy) -> UpstreamConnection:
+    async def _tunnelled(self, origin: Origin, egress: Egress, proxy: ForwardProxy) -> UpstreamConnection:
         try:
             sock = await _socket_to(proxy.host, proxy.port)
-            tunnel = await open_tunnel(way, sock, origin.host, origin.port)
+            tunnel = await open_tunnel(egress, sock, origin.host, origin.port)
         except OSError as failure:
             if _exhausted(failure) is not None:
                 raise
-            raise way.failed(f"it cannot be reached ({type(failure).__name__})") from failure
+            raise egress.failed(f"it cannot be reached ({type(failure).__name__})") from failure
         connection = UpstreamConnection(self._rests, self._gone)
         await connect_in(tunnel, connection, self._tls_of(origin), origin.host)
-        way.outage.over()
+        egress.outage.over()
         return connection
 
     def _tls_of(self, origin: Origin) -> ssl.SSLContext | None:
         if not origin.tls:
             return None
-        return self._tls if origin.way is None or origin.way.tls is None else origin.way.tls
+        return self._tls if origin.egress is None or origin.egress.tls is None else origin.egress.tls
 
     def _rests(self, connection: UpstreamConnection) -> None:
         idle = self._idle[self._origins[connection]]
@@ -296,14 +299,14 @@ class UpstreamClient:
 
 
 async def _socket_to(host: str, port: int) -> socket.socket:
-    """A connection. Raises OSError."""
+    """A connected socket. Raises OSError."""
     found = await _addresses(host, port)
     return await start_connection(found, happy_eyeballs_delay=HAPPY_EYEBALLS_S, interleave=1, socket_factory=_socket)
 
 
 async def _addresses(host: str, port: int) -> list[Any]:
-    """Where to connect to. Raises socket.gaierror: a resolver without descriptors can also raise the error of any call
-    that failed before."""
+    """The addresses to connect to. Raises socket.gaierror. A resolver without descriptors can also raise the error of
+    any earlier call."""
     try:
         return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as failure:
@@ -311,7 +314,7 @@ async def _addresses(host: str, port: int) -> list[Any]:
 
 
 def _exhausted(failure: Exception) -> OSError | None:
-    """The limit of this machine that prevented a connection; None if it was something else."""
+    """The limit of this machine that prevented a connection; None if another failure did."""
     if isinstance(failure, socket.gaierror):
         return _no_descriptor()  # a resolver without descriptors reports that the name is unknown
     numbers = {failure.errno} if isinstance(failure, OSError) and failure.errno is not None else _errnos_of(failure)
@@ -323,7 +326,7 @@ def _exhausted(failure: Exception) -> OSError | None:
 
 
 def _errnos_of(failure: Exception) -> set[int]:
-    """The numbers in the text of the errors of several addresses, which are raised as one."""
+    """The error numbers in the text of an exception that combines the errors of several addresses."""
     return {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(failure))}
 
 

@@ -2,7 +2,7 @@
 
 Invariants: a piece of a body reaches its sink in the same event-loop callback. Only bytes that arrive before the sink
 is set are buffered, and the socket is paused meanwhile. A connection is reused only if the answer ended exactly where
-its framing ends. One that switches protocols, because that was asked for, is handed over and never comes back.
+its framing ends. A connection that switches protocols on request is handed over, and never returns to the pool.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from proxy.http.framing import (
 
 # Interim answers (1xx) to one request. A server that sends 102 every ten seconds has a quarter of an hour.
 INTERIM_MAX = 100
-# What may come between the head and the sink (one loop turn) before the socket is paused.
+# Bytes that may arrive between the head and the sink (one iteration of the loop) before the socket is paused.
 EARLY_BYTES_MAX = 64 * 1024
 
 
@@ -36,7 +36,7 @@ class UpstreamFailedError(Exception):
     """The provider was unreachable or disconnected. The message contains no address and no secret."""
 
     def refusal(self) -> ApiError:
-        """The answer to the client."""
+        """The error response to the client."""
         return errors.upstream_failed()
 
 
@@ -45,7 +45,7 @@ class NotSentError(UpstreamFailedError):
 
 
 class NoCredentialError(NotSentError):
-    """Each of the provider's credentials rests or is at a limit."""
+    """Each of the provider's credentials is paused or at a limit."""
 
     def __init__(self, retry_after_s: float, *, rejected: bool) -> None:
         """`rejected`: the provider rejected all of them."""
@@ -67,14 +67,15 @@ class OutOfConnectionsError(NotSentError):
 
 
 def _refused_certificate(failure: Exception | None) -> bool:
-    """Whether the provider ended the handshake after our part of it, as TLS 1.3 allows: it has read no request."""
+    """True if the provider rejected the client certificate. TLS 1.3 allows this after the client's part of the
+    handshake, but before the request is read."""
     return isinstance(failure, ssl.SSLError) and "ALERT" in (reason := failure.reason or "") and "CERT" in reason
 
 
 class Sink(Protocol):
     """Receives the pieces of a body."""
 
-    def run_on(self, wire: bytes) -> bool:
+    def relay_matched(self, wire: bytes) -> bool:
         """Raw bytes of a chunked body. Returns False if they must be decoded and passed to `piece`."""
 
     def piece(self, payload: bytes, framed: bytes | None = None) -> None:
@@ -99,7 +100,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._unread = select.poll()
         self._head: bytearray = bytearray()
-        self._interim = 0  # answers with 1xx to the current request
+        self._interim = 0  # interim answers (1xx) to the current request
         self._asked: asyncio.Future[Head] | None = None
         self._reader: ChunkReader | LengthReader | None = None
         self._chunks: ChunkReader | None = None  # `_reader`, if it is one: saves a check on the hot path
@@ -107,9 +108,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink: Sink | None = None
         self._keep_alive = False
         self._said_end = False
-        self._switches = False  # another protocol is asked for
+        self._switches = False  # the request asks for another protocol
         self.switched: Head | None = None
-        """the head by which it has switched to another protocol"""
+        """the head of the 101 answer, after a switch of protocols"""
         self.checkout = 0
         """number of the current checkout; calls with an older number are ignored"""
 
@@ -117,7 +118,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def ask(self, request: bytes, *, switches: bool = False) -> asyncio.Future[Head]:
         """Send a request. The future resolves to the head of the answer, or fails with UpstreamFailedError. `switches`:
-        the answer may be 101; then `hand_over` the connection."""
+        the request asks for another protocol; after a 101 answer, `hand_over` the connection."""
         assert self._asked is None, "one request at a time"
         assert self._reader is None, "one request at a time"
         asked = asyncio.get_running_loop().create_future()
@@ -132,8 +133,8 @@ class UpstreamConnection(asyncio.Protocol):
         return asked
 
     def hand_over(self, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, bytes]:
-        """Give the transport to `protocol`, which calls `connection_lost` here at its end. Returns it, and the bytes
-        that have come after the head. Raises UpstreamFailedError."""
+        """Hand the transport over to `protocol`, which must call `connection_lost` at its end. Returns the transport,
+        and the bytes that arrived after the head. Raises UpstreamFailedError."""
         assert self.switched is not None, "it was not asked to switch, or did not"
         if self._transport is None:
             raise UpstreamFailedError("disconnected")
@@ -151,7 +152,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.resume_reading()
         if early or self._reader.rest is not None:
             self._feed(early)
-        if self._sink is sink and self._transport is None:  # it was lost before anybody came for the body
+        if self._sink is sink and self._transport is None:  # the connection was lost before the body had a sink
             self._finish_disconnected()
 
     def release_or_abort(self) -> None:
@@ -185,7 +186,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        # One of TLS that was closed twice has lost its protocol, and early releases of Python 3.11 would raise.
+        # A TLS transport that was closed twice has no protocol, and early releases of Python 3.11 would raise.
         if self._transport is not None and getattr(self._transport, "_ssl_protocol", self) is not None:
             self._transport.abort()
 
@@ -210,7 +211,7 @@ class UpstreamConnection(asyncio.Protocol):
         sink = self._sink
         chunks = self._chunks
         if sink is not None and chunks is not None and not chunks.within_chunk:
-            if sink.run_on(wire):
+            if sink.relay_matched(wire):
                 return
             payload = whole_chunks(wire)
             if payload is not None:
@@ -228,7 +229,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()  # unsolicited bytes
 
     def eof_received(self) -> None:
-        """The provider sends no more; the transport closes itself, and `connection_lost` follows."""
+        """The provider has closed its side. The transport closes itself, and `connection_lost` follows."""
         self._said_end = True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -237,7 +238,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._reader is None or self._sink is not None:
             if _refused_certificate(exc) and self._asked is not None and not self._asked.done():
                 self._asked.set_exception(NotSentError("not connected: the client certificate is refused"))
-            self._finish_disconnected()  # else `relay_to` first passes on what came
+            self._finish_disconnected()  # else `relay_to` relays the buffered bytes first
 
     # -- within
 
@@ -266,7 +267,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()
 
     def _next_head(self) -> Head | None:
-        """Take a complete head from `_head`. None if there is none yet, or it is invalid and the request has failed."""
+        """Take a complete head from `_head`. None: incomplete, or invalid; then the request has failed."""
         head = self._head
         end = head.find(b"\r\n\r\n")
         if (len(head) if end < 0 else end) > HEAD_BYTES_MAX:
@@ -302,7 +303,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.pause_reading()
 
     def _feed(self, piece: bytes) -> None:
-        """Pieces that are not just whole chunks."""
+        """Decode a piece that is not just whole chunks."""
         reader, sink = self._reader, self._sink
         assert reader is not None
         assert sink is not None
@@ -315,7 +316,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._body_complete(reusable=not reader.rest)
 
     def _body_complete(self, *, reusable: bool) -> None:
-        """The body is over: let go of it first, so that what is told can use the connection again."""
+        """The body has ended: release the sink first, since its `complete` may use the connection again."""
         sink, self._sink = self._sink, None
         self._reader = self._chunks = None
         self.checkout += 1
@@ -328,7 +329,7 @@ class UpstreamConnection(asyncio.Protocol):
             sink.complete()
 
     def _finish_disconnected(self) -> None:
-        """The connection is gone: the proper end of a body that has no other, else a break."""
+        """The connection is lost: the end of a body without length, else a failure."""
         reader = self._reader
         if self._said_end and isinstance(reader, LengthReader) and reader.ends_with_connection:
             self._body_complete(reusable=False)

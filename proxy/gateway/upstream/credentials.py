@@ -1,8 +1,8 @@
-"""Several API keys of one provider: which one a request gets, and when one is left alone.
+"""Several API keys of one provider: which one a request uses, and which ones wait.
 
-Invariants: pure; times by `time.monotonic` and randomness are given. Within any 60 s, a credential gets at most `rpm`
-requests and reserves at most `tpm` tokens, and at most `parallel` of its requests run at once, all of this in one
-process. One that rests gets no request. Nothing here shows a secret.
+Invariants: pure; times by `time.monotonic` and randomness are passed in. Within any 60 s, a credential gets at most
+`rpm` requests and reserves at most `tpm` tokens, and at most `parallel` of its requests run at once, all of this in one
+process. A paused credential gets no request. No secret is shown.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from proxy.gateway.upstream.health import REST_S_MAX
 from proxy.settings import CredentialSettings
 
 WINDOW_S = 60.0
-# After a provider rejected a credential. Then a request tries it, and gets another one if it is still rejected.
+# How long a rejected credential is not used. Then a request tries it, and uses another one if it is still rejected.
 REJECTED_REST_S = 60.0
-# When the next exchange of a credential ends is unknown.
+# The wait for a credential at its `parallel` limit: it is unknown when its next request ends.
 AGAIN_S = 1.0
 
 
 class _Second:
-    """What began within one second."""
+    """The requests that began within one second."""
 
     __slots__ = ("at", "requests", "tokens")
 
@@ -35,10 +35,10 @@ class _Second:
 
 
 class Credential:
-    """One API key, and what it is used for now."""
+    """One API key, with the requests that use it now."""
 
     def __init__(self, settings: CredentialSettings, outage: Outage) -> None:
-        """`outage`: while the provider rejects it."""
+        """`outage`: begins when the provider rejects the credential."""
         self.name = settings.name
         self.secret = settings.api_key.reveal()
         self.weight = settings.weight
@@ -47,13 +47,13 @@ class Credential:
         self._outage = outage
         self._running = 0
         self._rests_until = 0.0
-        self._seconds: deque[_Second] = deque()  # of the window, oldest first
-        self._requests = 0  # within the window
+        self._seconds: deque[_Second] = deque()  # those in the window, oldest first
+        self._requests = 0  # requests and tokens in the window
         self._tokens = 0
 
     def away_s(self, now: float, tokens: int) -> float:
-        """Seconds until it may get a request of so many tokens; 0: now. A request larger than `tpm` may have a whole
-        window for itself."""
+        """Seconds until the credential can serve a request of `tokens`; 0: now. A request larger than `tpm` gets a
+        whole window."""
         self._forget(now)
         away = self.rests_s(now)
         if self._running >= self._parallel:
@@ -65,11 +65,11 @@ class Credential:
         return away
 
     def rests_s(self, now: float) -> float:
-        """Seconds for which it rests."""
+        """Seconds for which the credential is paused, after a rate limit or a rejection; 0: it is not."""
         return max(0.0, self._rests_until - now)
 
     def take(self, now: float, tokens: int) -> tuple[_Second, int]:
-        """Count a request that begins. Returns when it began, and the tokens that are reserved."""
+        """Count a request that begins. Returns its second, and the reserved tokens."""
         if not self._seconds or self._seconds[-1].at != int(now):
             self._seconds.append(_Second(int(now)))
         second, reserved = self._seconds[-1], tokens if self._tpm is None else min(tokens, self._tpm)
@@ -80,27 +80,27 @@ class Credential:
         return second, reserved
 
     def end(self, second: _Second, more_tokens: int) -> None:
-        """A request has ended. `more_tokens`: than were reserved."""
+        """A request has ended. `more_tokens`: the tokens used minus those reserved."""
         self._running -= 1
         if self._seconds and second.at >= self._seconds[0].at:
             self._count(second, more_tokens)
 
     def rests(self, now: float, for_s: float) -> None:
-        """The provider limits it, and says for how long."""
+        """Pause the credential: the provider limits it for `for_s` seconds."""
         self._rests_until = max(self._rests_until, now + min(for_s, REST_S_MAX))
 
     def rejected(self, now: float, status: int) -> None:
-        """The provider rejected it."""
+        """The provider rejected the credential."""
         self.rests(now, REJECTED_REST_S)
         self._outage.began(PermissionError(f"the provider rejects it ({status}); others are used"))
 
     def accepted(self) -> None:
-        """The provider accepted it."""
+        """The provider accepted the credential."""
         self._outage.over()
 
     @property
     def is_rejected(self) -> bool:
-        """The provider rejected it last."""
+        """True if the provider's last answer rejected the credential."""
         return self._outage.lasts
 
     def _count(self, second: _Second, tokens: int) -> None:
@@ -114,7 +114,7 @@ class Credential:
             self._tokens -= gone.tokens
 
     def _free_in(self, now: float, needed: int, *, requests: bool) -> float:
-        """Seconds until so many requests or tokens have left the window."""
+        """Seconds until `needed` requests or tokens have left the window."""
         for second in self._seconds:
             needed -= second.requests if requests else second.tokens
             if needed <= 0:
@@ -123,7 +123,7 @@ class Credential:
 
 
 class Use:
-    """One request with a credential. End it once."""
+    """One request with a credential. Call `end` once."""
 
     __slots__ = ("_ended", "_reserved", "_second", "credential", "pool")
 
@@ -134,7 +134,7 @@ class Use:
         self._ended = False
 
     def end(self, tokens: int | None) -> None:
-        """The request has used so many tokens (None: what was reserved). Calls after the first one are ignored."""
+        """The request has used `tokens` (None: as many as reserved). Calls after the first one are ignored."""
         if not self._ended:
             self._ended = True
             self.credential.end(self._second, 0 if tokens is None else tokens - self._reserved)
@@ -148,7 +148,7 @@ class CredentialPool:
 
     @classmethod
     def of(cls, provider: str, settings: Sequence[CredentialSettings]) -> Self | None:
-        """None: the provider has one API key, or none."""
+        """The pool of a provider; None: it has one API key, or none."""
         if not settings:
             return None
         return cls(
@@ -158,7 +158,7 @@ class CredentialPool:
     def take(
         self, now: float, tokens: int, chance: Callable[[], float], tried: Collection[Credential] = ()
     ) -> Use | None:
-        """A credential drawn by weight among those that may be used now and were not tried; None: there is none.
+        """A credential drawn by weight among those that are available now and were not tried; None: there is none.
         `chance`: returns a random number from [0, 1)."""
         free = [one for one in self.credentials if one not in tried and not one.away_s(now, tokens)]
         if not free:
@@ -171,18 +171,18 @@ class CredentialPool:
         return Use(self, free[-1], now, tokens)
 
     def away_s(self, now: float, tokens: int, tried: Collection[Credential] = ()) -> float:
-        """Seconds until one of them that was not tried may be used; 0: now; infinite: all were tried."""
+        """Seconds until a credential that was not tried is available; 0: now; infinite: all were tried."""
         return min((one.away_s(now, tokens) for one in self.credentials if one not in tried), default=inf)
 
     def least_resting(self, now: float) -> Credential:
-        """The one for a request that counts for no limit."""
+        """The credential for a request that counts for no limit."""
         return min(self.credentials, key=lambda one: one.rests_s(now))
 
     def rests_s(self, now: float) -> float:
-        """Seconds for which all of them rest; 0: one does not."""
+        """Seconds until the first pause ends; 0: a credential is not paused."""
         return min(one.rests_s(now) for one in self.credentials)
 
     @property
     def all_rejected(self) -> bool:
-        """The provider rejected each of them."""
+        """True if the provider rejected every credential."""
         return all(one.is_rejected for one in self.credentials)

@@ -42,25 +42,25 @@ class Health:
         return BreakerState.OPEN if now < self._open_until else BreakerState.HALF_OPEN
 
     def away_s(self, now: float) -> float:
-        """Seconds until it is available; 0: now."""
+        """Seconds until the provider is available; 0: now."""
         until = self._rests_until if self._failures < FAILURES_MAX else max(self._rests_until, self._open_until)
         return max(0.0, until - now)
 
     def asked(self, now: float) -> None:
-        """A request is sent. Unless the breaker is closed, this is the trial, and it stays open for others."""
+        """A request is sent. Unless the breaker is closed, this is the trial, and the breaker stays open for others."""
         if self._failures >= FAILURES_MAX:
             self._open_until = now + OPEN_S
 
     def answered(self) -> None:
-        """It answered without a server error."""
+        """The provider answered without a server error."""
         self._failures = 0
 
     def failed(self, now: float) -> None:
-        """It was unreachable, disconnected or timed out before an answer, or answered 5xx."""
+        """The provider was unreachable, disconnected or timed out before an answer, or answered 5xx."""
         self._failures += 1
         if self._failures >= FAILURES_MAX:
             self._open_until = now + OPEN_S
 
     def rests(self, now: float, for_s: float) -> None:
-        """It sent a `Retry-After` of `for_s` seconds."""
+        """The provider sent a `Retry-After` of `for_s` seconds."""
         self._rests_until = max(self._rests_until, now + min(for_s, REST_S_MAX))

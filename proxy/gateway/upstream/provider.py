@@ -1,6 +1,6 @@
-"""A provider as the gateway knows it: where it is, what its requests look like, and what is remembered of it.
+"""A configured provider: its origin, the heads of its requests, and what was learned from its answers.
 
-Invariants: a request goes only to the configured origin; a secret is in its head alone, and in nothing that is shown.
+Invariants: a request goes only to the configured origin; a secret is in its head only, and never shown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from proxy.foundation.header_names import HeaderNames
 from proxy.gateway.upstream.cloud.authorization import Authorization, authorization_of
 from proxy.gateway.upstream.credentials import Credential, CredentialPool
 from proxy.gateway.upstream.health import Health
-from proxy.gateway.upstream.tunnel import Way
+from proxy.gateway.upstream.tunnel import Egress
 from proxy.http.errors import JSON_TYPE
 from proxy.http.headers import USER_AGENT, HeaderRules
 from proxy.metering import dialects
@@ -25,15 +25,15 @@ from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.settings import ProviderSettings
 from proxy.settings.provider_headers import HeaderSettings
 
-# Heads that are kept ready, per provider: a path that holds a model's name can be any of many.
+# Prepared heads, per provider: paths may contain the name of a model, so there can be many.
 HEADS_MAX = 256
-# Models that are remembered per provider as refusing `stream_options`: their names can come from clients. An hour later
-# the field is tried again: the provider may have been updated, or the refusal was not about the field.
+# Models per provider that are known to refuse `stream_options`: their names can come from clients. An hour later the
+# field is tried again: the provider may have been updated, or may have refused for another reason.
 WITHOUT_USAGE_MAX = 256
 WITHOUT_USAGE_S = 3600.0
-# Likewise of a provider that knows no WebSockets.
+# When a WebSocket is tried again at a provider that declined one.
 WITHOUT_SOCKETS_S = 3600.0
-# A shorter value of a configured header is no secret, and could be in any answer.
+# A shorter value of a configured header is not taken for a secret: it could be in any answer.
 SECRET_BYTES_MIN = 16
 
 _OPENROUTER = re.compile(r"(?:[a-z0-9-]+\.)?openrouter\.ai")
@@ -45,14 +45,14 @@ class Origin(NamedTuple):
     host: str
     port: int
     tls: bool
-    way: Way | None = None
-    """certificates and proxy of its own; None: neither"""
+    egress: Egress | None = None
+    """the provider's TLS and proxy settings; None: the defaults"""
     socket: str = ""
     """path of a Unix socket to connect to instead"""
 
 
 class TimeLimits(Struct, frozen=True):
-    """Seconds. `heartbeat_s` 0: no heartbeats."""
+    """The time limits of a provider, in seconds. `heartbeat_s` 0: no heartbeats."""
 
     first_byte_s: float
     """from the request's arrival to the answer's head, including the connection"""
@@ -75,26 +75,27 @@ class Provider:
     _base_path: str
     _fields: str
     header_rules: HeaderRules | None = None
-    """None: nothing beside the usual lists passes"""
+    """None: only headers of the standard lists pass"""
     _heads: dict[tuple[str, str], bytes] = field(default_factory=dict)
     _without_sockets: dict[str, float] = field(default_factory=dict)
-    """dialects that it speaks, but not over a WebSocket → when one is tried again"""
+    """dialects that the provider does not serve over a WebSocket → when one is tried again"""
     _without_usage: dict[str, float] = field(default_factory=dict)
     """upstream models that refused `stream_options` → when it is injected again (`inject_usage: auto`); oldest first"""
     health: Health = field(default_factory=Health)
     knows_usage_include: bool = False
-    """OpenRouter's member `usage` of a request is sent to it"""
+    """True if requests get OpenRouter's member `usage`"""
     pool: CredentialPool | None = None
-    """several API keys"""
+    """several API keys; None: one or none"""
     authorization: Authorization | None = None
-    """credentials of a cloud"""
+    """credentials of a cloud; None: the provider takes API keys"""
 
     @classmethod
     def of(cls, settings: ProviderSettings, *, write_stall_s: float) -> Self:
-        """Create a provider from its settings. Raises SettingsError: a file cannot be used, or an extra is missing."""
+        """Create a provider from its settings. Raises SettingsError if a file cannot be used, or an extra is
+        missing."""
         parts = urlsplit(settings.base_url)
         tls = parts.scheme == "https"
-        origin = Origin(parts.hostname or "", parts.port or (443 if tls else 80), tls, Way.of(settings))
+        origin = Origin(parts.hostname or "", parts.port or (443 if tls else 80), tls, Egress.of(settings))
         secret = settings.api_key.reveal() if settings.api_key is not None else ""
         rules = _rules(settings.headers)
         fields = [
@@ -143,15 +144,15 @@ class Provider:
         instead_of: str = "",
         credential: str | None = None,
     ) -> bytes:
-        """The same for any method. `credential`: the name of the one to use, if there are several; default: one that
-        may be used now."""
+        """The bytes of a request without a body, that is no exchange. `credential`: its name, if there are several;
+        default: one that is available now."""
         target = f"{method} {self._base_path.removesuffix(instead_of)}{path}"
         length = "" if method == "GET" else "Content-Length: 0\r\n"
         request = self._start(target, accepts, key_header) + f"{length}{more}\r\n".encode("latin-1")
         return self._authorized(request, key_header, credential)
 
     def posting(self, path: str, key_header: KeyHeader, more: str, body: bytes, *, credential: str | None) -> bytes:
-        """The same with a body. `more`: with its Content-Type."""
+        """The bytes of a POST request that is no exchange. `more`: further header lines, with the Content-Type."""
         head = self._start(f"POST {self._base_path}{path}", JSON_TYPE, key_header)
         head += f"Content-Length: {len(body)}\r\n{more}\r\n".encode("latin-1")
         return self._authorized(head, key_header, credential) + body
@@ -164,21 +165,21 @@ class Provider:
         return self.with_credential(key_header, request, used)
 
     def credential_now(self) -> str | None:
-        """The name of a credential that may be used now; None: there are not several."""
+        """The name of a credential that is available now; None: there are not several."""
         return None if self.pool is None else self.pool.least_resting(monotonic()).name
 
     def _head(self, dialect: Dialect, path: str) -> bytes:
         return self._start(f"POST {self._base_path}{path}", dialect.accepts, dialect.key_header)
 
     def _start(self, target: str, accepts: str, key_header: KeyHeader) -> bytes:
-        """The first lines of a head. `key_header`: unless the settings name another."""
+        """The first lines of a head. `key_header`: the header of the key, unless the settings name another."""
         lines = [f"{target} HTTP/1.1", self._fields, f"Accept: {accepts}"]
         if self.secret:
             lines.append(self._key_line(key_header, self.secret.decode()))
         return ("\r\n".join(lines) + "\r\n").encode("latin-1")
 
     def with_credential(self, key_header: KeyHeader, request: bytes, credential: Credential) -> bytes:
-        """A `request` of a provider with several API keys, with this one. `key_header`: as for `get`."""
+        """Add a credential to a `request` of a provider with several API keys. `key_header`: as for `get`."""
         line, _, rest = request.partition(b"\r\n")
         return b"%b\r\n%b\r\n%b" % (line, self._key_line(key_header, credential.secret).encode("latin-1"), rest)
 
@@ -187,7 +188,7 @@ class Provider:
         return f"Authorization: Bearer {secret}" if header is KeyHeader.AUTHORIZATION else f"{header}: {secret}"
 
     def is_revealed_by(self, body: bytes) -> bool:
-        """Whether `body` contains a secret that its requests carry."""
+        """True if `body` contains a secret of the provider's requests."""
         if self.authorization is not None and self.authorization.is_revealed_by(body):
             return True
         keys = [self.secret] if self.pool is None else [one.secret.encode() for one in self.pool.credentials]
@@ -196,20 +197,20 @@ class Provider:
         return any(secret and secret in body for secret in secrets)
 
     def supports(self, dialect: dialects.Named) -> bool:
-        """Whether it accepts requests in this dialect."""
+        """True if the provider accepts requests in this dialect."""
         return dialects.supports(self.settings.dialects, dialect)
 
     def injects(self, upstream_model: str, now: float) -> bool:
-        """Whether to add `include_usage` to streams whose client did not set it. `now`: by `time.monotonic`."""
+        """True if `include_usage` is to be added to streams whose client did not set it. `now`: by `time.monotonic`."""
         mode = self.settings.inject_usage
         return mode == "always" or (mode == "auto" and self._without_usage.get(upstream_model, 0.0) <= now)
 
     def speaks_sockets(self, dialect: Dialect, now: float) -> bool:
-        """Whether it may accept WebSockets in this dialect. `now`: by `time.monotonic`."""
+        """True if the provider may accept WebSockets in this dialect. `now`: by `time.monotonic`."""
         return self.supports(dialect) and self._without_sockets.get(dialect.name, 0.0) <= now
 
     def declined_sockets(self, dialect: str, now: float) -> None:
-        """It knows no WebSocket at this dialect's path."""
+        """The provider serves no WebSocket at this dialect's path."""
         self._without_sockets[dialect] = now + WITHOUT_SOCKETS_S
 
     def accepted_only_without_usage(self, upstream_model: str, now: float) -> None:
@@ -228,7 +229,7 @@ def _rules(settings: HeaderSettings) -> HeaderRules | None:
 
 
 def _fixed_lines(settings: HeaderSettings, rules: HeaderRules | None) -> list[str]:
-    """The operator's headers, and our User-Agent unless there is another one."""
+    """The operator's headers, and the proxy's User-Agent unless the operator set one."""
     replaced = rules is not None and (rules.agent_passes or "user-agent" in rules.fixed)
     ours = [] if replaced else [f"User-Agent: {USER_AGENT}"]
     return [*ours, *(f"{name}: {value.reveal()}" for name, value in settings.up.items())]

@@ -1,6 +1,7 @@
 """Maps a model name to its providers.
 
-Invariants: the configuration decides, and among several providers their health. Pure: time and randomness are given.
+Invariants: the configuration decides, and among several providers their health. Pure: time and randomness are passed
+in.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class RoutePrices(Protocol):
 
     def __call__(self, at: float, payer: Payer, other: str | None = None, /) -> tuple[Price | None, Price | None]:
         """Unix time → (price of the charge to the key's owner, price of the cost at the provider); None: unknown.
-        `other`: of another model that an answer of this provider used."""
+        `other`: another model that an answer of this provider used, instead of the route's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Route:
     upstream_model: str
     prices: RoutePrices
     completion_tokens_max: int | None = None
-    """per answer; None: unknown"""
+    """the model's limit per answer; None: unknown"""
     weight: int | None = None
     """relative share of the model's requests; None: providers are used in order"""
     others: tuple[Route, ...] = ()

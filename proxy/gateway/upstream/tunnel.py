@@ -22,7 +22,7 @@ from proxy.http.errors import ApiError
 from proxy.http.framing import HEAD_BYTES_MAX, BadFramingError, read_head
 from proxy.settings import ForwardProxy, ProviderSettings, SettingsError, TlsSettings
 
-# What the statuses mean that proxies refuse with.
+# The meaning of the statuses with which proxies refuse.
 _REFUSALS = {
     403: "it does not allow this host (403)",
     407: "it refuses its credentials (407)",
@@ -43,20 +43,20 @@ class ProxyFailedError(NotSentError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Way:
-    """How one provider is reached, where that differs from others. Compared by identity: connections are not shared."""
+class Egress:
+    """TLS and proxy settings of one provider. Compared by identity: connections are not shared between providers."""
 
     tls: ssl.SSLContext | None
-    """to the provider; None: as all others"""
+    """TLS to the provider; None: the default"""
     proxy: ForwardProxy | None
     proxy_tls: ssl.SSLContext | None
-    """to the proxy itself; None: unencrypted"""
+    """TLS to the proxy; None: unencrypted"""
     outage: Outage
-    """of the proxy"""
+    """logs the outages of the proxy"""
 
     @classmethod
     def of(cls, settings: ProviderSettings) -> Self | None:
-        """None: as all others. Reads the certificates. Raises SettingsError."""
+        """Read the certificates; None: the provider uses the defaults. Raises SettingsError."""
         tls, proxy = settings.tls, settings.proxy
         if tls == TlsSettings() and proxy is None:
             return None
@@ -69,19 +69,22 @@ class Way:
         return cls(own, proxy, to_proxy, outage)
 
     def failed(self, why: str) -> ProxyFailedError:
-        """Logs the first failure of several."""
+        """The error to raise. Logs the first failure of several."""
         self.outage.began(ConnectionError(why))
         return ProxyFailedError(why)
 
 
-async def open_tunnel(way: Way, sock: socket.socket, host: str, port: int) -> asyncio.Transport:
-    """A tunnel to `host`, opened over `sock`, a connection to the proxy. Raises ProxyFailedError, OSError."""
-    assert way.proxy is not None
+async def open_tunnel(egress: Egress, sock: socket.socket, host: str, port: int) -> asyncio.Transport:
+    """Open a tunnel to `host` over `sock`, a connection to the proxy. Raises ProxyFailedError, OSError."""
+    assert egress.proxy is not None
     transport, opening = await asyncio.get_running_loop().create_connection(
-        lambda: _Opening(way), sock=sock, ssl=way.proxy_tls, server_hostname=way.proxy.host if way.proxy.tls else None
+        lambda: _Opening(egress),
+        sock=sock,
+        ssl=egress.proxy_tls,
+        server_hostname=egress.proxy.host if egress.proxy.tls else None,
     )
     try:
-        transport.write(_request(way.proxy, host, port))
+        transport.write(_request(egress.proxy, host, port))
         await opening.opened
     except BaseException:
         transport.abort()
@@ -92,7 +95,7 @@ async def open_tunnel(way: Way, sock: socket.socket, host: str, port: int) -> as
 async def connect_in(
     tunnel: asyncio.Transport, connection: UpstreamConnection, tls: ssl.SSLContext | None, host: str
 ) -> None:
-    """Connect to the provider at the tunnel's end. `tls`: None: unencrypted. Raises OSError."""
+    """Connect to the provider at the end of the tunnel. `tls` None: unencrypted. Raises OSError."""
     try:
         if tls is None:
             tunnel.set_protocol(connection)
@@ -107,7 +110,7 @@ async def connect_in(
 
 
 def _open(transport: asyncio.Transport | None) -> asyncio.Transport:
-    """Raises ConnectionResetError if it is closed: nobody would say so again."""
+    """Raises ConnectionResetError if the transport is closed: `connection_lost` is not called again."""
     if transport is None or transport.is_closing():
         raise ConnectionResetError("disconnected")
     return transport
@@ -125,8 +128,8 @@ def _request(proxy: ForwardProxy, host: str, port: int) -> bytes:
 class _Opening(asyncio.Protocol):
     """Reads the proxy's answer."""
 
-    def __init__(self, way: Way) -> None:
-        self._way = way
+    def __init__(self, egress: Egress) -> None:
+        self._egress = egress
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._head = bytearray()
         self._transport: asyncio.Transport | None = None
@@ -138,7 +141,7 @@ class _Opening(asyncio.Protocol):
         self._fail("it closed the connection")
 
     def data_received(self, data: bytes) -> None:
-        if self.opened.done():  # by then only the provider may speak, and it is not asked yet
+        if self.opened.done():  # bytes after the proxy's answer: the provider has no request yet
             assert self._transport is not None
             self._transport.abort()
             return
@@ -166,4 +169,4 @@ class _Opening(asyncio.Protocol):
 
     def _fail(self, why: str) -> None:
         if not self.opened.done():
-            self.opened.set_exception(self._way.failed(why))
+            self.opened.set_exception(self._egress.failed(why))

@@ -118,8 +118,8 @@ class CountingRelay(Relay):
     runs = 0
     told: Told
 
-    def run_on(self, wire: bytes) -> bool:
-        taken = super().run_on(wire)
+    def relay_matched(self, wire: bytes) -> bool:
+        taken = super().relay_matched(wire)
         self.runs += taken
         return taken
 
@@ -306,12 +306,12 @@ async def test_runs_are_passed_by_when_the_client_has_left_and_metered_all_the_s
     made = relay(recorder, strip=True)
     for event in events[:30]:
         wire = b"%x\r\n%b\r\n" % (len(event), event)
-        if not made.run_on(wire):
+        if not made.relay_matched(wire):
             made.piece(event, wire)
     made.detach()
     for event in events[30:]:
         wire = b"%x\r\n%b\r\n" % (len(event), event)
-        assert not made.run_on(wire)
+        assert not made.relay_matched(wire)
         made.piece(event, wire)
     assert recorder.sent == b"".join(events[:30])
     assert (made.events, made.bytes) == (30, len(recorder.sent))

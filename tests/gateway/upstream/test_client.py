@@ -75,7 +75,7 @@ async def answered(connection: UpstreamConnection) -> None:
 class Deaf:
     """A sink."""
 
-    def run_on(self, wire: bytes) -> bool:
+    def relay_matched(self, wire: bytes) -> bool:
         return False
 
     def piece(self, payload: bytes, framed: bytes | None = None) -> None: ...

@@ -32,7 +32,7 @@ class Heard:
         self.knows = knows
         self.known = 0
 
-    def run_on(self, wire: bytes) -> bool:
+    def relay_matched(self, wire: bytes) -> bool:
         assert not self.ended
         if wire != self.knows:
             return False

@@ -185,7 +185,7 @@ def test_a_client_certificate_that_is_missing_is_named_and_nothing_was_served(pk
 def test_a_key_may_be_in_the_file_of_its_certificate(pki: Pki, tmp_path: Path) -> None:
     both = tmp_path / "both.pem"
     both.write_bytes(pki.client.key.read_bytes() + pki.client.cert.read_bytes())
-    assert provider(1, TlsSettings(cert_file=both)).origin.way is not None
+    assert provider(1, TlsSettings(cert_file=both)).origin.egress is not None
 
 
 def test_what_is_wrong_with_a_file_names_its_setting_and_quotes_nothing(pki: Pki, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Credentials of clouds: what is added to a request just before it is sent."""
+"""Credentials of clouds, added to a request just before it is sent."""

@@ -1,7 +1,7 @@
-"""What authorizes requests to a provider that takes no API key.
+"""Authorizes requests to a provider that takes no API key.
 
-Invariants: what is added to a request is added on the way out, and nothing of it is kept or shown. Credentials are
-fetched off the event loop. Without the extra that is needed, a provider cannot be made.
+Invariants: credentials are added to a request just before it is sent, and neither kept with it nor shown. They are
+fetched off the event loop. A provider whose extra is not installed cannot be made.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Authorization(Protocol):
         """The request with its credentials. Raises CredentialFailedError."""
 
     def is_revealed_by(self, body: bytes) -> bool:
-        """Whether `body` contains one of them."""
+        """True if `body` contains one of the credentials."""
 
 
 def authorization_of(provider: ProviderSettings) -> Authorization | None:
-    """None: the provider takes an API key, or nothing. Raises SettingsError: an extra is missing, or a file cannot be
-    used."""
+    """The authorization of a provider; None: it takes an API key, or nothing. Raises SettingsError if an extra is
+    missing, or a file cannot be used."""
     auth = provider.auth
     if auth is None:
         return None

@@ -1,7 +1,7 @@
 """Signs requests with AWS's SigV4, by botocore. Needs the extra `bedrock`.
 
-Invariants: method, target, host, date and body are signed; the rest of the head is not. A signature is made for one
-request, and by AWS's clock rules valid for minutes.
+Invariants: method, target, host, date and body are signed; the rest of the head is not. A signature serves one request,
+and AWS accepts it for minutes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from botocore.session import Session
 from proxy.gateway.upstream.cloud.fetched import Fetched, Lasting
 from proxy.settings.cloud_auth import AwsAuthSettings
 
-# botocore renews credentials itself, ten minutes before they end at the latest: it is asked once a minute.
+# botocore renews credentials ten minutes before they end at the latest; it is called once a minute.
 _ASK_EVERY_S, _USABLE_S = 60.0, 300.0
-# Of a server that gives out credentials.
+# The timeout of a server that issues credentials.
 _LIMITS = Config(connect_timeout=5, read_timeout=10, retries={"max_attempts": 1})
-# A digest takes a millisecond for a megabyte: that of a longer body is made in a thread, so that streams go on.
+# A digest takes a millisecond for a megabyte: that of a longer body is made in a thread, so that streams continue.
 _DIGEST_BYTES_MAX = 1 << 20
-# Whose request it was. AWS's refusals name them, with the number of the account.
+# The identity of the requester. AWS's refusals name it, with the number of the account.
 _IDENTITY = re.compile(rb"arn:aws[a-z-]*:(?:iam|sts)::")
 _ADDED = ("Authorization", "X-Amz-Content-SHA256", "X-Amz-Date", "X-Amz-Security-Token")
 
@@ -40,17 +40,17 @@ class AwsAuthorization:
 
     def __init__(self, settings: AwsAuthSettings, region: str, root: str, provider: str) -> None:
         """`root`: scheme and host."""
-        for name in ("botocore", "urllib3"):  # their debug messages hold what is signed, session tokens included
+        for name in ("botocore", "urllib3"):  # their debug messages contain the signed text, with session tokens
             logging.getLogger(name).setLevel(logging.WARNING)
         self._settings = settings
         self._region = region
         self._root = root
         self._host = root.partition("://")[2]
-        self._found: Any = None  # what botocore found, or was given
+        self._found: Any = None  # botocore's credentials
         self._credentials = Fetched(self._fetch, f"AWS credentials of provider {provider}")
 
     async def authorized(self, request: bytes) -> bytes:
-        """Raises CredentialFailedError."""
+        """The request with its signature. Raises CredentialFailedError."""
         credentials = await self._credentials.get()
         line_end, head_end = request.index(b"\r\n"), request.index(b"\r\n\r\n") + 4
         body = memoryview(request)[head_end:]
@@ -66,13 +66,13 @@ class AwsAuthorization:
         return "".join(f"{name}: {request.headers[name]}\r\n" for name in _ADDED if name in request.headers)
 
     def is_revealed_by(self, body: bytes) -> bool:
-        """Also by who it is: refusals name the user or the role."""
+        """True if `body` contains a credential, or the identity: AWS's refusals name the user or the role."""
         used = self._credentials.last
         secrets = () if used is None else (used.access_key, used.secret_key, used.token)
         return _IDENTITY.search(body) is not None or any(one and one.encode() in body for one in secrets)
 
     def _fetch(self) -> Lasting[ReadOnlyCredentials]:
-        """Blocks. Raises whatever botocore raises."""
+        """The current credentials. Blocks. Raises any exception of botocore."""
         if self._found is None:
             self._found = self._find()
         frozen = self._found.get_frozen_credentials()

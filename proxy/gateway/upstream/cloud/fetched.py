@@ -1,8 +1,8 @@
-"""A value that is fetched by calls that block, and lasts for a time.
+"""A value that is fetched by blocking calls, and expires.
 
-Invariants: at most one fetch runs at a time, in a thread; it belongs to none of those who wait for it, and goes on when
-they leave. A value is renewed before it ends, and used meanwhile. After a failure the next fetch begins at the earliest
-RETRY_S later. Of a failure nothing is told but its type: its text may hold anything.
+Invariants: at most one fetch runs at a time, in a thread; it continues when requests that wait for it are cancelled. A
+value is renewed before it expires, and used meanwhile. After a failure, the next fetch begins RETRY_S later at the
+earliest. Only the type of a failure is logged: its text may contain a secret.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from proxy.gateway.upstream.connection import NotSentError
 from proxy.http import errors
 from proxy.http.errors import ApiError
 
-# Servers that give out credentials are asked no more often when they fail.
+# The shortest interval between requests to a server that issues credentials, after a failure.
 RETRY_S = 5.0
 
 _T = TypeVar("_T")
@@ -27,12 +27,12 @@ class CredentialFailedError(NotSentError):
     """There are no credentials for the provider."""
 
     def refusal(self) -> ApiError:
-        """The answer to the client, who cannot fix that."""
+        """The response to the client, which cannot fix the failure."""
         return errors.no_upstream_credentials()
 
 
 class Lasting(NamedTuple, Generic[_T]):
-    """A value, and how long it lasts. Unix seconds."""
+    """A value, and when it is renewed and expires. Unix seconds."""
 
     value: _T
     renew_at: float
@@ -40,23 +40,23 @@ class Lasting(NamedTuple, Generic[_T]):
 
 
 class Fetched(Generic[_T]):
-    """One such value."""
+    """One value, fetched when it is needed or about to expire."""
 
     def __init__(
         self, fetch: Callable[[], Lasting[_T]], what: str, *, unix_time: Callable[[], float] = time.time
     ) -> None:
-        """`fetch` blocks; `what`: for the log."""
+        """`fetch`: a blocking call. `what`: the name of the value in the log."""
         self._fetch = fetch
         self._unix_time = unix_time
         self._kept: Lasting[_T] | None = None
         self._running: asyncio.Future[Lasting[_T]] | None = None
-        self._failed = ""  # why there is no value; empty: there is one, or none was asked for
+        self._failed = ""  # the failure of the last fetch; empty: none
         self._again_at = 0.0
         self._outage = Outage(OutageLog(what))
 
     @property
     def last(self) -> _T | None:
-        """The last one; None: there was none yet."""
+        """The last value, even if it has expired; None: there was none yet."""
         return None if self._kept is None else self._kept.value
 
     async def get(self) -> _T:
@@ -70,7 +70,7 @@ class Fetched(Generic[_T]):
             return kept.value
         running = self._running
         if running is not None:
-            await asyncio.wait([running])  # not by itself: who leaves would cancel it for the others
+            await asyncio.wait([running])  # not `await running`: a cancelled request would cancel it for the others
         if self._failed or self._kept is None:
             raise CredentialFailedError(f"no credentials: {self._failed}")
         return self._kept.value

@@ -1,7 +1,7 @@
-"""Access tokens of Google's, by google-auth. Needs the extra `vertex`.
+"""Access tokens of Google, by google-auth. Needs the extra `vertex`.
 
-Invariants: a token is fetched again some minutes before it ends. Only Google's own servers and those that the
-operator's credentials name are asked, and their certificates are verified.
+Invariants: a token is renewed some minutes before it expires. Requests go only to Google's servers and to those that
+the operator's credentials name, and their certificates are verified.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from proxy.settings import SettingsError
 from proxy.settings.cloud_auth import GoogleAuthSettings
 
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-# A token lasts an hour. It is renewed while it is good, and not used in its last seconds: a request takes some.
+# A token lasts an hour. It is renewed before it expires, and not used in its last seconds, which a request may take.
 _RENEW_S, _UNUSED_S = 300.0, 30.0
-# Of a server that gives out tokens.
+# The timeout of a server that issues tokens.
 _ANSWER_S_MAX = 10.0
 _ANSWER_BYTES_MAX = 1 << 20
 
@@ -37,24 +37,24 @@ class GoogleAuthorization:
     """The access tokens of one provider."""
 
     def __init__(self, settings: GoogleAuthSettings, provider: str) -> None:
-        """Raises SettingsError: the file cannot be used."""
+        """Raises SettingsError if the file cannot be used."""
         self._request = _Transport()
         file = settings.credentials_file
         self._found = None if file is None else _in_file(file, provider)
         self._tokens = Fetched(self._fetch, f"Google credentials of provider {provider}")
 
     async def authorized(self, request: bytes) -> bytes:
-        """Raises CredentialFailedError."""
+        """The request with a token. Raises CredentialFailedError."""
         _, added = await self._tokens.get()
         line, _, rest = request.partition(b"\r\n")
         return b"%b\r\n%b%b" % (line, added, rest)
 
     def is_revealed_by(self, body: bytes) -> bool:
-        """By the token."""
+        """True if `body` contains the token."""
         return (kept := self._tokens.last) is not None and kept[0] in body
 
     def _fetch(self) -> Lasting[tuple[bytes, bytes]]:
-        """Blocks. The token, and the headers with it. Raises whatever google-auth raises."""
+        """A new token, and its headers. Blocks. Raises any exception of google-auth."""
         if self._found is None:
             self._found, _ = google.auth.default(scopes=_SCOPES, request=self._request)
         found = self._found
@@ -69,7 +69,7 @@ class GoogleAuthorization:
 
 
 def _in_file(file: Path, provider: str) -> Any:
-    """The credentials in it. Raises SettingsError, which quotes nothing of it."""
+    """The credentials in `file`. Raises SettingsError, which quotes nothing of the file."""
     field = f"providers.{provider}.auth.google.credentials_file"
     try:
         info = json.loads(file.read_text("utf-8"))
@@ -89,7 +89,7 @@ def _in_file(file: Path, provider: str) -> Any:
 
 
 class _Answer(NamedTuple):
-    """The answer of a server that gives out tokens."""
+    """The response of a server that issues tokens."""
 
     status: int
     headers: Mapping[str, str]
@@ -97,8 +97,8 @@ class _Answer(NamedTuple):
 
 
 class _Transport:
-    """Asks such servers, as google-auth wants it. By the standard library: the certificates of the system are trusted,
-    as elsewhere here."""
+    """Google-auth's transport to servers that issue tokens. Uses the standard library, which trusts the certificates of
+    the system, as the proxy does."""
 
     def __init__(self) -> None:
         self._tls = client_context()
@@ -112,7 +112,7 @@ class _Transport:
         timeout: float | None = None,
         **_more: Any,
     ) -> _Answer:
-        """Raises TransportError."""
+        """Send a request. Raises TransportError."""
         if not url.startswith(("http://", "https://")):
             raise exceptions.TransportError("not a URL of http")
         content = body.encode() if isinstance(body, str) else body
