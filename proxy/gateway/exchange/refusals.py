@@ -157,16 +157,15 @@ def _too_fast(denial: _Denial, _status: int) -> ApiError:
     denied, wanted, unit = denial.denied, denial.requested, denial.denied.why.value
     requests = denied.why is DenialReason.REQUESTS
     bound = None if denial.counter is None else denial.counter.rpm if requests else denial.counter.tpm
-    limit = "" if bound is None else f" of {bound}"
+    limit = f"{unit if bound is None else f'{bound} {unit}'} per minute of {denial.level}"
+    counts = "" if requests or not wanted.tokens else wanted.reasons() or f"{wanted.tokens} tokens"
+    if not requests and bound is not None and wanted.tokens > bound:
+        message = f"This request alone exceeds the limit of {limit}: it counts {counts}."
+    else:
+        message = f"Rate limit of {limit} reached." + (f" This request counts {counts}." if counts else "")
     if denied.retry_after_s is None:
-        size = "" if requests or not wanted.tokens else f": {wanted.reasons() or wanted.tokens}"
-        message = f"This request alone has more {unit} than the limit{limit} per minute of {denial.level} allows{size}."
         return ApiError(429, message, kind=unit, code="rate_limit_exceeded")
-    size = "" if requests or not wanted.tokens else f" This request counts {wanted.reasons() or wanted.tokens}."
-    message = (
-        f"Rate limit{limit} {unit} per minute of {denial.level} reached.{size}"
-        f" Please try again in {duration(denied.retry_after_s)}."
-    )
+    message += f" Please try again in {duration(denied.retry_after_s)}."
     wait_s = max(1, ceil(denied.retry_after_s))
     return ApiError(429, message, kind=unit, code="rate_limit_exceeded", retry_after_s=wait_s)
 

@@ -144,8 +144,12 @@ WANTED = RequestedAmounts(USD // 100, 4108, prompt_tokens=12, completion_tokens=
         (
             Denied(DenialReason.TOKENS, "key_a", None, ()), [scope(tpm=100)],
             RequestedAmounts(0, 110, prompt_tokens=10, completion_tokens=100, answers=2),
-            ("This request alone has more tokens than the limit of 100 per minute of this key allows: 10 prompt tokens"
-            " and 100 output tokens for 2 answers."),
+            ("This request alone exceeds the limit of 100 tokens per minute of this key: it counts 10 prompt tokens and"
+            " 100 output tokens for 2 answers."),
+        ),
+        (  # another limit is reached as well, for which no waiting helps
+            Denied(DenialReason.REQUESTS, "key_a", None, ()), [scope(rpm=10, budget_usd=5)], WANTED,
+            "Rate limit of 10 requests per minute of this key reached.",
         ),
         (
             Denied(DenialReason.PARALLEL, "org_c", None, ()), [scope("org_c", parallel=4)], WANTED,
