@@ -86,7 +86,7 @@ class ToyFormat(BaseFormat[ToySettings]):
     batch_max = 1
 
     def events(self, source):
-        return [SinkEvent(source.entry.entry_id, {"line": f"{source.entry.model} {source.entry.charge_usd}"})]
+        return [SinkEvent(source.entry.entry_id, {"line": f"{source.entry.model} {source.entry.charge_nusd}"})]
 
     def request(self, events, unix_s):
         line = f"{self._settings.colour} {events[0].event_id} {events[0].fields['line']}"

@@ -19,7 +19,17 @@ from uuid import uuid5
 
 from msgspec import structs
 
-from proxy.billing.entries import COUNTS, ENTRIES, TOKENS, UNITS, EntryKind, LedgerEntry, usage_of
+from proxy.billing.entries import (
+    COUNTS,
+    ENTRIES,
+    TOKENS,
+    UNITS,
+    EntryKind,
+    LedgerEntry,
+    field_named,
+    stored_name,
+    usage_of,
+)
 from proxy.billing.money import usd_text
 
 LATE, SWEPT_AGAIN = "late record", "swept again"
@@ -28,9 +38,9 @@ LATE, SWEPT_AGAIN = "late record", "swept again"
 # The fields that are differences, beside the detail `units`. All other fields are those of the better record.
 NUMBERS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens",
-    "events", "bytes", "cost_usd", "charge_usd",
+    "events", "bytes", "cost_nusd", "charge_nusd",
 )  # fmt: skip
-MONEY = ("charge_usd", "cost_usd")
+MONEY = ("charge_nusd", "cost_nusd")
 BY_OPERATOR = "operator"
 STANDS = "stands"
 """the detail of an adjustment with the numbers that an operator had set before: what the record says of them"""
@@ -68,7 +78,7 @@ def is_statement(entry: LedgerEntry) -> bool:
 def set_by_operator(entries: Iterable[LedgerEntry]) -> frozenset[str]:
     """The names of the totals that an operator has set, by any of these entries of an exchange."""
     corrections = (one for one in entries if not is_statement(one) and one.details.get("by") == BY_OPERATOR)
-    return frozenset(name for one in corrections for name in one.details.get("sets", ()))
+    return frozenset(field_named(name) for one in corrections for name in one.details.get("sets", ()))
 
 
 def restated(
@@ -100,7 +110,7 @@ def restated(
     details = {**update.details, "adjusts": first.entry_id, "why": why, _RESTATES: update_hash}
     stands = _standing(set_by_operator(booked))
     if stands:
-        details[STANDS] = {name: _said(getattr(update, name), name) for name in NUMBERS if name in stands}
+        details[STANDS] = {stored_name(name): _said(getattr(update, name), name) for name in NUMBERS if name in stands}
     if units := {name: n for name, n in _unit_differences(statements, update).items() if name not in stands}:
         details["units"] = units
     numbers = {

@@ -15,7 +15,17 @@ import msgspec
 from msgspec import structs
 
 from proxy.billing.adjustment import BY_OPERATOR, MONEY, is_statement, set_by_operator
-from proxy.billing.entries import COUNTS, ENTRIES, TOKENS, UNITS, EntryKind, LedgerEntry, usage_of
+from proxy.billing.entries import (
+    COUNTS,
+    ENTRIES,
+    TOKENS,
+    UNITS,
+    EntryKind,
+    LedgerEntry,
+    field_named,
+    stored_name,
+    usage_of,
+)
 from proxy.billing.money import NUSD_PER_USD, nusd_from_usd, usd_text
 from proxy.billing.pricing.prices import pinned, price_text
 from proxy.billing.record import BillableParts, Price, PricedUsage
@@ -67,8 +77,8 @@ class CorrectionRequest(msgspec.Struct, frozen=True, kw_only=True):
     cached_audio_tokens: int | None = None
     cached_image_tokens: int | None = None
     timed_audio_tokens: int | None = None
-    charge_usd: int | None = None
-    cost_usd: int | None = None
+    charge_nusd: int | None = None
+    cost_nusd: int | None = None
 
     @property
     def changes(self) -> dict[str, int]:
@@ -81,9 +91,9 @@ class ExchangeTotals(msgspec.Struct, frozen=True):
 
     terminal: LedgerEntry
     usage: Usage
-    charge_usd: int | None
+    charge_nusd: int | None
     """nUSD, as in an entry"""
-    cost_usd: int | None
+    cost_nusd: int | None
     bills: BillableParts
     source: str
     served_as: ServedAs
@@ -91,7 +101,7 @@ class ExchangeTotals(msgspec.Struct, frozen=True):
     price: Mapping[str, Any] | None
     """the price tier of the latest charge, in the form of `price_text`; None: unknown"""
     cost: Mapping[str, Any] | None
-    stated_usd: int | None
+    stated_nusd: int | None
     """nUSD that the provider states"""
     other_models: tuple[PricedUsage, ...]
     """of the latest statement, at its pinned prices"""
@@ -117,14 +127,14 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
     return ExchangeTotals(
         terminal=ordered[0],
         usage=_usage_sum(ordered),
-        charge_usd=_sum(ordered, "charge_usd"),
-        cost_usd=_sum(ordered, "cost_usd"),
+        charge_nusd=_sum(ordered, "charge_nusd"),
+        cost_nusd=_sum(ordered, "cost_nusd"),
         bills=BillableParts(latest.details.get("billed", BillableParts.EVERYTHING)),
         source=latest.usage_source,
         served_as=service_of(*(words.get(name) for name in ServedAs.__struct_fields__)),
         price=_latest_detail(each, "price", dict),
         cost=_latest_detail(each, "cost", dict),
-        stated_usd=None if (stated := latest.details.get("stated_usd")) is None else nusd_from_usd(stated),
+        stated_nusd=None if (stated := latest.details.get("stated_usd")) is None else nusd_from_usd(stated),
         other_models=tuple(other_models(_latest_detail(each, OTHER_MODELS_DETAIL, list))),
         by_hand=set_by_operator(corrections),
         next_seq=1 + max((one.seq for one in ordered if one.kind != EntryKind.USAGE), default=0),
@@ -139,21 +149,21 @@ def corrected(now: ExchangeTotals, request: CorrectionRequest, why: str) -> Ledg
     """
     _check(request, why)
     usage = _corrected_usage(now.usage, request)
-    charge_usd, cost_usd = now.charge_usd, now.cost_usd
+    charge_nusd, cost_nusd = now.charge_nusd, now.cost_nusd
     counted = any(name in COUNTS for name in request.changes)
-    if counted and request.charge_usd is None:
+    if counted and request.charge_nusd is None:
         others = [(one.price, one.usage) for one in now.other_models]
-        charge_usd = _priced(now.price, structs.replace(now, usage=usage), now.bills, charge_usd, others)
-    if counted and request.cost_usd is None:
+        charge_nusd = _priced(now.price, structs.replace(now, usage=usage), now.bills, charge_nusd, others)
+    if counted and request.cost_nusd is None:
         others = [(one.cost, one.usage) for one in now.other_models]
         incurs = incurred(now.source, now.bills)
-        cost_usd = _priced(now.cost, structs.replace(now, usage=usage), incurs, cost_usd, others)
-    sets = {name: usd_text(value) if name in MONEY else value for name, value in request.changes.items()}
+        cost_nusd = _priced(now.cost, structs.replace(now, usage=usage), incurs, cost_nusd, others)
+    sets = {stored_name(name): usd_text(value) if name in MONEY else value for name, value in request.changes.items()}
     return _adjustment(
         now,
         usage,
-        charge_usd if request.charge_usd is None else request.charge_usd,
-        cost_usd if request.cost_usd is None else request.cost_usd,
+        charge_nusd if request.charge_nusd is None else request.charge_nusd,
+        cost_nusd if request.cost_nusd is None else request.cost_nusd,
         {"why": why.strip(), "by": BY_OPERATOR, "sets": sets},
     )
 
@@ -171,7 +181,7 @@ def rerated(
     `of_others`: the lists of other models that were used, by name; without one, the pinned list applies. `read`: the
     reported usage, read again; it does not apply if an operator set a count.
     """
-    charge_usd, cost_usd = now.charge_usd, now.cost_usd
+    charge_nusd, cost_nusd = now.charge_nusd, now.cost_nusd
     details: dict[str, Any] = {"why": "rerated", "by": BY_RERATE}
     before = now.usage
     if read is not None and now.by_hand.isdisjoint(COUNTS) and (then := _read_again(now, read)) != now:
@@ -181,18 +191,18 @@ def rerated(
     if others:
         details[OTHER_MODELS_DETAIL] = other_models_detail(others)
     charge_at_price = None
-    if "charge_usd" not in now.by_hand:
+    if "charge_nusd" not in now.by_hand:
         charge_at_price = _at(price, now, now.bills, [(one.price, one.usage) for one in others])
     if price is not None and charge_at_price is not None:
-        charge_usd = charge_at_price
+        charge_nusd = charge_at_price
         details["price"] = price_text(price, now.usage.prompt_tokens, now.served_as)
     cost_at_price = None
-    if "cost_usd" not in now.by_hand:
+    if "cost_nusd" not in now.by_hand:
         cost_at_price = _at(cost, now, incurred(now.source, now.bills), [(one.cost, one.usage) for one in others])
     if cost is not None and cost_at_price is not None:
-        cost_usd = cost_at_price
+        cost_nusd = cost_at_price
         details["cost"] = price_text(cost, now.usage.prompt_tokens, now.served_as)
-    return _adjustment(structs.replace(now, usage=before), now.usage, charge_usd, cost_usd, details)
+    return _adjustment(structs.replace(now, usage=before), now.usage, charge_nusd, cost_nusd, details)
 
 
 def _read_again(now: ExchangeTotals, read: ReadAgain) -> ExchangeTotals:
@@ -218,7 +228,7 @@ def _at(
 ) -> int | None:
     if price is None:
         return None
-    return amount(price, now.usage, bills, now.served_as, stated_nusd=now.stated_usd, others=others)
+    return amount(price, now.usage, bills, now.served_as, stated_nusd=now.stated_nusd, others=others)
 
 
 def unexplained(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
@@ -235,13 +245,13 @@ def _explained(before: Sequence[LedgerEntry], one: LedgerEntry) -> bool:
         now = exchange_totals(before)
         if one.details.get("by") == BY_OPERATOR:
             after = exchange_totals([*before, one])
-            return all(_total_text(after, name) == value for name, value in one.details["sets"].items())
+            return all(_total_text(after, field_named(name)) == value for name, value in one.details["sets"].items())
         price, cost = (pinned(one.details[name]) if name in one.details else None for name in ("price", "cost"))
         others = {one.model: (one.price, one.cost) for one in other_models(one.details.get(OTHER_MODELS_DETAIL))}
         again = rerated(now, price, cost, others, _read_in(one, now) if REREAD in one.details else None)
     except (ValueError, TypeError, KeyError, AttributeError):
         return False
-    return again is not None and (again.charge_usd, again.cost_usd) == (one.charge_usd, one.cost_usd)
+    return again is not None and (again.charge_nusd, again.cost_nusd) == (one.charge_nusd, one.cost_nusd)
 
 
 def _read_in(one: LedgerEntry, now: ExchangeTotals) -> ReadAgain:
@@ -267,10 +277,10 @@ def _total_text(totals: ExchangeTotals, name: str) -> int | str | None:
 
 
 def _adjustment(
-    now: ExchangeTotals, usage: Usage, charge_usd: int | None, cost_usd: int | None, details: dict[str, Any]
+    now: ExchangeTotals, usage: Usage, charge_nusd: int | None, cost_nusd: int | None, details: dict[str, Any]
 ) -> LedgerEntry | None:
     """The entry with the differences between `now` and the new totals; None if there are none."""
-    if (usage, charge_usd, cost_usd) == (now.usage, now.charge_usd, now.cost_usd):
+    if (usage, charge_nusd, cost_nusd) == (now.usage, now.charge_nusd, now.cost_nusd):
         return None
     terminal, seq = now.terminal, now.next_seq
     counts = {name: _difference(getattr(now.usage, name), getattr(usage, name)) for name in TOKENS}
@@ -288,8 +298,8 @@ def _adjustment(
         bytes=0,
         first_token_ms=None,
         duration_ms=0.0,
-        charge_usd=_difference(now.charge_usd, charge_usd),
-        cost_usd=_difference(now.cost_usd, cost_usd),
+        charge_nusd=_difference(now.charge_nusd, charge_nusd),
+        cost_nusd=_difference(now.cost_nusd, cost_nusd),
         details={"adjusts": terminal.entry_id, **details},
         **counts,
         **set_by_hand,
@@ -396,4 +406,4 @@ def _check(request: CorrectionRequest, why: str) -> None:
     for name, value in request.changes.items():
         high = _HIGHEST.get(name, TOKENS_MAX)
         if not 0 <= value <= high:
-            raise CorrectionError(f"{name}: must be from 0 to {usd_text(high) if name in MONEY else high}")
+            raise CorrectionError(f"{stored_name(name)}: must be from 0 to {usd_text(high) if name in MONEY else high}")

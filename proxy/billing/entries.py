@@ -60,9 +60,9 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     total_tokens: int | None
     events: int
     bytes: int
-    cost_usd: int | None
-    """the provider's price, in nUSD here; a decimal string in JSON, NUMERIC in SQL"""
-    charge_usd: int | None
+    cost_nusd: int | None = msgspec.field(name="cost_usd")
+    """the provider's price, in nUSD here; a decimal string of USD in JSON, NUMERIC USD in SQL"""
+    charge_nusd: int | None = msgspec.field(name="charge_usd")
     """the amount billed to the key's owner, in nUSD here"""
     price_version: str | None
     provider_response_id: str | None
@@ -76,7 +76,9 @@ class LedgerEntry(msgspec.Struct, frozen=True):
 
 
 ENTRY_FIELDS: tuple[str, ...] = LedgerEntry.__struct_fields__
-
+STORED_NAMES: Mapping[str, str] = dict(zip(ENTRY_FIELDS, LedgerEntry.__struct_encode_fields__, strict=True))
+"""field → name of its column, and of its member in JSON"""
+_FIELDS_BY_STORED_NAME = {stored: field for field, stored in STORED_NAMES.items()}
 COUNTS: tuple[str, ...] = Usage.__struct_fields__
 TOKENS = tuple(name for name in COUNTS if name in ENTRY_FIELDS)
 """counts that are fields of an entry, summed for dashboards"""
@@ -111,6 +113,16 @@ def units_from(units: object) -> dict[str, int]:
     if not counts.keys() <= set(UNITS):
         raise ValueError(f"details.units: unknown units {sorted(counts.keys() - set(UNITS))}")
     return counts
+
+
+def stored_name(field: str) -> str:
+    """The name of a field or count of an entry in SQL and JSON."""
+    return STORED_NAMES.get(field, field)
+
+
+def field_named(stored: str) -> str:
+    """The field or count with this stored name."""
+    return _FIELDS_BY_STORED_NAME.get(stored, stored)
 
 
 def entry_id(name: str) -> str:

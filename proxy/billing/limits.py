@@ -45,7 +45,7 @@ class OnStoreOutage(StrEnum):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one level; None: unlimited. Money: nUSD."""
 
-    budget_usd: int | None = None
+    budget_nusd: int | None = msgspec.field(default=None, name="budget_usd")
     budget_window: str = WINDOW_DEFAULT
     """`30d`, any number of h, d or w: consecutive windows from creation on; `calendar_month` (UTC); `none`: lifetime"""
     prepaid: bool = False
@@ -62,7 +62,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def spends(self) -> bool:
         """True if a budget or prepaid credit limits money."""
-        return self.budget_usd is not None or self.prepaid
+        return self.budget_nusd is not None or self.prepaid
 
     @property
     def any(self) -> bool:
@@ -109,7 +109,7 @@ class ResolvedLimits(msgspec.Struct, frozen=True, gc=False):
 def resolve_limits(scopes: Sequence[Scope], now: float) -> ResolvedLimits:
     """The limit counters that apply to a request at `now`."""
     counters = tuple([counter for scope in scopes for counter in limit_counters(scope, now)])
-    budgets = [one for one in scopes if one.limits.budget_usd is not None]
+    budgets = [one for one in scopes if one.limits.budget_nusd is not None]
     ends = [window_end(one.limits.budget_window, one.created_at, now) for one in budgets]
     return ResolvedLimits(
         counters,
@@ -128,9 +128,9 @@ def limit_counters(scope: Scope, now: float) -> tuple[LimitCounter, ...]:
     """The counters of one level at `now`; empty if it has no limits."""
     limits = scope.limits
     counters: tuple[LimitCounter, ...] = ()
-    if limits.budget_usd is not None or (limits.rpm, limits.tpm, limits.parallel) != (None, None, None):
-        since = 0.0 if limits.budget_usd is None else window_start(limits.budget_window, scope.created_at, now)
-        counters = (LimitCounter(scope.scope_id, since, limits.budget_usd, limits.rpm, limits.tpm, limits.parallel),)
+    if limits.budget_nusd is not None or (limits.rpm, limits.tpm, limits.parallel) != (None, None, None):
+        since = 0.0 if limits.budget_nusd is None else window_start(limits.budget_window, scope.created_at, now)
+        counters = (LimitCounter(scope.scope_id, since, limits.budget_nusd, limits.rpm, limits.tpm, limits.parallel),)
     if limits.prepaid:
         counters += (LimitCounter(credit_counter_id(scope.scope_id), nusd_max=0),)
     return counters

@@ -49,11 +49,11 @@ _COUNTERPARTS: Mapping[str, Account] = {EntryKind.ADJUSTMENT: Account.ADJUSTMENT
 def postings(entry: LedgerEntry) -> list[Posting]:
     """The postings of an entry; none if it moves no money."""
     found: list[Posting] = []
-    if entry.charge_usd:
+    if entry.charge_nusd:
         counterpart = _COUNTERPARTS.get(entry.kind, Account.REVENUE)
-        found += _moved(Posting(Account.CUSTOMER, entry.key_id, entry.charge_usd), counterpart, None)
-    if entry.cost_usd:
-        found += _moved(Posting(Account.COST, None, entry.cost_usd), Account.PAYABLE, entry.provider)
+        found += _moved(Posting(Account.CUSTOMER, entry.key_id, entry.charge_nusd), counterpart, None)
+    if entry.cost_nusd:
+        found += _moved(Posting(Account.COST, None, entry.cost_nusd), Account.PAYABLE, entry.provider)
     return found
 
 

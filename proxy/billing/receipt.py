@@ -36,7 +36,7 @@ Line = Mapping[str, Any]
 def line_of(row: Any) -> dict[str, Any]:
     """The line of an entry. `row`: its fields, `settled_at`, and its details `units` and `why`."""
     line: dict[str, Any] = {
-        "charge_usd": None if row.charge_usd is None else usd_text(row.charge_usd),
+        "charge_usd": None if row.charge_nusd is None else usd_text(row.charge_nusd),
         "endpoint": row.endpoint,
         "exchange_id": row.exchange_id,
         "key_id": row.key_id,

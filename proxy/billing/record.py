@@ -180,7 +180,7 @@ class Opened(msgspec.Struct, frozen=True):
     """index in the progress table"""
     bill: Mapping[str, str] = msgspec.field(default_factory=dict)
     """the provider's billing policy where it differs from the default: situation → `BillableParts` value"""
-    held_usd: int | None = None
+    held_nusd: int | None = msgspec.field(default=None, name="held_usd")
     """nUSD reserved at admission; None: no money limit applies to the key"""
     attempts: tuple[Attempt, ...] = ()
     """in chronological order"""
@@ -264,8 +264,8 @@ class UsageRecord(msgspec.Struct, frozen=True):
     version: int = 1
     other_models: tuple[PricedUsage, ...] | msgspec.UnsetType = msgspec.UNSET
     """what other models used, which `reading` does not have; not written if there are none"""
-    stated_usd: int | msgspec.UnsetType = msgspec.UNSET
-    """nUSD that the provider says that it charges; not written if it states nothing"""
+    stated_nusd_or_unset: int | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="stated_usd")
+    """the cost that the provider states, in nUSD; not written if it states none"""
 
     @property
     def others(self) -> tuple[PricedUsage, ...]:
@@ -275,7 +275,7 @@ class UsageRecord(msgspec.Struct, frozen=True):
     @property
     def stated_nusd(self) -> int | None:
         """The cost that the provider states."""
-        return None if self.stated_usd is msgspec.UNSET else self.stated_usd
+        return None if self.stated_nusd_or_unset is msgspec.UNSET else self.stated_nusd_or_unset
 
 
 def validate_record(record: UsageRecord) -> None:
@@ -296,7 +296,7 @@ def validate_record(record: UsageRecord) -> None:
         ),
         COUNT_MAX,
     )  # fmt: skip
-    _check_range("sizes", (record.bytes, opened.held_usd, record.stated_nusd), AMOUNT_MAX)
+    _check_range("sizes", (record.bytes, opened.held_nusd, record.stated_nusd), AMOUNT_MAX)
     _check_range("times", (opened.started_at,), STARTED_MAX)
     for price in (
         opened.price,

@@ -37,7 +37,7 @@ from proxy.metering.usage import NOT_SAID, Reading, ServedAs, Usage, UsageSource
 HASHED_FIELDS = (
     "entry_id", "exchange_id", "kind", "key_id", "key_alias", "provider", "model", "upstream_model", "endpoint",
     "streamed", "outcome", "finish_reason", "usage_source", "estimator", "prompt_tokens", "cached_tokens",
-    "completion_tokens", "reasoning_tokens", "total_tokens", "events", "bytes", "cost_usd", "charge_usd",
+    "completion_tokens", "reasoning_tokens", "total_tokens", "events", "bytes", "cost_nusd", "charge_nusd",
     "price_version", "provider_response_id", "started_at", "first_token_ms", "duration_ms", "details", "seq",
 )  # fmt: skip
 _FIELDS_OF = attrgetter(*HASHED_FIELDS)
@@ -175,8 +175,8 @@ def entry(record: UsageRecord) -> LedgerEntry:
         total_tokens=usage.total_tokens,
         events=record.events,
         bytes=record.bytes,
-        cost_usd=cost_nusd,
-        charge_usd=charge_nusd,
+        cost_nusd=cost_nusd,
+        charge_nusd=charge_nusd,
         price_version=opened.price.version if opened.price else None,
         provider_response_id=record.provider_response_id,
         started_at=float(opened.started_at),
@@ -215,7 +215,7 @@ def _comes_to(
     record: UsageRecord, list_: Price | None, bills: BillableParts, list_of: Callable[[PricedUsage], Price | None]
 ) -> int | None:
     reading = record.reading
-    if record.stated_usd is UNSET is record.other_models:  # nearly every record
+    if record.stated_nusd is None and record.other_models is UNSET:  # nearly every record
         return amount(list_, reading.usage, bills, reading.served_as)
     others = [(list_of(one), one.usage) for one in record.others]
     stated = record.stated_nusd
@@ -265,12 +265,12 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
         details["cost"] = price_text(opened.cost, usage.prompt_tokens, served_as)
     if record.other_models is not UNSET:
         _add_other_models(details, record)
-    if record.stated_usd is not UNSET:
-        details["stated_usd"] = usd_text(record.stated_usd)
+    if record.stated_nusd is not None:
+        details["stated_usd"] = usd_text(record.stated_nusd)
     if opened.attempts:
         details[ATTEMPTS_DETAIL] = attempt_details(opened.attempts)
-    if opened.held_usd is not None:
-        details["held_usd"] = usd_text(opened.held_usd)
+    if opened.held_nusd is not None:
+        details["held_usd"] = usd_text(opened.held_nusd)
     if charge_nusd is None:
         details["unpriced"] = True
     if cost_nusd is None:

@@ -72,9 +72,9 @@ class Alert(msgspec.Struct, frozen=True):
     """percent"""
     since: float
     """start of the window; 0: lifetime"""
-    spent_usd: int
+    spent_nusd: int
     """at the time of detection"""
-    budget_usd: int
+    budget_nusd: int
     created_at: float
     state: str
     tries: int
@@ -186,20 +186,20 @@ def _subjects(connection: Connection, scope_ids: Collection[str]) -> Iterator[Su
 
 def _reached(subject: Subject, counter: CounterState, now: float) -> Iterator[Alert]:
     limits, spent = subject.limits, counter.spent or 0
-    if limits.budget_usd is None:
+    if limits.budget_nusd is None:
         return
     since = window_start(limits.budget_window, subject.created_at, now)
     if abs(since - counter.since) > _SAME_S:  # of an earlier window: an alert would be useless
         return
     for threshold in THRESHOLDS:
-        if 100 * spent >= threshold * limits.budget_usd:
+        if 100 * spent >= threshold * limits.budget_nusd:
             yield Alert(
-                alert_id=_alert_id(subject.scope_id, since, threshold, limits.budget_usd),
+                alert_id=_alert_id(subject.scope_id, since, threshold, limits.budget_nusd),
                 scope_id=subject.scope_id,
                 threshold=threshold,
                 since=since,
-                spent_usd=spent,
-                budget_usd=limits.budget_usd,
+                spent_nusd=spent,
+                budget_nusd=limits.budget_nusd,
                 created_at=now,
                 state=OPEN,
                 tries=0,

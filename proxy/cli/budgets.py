@@ -82,7 +82,7 @@ def _json(state: CounterState, subject: Subject | None) -> dict[str, Any]:
     from proxy.ledger.settling.spend import scope_of
 
     scope_id = scope_of(state.counter_id)
-    budget = None if subject is None or scope_id != state.counter_id else subject.limits.budget_usd
+    budget = None if subject is None or scope_id != state.counter_id else subject.limits.budget_nusd
     return {
         "counter_id": state.counter_id,
         "scope_id": scope_id,

@@ -32,7 +32,10 @@ _COUNTS = (
     "image_completion_tokens", "file_searches", "pages", "annotated_pages", "cached_audio_tokens",
     "cached_image_tokens", "timed_audio_tokens",
 )  # fmt: skip
-_MONEY = {"charge_usd": "new charge to the owner of the key", "cost_usd": "new cost at the provider"}
+_MONEY = {
+    "charge_nusd": ("--charge-usd", "new charge to the owner of the key"),
+    "cost_nusd": ("--cost-usd", "new cost at the provider"),
+}
 
 # How often `rerate` reports progress.
 PROGRESS_S = 1.0
@@ -42,8 +45,8 @@ def add_commands(commands: Any) -> None:
     adjust = with_config(commands, "adjust", "correct the counts or the amounts of an exchange by an adjustment entry")
     adjust.add_argument("exchange_id", metavar="EXCHANGE_ID")
     adjust.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the entry")
-    for name, help_text in _MONEY.items():
-        adjust.add_argument(_option(name), type=usd, metavar="USD", help=help_text)
+    for name, (option, help_text) in _MONEY.items():
+        adjust.add_argument(option, dest=name, type=usd, metavar="USD", help=help_text)
     for name in _COUNTS:
         adjust.add_argument(_option(name), type=int, metavar="N", help="charge and cost are recalculated, unless given")
     adjust.add_argument("--dry-run", action="store_true", help="print the entry without writing it")
@@ -150,8 +153,12 @@ def _simulate(options: argparse.Namespace) -> int:
 
 
 def _simulated(sums: SimulatedSum) -> dict[str, Any]:
-    money = ("charge_usd", "simulated_charge_usd", "cost_usd", "simulated_cost_usd")
-    amounts = {name: usd_text(getattr(sums, name)) for name in money}
+    amounts = {
+        "charge_usd": usd_text(sums.charge_nusd),
+        "simulated_charge_usd": usd_text(sums.simulated_charge_nusd),
+        "cost_usd": usd_text(sums.cost_nusd),
+        "simulated_cost_usd": usd_text(sums.simulated_cost_nusd),
+    }
     return {"exchanges": sums.exchanges, **amounts, "without_price": sums.without_price}
 
 
@@ -170,7 +177,7 @@ def _otherwise(now: ExchangeTotals, *, tier: str | None, cache: str | None) -> E
 
 
 def _change(change: CorrectionResult) -> dict[str, Any]:
-    money = {"charge_usd": usd_text(change.charge_usd), "cost_usd": usd_text(change.cost_usd)}
+    money = {"charge_usd": usd_text(change.charge_nusd), "cost_usd": usd_text(change.cost_nusd)}
     return {"adjusted": change.adjusted, **money}
 
 

@@ -54,7 +54,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 def limit_changes(options: argparse.Namespace) -> dict[str, Any]:
     """The given options of `add_limits`, by field name of `Limits`."""
     given = vars(options)
-    named = {"budget_usd": "budget"} | {name: name for name in Limits.__struct_fields__ if name != "budget_usd"}
+    named = {name: name for name in Limits.__struct_fields__} | {"budget_nusd": "budget"}
     return {name: given[option] for name, option in named.items() if option in given}
 
 
@@ -110,8 +110,8 @@ def account_json(account: Account) -> dict[str, Any]:
 def limits_json(limits: Limits) -> dict[str, Any]:
     """The limits that are set; the window only with a budget."""
     shown: dict[str, Any] = {}
-    if limits.budget_usd is not None:
-        shown |= {"budget_usd": usd_text(limits.budget_usd), "budget_window": limits.budget_window}
+    if limits.budget_nusd is not None:
+        shown |= {"budget_usd": usd_text(limits.budget_nusd), "budget_window": limits.budget_window}
     if limits.prepaid:
         shown["prepaid"] = True
     if limits.cost_in_answers:
@@ -122,7 +122,11 @@ def limits_json(limits: Limits) -> dict[str, Any]:
 
 def paid_json(paid: SpendAndCredit) -> dict[str, str]:
     """The printed form of a balance."""
-    return {name: usd_text(getattr(paid, name)) for name in ("used_usd", "credit_usd", "left_usd")}
+    return {
+        "used_usd": usd_text(paid.used_nusd),
+        "credit_usd": usd_text(paid.credit_nusd),
+        "left_usd": usd_text(paid.left_nusd),
+    }
 
 
 def _times(one: ApiKey | Account, *names: str) -> dict[str, str | None]:

@@ -97,15 +97,15 @@ def _dead_letters(connection: Connection) -> Iterator[Finding]:
 
 def _unbilled(connection: Connection) -> Iterator[Finding]:
     """Find usage in the newest entries that was reported but not read, or that has no price."""
-    entries = select(ledger_entries.c.provider, ledger_entries.c.details, ledger_entries.c.cost_usd)
+    entries = select(ledger_entries.c.provider, ledger_entries.c.details, ledger_entries.c.cost_nusd)
     newest = entries.order_by(ledger_entries.c.settled_at.desc(), ledger_entries.c.entry_id.desc()).limit(RECENT)
     unread, unpriced = Counter[str](), Counter[str]()
     stated, ours = Counter[str](), Counter[str]()  # nUSD, of entries that have both
     rows = connection.execute(newest).all()
-    for provider, details, cost_usd in rows:
-        if cost_usd is not None and "stated_usd" in details:
+    for provider, details, cost_nusd in rows:
+        if cost_nusd is not None and "stated_usd" in details:
             stated[provider] += nusd_from_usd(details["stated_usd"])
-            ours[provider] += cost_usd
+            ours[provider] += cost_nusd
         unread.update(f"{provider}: {path}" for path in details.get("unread", ()))
         unpriced.update(f"{provider}: {unit}" for unit in details.get("unpriced_units", ()))
     among = f"of the newest {len(rows):,} entries"

@@ -8,10 +8,11 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Dialect, func, literal_column
 
+from proxy.billing.entries import STORED_NAMES
 from proxy.ledger.schema.tables import balances, ledger_entries
 
-SUMS = tuple(column.name for column in balances.columns if not column.primary_key)
-"""the columns of the tables of sums"""
+SUMS = tuple(column.key for column in balances.columns if not column.primary_key)
+"""the keys of the columns of the tables of sums"""
 
 # Rows in memory at a time.
 _PAGE_ROWS = 2_000
@@ -36,11 +37,11 @@ def nusd_sum(name: str, dialect: Dialect) -> ColumnElement[Any]:
 
 
 def sums_of_entries(dialect: Dialect) -> Iterator[ColumnElement[Any]]:
-    """The sums over a group of entries, named like the columns of the tables of sums. Money: nUSD."""
+    """The sums over a group of entries, labelled with the keys of the columns of the tables of sums. Money: nUSD."""
     for name in SUMS:
         sum_: ColumnElement[Any]
-        if name.endswith("_usd"):
-            sum_ = nusd_sum("charge_usd" if name == "charged_usd" else name, dialect)
+        if name.endswith("_nusd"):
+            sum_ = nusd_sum(STORED_NAMES["charge_nusd" if name == "charged_nusd" else name], dialect)
         else:
             sum_ = func.count() if name == "entries" else func.sum(ledger_entries.c[name])
         yield func.coalesce(sum_, 0).label(name)

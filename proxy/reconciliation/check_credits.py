@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from proxy.billing.adjustment import MONEY
-from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
+from proxy.billing.entries import ENTRY_FIELDS, STORED_NAMES, EntryKind, LedgerEntry
 from proxy.billing.settlement import content_hash
 from proxy.ledger.amounts import nusd, rows_of
 from proxy.ledger.schema.tables import ledger_entries
@@ -25,7 +25,9 @@ IS_CREDIT = (_COLUMNS.kind == EntryKind.CREDIT, _COLUMNS.model == "")
 def credits_are_whole(connection: Connection, scope: CheckScope) -> CheckResult:
     """The content of each top-up has the hash that was stored with it."""
     dialect = connection.dialect
-    fields = (nusd(name, dialect).label(name) if name in MONEY else _COLUMNS[name] for name in ENTRY_FIELDS)
+    fields = (
+        nusd(STORED_NAMES[name], dialect).label(name) if name in MONEY else _COLUMNS[name] for name in ENTRY_FIELDS
+    )
     query = select(*fields, _COLUMNS.content_hash).where(*IS_CREDIT)
     result = CheckResult()
     for row in rows_of(connection, settled(query, scope)):

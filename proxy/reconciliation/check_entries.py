@@ -18,7 +18,16 @@ from sqlalchemy import Connection, Dialect, Select, Text, and_, case, cast, func
 from proxy.billing.adjustment import MONEY
 from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_entries
 from proxy.billing.correction import unexplained
-from proxy.billing.entries import ENTRY_FIELDS, TOKENS, UNITS, EntryKind, LedgerEntry, units_from, usage_of
+from proxy.billing.entries import (
+    ENTRY_FIELDS,
+    STORED_NAMES,
+    TOKENS,
+    UNITS,
+    EntryKind,
+    LedgerEntry,
+    units_from,
+    usage_of,
+)
 from proxy.billing.money import nusd_from_usd
 from proxy.billing.pricing.prices import pinned
 from proxy.billing.record import BillableParts, Price
@@ -131,7 +140,7 @@ def counts(connection: Connection, scope: CheckScope) -> CheckResult:
 
     Some providers always violate the last two; the entry's flags record it.
     """
-    not_negative = (*TOKENS, "events", "bytes", "charge_usd", "cost_usd", "duration_ms")
+    not_negative = (*TOKENS, "events", "bytes", *MONEY, "duration_ms")
     column = _COLUMNS
     query = _entries(connection.dialect).where(
         column.kind == EntryKind.USAGE,
@@ -160,7 +169,7 @@ def _miscounted(entry: LedgerEntry, not_negative: Iterable[str]) -> str:
         usage = usage_of(entry)
     except (ValueError, AttributeError):
         return "its units are not counts"
-    wrong = [f"{name} is negative" for name in not_negative if (getattr(entry, name) or 0) < 0]
+    wrong = [f"{STORED_NAMES[name]} is negative" for name in not_negative if (getattr(entry, name) or 0) < 0]
     wrong += [f"{name} is negative" for name in UNITS if (getattr(usage, name) or 0) < 0]
     details = entry.details if isinstance(entry.details, dict) else {}
     # Recovered entries have no flags of the meter; partly reported, partly estimated usage need not be consistent.
@@ -175,7 +184,7 @@ def prices(connection: Connection, scope: CheckScope) -> CheckResult:
     details = _COLUMNS.details
     query = select(
         _COLUMNS.exchange_id,
-        *(nusd(name, connection.dialect) for name in MONEY),
+        *(nusd(STORED_NAMES[name], connection.dialect) for name in MONEY),
         *(_COLUMNS[name] for name in TOKENS),
         details["units"].as_string(),
         cast(details["price"], Text),
@@ -186,7 +195,7 @@ def prices(connection: Connection, scope: CheckScope) -> CheckResult:
         _COLUMNS.usage_source,
     ).where(_COLUMNS.kind == EntryKind.USAGE)
     result = CheckResult()
-    for exchange_id, charge_usd, cost_usd, *counts, units, price, cost, others, stated_usd, billed, source in rows_of(
+    for exchange_id, charge_nusd, cost_nusd, *counts, units, price, cost, others, stated_usd, billed, source in rows_of(
         connection, settled(query, scope)
     ):
         try:
@@ -205,9 +214,9 @@ def prices(connection: Connection, scope: CheckScope) -> CheckResult:
         except (ValueError, TypeError) as wrong:
             result.differs(exchange_id=exchange_id, wrong=f"cannot be recomputed: {type(wrong).__name__}")
             continue
-        if recomputed != (charge_usd, cost_usd):
+        if recomputed != (charge_nusd, cost_nusd):
             again = {"recomputed_charge_usd": recomputed[0], "recomputed_cost_usd": recomputed[1]}
-            result.differs(exchange_id=exchange_id, charge_usd=charge_usd, cost_usd=cost_usd, **again)
+            result.differs(exchange_id=exchange_id, charge_usd=charge_nusd, cost_usd=cost_nusd, **again)
     return result
 
 
@@ -232,7 +241,9 @@ def _terms(price: str | None, cost: str | None, billed: str, source: str) -> _Te
 
 def _entries(dialect: Dialect) -> Select[Any]:
     """All columns of the entries; money columns may contain any value."""
-    return select(*(nusd(name, dialect).label(name) if name in MONEY else _COLUMNS[name] for name in ENTRY_FIELDS))
+    return select(
+        *(nusd(STORED_NAMES[name], dialect).label(name) if name in MONEY else _COLUMNS[name] for name in ENTRY_FIELDS)
+    )
 
 
 def _entry(row: Any) -> LedgerEntry:

@@ -142,7 +142,7 @@ def accounts_add_up(connection: Connection, _scope: CheckScope) -> CheckResult:
 
 def _summed(table: Table, names: Iterable[str], sign: int, dialect: Dialect) -> Select[Any]:
     """The rows of a table of sums, times `sign`."""
-    amounts = (nusd(name, dialect) if name.endswith("_usd") else table.c[name] for name in SUMS)
+    amounts = (nusd(table.c[name].name, dialect) if name.endswith("_nusd") else table.c[name] for name in SUMS)
     labelled = ((value * sign).label(name) for name, value in zip(SUMS, amounts, strict=True))
     return select(*(table.c[name] for name in names), *labelled)
 
@@ -157,7 +157,8 @@ def _unequal(connection: Connection, names: Sequence[str], parts: Sequence[Selec
     for row in rows_of(connection, query):
         fields = row._asdict()
         result.differs(
-            **{name: fields[name] for name in names}, **{name: fields[name] for name in SUMS if fields[name]}
+            **{name: fields[name] for name in names},
+            **{balances.c[name].name: fields[name] for name in SUMS if fields[name]},
         )
     return result
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Table, delete, select
 
+from proxy.billing.entries import STORED_NAMES
 from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits, window_end, window_start
 from proxy.billing.period import Month, month_of
 from proxy.budgets.thresholds import forget
@@ -44,11 +45,11 @@ from proxy.storage.postgres import remove_time_limits
 
 COLUMNS = tuple(
     Column(
-        name,
-        {**KINDS, "settled_at": ColumnType.TIME, "journal_seq": ColumnType.COUNT}.get(name, ColumnType.TEXT),
+        column.name,
+        {**KINDS, "settled_at": ColumnType.TIME, "journal_seq": ColumnType.COUNT}.get(column.name, ColumnType.TEXT),
         lambda row, index=index: row[index],  # type: ignore[misc]
     )
-    for index, name in enumerate(ledger_entries.c.keys())
+    for index, column in enumerate(ledger_entries.c)
 )
 """all columns of the table, in the table's order"""
 
@@ -277,7 +278,7 @@ def _windows_from(connection: Connection, month: Month, now: float) -> Generator
 
 def _rolling(limits: Limits, created_at: float, now: float) -> tuple[float, float] | None:
     """The current window of a budget, if it began inside a UTC day and not at midnight."""
-    if limits.budget_usd is None or limits.budget_window in (LIFETIME, CALENDAR_MONTH):
+    if limits.budget_nusd is None or limits.budget_window in (LIFETIME, CALENDAR_MONTH):
         return None
     began, ends = (of(limits.budget_window, created_at, now) for of in (window_start, window_end))
     assert began is not None, "every window begins"
@@ -290,12 +291,14 @@ def _read_back(path: Path) -> tuple[int, ...]:
     from pyarrow import compute, parquet
 
     read = parquet.ParquetFile(path)
-    names = {name: "charge_usd" if name == "charged_usd" else name for name in SUMS if name != "entries"}
+    names = {
+        name: STORED_NAMES["charge_nusd" if name == "charged_nusd" else name] for name in SUMS if name != "entries"
+    }
     sums = dict.fromkeys(names, 0)
     for batch in read.iter_batches(columns=sorted(names.values())):
         for name, column in names.items():
             value = Decimal(compute.sum(batch.column(column)).as_py() or 0)
-            sums[name] += int(value.scaleb(9) if name.endswith("_usd") else value)
+            sums[name] += int(value.scaleb(9) if name.endswith("_nusd") else value)
     return tuple(read.metadata.num_rows if name == "entries" else sums[name] for name in SUMS)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Engine, Row, Select, func, select, tuple_
 from sqlalchemy.sql import operators
 
-from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
+from proxy.billing.entries import ENTRY_FIELDS, STORED_NAMES, LedgerEntry
 from proxy.billing.money import usd_text
 from proxy.foundation.times import iso_utc
 from proxy.ledger.schema.tables import ledger_entries
@@ -92,7 +92,7 @@ def count_entries(engine: Engine, entry_filter: EntryFilter) -> int:
 
 def entry_json(entry: LedgerEntry) -> dict[str, Any]:
     """The entry's public fields in their order; money as decimal strings of USD, time as ISO 8601 in UTC."""
-    shown = {name: getattr(entry, name) for name in ENTRY_FIELDS if name != "seq"}
+    shown = {STORED_NAMES[name]: getattr(entry, name) for name in ENTRY_FIELDS if name != "seq"}
     for name in ("cost_usd", "charge_usd"):
         shown[name] = None if shown[name] is None else usd_text(shown[name])
     shown["started_at"] = iso_utc(entry.started_at)

@@ -32,12 +32,12 @@ _STATED = "stated"
 def addends_of(entry: LedgerEntry) -> Sequence[Addend]:
     """The items of a terminal entry with a price; empty for other entries and for unreadable details."""
     price = entry.details.get("price")
-    if entry.kind != EntryKind.USAGE or not isinstance(price, Mapping) or entry.charge_usd is None:
+    if entry.kind != EntryKind.USAGE or not isinstance(price, Mapping) or entry.charge_nusd is None:
         return ()
     try:
         bills, list_ = BillableParts(entry.details.get("billed", "")), pinned(price)
         if as_stated(list_, entry.details.get("stated_usd")) and bills is BillableParts.EVERYTHING:
-            return (Addend(_STATED, 1, entry.charge_usd, PARTS_PER_NUSD),)
+            return (Addend(_STATED, 1, entry.charge_nusd, PARTS_PER_NUSD),)
         items = addends(list_.tiers[0], usage_of(entry), bills) if list_.tiers else []
         for one in other_models(entry.details.get(OTHER_MODELS_DETAIL)):
             if one.price is not None and one.price.tiers:
@@ -50,15 +50,15 @@ def addends_of(entry: LedgerEntry) -> Sequence[Addend]:
 def sum_text(entry: LedgerEntry) -> str:
     """`0.00018 = 600 input × 0.1 per million + …`; empty without items."""
     items = addends_of(entry)
-    if not items or entry.charge_usd is None:
+    if not items or entry.charge_nusd is None:
         return ""
     price = entry.details["price"]
     tier, by = price.get("service_tier"), price.get("multipliers") or {}
     if items[0].name == _STATED:
-        return " × ".join([f"{usd_text(entry.charge_usd)} = {entry.details['stated_usd']} stated", *price["stated"]])
+        return " × ".join([f"{usd_text(entry.charge_nusd)} = {entry.details['stated_usd']} stated", *price["stated"]])
     why = [] if tier is None else [f"served as {tier}"]
     why += [multiplier_text(reason, factor) for reason, factor in by.items()]
-    return ", ".join([f"{usd_text(entry.charge_usd)} = " + " + ".join(map(_text, items)), *why])
+    return ", ".join([f"{usd_text(entry.charge_nusd)} = " + " + ".join(map(_text, items)), *why])
 
 
 def multiplier_text(reason: str, factor: str) -> str:
@@ -73,7 +73,7 @@ def stated_text(entry: LedgerEntry) -> str:
     """`the provider states 0.0012 USD; cost by its price list: 0.0011`; empty if the provider states no amount."""
     if "stated_usd" not in entry.details:
         return ""
-    ours = "unknown" if entry.cost_usd is None else usd_text(entry.cost_usd)
+    ours = "unknown" if entry.cost_nusd is None else usd_text(entry.cost_nusd)
     return f"the provider states {entry.details['stated_usd']} USD; cost by its price list: {ours}"
 
 

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import msgspec
 
-from proxy.billing.entries import ENTRY_FIELDS, TOKENS, EntryKind, LedgerEntry
+from proxy.billing.entries import STORED_NAMES, TOKENS, EntryKind, LedgerEntry
 from proxy.billing.period import Closings, Month, month_of
 from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.owners import Owner
@@ -100,10 +100,10 @@ KINDS = {
     "details": ColumnType.JSON,
     **dict.fromkeys((*TOKENS, "events", "bytes", "seq"), ColumnType.COUNT),
 }
-"""the types of an entry's fields that are not text"""
+"""the types of an entry's columns that are not text"""
 
 ENTRIES: tuple[Column, ...] = (
-    *(Column(name, KINDS.get(name, ColumnType.TEXT), _field(name)) for name in ENTRY_FIELDS),
+    *(Column(name, KINDS.get(name, ColumnType.TEXT), _field(field)) for field, name in STORED_NAMES.items()),
     Column("settled_at", ColumnType.TIME, lambda source: source.settled_at),
     Column("project_id", ColumnType.TEXT, lambda source: source.owner and source.owner.project_id),
     Column("organization_id", ColumnType.TEXT, lambda source: source.owner and source.owner.organization_id),

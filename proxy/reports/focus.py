@@ -51,7 +51,7 @@ def _of_usage(read: Callable[[ExportedEntry], Any]) -> Callable[[ExportedEntry],
 
 
 def _charge(source: ExportedEntry) -> int:
-    return source.entry.charge_usd or 0
+    return source.entry.charge_nusd or 0
 
 
 def _description(source: ExportedEntry) -> str:
@@ -175,5 +175,5 @@ FOCUS: tuple[Column, ...] = (
     Column("x_CachedInputTokens", ColumnType.COUNT, lambda source: source.entry.cached_tokens),
     Column("x_OutputTokens", ColumnType.COUNT, lambda source: source.entry.completion_tokens),
     Column("x_ReasoningTokens", ColumnType.COUNT, lambda source: source.entry.reasoning_tokens),
-    Column("x_Unpriced", ColumnType.FLAG, lambda source: source.entry.charge_usd is None),
+    Column("x_Unpriced", ColumnType.FLAG, lambda source: source.entry.charge_nusd is None),
 )

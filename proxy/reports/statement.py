@@ -69,7 +69,7 @@ class Statement:
     month: Month
     as_of: float
     """the ledger's clock, Unix seconds"""
-    opening_usd: int
+    opening_nusd: int
     lines: Sequence[UsageLine]
     adjustments: Sequence[Booking]
     credits: Sequence[Booking]
@@ -89,19 +89,19 @@ class Statement:
         return total_of(self.lines)
 
     @property
-    def adjusted_usd(self) -> int:
+    def adjusted_nusd(self) -> int:
         """The sum of all adjustments."""
         return sum(one.usd for one in self.adjustments)
 
     @property
-    def credited_usd(self) -> int:
+    def credited_nusd(self) -> int:
         """The sum of all credits."""
         return sum(one.usd for one in self.credits)
 
     @property
-    def closing_usd(self) -> int:
+    def closing_nusd(self) -> int:
         """The balance at the end of the month, or now if it is not over."""
-        return self.opening_usd - self.total.charge_usd - self.adjusted_usd + self.credited_usd
+        return self.opening_nusd - self.total.charge_nusd - self.adjusted_nusd + self.credited_nusd
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -135,16 +135,16 @@ def read_statement(engine: Engine, owner: StatementOwner, month: Month) -> State
 def _from_entries(connection: Connection, owner: StatementOwner, month: Month) -> Statement:
     closings = read_closings(connection)
     found = list(activities(connection, month, closings, _ENTRIES.key_id.in_(scopes_of(owner))))
-    opening_usd = _opening(connection, owner, month, closings)
-    return _merged(owner, month, found, opening_usd=opening_usd, as_of=clock_of(connection) / 1e6, issued=None)
+    opening_nusd = _opening(connection, owner, month, closings)
+    return _merged(owner, month, found, opening_nusd=opening_nusd, as_of=clock_of(connection) / 1e6, issued=None)
 
 
 def _from_closed_form(connection: Connection, owner: StatementOwner, month: Month, closed_at: float) -> Statement:
     found = closed_activities(connection, month, scopes_of(owner))
     name = next((one.name for one in found if one.scope_id == owner.scope_id), owner.name)
     totals = totals_until(connection, month, scopes_of(owner))
-    credited = totals[owner.scope_id].credited_usd if owner.scope_id in totals else 0
-    closing_usd = credited - sum(one.charged_usd for one in totals.values())
+    credited = totals[owner.scope_id].credited_nusd if owner.scope_id in totals else 0
+    closing_nusd = credited - sum(one.charged_nusd for one in totals.values())
     digests = {one.scope_id: one.digest for one in found if one.entries}
     issued = Issued(
         number=f"{month}-{owner.scope_id}",
@@ -154,8 +154,8 @@ def _from_closed_form(connection: Connection, owner: StatementOwner, month: Mont
         digest=digests.get(owner.scope_id, EMPTY) if owner.is_key else digest_of(digests),
     )
     whose = StatementOwner(owner.scope_id, owner.kind, name)
-    statement = _merged(whose, month, found, opening_usd=0, as_of=closed_at, issued=issued)
-    return replace(statement, opening_usd=closing_usd - statement.closing_usd)
+    statement = _merged(whose, month, found, opening_nusd=0, as_of=closed_at, issued=issued)
+    return replace(statement, opening_nusd=closing_nusd - statement.closing_nusd)
 
 
 def scopes_of(owner: StatementOwner) -> Any:
@@ -168,7 +168,7 @@ def _merged(
     month: Month,
     found: Iterable[ScopeActivity],
     *,
-    opening_usd: int,
+    opening_nusd: int,
     as_of: float,
     issued: Issued | None,
 ) -> Statement:
@@ -191,7 +191,7 @@ def _merged(
         owner=owner,
         month=month,
         as_of=as_of,
-        opening_usd=opening_usd,
+        opening_nusd=opening_nusd,
         lines=[UsageLine(day, model, lines[day, model]) for day, model in sorted(lines)],
         adjustments=sorted(adjustments, key=lambda one: (one.booked_at, one.entry_id)),
         credits=credited,

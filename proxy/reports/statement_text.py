@@ -124,7 +124,7 @@ def sections(statement: Statement) -> Iterator[Section]:
     def cells(one: Usages) -> list[str]:
         requests = f"{one.requests:,}" + (f" ({one.unpriced:,} unpriced)" if one.unpriced else "")
         mark = f"{ESTIMATED} " if one.estimated else ""
-        return [requests, *_counts(one.counts, shown, others=others), mark + text(one.charge_usd)]
+        return [requests, *_counts(one.counts, shown, others=others), mark + text(one.charge_nusd)]
 
     late = [line for line in statement.lines if line.day < statement.month.first]
     for name, lines in (("Usage", statement.lines[len(late) :]), (LATE_USAGE, late)):
@@ -148,7 +148,7 @@ def sections(statement: Statement) -> Iterator[Section]:
              *_counts(one.counts, shown, others=others), text(one.usd))
             for one in statement.adjustments
         ]  # fmt: skip
-        foot = ("Total", *[""] * (len(columns) + len(counted) - 1), text(statement.adjusted_usd))
+        foot = ("Total", *[""] * (len(columns) + len(counted) - 1), text(statement.adjusted_nusd))
         yield Section("Adjustments", [*columns, *counted, Column("Charge", is_number=True)], rows, foot)
     if statement.credits:
         columns = [
@@ -158,7 +158,7 @@ def sections(statement: Statement) -> Iterator[Section]:
             Column("Credit", is_number=True),
         ]
         rows = [(*_booked_day(one), one.exchange_id, one.why, text(one.usd)) for one in statement.credits]
-        yield Section("Credits", columns, rows, ("Total", "", "", text(statement.credited_usd)))
+        yield Section("Credits", columns, rows, ("Total", "", "", text(statement.credited_nusd)))
 
 
 def statement_json(statement: Statement) -> dict[str, Any]:
@@ -175,11 +175,11 @@ def statement_json(statement: Statement) -> dict[str, Any]:
         "as_of": iso_utc(statement.as_of),
         **_issued_json(statement.issued),
         "currency": "USD",
-        "opening_balance_usd": usd_text(statement.opening_usd),
-        "usage_usd": usd_text(statement.total.charge_usd),
-        "adjustments_usd": usd_text(statement.adjusted_usd),
-        "credits_usd": usd_text(statement.credited_usd),
-        "closing_balance_usd": usd_text(statement.closing_usd),
+        "opening_balance_usd": usd_text(statement.opening_nusd),
+        "usage_usd": usd_text(statement.total.charge_nusd),
+        "adjustments_usd": usd_text(statement.adjusted_nusd),
+        "credits_usd": usd_text(statement.credited_nusd),
+        "closing_balance_usd": usd_text(statement.closing_nusd),
         "usage": [
             {"day": str(line.day), "model": line.model, **_usages_json(line.usages)} for line in statement.lines
         ],
@@ -214,11 +214,11 @@ def statement_csv(statement: Statement) -> str:
     text_file = io.StringIO()
     table = csv.DictWriter(text_file, names, restval="", lineterminator="\r\n")
     table.writeheader()
-    table.writerow({"line": "opening", "day": statement.month.first, "balance_usd": text(statement.opening_usd)})
+    table.writerow({"line": "opening", "day": statement.month.first, "balance_usd": text(statement.opening_nusd)})
     table.writerows(_csv_line(line, text) for line in statement.lines)
     table.writerows(_csv_booking("adjustment", one, "charge_usd", text) for one in statement.adjustments)
     table.writerows(_csv_booking("credit", one, "credit_usd", text) for one in statement.credits)
-    table.writerow({"line": "closing", "day": statement.month.after, "balance_usd": text(statement.closing_usd)})
+    table.writerow({"line": "closing", "day": statement.month.after, "balance_usd": text(statement.closing_nusd)})
     return text_file.getvalue()
 
 
@@ -230,9 +230,9 @@ def _csv_line(line: UsageLine, text: Callable[[int], str]) -> dict[str, Any]:
         "model": safe_cell(line.model),
         "requests": one.requests,
         **one.counts,
-        "charge_usd": text(one.charge_usd),
+        "charge_usd": text(one.charge_nusd),
         "estimated_requests": one.estimated,
-        "estimated_usd": text(one.estimated_usd),
+        "estimated_usd": text(one.estimated_nusd),
         "unpriced_requests": one.unpriced,
     }
 
@@ -254,9 +254,9 @@ def _usages_json(one: Usages) -> dict[str, Any]:
     return {
         "requests": one.requests,
         "counts": dict(one.counts),
-        "charge_usd": usd_text(one.charge_usd),
+        "charge_usd": usd_text(one.charge_nusd),
         "estimated_requests": one.estimated,
-        "estimated_usd": usd_text(one.estimated_usd),
+        "estimated_usd": usd_text(one.estimated_nusd),
         "unpriced_requests": one.unpriced,
     }
 
@@ -278,14 +278,14 @@ def _booking_json(one: Booking, column: str) -> dict[str, Any]:
 def _summary(statement: Statement, text: Callable[[int], str]) -> Section:
     total = statement.total
     rows = [
-        ("Opening balance", text(statement.opening_usd)),
-        ("Usage", text(-total.charge_usd)),
-        *([(f"{ESTIMATED} of which estimated", f"({text(-total.estimated_usd)})")] if total.estimated else []),
-        ("Adjustments", text(-statement.adjusted_usd)),
-        ("Credits", text(statement.credited_usd)),
+        ("Opening balance", text(statement.opening_nusd)),
+        ("Usage", text(-total.charge_nusd)),
+        *([(f"{ESTIMATED} of which estimated", f"({text(-total.estimated_nusd)})")] if total.estimated else []),
+        ("Adjustments", text(-statement.adjusted_nusd)),
+        ("Credits", text(statement.credited_nusd)),
     ]
     columns = [Column("Balance", is_long=True), Column("USD", is_number=True)]
-    return Section("Summary", columns, rows, ("Closing balance", text(statement.closing_usd)))
+    return Section("Summary", columns, rows, ("Closing balance", text(statement.closing_nusd)))
 
 
 def _booked_day(one: Booking) -> tuple[str]:
@@ -304,7 +304,7 @@ def _decimals(nusd: int) -> int:
 
 
 def _all_nusd(statement: Statement) -> Iterable[int]:
-    yield from (statement.opening_usd, statement.closing_usd)
+    yield from (statement.opening_nusd, statement.closing_nusd)
     for one in (statement.total, *(line.usages for line in statement.lines), *(one for *_, one in statement.keys)):
-        yield from (one.charge_usd, one.estimated_usd)
+        yield from (one.charge_nusd, one.estimated_nusd)
     yield from (one.usd for one in (*statement.adjustments, *statement.credits))

@@ -31,7 +31,7 @@ def line(entry: LedgerEntry) -> str:
     return _row((
         iso_utc(entry.started_at)[:19].replace("T", " "), entry.key_alias, entry.model, entry.outcome,
         *("–" if count is None else str(count) for count in counts),
-        "unpriced" if entry.charge_usd is None else usd_text(entry.charge_usd), why(entry),
+        "unpriced" if entry.charge_nusd is None else usd_text(entry.charge_nusd), why(entry),
     ))  # fmt: skip
 
 

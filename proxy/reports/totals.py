@@ -18,15 +18,15 @@ from proxy.ledger.settling.spend import sums
 class SpendAndCredit:
     """Lifetime spend and credit of one key, project or organization. Money: nUSD."""
 
-    used_usd: int
+    used_nusd: int
     """charges of the key, or of all keys below the account"""
-    credit_usd: int
+    credit_nusd: int
     """top-ups of this key or account itself, less refunds"""
 
     @property
-    def left_usd(self) -> int:
+    def left_nusd(self) -> int:
         """Credit less spend; negative if more was used than paid in."""
-        return self.credit_usd - self.used_usd
+        return self.credit_nusd - self.used_nusd
 
 
 def read_paid(engine: Engine, scope_ids: Collection[str]) -> dict[str, SpendAndCredit]:
@@ -44,7 +44,7 @@ def read_balances(connection: Connection) -> dict[str, tuple[int, int]]:
     """(charged less credits, cost) of each key and account with entries, up to the ledger's time; nUSD."""
     entries = ledger_entries.c
     later = (
-        select(entries.key_id, func.sum(entries.charge_usd), func.sum(entries.cost_usd), func.count())
+        select(entries.key_id, func.sum(entries.charge_nusd), func.sum(entries.cost_nusd), func.count())
         .where(entries.settled_at > settled_until(connection))
         .group_by(entries.key_id)
     )
@@ -53,7 +53,7 @@ def read_balances(connection: Connection) -> dict[str, tuple[int, int]]:
     for row in connection.execute(select(balances)):
         charged, cost, number = early.get(row.key_id, (0, 0, 0))
         if row.entries > number:
-            totals[row.key_id] = (row.charged_usd - charged, row.cost_usd - cost)
+            totals[row.key_id] = (row.charged_nusd - charged, row.cost_nusd - cost)
     return totals
 
 

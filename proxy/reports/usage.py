@@ -73,8 +73,8 @@ class UsageTotals:
     cached_tokens: int
     completion_tokens: int
     requests: int
-    charge_usd: int
-    cost_usd: int
+    charge_nusd: int
+    cost_nusd: int
 
 
 def read_usage(engine: Engine, wanted: UsageFilter, rows_max: int) -> tuple[list[UsageTotals], int]:
@@ -191,8 +191,8 @@ def _totals(row: dict[str, Any], wanted: UsageFilter, non_requests: dict[tuple[A
         project_id=named.get("project_id"),
         model=named.get("model"),
         requests=int(row["requests"]) - non_requests.get((begin, *named.values()), 0),
-        charge_usd=int(row["charge"]),
-        cost_usd=int(row["cost"]),
+        charge_nusd=int(row["charge"]),
+        cost_nusd=int(row["cost"]),
         **{name: int(row[name]) for name in _TOKENS},
     )
 

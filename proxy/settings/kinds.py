@@ -83,24 +83,32 @@ class FieldType:
     """appended in the reference to the name of a repeated section: `.<name>` or `[]`"""
 
 
-def about(kind: FieldType, meaning: str, *, default: str | None = None, formerly: str = "") -> Mapping[str, Any]:
+def about(
+    kind: FieldType, meaning: str, *, default: str | None = None, formerly: str = "", name: str = ""
+) -> Mapping[str, Any]:
     """The metadata of a setting's dataclass field. `default`: its text in the reference; None: its value. `formerly`:
-    its name in 0.1, which is refused with an error that names the new one."""
-    return {"kind": kind, "meaning": meaning, "default": default, "formerly": formerly}
+    its name in 0.1, which is refused with an error that names the new one. `name`: its name in the configuration, if
+    it is not the field's."""
+    return {"kind": kind, "meaning": meaning, "default": default, "formerly": formerly, "name": name}
+
+
+def setting_name(setting: Field[Any]) -> str:
+    """The name of a setting in the configuration. `setting`: a field with `about`."""
+    return setting.metadata["name"] or setting.name
 
 
 def read_section(cls: type[Any], raw: object, at: FieldPath, **fixed: object) -> Any:
     """A mapping → the dataclass `cls`, field by field. An absent or empty value is the default."""
     if not isinstance(raw, dict):
         raise at.wrong("must be a mapping of fields")
-    known = {one.name: one for one in fields(cls) if one.metadata}
+    known = {setting_name(one): one for one in fields(cls) if one.metadata}
     for name in raw:
         if name not in known:
             raise at.under(str(name)).wrong(_unknown(str(name), known))
     values = dict(fixed)
     for name, one in known.items():
         if raw.get(name) is not None:
-            values[name] = one.metadata["kind"].read(raw[name], at.under(name))
+            values[one.name] = one.metadata["kind"].read(raw[name], at.under(name))
         elif one.default is MISSING and one.default_factory is MISSING:
             raise at.under(name).wrong("is missing")
     return cls(**values)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.billing.settlement import POLICY
-from proxy.settings.kinds import FieldType
+from proxy.settings.kinds import FieldType, setting_name
 from proxy.settings.reading import SinkKinds
 from proxy.settings.sinks import SinkSettings
 from proxy.settings.values import Settings
@@ -32,7 +32,7 @@ def _rows(section: type[Any], prefix: str, listed: dict[type[Any], str], sinks: 
         if not setting.metadata or setting.name in known:
             continue
         kind: FieldType = setting.metadata["kind"]
-        name = f"{prefix}{setting.name}"
+        name = f"{prefix}{setting_name(setting)}"
         yield _row(name, kind.description, setting, setting.metadata["meaning"] + _cross_reference(kind, listed))
         if kind.section is SinkSettings:
             yield from _sink_rows(f"{name}{kind.suffix}.", sinks)
@@ -46,7 +46,7 @@ def _sink_rows(prefix: str, sinks: SinkKinds) -> Iterator[str]:
     for kind, section in sinks.items():
         for setting in fields(section):
             if setting.metadata:
-                named.setdefault(setting.name, {})[kind] = setting
+                named.setdefault(setting_name(setting), {})[kind] = setting
     for name, settings in named.items():
         first = next(iter(settings.values()))
         words = " or ".join(f"`{kind}`" for kind in sinks) if name == "kind" else first.metadata["kind"].description

@@ -30,11 +30,11 @@ class ReserveSettings:
             whole(1, COMPLETION_TOKENS_MAX), "output tokens reserved for a request without a limit of its own"
         ),
     )
-    usd_max: int = field(
+    nusd_max: int = field(
         default=5 * NUSD_PER_USD,
         metadata=about(
             usd(REQUEST_USD_MAX), "largest reservation of one request; a stream that costs more "
-            "extends its reservation while it runs", default="`5`",
+            "extends its reservation while it runs", default="`5`", name="usd_max",
         ),
     )  # fmt: skip
 
@@ -102,10 +102,10 @@ class BudgetSettings:
             formerly="when_down",
         ),
     )
-    outage_allowance_usd: int = field(
+    outage_allowance_nusd: int = field(
         default=NUSD_PER_USD,
         metadata=about(
             usd(ALLOWANCE_USD_MAX), "largest total use by keys that fail open, in each process during "
-            "one outage", default="`1`", formerly="allowance_usd",
+            "one outage", default="`1`", formerly="allowance_usd", name="outage_allowance_usd",
         ),
     )  # fmt: skip

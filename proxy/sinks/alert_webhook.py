@@ -107,8 +107,8 @@ def body_of(alert: Alert, subject: Subject | None) -> bytes:
         "scope_kind": None if subject is None else subject.kind,
         "name": None if subject is None else subject.name,
         "threshold": alert.threshold,
-        "spent_usd": usd_text(alert.spent_usd),
-        "budget_usd": usd_text(alert.budget_usd),
+        "spent_usd": usd_text(alert.spent_nusd),
+        "budget_usd": usd_text(alert.budget_nusd),
         "window_start": iso_utc(alert.since) if alert.since else None,
         "window_end": None if end is None else iso_utc(end),
     }

@@ -125,12 +125,12 @@ class MeterFormat(BaseFormat[_S], ABC):
         """One event, or none if there is nothing to count."""
         entry = source.entry
         counts = counts_of(source)
-        if entry.kind == EntryKind.CREDIT or (not any(counts.values()) and not entry.charge_usd):
+        if entry.kind == EntryKind.CREDIT or (not any(counts.values()) and not entry.charge_nusd):
             return []
         properties = {
             "model": entry.model, "provider": entry.provider, "kind": entry.kind, "exchange_id": entry.exchange_id,
             "key_id": entry.key_id, "usage_source": entry.usage_source, **counts, "requests": _requests(source),
-            "charge_usd": usd_text(entry.charge_usd or 0),
+            "charge_usd": usd_text(entry.charge_nusd or 0),
         }  # fmt: skip
         return [SinkEvent(entry.entry_id, self._fields(source, properties))]
 

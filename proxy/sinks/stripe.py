@@ -53,7 +53,7 @@ class StripeFormat(BaseFormat[StripeSettings]):
         if entry.kind == EntryKind.CREDIT:
             return []
         if self._settings.metered is MeteredQuantity.CHARGE:
-            values = {"": entry.charge_usd or 0}
+            values = {"": entry.charge_nusd or 0}
         else:
             counts = counts_of(source)
             cached, prompt = counts.get("cached_tokens", 0), counts.get("prompt_tokens", 0)

@@ -34,7 +34,7 @@ class PreparedInsert(Protocol):
 def prepared_insert(
     table: Table, on_conflict: OnConflict, dialect: Dialect, computed: Mapping[str, Any] = MappingProxyType({})
 ) -> PreparedInsert:
-    """The fastest insert for this database. `computed`: column name → SQL expression that computes it."""
+    """The fastest insert for this database. `computed`: key of a column → SQL expression that computes it."""
     if dialect.name == "postgresql":
         return _JsonInsert(table, on_conflict, dialect, computed)
     return _ManyInserts(table, on_conflict, dialect, computed)
@@ -44,7 +44,7 @@ class _ManyInserts:
     """SQLite, in this process: one short statement, executed many times."""
 
     def __init__(self, table: Table, on_conflict: OnConflict, dialect: Dialect, computed: Mapping[str, Any]) -> None:
-        values = {c.name: computed.get(c.name, bindparam(c.name, type_=c.type)) for c in table.columns}
+        values = {c.key: computed.get(c.key, bindparam(c.key, type_=c.type)) for c in table.columns}
         self._sql = str(on_conflict(sqlite.insert(table).values(values)).compile(dialect=dialect))
         binders = [c.type.dialect_impl(dialect).bind_processor(dialect) for c in _input_columns(table, computed)]
         self._binders = [(i, binder) for i, binder in enumerate(binders) if binder is not None]
@@ -70,9 +70,9 @@ class _JsonInsert:
 
     def __init__(self, table: Table, on_conflict: OnConflict, dialect: Dialect, computed: Mapping[str, Any]) -> None:
         columns = _input_columns(table, computed)
-        names = [str(c.name) for c in columns]
+        names = [str(c.key) for c in columns]
         batch = cast(bindparam("batch", type_=String), postgresql.JSON)
-        rows = func.json_to_recordset(batch).table_valued(*(column(c.name, c.type) for c in columns), name="batch")
+        rows = func.json_to_recordset(batch).table_valued(*(column(c.key, c.type) for c in columns), name="batch")
         source = select(*rows.render_derived(with_types=True).c, *computed.values())
         insert = postgresql.insert(table).from_select([*names, *computed], source)
         self._sql = str(on_conflict(insert).compile(dialect=dialect))
@@ -94,7 +94,7 @@ class _JsonInsert:
 
 def _input_columns(table: Table, computed: Mapping[str, Any]) -> list[Column[Any]]:
     """The columns that each row has a value for."""
-    return [c for c in table.columns if c.name not in computed]
+    return [c for c in table.columns if c.key not in computed]
 
 
 def _binder(one: Column[Any], dialect: Dialect) -> Callable[[Any], Any] | None:

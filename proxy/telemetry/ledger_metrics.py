@@ -200,12 +200,12 @@ class LedgerMetrics:
         for kind, count in counts.items():
             tokens[(*where, kind, entry.usage_source)] += count
         # Corrections can be negative, counters cannot: only the ledger has corrections.
-        if entry.cost_usd is not None and entry.cost_usd > 0:
-            money[self.cost, *where] += entry.cost_usd
-        if entry.charge_usd is None:
+        if entry.cost_nusd is not None and entry.cost_nusd > 0:
+            money[self.cost, *where] += entry.cost_nusd
+        if entry.charge_nusd is None:
             money[self.unpriced, *where] += 1
-        elif entry.charge_usd > 0:
-            money[self.charge, *where] += entry.charge_usd
+        elif entry.charge_nusd > 0:
+            money[self.charge, *where] += entry.charge_nusd
         for unit in entry.details.get("unpriced_units", ()):
             self.unpriced_units.labels(entry.provider, self._name_label(unit)).inc()
         for path in entry.details.get("unread", ()):
@@ -213,13 +213,13 @@ class LedgerMetrics:
         if self._keys_max:
             self._add_key(entry, counts)
         if self.projects is not None:
-            self.projects.add(entry.key_id, counts, max(0, entry.charge_usd or 0))
+            self.projects.add(entry.key_id, counts, max(0, entry.charge_nusd or 0))
 
     def _add_key(self, entry: LedgerEntry, counts: Mapping[str, int]) -> None:
         key = self._key_label(entry.key_id)
         for kind, count in counts.items():
             self.key_tokens.labels(key, kind).inc(count)
-        self.key_charge.labels(key).inc(max(0, entry.charge_usd or 0) / NUSD_PER_USD)
+        self.key_charge.labels(key).inc(max(0, entry.charge_nusd or 0) / NUSD_PER_USD)
 
 
 def _tokens(entry: LedgerEntry) -> list[tuple[str, int]]:

@@ -23,7 +23,7 @@ class _Used:
     """Usage of one key that is not counted yet."""
 
     tokens: Counts[str] = field(default_factory=Counts)
-    charge_usd: int = 0
+    charge_nusd: int = 0
     """nUSD"""
 
 
@@ -51,15 +51,15 @@ class ProjectMetrics:
             ("project",), registry=r,
         )  # fmt: skip
 
-    def add(self, key_id: str, tokens: Mapping[str, int], charge_usd: int) -> None:
-        """Count one entry. `charge_usd`: nUSD, not below 0."""
+    def add(self, key_id: str, tokens: Mapping[str, int], charge_nusd: int) -> None:
+        """Count one entry. `charge_nusd`: nUSD, not below 0."""
         label = self._label_of.get(key_id)
         if label is not None:
-            self._count(label, tokens, charge_usd)
+            self._count(label, tokens, charge_nusd)
             return
         used = self._waiting.setdefault(key_id, _Used())
         used.tokens.update(tokens)
-        used.charge_usd += charge_usd
+        used.charge_nusd += charge_nusd
         self.unplaced.set()
 
     def waiting(self) -> list[str]:
@@ -72,7 +72,7 @@ class ProjectMetrics:
             label = self._label_of[key_id] = self._label(project)
             used = self._waiting.pop(key_id, None)
             if used is not None:
-                self._count(label, used.tokens, used.charge_usd)
+                self._count(label, used.tokens, used.charge_nusd)
         if not self._waiting:
             self.unplaced.clear()
 
@@ -81,7 +81,7 @@ class ProjectMetrics:
             self._projects.add(project)
         return project if project is not None and project in self._projects else OTHER
 
-    def _count(self, label: str, tokens: Mapping[str, int], charge_usd: int) -> None:
+    def _count(self, label: str, tokens: Mapping[str, int], charge_nusd: int) -> None:
         for kind, count in tokens.items():
             self.tokens.labels(label, kind).inc(count)
-        self.charge.labels(label).inc(charge_usd / NUSD_PER_USD)
+        self.charge.labels(label).inc(charge_nusd / NUSD_PER_USD)

@@ -34,7 +34,7 @@ def spend(ledger: Ledger) -> Answer:
     """What each key was billed on each of the last 30 days."""
     first = datetime.now(UTC).date() - timedelta(DAYS - 1)
     day, key = usage_daily.c.day, usage_daily.c.key_id
-    asked = select(day, key, func.sum(usage_daily.c.charged_usd)).where(day >= first).group_by(day, key)
+    asked = select(day, key, func.sum(usage_daily.c.charged_nusd)).where(day >= first).group_by(day, key)
 
     def ask() -> Sequence[Any]:
         with reading(ledger.engine) as connection:

@@ -59,7 +59,7 @@ def test_a_past_is_what_settling_would_have_left(ledger: Ledger) -> None:
         in_default = connection.exec_driver_sql("SELECT count(*) FROM ledger_entries_default").scalar_one()
         charged = {
             connection.execute(select(func.sum(column))).scalar_one()
-            for column in (ledger_entries.c.charge_usd, balances.c.charged_usd, usage_daily.c.charged_usd)
+            for column in (ledger_entries.c.charge_nusd, balances.c.charged_nusd, usage_daily.c.charged_nusd)
         }
     assert in_default == 0
     assert len(charged) == 1

@@ -76,16 +76,16 @@ def test_everything_else_is_as_the_late_record_says() -> None:
 
 def test_a_correction_keeps_its_number_and_is_no_statement() -> None:
     old = swept(an_entry(1))
-    correction = an_entry(1, kind="adjustment", seq=1, charge_usd=-5, details={"by": "operator"})
+    correction = an_entry(1, kind="adjustment", seq=1, charge_nusd=-5, details={"by": "operator"})
     assert not is_statement(correction)
-    change = change_of([old, correction], an_entry(1, charge_usd=7))
-    assert (change.seq, change.charge_usd) == (2, 7 - (old.charge_usd or 0)), "the correction stands beside it"
+    change = change_of([old, correction], an_entry(1, charge_nusd=7))
+    assert (change.seq, change.charge_nusd) == (2, 7 - (old.charge_nusd or 0)), "the correction stands beside it"
 
 
 def test_two_last_words_contradict_each_other() -> None:
-    there = [swept(an_entry(1)), change_of([swept(an_entry(1))], an_entry(1, charge_usd=7))]
+    there = [swept(an_entry(1)), change_of([swept(an_entry(1))], an_entry(1, charge_nusd=7))]
     with pytest.raises(ContradictionError):
-        restated(there, an_entry(1, charge_usd=8), content_hash)
+        restated(there, an_entry(1, charge_nusd=8), content_hash)
 
 
 def recovered(entry: LedgerEntry) -> LedgerEntry:
@@ -109,7 +109,7 @@ def test_in_whatever_order_they_come_all_add_up_to_the_best(
 def test_a_second_recovery_counts_only_if_it_has_more() -> None:
     """A machine that is killed again before its disk took what it recovered."""
     there = [recovered(an_entry(1, events=5))]
-    assert restated(there, recovered(an_entry(1, events=5, charge_usd=8)), content_hash) is None
+    assert restated(there, recovered(an_entry(1, events=5, charge_nusd=8)), content_hash) is None
     assert change_of(there, recovered(an_entry(1, events=7))).events == 2
 
 

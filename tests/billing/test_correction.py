@@ -42,7 +42,7 @@ def made(entries: list[LedgerEntry], why: str = "the customer is right", **wante
 
 
 def test_an_adjustment_is_a_line_of_its_own_that_says_what_and_why() -> None:
-    line = made([TERMINAL], charge_usd=1_000)
+    line = made([TERMINAL], charge_nusd=1_000)
     assert (line.kind, line.seq, line.exchange_id) == ("adjustment", 1, TERMINAL.exchange_id)
     assert line.entry_id != TERMINAL.entry_id
     assert line.details == {
@@ -51,12 +51,12 @@ def test_an_adjustment_is_a_line_of_its_own_that_says_what_and_why() -> None:
         "by": "operator",
         "sets": {"charge_usd": "0.000001"},
     }
-    assert line.charge_usd == 1_000 - (TERMINAL.charge_usd or 0)
-    assert [getattr(line, name) for name in (*TOKENS, "cost_usd", "events", "bytes")] == [0] * 8
+    assert line.charge_nusd == 1_000 - (TERMINAL.charge_nusd or 0)
+    assert [getattr(line, name) for name in (*TOKENS, "cost_nusd", "events", "bytes")] == [0] * 8
     assert (line.duration_ms, line.first_token_ms, line.usage_source) == (0.0, None, "reported")
     same = ("key_id", "key_alias", "model", "started_at", "outcome", "provider_response_id", "price_version")
     assert [getattr(line, name) for name in same] == [getattr(TERMINAL, name) for name in same]
-    assert content_hash(line) == content_hash(made([TERMINAL], charge_usd=1_000))
+    assert content_hash(line) == content_hash(made([TERMINAL], charge_nusd=1_000))
 
 
 def test_tokens_without_money_are_priced_as_the_exchange_was() -> None:
@@ -67,7 +67,7 @@ def test_tokens_without_money_are_priced_as_the_exchange_was() -> None:
     usage = Usage(1000, 400, 300, 50, 1300)
     now = exchange_totals(entries)
     assert now.usage == usage
-    assert (now.charge_usd, now.cost_usd) == (
+    assert (now.charge_nusd, now.cost_nusd) == (
         charge(PRICE, usage, BillableParts.EVERYTHING),
         charge(COST, usage, BillableParts.EVERYTHING),
     )
@@ -75,10 +75,10 @@ def test_tokens_without_money_are_priced_as_the_exchange_was() -> None:
 
 def test_tokens_with_money_take_the_money_as_it_is_given() -> None:
     entries = [TERMINAL]
-    made(entries, completion_tokens=300, charge_usd=5)
+    made(entries, completion_tokens=300, charge_nusd=5)
     now = exchange_totals(entries)
-    assert now.charge_usd == 5
-    assert now.cost_usd == charge(COST, now.usage, BillableParts.EVERYTHING)
+    assert now.charge_nusd == 5
+    assert now.cost_nusd == charge(COST, now.usage, BillableParts.EVERYTHING)
 
 
 @pytest.mark.parametrize("bills", list(BillableParts))
@@ -87,23 +87,23 @@ def test_what_is_billed_stays_the_policy_of_the_exchange(bills: BillableParts) -
     made(entries, prompt_tokens=2_000, completion_tokens=10)
     now = exchange_totals(entries)
     usage = Usage(2_000, None, 10, None, 2_010)
-    assert (now.charge_usd, now.cost_usd) == (charge(PRICE, usage, bills), charge(COST, usage, bills))
+    assert (now.charge_nusd, now.cost_nusd) == (charge(PRICE, usage, bills), charge(COST, usage, bills))
 
 
 def test_what_nobody_knew_stays_unknown_and_what_is_said_is_known() -> None:
     entries = [entry(replace(RECORD, reading=Reading(Usage(), UsageSource.NONE), opened=replace(OPENED, price=None)))]
     line = made(entries, prompt_tokens=7)
     assert (line.prompt_tokens, line.completion_tokens, line.total_tokens) == (7, None, None)
-    assert (line.charge_usd, exchange_totals(entries).charge_usd) == (None, None)
-    assert line.cost_usd == charge(COST, Usage(7), BillableParts.EVERYTHING)
+    assert (line.charge_nusd, exchange_totals(entries).charge_nusd) == (None, None)
+    assert line.cost_nusd == charge(COST, Usage(7), BillableParts.EVERYTHING)
 
 
 def test_the_second_correction_sees_the_first() -> None:
     entries = [TERMINAL]
-    made(entries, charge_usd=10)
-    assert corrected(exchange_totals(entries), CorrectionRequest(charge_usd=10), "again") is None
-    line = made(entries, charge_usd=30)
-    assert (line.seq, line.charge_usd) == (2, 20)
+    made(entries, charge_nusd=10)
+    assert corrected(exchange_totals(entries), CorrectionRequest(charge_nusd=10), "again") is None
+    line = made(entries, charge_nusd=30)
+    assert (line.seq, line.charge_nusd) == (2, 20)
 
 
 def test_the_last_word_on_an_exchange_says_what_is_billed_and_who_counted() -> None:
@@ -112,7 +112,7 @@ def test_the_last_word_on_an_exchange_says_what_is_billed_and_who_counted() -> N
     assert exchange_totals(entries).bills is BillableParts.OUTPUT
     entries.append(restated(entries, TERMINAL, content_hash) or swept)
     now = exchange_totals(entries)
-    assert (now.usage, now.charge_usd, now.cost_usd) == (REPORTED.usage, TERMINAL.charge_usd, TERMINAL.cost_usd)
+    assert (now.usage, now.charge_nusd, now.cost_nusd) == (REPORTED.usage, TERMINAL.charge_nusd, TERMINAL.cost_nusd)
     assert (now.bills, now.source, now.next_seq) == (BillableParts.EVERYTHING, "reported", 2)
     assert unexplained(entries) == []
 
@@ -121,16 +121,16 @@ def test_the_last_word_on_an_exchange_says_what_is_billed_and_who_counted() -> N
 def test_what_an_operator_set_stands_when_a_late_record_comes(charged: int) -> None:
     """Seen: "goodwill: you pay nothing", then a late record, and the customer paid the difference."""
     entries = [entry(replace(RECORD, reading=ESTIMATED, details={"swept": True}))]
-    made(entries, charge_usd=charged)
+    made(entries, charge_nusd=charged)
     entries.append(restated(entries, TERMINAL, content_hash) or TERMINAL)
     now = exchange_totals(entries)
-    assert now.charge_usd == charged
-    assert (now.usage, now.cost_usd) == (REPORTED.usage, TERMINAL.cost_usd), "what it used is as the record says"
-    assert entries[-1].details["stands"] == {"charge_usd": usd_text(TERMINAL.charge_usd or 0)}
+    assert now.charge_nusd == charged
+    assert (now.usage, now.cost_nusd) == (REPORTED.usage, TERMINAL.cost_nusd), "what it used is as the record says"
+    assert entries[-1].details["stands"] == {"charge_usd": usd_text(TERMINAL.charge_nusd or 0)}
     assert unexplained(entries) == []
     assert rerated(now, DEARER, None) is None
-    made(entries, charge_usd=charged + 1)
-    assert exchange_totals(entries).charge_usd == charged + 1, "the operator's next word counts"
+    made(entries, charge_nusd=charged + 1)
+    assert exchange_totals(entries).charge_nusd == charged + 1, "the operator's next word counts"
 
 
 def test_a_count_that_an_operator_set_stands_with_the_money_of_it() -> None:
@@ -139,7 +139,7 @@ def test_a_count_that_an_operator_set_stands_with_the_money_of_it() -> None:
     before = exchange_totals(entries)
     entries.append(restated(entries, TERMINAL, content_hash) or TERMINAL)
     now = exchange_totals(entries)
-    assert (now.usage, now.charge_usd, now.cost_usd) == (before.usage, before.charge_usd, before.cost_usd)
+    assert (now.usage, now.charge_nusd, now.cost_nusd) == (before.usage, before.charge_nusd, before.cost_nusd)
     assert set(entries[-1].details["stands"]) > {"charge_usd", "cost_usd", "completion_tokens"}
     assert "units" not in entries[-1].details
     assert unexplained(entries) == []
@@ -154,15 +154,15 @@ def test_a_record_that_comes_after_a_correction_counts_beside_it() -> None:
     assert unexplained(entries) == []
     assert exchange_totals(entries).price == price_text(DEARER, 1000)
     entries.append(rerated(exchange_totals(entries), DEARER, None) or TERMINAL)
-    assert exchange_totals(entries).charge_usd == charge(DEARER, REPORTED.usage, BillableParts.EVERYTHING)
+    assert exchange_totals(entries).charge_nusd == charge(DEARER, REPORTED.usage, BillableParts.EVERYTHING)
 
 
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
         ({}, "nothing is set"),
-        ({"charge_usd": -1}, "charge_usd"),
-        ({"cost_usd": AMOUNT_NUSD_MAX + 1}, "cost_usd"),
+        ({"charge_nusd": -1}, "charge_usd"),
+        ({"cost_nusd": AMOUNT_NUSD_MAX + 1}, "cost_usd"),
         ({"prompt_tokens": -1}, "prompt_tokens"),
         ({"completion_tokens": 10**9}, "completion_tokens"),
         ({"images": 10_001}, "images"),
@@ -180,7 +180,7 @@ def test_what_cannot_be_is_refused(wanted: dict[str, int], words: str) -> None:
 @pytest.mark.parametrize("why", ["", "  ", "x" * 501, "a\nb", "a\x1b[31m"])
 def test_a_reason_is_a_sentence(why: str) -> None:
     with pytest.raises(CorrectionError, match="a reason has"):
-        corrected(exchange_totals([TERMINAL]), CorrectionRequest(charge_usd=1), why)
+        corrected(exchange_totals([TERMINAL]), CorrectionRequest(charge_nusd=1), why)
 
 
 def test_without_a_terminal_entry_there_is_nothing_to_correct() -> None:
@@ -195,22 +195,22 @@ def test_the_pinned_tier_is_not_used_for_prompts_it_does_not_hold_for() -> None:
     made(entries, prompt_tokens=901)
     with pytest.raises(CorrectionError, match="above 900"):
         corrected(exchange_totals(entries), CorrectionRequest(prompt_tokens=900), "shorter")
-    made(entries, prompt_tokens=900, charge_usd=1)
+    made(entries, prompt_tokens=900, charge_nusd=1)
 
 
 def test_another_price_makes_the_money_anew() -> None:
     entries = [TERMINAL]
     line = rerated(exchange_totals(entries), DEARER, COST)
     assert line is not None
-    assert line.charge_usd == TERMINAL.charge_usd  # twice the price: once more the same
-    assert (line.cost_usd, line.completion_tokens, line.price_version) == (0, 0, DEARER.version)
+    assert line.charge_nusd == TERMINAL.charge_nusd  # twice the price: once more the same
+    assert (line.cost_nusd, line.completion_tokens, line.price_version) == (0, 0, DEARER.version)
     assert (line.details["why"], line.details["by"]) == ("rerated", "rerate")
     assert pinned(line.details["price"]).tiers == DEARER.tiers
     assert rerated(exchange_totals([TERMINAL, line]), DEARER, COST) is None
     assert rerated(exchange_totals([TERMINAL]), None, None) is None
     # From now on this is its price.
     made(entries := [TERMINAL, line], completion_tokens=60)
-    assert exchange_totals(entries).charge_usd == charge(DEARER, Usage(1000, 400, 60, 50), BillableParts.EVERYTHING)
+    assert exchange_totals(entries).charge_nusd == charge(DEARER, Usage(1000, 400, 60, 50), BillableParts.EVERYTHING)
 
 
 def test_the_tier_of_another_price_is_that_of_the_whole_prompt() -> None:
@@ -218,17 +218,17 @@ def test_the_tier_of_another_price_is_that_of_the_whole_prompt() -> None:
     line = rerated(exchange_totals([TERMINAL]), Price("tiered", tiers), None)
     assert line is not None
     assert line.details["price"] == price_text(Price("tiered", tiers), 1000)
-    assert exchange_totals([TERMINAL, line]).charge_usd == 1_250_000
+    assert exchange_totals([TERMINAL, line]).charge_nusd == 1_250_000
 
 
 def test_money_that_a_person_has_set_is_not_touched_by_a_price() -> None:
     entries = [TERMINAL]
-    made(entries, charge_usd=0)
+    made(entries, charge_nusd=0)
     assert rerated(exchange_totals(entries), DEARER, COST) is None
     line = rerated(exchange_totals(entries), DEARER, DEARER)
     assert line is not None
-    assert (line.charge_usd, line.price_version) == (0, TERMINAL.price_version)
-    assert exchange_totals([*entries, line]).cost_usd == charge(
+    assert (line.charge_nusd, line.price_version) == (0, TERMINAL.price_version)
+    assert exchange_totals([*entries, line]).cost_nusd == charge(
         DEARER, exchange_totals(entries).usage, BillableParts.EVERYTHING
     )
 
@@ -251,7 +251,7 @@ def test_units_are_set_right_and_priced_like_tokens() -> None:
     assert line.details["units"] == {"searches": 3, "cache_write_tokens": -500}
     now = exchange_totals(entries)
     assert now.usage == replace(usage, searches=5, cache_write_tokens=0)
-    assert now.charge_usd == charge(price, now.usage, BillableParts.EVERYTHING)
+    assert now.charge_nusd == charge(price, now.usage, BillableParts.EVERYTHING)
     with pytest.raises(CorrectionError, match="cache_write_1h_tokens"):
         corrected(now, CorrectionRequest(cache_write_1h_tokens=1), "nothing was written")
     assert corrected(now, CorrectionRequest(cache_write_tokens=0), "again") is None
@@ -261,11 +261,13 @@ def test_a_new_price_goes_by_how_the_exchange_was_served() -> None:
     record = replace(RECORD, reading=replace(REPORTED, service_tier="priority"))
     price = configured(*PRICE.tiers, service_tiers={"priority": DEARER.tiers})
     entries = [entry(record)]
-    assert entries[0].charge_usd == charge(PRICE, REPORTED.usage, BillableParts.EVERYTHING), "this list has no variants"
+    assert entries[0].charge_nusd == charge(PRICE, REPORTED.usage, BillableParts.EVERYTHING), (
+        "this list has no variants"
+    )
     line = rerated(exchange_totals(entries), price, None)
     assert line is not None
     entries.append(line)
-    assert exchange_totals(entries).charge_usd == charge(DEARER, REPORTED.usage, BillableParts.EVERYTHING)
+    assert exchange_totals(entries).charge_nusd == charge(DEARER, REPORTED.usage, BillableParts.EVERYTHING)
     assert (line.details["price"]["service_tier"], line.price_version) == ("priority", price.version)
     assert rerated(exchange_totals(entries), price, None) is None
     assert unexplained(entries) == []
@@ -330,12 +332,12 @@ def test_after_any_steps_the_sum_is_what_the_last_said_and_every_entry_explains_
             assert after.usage == before.usage
         else:
             assert corrected(after, step, "again") is None
-            now = {**structs.asdict(after.usage), "charge_usd": after.charge_usd, "cost_usd": after.cost_usd}
+            now = {**structs.asdict(after.usage), "charge_nusd": after.charge_nusd, "cost_nusd": after.cost_nusd}
             assert step.changes.items() <= now.items()
     assert [one.seq for one in entries[1:]] == list(range(1, len(entries)))
     assert len({one.entry_id for one in entries}) == len(entries)
     assert unexplained(entries) == []
     for place, one in enumerate(entries[1:], 1):
-        forged = replace(one, charge_usd=(one.charge_usd or 0) + 1)
+        forged = replace(one, charge_nusd=(one.charge_nusd or 0) + 1)
         if one.details["by"] == "rerate" or "charge_usd" in one.details["sets"]:
             assert unexplained([*entries[:place], forged]) == [forged]

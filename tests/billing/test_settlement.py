@@ -78,8 +78,8 @@ def test_a_providers_own_line_takes_the_place_of_ours() -> None:
 
 def test_an_entry_is_charged_and_explained() -> None:
     line = entry(RECORD)
-    assert line.charge_usd == 180_000
-    assert line.cost_usd == 144_000
+    assert line.charge_nusd == 180_000
+    assert line.cost_nusd == 144_000
     assert line.price_version == PRICE.version
     assert (line.prompt_tokens, line.cached_tokens, line.completion_tokens) == (1000, 400, 250)
     assert (line.reasoning_tokens, line.total_tokens) == (50, 1250)
@@ -108,8 +108,8 @@ def test_an_estimate_says_what_it_takes_for_hidden_reasoning(hidden: int) -> Non
 
 def test_no_price_is_no_charge_and_says_so() -> None:
     line = entry(replace(RECORD, opened=replace(OPENED, price=None, cost=None)))
-    assert line.charge_usd is None
-    assert line.cost_usd is None
+    assert line.charge_nusd is None
+    assert line.cost_nusd is None
     assert line.price_version is None
     assert line.details["unpriced"] is True
     assert line.details["cost_unknown"] is True
@@ -118,29 +118,29 @@ def test_no_price_is_no_charge_and_says_so() -> None:
 def test_nothing_billed_is_zero_also_without_a_price_and_counts_stay() -> None:
     unpriced = replace(OPENED, price=None, cost=None)
     line = entry(replace(RECORD, opened=unpriced, reading=ESTIMATED, bills=BillableParts.NOTHING))
-    assert line.charge_usd == 0
-    assert line.cost_usd == 0
+    assert line.charge_nusd == 0
+    assert line.cost_nusd == 0
     assert "unpriced" not in line.details
     assert line.completion_tokens == 250
 
 
 def test_what_the_provider_reports_it_charges_us_whatever_we_bill() -> None:
     line = entry(replace(RECORD, bills=BillableParts.NOTHING))
-    assert line.charge_usd == 0
-    assert line.cost_usd == 144_000
+    assert line.charge_nusd == 0
+    assert line.cost_nusd == 144_000
 
 
 def test_a_failure_without_usage_after_content_is_flagged() -> None:
     failed = replace(RECORD, outcome=Outcome.UPSTREAM_FAILED, reading=ESTIMATED, bills=BillableParts.OUTPUT)
     line = entry(failed)
-    assert line.charge_usd == 100_000
+    assert line.charge_nusd == 100_000
     assert line.details["delivered_only"] is True
     assert "delivered_only" not in entry(replace(failed, outcome=Outcome.CLIENT_LEFT)).details
 
 
 def test_a_zero_that_stands_on_no_count_is_flagged() -> None:
     line = entry(replace(RECORD, reading=NOTHING))
-    assert line.charge_usd == 0
+    assert line.charge_nusd == 0
     assert line.prompt_tokens is None
     assert line.details["uncounted"] is True
     assert "uncounted" not in entry(replace(RECORD, reading=NOTHING, bills=BillableParts.NOTHING)).details
@@ -184,17 +184,17 @@ def test_units_stand_among_the_details_and_are_charged() -> None:
     record = replace(RECORD, opened=replace(OPENED, price=price), reading=replace(REPORTED, usage=usage))
     line = entry(record)
     assert line.details["units"] == {"cache_write_tokens": 100, "searches": 2}
-    assert line.charge_usd == 180_000 + 100 * 900 + 2 * 10_000_000
+    assert line.charge_nusd == 180_000 + 100 * 900 + 2 * 10_000_000
     assert (line.details["price"]["cache_write"], line.details["price"]["searches"]) == ("1", "10")
     flat = entry(replace(record, reading=replace(record.reading, service_tier="priority")))
-    assert (flat.charge_usd, flat.details["service_tier"]) == (144_000, "priority")
+    assert (flat.charge_nusd, flat.details["service_tier"]) == (144_000, "priority")
     assert flat.details["unpriced_units"] == ["searches"]
     assert "unpriced_units" not in line.details
 
 
 def test_units_that_nothing_prices_are_unpriced_not_free() -> None:
     line = entry(replace(RECORD, reading=Reading(Usage(images=2), UsageSource.REPORTED)))
-    assert (line.charge_usd, line.cost_usd) == (None, None)
+    assert (line.charge_nusd, line.cost_nusd) == (None, None)
     assert (line.details["unpriced"], line.details["unpriced_units"]) == (True, ["images"])
     assert "uncounted" not in line.details
 
@@ -210,8 +210,8 @@ def test_the_journal_does_not_change_an_entry(outcome: Outcome) -> None:
 def test_every_field_counts_in_the_hash_and_the_order_of_details_does_not() -> None:
     line = entry(RECORD)
     changed = [
-        replace(line, charge_usd=181_000),
-        replace(line, charge_usd=None),
+        replace(line, charge_nusd=181_000),
+        replace(line, charge_nusd=None),
         replace(line, completion_tokens=None),
         replace(line, outcome="crashed"),
         replace(line, details={**line.details, "x": 1}),
@@ -240,6 +240,6 @@ def test_every_record_has_an_entry_whose_money_fits_the_ledger(
     record = replace(RECORD, opened=opened, outcome=outcome, bills=what, reading=Reading(usage, source))
     line: LedgerEntry = entry(record)
     only_units = usage.in_other_units and any((usage.images, usage.audio_ms, usage.characters, usage.searches))
-    assert (line.charge_usd is None) == (what is not BillableParts.NOTHING and (not priced or only_units))
-    assert 0 <= (line.charge_usd or 0) < 2**63
+    assert (line.charge_nusd is None) == (what is not BillableParts.NOTHING and (not priced or only_units))
+    assert 0 <= (line.charge_nusd or 0) < 2**63
     assert json.loads(json.dumps(line.details)) == line.details

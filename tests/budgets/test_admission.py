@@ -23,7 +23,7 @@ from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnReservations
 NOW = 1_790_000_000.0
 ALLOWANCE = 1_000
 KEY = ApiKey("key_a", "a", b"d" * 32, "h", models=None, created_at=NOW, expires_at=None, revoked_at=None, revision=1)
-BUDGET = Scope("key_a", Limits(budget_usd=1_000, budget_window="none"), NOW)
+BUDGET = Scope("key_a", Limits(budget_nusd=1_000, budget_window="none"), NOW)
 RATE = Scope("key_a", Limits(rpm=5), NOW)
 
 
@@ -303,7 +303,7 @@ async def test_an_outage_of_the_ledger_gives_a_fresh_allowance_once_it_is_over(
 
 async def test_windows_begin_by_the_clock_of_the_store(plant: Plant) -> None:
     """Seen from the code: at a month's start, two proxies with skewed clocks read the ledger again in turn."""
-    monthly = Scope("key_a", Limits(budget_usd=1_000, budget_window="calendar_month"), NOW)
+    monthly = Scope("key_a", Limits(budget_nusd=1_000, budget_window="calendar_month"), NOW)
     plant.store.now = december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
     one = await plant.admit("x", 1, scope=monthly)
     assert isinstance(one, OpenReservation)
@@ -312,7 +312,7 @@ async def test_windows_begin_by_the_clock_of_the_store(plant: Plant) -> None:
 
 async def test_a_key_that_was_made_by_a_clock_that_is_ahead(plant: Plant) -> None:
     """Its first window has not begun: an exchange that began before it would never count."""
-    ahead = Scope("key_a", Limits(budget_usd=1_000, budget_window="30d"), NOW + 3_600)
+    ahead = Scope("key_a", Limits(budget_nusd=1_000, budget_window="30d"), NOW + 3_600)
     one = await plant.admit("x", 1, scope=ahead)
     assert isinstance(one, OpenReservation)
     assert one.reserved.at >= one.reserved.counters[0].since

@@ -125,7 +125,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 def engine(tmp_path: Path) -> Iterator[Engine]:
     engine = a_ledger(tmp_path)
     with writing(engine) as connection:
-        limits = limits_row(Limits(budget_usd=BUDGET, budget_window=CALENDAR_MONTH))
+        limits = limits_row(Limits(budget_nusd=BUDGET, budget_window=CALENDAR_MONTH))
         row = {"key_id": "key-1", "alias": "anna", "digest": b"1", "hint": "", "created_at": SINCE, "revision": 99}
         connection.execute(insert(api_keys), {**row, "limits": limits})
     yield engine
@@ -172,7 +172,7 @@ async def ended(task: asyncio.Task[Any]) -> None:
 
 
 def test_the_body_says_who_what_and_until_when() -> None:
-    subject = Subject("key-1", "key", "anna", Limits(budget_usd=BUDGET, budget_window=CALENDAR_MONTH), SINCE)
+    subject = Subject("key-1", "key", "anna", Limits(budget_nusd=BUDGET, budget_window=CALENDAR_MONTH), SINCE)
     assert json.loads(body_of(an_alert(), subject)) == {
         "id": "alert_0",
         "type": "budget.threshold",
@@ -332,7 +332,7 @@ async def test_from_an_entry_to_somebodys_server(
     ledger, sender = a_store(engine), a_sender(engine, receiver.url, lambda: NOW, seen)
     await everybody[0].seed([LimitCounter("key-1", since=SINCE, nusd_max=BUDGET)])
     for number in range(12):
-        ledger.settle(arriving(an_entry(number, charge_usd=NUSD_PER_USD, started_at=NOW - 60)))
+        ledger.settle(arriving(an_entry(number, charge_nusd=NUSD_PER_USD, started_at=NOW - 60)))
         await asyncio.gather(*(one.follow() for one in everybody))
         await sender.send()
     assert seen.alerts == [50, 80, 100]
@@ -351,7 +351,7 @@ async def test_from_an_entry_to_somebodys_server(
     await fresh.follow()
     assert seen.alerts == [50, 80, 100]
     with writing(engine) as connection:
-        limits = limits_row(Limits(budget_usd=2 * BUDGET, budget_window=CALENDAR_MONTH))
+        limits = limits_row(Limits(budget_nusd=2 * BUDGET, budget_window=CALENDAR_MONTH))
         connection.execute(update(api_keys).values(limits=limits))
     await fresh.measure()
     await fresh.follow()

@@ -117,9 +117,9 @@ async def test_what_was_held_is_spent_once_it_is_settled(
             reservation = Reservation(entry.exchange_id, gates_of(key_id, since), 2 * 10**9, 10)
             while not isinstance(verdict := await budgets[node].reserve(reservation), Granted):
                 await followers[node].seed(verdict.counters)  # type: ignore[union-attr]
-            settled = arriving(an_entry(number, key_id=key_id, charge_usd=charge, started_at=now))
+            settled = arriving(an_entry(number, key_id=key_id, charge_nusd=charge, started_at=now))
             if number % 5 == 0:
-                settled += arriving(an_entry(number + 1_000, kind=EntryKind.CREDIT, key_id=key_id, charge_usd=-charge))
+                settled += arriving(an_entry(number + 1_000, kind=EntryKind.CREDIT, key_id=key_id, charge_nusd=-charge))
             async with serial:
                 await asyncio.to_thread(settlers[node % 2].settle, settled)
             if number % 2:  # the ledger is faster than the word that it ended

@@ -96,18 +96,18 @@ def several() -> Iterator[ThreadPoolExecutor]:
     ],
 )
 def test_thresholds_are_passed_to_the_nano_dollar(engine: Engine, spent: int | None, thresholds: list[int]) -> None:
-    made(engine, "key_1", Limits(budget_usd=BUDGET))
+    made(engine, "key_1", Limits(budget_nusd=BUDGET))
     found = reached(engine, [a_standing(spent, reserved=BUDGET)], NOW)
     assert [one.threshold for one in found] == thresholds
     for one in found:
-        assert (one.scope_id, one.since, one.spent_usd, one.budget_usd) == ("key_1", SINCE, spent, BUDGET)
+        assert (one.scope_id, one.since, one.spent_nusd, one.budget_nusd) == ("key_1", SINCE, spent, BUDGET)
         assert (one.state, one.tries, one.created_at, one.next_at) == (OPEN, 0, NOW, NOW)
 
 
 def test_only_budgets_that_are_now_have_alerts(engine: Engine) -> None:
-    made(engine, "key_1", Limits(budget_usd=BUDGET))
+    made(engine, "key_1", Limits(budget_nusd=BUDGET))
     made(engine, "key_free", Limits(rpm=5))
-    made(engine, "proj_1", Limits(budget_usd=10, budget_window=LIFETIME), kind="project")
+    made(engine, "proj_1", Limits(budget_nusd=10, budget_window=LIFETIME), kind="project")
     standings = [
         a_standing(BUDGET, since=MINTED),  # the window before
         a_standing(BUDGET, "key_1/credit", since=0.0),
@@ -119,7 +119,7 @@ def test_only_budgets_that_are_now_have_alerts(engine: Engine) -> None:
 
 
 def test_a_threshold_is_noticed_once(engine: Engine) -> None:
-    made(engine, "key_1", Limits(budget_usd=BUDGET))
+    made(engine, "key_1", Limits(budget_nusd=BUDGET))
     first = reached(engine, [a_standing(BUDGET // 2)], NOW)
     assert record_new(engine, first) == first
     # Somebody else sees it later, with more spent, and with a float that has been elsewhere.
@@ -127,15 +127,18 @@ def test_a_threshold_is_noticed_once(engine: Engine) -> None:
     assert [one.threshold for one in record_new(engine, again)] == [80]
     assert record_new(engine, again) == []
     assert record_new(engine, []) == []
-    assert [(one.threshold, one.spent_usd) for one in read_alerts(engine)] == [(50, BUDGET // 2), (80, BUDGET * 4 // 5)]
+    assert [(one.threshold, one.spent_nusd) for one in read_alerts(engine)] == [
+        (50, BUDGET // 2),
+        (80, BUDGET * 4 // 5),
+    ]
 
 
 def test_another_window_or_budget_is_another_alert(engine: Engine) -> None:
-    made(engine, "key_1", Limits(budget_usd=BUDGET))
+    made(engine, "key_1", Limits(budget_nusd=BUDGET))
     for moment, since in ((NOW, SINCE), (NOW + 30 * DAY_S, SINCE + 30 * DAY_S)):
         assert len(record_new(engine, reached(engine, [a_standing(BUDGET // 2, since=since)], moment))) == 1
     with writing(engine) as connection:
-        connection.execute(api_keys.update().values(limits=limits_row(Limits(budget_usd=BUDGET * 3 // 4))))
+        connection.execute(api_keys.update().values(limits=limits_row(Limits(budget_nusd=BUDGET * 3 // 4))))
     assert len(record_new(engine, reached(engine, [a_standing(BUDGET // 2)], NOW))) == 1
     assert len({one.alert_id for one in read_alerts(engine)}) == 3
 
@@ -213,9 +216,9 @@ def test_a_slow_failure_does_not_undo_anothers_claim(engine: Engine) -> None:
 
 
 def test_subjects_are_keys_projects_and_organizations(engine: Engine) -> None:
-    made(engine, "key_1", Limits(budget_usd=BUDGET, rpm=3))
+    made(engine, "key_1", Limits(budget_nusd=BUDGET, rpm=3))
     assert subjects(engine, ["key_1", "proj_default", "org_default", "nobody"]) == {
-        "key_1": Subject("key_1", "key", "key_1's", Limits(budget_usd=BUDGET, rpm=3), MINTED),
+        "key_1": Subject("key_1", "key", "key_1's", Limits(budget_nusd=BUDGET, rpm=3), MINTED),
         **{
             f"{short}_default": Subject(f"{short}_default", kind, "default", Limits(), minted)
             for short, kind, minted in (
@@ -238,17 +241,17 @@ def test_subjects_are_keys_projects_and_organizations(engine: Engine) -> None:
     ],
 )
 def test_a_window_ends_where_the_next_begins(window: str, since: float, end: float | None) -> None:
-    subject = Subject("key_1", "key", "", Limits(budget_usd=1, budget_window=window), MINTED)
+    subject = Subject("key_1", "key", "", Limits(budget_nusd=1, budget_window=window), MINTED)
     assert subject.window_end(since) == (None if end is None else pytest.approx(end, abs=1e-6))
 
 
 def test_old_alerts_are_forgotten_unless_they_would_ring_again(engine: Engine) -> None:
     for scope_id, window in (("over", "30d"), ("ever", LIFETIME), ("year", "365d"), ("unsent", "30d")):
-        made(engine, scope_id, Limits(budget_usd=BUDGET, budget_window=window))
+        made(engine, scope_id, Limits(budget_nusd=BUDGET, budget_window=window))
     early, late = MINTED + DAY_S, MINTED + 100 * DAY_S
     began = {"over": MINTED, "ever": 0.0, "year": MINTED, "unsent": MINTED, "gone": MINTED}
     states = [CounterState(one, since, BUDGET, 0, 0, 0) for one, since in began.items()]
-    made(engine, "gone", Limits(budget_usd=BUDGET))
+    made(engine, "gone", Limits(budget_nusd=BUDGET))
     alerts = record_new(engine, reached(engine, states, early))
     for alert in alerts:
         if alert.scope_id != "unsent":

@@ -206,7 +206,7 @@ def test_credit_is_a_line_of_the_ledger_and_part_of_the_balance(run: Commands) -
     assert run("ledger", "--json")[1:] == [line, refund, of_all]
     run("ledger", "--key", "anna")
     assert run.out.splitlines()[-1].endswith("5.000000001  credit: paid back")
-    charged = (used.charge_usd or 0) / 10**9
+    charged = (used.charge_nusd or 0) / 10**9
     (shown,) = run("keys", "info", "anna")
     balances = [shown["balance"], shown["project"]["balance"], shown["organization"]["balance"]]
     assert [float(one["used_usd"]) for one in balances] == [charged] * 3

@@ -43,9 +43,9 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     store = LedgerStores.open(load(file, {}))
     store.keys.create(
         key_id="key-1", alias="anna", digest=b"1", hint="", models=None, expires_at=None,
-        limits=Limits(budget_usd=10 * NUSD_PER_USD, prepaid=True),
+        limits=Limits(budget_nusd=10 * NUSD_PER_USD, prepaid=True),
     )  # fmt: skip
-    store.ledger.settle(arriving(an_entry(0, charge_usd=1_500_000_000, started_at=WINDOW + 5)))
+    store.ledger.settle(arriving(an_entry(0, charge_nusd=1_500_000_000, started_at=WINDOW + 5)))
     asyncio.run(a_running_exchange(open_budgets(load(file, {}), "node-1"), store.engine))
     store.close()
     yield file

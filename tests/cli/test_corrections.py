@@ -99,19 +99,19 @@ def test_rerate_to_the_prices_of_the_configuration_and_to_given_ones(run: Comman
     assert by_key == [
         {"key_id": "key-1", "key_alias": "anna"} | {name: total[name] for name in by_key[0] if name in total}
     ]
-    charges = run.ledger(lambda store: sum(one.charge_usd or 0 for one in stored(store.engine)))
+    charges = run.ledger(lambda store: sum(one.charge_nusd or 0 for one in stored(store.engine)))
     assert charges == sum(_at(NOW, number) for number in range(3))
     assert run(*whole)[0]["adjusted"] == 0
     given = ("--input", "0.13", "--cached-input", "0.07", "--output", "0.41")
     assert run(*whole, *given)[0]["adjusted"] == 3
     assert run(*whole, "--price", '{"input": 0.13, "output": 0.41, "cached_input": "0.07"}')[0]["adjusted"] == 0
-    charges = run.ledger(lambda store: sum(one.charge_usd or 0 for one in stored(store.engine)))
-    assert charges == sum(a_real_entry(number).charge_usd or 0 for number in range(3))
+    charges = run.ledger(lambda store: sum(one.charge_nusd or 0 for one in stored(store.engine)))
+    assert charges == sum(a_real_entry(number).charge_nusd or 0 for number in range(3))
     assert run("reconcile", "--json")[0]["ok"]
 
 
 def _at(price: Any, number: int) -> int:
-    return a_real_entry(number, price=price).charge_usd or 0
+    return a_real_entry(number, price=price).charge_nusd or 0
 
 
 def test_rerate_looks_only_at_its_time_and_its_model(run: Commands) -> None:
@@ -142,7 +142,7 @@ def test_rerate_refuses_in_one_line(run: Commands, arguments: list[str], words: 
 def test_a_conflict_shows_what_differs(run: Commands) -> None:
     entry = a_real_entry(1)
     details = {**entry.details, "note": "again"}
-    other = replace(entry, charge_usd=(entry.charge_usd or 0) + 10**9, outcome="crashed", details=details)
+    other = replace(entry, charge_nusd=(entry.charge_nusd or 0) + 10**9, outcome="crashed", details=details)
     run.ledger(lambda store: store.ledger.settle([Arrival(other, NODE, FIRST + 1)]))
     (letter,) = run("dead-letters", "list", "--json")
     ours, theirs = letter["differences"]["charge_usd"]
@@ -199,7 +199,7 @@ def test_reconcile_says_ok_or_what_differs(run: Commands) -> None:
 
     def spoil(store: LedgerStores) -> None:
         with writing(store.engine) as connection:
-            connection.execute(update(balances).values(charged_usd=balances.c.charged_usd - 2_000))
+            connection.execute(update(balances).values(charged_nusd=balances.c.charged_nusd - 2_000))
 
     run.ledger(spoil)
     run("reconcile", code=1)

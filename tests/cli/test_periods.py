@@ -92,7 +92,7 @@ def test_a_statement_is_checked_from_files(files: Any, owner: tuple[str, str], c
         (0, lambda one: one.update(usage_usd="1"), "usage_usd"),
         (0, lambda one: one.update(closing_balance_usd="1"), "closing_balance_usd"),
         (0, lambda one: one.update(digest="ab" * 32), "digest"),
-        (2, lambda one: one.update(charge_usd="0.000000001"), "digest"),
+        (2, lambda one: one.update(charge_nusd="0.000000001"), "digest"),
         (2, lambda one: one.update(prompt_tokens=1), "digest"),
         (2, lambda one: one.update(key_id="another"), "digest"),
     ],
@@ -125,7 +125,7 @@ def test_a_receipt_leads_to_every_statement_above_it(run: Commands, files: Any, 
     assert main(["verify", str(file), "--digest", period["digest"]]) == 0
     assert main(["verify", str(file), "--statement", files("--key", "bert")[0]]) == 1
 
-    changed(str(file), lambda one: one["months"][0]["lines"][0]["line"].update(charge_usd="0"))
+    changed(str(file), lambda one: one["months"][0]["lines"][0]["line"].update(charge_nusd="0"))
     assert main(["verify", str(file)]) == 1
     assert "does not lead to the digest" in capsys.readouterr().err
 

@@ -75,9 +75,9 @@ def test_it_is_what_a_rerating_of_a_copy_gives(run: Commands, tmp_path: Path) ->
     run.config = other  # on the same ledger
     (rerated,) = run("rerate", "--model", "tera-large", "--since", "2026-01-01")
     entries = run.ledger(lambda store: stored(store.engine))
-    for name in ("charge_usd", "cost_usd"):
-        now = sum(getattr(one, name) or 0 for one in entries if one.kind == "usage")
-        then = sum(getattr(one, name) or 0 for one in entries)
+    for name, field in (("charge_usd", "charge_nusd"), ("cost_usd", "cost_nusd")):
+        now = sum(getattr(one, field) or 0 for one in entries if one.kind == "usage")
+        then = sum(getattr(one, field) or 0 for one in entries)
         assert round(float(found[name]) * USD) == now
         assert round(float(found[f"simulated_{name}"]) * USD) == then
         assert round(float(rerated[name]) * USD) == then - now != 0

@@ -73,7 +73,7 @@ def test_an_export(run: Commands, tmp_path: Path) -> None:
     assert run.err == ""
     run("export", "--output", str(file), "--until", "2020-01-01", "--format", "focus")
     assert len(file.read_text().splitlines()) == 1
-    in_vain = replace(a_real_entry(0), kind="attempt", seq=1, entry_id="attempt-1", charge_usd=0)
+    in_vain = replace(a_real_entry(0), kind="attempt", seq=1, entry_id="attempt-1", charge_nusd=0)
     run.config.write_text(yaml.safe_dump(CONFIG))
     run.ledger(lambda store: store.ledger.settle([Arrival(in_vain)]))
     run.config.write_text(yaml.safe_dump({**CONFIG, "sinks": {"lago": LAGO}}))

@@ -40,7 +40,7 @@ def furnish(stand: Stand) -> dict[str, str]:
     organizations(stand)
     secrets = {
         key_id: stand.key(
-            key_id, alias=alias, limits=Limits(budget_usd=None if usd is None else usd * USD, rpm=600),
+            key_id, alias=alias, limits=Limits(budget_nusd=None if usd is None else usd * USD, rpm=600),
             project_id=PROJECTS.get(key_id, DEFAULT_PROJECT),
         )
         for key_id, (alias, usd) in KEYS.items()
@@ -64,7 +64,7 @@ def furnish(stand: Stand) -> dict[str, str]:
 def organizations(stand: Stand) -> None:
     """One with two projects, one of them with a long name."""
     accounts = AccountStore(stand.engine, clock=time.time)
-    accounts.create_organization(account_id="org_acme", name="acme", limits=Limits(budget_usd=500 * USD))
+    accounts.create_organization(account_id="org_acme", name="acme", limits=Limits(budget_nusd=500 * USD))
     for account_id, name in (("proj_web", "web"), ("proj_batch", "nightly-evaluation-of-everything")):
         accounts.create_project(
             account_id=account_id, name=name, organization="org_acme", limits=Limits(prepaid=name == "web", parallel=40)
@@ -102,7 +102,7 @@ def one(number: int, at: float, chance: Random) -> LedgerEntry:
         number, key=key_id, model=chance.choice(MODELS), started_at=at, usage=Usage(prompt, prompt // 3, output)
     )
     opened = replace(
-        record.opened, exchange_id=exchange_id(number, at), key_alias=KEYS[key_id][0], held_usd=12_345_678,
+        record.opened, exchange_id=exchange_id(number, at), key_alias=KEYS[key_id][0], held_nusd=12_345_678,
         attempts=(Attempt("tensorloop", "large-v1", "answered 503", 503, at, 81.5),) if number % 9 == 4 else (),
     )  # fmt: skip
     record = replace(record, opened=opened, first_token_ms=chance.random() * 900, duration_ms=900 + output * 4.2)
@@ -127,7 +127,7 @@ def corrections() -> list[LedgerEntry]:
     first = one(4_000, time.time() - DAY_S, Random(1))
     less = corrected(
         exchange_totals([first]),
-        CorrectionRequest(charge_usd=5_000),
+        CorrectionRequest(charge_nusd=5_000),
         "goodwill: the answer was cut by our own deployment",
     )
     assert less is not None
@@ -142,6 +142,6 @@ def running(number: int, **differences: Any) -> ExchangeSnapshot:
         exchange_id=exchange_id(3_000 + number, began), key_id=key_id, key_alias=KEYS[key_id][0], provider="tera",
         model=MODELS[number % 3], endpoint="/v1/chat/completions", streamed=True, started_at=began, state="streaming",
         events=31, bytes=5_843, prompt_tokens=1_204, completion_tokens=37 * (number + 1), usage_source="estimated",
-        charge_usd=171_690 * (number + 1), cost_usd=146_130 * (number + 1),
+        charge_nusd=171_690 * (number + 1), cost_nusd=146_130 * (number + 1),
     )  # fmt: skip
     return replace(stream, **differences)

@@ -54,7 +54,7 @@ def test_the_life_of_a_project(stand: Stand) -> None:
 def test_what_is_paid_in_counts_once_however_often_it_is_asked_for(stand: Stand) -> None:
     stand.key(alias="anna", limits=Limits(prepaid=True))
     settle(stand.engine, entry(1), node=None)
-    used = entry(1).charge_usd
+    used = entry(1).charge_nusd
     paid = {"key": "anna", "usd": 25.5, "reason": "invoice 7", "id": exchange_id()}
     first = stand.post("/credit/add", paid)
     assert (first["scope_id"], first["usd"], first["credit"], first["spend"]) == ("key-1", 25.5, 25.5, used / USD)
@@ -63,7 +63,7 @@ def test_what_is_paid_in_counts_once_however_often_it_is_asked_for(stand: Stand)
     assert (other.status, other.body["error"]["param"]) == (400, "id")
     assert stand.post("/credit/add", {"key": "key-1", "usd": -0.5, "reason": "paid back"})["credit"] == 25
     assert stand.post("/credit/add", {"account": "proj_default", "usd": 3, "reason": "card"})["spend"] == used / USD
-    assert read_paid(stand.engine, ["key-1"])["key-1"].left_usd == 25 * USD - used
+    assert read_paid(stand.engine, ["key-1"])["key-1"].left_nusd == 25 * USD - used
     (info,) = stand.get("/key/list")["keys"]
     assert (info["credit"], info["spend"]) == (25, used / USD)
     assert [one[1:] for one in did(stand)] == [

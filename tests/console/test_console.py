@@ -27,7 +27,7 @@ def running(number: int = 0, key_id: str = "key-1") -> ExchangeSnapshot:
     return ExchangeSnapshot(
         exchange_id=f"{number}", key_id=key_id, key_alias="anna", provider="tera", model="m", endpoint="/v1/x",
         streamed=True, started_at=float(number), state="streaming", events=3, bytes=99, prompt_tokens=7,
-        completion_tokens=2, usage_source="estimated", charge_usd=1_500, cost_usd=1_000,
+        completion_tokens=2, usage_source="estimated", charge_nusd=1_500, cost_nusd=1_000,
     )  # fmt: skip
 
 
@@ -84,8 +84,8 @@ def test_who_guesses_must_wait_and_who_has_the_secret_need_not(stand: Stand) -> 
 
 
 def test_a_key_sees_only_what_is_its_own(stand: Stand) -> None:
-    secret = stand.key("key-1", limits=Limits(budget_usd=4 * 10**9))
-    stand.key("key-2", limits=Limits(budget_usd=10**9))
+    secret = stand.key("key-1", limits=Limits(budget_nusd=4 * 10**9))
+    stand.key("key-2", limits=Limits(budget_nusd=10**9))
     mine, other = entry(1), entry(2, key="key-2")
     settle(stand.engine, mine, other, node=None)
     stand.inside.streams = [running(1), running(2, "key-2")]
@@ -138,7 +138,7 @@ def test_an_exchange_explains_its_number(stand: Stand) -> None:
     vain = {"provider": "other", "upstream_model": "m", "failed": "answered 503", "status": 503}
     vain |= {"started_at": YESTERDAY, "duration_ms": 8.5}
     first = replace(entry(0), details={**entry(0).details, "attempts": [vain]})
-    less = corrected(exchange_totals([first]), CorrectionRequest(charge_usd=5_000), "goodwill")
+    less = corrected(exchange_totals([first]), CorrectionRequest(charge_nusd=5_000), "goodwill")
     settle(stand.engine, first, less, node=None)  # type: ignore[arg-type]
     shown = stand.get(f"/v1/exchanges/{first.exchange_id}")
     made = sum(float(one["amount_usd"]) for one in shown["charge"]["addends"])
@@ -186,7 +186,7 @@ def test_dashboards_of_openai_page_through_the_buckets(stand: Stand) -> None:
     assert (result["num_model_requests"], result["input_tokens"], result["model"]) == (3, 321, "tera-large")
     assert result["project_id"] is None
     costs = stand.get(f"/v1/organization/costs?start_time={begin}&group_by=line_item")["data"]
-    charged = sum(one.charge_usd for one in map(entry, range(3)))
+    charged = sum(one.charge_nusd for one in map(entry, range(3)))
     assert costs[2]["results"][0]["amount"] == {"value": pytest.approx(charged / 1e9, abs=1e-12), "currency": "usd"}
 
 
@@ -268,7 +268,7 @@ def test_the_life_of_a_key(stand: Stand) -> None:
     secret, key_id = made.pop("key"), made["token"]
     stored = stand.keys.one(key_id)
     assert stored.limits == Limits(
-        budget_usd=100_000_000, budget_window="none", rpm=9, parallel=2, cost_in_answers=True
+        budget_nusd=100_000_000, budget_window="none", rpm=9, parallel=2, cost_in_answers=True
     )
     assert (made["max_budget"], made["budget_duration"], made["team_id"]) == (0.1, None, "proj_default")
     assert made["cost_in_answers"] is True

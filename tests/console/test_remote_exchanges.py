@@ -50,14 +50,14 @@ async def test_a_lease_says_what_its_stream_has_come_to(
     (one,) = found.running
     assert (found.nodes, found.coverage, one.node, one.state) == (1, "complete", "far", "waiting")
     assert (one.prompt_tokens, one.completion_tokens, one.usage_source) == (90, 0, "estimated")
-    assert one.charge_usd == 90 * 130
+    assert one.charge_nusd == 90 * 130
     slot.note(Evidence(text_events=40, chars_latin=800, blanks=130), None, 40)
     slot.deliver(40, 9_000)
     await board.renew("far", "1.2", {BEGAN.exchange_id: LeaseParts(None, table.raw(slot.index))}, [])
     (one,) = (await asked.poll({"near"})).running
     assert (one.state, one.events, one.bytes, one.usage_source) == ("streaming", 40, 9_000, "estimated")
     assert one.completion_tokens > 40
-    assert one.charge_usd == 90 * 130 + one.completion_tokens * 410
+    assert one.charge_nusd == 90 * 130 + one.completion_tokens * 410
     slot.note(Evidence(text_events=40, chars_latin=800), Usage(95, None, 210), 40)
     await board.renew("far", "1.3", {BEGAN.exchange_id: LeaseParts(None, table.raw(slot.index))}, [])
     (one,) = (await asked.poll({"near"})).running

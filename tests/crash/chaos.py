@@ -311,8 +311,8 @@ class Chaos:
         for entry in entries:
             for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
                 sums[name] += entry[name] or 0
-            sums["charged_usd"] += nano(entry["charge_usd"])
-            sums["cost_usd"] += nano(entry["cost_usd"])
+            sums["charged_nusd"] += nano(entry["charge_usd"])
+            sums["cost_nusd"] += nano(entry["cost_usd"])
             sums["entries"] += 1
         balances = read_balances(self._engine)
         with reading(self._engine) as connection:

@@ -133,7 +133,7 @@ async def test_an_older_ledger_is_put_back(
     monkeypatch.setenv("TEST_PROVIDER_KEY", Tokenweir.PROVIDER_KEY)
     monkeypatch.setenv("TEST_PEPPER", Tokenweir.PEPPER)
     served, steps = _deployment(ledger, tokenweir, request, tmp_path / "backup")
-    key = quick_key(served, Limits(budget_usd=100 * NUSD_PER_USD))
+    key = quick_key(served, Limits(budget_nusd=100 * NUSD_PER_USD))
     for name in ("kept", "lost", "waits", "later"):
         provider.script(name, Shape("openai", tokens=3))
     async with Stage(served.start(), key) as stage:

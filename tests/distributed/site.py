@@ -21,7 +21,8 @@ from urllib.request import urlopen
 
 import aiohttp
 
-from proxy.billing.adjustment import MONEY, NUMBERS
+from proxy.billing.adjustment import NUMBERS
+from proxy.billing.entries import stored_name
 from proxy.billing.limits import UNLIMITED, Limits
 from proxy.ledger.schema.migrate import migrate
 from proxy.storage.database import open_engine
@@ -64,10 +65,12 @@ class Customer:
 
 
 FREE = Customer("free", ("stream", "stream", "stream", "plain", "leaves", "drains"))
-AMPLE = Customer("ample", ("stream", "stream", "plain", "leaves"), Limits(budget_usd=10**12, budget_window="none"))
+AMPLE = Customer("ample", ("stream", "stream", "plain", "leaves"), Limits(budget_nusd=10**12, budget_window="none"))
 # It is spent before the end of a step. Each answer is as long as its request allows, and so costs what is held for it:
 # whoever is granted what another one holds overspends.
-SCARCE = Customer("scarce", ("stream", "stream", "stream", "plain"), Limits(budget_usd=1_200_000, budget_window="none"))
+SCARCE = Customer(
+    "scarce", ("stream", "stream", "stream", "plain"), Limits(budget_nusd=1_200_000, budget_window="none")
+)
 FEW = Customer("few", ("stream", "plain"), Limits(parallel=12))
 CUSTOMERS = (FREE, AMPLE, SCARCE, FEW)
 
@@ -123,7 +126,7 @@ class Traffic:
                 settled = charge - nano(entry.get("adjusted_usd"))
                 beyond[customer] += max(0, charge - min(settled, nano(entry["details"].get("held_usd"))))
         for customer, nusd in spent.items():
-            if (budget := customer.limits.budget_usd) is not None and nusd > budget + beyond[customer]:
+            if (budget := customer.limits.budget_nusd) is not None and nusd > budget + beyond[customer]:
                 yield f"overspent: {customer.name}, {nusd} nUSD of {budget}, {beyond[customer]} beyond what was held"
 
     def unpromised(self, blind: Mapping[str, tuple[float, float]]) -> Iterator[str]:
@@ -319,14 +322,14 @@ def folded(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             adjusted = {"charge_usd": before.get("adjusted_usd")}
             exchanges[row["exchange_id"]] = {
                 **row,
-                **{name: _sum(before, row, name) for name in NUMBERS},
+                **{stored_name(name): _sum(before, row, stored_name(name)) for name in NUMBERS},
                 "adjusted_usd": _sum(adjusted, row, "charge_usd"),
             }
     yield from exchanges.values()
 
 
 def _sum(one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> Any:
-    if name in MONEY:
+    if name.endswith("_usd"):
         return str(Decimal(one[name] or 0) + Decimal(other[name] or 0))
     return (one[name] or 0) + (other[name] or 0)
 

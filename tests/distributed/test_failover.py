@@ -108,7 +108,7 @@ async def test_a_standby_that_was_behind_is_promoted(
         migrate(url)
         more = {"queue_url": request.getfixturevalue("valkey").url} if queue == "redis" else {}
         served = tokenweir(start=False, ledger_url=url, **more)
-        key = quick_key(served, Limits(budget_usd=100 * NUSD_PER_USD))
+        key = quick_key(served, Limits(budget_nusd=100 * NUSD_PER_USD))
         journal = served.folder / "data" / "journal"
         with standby_of(primary) as standby, engine_of(url) as engine:
             worker = served.worker().start() if queue == "redis" else None

@@ -11,7 +11,7 @@ from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Listening
 
 EACH = 5
-BUDGET = Limits(budget_usd=10**12)
+BUDGET = Limits(budget_nusd=10**12)
 
 
 def applied(worker: Listening) -> float:

@@ -138,7 +138,7 @@ async def both_spend(site: Site, *, flush: bool, lasts_s: float) -> Spent:
     # An answer costs a little less than a tenth of the budget.
     tokens, half, budget = 300, 5, 1_330_000
     near, far = (site.proxies[name] for name in PROXIES)
-    key = quick_key(near, Limits(budget_usd=budget, budget_window="none"), alias="half")
+    key = quick_key(near, Limits(budget_nusd=budget, budget_window="none"), alias="half")
     site.provider.reset()
     slow = site.provider.script("slow", Shape("openai", tokens=tokens, pace_ms=50))
     quick = site.provider.script("quick", Shape("openai", tokens=tokens))

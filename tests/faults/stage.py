@@ -35,7 +35,7 @@ REQUEST_S_MAX = 10.0
 DEPTH_S_MAX = 20.0
 RESTING_S = 30.0
 # More than all of a sweep costs; every point of admission is on the way.
-BUDGET = Limits(budget_usd=10**12, rpm=10**6, parallel=1_000)
+BUDGET = Limits(budget_nusd=10**12, rpm=10**6, parallel=1_000)
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class Swept:
         until = time.monotonic() + RESTING_S
         while found := await self._not_resting(balance):
             if time.monotonic() > until:
-                return [f"budget: {found}, {balance.charged_usd} charged"]
+                return [f"budget: {found}, {balance.charged_nusd} charged"]
             await asyncio.sleep(0.2)
         return []
 
@@ -164,7 +164,7 @@ class Swept:
         return [
             one
             for one in found
-            if (one.held, one.open, one.closed) != (0, 0, 0) or one.spent not in (None, balance.charged_usd)
+            if (one.held, one.open, one.closed) != (0, 0, 0) or one.spent not in (None, balance.charged_nusd)
         ]
 
     def _wrong(self, calls: list[Call], ends: frozenset[str]) -> list[str]:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.billing.entries import LedgerEntry
@@ -61,7 +62,7 @@ def an_entry(name: str) -> LedgerEntry:
     found = [one for one in golden_entries() if one["kind"] == kind]
     one = next(one for one in found if not number or one["exchange_id"] == exchange_id(number))
     money = {field: None if one[field] is None else nusd_from_usd(one[field]) for field in ("cost_usd", "charge_usd")}
-    return LedgerEntry(**{**one, **money, "started_at": BEGAN + number})
+    return msgspec.convert({**one, **money, "started_at": BEGAN + number}, LedgerEntry)
 
 
 @pytest.mark.parametrize("kind", sorted(BODIES.keys() - {"alert"}))
@@ -87,5 +88,5 @@ def test_alerts_are_sent_the_same() -> None:
         "alert_" + "0" * 32, "key_golden", 80, 1_792_800_000.0, 4_000_000_000, 5_000_000_000, BEGAN, "open", 0, BEGAN,
         None,
     )  # fmt: skip
-    limits = Limits(budget_usd=5_000_000_000, budget_window="calendar_month")
+    limits = Limits(budget_nusd=5_000_000_000, budget_window="calendar_month")
     assert body_of(alert, Subject("key_golden", "key", "häuser", limits, BEGAN)).decode() == BODIES["alert"]

@@ -115,15 +115,16 @@ def test_it_is_right_but_for_what_was_planted(engine: Engine) -> None:
 def test_sums(engine: Engine) -> None:
     """1,100 prompt tokens, 300 of them cached, and 290 completion tokens cost 0.0002439 USD."""
     assert [
-        (one.key_id, one.charged_usd, one.cost_usd, one.prompt_tokens, one.completion_tokens, one.entries)
+        (one.key_id, one.charged_nusd, one.cost_nusd, one.prompt_tokens, one.completion_tokens, one.entries)
         for one in read_balances(engine)
     ] == BALANCES
     days = [
-        (one.day, one.key_id, one.model, one.charged_usd, one.entries) for one in read_daily(engine, date.min, date.max)
+        (one.day, one.key_id, one.model, one.charged_nusd, one.entries)
+        for one in read_daily(engine, date.min, date.max)
     ]
     assert days == DAYS
     paid = read_paid(engine, ["org_golden", "key_golden"])
-    assert (paid["org_golden"].credit_usd, paid["org_golden"].used_usd) == (48_999_999_999, BALANCES[0][1])
+    assert (paid["org_golden"].credit_nusd, paid["org_golden"].used_nusd) == (48_999_999_999, BALANCES[0][1])
 
 
 def records() -> list[Arrival]:
@@ -175,7 +176,7 @@ def test_keys(engine: Engine) -> None:
     )  # fmt: skip
     assert one.models == {"electron", "häuser/größe"}
     assert one.limits == Limits(
-        budget_usd=5_000_000_000, budget_window="calendar_month", rpm=60, tpm=90_000, parallel=3
+        budget_nusd=5_000_000_000, budget_window="calendar_month", rpm=60, tpm=90_000, parallel=3
     )
     assert (one.on_exhausted, one.on_store_outage) == (OnExhausted.CUT, OnStoreOutage.FAIL_OPEN)
     assert (one.created_at, one.revision) == (BEGAN + 105, 7)
@@ -199,8 +200,8 @@ def test_accounts(engine: Engine) -> None:
         "proj_golden": (AccountKind.PROJECT, "org_golden", "ops"),
         "proj_blocked": (AccountKind.PROJECT, "org_default", "old"),
     }
-    assert found["org_golden"].limits == Limits(prepaid=True, budget_usd=7_000_000_000_000, budget_window="none")
-    assert found["proj_golden"].limits == Limits(budget_usd=1, budget_window="4w", parallel=9)
+    assert found["org_golden"].limits == Limits(prepaid=True, budget_nusd=7_000_000_000_000, budget_window="none")
+    assert found["proj_golden"].limits == Limits(budget_nusd=1, budget_window="4w", parallel=9)
     assert found["proj_blocked"].blocked_at == BEGAN + 104
 
 
@@ -224,7 +225,7 @@ def test_alerts(engine: Engine) -> None:
     assert [(one.threshold, one.state, one.tries, one.last_error) for one in found] == [
         (50, "sent", 1, None), (80, "given_up", 1, "HTTP 500"), (100, "open", 1, None),
     ]  # fmt: skip
-    assert {(one.scope_id, one.since, one.spent_usd, one.budget_usd) for one in found} == {
+    assert {(one.scope_id, one.since, one.spent_nusd, one.budget_nusd) for one in found} == {
         ("key_golden", 1_792_800_000.0, 4_000_000_000, 5_000_000_000)
     }
     [due] = alerts.claim(engine, BEGAN + 100, 10)

@@ -64,8 +64,8 @@ ENTRY = LedgerEntry(
     total_tokens=150,
     events=33,
     bytes=9_000,
-    cost_usd=123_456_789,
-    charge_usd=1_000_000_001,
+    cost_nusd=123_456_789,
+    charge_nusd=1_000_000_001,
     price_version="config-0badcafe",
     provider_response_id="resp-1",
     started_at=1_793_000_000.25,
@@ -177,7 +177,7 @@ def days_of(entries: Iterable[LedgerEntry]) -> list[DailyUsage]:
 
 
 def _sums(entries: Iterable[LedgerEntry], group_of: Callable[[LedgerEntry], Any]) -> list[tuple[Any, list[int]]]:
-    names = ("charge_usd", "cost_usd", *TOKENS)
+    names = ("charge_nusd", "cost_nusd", *TOKENS)
     sums: dict[Any, list[int]] = {}
     for entry in entries:
         total = sums.setdefault(group_of(entry), [0] * (len(names) + 1))

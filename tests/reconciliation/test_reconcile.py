@@ -89,7 +89,7 @@ def copied(engine: Engine, number: int, **differences: Any) -> Any:
     with reading(engine) as connection:
         query = select(ledger_entries).where(ENTRY.exchange_id == a_real_entry(number).exchange_id)
         row = connection.execute(query).one()
-    return insert(ledger_entries).values(**{**row._asdict(), **differences})
+    return insert(ledger_entries).values(**{**dict(zip(ENTRY.keys(), row, strict=True)), **differences})
 
 
 def details(number: int, **differences: Any) -> dict[str, Any]:
@@ -123,7 +123,10 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[Table, list[dict[str,
     at_work.rerate("small", lambda *_: (DEARER, None), since=0.0, until=2e9)
     by_hand(engine, update(ledger_entries).values(settled_at=LONG_AGO))
     with reading(engine) as connection:
-        every = {table: [row._asdict() for row in connection.execute(select(table))] for table in TABLES}
+        every = {
+            table: [dict(zip(table.c.keys(), row, strict=True)) for row in connection.execute(select(table))]
+            for table in TABLES
+        }
     engine.dispose()
     return every
 
@@ -156,10 +159,12 @@ def test_units_and_ways_of_serving_are_priced_again_from_what_is_stored(engine: 
     at_work = Corrections(engine, a_real_store(engine))
     line = at_work.adjust(record.opened.exchange_id, CorrectionRequest(searches=3), "one was not counted")
     assert line is not None
-    assert line.charge_usd == 10**7
+    assert line.charge_nusd == 10**7
     dearer = configured(replace(list_price, searches=2 * 10**10), service_tiers={"priority": PRICE.tiers})
     done = at_work.rerate("tera-large", lambda *_: (dearer, None), since=0.0, until=2e9)
-    assert done.total.charge_usd == 3 * 10**7 + charge(PRICE, usage, BillableParts.EVERYTHING) - entry(fast).charge_usd
+    assert (
+        done.total.charge_nusd == 3 * 10**7 + charge(PRICE, usage, BillableParts.EVERYTHING) - entry(fast).charge_nusd
+    )
     assert wrong(engine) == {}
     forged = {**entry(record).details, "units": {"cache_write_tokens": 600, "searches": 3}}
     by_hand(engine, change(1, details=forged))
@@ -171,22 +176,25 @@ def test_what_other_models_used_and_what_is_stated_is_priced_again_from_what_is_
     unknown = PricedUsage("gpt-image-9", Usage(5, None, 5), None, None)
     drawn = replace(a_real_record(1), other_models=(image, unknown))
     as_stated = replace(PRICE, stated=("1.05",))
-    stated = replace(a_real_record(2, price=as_stated), stated_usd=20_001)
+    stated = replace(a_real_record(2, price=as_stated), stated_nusd_or_unset=20_001)
     records = (drawn, stated, a_real_record(3, price=as_stated))
     settle(engine, *map(entry, records))
     first, second, third = map(entry, records)
     own = (amount(price, drawn.reading.usage, BillableParts.EVERYTHING) for price in (PRICE, COST))
     more = (amount(price, image.usage, BillableParts.EVERYTHING) for price in (DEARER, PRICE))
     assert None not in (expected := [a + b for a, b in zip(own, more, strict=True) if a and b])
-    assert [abs(a - b) <= 1 for a, b in zip((first.charge_usd, first.cost_usd), expected, strict=True)] == [True, True]
+    assert [abs(a - b) <= 1 for a, b in zip((first.charge_nusd, first.cost_nusd), expected, strict=True)] == [
+        True,
+        True,
+    ]
     assert first.details["unpriced_units"] == first.details["cost_unpriced_units"] == ["model:gpt-image-9"]
-    assert (second.charge_usd, third.charge_usd) == (21_001, entry(a_real_record(3)).charge_usd)  # 21,001.05
+    assert (second.charge_nusd, third.charge_nusd) == (21_001, entry(a_real_record(3)).charge_nusd)  # 21,001.05
     assert wrong(engine) == {}
     at_work = Corrections(engine, a_real_store(engine))
     line = at_work.adjust(first.exchange_id, CorrectionRequest(completion_tokens=0, reasoning_tokens=0), "none came")
     assert line is not None
-    assert line.charge_usd is not None
-    assert abs(line.charge_usd + (drawn.reading.usage.completion_tokens or 0) * 410) <= 1
+    assert line.charge_nusd is not None
+    assert abs(line.charge_nusd + (drawn.reading.usage.completion_tokens or 0) * 410) <= 1
     assert (
         at_work.adjust(second.exchange_id, CorrectionRequest(completion_tokens=1, reasoning_tokens=0), "less came")
         is not None
@@ -235,9 +243,9 @@ BREAKS: dict[str, tuple[Callable[[Engine], Any], dict[str, int]]] = {
         lambda _: change(0, "adjustment", completion_tokens=-1),
         {"adjustments": 1, "days": 1},
     ),
-    "rerated to another price": (lambda _: change(5, "adjustment", charge_usd=1), {"adjustments": 1, "days": 1}),
+    "rerated to another price": (lambda _: change(5, "adjustment", charge_nusd=1), {"adjustments": 1, "days": 1}),
     "a balance that is a nano-dollar too high": (
-        lambda _: update(balances).where(balances.c.key_id == "key-1").values(charged_usd=balances.c.charged_usd + 1),
+        lambda _: update(balances).where(balances.c.key_id == "key-1").values(charged_nusd=balances.c.charged_nusd + 1),
         {"balances": 1},
     ),
     "a balance of one entry too many": (
@@ -247,7 +255,7 @@ BREAKS: dict[str, tuple[Callable[[Engine], Any], dict[str, int]]] = {
     "no balance": (lambda _: delete(balances).where(balances.c.key_id == "key-0"), {"balances": 1}),
     "no balances": (lambda _: delete(balances), {"balances": 2}),
     "a balance of nobody": (
-        lambda _: insert(balances).values({c.name: 1 for c in balances.columns} | {"key_id": "nobody"}),
+        lambda _: insert(balances).values({c.key: 1 for c in balances.columns} | {"key_id": "nobody"}),
         {"balances": 1},
     ),
     "a day of too many tokens": (
@@ -255,8 +263,8 @@ BREAKS: dict[str, tuple[Callable[[Engine], Any], dict[str, int]]] = {
         {"balances": 1, "days": 1},
     ),
     "no days": (lambda _: delete(usage_daily), {"balances": 2, "days": 5}),
-    "an entry's charge": (lambda _: change(1, charge_usd=ENTRY.charge_usd + 1), {"days": 1, "prices": 1}),
-    "an entry's cost": (lambda _: change(1, cost_usd=None), {"days": 1, "prices": 1}),
+    "an entry's charge": (lambda _: change(1, charge_nusd=ENTRY.charge_nusd + 1), {"days": 1, "prices": 1}),
+    "an entry's cost": (lambda _: change(1, cost_nusd=None), {"days": 1, "prices": 1}),
     "an entry's tokens": (lambda _: change(1, completion_tokens=1), {"days": 1, "prices": 1, "counts": 1}),
     "an entry's price": (lambda _: change(1, details=details(1, price=OTHER_PRICE)), {"prices": 1}),
     "an entry's price is no price": (lambda _: change(1, details=details(1, price="dear")), {"prices": 1}),
@@ -361,7 +369,7 @@ def test_an_entry_that_is_there_twice_is_found(ledger: Engine) -> None:
 
 def test_examples_are_a_few_and_say_what_and_by_how_much(engine: Engine) -> None:
     settle(engine, *(a_real_entry(n, key=f"key-{n:02}") for n in range(EXAMPLES_MAX + 5)))
-    by_hand(engine, update(balances).values(charged_usd=balances.c.charged_usd - 1_500))
+    by_hand(engine, update(balances).values(charged_nusd=balances.c.charged_nusd - 1_500))
     balance = found(engine)["balances"]
     assert (balance.ok, balance.differences, len(balance.examples)) == (False, EXAMPLES_MAX + 5, EXAMPLES_MAX)
     assert {one["charged_usd"] for one in balance.examples} == {"0.0000015"}
@@ -580,7 +588,7 @@ def test_whatever_is_done_in_whatever_order_all_adds_up(engine: Engine, steps: l
             store.settle([Arrival(swept)])
             settled.add(number)
         elif what == "adjust" and number in settled:
-            at_work.adjust(a_real_entry(number).exchange_id, CorrectionRequest(charge_usd=value), "because")
+            at_work.adjust(a_real_entry(number).exchange_id, CorrectionRequest(charge_nusd=value), "because")
         elif what == "rerate":
             at_work.rerate("tera-large", lambda *_: (DEARER, None), since=0.0, until=2e9)
     assert wrong(engine) == {}

@@ -34,7 +34,7 @@ NAMES = ["key-1", "key_1", "key.1", "ключ", 'a "quoted" \\ name', "line\nbre
 
 @given(st.sampled_from(["usage", "adjustment", "attempt", "credit"]), MONEY, MONEY)
 def test_what_an_entry_posts_adds_up_to_zero(kind: str, charge: int | None, cost: int | None) -> None:
-    found = postings(an_entry(kind=kind, charge_usd=charge, cost_usd=cost))
+    found = postings(an_entry(kind=kind, charge_nusd=charge, cost_nusd=cost))
     assert sum(one.nusd for one in found) == 0
     of = {account: sum(one.nusd for one in found if one.account == account) for account in Account}
     assert (of[Account.CUSTOMER], of[Account.COST]) == (charge or 0, cost or 0)
@@ -48,11 +48,11 @@ def some_entries(count: int) -> list[LedgerEntry]:
     found = []
     for number in range(count):
         kind = rng.choices(["usage", "adjustment", "credit", "attempt"], [90, 5, 3, 2])[0]
-        money = {"charge_usd": rng.randrange(10**9), "cost_usd": rng.choice([None, rng.randrange(10**9)])}
+        money = {"charge_nusd": rng.randrange(10**9), "cost_nusd": rng.choice([None, rng.randrange(10**9)])}
         if kind == "adjustment":
-            money = {"charge_usd": rng.randrange(-(10**8), 10**8), "cost_usd": rng.randrange(-(10**8), 10**8)}
+            money = {"charge_nusd": rng.randrange(-(10**8), 10**8), "cost_nusd": rng.randrange(-(10**8), 10**8)}
         if kind == "credit":
-            money = {"charge_usd": -rng.randrange(-(10**9), 10**10), "cost_usd": 0}
+            money = {"charge_nusd": -rng.randrange(-(10**9), 10**10), "cost_nusd": 0}
         name = rng.choice(NAMES)
         started_at = 1_790_000_000.0 + rng.randrange(90 * 86_400)
         more: Any = {"kind": kind, "key_id": name, "key_alias": name, "provider": rng.choice(NAMES), "model": name}

@@ -27,7 +27,7 @@ NOON = datetime(2026, 11, 1, 12, tzinfo=UTC).timestamp()
 
 
 def test_json_has_the_29_fields_in_their_order() -> None:
-    shown = entry_json(an_entry(charge_usd=1_500_000, cost_usd=None, started_at=NOON + 0.25))
+    shown = entry_json(an_entry(charge_nusd=1_500_000, cost_nusd=None, started_at=NOON + 0.25))
     assert list(shown) == PUBLIC
     assert len(PUBLIC) == 29
     assert (shown["charge_usd"], shown["cost_usd"]) == ("0.0015", None)
@@ -83,17 +83,17 @@ def test_a_follower_misses_nothing_and_repeats_nothing(
 
 
 def test_balances_by_key(engine: Engine, store: LedgerStore) -> None:
-    store.settle(arriving(an_entry(0, key_id="b"), an_entry(1, key_id="a"), an_entry(2, key_id="b", charge_usd=None)))
+    store.settle(arriving(an_entry(0, key_id="b"), an_entry(1, key_id="a"), an_entry(2, key_id="b", charge_nusd=None)))
     by_key = {balance.key_id: balance for balance in read_balances(engine)}
     assert list(by_key) == ["a", "b"]
-    assert (by_key["b"].entries, by_key["b"].charged_usd, by_key["b"].total_tokens) == (2, 1_000_000_001, 300)
+    assert (by_key["b"].entries, by_key["b"].charged_nusd, by_key["b"].total_tokens) == (2, 1_000_000_001, 300)
 
 
 def test_usage_by_day_key_and_model(engine: Engine, store: LedgerStore) -> None:
     day_s = 86_400
     midnight = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
     begun = (midnight - 1e-6, midnight, midnight + day_s - 1, midnight + day_s)
-    store.settle(arriving(*(an_entry(n, started_at=at, charge_usd=10**n) for n, at in enumerate(begun))))
+    store.settle(arriving(*(an_entry(n, started_at=at, charge_nusd=10**n) for n, at in enumerate(begun))))
     store.settle(
         arriving(an_entry(9, started_at=midnight, key_id="key-0"), an_entry(10, started_at=midnight, model="a"))
     )
@@ -104,9 +104,9 @@ def test_usage_by_day_key_and_model(engine: Engine, store: LedgerStore) -> None:
         (1, "key-1", "tera-large", 2),
         (2, "key-1", "tera-large", 1),
     ]
-    assert [one.charged_usd for one in november if one.key_id == "key-1"] == [1_000_000_001, 110, 1_000]
+    assert [one.charged_nusd for one in november if one.key_id == "key-1"] == [1_000_000_001, 110, 1_000]
     (october,) = read_daily(engine, date(2026, 10, 1), date(2026, 10, 31), key_id="key-1")
-    assert (october.day, october.charged_usd) == (date(2026, 10, 31), 1)
+    assert (october.day, october.charged_nusd) == (date(2026, 10, 31), 1)
     assert_sums(engine)
 
 

@@ -50,17 +50,17 @@ def test_a_charge_is_told_as_a_sum() -> None:
 def test_it_adds_up_to_the_charge(price: Price, usage: Usage, bills: BillableParts, served_as: ServedAs) -> None:
     record = a_real_record(price=price, usage=usage)
     line = entry(replace(record, bills=bills, reading=replace(record.reading, **asdict(served_as))))
-    if line.charge_usd is None:
+    if line.charge_nusd is None:
         assert addends_json(line) == []
     else:
-        assert nusd_rounded_half_up(sum(one.parts for one in addends_of(line))) == line.charge_usd
+        assert nusd_rounded_half_up(sum(one.parts for one in addends_of(line))) == line.charge_nusd
     assert bool(sum_text(line)) == bool(addends_json(line))
 
 
 @pytest.mark.parametrize(
     "broken",
     [
-        {"kind": "adjustment"}, {"charge_usd": None}, {"details": {}}, {"details": {"price": "dear"}},
+        {"kind": "adjustment"}, {"charge_nusd": None}, {"details": {}}, {"details": {"price": "dear"}},
         {"details": {"price": {"version": "v"}}},
         {"details": {"price": {"version": "v", "input": []}, "billed": "prompt"}},
     ],

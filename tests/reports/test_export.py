@@ -43,8 +43,8 @@ MANDATORY = {
 def some() -> list[ExportedEntry]:
     """One of each: served, estimated, unpriced and hostile, put right late, paid in."""
     usage = a_real_entry(0, started_at=NOVEMBER)
-    odd = replace(usage, charge_usd=None, model="=1+1", prompt_tokens=None, details={"text": '"quoted",\nand more'})
-    late = replace(an_entry(0, kind="adjustment", seq=1, started_at=NOVEMBER, charge_usd=-5), details={"why": "wrong"})
+    odd = replace(usage, charge_nusd=None, model="=1+1", prompt_tokens=None, details={"text": '"quoted",\nand more'})
+    late = replace(an_entry(0, kind="adjustment", seq=1, started_at=NOVEMBER, charge_nusd=-5), details={"why": "wrong"})
     paid = credit_entry(an_entry(9).exchange_id, "org-1", "acme", 50_000_000_001, "invoice", DECEMBER)
     above = Owner("org-1", "acme", None, None, "org-1", "acme")
     return [
@@ -77,7 +77,7 @@ def test_every_field_of_every_entry() -> None:
     assert len(rows) == 6
     first, _, odd, late, *_ = rows
     entry = some()[0].entry
-    assert nusd_from_usd(first["charge_usd"]) == entry.charge_usd
+    assert nusd_from_usd(first["charge_usd"]) == entry.charge_nusd
     assert (first["started_at"], first["streamed"]) == ("2026-11-05T12:30:00.250000Z", "true")
     assert (int(first["prompt_tokens"]), json.loads(first["details"])) == (entry.prompt_tokens, entry.details)
     assert (first["project_id"], first["organization_id"]) == ("proj-1", "org-1")
@@ -90,7 +90,7 @@ def test_every_field_of_every_entry() -> None:
 def test_parquet_says_the_same() -> None:
     rows = in_parquet(ENTRIES, some())
     entry = some()[0].entry
-    assert rows[0]["charge_usd"] == Decimal(entry.charge_usd or 0).scaleb(-9)
+    assert rows[0]["charge_usd"] == Decimal(entry.charge_nusd or 0).scaleb(-9)
     assert rows[0]["started_at"] == datetime(2026, 11, 5, 12, 30, 0, 250_000, tzinfo=UTC)
     assert (rows[2]["charge_usd"], rows[2]["prompt_tokens"], rows[2]["model"]) == (None, None, "=1+1")
     assert sum(row["BilledCost"] for row in in_parquet(FOCUS, some())) == Decimal(billed()).scaleb(-9)
@@ -98,7 +98,7 @@ def test_parquet_says_the_same() -> None:
 
 def billed() -> int:
     """nUSD of all."""
-    return sum(one.entry.charge_usd or 0 for one in some())
+    return sum(one.entry.charge_nusd or 0 for one in some())
 
 
 def test_focus_has_what_it_must_have() -> None:

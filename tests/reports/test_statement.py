@@ -89,19 +89,19 @@ def book(engine: Engine, store: LedgerStore) -> Any:
 def november(book: Any) -> None:
     """October, November and December of two keys: every kind of entry on both sides of every midnight."""
     for number, (begun, more) in enumerate([
-        ("2026-10-31T23:59:59.999999", {"charge_usd": 5}),
-        ("2026-11-01T00:00:00", {"charge_usd": 1_000_000_000}),
-        ("2026-11-01T12:00:00", {"charge_usd": 1, "usage_source": "estimated", "reasoning_tokens": 7}),
-        ("2026-11-01T13:00:00", {"charge_usd": None, "model": HOSTILE, "details": {"units": {"images": 3}}}),
-        ("2026-11-30T23:59:59.999999", {"charge_usd": 20, "key_id": "key-2", "key_alias": "bert"}),
-        ("2026-12-01T00:00:00", {"charge_usd": 7}),
+        ("2026-10-31T23:59:59.999999", {"charge_nusd": 5}),
+        ("2026-11-01T00:00:00", {"charge_nusd": 1_000_000_000}),
+        ("2026-11-01T12:00:00", {"charge_nusd": 1, "usage_source": "estimated", "reasoning_tokens": 7}),
+        ("2026-11-01T13:00:00", {"charge_nusd": None, "model": HOSTILE, "details": {"units": {"images": 3}}}),
+        ("2026-11-30T23:59:59.999999", {"charge_nusd": 20, "key_id": "key-2", "key_alias": "bert"}),
+        ("2026-12-01T00:00:00", {"charge_nusd": 7}),
     ]):  # fmt: skip
         book(an_entry(number, started_at=at(begun), **more))
-    in_vain = {"kind": "attempt", "seq": 1, "charge_usd": 0, "cost_usd": None, "total_tokens": None}
+    in_vain = {"kind": "attempt", "seq": 1, "charge_nusd": 0, "cost_nusd": None, "total_tokens": None}
     book(an_entry(1, started_at=at("2026-11-01T00:00:00"), **in_vain))
-    lost = {"kind": "adjustment", "seq": 1, "charge_usd": -2, "details": {"why": "@sum, a refund"}}
+    lost = {"kind": "adjustment", "seq": 1, "charge_nusd": -2, "details": {"why": "@sum, a refund"}}
     book(an_entry(0, started_at=at("2026-10-31T23:59:59"), **lost), "2026-11-15")
-    book(an_entry(1, started_at=at("2026-11-01"), **{**lost, "charge_usd": -300}), "2026-12-02")
+    book(an_entry(1, started_at=at("2026-11-01"), **{**lost, "charge_nusd": -300}), "2026-12-02")
     book(top_up(90, "key-1", 50_000), "2026-10-20")
     book(top_up(91, "key-1", 2_000_000_000), "2026-11-09")
     book(top_up(92, "org-1", 9_000_000_000), "2026-11-10")
@@ -116,19 +116,19 @@ def read(engine: Engine, whose: StatementOwner, month: str) -> Statement:
 @pytest.mark.usefixtures("november")
 def test_a_month_of_a_key(engine: Engine) -> None:
     found = read(engine, KEY, "2026-11")
-    assert [(one.day.day, one.model, one.usages.requests, one.usages.charge_usd) for one in found.lines] == [
+    assert [(one.day.day, one.model, one.usages.requests, one.usages.charge_nusd) for one in found.lines] == [
         (1, HOSTILE, 1, 0),
         (1, "tera-large", 2, 1_000_000_001),
     ]
     total = found.total
-    assert (total.requests, total.estimated, total.estimated_usd, total.unpriced) == (3, 1, 1, 1)
+    assert (total.requests, total.estimated, total.estimated_nusd, total.unpriced) == (3, 1, 1, 1)
     assert total.counts == {
         "prompt_tokens": 300, "cached_tokens": 60, "completion_tokens": 150, "reasoning_tokens": 7,
         "total_tokens": 450, "images": 3,
     }  # fmt: skip
     assert [(one.day, one.usd, one.why) for one in found.adjustments] == [(date(2026, 10, 31), -2, "@sum, a refund")]
     assert [one.usd for one in found.credits] == [2_000_000_000]
-    assert (found.opening_usd, found.closing_usd) == (49_995, 49_995 - 1_000_000_001 + 2 + 2_000_000_000)
+    assert (found.opening_nusd, found.closing_nusd) == (49_995, 49_995 - 1_000_000_001 + 2 + 2_000_000_000)
     assert found.keys == ()
 
 
@@ -136,22 +136,22 @@ def test_a_month_of_a_key(engine: Engine) -> None:
 @pytest.mark.parametrize("whose", [KEY, PROJECT, ORGANIZATION], ids=lambda one: one.kind)
 def test_a_month_begins_with_what_the_last_one_left(engine: Engine, whose: StatementOwner) -> None:
     months = [read(engine, whose, f"2026-{month:02}") for month in range(8, 13)]
-    assert months[0].opening_usd == 0
+    assert months[0].opening_nusd == 0
     for before, after in pairwise(months):
-        assert after.opening_usd == before.closing_usd
+        assert after.opening_nusd == before.closing_nusd
     used = -(5 + 1_000_000_000 + 1 + 7 - 2 - 300)
     everything = {KEY: used + 2_000_049_996, PROJECT: used - 20, ORGANIZATION: used - 20 + 9_000_000_000}
-    assert months[-1].closing_usd == everything[whose]
+    assert months[-1].closing_nusd == everything[whose]
 
 
 @pytest.mark.usefixtures("november")
 def test_an_account_sees_what_each_of_its_keys_has_part_in(engine: Engine) -> None:
     found = read(engine, ORGANIZATION, "2026-11")
-    assert [(name, one.requests, one.charge_usd) for _, name, one in found.keys] == [
+    assert [(name, one.requests, one.charge_nusd) for _, name, one in found.keys] == [
         ("anna", 3, 1_000_000_001),
         ("bert", 1, 20),
     ]
-    assert sum(one.charge_usd for *_, one in found.keys) == found.total.charge_usd == 1_000_000_021
+    assert sum(one.charge_nusd for *_, one in found.keys) == found.total.charge_nusd == 1_000_000_021
     assert [one.usd for one in found.credits] == [9_000_000_000]
 
 
@@ -163,7 +163,7 @@ def test_what_is_printed_adds_up(engine: Engine) -> None:
     total = {name: sum(Decimal(row[name] or 0) for row in rows) for name in ("charge_usd", "credit_usd")}
     opening, closing = Decimal(rows[0]["balance_usd"]), Decimal(rows[-1]["balance_usd"])
     assert opening - total["charge_usd"] + total["credit_usd"] == closing
-    assert nusd_from_usd(closing) == found.closing_usd
+    assert nusd_from_usd(closing) == found.closing_nusd
     amounts = [row[name] for row in rows for name in ("charge_usd", "credit_usd", "balance_usd") if row[name]]
     assert {len(amount.partition(".")[2]) for amount in amounts} == {9}
     assert rows[1]["model"] == f"'{HOSTILE}"
@@ -188,7 +188,7 @@ def test_the_page_is_safe_whole_and_light(engine: Engine) -> None:
 
 
 def test_round_amounts_have_cents(engine: Engine, book: Any) -> None:
-    book(an_entry(0, started_at=at("2026-11-03"), charge_usd=1_500_000_000))
+    book(an_entry(0, started_at=at("2026-11-03"), charge_nusd=1_500_000_000))
     page = statement_html(read(engine, KEY, "2026-11"))
     assert ">1.50<" in page
     assert ">-1.50<" in page
@@ -205,8 +205,8 @@ def test_the_document(engine: Engine) -> None:
 
 def test_a_month_without_anything(engine: Engine) -> None:
     found = read(engine, KEY, "2026-11")
-    assert (found.opening_usd, found.closing_usd, found.lines) == (0, 0, [])
-    assert usd_text(found.total.charge_usd) == "0"
+    assert (found.opening_nusd, found.closing_nusd, found.lines) == (0, 0, [])
+    assert usd_text(found.total.charge_nusd) == "0"
     assert "Closing balance" in statement_html(found)
 
 

@@ -34,11 +34,11 @@ def began(at: float, number: int = 0, **differences: Any) -> LedgerEntry:
 
 
 ENTRIES = [
-    began(MIDNIGHT - 1, 0, charge_usd=1, cost_usd=None),
-    began(MIDNIGHT, 1, charge_usd=10, cost_usd=3, prompt_tokens=None),
-    began(MIDNIGHT + 59.999, 2, charge_usd=100, cost_usd=30, model="small"),
-    began(MIDNIGHT + 60, 3, charge_usd=None, cost_usd=300, key_id="key-2"),
-    began(MIDNIGHT + DAY_S - 0.001, 4, charge_usd=10_000, cost_usd=3_000),
+    began(MIDNIGHT - 1, 0, charge_nusd=1, cost_nusd=None),
+    began(MIDNIGHT, 1, charge_nusd=10, cost_nusd=3, prompt_tokens=None),
+    began(MIDNIGHT + 59.999, 2, charge_nusd=100, cost_nusd=30, model="small"),
+    began(MIDNIGHT + 60, 3, charge_nusd=None, cost_nusd=300, key_id="key-2"),
+    began(MIDNIGHT + DAY_S - 0.001, 4, charge_nusd=10_000, cost_nusd=3_000),
 ]
 
 
@@ -51,7 +51,7 @@ def charges(
     assert end == asked.end
     return {
         (one.begin - MIDNIGHT, *(name for name in (one.key_id, one.project_id, one.model) if name)): (
-            one.charge_usd,
+            one.charge_nusd,
             one.requests,
         )
         for one in sums
@@ -78,11 +78,11 @@ def test_corrections_and_attempts_are_no_requests_and_top_ups_are_no_usage(engin
     first = replace(
         a_real_entry(0), **{name: getattr(ENTRIES[1], name) for name in ("exchange_id", "entry_id", "started_at")}
     )
-    less = corrected(exchange_totals([first]), Correction(charge_usd=0), "goodwill")
+    less = corrected(exchange_totals([first]), Correction(charge_nusd=0), "goodwill")
     assert less is not None
     credit = credit_entry(ENTRIES[2].exchange_id, "key-1", "anna", 5 * 10**9, "paid", MIDNIGHT + 5.0)
     vain = replace(
-        first, kind="attempt", seq=1, entry_id="vain", charge_usd=0, cost_usd=None, prompt_tokens=None,
+        first, kind="attempt", seq=1, entry_id="vain", charge_nusd=0, cost_nusd=None, prompt_tokens=None,
         cached_tokens=None, completion_tokens=None, reasoning_tokens=None, total_tokens=None,
     )  # fmt: skip
     a_real_store(engine).settle([Arrival(one) for one in (first, less, vain, credit)])

@@ -27,5 +27,5 @@ def test_it_is_what_the_entry_will_charge(monkeypatch: pytest.MonkeyPatch, tier:
     keyring = SimpleNamespace(known=lambda key_id: key_id, scopes=lambda key: ("key_a",))
     service: Any = SimpleNamespace(_keyring=keyring)
     (reserved,) = admission.AdmissionService._reservations(service, [one])
-    assert reserved.nusd == entry(one).charge_usd
+    assert reserved.nusd == entry(one).charge_nusd
     assert reserved.exchange_id == one.opened.exchange_id

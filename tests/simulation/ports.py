@@ -248,7 +248,7 @@ class MemoryLedger:
     def _put(self, arrival: Arrival, entry: LedgerEntry, inserted: list[LedgerEntry]) -> None:
         self.entries[entry.exchange_id, entry.kind, entry.seq] = entry
         self._books.setdefault(entry.exchange_id, []).append(entry)
-        self.balance_nusd[entry.key_id] = self.balance_nusd.get(entry.key_id, 0) + (entry.charge_usd or 0)
+        self.balance_nusd[entry.key_id] = self.balance_nusd.get(entry.key_id, 0) + (entry.charge_nusd or 0)
         self._receipt(arrival)
         inserted.append(entry)
 

@@ -192,7 +192,7 @@ class World:
         self.tally.wrong += [f"from nowhere: {name}" for name in books.keys() - self.truths.keys()]
         for name, truth in self.truths.items():
             self.tally.wrong += [f"{name}: {what}" for what in self._wrong(truth, books.get(name, []))]
-        balance = sum(line.charge_usd or 0 for lines in books.values() for line in lines)
+        balance = sum(line.charge_nusd or 0 for lines in books.values() for line in lines)
         if balance != sum(self.ledger.balance_nusd.values()):
             self.tally.wrong.append("a balance is not the sum of its entries")
         self.tally.wrong += [f"laid aside: {letter.reason}" for letter in self.ledger.letters]

@@ -227,8 +227,8 @@ def mixed() -> list[LedgerEntry]:
     nothing = {"prompt_tokens": None, "cached_tokens": None, "completion_tokens": None, "total_tokens": None}
     return [
         an_entry(0),
-        an_entry(1, **nothing, charge_usd=0, outcome="refused_upstream"),
-        an_entry(0, kind="adjustment", seq=1, prompt_tokens=-10, cached_tokens=0, completion_tokens=0, charge_usd=-7),
+        an_entry(1, **nothing, charge_nusd=0, outcome="refused_upstream"),
+        an_entry(0, kind="adjustment", seq=1, prompt_tokens=-10, cached_tokens=0, completion_tokens=0, charge_nusd=-7),
         credit_entry(an_entry(9).exchange_id, "key-1", "anna", 5, "invoice", 1_793_000_000.0),
     ]
 

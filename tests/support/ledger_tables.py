@@ -21,8 +21,8 @@ class Balance:
     """
 
     key_id: str
-    charged_usd: int
-    cost_usd: int
+    charged_nusd: int
+    cost_nusd: int
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
@@ -38,8 +38,8 @@ class DailyUsage:
     day: date
     key_id: str
     model: str
-    charged_usd: int
-    cost_usd: int
+    charged_nusd: int
+    cost_nusd: int
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int

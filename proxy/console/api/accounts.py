@@ -161,9 +161,9 @@ class AccountsApi:
                 id=entry.exchange_id,
                 scope_id=entry.key_id,
                 name=entry.key_alias,
-                usd=usd_number(-entry.charge_usd),
-                credit=usd_number(paid.credit_usd),
-                spend=usd_number(paid.used_usd),
+                usd=usd_number(-entry.charge_nusd),
+                credit=usd_number(paid.credit_nusd),
+                spend=usd_number(paid.used_nusd),
             )
         )
 

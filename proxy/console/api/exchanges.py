@@ -139,8 +139,8 @@ def _line(found: SettledExchange, operator: bool) -> ExchangeLine:
         usage_source=_source(found),
         prompt_tokens=counts.get("prompt_tokens"),
         completion_tokens=counts.get("completion_tokens"),
-        charge_usd=_money(found.entries, "charge_usd"),
-        cost_usd=_money(found.entries, "cost_usd") if operator else UNSET,
+        charge_usd=_money(found.entries, "charge_nusd"),
+        cost_usd=_money(found.entries, "cost_nusd") if operator else UNSET,
         adjustments=len(found.entries) - 1,
     )
 
@@ -194,8 +194,8 @@ def _exchange(found: SettledExchange, *, operator: bool) -> Exchange:
         situation=details.get("situation"),
         finish_reason=one.finish_reason,
         provider_response_id=one.provider_response_id,
-        charge_usd=_money(found.entries, "charge_usd"),
-        cost_usd=_money(found.entries, "cost_usd") if operator else UNSET,
+        charge_usd=_money(found.entries, "charge_nusd"),
+        cost_usd=_money(found.entries, "cost_nusd") if operator else UNSET,
         explanation=why(one),
         timeline=_timeline(found),
         usage=_usage(found),
@@ -242,7 +242,7 @@ def _usage(found: SettledExchange) -> UsageShown:
 
 def _charge(one: LedgerEntry) -> MoneyShown:
     return MoneyShown(
-        usd=None if one.charge_usd is None else usd_text(one.charge_usd),
+        usd=None if one.charge_nusd is None else usd_text(one.charge_nusd),
         price=one.details.get("price"),
         billed=one.details.get("billed"),
         addends=[{**item_json(part), "amount_usd": _exact(part)} for part in addends_of(one)],
@@ -257,7 +257,7 @@ def _exact(part: Addend) -> str:
 
 
 def _cost(one: LedgerEntry) -> MoneyShown:
-    usd = None if one.cost_usd is None else usd_text(one.cost_usd)
+    usd = None if one.cost_nusd is None else usd_text(one.cost_nusd)
     return MoneyShown(usd=usd, price=one.details.get("cost"), billed=None, addends=[], formula="")
 
 
@@ -267,7 +267,7 @@ def _adjustment(entry: LedgerEntry, settled_at: float, operator: bool) -> Adjust
         settled_at=iso_utc(settled_at),
         reason=str(entry.details.get("why", "")),
         actor=entry.details.get("by"),
-        charge_usd=_money([entry], "charge_usd"),
-        cost_usd=_money([entry], "cost_usd") if operator else UNSET,
+        charge_usd=_money([entry], "charge_nusd"),
+        cost_usd=_money([entry], "cost_nusd") if operator else UNSET,
         counts=_known(entry),
     )

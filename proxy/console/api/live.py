@@ -158,7 +158,7 @@ class LiveApi:
             remote_nodes=last.remote_nodes,
             remote_coverage=last.remote_coverage,
             running=len(visible),
-            charge_usd=usd_text(sum(one.charge_usd or 0 for one in visible)),
+            charge_usd=usd_text(sum(one.charge_nusd or 0 for one in visible)),
             completion_tokens=sum(one.completion_tokens for one in visible),
             listed=[_stream(one, now, operator=session.key is None) for one in newest],
         )
@@ -181,8 +181,8 @@ def _stream(one: ExchangeSnapshot, now: float, *, operator: bool) -> Stream:
         prompt_tokens=one.prompt_tokens,
         completion_tokens=one.completion_tokens,
         usage_source=one.usage_source,
-        charge_usd=_usd(one.charge_usd),
-        cost_usd=_usd(one.cost_usd) if operator else UNSET,
+        charge_usd=_usd(one.charge_nusd),
+        cost_usd=_usd(one.cost_nusd) if operator else UNSET,
         node=one.node,
         heartbeat_age_s=None if one.node is None else round(one.heartbeat_age_s, 1),
     )

@@ -158,7 +158,7 @@ class StatusApi:
 
 def _budget(one: CounterState, subject: Subject) -> Budget | None:
     """The budget of a limit counter; None without a money limit."""
-    limit = subject.limits.budget_usd
+    limit = subject.limits.budget_nusd
     if limit is None:
         return None
     spent = one.spent or 0
@@ -182,7 +182,7 @@ def _credit(one: CounterState, subject: Subject, paid: Mapping[str, SpendAndCred
     """The prepaid balance as a budget; None if the scope is not prepaid or has no counter yet."""
     if subject.scope_id not in paid or one.spent is None:
         return None
-    credit = paid[subject.scope_id].credit_usd
+    credit = paid[subject.scope_id].credit_nusd
     spent = credit + one.spent  # the counter holds spend less credit
     return Budget(
         scope_id=subject.scope_id,

@@ -238,8 +238,8 @@ def _usage_result(one: UsageTotals) -> UsageResult:
 
 def _cost_result(one: UsageTotals, operator: bool) -> CostResult:
     return CostResult(
-        amount=Amount(usd_number(one.charge_usd)),
-        provider_amount=Amount(usd_number(one.cost_usd)) if operator else UNSET,
+        amount=Amount(usd_number(one.charge_nusd)),
+        provider_amount=Amount(usd_number(one.cost_nusd)) if operator else UNSET,
         line_item=one.model,
         project_id=one.project_id,
         api_key_id=one.key_id,

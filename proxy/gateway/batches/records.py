@@ -120,7 +120,9 @@ class LineRecords:
             | unpriced_details(asked, opened, read, metered.stated_usd)
             | {"batch_id": batch.batch_id, "custom_id": line.custom_id, "situation": case.value},
             other_models=priced(others, prices.of) if (others := metered.other_models) else UNSET,
-            stated_usd=UNSET if metered.stated_usd is None else nusd_from_usd_rounded_half_up(metered.stated_usd),
+            stated_nusd_or_unset=UNSET
+            if metered.stated_usd is None
+            else nusd_from_usd_rounded_half_up(metered.stated_usd),
         )
 
 
@@ -149,7 +151,7 @@ def batch_record(
         prompt_tokens_estimate=0,
         completion_tokens_max=None,
         slot=0,
-        held_usd=batch.held_nusd,
+        held_nusd=batch.held_nusd,
     )
     case = situation(outcome, source=NOTHING.source, accepted=True, delivered=False)
     told: dict[str, Any] = {"lines": batch.lines, "succeeded": results.succeeded, "failed": results.failed}

@@ -38,14 +38,14 @@ def priced(others: Iterable[ModelUsage], prices: PricesOf) -> tuple[PricedUsage,
     return tuple([PricedUsage(other.model, other.usage, *prices(other.model)) for other in others])
 
 
-def unpriced_details(asked: Opened, opened: Opened, read: Reading, stated_usd: Decimal | None) -> dict[str, Any]:
+def unpriced_details(asked: Opened, opened: Opened, read: Reading, stated_nusd: Decimal | None) -> dict[str, Any]:
     """What served and has no prices. `asked`: as admitted; `opened`: as served."""
     if opened is asked and read.served_as is NOT_SAID:
         return {}
     details = dict[str, Any]()
     if opened is not asked:
         details[SERVED_INSTEAD_DETAIL] = asked.upstream_model
-    stated = None if stated_usd is None else _nusd(stated_usd)
+    stated = None if stated_nusd is None else _nusd(stated_nusd)
     lists = ("unpriced_units", opened.price, asked.price), ("cost_unpriced_units", opened.cost, asked.cost)
     for name, price, before in lists:
         if as_stated(price, stated):

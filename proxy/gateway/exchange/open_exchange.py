@@ -259,7 +259,7 @@ class OpenExchange:
             | details
             | {"situation": facts.value},
             other_models=priced(others, self._prices) if metered and (others := metered.other_models) else UNSET,
-            stated_usd=UNSET if metered is None or metered.stated_usd is None else _nusd(metered.stated_usd),
+            stated_nusd_or_unset=UNSET if metered is None or metered.stated_usd is None else _nusd(metered.stated_usd),
         )
 
     def _prices(self, other: str) -> tuple[Price | None, Price | None]:

@@ -43,8 +43,8 @@ class ExchangeSnapshot(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     usage_source: Literal["reported", "estimated"]
-    charge_usd: int | None
-    cost_usd: int | None
+    charge_nusd: int | None
+    cost_nusd: int | None
     node: str | None = None
     """the reporting proxy, if it is on another machine"""
     heartbeat_age_s: float = 0.0
@@ -104,8 +104,8 @@ def snapshot(
         prompt_tokens=usage.prompt_tokens or 0,
         completion_tokens=usage.completion_tokens or 0,
         usage_source="reported" if reported else "estimated",
-        charge_usd=amount(opened.price, usage, BillableParts.EVERYTHING),
-        cost_usd=amount(opened.cost, usage, BillableParts.EVERYTHING),
+        charge_nusd=amount(opened.price, usage, BillableParts.EVERYTHING),
+        cost_nusd=amount(opened.cost, usage, BillableParts.EVERYTHING),
         node=node,
         heartbeat_age_s=heartbeat_age_s,
     )

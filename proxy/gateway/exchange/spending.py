@@ -19,7 +19,7 @@ class Spending:
         self._closing = closing
         self._estimator = estimator
         price = closing.opened.price
-        self.limited = closing.opened.held_usd is not None and price is not None and price.tiers != ()
+        self.limited = closing.opened.held_nusd is not None and price is not None and price.tiers != ()
         """a budget limits it"""
 
     def folded(self, meter: BodyMeter) -> None:

@@ -35,7 +35,7 @@ def add_credit(
         if not stored:
             settling.insert([Arrival(entry)])
             return entry
-    if [(one.kind, one.key_id, one.charge_usd) for one in stored] != [(EntryKind.CREDIT, scope_id, -nusd)]:
+    if [(one.kind, one.key_id, one.charge_nusd) for one in stored] != [(EntryKind.CREDIT, scope_id, -nusd)]:
         raise CreditError("id: the ledger has another entry with this id; use a new one")
     return stored[0]
 
@@ -60,8 +60,8 @@ def credit_entry(exchange_id: str, scope_id: str, name: str, nusd: int, why: str
         endpoint="",
         streamed=False,
         outcome=EntryKind.CREDIT,
-        cost_usd=0,
-        charge_usd=-nusd,
+        cost_nusd=0,
+        charge_nusd=-nusd,
         started_at=round(at, 6),  # the column's precision, so that the entry as read has the hash of the entry written
         duration_ms=0.0,
         details={"why": why.strip(), "by": BY_OPERATOR},

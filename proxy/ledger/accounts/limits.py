@@ -33,8 +33,10 @@ def checked_name(field: str, text: str) -> str:
 
 def checked_limits(limits: Limits) -> Limits:
     """`limits`, if each is valid. Raises ValueError that names the invalid field."""
-    if limits.budget_usd is not None and not 0 <= limits.budget_usd <= BUDGET_NUSD_MAX:
-        raise ValueError(f"budget_usd: must be 0 to {usd_text(BUDGET_NUSD_MAX)} USD, not {usd_text(limits.budget_usd)}")
+    if limits.budget_nusd is not None and not 0 <= limits.budget_nusd <= BUDGET_NUSD_MAX:
+        raise ValueError(
+            f"budget_usd: must be 0 to {usd_text(BUDGET_NUSD_MAX)} USD, not {usd_text(limits.budget_nusd)}"
+        )
     try:
         checked_window(limits.budget_window)
     except ValueError as wrong:
@@ -54,8 +56,8 @@ def with_changes(limits: Limits, changes: Mapping[str, Any]) -> Limits:
 
 def limits_row(limits: Limits) -> dict[str, Any] | None:
     """The stored form: only the limits that are set; None if there are none. Money: nUSD."""
-    unset = structs.asdict(UNLIMITED)
-    return {name: value for name, value in structs.asdict(limits).items() if value != unset[name]} or None
+    unset = msgspec.to_builtins(UNLIMITED)
+    return {name: value for name, value in msgspec.to_builtins(limits).items() if value != unset[name]} or None
 
 
 def limits_of(row: Mapping[str, Any] | None) -> Limits:

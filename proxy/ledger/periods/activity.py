@@ -25,7 +25,7 @@ from proxy.metering.usage import UsageSource
 _ENTRIES = ledger_entries.c
 _FIELDS = (
     "key_id", "exchange_id", "kind", "seq", "entry_id", "key_alias", "model", "endpoint", "outcome", "usage_source",
-    *TOKENS, "charge_usd", "started_at", "settled_at",
+    *TOKENS, "charge_nusd", "started_at", "settled_at",
 )  # fmt: skip
 
 
@@ -35,31 +35,31 @@ class Usages(msgspec.Struct):
     requests: int = 0
     counts: dict[str, int] = {}
     """name → reported or estimated count"""
-    charge_usd: int = 0
+    charge_nusd: int = 0
     estimated: int = 0
     """requests with estimated usage"""
-    estimated_usd: int = 0
-    """the part of `charge_usd` with estimated usage"""
+    estimated_nusd: int = 0
+    """the part of `charge_nusd` with estimated usage"""
     unpriced: int = 0
     """requests without a price, which are not charged"""
 
-    def add(self, charge_usd: int | None, source: str, counts: Iterable[tuple[str, int | None]]) -> None:
+    def add(self, charge_nusd: int | None, source: str, counts: Iterable[tuple[str, int | None]]) -> None:
         """Adds one exchange."""
         self.requests += 1
-        self.unpriced += charge_usd is None
-        self.charge_usd += charge_usd or 0
+        self.unpriced += charge_nusd is None
+        self.charge_nusd += charge_nusd or 0
         if source == UsageSource.ESTIMATED:
             self.estimated += 1
-            self.estimated_usd += charge_usd or 0
+            self.estimated_nusd += charge_nusd or 0
         add_counts(self.counts, counts)
 
     def add_all(self, other: Usages) -> None:
         """Adds other totals."""
         self.requests += other.requests
         self.unpriced += other.unpriced
-        self.charge_usd += other.charge_usd
+        self.charge_nusd += other.charge_nusd
         self.estimated += other.estimated
-        self.estimated_usd += other.estimated_usd
+        self.estimated_nusd += other.estimated_nusd
         add_counts(self.counts, other.counts.items())
 
 
@@ -98,12 +98,12 @@ class Activity(msgspec.Struct):
     credits: list[Booking] = []
 
     @property
-    def charged_usd(self) -> int:
+    def charged_nusd(self) -> int:
         """nUSD"""
-        return sum(one.usages.charge_usd for one in self.lines) + sum(one.usd for one in self.adjustments)
+        return sum(one.usages.charge_nusd for one in self.lines) + sum(one.usd for one in self.adjustments)
 
     @property
-    def credited_usd(self) -> int:
+    def credited_nusd(self) -> int:
         """nUSD"""
         return sum(one.usd for one in self.credits)
 
@@ -174,11 +174,11 @@ def _folded(scope_id: str, rows: Iterable[Any]) -> ScopeActivity:
         counts = _counts(row)
         if row.kind == EntryKind.USAGE:
             line = lines.setdefault((day_of(row.started_at), row.model), Usages())
-            line.add(row.charge_usd, row.usage_source, counts)
+            line.add(row.charge_nusd, row.usage_source, counts)
         elif row.kind == EntryKind.ADJUSTMENT:
-            activity.adjustments.append(_booking(row, counts, row.charge_usd or 0))
+            activity.adjustments.append(_booking(row, counts, row.charge_nusd or 0))
         else:
-            activity.credits.append(_booking(row, counts, -(row.charge_usd or 0)))
+            activity.credits.append(_booking(row, counts, -(row.charge_nusd or 0)))
         tree.add(line_leaf(line_of(row)))
     activity.lines = [UsageLine(day, model, lines[day, model]) for day, model in sorted(lines)]
     for bookings in (activity.adjustments, activity.credits):

@@ -174,8 +174,8 @@ def _rows(connection: Connection, month: Month, found: Sequence[ScopeActivity]) 
             "name": names.get(one.scope_id, one.name),
             "entries": one.entries,
             "digest": one.digest,
-            "charged_usd": before.get(one.scope_id, nothing).charged_usd + one.activity.charged_usd,
-            "credited_usd": before.get(one.scope_id, nothing).credited_usd + one.activity.credited_usd,
+            "charged_nusd": before.get(one.scope_id, nothing).charged_nusd + one.activity.charged_nusd,
+            "credited_nusd": before.get(one.scope_id, nothing).credited_nusd + one.activity.credited_nusd,
             "content": one.activity,
         }
         for one in found
@@ -197,8 +197,8 @@ def month_digests(connection: Connection, month: Month) -> dict[str, str]:
 class Totals(NamedTuple):
     """Totals of a key or account since its first month. Money: nUSD."""
 
-    charged_usd: int
-    credited_usd: int
+    charged_nusd: int
+    credited_nusd: int
 
 
 def totals_until(connection: Connection, month: Month, ids: Sequence[str] | Select[Any]) -> dict[str, Totals]:
@@ -209,11 +209,11 @@ def totals_until(connection: Connection, month: Month, ids: Sequence[str] | Sele
         .group_by(_MONTHS.scope_id)
     )
     found = connection.execute(
-        select(_MONTHS.scope_id, _MONTHS.charged_usd, _MONTHS.credited_usd).where(
+        select(_MONTHS.scope_id, _MONTHS.charged_nusd, _MONTHS.credited_nusd).where(
             tuple_(_MONTHS.scope_id, _MONTHS.month).in_(last)
         )
     )
-    return {row.scope_id: Totals(row.charged_usd, row.credited_usd) for row in found}
+    return {row.scope_id: Totals(row.charged_nusd, row.credited_nusd) for row in found}
 
 
 def closed_activities(connection: Connection, month: Month, ids: Iterable[str] | Select[Any]) -> list[ScopeActivity]:

@@ -47,8 +47,8 @@ def _text() -> String:
 def _sums() -> list[Column[Any]]:
     """The sums over entries, and their number."""
     return [
-        Column("charged_usd", Money, nullable=False),
-        Column("cost_usd", Money, nullable=False),
+        Column("charged_usd", Money, key="charged_nusd", nullable=False),
+        Column("cost_usd", Money, key="cost_nusd", nullable=False),
         Column("prompt_tokens", BigInteger, nullable=False),
         Column("cached_tokens", BigInteger, nullable=False),
         Column("completion_tokens", BigInteger, nullable=False),
@@ -86,8 +86,8 @@ ledger_entries = Table(
     Column("total_tokens", BigInteger),
     Column("events", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
-    Column("cost_usd", Money),
-    Column("charge_usd", Money),
+    Column("cost_usd", Money, key="cost_nusd"),
+    Column("charge_usd", Money, key="charge_nusd"),
     Column("price_version", _text()),
     Column("provider_response_id", _text()),
     Column("started_at", UtcTime, nullable=False),
@@ -221,8 +221,8 @@ scope_months = Table(
     # The root of the Merkle tree over these entries, in hexadecimal.
     Column("digest", _text(), nullable=False),
     # From the first month to the end of this one.
-    Column("charged_usd", Money, nullable=False),
-    Column("credited_usd", Money, nullable=False),
+    Column("charged_usd", Money, key="charged_nusd", nullable=False),
+    Column("credited_usd", Money, key="credited_nusd", nullable=False),
     Column("content", _json(), nullable=False),
     PrimaryKeyConstraint("scope_id", "month"),
     Index("ix_scope_months_month", "month"),
@@ -335,8 +335,8 @@ budget_alerts = Table(
     Column("threshold", Integer, nullable=False),
     # The beginning of the budget's window.
     Column("since", UtcTime, nullable=False),
-    Column("spent_usd", Money, nullable=False),
-    Column("budget_usd", Money, nullable=False),
+    Column("spent_usd", Money, key="spent_nusd", nullable=False),
+    Column("budget_usd", Money, key="budget_nusd", nullable=False),
     Column("created_at", UtcTime, nullable=False),
     # open: the webhook is to be sent; sent; given_up.
     Column("state", _text(), nullable=False),
@@ -443,7 +443,7 @@ stored_batches = Table(
     Column("input_file", _text()),
     Column("lines", BigInteger, nullable=False),
     # Reserved for all lines; null: no money limit applies.
-    Column("held_usd", Money),
+    Column("held_usd", Money, key="held_nusd"),
     # A digest of the names of the lines.
     Column("names", _text(), nullable=False),
     # The ids of the files with results.

@@ -45,14 +45,14 @@ class CorrectionResult:
     """The effect of rerating, for one key or for all. Money: nUSD, the amounts added."""
 
     adjusted: int = 0
-    charge_usd: int = 0
-    cost_usd: int = 0
+    charge_nusd: int = 0
+    cost_nusd: int = 0
 
     def add(self, line: LedgerEntry) -> None:
         """Count an adjustment."""
         self.adjusted += 1
-        self.charge_usd += line.charge_usd or 0
-        self.cost_usd += line.cost_usd or 0
+        self.charge_nusd += line.charge_nusd or 0
+        self.cost_nusd += line.cost_nusd or 0
 
 
 @dataclass(slots=True)
@@ -80,10 +80,10 @@ class SimulatedSum:
     """Charges and costs of exchanges, as settled and as simulated. Money: nUSD; unknown amounts count as 0."""
 
     exchanges: int = 0
-    charge_usd: int = 0
-    simulated_charge_usd: int = 0
-    cost_usd: int = 0
-    simulated_cost_usd: int = 0
+    charge_nusd: int = 0
+    simulated_charge_nusd: int = 0
+    cost_nusd: int = 0
+    simulated_cost_nusd: int = 0
     without_price: int = 0
     """exchanges whose tier has no price in the list: not simulated, or simulated at the prices of another tier"""
 

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Dialect, bindparam, case, exc, literal_column
 
 from proxy.billing.adjustment import ContradictionError, Finality, finality, restated
 from proxy.billing.attempts import attempt_entries
-from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
+from proxy.billing.entries import ENTRY_FIELDS, STORED_NAMES, EntryKind, LedgerEntry
 from proxy.ledger.schema.archive_guard import is_refused
 from proxy.ledger.schema.tables import dead_letters, ledger_clock, ledger_entries
 from proxy.ledger.settling.sums import Sums
@@ -350,7 +350,7 @@ def _storable(text: str | None) -> str | None:
 def _dead_letter(arrival: Arrival, reason: str) -> DeadLetter:
     """A dead letter of an arrival. It can be stored even if the entry cannot: ASCII JSON, and ids only if valid."""
     entry = arrival.entry
-    payload = {name: getattr(entry, name) for name in ENTRY_FIELDS}
+    payload = {STORED_NAMES[name]: getattr(entry, name) for name in ENTRY_FIELDS}
     return DeadLetter(
         reason=reason,
         payload=json.dumps(payload, default=repr),

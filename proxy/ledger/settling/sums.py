@@ -18,8 +18,8 @@ from proxy.ledger.schema.tables import balances, usage_daily
 from proxy.storage.prepared import PreparedInsert, prepared_insert
 
 _COUNTED = attrgetter(
-    "charge_usd",
-    "cost_usd",
+    "charge_nusd",
+    "cost_nusd",
     "prompt_tokens",
     "cached_tokens",
     "completion_tokens",
@@ -82,12 +82,12 @@ def _by_key(by_day: Iterable[tuple[tuple[str, int, str], list[int]]]) -> dict[st
 
 def _adding(table: Table, dialect: Dialect) -> PreparedInsert:
     """The statement that inserts a new row or adds to an existing one."""
-    names = [c.name for c in table.columns if not c.primary_key]
+    names = [c.key for c in table.columns if not c.primary_key]
 
     def grow(insert: Any) -> Any:
         sums = {name: table.c[name] + insert.excluded[name] for name in names}
         # Rounded to the nano-USD at every step, so that SQLite's float stays the nearest to the exact sum.
-        for name in ("charged_usd", "cost_usd"):
+        for name in ("charged_nusd", "cost_nusd"):
             sums[name] = func.round(sums[name], literal_column("9"), type_=table.c[name].type)
         return insert.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=sums)
 

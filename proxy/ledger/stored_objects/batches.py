@@ -22,7 +22,7 @@ from proxy.storage.database import reading, writing
 
 _BATCHES = stored_batches.c
 _FIELDS = StoredBatch.__struct_fields__
-_ROW = [_BATCHES["held_usd" if name == "held_nusd" else name] for name in _FIELDS]
+_ROW = [_BATCHES[name] for name in _FIELDS]
 _UNFINISHED = _BATCHES.state.in_([state.value for state in UNFINISHED])
 
 
@@ -37,8 +37,7 @@ class BatchStore:
     ) -> bool:
         """Store a batch, to be polled by `node`. False, without effect, if the key has `unfinished_max` unsettled
         batches."""
-        row = {name: getattr(batch, name) for name in _FIELDS if name != "held_nusd"} | {
-            "held_usd": batch.held_nusd,
+        row = msgspec.structs.asdict(batch) | {
             "state": batch.state.value,
             "files": list(batch.files),
             "terms": msgspec.to_builtins(tuple(terms)),

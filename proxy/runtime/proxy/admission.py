@@ -152,7 +152,7 @@ class AdmissionService:
             self.store, seed=self._following.follower.seed, settled=self._following.follower.counted,
             tidy=partial(self._following.follower.tidy, 0.0),
             on_store_outage=settings.budgets.on_store_outage,
-            allowance_nusd=settings.budgets.outage_allowance_usd, observer=observer,
+            allowance_nusd=settings.budgets.outage_allowance_nusd, observer=observer,
         )  # fmt: skip
         self.claims = Claims(
             claims, pepper=pepper,
@@ -192,8 +192,8 @@ class AdmissionService:
     def reserve_resumed(self, opened: Opened) -> OpenReservation:
         """The reservation of an exchange of an earlier process that goes on. Its key is in memory, if it is known."""
         counters = _counters(self._keyring, opened.key_id)
-        reserved = Reservation(opened.exchange_id, counters, opened.held_usd or 0, 0, opened.started_at)
-        return self.admission.reserve_resumed(reserved, spends=opened.held_usd is not None)
+        reserved = Reservation(opened.exchange_id, counters, opened.held_nusd or 0, 0, opened.started_at)
+        return self.admission.reserve_resumed(reserved, spends=opened.held_nusd is not None)
 
     def reserve_again(self, lost: Iterable[Pending]) -> None:
         """The ledger has lost these records: they count against budgets until it has them again."""

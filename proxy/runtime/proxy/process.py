@@ -322,7 +322,7 @@ class Proxy:
             self._metrics.providers.watch(name, list(BreakerState), partial(_state, one))
         self._models = model_table(settings, self._book, providers, self._tokenizers)
         self._reserve = Reserve(
-            settings.reserve.completion_tokens, settings.reserve.usd_max, settings.budgets.exceeded_status
+            settings.reserve.completion_tokens, settings.reserve.nusd_max, settings.budgets.exceeded_status
         )
         running = ExchangeOwners()
         background = BackgroundExchanges(ports, running)

@@ -49,7 +49,7 @@ async def test_what_a_long_backlog_will_charge_counts(
     within = (RECORDS - BACKLOG_MAX // 2) * CHARGE_NUSD
     assert within < NUSD_PER_USD
     secrets = [
-        *quick_keys(served, 1, Limits(budget_usd=within), alias="spent"),
+        *quick_keys(served, 1, Limits(budget_nusd=within), alias="spent"),
         *quick_keys(served, 1, alias="free"),
     ]
     with closing(sqlite3.connect(served.folder / "data" / "ledger.db", isolation_level=None)) as ledger:

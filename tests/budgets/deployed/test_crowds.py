@@ -46,7 +46,7 @@ def new_keys(limited: Limited, count: int) -> dict[str, str]:
         key_id = f"key_{secrets.token_hex(10)}"
         store.create(
             key_id=key_id, alias=f"crowd-{number}-{key_id}", digest=digest(secret, pepper), hint=hint(secret),
-            models=None, expires_at=None, limits=Limits(budget_usd=BUDGET_NUSD, budget_window="none"),
+            models=None, expires_at=None, limits=Limits(budget_nusd=BUDGET_NUSD, budget_window="none"),
         )  # fmt: skip
         made[key_id] = secret
     engine.dispose()
@@ -98,7 +98,7 @@ async def rounds(proxies: Sequence[Limited], count: int) -> list[str]:
         if counter.spent != BUDGET_NUSD:
             wrong.append(f"{key_id}: spent {counter.spent}")
     engine = open_engine(first.tokenweir.ledger_url)
-    charged = {one.key_id: (one.charged_usd, one.entries) for one in read_balances(engine)}
+    charged = {one.key_id: (one.charged_nusd, one.entries) for one in read_balances(engine)}
     engine.dispose()
     wrong += [f"{one}: {charged.get(one)}" for one in keys if charged.get(one) != (BUDGET_NUSD, FIT)]
     return [*wrong, *first.tokenweir.unreconciled()]

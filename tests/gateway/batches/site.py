@@ -118,7 +118,7 @@ class Keys(OfToken):
         super().__init__(**KEYS)
 
     def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
-        return (Scope(key.key_id, Limits(budget_usd=1), 0.0),)
+        return (Scope(key.key_id, Limits(budget_nusd=1), 0.0),)
 
     async def remember(self, key_ids: Collection[str]) -> None: ...
 

@@ -40,7 +40,7 @@ async def test_a_batch_from_its_requests_to_its_results(
         results = [("a", "succeeded"), ("b", "expired"), ("c", "succeeded")]
         assert await names(client, batch_id) == results, "the SDK's own way to them leads here"
     lines, (own,) = lines_of(at), own_entries(at)
-    assert [(one.details["custom_id"], one.charge_usd) for one in lines] == [("a", MESSAGE_NUSD), ("c", MESSAGE_NUSD)]
+    assert [(one.details["custom_id"], one.charge_nusd) for one in lines] == [("a", MESSAGE_NUSD), ("c", MESSAGE_NUSD)]
     assert {(one.endpoint, one.model, one.duration_ms) for one in lines} == {("/v1/messages", "claude", 60_000)}
     assert own.details["batch"] == {"lines": 3, "succeeded": 2, "failed": 1, "status": "ended"}
     assert len(at.entries()) == 3

@@ -98,7 +98,7 @@ async def test_a_batch_that_was_made_is_found_by_its_file(
     provider.end(batch_id)
     at.later_s = 60.0
     await again.watcher.look()
-    assert [one.charge_usd for one in lines_of(at)] == [LINE_NUSD]
+    assert [one.charge_nusd for one in lines_of(at)] == [LINE_NUSD]
     assert len(own_entries(at)) == 1
 
 
@@ -112,7 +112,7 @@ async def test_a_batch_that_was_not_made_is_forgotten(
     at.later_s = 700.0
     assert await again.watcher.look() == 1
     (own,) = at.entries()
-    assert (own.outcome, own.charge_usd) == ("upstream_failed", 0)
+    assert (own.outcome, own.charge_nusd) == ("upstream_failed", 0)
     assert at.batches.of_exchange(own.exchange_id) is None
 
 
@@ -148,7 +148,7 @@ async def test_a_strangers_batch_is_never_shown(
     with pytest.raises(Exception, match="No such batch"):
         await client.messages.batches.retrieve(batch_id)
     (own,) = own_entries(at)
-    assert own.charge_usd == 0
+    assert own.charge_nusd == 0
 
 
 async def test_of_two_with_the_same_names_it_is_none(
@@ -234,7 +234,7 @@ async def test_a_settlement_that_is_cut_off_goes_on(
     at.later_s = 600.0
     await again.watcher.look()
     assert len(lines_of(at)) == 300
-    assert sum(one.charge_usd or 0 for one in at.entries()) == 300 * LINE_NUSD
+    assert sum(one.charge_nusd or 0 for one in at.entries()) == 300 * LINE_NUSD
     assert len(own_entries(at)) == 1
     found = at.batches.find(batch_id)
     assert found is not None
@@ -293,7 +293,7 @@ async def test_results_of_a_lost_batch_are_not_told(
     at.later_s = 3 * 86_400.0
     await proxy.watcher.look()
     (own,) = at.entries()
-    assert (own.outcome, own.charge_usd) == ("upstream_failed", 0)
+    assert (own.outcome, own.charge_nusd) == ("upstream_failed", 0)
     provider.batches[batch_id] = kept
     provider.end(batch_id)
     output_id = (await gpt().batches.retrieve(batch_id)).output_file_id

@@ -230,7 +230,7 @@ class World(RuleBasedStateMachine):
         charged, entered = 0, set()
         for entry in self.at.entries():
             entered.add(entry.exchange_id)
-            charged += entry.charge_usd or 0
+            charged += entry.charge_nusd or 0
             if "custom_id" in entry.details:
                 booked.setdefault(entry.details["batch_id"], []).append(entry.details["custom_id"])
         for batch_id, expected in self.expected.items():

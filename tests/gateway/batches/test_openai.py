@@ -40,13 +40,13 @@ async def test_a_batch_from_its_file_to_its_results(provider: BatchProvider, at:
     for _ in range(3):
         assert (await client.files.content(output_id)).content == provider.contents[output_id]
     lines, (own,) = lines_of(at), own_entries(at)
-    assert [(one.details["custom_id"], one.charge_usd) for one in lines] == [("a", LINE_NUSD), ("c", LINE_NUSD)]
+    assert [(one.details["custom_id"], one.charge_nusd) for one in lines] == [("a", LINE_NUSD), ("c", LINE_NUSD)]
     for one in lines:
         assert (one.usage_source, one.endpoint, one.model, one.key_id) == ("reported", CHAT, "electron", "anna")
         assert (one.prompt_tokens, one.cached_tokens, one.completion_tokens) == (11, 3, 7)
         assert one.details["price"]["multipliers"] == {"tier:batch": "0.5"}
         assert (one.details["batch_id"], one.started_at, one.duration_ms) == (batch_id, own.started_at, 60_000)
-    assert (own.charge_usd, own.outcome, own.details["batch_id"], own.endpoint) == (
+    assert (own.charge_nusd, own.outcome, own.details["batch_id"], own.endpoint) == (
         0,
         "served",
         batch_id,
@@ -252,7 +252,7 @@ async def test_an_answer_that_says_that_it_failed_is_billed_as_that_of_a_request
 
     provider.end(batch_id, answered=failed)
     await gpt().files.content(await ended(gpt(), batch_id))
-    assert [(one.details["situation"], one.charge_usd) for one in lines_of(at)] == [
+    assert [(one.details["situation"], one.charge_nusd) for one in lines_of(at)] == [
         ("failed_reported_empty", 9_500), ("failed_empty", 0),
     ]  # fmt: skip
 
@@ -304,7 +304,7 @@ async def test_a_refused_batch_ends_at_once(provider: BatchProvider, at: Site, g
         await ordered(gpt(), file_id)
     assert at.budget.held == {}
     (own,) = own_entries(at)
-    assert (own.outcome, own.charge_usd) == ("refused_upstream", 0)
+    assert (own.outcome, own.charge_nusd) == ("refused_upstream", 0)
     assert at.batches.of_exchange(own.exchange_id) is None
 
 
@@ -394,7 +394,7 @@ async def test_a_batch_that_failed_costs_nothing(
     at.later_s = 60.0
     await proxy.watcher.look()
     (own,) = at.entries()
-    assert (own.outcome, own.charge_usd, own.details["batch"]["status"]) == ("refused_upstream", 0, "failed")
+    assert (own.outcome, own.charge_nusd, own.details["batch"]["status"]) == ("refused_upstream", 0, "failed")
     found = at.batches.find(batch_id)
     assert found is not None
     assert found.state is BatchState.SETTLED
@@ -429,7 +429,7 @@ async def test_a_line_that_cannot_be_read_is_estimated_and_not_free(
     assert {name: one.usage_source for name, one in found.items()} == {
         "a": "reported", "b": "estimated", None: "estimated",
     }  # fmt: skip
-    assert all((one.charge_usd or 0) > 0 for one in found.values())
+    assert all((one.charge_nusd or 0) > 0 for one in found.values())
 
 
 async def test_prices_are_those_of_admission(provider: BatchProvider, at: Site, gpt: OpenAiSdk) -> None:
@@ -437,7 +437,7 @@ async def test_prices_are_those_of_admission(provider: BatchProvider, at: Site, 
     at.price = None
     provider.end(batch_id)
     await gpt().files.content(await ended(gpt(), batch_id))
-    assert [one.charge_usd for one in lines_of(at)] == [LINE_NUSD]
+    assert [one.charge_nusd for one in lines_of(at)] == [LINE_NUSD]
 
 
 async def test_free_lines_are_booked_and_not_billed(provider: BatchProvider, at: Site, gpt: OpenAiSdk) -> None:
@@ -448,7 +448,7 @@ async def test_free_lines_are_booked_and_not_billed(provider: BatchProvider, at:
     provider.end(batch.id, answered=lambda _: {"id": "modr-1", "model": "electron", "results": []})
     await gpt().files.content(await ended(gpt(), batch.id))
     (entry,) = lines_of(at)
-    assert (entry.charge_usd, entry.price_version, entry.prompt_tokens) == (0, "free", 0)
+    assert (entry.charge_nusd, entry.price_version, entry.prompt_tokens) == (0, "free", 0)
 
 
 async def test_embeddings_are_billed_by_their_prompts(provider: BatchProvider, at: Site, gpt: OpenAiSdk) -> None:
@@ -459,7 +459,7 @@ async def test_embeddings_are_billed_by_their_prompts(provider: BatchProvider, a
     usage = {"prompt_tokens": USAGE["prompt_tokens"], "total_tokens": 11}
     provider.end(batch.id, answered=lambda _: {"object": "list", "data": [], "model": "electron", "usage": usage})
     await gpt().files.content(await ended(gpt(), batch.id))
-    assert [one.charge_usd for one in lines_of(at)] == [11_000]
+    assert [one.charge_nusd for one in lines_of(at)] == [11_000]
 
 
 async def test_a_tier_without_a_price_is_charged_in_full_and_named(
@@ -473,4 +473,4 @@ async def test_a_tier_without_a_price_is_charged_in_full_and_named(
     provider.end(batch_id)
     await gpt().files.content(await ended(gpt(), batch_id))
     (entry,) = lines_of(at)
-    assert (entry.charge_usd, entry.details["unpriced_units"]) == (2 * LINE_NUSD, ["tier:batch"])
+    assert (entry.charge_nusd, entry.details["unpriced_units"]) == (2 * LINE_NUSD, ["tier:batch"])

@@ -88,7 +88,7 @@ def test_the_cost_told_is_the_charge_of_the_entry(metered: Metered, price: Price
     told = closing.cost_to_tell(metered)
     closing.close(outcome_of(End.COMPLETE, metered), now=1.0, metered=metered, events=3, size=400)
     (record,) = ended
-    booked = entry(record).charge_usd
+    booked = entry(record).charge_nusd
     if record.reading.source is UsageSource.REPORTED and booked is not None:
         assert told is not None
         assert Decimal(told.cost.decode()) * 10**9 == booked

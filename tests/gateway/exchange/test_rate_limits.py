@@ -61,7 +61,7 @@ def scope(scope_id: str = "key_a", **limits: Any) -> Scope:
         (DenialReason.STORE_UNAVAILABLE, None, 503, "budget_unknown", 1),
     ],
 )
-@pytest.mark.parametrize("scopes", [(), (scope(budget_usd=5, rpm=1, tpm=1, parallel=1),)])
+@pytest.mark.parametrize("scopes", [(), (scope(budget_nusd=5, rpm=1, tpm=1, parallel=1),)])
 def test_refusals(
     why: DenialReason, retry_after_s: float | None, status: int, code: str, waits: int | None, scopes: tuple[Scope, ...]
 ) -> None:
@@ -74,7 +74,7 @@ def test_refusals(
 
 def test_a_spent_budget_can_be_a_429() -> None:
     denied = Denied(DenialReason.MONEY, "key_a", None, ())
-    made = refusal(denied, OWN, [scope(budget_usd=5)], RequestedAmounts(), at=NOW, exceeded_status=429)
+    made = refusal(denied, OWN, [scope(budget_nusd=5)], RequestedAmounts(), at=NOW, exceeded_status=429)
     assert (made.status, made.code) == (429, "insufficient_quota")
 
 
@@ -90,26 +90,26 @@ WANTED = RequestedAmounts(USD // 100, 4108, prompt_tokens=12, completion_tokens=
     ("denied", "scopes", "requested", "expected"),
     [
         (
-            over("key_a", 0), [scope(budget_usd=USD // 200)], WANTED,
+            over("key_a", 0), [scope(budget_nusd=USD // 200)], WANTED,
             ("This request does not fit the budget of this key (0.005 of 0.005 USD left): it would reserve 0.01 USD for"
             " 12 prompt tokens and 4096 output tokens (4096 assumed for each answer: the request sets no max_tokens or"
             " equivalent). Set max_tokens to reserve less. The budget resets at 2027-02-13T08:00:00Z."),
         ),
         (
-            over("proj_b", USD, 3 * USD), [scope("proj_b", budget_usd=5 * USD, budget_window="calendar_month")],
+            over("proj_b", USD, 3 * USD), [scope("proj_b", budget_nusd=5 * USD, budget_window="calendar_month")],
             RequestedAmounts(5 * USD, 9, prompt_tokens=4, completion_tokens=5, capped=True),
             ("This request does not fit the budget of this key's project (1 of 5 USD left, 3 USD reserved by other"
             " requests): it would reserve 5 USD, the most that one request reserves, for 4 prompt tokens and 5 output"
             " tokens. The budget resets at 2027-02-01T00:00:00Z."),
         ),
         (
-            over("org_c", 5 * USD), [scope(rpm=9), scope("org_c", budget_usd=5 * USD, budget_window="12h")],
+            over("org_c", 5 * USD), [scope(rpm=9), scope("org_c", budget_nusd=5 * USD, budget_window="12h")],
             WANTED,
             ("You exceeded your current quota: the budget of this key's organization is exhausted (0 of 5 USD left)."
             " The budget resets at 2027-01-15T20:00:00Z."),
         ),
         (
-            over("key_a", 5 * USD, USD), [scope(budget_usd=5 * USD, budget_window="none")], RequestedAmounts(),
+            over("key_a", 5 * USD, USD), [scope(budget_nusd=5 * USD, budget_window="none")], RequestedAmounts(),
             ("You exceeded your current quota: the budget of this key is exhausted (0 of 5 USD left, 1 USD reserved by"
             " other requests). This budget does not reset."),
         ),
@@ -125,7 +125,7 @@ WANTED = RequestedAmounts(USD // 100, 4108, prompt_tokens=12, completion_tokens=
             " Prepaid credit does not reset; it can be topped up."),
         ),
         (
-            over("key_a", 0), [scope(budget_usd=USD)],
+            over("key_a", 0), [scope(budget_nusd=USD)],
             RequestedAmounts(2 * USD, prompt_tokens=8, completion_tokens=30, assumed=10, lines=4),
             ("This request does not fit the budget of this key (1 of 1 USD left): it would reserve 2 USD for 4 lines"
             " with 8 prompt tokens and 30 output tokens (10 assumed for each line without max_tokens)."

@@ -163,7 +163,7 @@ SESSION = {
     "type": "session.updated",
     "session": {"model": "electron", "audio": {"input": {"transcription": {"model": EAR}}}},
 }
-SCOPES = (Scope("k", Limits(budget_usd=10**9, rpm=1, tpm=10, parallel=1), 0.0),)
+SCOPES = (Scope("k", Limits(budget_nusd=10**9, rpm=1, tpm=10, parallel=1), 0.0),)
 
 
 async def ask(client: Client, link: Link, **response: Any) -> None:

@@ -133,7 +133,7 @@ async def test_a_transcription_counts_against_money_and_not_as_a_request(tmp_pat
         )
         await client.hear()
         ((nusd, _, scopes),) = on.gateway.unlimited.asked
-        assert [one.limits for one in scopes] == [Limits(budget_usd=10**9)]
+        assert [one.limits for one in scopes] == [Limits(budget_nusd=10**9)]
         assert nusd > 0
         await link.say(begun(), done())
         await client.hear("response.done")

@@ -35,7 +35,7 @@ def test_two_are_there_from_the_beginning(fresh_ledger_url: str) -> None:
 
 
 def test_an_account_comes_back_as_it_was_made(accounts: AccountStore) -> None:
-    limits = Limits(budget_usd=3, budget_window="calendar_month", parallel=4)
+    limits = Limits(budget_nusd=3, budget_window="calendar_month", parallel=4)
     acme = accounts.create_organization(account_id="org-1", name="acme", limits=limits)
     web = accounts.create_project(account_id="proj-1", name="web", organization="acme")
     assert acme == Account("org-1", AccountKind.ORGANIZATION, None, "acme", limits, NOW, None, 3)
@@ -87,8 +87,8 @@ def test_projects_are_of_organizations_that_are_there(accounts: AccountStore) ->
 
 
 def test_an_update_changes_what_is_given_and_nothing_else(accounts: AccountStore) -> None:
-    made = accounts.create_organization(account_id="org-1", name="acme", limits=Limits(budget_usd=3, rpm=7))
-    changed = accounts.update("acme", name="acme inc", budget_usd=None, prepaid=True)
+    made = accounts.create_organization(account_id="org-1", name="acme", limits=Limits(budget_nusd=3, rpm=7))
+    changed = accounts.update("acme", name="acme inc", budget_nusd=None, prepaid=True)
     assert changed == replace(made, name="acme inc", limits=Limits(prepaid=True, rpm=7), revision=4)
     assert accounts.one("org-1") == changed
     assert accounts.update("org-1", rpm=7) == changed

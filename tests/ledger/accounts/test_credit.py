@@ -53,16 +53,16 @@ def wrong(engine: Engine, **options: Any) -> dict[str, int]:
 
 def test_a_top_up_is_an_entry_that_lowers_the_balance(engine: Engine) -> None:
     settle(engine, a_real_entry(0))
-    used = a_real_entry(0).charge_usd or 0
+    used = a_real_entry(0).charge_nusd or 0
     paid = pay(engine, 50 * USD)
     assert stored(engine)[-1] == paid
     shown = entry_json(paid)
     assert (shown["kind"], shown["charge_usd"], shown["cost_usd"]) == ("credit", "-50", "0")
     assert shown["details"] == {"why": "paid by card", "by": "operator"}
     (balance,) = read_balances(engine)
-    assert (balance.charged_usd, balance.entries) == (used - 50 * USD, 2)
+    assert (balance.charged_nusd, balance.entries) == (used - 50 * USD, 2)
     (day,) = read_daily(engine, *EVER)
-    assert (day.charged_usd, day.entries) == (used, 1)
+    assert (day.charged_nusd, day.entries) == (used, 1)
     assert read_paid(engine, ["key-1"]) == {"key-1": SpendAndCredit(used, 50 * USD)}
     assert wrong(engine) == wrong(engine, since=0.0) == {}
 
@@ -71,14 +71,14 @@ def test_whoever_has_used_nothing_may_pay_in(engine: Engine) -> None:
     """A batch without any usage moves no day."""
     pay(engine, 1)
     assert read_daily(engine, *EVER) == []
-    assert [(one.key_id, one.charged_usd) for one in read_balances(engine)] == [("key-1", -1)]
+    assert [(one.key_id, one.charged_nusd) for one in read_balances(engine)] == [("key-1", -1)]
     assert wrong(engine) == {}
 
 
 def test_a_refund_is_a_top_up_with_the_other_sign(engine: Engine) -> None:
     pay(engine, 50 * USD)
     pay(engine, -5 * USD, number=2)
-    assert read_balances(engine)[0].charged_usd == -45 * USD
+    assert read_balances(engine)[0].charged_nusd == -45 * USD
     assert wrong(engine) == {}
 
 
@@ -88,7 +88,7 @@ def test_the_same_top_up_again_pays_nothing_more_and_another_is_refused(engine: 
     for other in ({"nusd": 51 * USD}, {"nusd": 50 * USD, "who": "key-2"}):
         with pytest.raises(CreditError, match="id: the ledger has another"):
             pay(engine, **other)  # type: ignore[arg-type]
-    assert read_balances(engine)[0].charged_usd == -50 * USD
+    assert read_balances(engine)[0].charged_nusd == -50 * USD
     assert wrong(engine) == {}
 
 
@@ -118,7 +118,7 @@ def test_a_person_sees_what_it_is(engine: Engine) -> None:
 def test_a_top_up_is_no_exchange_that_could_be_adjusted(engine: Engine) -> None:
     paid = pay(engine, 50 * USD)
     with pytest.raises(CorrectionError):
-        Corrections(engine, a_real_store(engine)).adjust(paid.exchange_id, CorrectionRequest(charge_usd=1), "why not")
+        Corrections(engine, a_real_store(engine)).adjust(paid.exchange_id, CorrectionRequest(charge_nusd=1), "why not")
     assert len(stored(engine)) == 1
 
 
@@ -142,7 +142,7 @@ def test_used_by_the_keys_below_and_paid_in_for_itself(engine: Engine) -> None:
             expires_at=None, project_id=project,
         )  # fmt: skip
     settle(engine, *(a_real_entry(number, key=f"key-{number}") for number in range(3)))
-    used = [a_real_entry(number).charge_usd or 0 for number in range(3)]
+    used = [a_real_entry(number).charge_nusd or 0 for number in range(3)]
     for number, (who, usd) in enumerate([("key-1", 3), ("proj-1", 5), (DEFAULT_ORGANIZATION, 7), ("proj-1", -1)]):
         pay(engine, usd * USD, who=who, number=number)
     expected = {
@@ -154,7 +154,7 @@ def test_used_by_the_keys_below_and_paid_in_for_itself(engine: Engine) -> None:
         "org-1": (0, 0),
     }
     assert read_paid(engine, expected) == {who: SpendAndCredit(*sums) for who, sums in expected.items()}
-    assert read_paid(engine, ["proj-1"])["proj-1"].left_usd == 4 * USD - used[1] - used[2]
+    assert read_paid(engine, ["proj-1"])["proj-1"].left_nusd == 4 * USD - used[1] - used[2]
     assert wrong(engine) == {}
 
 
@@ -170,17 +170,17 @@ def doubled(engine: Engine, **differences: Any) -> Any:
     """An INSERT of the top-up again, with these differences."""
     with reading(engine) as connection:
         row = connection.execute(select(ledger_entries).where(ENTRY.kind == "credit")).one()
-    return insert(ledger_entries).values(**{**row._asdict(), "seq": 1, **differences})
+    return insert(ledger_entries).values(**{**dict(zip(ENTRY.keys(), row, strict=True)), "seq": 1, **differences})
 
 
 BREAKS: dict[str, tuple[Callable[[Engine], Any], dict[str, int]]] = {
-    "its amount": (lambda _: of_credit(charge_usd=-USD), {"credits": 1, "balances": 1}),
-    "its amount, by a nano-dollar": (lambda _: of_credit(charge_usd=-50 * USD - 1), {"credits": 1, "balances": 1}),
-    "no amount": (lambda _: of_credit(charge_usd=None), {"credits": 1, "balances": 1}),
+    "its amount": (lambda _: of_credit(charge_nusd=-USD), {"credits": 1, "balances": 1}),
+    "its amount, by a nano-dollar": (lambda _: of_credit(charge_nusd=-50 * USD - 1), {"credits": 1, "balances": 1}),
+    "no amount": (lambda _: of_credit(charge_nusd=None), {"credits": 1, "balances": 1}),
     "whose it is": (lambda _: of_credit(key_id="key-2"), {"credits": 1, "balances": 2}),
     "when it was": (lambda _: of_credit(started_at=1.0), {"credits": 1}),
     "why it was": (lambda _: of_credit(details={"why": "a gift", "by": "operator"}), {"credits": 1}),
-    "a cost": (lambda _: of_credit(cost_usd=1), {"credits": 1, "balances": 1}),
+    "a cost": (lambda _: of_credit(cost_nusd=1), {"credits": 1, "balances": 1}),
     "tokens": (lambda _: of_credit(prompt_tokens=1), {"credits": 1, "balances": 1}),
     "a model": (lambda _: of_credit(model="m"), {"balances": 1}),
     "its kind: a usage": (
@@ -199,12 +199,12 @@ BREAKS: dict[str, tuple[Callable[[Engine], Any], dict[str, int]]] = {
         {"terminal": 1, "credits": 1},
     ),
     "it is adjusted": (
-        lambda engine: doubled(engine, kind="adjustment", charge_usd=1),
+        lambda engine: doubled(engine, kind="adjustment", charge_nusd=1),
         {"terminal": 1, "adjustments": 1, "days": 1},
     ),
-    "its balance": (lambda _: update(balances).values(charged_usd=balances.c.charged_usd - 1), {"balances": 1}),
+    "its balance": (lambda _: update(balances).values(charged_nusd=balances.c.charged_nusd - 1), {"balances": 1}),
     "a day that has it": (
-        lambda _: update(usage_daily).values(charged_usd=usage_daily.c.charged_usd - 50 * USD),
+        lambda _: update(usage_daily).values(charged_nusd=usage_daily.c.charged_nusd - 50 * USD),
         {"balances": 1, "days": 1},
     ),
 }
@@ -259,7 +259,7 @@ def test_balances_are_sums_of_all_entries_and_days_of_those_that_are_no_credit(
         elif what == "pay":
             pay(engine, nusd, who=who, number=number)
         elif used and what == "adjust":
-            Corrections(engine, store).adjust(used[-1].exchange_id, CorrectionRequest(charge_usd=abs(nusd)), "because")
+            Corrections(engine, store).adjust(used[-1].exchange_id, CorrectionRequest(charge_nusd=abs(nusd)), "because")
         elif used:
             store.settle([Arrival(used[0], NODE, FIRST + 1)])
     entries = stored(engine)

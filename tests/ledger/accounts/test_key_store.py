@@ -58,7 +58,7 @@ def make(
 
 
 def test_a_key_comes_back_as_it_was_made(keys: KeyStore, clock: Clock) -> None:
-    limits = Limits(budget_usd=5 * 10**9, budget_window="12h", prepaid=True, rpm=1, tpm=RATE_MAX, parallel=2)
+    limits = Limits(budget_nusd=5 * 10**9, budget_window="12h", prepaid=True, rpm=1, tpm=RATE_MAX, parallel=2)
     made = [
         make(keys, 1, "anna"),
         make(keys, 2, "bert", models=["b", "a"], expires_at=clock.now + 5),
@@ -84,7 +84,7 @@ def test_a_key_comes_back_as_it_was_made(keys: KeyStore, clock: Clock) -> None:
 def test_what_is_not_limited_is_not_kept(engine: Engine, keys: KeyStore) -> None:
     """So that a default that changes holds for all who have set nothing."""
     make(keys, 1, "anna")
-    make(keys, 2, "bert", limits=Limits(rpm=3, budget_usd=0))
+    make(keys, 2, "bert", limits=Limits(rpm=3, budget_nusd=0))
     with reading(engine) as connection:
         kept = connection.execute(select(api_keys.c.limits).order_by(api_keys.c.key_id)).scalars().all()
     assert kept == [None, {"rpm": 3, "budget_usd": 0}]
@@ -178,8 +178,8 @@ def test_a_key_belongs_to_a_project_that_is_there(engine: Engine, keys: KeyStore
 
 
 WRONG: dict[str, dict[str, Any]] = {
-    "budget_usd": {"budget_usd": -1},
-    "budget_usd: must be 0 to 1000000": {"budget_usd": BUDGET_NUSD_MAX + 1},
+    "budget_usd": {"budget_nusd": -1},
+    "budget_usd: must be 0 to 1000000": {"budget_nusd": BUDGET_NUSD_MAX + 1},
     "budget_window": {"budget_window": "1y"},
     "budget_window: longer": {"budget_window": "999999999w"},
     "rpm": {"rpm": 0},
@@ -205,14 +205,14 @@ def test_nonsense_is_refused_and_its_field_named(keys: KeyStore, words: str, cha
 
 
 def test_an_update_changes_what_is_given_and_nothing_else(keys: KeyStore, clock: Clock) -> None:
-    made = make(keys, 1, "anna", models=["a"], expires_at=clock.now + 5, limits=Limits(rpm=3, budget_usd=7))
+    made = make(keys, 1, "anna", models=["a"], expires_at=clock.now + 5, limits=Limits(rpm=3, budget_nusd=7))
     changed = keys.update(
         "anna", alias="bert", rpm=None, tpm=9, tags=["t"], on_store_outage=OnStoreOutage.FAIL_CLOSED, models=None
     )
     assert changed == replace(
         made,
         alias="bert",
-        limits=Limits(budget_usd=7, tpm=9),
+        limits=Limits(budget_nusd=7, tpm=9),
         tags=("t",),
         on_store_outage=OnStoreOutage.FAIL_CLOSED,
         models=None,
@@ -283,11 +283,11 @@ def test_a_revoked_key_stays_as_it_is(keys: KeyStore) -> None:
 def test_changes_at_once_lose_nothing(engine: Engine, keys: KeyStore, clock: Clock) -> None:
     """Each reads what it changes under the lock: one that does not would undo another's."""
     make(keys, 1, "anna")
-    names = ["rpm", "tpm", "parallel", "budget_usd"]
+    names = ["rpm", "tpm", "parallel", "budget_nusd"]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda name: [keys.update("anna", **{name: n}) for n in range(1, 6)], names))
     changed = keys.one("anna")
-    assert changed.limits == Limits(rpm=5, tpm=5, parallel=5, budget_usd=5)
+    assert changed.limits == Limits(rpm=5, tpm=5, parallel=5, budget_nusd=5)
     assert changed.revision == 3 + 20
 
 

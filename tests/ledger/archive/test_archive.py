@@ -72,18 +72,18 @@ def years(book: Book) -> Book:
     if book.engine.dialect.name == "postgresql":
         for month in (OCTOBER, DECEMBER):
             make_partitions(book.engine, month.since)
-    october = [used(number, f"2026-10-{number + 1:02}", charge_usd=number + 1) for number in range(20)]
+    october = [used(number, f"2026-10-{number + 1:02}", charge_nusd=number + 1) for number in range(20)]
     received(book, *october, settled="2026-10-25")
     top_up = credit_entry(
         id_at(datetime(2026, 10, 26, tzinfo=UTC)), "key-1", "anna", 7_000, "invoice", at("2026-10-26")
     )
     book.settle(top_up, "2026-10-26")
     book.close(OCTOBER, "2026-11-02")
-    late = used(30, "2026-10-31T23:00", charge_usd=100)
-    november = [used(number, "2026-11-10", charge_usd=1_000, key_id="key-2") for number in range(40, 45)]
+    late = used(30, "2026-10-31T23:00", charge_nusd=100)
+    november = [used(number, "2026-11-10", charge_nusd=1_000, key_id="key-2") for number in range(40, 45)]
     received(book, late, *november, settled="2026-11-12", first=21)
     book.close(NOVEMBER, "2026-12-02")
-    received(book, used(50, "2027-01-10", charge_usd=1_000_000), settled="2027-01-10", first=27)
+    received(book, used(50, "2027-01-10", charge_nusd=1_000_000), settled="2027-01-10", first=27)
     while add_up(book.engine):
         pass
     return book
@@ -129,7 +129,7 @@ def test_entries_move_and_all_else_stays(years: Book, tmp_path: Path) -> None:
     assert (moved | ids(years), moved & ids(years)) == (before.keys(), set())
     for row in rows:
         entry = before[row["exchange_id"]]
-        assert int(row["charge_usd"].scaleb(9)) == entry.charge_usd
+        assert int(row["charge_usd"].scaleb(9)) == entry.charge_nusd
         assert (row["started_at"].timestamp(), json.loads(row["details"])) == (entry.started_at, entry.details)
     assert everything(years, [OCTOBER, NOVEMBER, month_from("2027-01")]) == said
     assert [(one.counter_id, one.nusd) for one in sums(years.engine, spent)] == totals
@@ -146,7 +146,7 @@ def test_entries_move_and_all_else_stays(years: Book, tmp_path: Path) -> None:
 
 def test_what_arrives_later_for_an_archived_month_is_an_operators_matter(years: Book, tmp_path: Path) -> None:
     """Without its entries nobody can tell a repeated record from a new one."""
-    again, new = used(3, "2026-10-04", charge_usd=4), used(99, "2026-10-05")
+    again, new = used(3, "2026-10-04", charge_nusd=4), used(99, "2026-10-05")
     archived(years, order(tmp_path))
     fine = used(100, "2027-01-11")
     received(years, again, new, fine, settled="2027-01-12", first=28)
@@ -298,7 +298,7 @@ def test_what_is_delivered_is_called_alike() -> None:
 def test_what_does_not_add_up_is_not_archived(years: Book, tmp_path: Path) -> None:
     with writing(years.engine) as connection:
         one = used(3, "2026-10-04").exchange_id
-        connection.execute(update(ledger_entries).where(ledger_entries.c.exchange_id == one).values(charge_usd=1))
+        connection.execute(update(ledger_entries).where(ledger_entries.c.exchange_id == one).values(charge_nusd=1))
     assert "differ from" in refusal(years, order(tmp_path))
 
 

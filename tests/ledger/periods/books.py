@@ -86,7 +86,7 @@ def book(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Book:
 def adjusted(number: int, nusd: int) -> LedgerEntry:
     """An operator's correction of an exchange of October."""
     more = {"kind": "adjustment", "seq": 1, "details": {"why": "goodwill"}}
-    return an_entry(number, started_at=at("2026-10-20"), charge_usd=nusd, **more)
+    return an_entry(number, started_at=at("2026-10-20"), charge_nusd=nusd, **more)
 
 
 def everything(book: Book, months: Any) -> list[Any]:

@@ -41,10 +41,10 @@ __all__ = ["book"]
 
 
 def test_an_issued_month_never_moves(book: Book) -> None:
-    book.settle(an_entry(1, started_at=at("2026-10-20"), charge_usd=4_830_000), "2026-10-20")
+    book.settle(an_entry(1, started_at=at("2026-10-20"), charge_nusd=4_830_000), "2026-10-20")
     book.close(OCTOBER, "2026-11-02")
     said = everything(book, [OCTOBER])
-    book.settle(an_entry(2, started_at=at("2026-10-31T23:00"), charge_usd=9_110_000), "2026-11-02T00:01")
+    book.settle(an_entry(2, started_at=at("2026-10-31T23:00"), charge_nusd=9_110_000), "2026-11-02T00:01")
     book.settle(adjusted(1, -1_000), "2026-11-03")
     with writing(book.engine) as connection:
         connection.execute(update(api_keys).values(alias="renamed"))
@@ -52,9 +52,9 @@ def test_an_issued_month_never_moves(book: Book) -> None:
     assert everything(book, [OCTOBER]) == said
 
     november = book.statement(KEY, NOVEMBER)
-    assert [(str(line.day), line.usages.charge_usd) for line in november.lines] == [("2026-10-31", 9_110_000)]
-    assert november.opening_usd == book.statement(KEY, OCTOBER).closing_usd == -4_830_000
-    assert november.closing_usd == -4_830_000 - 9_110_000 + 1_000
+    assert [(str(line.day), line.usages.charge_nusd) for line in november.lines] == [("2026-10-31", 9_110_000)]
+    assert november.opening_nusd == book.statement(KEY, OCTOBER).closing_nusd == -4_830_000
+    assert november.closing_nusd == -4_830_000 - 9_110_000 + 1_000
     assert LATE_USAGE in statement_html(november)
     assert "Provisional" in statement_html(november)
 
@@ -62,7 +62,7 @@ def test_an_issued_month_never_moves(book: Book) -> None:
 def test_the_closed_form_is_all_that_is_needed(book: Book) -> None:
     """Later the entries may be in an archive."""
     for number in range(5):
-        book.settle(an_entry(number, started_at=at("2026-10-20"), charge_usd=number), "2026-10-20")
+        book.settle(an_entry(number, started_at=at("2026-10-20"), charge_nusd=number), "2026-10-20")
     book.settle(credit_entry(an_entry(90).exchange_id, "org-1", "acme", 7_000, "invoice", book.now), "2026-10-21")
     book.close(OCTOBER, "2026-11-02")
     said = everything(book, [OCTOBER])
@@ -142,7 +142,7 @@ def _all_stays(book: Book, made: list[Any], closed: list[Any]) -> None:
     steps: list[tuple[float, Callable[[], None]]] = []
     for number, (began, settled, kind, nusd, key) in enumerate(made):
         entry = an_entry(
-            number, kind=kind, seq=int(kind == "adjustment"), started_at=began, charge_usd=nusd, key_id=key
+            number, kind=kind, seq=int(kind == "adjustment"), started_at=began, charge_nusd=nusd, key_id=key
         )
         if kind == "credit":
             entry = replace(entry, model="")
@@ -171,8 +171,8 @@ def _all_stays(book: Book, made: list[Any], closed: list[Any]) -> None:
         months = [month_from("2026-09"), OCTOBER, NOVEMBER, DECEMBER, january]
         for month in months:
             found = book.statement(owner, month)
-            assert opening in (None, found.opening_usd)
-            opening = found.closing_usd
+            assert opening in (None, found.opening_nusd)
+            opening = found.closing_nusd
             total += found.total.requests + len(found.adjustments)
         if owner is ORGANIZATION:
             assert total == sum(kind != "credit" for _, _, kind, _, _ in made)
@@ -208,7 +208,7 @@ def test_reconcile_finds_what_was_changed_in_a_closed_month(book: Book) -> None:
     assert _differences(book) == []
     with writing(book.engine) as connection:
         its = ledger_entries.c.key_id
-        connection.execute(update(ledger_entries).where(its == "key-1").values(charge_usd=1))
+        connection.execute(update(ledger_entries).where(its == "key-1").values(charge_nusd=1))
         connection.execute(delete(ledger_entries).where(its == "key-2"))
         row = scope_months.c.scope_id == "key-3"
         connection.execute(update(scope_months).where(row).values(content={"lines": []}))

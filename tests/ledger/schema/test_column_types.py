@@ -11,7 +11,7 @@ from sqlalchemy import Dialect
 from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.dialects.sqlite.base import DATETIME, SQLiteDialect
 
-from proxy.billing.entries import ENTRY_FIELDS
+from proxy.billing.entries import ENTRY_FIELDS, STORED_NAMES
 from proxy.ledger.schema.column_types import Money, UtcTime
 from proxy.ledger.schema.tables import ledger_entries
 
@@ -51,4 +51,5 @@ def test_sqlite_s_times_are_the_text_that_sqlalchemy_reads(unix_s: float) -> Non
 
 def test_the_columns_are_the_entry_s_fields() -> None:
     more = ["content_hash", "settled_at", "node", "journal_seq"]
-    assert [c.name for c in ledger_entries.columns] == [*ENTRY_FIELDS, *more]
+    assert [c.key for c in ledger_entries.columns] == [*ENTRY_FIELDS, *more]
+    assert [c.name for c in ledger_entries.columns] == [*STORED_NAMES.values(), *more]

@@ -123,7 +123,7 @@ NEW_COLUMNS = {"node", "journal_seq", "state", "state_at"}
 
 def as_of_0001(table: Table) -> Table:
     """A table that 0002 has changed, as it was."""
-    kept = [Column(c.name, c.type) for c in table.columns if c.name not in NEW_COLUMNS]
+    kept = [Column(c.name, c.type, key=c.key) for c in table.columns if c.name not in NEW_COLUMNS]
     return Table(table.name, MetaData(), *kept)
 
 
@@ -145,9 +145,9 @@ def test_a_ledger_of_0001_comes_along_with_its_rows(database_url: str) -> None:
     engine = open_engine(database_url)
     midnight = 1_793_059_200.0
     entries = [
-        an_entry(0, started_at=midnight - 1e-6, charge_usd=1),
-        an_entry(1, started_at=midnight, charge_usd=4_000_000_123_456_789, cost_usd=None),
-        an_entry(2, started_at=midnight, charge_usd=None, prompt_tokens=None, model="small"),
+        an_entry(0, started_at=midnight - 1e-6, charge_nusd=1),
+        an_entry(1, started_at=midnight, charge_nusd=4_000_000_123_456_789, cost_nusd=None),
+        an_entry(2, started_at=midnight, charge_nusd=None, prompt_tokens=None, model="small"),
         an_entry(3, started_at=midnight + 86_400, key_id="key-2"),
     ]
     upgrade_to(engine, "0001")
@@ -184,7 +184,7 @@ def test_keys_of_0002_come_along_in_a_project_without_limits(database_url: str) 
     """Whoever had a key has it; whoever follows the changes from before sees the accounts, and no key again."""
     engine = open_engine(database_url)
     upgrade_to(engine, "0002")
-    kept = [Column(c.name, c.type) for c in api_keys.columns if c.name not in KEY_COLUMNS_OF_0003]
+    kept = [Column(c.name, c.type, key=c.key) for c in api_keys.columns if c.name not in KEY_COLUMNS_OF_0003]
     row = {
         "key_id": "key-1", "alias": "anna", "digest": b"1" * 32, "hint": "tw-…1111", "models": ["m"],
         "created_at": 5.0, "expires_at": None, "revoked_at": None, "revision": 7,

@@ -72,7 +72,7 @@ def test_each_attempt_has_a_line_that_charges_nothing_and_says_what_it_may_have_
     assert {(one.exchange_id, one.model, one.key_id) for one in found} == {
         (made.entry.exchange_id, made.entry.model, made.entry.key_id)
     }
-    assert [(one.charge_usd, one.cost_usd) for one in found] == [(0, 0), (0, 0), (0, None)]
+    assert [(one.charge_nusd, one.cost_nusd) for one in found] == [(0, 0), (0, 0), (0, None)]
     assert [(one.outcome, one.details) for one in found] == [
         ("upstream_failed", {"failed": "not connected: TimeoutError"}),
         ("refused_upstream", {"failed": "refused", "upstream_status": 429}),
@@ -89,7 +89,7 @@ def test_each_attempt_has_a_line_that_charges_nothing_and_says_what_it_may_have_
 def test_for_budgets_only_the_exchange_itself_counts(engine: Engine) -> None:
     a_real_store(engine).settle([arrival(0, REFUSED, FAILED)])
     found, _, _ = changes(engine, 0, 100)
-    assert [one.nusd for one in found] == [an_entry(0).charge_usd]
+    assert [one.nusd for one in found] == [an_entry(0).charge_nusd]
 
 
 def test_a_repeat_changes_nothing(engine: Engine) -> None:
@@ -109,7 +109,7 @@ def test_a_machine_that_slept_knows_of_more_attempts_than_its_sweeper(engine: En
     for batch in [[swept, late]] if together else [[swept], [late], [swept]]:
         store.settle(batch)
     assert [one.provider for one in attempts_of(engine)] == ["full", "ill"]
-    assert sum(one.charge_usd or 0 for one in stored(engine)) == late.entry.charge_usd
+    assert sum(one.charge_nusd or 0 for one in stored(engine)) == late.entry.charge_nusd
     assert_sums(engine)
     assert wrong(engine) == {}
 
@@ -141,7 +141,7 @@ def test_without_its_exchange_an_attempt_is_not_stored(engine: Engine) -> None:
     ("broken", "found"),
     [
         (delete(ledger_entries).where(COLUMNS.kind == EntryKind.ATTEMPT, COLUMNS.seq == 2), {"attempts": 1, "days": 1}),
-        (update(ledger_entries).where(COLUMNS.seq == 2).values(charge_usd=5), {"attempts": 1, "days": 1}),
+        (update(ledger_entries).where(COLUMNS.seq == 2).values(charge_nusd=5), {"attempts": 1, "days": 1}),
         (update(ledger_entries).where(COLUMNS.seq == 2).values(provider="other"), {"attempts": 1}),
         (update(ledger_entries).where(COLUMNS.kind == "usage").values(details={"attempts": "?"}), {"attempts": 1}),
     ],
@@ -167,4 +167,4 @@ def test_an_entry_names_what_was_recorded(made: list[Attempt]) -> None:
     found = attempt_entries(terminal)
     assert [one.seq for one in found] == list(range(1, len(made) + 1))
     assert len({one.entry_id for one in [terminal, *found]}) == 1 + len(made)
-    assert all(one.charge_usd == 0 and one.total_tokens is None for one in found)
+    assert all(one.charge_nusd == 0 and one.total_tokens is None for one in found)

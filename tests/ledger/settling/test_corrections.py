@@ -51,7 +51,7 @@ def test_an_adjustment_is_added_and_the_sums_follow(engine: Engine, at_work: Cor
     line = at_work.adjust(a_real_entry(0).exchange_id, CorrectionRequest(completion_tokens=20), "miscounted")
     assert of(engine, 0) == [a_real_entry(0), line]
     assert of(engine, 1) == [a_real_entry(1)]
-    assert exchange_totals(of(engine, 0)).charge_usd == charge(PRICE, Usage(100, 33, 20), BillableParts.EVERYTHING)
+    assert exchange_totals(of(engine, 0)).charge_nusd == charge(PRICE, Usage(100, 33, 20), BillableParts.EVERYTHING)
     assert_right(engine)
 
 
@@ -60,12 +60,12 @@ def test_a_second_one_sees_the_first_and_one_that_changes_nothing_writes_nothing
 ) -> None:
     settle(engine, a_real_entry(0))
     name = a_real_entry(0).exchange_id
-    first = at_work.adjust(name, CorrectionRequest(charge_usd=1_000), "goodwill")
-    assert at_work.adjust(name, CorrectionRequest(charge_usd=1_000), "goodwill again") is None
-    second = at_work.adjust(name, CorrectionRequest(charge_usd=1_500), "half of it")
+    first = at_work.adjust(name, CorrectionRequest(charge_nusd=1_000), "goodwill")
+    assert at_work.adjust(name, CorrectionRequest(charge_nusd=1_000), "goodwill again") is None
+    second = at_work.adjust(name, CorrectionRequest(charge_nusd=1_500), "half of it")
     assert first is not None
     assert second is not None
-    assert (first.seq, second.seq, second.charge_usd) == (1, 2, 500)
+    assert (first.seq, second.seq, second.charge_nusd) == (1, 2, 500)
     assert of(engine, 0) == [a_real_entry(0), first, second]
     assert_right(engine)
 
@@ -73,15 +73,15 @@ def test_a_second_one_sees_the_first_and_one_that_changes_nothing_writes_nothing
 def test_a_dry_run_says_what_it_would_write_and_does_not(engine: Engine, at_work: Corrections) -> None:
     settle(engine, a_real_entry(0))
     name = a_real_entry(0).exchange_id
-    tried = at_work.adjust(name, CorrectionRequest(charge_usd=0), "goodwill", dry_run=True)
+    tried = at_work.adjust(name, CorrectionRequest(charge_nusd=0), "goodwill", dry_run=True)
     assert of(engine, 0) == [a_real_entry(0)]
-    assert at_work.adjust(name, CorrectionRequest(charge_usd=0), "goodwill") == tried
+    assert at_work.adjust(name, CorrectionRequest(charge_nusd=0), "goodwill") == tried
 
 
 def test_an_exchange_that_is_not_there_is_refused(engine: Engine, at_work: Corrections) -> None:
     for dry_run in (True, False):
         with pytest.raises(CorrectionError, match="no such exchange"):
-            at_work.adjust("nobody's", CorrectionRequest(charge_usd=0), "goodwill", dry_run=dry_run)
+            at_work.adjust("nobody's", CorrectionRequest(charge_nusd=0), "goodwill", dry_run=dry_run)
     assert stored(engine) == []
 
 
@@ -95,7 +95,7 @@ def test_four_people_at_once_end_with_what_the_last_one_said(engine: Engine, led
         own = open_engine(ledger_url)
         begin.wait()
         for step in range(5):
-            wanted = CorrectionRequest(charge_usd=1_000 * number + step, completion_tokens=number)
+            wanted = CorrectionRequest(charge_nusd=1_000 * number + step, completion_tokens=number)
             line = Corrections(own, a_real_store(own)).adjust(a_real_entry(0).exchange_id, wanted, f"said {number}")
             assert line is not None
             written.append(line)
@@ -112,7 +112,7 @@ def test_four_people_at_once_end_with_what_the_last_one_said(engine: Engine, led
     assert [one.seq for one in entries[1:]] == list(range(1, 21))
     last = entries[-1].details["sets"]
     now = exchange_totals(entries)
-    assert (now.usage.completion_tokens, now.charge_usd) == (
+    assert (now.usage.completion_tokens, now.charge_nusd) == (
         last["completion_tokens"],
         int(float(last["charge_usd"]) * 1e9 + 0.5),
     )
@@ -130,12 +130,12 @@ def test_rerating_gives_every_exchange_of_the_model_the_money_of_the_price_once(
     done = at_work.rerate("tera-large", at(DEARER), **EVER, progress=lambda so_far: seen.append(so_far.exchanges))
     assert done == planned
     assert seen == [3, 6, 7]
-    once = sum(a_real_entry(n).charge_usd or 0 for n in range(7))
+    once = sum(a_real_entry(n).charge_nusd or 0 for n in range(7))
     assert (done.exchanges, done.total) == (7, CorrectionResult(7, once, 0))  # twice the price
     assert {key: change.adjusted for (key, _), change in done.by_key.items()} == {"key-0": 4, "key-1": 3}
-    assert sum(change.charge_usd for change in done.by_key.values()) == once
+    assert sum(change.charge_nusd for change in done.by_key.values()) == once
     for number in range(7):
-        assert exchange_totals(of(engine, number)).charge_usd == 2 * (a_real_entry(number).charge_usd or 0)
+        assert exchange_totals(of(engine, number)).charge_nusd == 2 * (a_real_entry(number).charge_nusd or 0)
     assert of(engine, 7) == [a_real_entry(7, model="other")]
     assert_right(engine)
     assert at_work.rerate("tera-large", at(DEARER), **EVER) == RerateResult(exchanges=7)
@@ -149,7 +149,7 @@ def test_rerating_there_and_back_is_as_before(engine: Engine, at_work: Correctio
     assert back.total.adjusted == 3
     for number in range(3):
         now, first = exchange_totals(of(engine, number)), a_real_entry(number)
-        assert (now.charge_usd, now.cost_usd) == (first.charge_usd, first.cost_usd)
+        assert (now.charge_nusd, now.cost_nusd) == (first.charge_nusd, first.cost_nusd)
     assert_right(engine)
 
 
@@ -164,7 +164,7 @@ def test_what_was_never_priced_gets_its_price(engine: Engine, at_work: Correctio
     settle(engine, a_real_entry(0, price=None, cost=None))
     at_work.rerate("tera-large", at(PRICE, COST), **EVER)
     now = exchange_totals(of(engine, 0))
-    assert (now.charge_usd, now.cost_usd) == (a_real_entry(0).charge_usd, a_real_entry(0).cost_usd)
+    assert (now.charge_nusd, now.cost_nusd) == (a_real_entry(0).charge_nusd, a_real_entry(0).cost_nusd)
     assert_right(engine)
 
 
@@ -173,17 +173,17 @@ def test_the_policy_of_each_exchange_is_kept(engine: Engine, at_work: Correction
     at_work.rerate("tera-large", at(DEARER), **EVER)
     for number, bills in enumerate(BillableParts):
         entries = of(engine, number)
-        assert exchange_totals(entries).charge_usd == charge(DEARER, exchange_totals(entries).usage, bills)
+        assert exchange_totals(entries).charge_nusd == charge(DEARER, exchange_totals(entries).usage, bills)
     assert len(of(engine, list(BillableParts).index(BillableParts.NOTHING))) == 1
     assert_right(engine)
 
 
 def test_money_that_a_person_set_stands(engine: Engine, at_work: Corrections) -> None:
     settle(engine, a_real_entry(0), a_real_entry(1))
-    at_work.adjust(a_real_entry(0).exchange_id, CorrectionRequest(charge_usd=0), "goodwill")
+    at_work.adjust(a_real_entry(0).exchange_id, CorrectionRequest(charge_nusd=0), "goodwill")
     done = at_work.rerate("tera-large", at(DEARER), **EVER)
     assert (done.by_hand, done.total.adjusted) == (1, 1)
-    assert exchange_totals(of(engine, 0)).charge_usd == 0
+    assert exchange_totals(of(engine, 0)).charge_nusd == 0
 
 
 def test_a_late_record_is_rerated_by_what_it_says(engine: Engine, at_work: Corrections) -> None:
@@ -196,7 +196,7 @@ def test_a_late_record_is_rerated_by_what_it_says(engine: Engine, at_work: Corre
     entries = of(engine, 0)
     assert [one.seq for one in entries] == [0, 1, 2]
     usage = a_real_record(0).reading.usage
-    assert exchange_totals(entries).charge_usd == charge(DEARER, usage, BillableParts.EVERYTHING)
+    assert exchange_totals(entries).charge_nusd == charge(DEARER, usage, BillableParts.EVERYTHING)
     assert_right(engine)
 
 

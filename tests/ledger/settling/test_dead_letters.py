@@ -44,7 +44,7 @@ def of_record(number: int = 0) -> DeadLetter:
 def of_entry(number: int = 0, **differences: Any) -> DeadLetter:
     """An entry that could not be stored at first, as the store lays it aside."""
     line = structs.replace(a_real_entry(number), **differences)
-    payload = json.dumps(structs.asdict(line), default=repr)
+    payload = json.dumps(msgspec.to_builtins(line), default=repr)
     return DeadLetter("rejected: DataError", payload, line.exchange_id, "usage", 0, NODE, FIRST + number)
 
 

@@ -89,9 +89,9 @@ def test_a_fact_that_is_taught_after_the_fact_is_booked_once(engine: Engine, nam
     line, expected = ROWS[name]
     settle(engine, line)
     corrections = Corrections(engine, a_real_store(engine))
-    assert corrections.rerate("tera-large", lists, **EVER).total.charge_usd == 0, "only if it is asked for"
+    assert corrections.rerate("tera-large", lists, **EVER).total.charge_nusd == 0, "only if it is asked for"
     done = corrections.rerate("tera-large", lists, reread=True, **EVER)
-    assert done.total.charge_usd == expected
+    assert done.total.charge_nusd == expected
     assert wrong(engine) == []
     assert corrections.rerate("tera-large", lists, reread=True, **EVER).total.adjusted == 0
     with reading(engine) as connection:
@@ -103,7 +103,7 @@ def test_a_fact_that_is_taught_after_the_fact_is_booked_once(engine: Engine, nam
     assert wrong(engine) == []
     with reading(engine) as connection:
         (entries,) = _entries(connection, [line.exchange_id]).values()
-    assert sum(one.charge_usd or 0 for one in entries) == (line.charge_usd or 0) + expected, "what was read stays"
+    assert sum(one.charge_nusd or 0 for one in entries) == (line.charge_nusd or 0) + expected, "what was read stays"
 
 
 def test_what_an_operator_counted_stays(engine: Engine) -> None:

@@ -117,10 +117,10 @@ def test_a_reader_of_entries_misses_nothing_that_commits_late(engine: Engine, sh
 def test_a_total_is_that_of_the_ledgers_time(engine: Engine, shards: list[LedgerStore]) -> None:
     """What a shard that is ahead has settled comes as a change, and only so."""
     wants = [("key-1", 0.0), ("key-1/credit", 0.0)]
-    shards[0].settle(arriving(an_entry(1, key_id="key-1", charge_usd=5)))
+    shards[0].settle(arriving(an_entry(1, key_id="key-1", charge_nusd=5)))
     level_clocks(engine)
     with running(shards[2], an_entry(2, key_id="key-2")):
-        shards[1].settle(arriving(an_entry(3, key_id="key-1", charge_usd=70)))
+        shards[1].settle(arriving(an_entry(3, key_id="key-1", charge_nusd=70)))
         level_clocks(engine)
         totals = sums(engine, wants)
     assert [(one.nusd, one.as_of_us) for one in totals] == [(5, ledger_time_of(totals))] * 2
@@ -131,11 +131,11 @@ def test_a_total_is_that_of_the_ledgers_time(engine: Engine, shards: list[Ledger
 
 
 def test_balances_are_those_of_the_ledgers_time(engine: Engine, shards: list[LedgerStore]) -> None:
-    shards[0].settle(arriving(an_entry(1, key_id="key-1", charge_usd=5, cost_usd=3)))
+    shards[0].settle(arriving(an_entry(1, key_id="key-1", charge_nusd=5, cost_nusd=3)))
     level_clocks(engine)
     with running(shards[2], an_own(2)):
-        more = [an_entry(3, key_id="key-1", charge_usd=70, cost_usd=20), an_own(4)]
-        shards[1].settle(arriving(*more, an_entry(5, key_id="key-1", charge_usd=None, cost_usd=None)))
+        more = [an_entry(3, key_id="key-1", charge_nusd=70, cost_nusd=20), an_own(4)]
+        shards[1].settle(arriving(*more, an_entry(5, key_id="key-1", charge_nusd=None, cost_nusd=None)))
         level_clocks(engine)
         with reading(engine) as connection:
             assert read_balances(connection) == {"key-1": (5, 3)}
@@ -245,11 +245,11 @@ def test_followers_of_busy_shards_see_each_entry_once(
         for batch in range(batches):
             first = 1_000 * shard + 10 * batch
             entries = [
-                an_entry(first + one, key_id=f"key-{shard}", charge_usd=1) for one in range(random.randint(1, 9))
+                an_entry(first + one, key_id=f"key-{shard}", charge_nusd=1) for one in range(random.randint(1, 9))
             ]
             shards[shard].settle(arriving(*entries))
             if batch % 10 == 5:
-                a_store(engine).settle(arriving(an_entry(90_000 + first, key_id="key-all", charge_usd=1)))
+                a_store(engine).settle(arriving(an_entry(90_000 + first, key_id="key-all", charge_nusd=1)))
 
     def follow() -> None:
         cursor = 0

@@ -65,7 +65,7 @@ def credit(number: int, scope_id: str, nusd: int) -> LedgerEntry:
     nothing: dict[str, Any] = dict.fromkeys(
         ("prompt_tokens", "cached_tokens", "completion_tokens", "total_tokens", "price_version"), None
     )
-    return an_entry(number, kind=EntryKind.CREDIT, key_id=scope_id, charge_usd=-nusd, cost_usd=0, model="", **nothing)
+    return an_entry(number, kind=EntryKind.CREDIT, key_id=scope_id, charge_nusd=-nusd, cost_nusd=0, model="", **nothing)
 
 
 def scopes_of(key_id: str) -> list[str]:
@@ -80,9 +80,9 @@ def expected(entries: Sequence[LedgerEntry], counter_id: str, since: float) -> i
     total = 0
     for entry in entries:
         if entry.kind == EntryKind.CREDIT:
-            total += (entry.charge_usd or 0) if counter_id == credit_counter_id(entry.key_id) else 0
+            total += (entry.charge_nusd or 0) if counter_id == credit_counter_id(entry.key_id) else 0
         elif scope_id in scopes_of(entry.key_id) and (counter_id != scope_id or round(entry.started_at, 6) >= since):
-            total += entry.charge_usd or 0
+            total += entry.charge_nusd or 0
     return total
 
 
@@ -105,7 +105,9 @@ def test_an_empty_ledger_has_spent_nothing(tree: Engine) -> None:
 
 
 def test_each_level_counts_its_keys(tree: Engine, store: LedgerStore) -> None:
-    store.settle(arriving(*(an_entry(n, key_id=key, charge_usd=10**n) for n, key in enumerate([*KEYS, "key_unknown"]))))
+    store.settle(
+        arriving(*(an_entry(n, key_id=key, charge_nusd=10**n) for n, key in enumerate([*KEYS, "key_unknown"])))
+    )
     found = {one.counter_id: one.nusd for one in sums(tree, [(scope, 0.0) for scope in [*SCOPES, "key_unknown"]])}
     assert found == {
         "key_1": 1, "key_2": 10, "key_3": 100, "key_4": 1_000, "key_unknown": 10_000,
@@ -116,7 +118,7 @@ def test_each_level_counts_its_keys(tree: Engine, store: LedgerStore) -> None:
 def test_a_window_begins_to_the_microsecond(tree: Engine, store: LedgerStore) -> None:
     begun = (NOON - 1e-6, NOON, NOON + 1e-6, MIDNIGHT + DAY_S - 1e-6, MIDNIGHT + DAY_S, MIDNIGHT + 2 * DAY_S)
     store.settle(
-        arriving(*(an_entry(n, key_id="key_1", started_at=at, charge_usd=10**n) for n, at in enumerate(begun)))
+        arriving(*(an_entry(n, key_id="key_1", started_at=at, charge_nusd=10**n) for n, at in enumerate(begun)))
     )
     windows = {
         0.0: 111_111, MIDNIGHT: 111_111, NOON - 1e-6: 111_111, NOON: 111_110, NOON + 1e-6: 111_100,
@@ -130,7 +132,7 @@ def test_a_window_begins_to_the_microsecond(tree: Engine, store: LedgerStore) ->
 def test_a_boundary_between_floats_is_where_a_store_finds_it(tree: Engine, store: LedgerStore) -> None:
     """A window's begin comes out of float arithmetic; an entry's time is a whole microsecond."""
     at = NOON + 0.123457
-    store.settle(arriving(an_entry(0, key_id="key_1", started_at=at, charge_usd=7)))
+    store.settle(arriving(an_entry(0, key_id="key_1", started_at=at, charge_nusd=7)))
     (change,), _, _ = changes(tree, 0, 10)
     assert change.started_at == at
     for since in (math.nextafter(at, 0), at, math.nextafter(at, math.inf), at - 1e-6, at + 1e-6):
@@ -139,15 +141,15 @@ def test_a_boundary_between_floats_is_where_a_store_finds_it(tree: Engine, store
 
 
 def test_adjustments_count_with_their_exchange(tree: Engine, store: LedgerStore) -> None:
-    usage = an_entry(0, key_id="key_1", started_at=NOON, charge_usd=500)
+    usage = an_entry(0, key_id="key_1", started_at=NOON, charge_nusd=500)
     store.settle(arriving(usage))
-    store.settle(arriving(an_entry(0, kind="adjustment", seq=1, key_id="key_1", started_at=NOON, charge_usd=-200)))
-    store.settle(arriving(an_entry(1, key_id="key_1", started_at=NOON, charge_usd=None)))
+    store.settle(arriving(an_entry(0, kind="adjustment", seq=1, key_id="key_1", started_at=NOON, charge_nusd=-200)))
+    store.settle(arriving(an_entry(1, key_id="key_1", started_at=NOON, charge_nusd=None)))
     assert [one.nusd for one in sums(tree, [("key_1", NOON), ("proj_a", 0.0), ("key_1", NOON + 1)])] == [300, 300, 0]
 
 
 def test_credit_is_paid_in_for_one_scope_and_is_no_usage(tree: Engine, store: LedgerStore) -> None:
-    store.settle(arriving(an_entry(0, key_id="key_1", charge_usd=5), an_entry(1, key_id="key_3", charge_usd=70)))
+    store.settle(arriving(an_entry(0, key_id="key_1", charge_nusd=5), an_entry(1, key_id="key_3", charge_nusd=70)))
     store.settle(arriving(credit(2, "key_1", 1_000), credit(3, "org_1", 50_000), credit(4, "org_1", -20)))
     wants = [credit_counter_id(scope) for scope in ("key_1", "key_3", "proj_a", "org_1", "org_2")]
     found = {one.counter_id: one.nusd for one in sums(tree, [(counter, 0.0) for counter in wants])}
@@ -163,7 +165,7 @@ def test_credit_is_paid_in_for_one_scope_and_is_no_usage(tree: Engine, store: Le
 def test_sums_are_exact_where_floats_are_not(tree: Engine, store: LedgerStore) -> None:
     charges = [1_234_567_890_123_457 + n for n in range(3)]  # 1.2 million USD and a bit
     for n, charge in enumerate(charges):
-        store.settle(arriving(an_entry(n, key_id="key_1", started_at=NOON, charge_usd=charge)))
+        store.settle(arriving(an_entry(n, key_id="key_1", started_at=NOON, charge_nusd=charge)))
     wants = [("key_1", 0.0), ("key_1", NOON), ("org_1", NOON), ("key_1/credit", 0.0)]
     assert {one.nusd for one in sums(tree, wants)} == {sum(charges)}
 
@@ -180,9 +182,9 @@ def test_a_ledger_without_its_clock_says_so(tree: Engine) -> None:
 
 
 def test_a_change_says_where_it_counts(tree: Engine, store: LedgerStore) -> None:
-    store.settle(arriving(an_entry(0, key_id="key_3", charge_usd=5, started_at=NOON + 0.25)))
+    store.settle(arriving(an_entry(0, key_id="key_3", charge_nusd=5, started_at=NOON + 0.25)))
     store.settle(arriving(credit(1, "org_1", 9)))
-    store.settle(arriving(an_entry(2, key_id="key_unknown", charge_usd=None)))
+    store.settle(arriving(an_entry(2, key_id="key_unknown", charge_nusd=None)))
     (usage, top_up, unknown), until_us, clock_us = changes(tree, 0, 10)
     assert usage.counter_ids == ("key_3", "proj_b", "org_1", "key_3/credit", "proj_b/credit", "org_1/credit")
     assert (usage.exchange_id, usage.nusd, usage.started_at) == (an_entry(0).exchange_id, 5, NOON + 0.25)
@@ -308,7 +310,7 @@ def test_any_number_may_add_up_at_once(tree: Engine, store: LedgerStore, monkeyp
     while add_up(tree):  # who finds another at work does nothing
         pass
     (one,) = sums(tree, [("org_1", 0.0)])
-    assert one.nusd == 60 * (an_entry(0).charge_usd or 0)
+    assert one.nusd == 60 * (an_entry(0).charge_nusd or 0)
     assert found_wrong(tree) == []
 
 
@@ -350,7 +352,7 @@ def test_sums_are_what_their_changes_add_up_to(
         batch = []
         for key_id, at_us, charge, kind in step:
             number, scope_id = len(entries) + len(batch), "org_1" if kind == EntryKind.CREDIT and at_us % 2 else key_id
-            more = {"kind": kind, "key_id": scope_id, "started_at": MIDNIGHT + at_us / 1e6, "charge_usd": charge}
+            more = {"kind": kind, "key_id": scope_id, "started_at": MIDNIGHT + at_us / 1e6, "charge_nusd": charge}
             batch.append(an_entry(number, **more))
         store.settle(arriving(*batch))
         entries += batch

@@ -44,8 +44,8 @@ def test_an_entry_comes_back_as_it_went_in(engine: Engine, store: LedgerStore) -
     bare = an_entry(
         2,
         prompt_tokens=None,
-        cost_usd=None,
-        charge_usd=None,
+        cost_nusd=None,
+        charge_nusd=None,
         price_version=None,
         first_token_ms=None,
         seq=0,
@@ -59,16 +59,16 @@ def test_an_entry_comes_back_as_it_went_in(engine: Engine, store: LedgerStore) -
     "nusd", [0, 1, 999_999_999, 1_000_000_000, -1, 123_456_789_123_456, 2**23 * 10**9 - 1, 1 - 2**23 * 10**9]
 )
 def test_money_is_exact_to_the_nano_dollar(engine: Engine, store: LedgerStore, nusd: int) -> None:
-    store.settle(arriving(an_entry(charge_usd=nusd, cost_usd=-nusd)))
-    assert (stored(engine)[0].charge_usd, stored(engine)[0].cost_usd) == (nusd, -nusd)
-    assert read_balances(engine)[0].charged_usd == nusd
+    store.settle(arriving(an_entry(charge_nusd=nusd, cost_nusd=-nusd)))
+    assert (stored(engine)[0].charge_nusd, stored(engine)[0].cost_nusd) == (nusd, -nusd)
+    assert read_balances(engine)[0].charged_nusd == nusd
 
 
 def test_many_small_charges_add_up_exactly(engine: Engine, store: LedgerStore) -> None:
-    dear = an_entry(0, charge_usd=4_000_000_000_000_000)
+    dear = an_entry(0, charge_nusd=4_000_000_000_000_000)
     store.settle(arriving(dear))  # four million dollars: floats are coarse there
     for start in range(1, 301, 3):
-        store.settle(arriving(*(an_entry(start + i, charge_usd=100_000_001 + i) for i in range(3))))
+        store.settle(arriving(*(an_entry(start + i, charge_nusd=100_000_001 + i) for i in range(3))))
     assert_sums(engine)
 
 
@@ -84,10 +84,10 @@ def test_a_repeat_changes_nothing(engine: Engine, store: LedgerStore) -> None:
 
 def test_another_content_under_the_same_id_is_an_alarm_and_no_overwrite(engine: Engine, store: LedgerStore) -> None:
     store.settle(arriving(an_entry(1)))
-    forged = an_entry(1, charge_usd=1)
+    forged = an_entry(1, charge_nusd=1)
     assert store.settle(arriving(forged, an_entry(2))) == Settled(inserted=(an_entry(2),), conflicts=1)
     assert store.settle(arriving(forged)) == Settled(conflicts=1)
-    assert stored(engine)[0].charge_usd == an_entry(1).charge_usd
+    assert stored(engine)[0].charge_nusd == an_entry(1).charge_nusd
     assert_sums(engine)
     (letter,) = letters(engine)
     assert letter.reason.startswith("conflict")
@@ -279,27 +279,27 @@ def test_whatever_a_letter_holds_it_is_stored(engine: Engine, store: LedgerStore
 
 def swept(number: int = 1, **differences: Any) -> LedgerEntry:
     details = {"swept": True}
-    return an_entry(number, outcome="crashed", completion_tokens=7, charge_usd=70, details=details, **differences)
+    return an_entry(number, outcome="crashed", completion_tokens=7, charge_nusd=70, details=details, **differences)
 
 
 def test_a_late_record_of_a_swept_exchange_becomes_the_difference(engine: Engine, store: LedgerStore) -> None:
-    late = an_entry(1, charge_usd=100, completion_tokens=5, cached_tokens=None)
+    late = an_entry(1, charge_nusd=100, completion_tokens=5, cached_tokens=None)
     store.settle(arriving(swept()))
     settled = store.settle(arriving(late, node="a", seq=3))
     (change,) = settled.adjusted
     assert settled == Settled(adjusted=(change,))
     assert stored(engine) == [swept(), change]
     assert (change.kind, change.seq, change.outcome) == ("adjustment", 1, late.outcome)
-    assert (change.charge_usd, change.completion_tokens, change.cached_tokens) == (30, -2, -20)
+    assert (change.charge_nusd, change.completion_tokens, change.cached_tokens) == (30, -2, -20)
     said = {"adjusts": swept().entry_id, "why": "late record", "restates": content_hash(late)}
     assert change.details == {**late.details, **said}
     assert {seq for seq, _ in store.receipts("a", 0, 9)} == {3}
     assert_sums(engine)
-    assert read_balances(engine)[0].charged_usd == 100
+    assert read_balances(engine)[0].charged_nusd == 100
     # Again, alone and doubled: nothing. Another record after that one: an alarm.
     assert store.settle(arriving(late, node="a", seq=3)) == Settled(repeated=1)
     assert store.settle([*arriving(late, node="a", seq=3), *arriving(late, node="a", seq=3)]) == Settled(repeated=2)
-    assert store.settle(arriving(an_entry(1, charge_usd=5), node="a", seq=4)) == Settled(conflicts=1)
+    assert store.settle(arriving(an_entry(1, charge_nusd=5), node="a", seq=4)) == Settled(conflicts=1)
     assert {seq for seq, _ in store.receipts("a", 0, 9)} == {3, 4}
     assert_sums(engine)
 
@@ -308,7 +308,7 @@ def test_a_late_record_that_says_the_same_still_leaves_its_receipt(engine: Engin
     store.settle(arriving(swept()))
     same = replace(swept(), details={"recovered": True})
     (change,) = store.settle(arriving(same, node="a", seq=3)).adjusted
-    assert {change.charge_usd, change.total_tokens, change.events} == {0}
+    assert {change.charge_nusd, change.total_tokens, change.events} == {0}
     assert {seq for seq, _ in store.receipts("a", 3, 3)} == {3}
     assert_sums(engine)
 
@@ -322,29 +322,29 @@ def test_a_sweeper_that_comes_after_the_record_changes_nothing(engine: Engine, s
 
 
 def test_a_machine_that_woke_and_fell_silent_again_is_swept_again(engine: Engine, store: LedgerStore) -> None:
-    again = replace(swept(events=50), charge_usd=90)
+    again = replace(swept(events=50), charge_nusd=90)
     store.settle(arriving(again))
     assert store.settle(arriving(swept(events=34))) == Settled(repeated=1), "an older sweep says nothing new"
-    newer = replace(swept(events=60), charge_usd=120)
+    newer = replace(swept(events=60), charge_nusd=120)
     (change,) = store.settle(arriving(newer)).adjusted
-    assert (change.events, change.charge_usd, change.details["why"]) == (10, 30, "swept again")
+    assert (change.events, change.charge_nusd, change.details["why"]) == (10, 30, "swept again")
     assert store.settle(arriving(newer, again)) == Settled(repeated=2)
-    late = an_entry(1, charge_usd=100)
+    late = an_entry(1, charge_nusd=100)
     (last,) = store.settle(arriving(late, node="a", seq=3)).adjusted
-    assert (last.seq, last.charge_usd, last.details["why"]) == (2, -20, "late record")
-    assert store.settle(arriving(replace(swept(events=99), charge_usd=500))) == Settled(repeated=1), "too late"
-    assert read_balances(engine)[0].charged_usd == 100
+    assert (last.seq, last.charge_nusd, last.details["why"]) == (2, -20, "late record")
+    assert store.settle(arriving(replace(swept(events=99), charge_nusd=500))) == Settled(repeated=1), "too late"
+    assert read_balances(engine)[0].charged_nusd == 100
     assert {seq for seq, _ in store.receipts("a", 0, 9)} == {3}
     assert_sums(engine)
 
 
 def test_in_one_batch_with_the_sweeper_in_either_order(engine: Engine, store: LedgerStore) -> None:
-    first, second = an_entry(1, charge_usd=100), an_entry(2, charge_usd=100)
+    first, second = an_entry(1, charge_nusd=100), an_entry(2, charge_nusd=100)
     settled = store.settle(arriving(swept(1), first, second, swept(2)))
     assert settled.inserted == (swept(1), second)
-    assert [change.charge_usd for change in settled.adjusted] == [30]
+    assert [change.charge_nusd for change in settled.adjusted] == [30]
     assert settled.repeated == 1
-    assert read_balances(engine)[0].charged_usd == 200
+    assert read_balances(engine)[0].charged_nusd == 200
     assert_sums(engine)
 
 
@@ -366,8 +366,8 @@ ENTRIES = st.builds(
     st.integers(0, 7),
     key_id=st.sampled_from(["key-1", "key-2", "key-3"]),
     model=st.sampled_from(["large", "small"]),
-    charge_usd=AMOUNTS,
-    cost_usd=AMOUNTS,
+    charge_nusd=AMOUNTS,
+    cost_nusd=AMOUNTS,
     prompt_tokens=st.none() | st.integers(0, 10**8),
     started_at=st.sampled_from([1_793_000_000.25, 1_793_059_199.9999999, 1_793_059_200.0]),  # to midnight and after
     seq=st.integers(0, 1),
@@ -401,9 +401,9 @@ def as_stored(entry: LedgerEntry) -> LedgerEntry:
 
 def record_of(number: int, drawn: tuple[int, int | None, int | None]) -> LedgerEntry:
     """What a machine says of its exchange; the same whenever it is asked."""
-    tokens, charge_usd, cost_usd = drawn
+    tokens, charge_nusd, cost_nusd = drawn
     return an_entry(
-        number, key_id=f"key-{number % 2}", completion_tokens=tokens, charge_usd=charge_usd, cost_usd=cost_usd
+        number, key_id=f"key-{number % 2}", completion_tokens=tokens, charge_nusd=charge_nusd, cost_nusd=cost_nusd
     )
 
 
@@ -411,7 +411,7 @@ def sweep_of(record: LedgerEntry, events: int) -> LedgerEntry:
     """What sweepers make of it who saw so many events; the same on every machine."""
     less = (record.completion_tokens or 0) // 2
     return replace(
-        record, outcome="crashed", completion_tokens=less, charge_usd=less + events, cost_usd=None, events=events,
+        record, outcome="crashed", completion_tokens=less, charge_nusd=less + events, cost_nusd=None, events=events,
         details={"swept": True},
     )  # fmt: skip
 
@@ -436,8 +436,8 @@ def test_sweeps_and_late_records_in_any_order_doubled_and_in_any_batches_give_th
         assert len(settled.inserted) + len(settled.adjusted) + settled.repeated == len(batch)
     assert_sums(engine)
     balances = read_balances(engine)
-    assert sum(one.charged_usd for one in balances) == sum(record.charge_usd or 0 for record in records)
-    assert sum(one.cost_usd for one in balances) == sum(record.cost_usd or 0 for record in records)
+    assert sum(one.charged_nusd for one in balances) == sum(record.charge_nusd or 0 for record in records)
+    assert sum(one.cost_nusd for one in balances) == sum(record.cost_nusd or 0 for record in records)
     assert sum(one.completion_tokens for one in balances) == sum(record.completion_tokens or 0 for record in records)
     assert {seq for seq, _ in store.receipts("a", 0, 100)} == set(range(len(records)))
     assert count(engine, dead_letters) == 0

@@ -86,8 +86,8 @@ def test_estimates_and_what_nobody_knows_are_told_apart(engine: Engine, store: L
         at(1, 0),
         at(1, 1, usage_source="estimated", details={"expected_error": 0.1}),
         at(1, 2, usage_source="estimated", details={}),
-        at(1, 3, usage_source="none", outcome="upstream_failed", cost_usd=None, **NONE),
-        at(1, 4, usage_source="none", outcome="refused_upstream", cost_usd=0, **NONE),
+        at(1, 3, usage_source="none", outcome="upstream_failed", cost_nusd=None, **NONE),
+        at(1, 4, usage_source="none", outcome="refused_upstream", cost_nusd=0, **NONE),
     ))  # fmt: skip
     known, guessed = sorted(read_ledger_totals(engine, "tera", WHOLE), key=lambda one: one.estimated)
     assert sums([known, guessed]) == {(1, 1, False): (1, 100, 20, 50), (1, 1, True): (2, 200, 40, 100)}
@@ -119,7 +119,7 @@ def test_corrections_count_with_their_exchange(engine: Engine, store: LedgerStor
     store.settle(arriving(*guessed, at(1, 9, kind="credit")))
     at_work = Corrections(engine, store)
     at_work.adjust(guessed[0].exchange_id, CorrectionRequest(prompt_tokens=90, completion_tokens=60), "as on the bill")
-    at_work.adjust(guessed[1].exchange_id, CorrectionRequest(cost_usd=7), "as on the bill")
+    at_work.adjust(guessed[1].exchange_id, CorrectionRequest(cost_nusd=7), "as on the bill")
     assert sums(read_ledger_totals(engine, "tera", WHOLE)) == {
         (1, 1, False): (1, 90, 20, 60),
         (1, 1, True): (1, 100, 20, 50),
@@ -144,7 +144,7 @@ def a_history(chance: random.Random) -> list[LedgerEntry]:
             "prompt_tokens": prompt,
             "cached_tokens": chance.choice([None, prompt // 3]),
             "completion_tokens": chance.randrange(3_000),
-            "cost_usd": chance.randrange(10**9),
+            "cost_nusd": chance.randrange(10**9),
         }
         model = chance.choice(["gpt-4o", "gpt-4o-mini", "o3"])
         outcome = chance.choice(["served", "client_left"])
@@ -164,7 +164,7 @@ def a_bill(entries: Iterable[LedgerEntry]) -> dict[str, Any]:
         row["input_tokens"] += one.prompt_tokens or 0
         row["input_cached_tokens"] += one.cached_tokens or 0
         row["output_tokens"] += one.completion_tokens or 0
-        row["cost"] += one.cost_usd or 0
+        row["cost"] += one.cost_nusd or 0
     usage, money = ([openai(day=day) for day in range(DAYS)] for _ in range(2))
     for (day, model), row in sorted(said.items()):
         cost = row.pop("cost")
@@ -182,7 +182,7 @@ def test_a_bill_of_the_ledgers_own_sums_is_equal_and_any_other_is_not(engine: En
     entries = a_history(random.Random(2026))
     store.settle(arriving(*entries))
     Corrections(engine, store).adjust(
-        entries[0].exchange_id, CorrectionRequest(completion_tokens=9, cost_usd=8), "as on the bill"
+        entries[0].exchange_id, CorrectionRequest(completion_tokens=9, cost_nusd=8), "as on the bill"
     )
     ours = dict.fromkeys(BillSubject, read_ledger_totals(engine, "tera", WHOLE))
     said = a_bill(stored(engine))

@@ -18,8 +18,8 @@ from tests.telemetry.traces.spans import OPENED, RECORD, SPAN, TRACE
 
 def test_a_span_has_the_numbers_of_the_ledger_and_the_names_of_the_conventions() -> None:
     line, span = entry(RECORD), span_of(RECORD)
-    assert line.charge_usd is not None
-    assert line.cost_usd is not None
+    assert line.charge_nusd is not None
+    assert line.cost_nusd is not None
     assert (span.name, span.error) == ("chat large", None)
     assert (span.start_ns, span.end_ns) == (1_700_000_000_500_000_000, 1_700_000_002_000_000_000)
     assert span.attributes == {
@@ -39,8 +39,8 @@ def test_a_span_has_the_numbers_of_the_ledger_and_the_names_of_the_conventions()
         "tokenweir.upstream_model": "large-2",
         "tokenweir.outcome": "served",
         "tokenweir.usage_source": "reported",
-        "tokenweir.charge_usd": line.charge_usd / NUSD_PER_USD,
-        "tokenweir.cost_usd": line.cost_usd / NUSD_PER_USD,
+        "tokenweir.charge_usd": line.charge_nusd / NUSD_PER_USD,
+        "tokenweir.cost_usd": line.cost_nusd / NUSD_PER_USD,
         "tokenweir.price_version": "v7",
         "tokenweir.time_to_first_token_s": 0.3,
     }

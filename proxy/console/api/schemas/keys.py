@@ -181,9 +181,9 @@ def shown(key: ApiKey, paid: SpendAndCredit) -> dict[str, Any]:
 def limits_shown(one: ApiKey | Account, paid: SpendAndCredit) -> dict[str, Any]:
     """The fields of `LimitsShown`."""
     limits = one.limits
-    budgeted = limits.budget_usd is not None
+    budgeted = limits.budget_nusd is not None
     return {
-        "max_budget": None if limits.budget_usd is None else usd_number(limits.budget_usd),
+        "max_budget": None if limits.budget_nusd is None else usd_number(limits.budget_nusd),
         "budget_duration": limits.budget_window if budgeted and limits.budget_window != LIFETIME else None,
         "rpm_limit": limits.rpm,
         "tpm_limit": limits.tpm,
@@ -191,8 +191,8 @@ def limits_shown(one: ApiKey | Account, paid: SpendAndCredit) -> dict[str, Any]:
         "prepaid": limits.prepaid,
         "cost_in_answers": limits.cost_in_answers,
         "blocked": one.blocked_at is not None,
-        "spend": usd_number(paid.used_usd),
-        "credit": usd_number(paid.credit_usd),
+        "spend": usd_number(paid.used_nusd),
+        "credit": usd_number(paid.credit_nusd),
     }
 
 
@@ -207,7 +207,7 @@ def changes(fields: LimitFields) -> dict[str, Any]:
     if "tags" in given:
         found["tags"] = given["tags"] or ()
     if "max_budget" in given:
-        found["budget_usd"] = None if given["max_budget"] is None else nusd_from_usd(repr(given["max_budget"]))
+        found["budget_nusd"] = None if given["max_budget"] is None else nusd_from_usd(repr(given["max_budget"]))
     if "budget_duration" in given:
         found["budget_window"] = given["budget_duration"] or LIFETIME
     if "on_exhausted" in given:
@@ -220,7 +220,7 @@ def changes(fields: LimitFields) -> dict[str, Any]:
 def made_limits(given: dict[str, Any]) -> Limits:
     """Moves the limits out of `given`; a budget without a window is a lifetime budget."""
     limits = {name: given.pop(name) for name in LIMITS & given.keys()}
-    if limits.get("budget_usd") is not None:
+    if limits.get("budget_nusd") is not None:
         limits.setdefault("budget_window", LIFETIME)
     return Limits(**limits)
 
