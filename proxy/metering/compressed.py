@@ -22,24 +22,24 @@ SPARE_BYTES = 1 << 20
 class CompressedMeter(BodyMeter):
     """Meters what a compressed body contains. `bytes_seen`: of the body, compressed. Own events cannot follow."""
 
-    __slots__ = ("_decompressor", "_inner", "_read", "_unread")
+    __slots__ = ("_decompressor", "_inner", "_opaque_bytes", "_read")
 
     def __init__(self, inner: BodyMeter) -> None:
         super().__init__(inner.tally)
         self._inner = inner
         self._decompressor: Decompressor | None = Decompressor()
         self._read = 0  # decompressed bytes
-        self._unread = 0
+        self._opaque_bytes = 0
 
     def feed(self, payload: bytes) -> None:
         """More of the body."""
         self.bytes_seen += len(payload)
         if self._decompressor is None:
-            self._unread += len(payload)
+            self._opaque_bytes += len(payload)
             return
         if not self._feed_inner(self._decompressor.feed(payload), SPARE_BYTES + RATIO_MAX * self.bytes_seen):
             self._decompressor = None
-            self._unread += len(payload)
+            self._opaque_bytes += len(payload)
 
     def _feed_inner(self, pieces: Iterator[bytes], read_max: int) -> bool:
         """Returns False for a body that is not compressed as stated, or expands to more than `read_max` bytes."""
@@ -65,9 +65,9 @@ class CompressedMeter(BodyMeter):
     def _result(self) -> Metered:
         metered = self._inner.close()
         self.tally = self._inner.tally
-        if not self._unread:
+        if not self._opaque_bytes:
             return metered
-        metered.evidence.chars_latin += self._unread
+        metered.evidence.chars_latin += self._opaque_bytes
         metered.evidence.text_events += 1
         flags = tuple(sorted({*metered.flags, *OpaqueMeter.flags}))
         return structs.replace(metered, complete=True, flags=flags)

@@ -26,7 +26,7 @@ from proxy.metering.wire.sse import EventFramer
 
 # Reading many pieces at once is a third cheaper than reading each; 32 events are under half a second of a stream.
 FOLD_PIECES = 32
-# Keeps the unread bytes of a stream below the relay's own buffer.
+# Keeps the bytes of a stream that wait for `fold` below the relay's own buffer.
 FOLD_BYTES = 64 << 10
 # The largest recorded answer is 1.3 MB (inline images). Of a longer one the outline is kept.
 JSON_BYTES_MAX = 16 << 20
@@ -54,7 +54,7 @@ def _read_cut(tally: Tally, text: bytes, read: Callable[[bytes], bool]) -> bool:
     return good
 
 
-class _Unread:
+class _TruncatedText:
     """Counts the text of long events or of a long answer that their outlines lack."""
 
     __slots__ = ("_unplaced",)
@@ -71,9 +71,9 @@ class _Unread:
         if _is_counted(tally) or tally.failed is not None:
             return good
         if not good:
-            tally.add_unread(text.dropped or text.size)
+            tally.add_truncated_bytes(text.dropped or text.size)
         elif tally.evidence.chars > before:
-            tally.add_unread(text.dropped)
+            tally.add_truncated_bytes(text.dropped)
         else:
             self._unplaced = max(self._unplaced, text.dropped)
         return good
@@ -81,7 +81,7 @@ class _Unread:
     def settle(self, tally: Tally) -> None:
         """The whole answer was received. If no output was seen in it, it was in what outlines lack."""
         if self._unplaced and tally.evidence.empty and not _is_counted(tally):
-            tally.add_unread(self._unplaced)
+            tally.add_truncated_bytes(self._unplaced)
 
 
 def _is_counted(tally: Tally) -> bool:
@@ -134,9 +134,9 @@ class JsonMeter(BodyMeter):
         if self._stream is not None:
             return self._read_events(self._stream)
         held = self._kept.take()
-        body, unread, long = held.strip(_BLANK), _Unread(), isinstance(held, LongText)
+        body, truncated, long = held.strip(_BLANK), _TruncatedText(), isinstance(held, LongText)
         if isinstance(held, LongText):
-            read = unread.read(self.tally, held, self._read_answer)
+            read = truncated.read(self.tally, held, self._read_answer)
         elif body.startswith(_EVENT):
             return self._read_events(self._new_stream(held))
         else:
@@ -147,10 +147,10 @@ class JsonMeter(BodyMeter):
         elif not read and (body or long):
             flags.add("unparsable_body")
         if read and not (long or self._cut or self.tally.failed or _is_counted(self.tally)):
-            self.tally.read_unread(body, counted=False)
+            self.tally.read_unknown_text(body, counted=False)
         complete = read and not self._cut and self.tally.done and self.tally.failed is None
         if complete:
-            unread.settle(self.tally)
+            truncated.settle(self.tally)
         reports = [body] if read and not long and not self._cut else []
         return result_of(self.tally, complete=complete, flags=flags, reports=reports, cut=self._cut)
 
@@ -184,8 +184,20 @@ class StreamMeter(BodyMeter):
     """
 
     __slots__ = (
-        "_cut", "_first_report", "_framer", "_json", "_last_report", "_looks", "_matcher", "_members", "_new_tally",
-        "_pieces", "_raw", "_undecided", "_unread", "_waiting",
+        "_cut",
+        "_first_report",
+        "_framer",
+        "_json",
+        "_last_report",
+        "_looks",
+        "_matcher",
+        "_members",
+        "_new_tally",
+        "_pieces",
+        "_raw",
+        "_truncated",
+        "_undecided",
+        "_waiting",
     )  # fmt: skip
 
     def __init__(self, tally: Callable[[bool | None], Tally], framer: Framer, cumulative: bool | None = None) -> None:
@@ -197,7 +209,7 @@ class StreamMeter(BodyMeter):
         self._undecided = True  # only blanks so far: it may be one JSON document
         self._json: JsonMeter | None = None
         self._matcher: TemplateMatcher | None = None  # of the last event's template
-        self._unread = _Unread()
+        self._truncated = _TruncatedText()
         self._members = 0  # of the event with the most whose members are known
         self._looks = False  # events have text that is not read, beside text that is
         self._cut = False  # the stream ended within an event
@@ -240,7 +252,7 @@ class StreamMeter(BodyMeter):
     @property
     def matcher(self) -> TemplateMatcher | None:
         """Matches the next events if they differ from the last one only in their text. None if the last event gives no
-        template, within an event, and while bytes are unread."""
+        template, within an event, and while fed bytes wait for `fold`."""
         return self._matcher if self._framer.at_boundary and not self._pieces else None
 
     def take(self, match: TemplateMatch) -> None:
@@ -298,7 +310,7 @@ class StreamMeter(BodyMeter):
             self.tally.done = True
             return None
         if type(event) is LongText:
-            self._unread.read(self.tally, event, lambda outline: self.tally.read(outline, name) is not None)
+            self._truncated.read(self.tally, event, lambda outline: self.tally.read(outline, name) is not None)
             if self.tally.usage_raw is not self._raw:
                 self._raw, self.tally.output_at_usage = self.tally.usage_raw, self.tally.output_events
             return None
@@ -322,7 +334,7 @@ class StreamMeter(BodyMeter):
         """Look for text that is not read: in events without any that is, and in those with more members than before."""
         if self.tally.failed is not None:
             return
-        found = self.tally.read_unread(event, counted=counted)
+        found = self.tally.read_unknown_text(event, counted=counted)
         if found and counted:
             self._looks = True
         elif counted:
@@ -347,7 +359,7 @@ class StreamMeter(BodyMeter):
         # Count it if it is complete, or what there is of a large one; half an event is no anomaly of the provider.
         read = partial(self._read_end, name=name)
         if type(event) is LongText:
-            self._unread.read(self.tally, event, read)
+            self._truncated.read(self.tally, event, read)
         elif event.strip() == _DONE:
             self.tally.done = True
         elif event.strip():
@@ -372,7 +384,7 @@ class StreamMeter(BodyMeter):
             flags |= set(answer.flags)
         complete = self.done or self.tally.finish_reason is not None
         if complete:
-            self._unread.settle(self.tally)
+            self._truncated.settle(self.tally)
         first, last = self._first_report, self._last_report
         reports = [event for event in (first if first is not last else None, last) if event is not None]
         return result_of(

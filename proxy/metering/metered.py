@@ -13,7 +13,7 @@ from proxy.metering.counts import fitted, plain, timings
 from proxy.metering.held_text import AnswerText
 from proxy.metering.stated import stated_usd
 from proxy.metering.tally import Tally
-from proxy.metering.unread import NOTHING_UNREAD, Unread, unread
+from proxy.metering.unknown_fields import NO_UNKNOWN_FIELDS, UnknownFields, unknown_fields
 from proxy.metering.usage import NOT_SAID, Evidence, ModelUsage, ServedAs, Usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 
@@ -46,7 +46,7 @@ class Metered(msgspec.Struct, frozen=True):
     usage_final: bool = False
     """`usage` has all counts of an ended answer: it came with or after a finish reason or the last event, alone in an
     event that no output followed, or in a whole JSON answer. False: none, or running counts beside output"""
-    unread: Unread = NOTHING_UNREAD
+    unknown_usage_fields: UnknownFields = NO_UNKNOWN_FIELDS
     """what was reported and is not read"""
     stated_usd: Decimal | None = None
     """the cost that the provider states, in USD"""
@@ -67,7 +67,7 @@ class Metered(msgspec.Struct, frozen=True):
         return not self.evidence.empty or (self.usage is not None and bool(self.usage.audio_completion_tokens))
 
     @property
-    def completion_told(self) -> int | None:
+    def reported_completion(self) -> int | None:
         """The reported completion; None: there is none, or only one of the answer so far."""
         return None if self.usage is None or self.usage_behind else self.usage.completion_tokens
 
@@ -155,7 +155,7 @@ def result_of(
         completion_so_far=tally.completion_so_far,
         held=tally.held(),
         usage_final=tally.usage_final and not cut and not behind,
-        unread=unread(reports, tally.known, tally.unread_items),
+        unknown_usage_fields=unknown_fields(reports, tally.known, tally.unknown_items),
         stated_usd=None if raw is None else stated_usd(raw, tally.cost_beside),
         served_model=tally.served_model,
         other_models=others,

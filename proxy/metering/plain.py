@@ -18,7 +18,7 @@ from proxy.metering.meter import JsonMeter
 from proxy.metering.metered import BodyMeter
 from proxy.metering.request import RequestFacts, model_of
 from proxy.metering.tally import Tally, identifier, says_error
-from proxy.metering.unread import each, members
+from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import document_of, reader
 from proxy.metering.wire.skim import Skim

@@ -1,11 +1,10 @@
-"""The interface between a WebSocket session and a dialect: what a client's message asks for, and whose a provider's
-event is.
+"""The interface between a WebSocket session and a dialect: it reads the client's messages and the provider's events.
 
-One connection carries several exchanges: each answer of the provider is one, and so is whatever else it bills. Most
-begin with a request of the client; some the provider begins by itself.
+One connection carries several exchanges: each answer of the provider is one, and so is everything else that it bills.
+Most begin with a request of the client; the provider begins some by itself.
 
-Invariants: pure. An event that bears output or usage is of an exchange, known or not: a session that opens the unknown
-ones passes on nothing that is not metered, however it was asked for.
+Invariants: pure. An event with output or usage belongs to an exchange. The session opens an exchange for one that
+belongs to none, so that it passes on nothing unmetered.
 """
 
 from __future__ import annotations
@@ -23,67 +22,68 @@ from proxy.metering.tally import Tally
 from proxy.metering.usage import Usage
 
 
-class Ask(msgspec.Struct, frozen=True, gc=False):
-    """What a client's message asks for."""
+class ClientMessage(msgspec.Struct, frozen=True, gc=False):
+    """The parts of a client's message that the session needs."""
 
     facts: RequestFacts | None = None
-    """of the answer that it asks for, an empty model: the session's; None: it asks for none"""
-    lane: str = ""
-    """requests of one lane are answered in their order"""
+    """the facts of the requested answer, with an empty model for the session's; None: no answer is requested"""
+    stream_id: str = ""
+    """requests with one stream id are answered in their order"""
     event_id: str | None = None
-    """by which an error names the message"""
+    """the id by which an error event names the message"""
     model: str | None = None
-    """the session is to go on with this model"""
+    """the model that the session changes to"""
     transcriber: str | None = None
-    """the client's audio is to be transcribed by this model"""
+    """the model that transcribes the client's audio from now on"""
     continues: str | None = None
-    """without `facts`: the id of a response that it is about, if that was not made on this connection"""
+    """without `facts`: the id of the response that the message belongs to, if it was not made on this connection"""
 
 
-class Says(StrEnum):
-    """What a provider's event says of an exchange."""
+class EventPhase(StrEnum):
+    """The effect of a provider's event on its exchange."""
 
     BEGINS = auto()
-    GOES_ON = auto()
+    CONTINUES = auto()
     ENDS = auto()
     FAILS = auto()
     """a request was refused, or an answer fails"""
-    NOTHING = auto()
+    NONE = auto()
+    """the event belongs to no exchange"""
 
 
 class ExchangeKind(StrEnum):
-    """What the provider bills."""
+    """Kinds of exchanges that a provider bills."""
 
     ANSWER = auto()
     TRANSCRIPT = auto()
-    """of the client's audio, by another model"""
+    """a transcription of the client's audio, by another model"""
     UNKNOWN = auto()
     """an event of an unknown type that has output or usage, and is the whole exchange"""
 
 
-class Heard(msgspec.Struct, frozen=True, gc=False):
-    """A provider's event."""
+class ProviderEvent(msgspec.Struct, frozen=True, gc=False):
+    """The exchange that an event of the provider belongs to, and the effect on it."""
 
-    says: Says
+    phase: EventPhase
     key: str = ""
-    """of the running exchange that it is of"""
+    """identifies the running exchange"""
     kind: ExchangeKind = ExchangeKind.ANSWER
-    lane: str = ""
-    """whose oldest request it may be the answer to"""
+    stream_id: str = ""
+    """the event may answer the oldest request with this stream id"""
     answer_id: str | None = None
-    bears: bool = True
-    """it has output or usage: if its exchange is not known, one is opened"""
-    blames: str | None = None
-    """FAILS: the id of the client's message that it is about; None: not said"""
+    is_billable: bool = True
+    """the event has output or usage: an exchange is opened for it if none runs"""
+    failed_event_id: str | None = None
+    """FAILS: the id of the client's message that failed; None: not reported"""
     status: int | None = None
-    """FAILS: as of HTTP"""
+    """FAILS: the HTTP status of such an error"""
 
 
-NOTHING_SAID = Heard(Says.NOTHING)
+NO_EXCHANGE = ProviderEvent(EventPhase.NONE)
 
 
 def counts(usage: dict[str, Any] | None) -> bool:
-    """Whether a usage of an unknown kind says that something was used."""
+    """Whether a usage of an unknown kind has a count other than 0."""
     return usage is not None and any(isinstance(count, int | float) and count for count in usage.values())
 
 
@@ -95,31 +95,31 @@ class SocketWire(Protocol):
     transcriber: str | None
     """the model that transcribes the client's audio"""
 
-    def ask(self, document: dict[str, Any]) -> Ask:
-        """A client's message. Raises InvalidField."""
+    def read_message(self, document: dict[str, Any]) -> ClientMessage:
+        """Read a client's message. Raises InvalidField."""
 
     def upstream(self, document: dict[str, Any], *, upstream_model: str) -> dict[str, Any]:
-        """A client's message that names a model, with the provider's name of it."""
+        """A client's message that names a model, with the provider's name of the model."""
 
-    def hear(self, message: bytes) -> Heard:
-        """A provider's message. Never raises."""
+    def parse(self, message: bytes) -> ProviderEvent:
+        """Read a provider's message. Never raises."""
 
-    def begun(self, heard: Heard) -> RequestFacts:
-        """Of an exchange that the provider has begun by itself. An empty model: the session's."""
+    def facts_of(self, event: ProviderEvent) -> RequestFacts:
+        """The facts of an exchange that the provider has begun by itself. An empty model: the session's."""
 
     def tally(self, kind: ExchangeKind) -> Callable[[bool | None], Tally]:
-        """How an exchange is counted."""
+        """The tally of an exchange of this kind."""
 
-    def ended(self, heard: Heard, usage: Usage) -> None:
-        """An exchange has ended with this usage: what it left in the conversation is in later prompts."""
+    def ended(self, event: ProviderEvent, usage: Usage) -> None:
+        """Count the usage of an ended exchange towards later prompts of the conversation."""
 
-    def error(self, refusal: Refusal, ask: Ask | None) -> dict[str, Any]:
-        """The event that refuses a client's message; None: it is about the session."""
+    def error(self, refusal: Refusal, message: ClientMessage | None) -> dict[str, Any]:
+        """The event that refuses a client's message; None: the error is about the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Socket:
-    """How an endpoint speaks over a WebSocket."""
+    """The WebSocket mode of an endpoint."""
 
     wire: Callable[[], SocketWire]
     model_query: str = ""

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 from proxy.metering.counts import later
 from proxy.metering.held_text import AnswerText, TextKind
-from proxy.metering.unread import PATHS_MAX, Members, members
+from proxy.metering.unknown_fields import PATHS_MAX, Members, members
 from proxy.metering.usage import NO_USAGE, NOT_RUNNING, NOT_SAID, Evidence, ModelUsage, Running, ServedAs, Usage
 from proxy.metering.wire.event_template import EventTemplate, TemplateMatch
 from proxy.metering.wire.text import Chars, chars_of
-from proxy.metering.wire.unread_text import NO_TEXT, Outputs
+from proxy.metering.wire.unknown_text import NO_TEXT, Outputs
 
 # More than any answer has; the characters of further calls are counted, their number is not.
 TOOL_CALLS_MAX = 4096
@@ -32,7 +32,7 @@ class Tally:
     """
 
     known: ClassVar[Members] = members()
-    """the members of events with usage that the dialect reads; none: every number is reported as unread"""
+    """the members of events with usage that the dialect reads; none: every number is reported as unknown"""
     outputs: ClassVar[Outputs | None] = None
     """the places of generated text; None: text that the dialect does not read is not looked for"""
     in_background: bool | None = None
@@ -64,13 +64,13 @@ class Tally:
     """code of a failure that the provider reported: `error_event`, `error_body`, …"""
     done: bool
     """the dialect's last event was received, or a whole JSON answer"""
-    unread_items: dict[str, int]
+    unknown_items: dict[str, int]
     """numbers of items of the output that may be billed and are not read, by path: `output.shell_call`"""
 
     __slots__ = (
         "_called", "_calls", "_held", "_reasonings", "_said_before", "_texts", "completion_so_far", "cost_beside",
         "done", "events", "evidence", "failed", "finish_reason", "flags", "other_models", "output_at_usage",
-        "response_id", "served_as", "served_model", "unread_items", "usage", "usage_raw",
+        "response_id", "served_as", "served_model", "unknown_items", "usage", "usage_raw",
     )  # fmt: skip
 
     def __init__(self, cumulative: bool | None = None) -> None:
@@ -89,7 +89,7 @@ class Tally:
         self.failed: str | None = None
         self.flags: set[str] = set()
         self.done = False
-        self.unread_items: dict[str, int] = {}
+        self.unknown_items: dict[str, int] = {}
         self._said_before: int | None = None  # events with output before the last usage; None: it is running
         self._texts: list[str] = []  # fragments not counted yet
         self._reasonings: list[str] = []
@@ -146,10 +146,10 @@ class Tally:
         if self._held is not None:
             self._held.add_raw(TextKind.REASONING if match.reasoning else TextKind.TEXT, match.texts)
 
-    def read_unread(self, text: bytes, *, counted: bool) -> bool:
+    def read_unknown_text(self, text: bytes, *, counted: bool) -> bool:
         """Count generated text in members that `read` and `read_answer` do not know, and flag it. `counted`: the event
         already counts as one with output. Returns whether there is any."""
-        found = NO_TEXT if self.outputs is None else self.outputs.unread(text)
+        found = NO_TEXT if self.outputs is None else self.outputs.unknown_text(text)
         if not found.texts and not found.reasonings:
             return False
         self.flags.add("unread_text")
@@ -170,7 +170,7 @@ class Tally:
         """Record a failure that the provider reported. The first code stays."""
         self.failed = self.failed or code
 
-    def add_unread(self, size: int) -> None:
+    def add_truncated_bytes(self, size: int) -> None:
         """Count generated text of which only the size in bytes is known. A byte counts as one Latin character: other
         scripts have more bytes per character and more tokens. There is no text to hold."""
         self.evidence.chars_latin += size
@@ -230,10 +230,10 @@ class Tally:
             self._calls.add(call)
             self.evidence.tool_calls += 1
 
-    def _keep_unread(self, path: str) -> None:
+    def _keep_unknown(self, path: str) -> None:
         """Count an item of the output that may be billed and is not read."""
-        if path in self.unread_items or len(self.unread_items) < PATHS_MAX:
-            self.unread_items[path] = self.unread_items.get(path, 0) + 1
+        if path in self.unknown_items or len(self.unknown_items) < PATHS_MAX:
+            self.unknown_items[path] = self.unknown_items.get(path, 0) + 1
 
     def _count(self, chars: Chars, *, reasoning: bool) -> None:
         self.evidence.count(chars, reasoning=reasoning)

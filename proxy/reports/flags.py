@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from proxy.billing.entries import LedgerEntry
-from proxy.metering.unread import USAGE_OBJECTS
+from proxy.metering.unknown_fields import USAGE_OBJECTS
 
 
 class FlagRow(NamedTuple):

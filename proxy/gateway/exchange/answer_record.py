@@ -72,10 +72,10 @@ def details_of(
         details["provider_timings"] = metered.timings
     if metered.usage_raw is not None:
         details["usage"] = metered.usage_raw
-    if unread := [path for path in metered.unread.paths if path not in not_billed]:
+    if unread := [path for path in metered.unknown_usage_fields.paths if path not in not_billed]:
         details["unread"] = unread
-    if metered.unread.values:
-        details["beside_usage"] = metered.unread.values
+    if metered.unknown_usage_fields.values:
+        details["beside_usage"] = metered.unknown_usage_fields.values
     if metered.usage is None or read.source is UsageSource.ESTIMATED:
         details["evidence"] = seen(metered.evidence)
     if metered.usage is not None and metered.usage_behind and read.source is UsageSource.ESTIMATED:

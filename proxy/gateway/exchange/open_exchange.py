@@ -292,7 +292,7 @@ class OpenExchange:
         if usage.reported_nothing and metered.evidence.empty and not self.accepted:
             return False
         so_far = metered.completion_so_far and not metered.usage_behind
-        held = metered.held if metered.completion_told is None and not so_far else None
+        held = metered.held if metered.reported_completion is None and not so_far else None
         asked = prompt if prompt.text and usage.prompt_tokens is None else None
         if not held and asked is None:
             return False

@@ -36,7 +36,7 @@ from proxy.metering.file_ids import file_ids
 from proxy.metering.held_text import AnswerText
 from proxy.metering.meter import StreamMeter
 from proxy.metering.request import RequestFacts
-from proxy.metering.socket import Ask, ExchangeKind, Heard, SocketWire
+from proxy.metering.socket import ClientMessage, ExchangeKind, ProviderEvent, SocketWire
 from proxy.metering.wire.messages import MessageFramer
 
 if TYPE_CHECKING:
@@ -93,11 +93,11 @@ class Exchanges:
 
     # -- requests of the client
 
-    async def admit(self, document: dict[str, Any], ask: Ask) -> Turn:
+    async def admit(self, document: dict[str, Any], ask: ClientMessage) -> Turn:
         """Open the exchange of a request. It is not sent yet. Raises ApiError."""
         assert ask.facts is not None
         received_at = monotonic()
-        for turn in self._turns.failed_in(ask.lane):
+        for turn in self._turns.failed_in(ask.stream_id):
             self.end(turn, End.BROKEN)
         key, facts = await self._authenticate(), ask.facts
         facts = structs.replace(facts, model=facts.model or self._now()[0])
@@ -107,11 +107,11 @@ class Exchanges:
         route = await self._opener.pinned(route, facts.continues, document, self._dialect, key)
         return await self._open(ExchangeKind.ANSWER, facts, key, route, received_at)
 
-    def went_up(self, ask: Ask, turn: Turn) -> None:
+    def went_up(self, ask: ClientMessage, turn: Turn) -> None:
         """From now on its answer may come."""
-        self._turns.asked(ask.lane, ask.event_id, turn)
+        self._turns.asked(ask.stream_id, ask.event_id, turn)
 
-    async def may_name(self, document: dict[str, Any], ask: Ask) -> None:
+    async def may_name(self, document: dict[str, Any], ask: ClientMessage) -> None:
         """A message that asks for no answer can name a response or files all the same. Raises ApiError: they are not
         the key's."""
         if ask.continues is None and not (self._dialect.names_files and file_ids(document)):
@@ -140,7 +140,7 @@ class Exchanges:
     async def take(self, message: bytes, *, delivered: bool) -> None:
         """An event. `delivered`: it is about to be written to the client. Raises ApiError: it is of an exchange that
         may not run."""
-        heard = self._wire.hear(message)
+        heard = self._wire.parse(message)
         step = self._turns.step(heard)
         for over in step.over:
             self.end(over, End.BROKEN)
@@ -164,10 +164,10 @@ class Exchanges:
             return End.REFUSED
         return End.COMPLETE if delivered else End.CLIENT_LEFT
 
-    async def _begun(self, heard: Heard) -> Turn:
+    async def _begun(self, heard: ProviderEvent) -> Turn:
         """Open an exchange that the provider has begun by itself. Raises ApiError."""
         received_at, key = monotonic(), await self._authenticate()
-        facts = self._wire.begun(heard)
+        facts = self._wire.facts_of(heard)
         if heard.kind is ExchangeKind.TRANSCRIPT:
             route = self._transcribing(facts.model, key)
             # It is no request of the client: it counts against money, not against numbers of requests.
@@ -176,7 +176,7 @@ class Exchanges:
         facts = structs.replace(facts, model=facts.model or self._now()[0])
         return await self._open(heard.kind, facts, key, self._route(facts.model, key), received_at)
 
-    def _name(self, turn: Turn, heard: Heard) -> None:
+    def _name(self, turn: Turn, heard: ProviderEvent) -> None:
         """The provider has named the answer: who made it is remembered before anybody can ask for it."""
         response_id = turn.meter.tally.response_id
         if turn.named or response_id is None or not (self._dialect.stores and turn.facts.is_stored):
@@ -254,7 +254,7 @@ class Exchanges:
         self._ports.meters.opened(overhead_s=monotonic() - received_at)
         return turn
 
-    def end(self, turn: Turn, end: End, *, status: int | None = None, heard: Heard | None = None) -> None:
+    def end(self, turn: Turn, end: End, *, status: int | None = None, heard: ProviderEvent | None = None) -> None:
         """Write its record, as soon as its text is counted."""
         line = self.line
         if line is not None and line.use is not None:

@@ -37,7 +37,7 @@ from proxy.http import errors
 from proxy.http.errors import ApiError
 from proxy.http.json_body import serialise
 from proxy.http.websocket import CLOSE_S, GOING_AWAY, POLICY, TEXT, Allowance, Closed, Message, PeerLostError, WebSocket
-from proxy.metering.socket import Ask, SocketWire
+from proxy.metering.socket import ClientMessage, SocketWire
 
 _log = logging.getLogger(__name__)
 
@@ -219,11 +219,11 @@ class Session:
 
     async def _take_up(self, message: Message) -> None:
         """A message of the client: passed on, unless it is refused."""
-        ask: Ask | None = None
+        ask: ClientMessage | None = None
         try:
             document, payload = document_of(message), message.payload
             if document is not None:
-                ask = checked(self._wire.ask, document)
+                ask = checked(self._wire.read_message, document)
                 payload = await self._admitted(document, ask, payload)
             elif self._exchanges.line is None:
                 raise errors.nothing_asked()
@@ -235,7 +235,7 @@ class Session:
         except PeerLostError:
             self._happened(Event.PROVIDER_LOST)
 
-    async def _admitted(self, document: dict[str, Any], ask: Ask, payload: bytes) -> bytes:
+    async def _admitted(self, document: dict[str, Any], ask: ClientMessage, payload: bytes) -> bytes:
         """What goes up. Raises ApiError."""
         if ask.facts is None:
             if self._exchanges.line is None:
@@ -289,7 +289,7 @@ class Session:
         self._answered_at = monotonic()
         self._connected.set()
 
-    async def _refuse(self, refusal: ApiError, ask: Ask | None) -> None:
+    async def _refuse(self, refusal: ApiError, ask: ClientMessage | None) -> None:
         """Say why a message does not go up. The session ends if none of its requests would any more."""
         self._ports.meters.refused(refusal.status, refusal.code)
         await self._say(refusal, ask)
@@ -300,7 +300,7 @@ class Session:
         elif not self._refusals.take():
             await self._client_closed(_TOO_MANY_REFUSED)
 
-    async def _say(self, refusal: ApiError, ask: Ask | None) -> None:
+    async def _say(self, refusal: ApiError, ask: ClientMessage | None) -> None:
         try:
             await self._client.send(Message(TEXT, msgspec.json.encode(self._wire.error(refusal, ask))))
         except PeerLostError:

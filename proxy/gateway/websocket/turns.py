@@ -1,11 +1,11 @@
 """Which exchange of a session an event of the provider is of.
 
-An exchange waits for its answer, runs, and ends. Requests of one lane are answered in their order: an answer that
-begins is that of the oldest one which waits there. One that nobody asked for, the provider has begun by itself: the
+An exchange waits for its answer, runs, and ends. Requests with one stream id are answered in their order: an answer
+that begins is that of the oldest waiting request. An answer without a waiting request was begun by the provider: the
 session opens an exchange for it.
 
-Pure. Invariants: each exchange is handed out as ended once, whatever events come in which order. An event that bears
-output or usage is of an exchange that runs, or says that one must be opened. What has ended stays ended until one
+Pure. Invariants: each exchange is handed out as ended once, whatever events come in which order. An event with
+output or usage belongs to an exchange that runs, or one must be opened for it. What has ended stays ended until one
 of its name begins: repeated events of it open nothing.
 """
 
@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Generic, NamedTuple, TypeVar
 
-from proxy.metering.socket import ExchangeKind, Heard, Says
+from proxy.metering.socket import EventPhase, ExchangeKind, ProviderEvent
 
 # Answers that have ended lately, whose events may still come.
 ENDED_MAX = 64
@@ -39,12 +39,12 @@ class Step(NamedTuple, Generic[T]):
 
 
 class _Running(Generic[T]):
-    __slots__ = ("answer_id", "failing", "lane", "turn")
+    __slots__ = ("answer_id", "failing", "stream_id", "turn")
 
-    def __init__(self, turn: T, heard: Heard) -> None:
+    def __init__(self, turn: T, heard: ProviderEvent) -> None:
         self.turn = turn
         self.answer_id = heard.answer_id
-        self.lane = heard.lane
+        self.stream_id = heard.stream_id
         self.failing = False
         """an error came: no more may come"""
 
@@ -54,7 +54,7 @@ class Turns(Generic[T]):
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[tuple[str | None, T]]] = {}
-        """lane → the requests that wait there, oldest first, each with the id of its message"""
+        """stream id → the requests that wait there, oldest first, each with the id of its message"""
         self._running: dict[str, _Running[T]] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
 
@@ -81,82 +81,87 @@ class Turns(Generic[T]):
         self._running.clear()
         return left
 
-    def failed_in(self, lane: str) -> list[T]:
-        """Those of a lane that an error came for: the next request there says that they are over."""
-        over = [key for key, one in self._running.items() if one.failing and one.lane == lane]
+    def failed_in(self, stream_id: str) -> list[T]:
+        """Those with this stream id that an error came for: the next request with it says that they are over."""
+        over = [key for key, one in self._running.items() if one.failing and one.stream_id == stream_id]
         return [self._end(key) for key in over]
 
-    def asked(self, lane: str, event_id: str | None, turn: T) -> None:
+    def asked(self, stream_id: str, event_id: str | None, turn: T) -> None:
         """A request goes up."""
-        self._waiting.setdefault(lane, deque()).append((event_id, turn))
+        self._waiting.setdefault(stream_id, deque()).append((event_id, turn))
 
-    def step(self, heard: Heard) -> Step[T]:
+    def step(self, heard: ProviderEvent) -> Step[T]:
         """Take an event."""
-        match heard.says:
-            case Says.NOTHING:
+        match heard.phase:
+            case EventPhase.NONE:
                 return Step()
-            case Says.FAILS:
+            case EventPhase.FAILS:
                 return self._fail(heard)
             case _:
                 return self._take(heard)
 
-    def opened(self, heard: Heard, turn: T) -> None:
+    def opened(self, heard: ProviderEvent, turn: T) -> None:
         """An exchange was opened for this event, which said so."""
-        if heard.says is not Says.ENDS:
+        if heard.phase is not EventPhase.ENDS:
             self._running[heard.key] = _Running(turn, heard)
         elif heard.answer_id is not None:
             self._remember(heard.answer_id)
 
-    def _take(self, heard: Heard) -> Step[T]:
+    def _take(self, heard: ProviderEvent) -> Step[T]:
         over: tuple[T, ...] = ()
         running = self._running.get(heard.key)
         if heard.answer_id is not None and heard.answer_id in self._ended:
-            if heard.says is not Says.BEGINS:
+            if heard.phase is not EventPhase.BEGINS:
                 return Step()
             del self._ended[heard.answer_id]  # some providers have one id for all of them
-        if heard.says is Says.BEGINS and running is not None and _is_another(running, heard):
+        if heard.phase is EventPhase.BEGINS and running is not None and _is_another(running, heard):
             over, running = (self._end(heard.key),), None
         if running is None:
             turn = self._next(heard)
             if turn is None:
-                opens = heard.bears or heard.says is Says.BEGINS
-                return Step(opens=opens, ends=opens and heard.says is Says.ENDS, over=over)
+                opens = heard.is_billable or heard.phase is EventPhase.BEGINS
+                return Step(opens=opens, ends=opens and heard.phase is EventPhase.ENDS, over=over)
             running = self._running[heard.key] = _Running(turn, heard)
         running.answer_id = running.answer_id or heard.answer_id
-        if heard.says is not Says.ENDS:
+        if heard.phase is not EventPhase.ENDS:
             return Step(running.turn, over=over)
         return Step(self._end(heard.key), ends=True, over=over)
 
-    def _next(self, heard: Heard) -> T | None:
+    def _next(self, heard: ProviderEvent) -> T | None:
         """The oldest request that this may be the answer to."""
-        waiting = self._waiting.get(heard.lane)
-        if not waiting or heard.kind is not ExchangeKind.ANSWER or not (heard.bears or heard.says is Says.BEGINS):
+        waiting = self._waiting.get(heard.stream_id)
+        if (
+            not waiting
+            or heard.kind is not ExchangeKind.ANSWER
+            or not (heard.is_billable or heard.phase is EventPhase.BEGINS)
+        ):
             return None
         _, turn = waiting.popleft()
         if not waiting:
-            del self._waiting[heard.lane]
+            del self._waiting[heard.stream_id]
         return turn
 
-    def _fail(self, heard: Heard) -> Step[T]:
-        """What runs in the lane fails, which may go on to its own end; else the request that waits there is refused."""
-        if heard.blames is not None:
-            return self._refuse(heard.lane, heard.blames)
+    def _fail(self, heard: ProviderEvent) -> Step[T]:
+        """The exchange that runs with the stream id fails, and may still run to its end; else the waiting request is
+        refused."""
+        if heard.failed_event_id is not None:
+            return self._refuse(heard.stream_id, heard.failed_event_id)
         running = self._running.get(heard.key)
         if running is not None:
             running.failing = True
             return Step(running.turn)
-        return self._refuse(heard.lane, None)
+        return self._refuse(heard.stream_id, None)
 
-    def _refuse(self, lane: str, event_id: str | None) -> Step[T]:
+    def _refuse(self, stream_id: str, event_id: str | None) -> Step[T]:
         """The oldest request whose message has this id."""
-        waiting = self._waiting.get(lane, ())
+        waiting = self._waiting.get(stream_id, ())
         found = next((one for one in waiting if one[0] == event_id), None)
         if found is None:
             return Step()
         assert isinstance(waiting, deque)
         waiting.remove(found)
         if not waiting:
-            del self._waiting[lane]
+            del self._waiting[stream_id]
         return Step(found[1], ends=True, refused=True)
 
     def _end(self, key: str) -> T:
@@ -171,6 +176,6 @@ class Turns(Generic[T]):
             self._ended.popitem(last=False)
 
 
-def _is_another(running: _Running[T], heard: Heard) -> bool:
+def _is_another(running: _Running[T], heard: ProviderEvent) -> bool:
     """Whether an answer that begins is not the one that runs under the same key."""
     return running.answer_id is None or heard.answer_id is None or running.answer_id != heard.answer_id

@@ -165,13 +165,15 @@ class Estimator:
     ) -> float | None:
         """Learn from an answer that reported `usage`. Returns the relative error of its estimate, or None. `silent_s`:
         the time before its first word; None: unknown."""
-        if prompt is not None and usage.prompt_tokens:
-            state = self._learned.learning(model_key)
-            state.prompt = state.prompt or Prompts()
-            state.prompt.learn(prompt, usage.prompt_tokens)
-        if evidence.empty or not usage.completion_tokens:
+        is_empty = evidence.empty or not usage.completion_tokens
+        if is_empty and (prompt is None or not usage.prompt_tokens):
             return None
         state = self._learned.learning(model_key)
+        if prompt is not None and usage.prompt_tokens:
+            state.prompt = state.prompt or Prompts()
+            state.prompt.learn(prompt, usage.prompt_tokens)
+        if is_empty or not usage.completion_tokens:
+            return None
         hidden = hidden_of(evidence, usage)
         state.floor = state.floor or Floor()
         state.floor.learn(evidence, usage.completion_tokens - hidden)
@@ -311,7 +313,7 @@ def reading(
     exchange without usage and evidence is NOTHING. `counted`: of the answer's text; `prompt_counted`: tokens of the
     prompt, and the relative error. `echoes`: the answer repeats the prompt. `version`: of the estimator.
     """
-    usage, told = metered.usage or NO_USAGE, metered.completion_told
+    usage, told = metered.usage or NO_USAGE, metered.reported_completion
     if not is_estimated(metered):
         return Reading(usage, UsageSource.REPORTED, **structs.asdict(metered.served_as))
     if usage.reported_nothing and not metered.generated and not accepted:
@@ -361,7 +363,7 @@ def _with_audio(usage: Usage, estimate: Estimate, completion_tokens_max: int | N
 def is_estimated(metered: Metered) -> bool:
     """True if the provider did not report all counts."""
     usage = metered.usage or NO_USAGE
-    return not usage.in_other_units and (usage.prompt_tokens is None or metered.completion_told is None)
+    return not usage.in_other_units and (usage.prompt_tokens is None or metered.reported_completion is None)
 
 
 def version_of(model_key: str, counted: Counted | None, version: str = VERSION) -> str:

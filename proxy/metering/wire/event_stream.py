@@ -51,7 +51,17 @@ _chunk = msgspec.json.Decoder(_Chunk).decode
 class EventStreamFramer:
     """Finds whole messages. `chunks`: those named `chunk` hold a document in base64, which is the event."""
 
-    __slots__ = ("_bytes_max", "_chunks", "_held", "_lost", "_needed", "_passing", "_unread", "damaged", "too_long")
+    __slots__ = (
+        "_bytes_max",
+        "_chunks",
+        "_damaged_bytes",
+        "_held",
+        "_lost",
+        "_needed",
+        "_passing",
+        "damaged",
+        "too_long",
+    )
 
     def __init__(self, bytes_max: int = MESSAGE_BYTES_MAX, *, chunks: bool = False) -> None:
         self._bytes_max = bytes_max
@@ -60,7 +70,7 @@ class EventStreamFramer:
         self._needed = _PRELUDE_BYTES  # bytes of it, before anything can be done
         self._passing = 0  # bytes that are still to come of a message that is too long
         self._lost = False  # no further message can be found
-        self._unread = 0  # bytes of these that were not told yet
+        self._damaged_bytes = 0  # bytes of these that were not told yet
         self.too_long = 0
         self.damaged = 0
 
@@ -97,9 +107,9 @@ class EventStreamFramer:
     def close(self) -> Event | None:
         """The size of what could not be read at the end. Of a short beginning of a message there is nothing: no client
         can read it, either. The framer is empty afterwards."""
-        unread = self._unread + (len(self._held) if len(self._held) >= _BLOCK_BYTES else 0)
+        unread = self._damaged_bytes + (len(self._held) if len(self._held) >= _BLOCK_BYTES else 0)
         self._held.clear()
-        self._needed, self._passing, self._lost, self._unread = _PRELUDE_BYTES, 0, False, 0
+        self._needed, self._passing, self._lost, self._damaged_bytes = _PRELUDE_BYTES, 0, False, 0
         return _sized(unread) if unread else None
 
     def _size(self, at: int) -> int | None:
@@ -145,15 +155,15 @@ class EventStreamFramer:
     def _pass(self, piece: bytes, events: list[Event]) -> bytes:
         """Count bytes that cannot be read; returns those after them."""
         end = len(piece) if self._lost else min(self._passing, len(piece))
-        self._unread += end
-        while self._unread >= _BLOCK_BYTES:
+        self._damaged_bytes += end
+        while self._damaged_bytes >= _BLOCK_BYTES:
             events.append(_sized(_BLOCK_BYTES))
-            self._unread -= _BLOCK_BYTES
+            self._damaged_bytes -= _BLOCK_BYTES
         if not self._lost:
             self._passing -= end
-            if not self._passing and self._unread:
-                events.append(_sized(self._unread))
-                self._unread = 0
+            if not self._passing and self._damaged_bytes:
+                events.append(_sized(self._damaged_bytes))
+                self._damaged_bytes = 0
             self._needed = _PRELUDE_BYTES
         return piece[end:]
 

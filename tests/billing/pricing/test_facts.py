@@ -215,7 +215,7 @@ def test_an_answer_costs_what_its_provider_charges(
     book, metered = PriceBook(), answered(dialect, answer)
     price = price_of(metered.served_model or model)
     assert metered.usage is not None
-    assert metered.unread.paths == ()
+    assert metered.unknown_usage_fields.paths == ()
     assert unpriced_service(price, metered.served_as) == []
     others = [(price_of(one.model), one.usage) for one in metered.other_models]
     charged = charge(price, metered.usage, BillableParts.EVERYTHING, metered.served_as, others)
@@ -248,7 +248,8 @@ def test_whether_a_credit_moves_the_price_is_said_because_nobody_says_by_how_muc
     """`BetaFallbackCreditUsage` of the SDK: no source says whether the reported counts are those before it or after."""
     answer = message()
     answer["usage"]["fallback_credit"] = {"status": {"type": "redeemed"}}
-    assert answered(ANTHROPIC_MESSAGES, answer).unread.paths == ("usage.fallback_credit.status.type=redeemed",)
+    unknown = answered(ANTHROPIC_MESSAGES, answer).unknown_usage_fields
+    assert unknown.paths == ("usage.fallback_credit.status.type=redeemed",)
 
 
 @pytest.mark.parametrize("stream", [False, True])

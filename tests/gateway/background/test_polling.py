@@ -189,10 +189,10 @@ def test_a_usage_that_output_followed_is_no_end() -> None:
     """It came with the stream that was left; others have seen more since."""
     left = structs.replace(metered(b'{"status":"in_progress",' + TEXT + b"," + USED + b"}"), answer_ended=False)
     more = Sighting(Evidence(text_events=90, chars_latin=400))
-    assert (more.ending(left).completion_told, more.ending(left).evidence.text_events) == (None, 90)
-    assert Sighting(left.evidence).ending(left).completion_told == 7
+    assert (more.ending(left).reported_completion, more.ending(left).evidence.text_events) == (None, 90)
+    assert Sighting(left.evidence).ending(left).reported_completion == 7
     assert ENDED.metered is not None
-    assert more.ending(ENDED.metered).completion_told == 7, "which the end told"
+    assert more.ending(ENDED.metered).reported_completion == 7, "which the end told"
 
 
 def test_no_text_is_passed_on() -> None:

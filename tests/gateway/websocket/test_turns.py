@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from proxy.gateway.websocket.turns import ENDED_MAX, Step, Turns
-from proxy.metering.socket import NOTHING_SAID, ExchangeKind, Heard, Says
+from proxy.metering.socket import NO_EXCHANGE, EventPhase, ExchangeKind, ProviderEvent
 
 
-def begins(key: str = "r:1", answer_id: str | None = "1", **more: Any) -> Heard:
-    return Heard(Says.BEGINS, key, answer_id=answer_id, **more)
+def begins(key: str = "r:1", answer_id: str | None = "1", **more: Any) -> ProviderEvent:
+    return ProviderEvent(EventPhase.BEGINS, key, answer_id=answer_id, **more)
 
 
-def goes_on(key: str = "r:1", answer_id: str | None = "1", **more: Any) -> Heard:
-    return Heard(Says.GOES_ON, key, answer_id=answer_id, **more)
+def goes_on(key: str = "r:1", answer_id: str | None = "1", **more: Any) -> ProviderEvent:
+    return ProviderEvent(EventPhase.CONTINUES, key, answer_id=answer_id, **more)
 
 
-def ends(key: str = "r:1", answer_id: str | None = "1", **more: Any) -> Heard:
-    return Heard(Says.ENDS, key, answer_id=answer_id, **more)
+def ends(key: str = "r:1", answer_id: str | None = "1", **more: Any) -> ProviderEvent:
+    return ProviderEvent(EventPhase.ENDS, key, answer_id=answer_id, **more)
 
 
 def test_an_answer_is_that_of_the_oldest_request() -> None:
@@ -55,17 +55,17 @@ def test_an_answer_that_nobody_asked_for_is_opened() -> None:
         goes_on("t:1", "i:0", kind=ExchangeKind.TRANSCRIPT),
     ],
 )
-def test_nothing_passes_that_is_of_no_exchange(heard: Heard) -> None:
+def test_nothing_passes_that_is_of_no_exchange(heard: ProviderEvent) -> None:
     turns: Turns[str] = Turns()
-    assert turns.step(heard) == Step(opens=True, ends=heard.says is Says.ENDS)
+    assert turns.step(heard) == Step(opens=True, ends=heard.phase is EventPhase.ENDS)
     turns.opened(heard, "opened")
-    assert list(turns.all()) == ([] if heard.says is Says.ENDS else ["opened"])
+    assert list(turns.all()) == ([] if heard.phase is EventPhase.ENDS else ["opened"])
 
 
 def test_what_bears_nothing_is_of_nobody() -> None:
     turns: Turns[str] = Turns()
     turns.asked("", None, "waits")
-    for heard in (goes_on(bears=False), ends(bears=False), NOTHING_SAID):
+    for heard in (goes_on(is_billable=False), ends(is_billable=False), NO_EXCHANGE):
         assert turns.step(heard) == Step()
     assert list(turns.all()) == ["waits"]
 
@@ -106,9 +106,9 @@ def test_lanes_are_answered_beside_each_other() -> None:
     turns: Turns[str] = Turns()
     turns.asked("", None, "here")
     turns.asked("left", None, "there")
-    assert turns.step(begins("left", "2", lane="left")) == Step("there")
+    assert turns.step(begins("left", "2", stream_id="left")) == Step("there")
     assert turns.step(begins("", "1")) == Step("here")
-    assert turns.step(ends("left", "2", lane="left")) == Step("there", ends=True)
+    assert turns.step(ends("left", "2", stream_id="left")) == Step("there", ends=True)
     assert list(turns.all()) == ["here"]
 
 
@@ -120,7 +120,7 @@ def test_a_transcription_is_nobody_s_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "blames", "refused"),
+    ("asked", "failed_event_id", "refused"),
     [
         ([("a", "first"), ("b", "second")], "b", "second"),
         ([("a", "first"), ("b", "second")], None, None),
@@ -131,12 +131,12 @@ def test_a_transcription_is_nobody_s_answer() -> None:
     ],
 )
 def test_an_error_refuses_the_request_that_it_is_about(
-    asked: list[tuple[str | None, str]], blames: str | None, refused: str | None
+    asked: list[tuple[str | None, str]], failed_event_id: str | None, refused: str | None
 ) -> None:
     turns: Turns[str] = Turns()
     for event_id, name in asked:
         turns.asked("", event_id, name)
-    step = turns.step(Heard(Says.FAILS, blames=blames))
+    step = turns.step(ProviderEvent(EventPhase.FAILS, failed_event_id=failed_event_id))
     assert step == (Step() if refused is None else Step(refused, ends=True, refused=True))
     assert list(turns.all()) == [name for _, name in asked if name != refused]
 
@@ -145,11 +145,11 @@ def test_an_answer_that_fails_goes_on_to_its_own_end() -> None:
     turns: Turns[str] = Turns()
     turns.asked("", None, "first")
     turns.step(begins("", "1"))
-    assert turns.step(Heard(Says.FAILS)) == Step("first")
+    assert turns.step(ProviderEvent(EventPhase.FAILS)) == Step("first")
     assert turns.step(ends("", "1")) == Step("first", ends=True)
     turns.asked("", None, "second")
     turns.step(begins("", "2"))
-    turns.step(Heard(Says.FAILS))
+    turns.step(ProviderEvent(EventPhase.FAILS))
     assert turns.failed_in("left") == []
     assert turns.failed_in("") == ["second"], "the client asks again: no end will come"
     assert turns.failed_in("") == []
@@ -159,8 +159,8 @@ KEYS = st.sampled_from(["", "left", "r:1", "r:2", "t:1", "u:x"])
 IDS = st.none() | st.sampled_from(["1", "2", "3", "4"])
 LANES = st.sampled_from(["", "left"])
 EVENTS = st.builds(
-    Heard,
-    st.sampled_from(Says),
+    ProviderEvent,
+    st.sampled_from(EventPhase),
     KEYS,
     st.sampled_from(ExchangeKind),
     LANES,
@@ -186,20 +186,20 @@ class AnySession(RuleBasedStateMachine):
             self.open.remove(turn)
             self.ended.add(turn)
 
-    @rule(lane=LANES, event_id=st.none() | st.just("mine"))
-    def ask(self, lane: str, event_id: str | None) -> None:
-        self._over(*self.turns.failed_in(lane))
+    @rule(stream_id=LANES, event_id=st.none() | st.just("mine"))
+    def ask(self, stream_id: str, event_id: str | None) -> None:
+        self._over(*self.turns.failed_in(stream_id))
         turn = next(self.numbers)
         self.open.add(turn)
-        self.turns.asked(lane, event_id, turn)
+        self.turns.asked(stream_id, event_id, turn)
 
     @rule(heard=EVENTS)
-    def hear(self, heard: Heard) -> None:
+    def hear(self, heard: ProviderEvent) -> None:
         step = self.turns.step(heard)
         self._over(*step.over)
         if step.opens:
             assert step.turn is None
-            assert heard.says not in (Says.NOTHING, Says.FAILS)
+            assert heard.phase not in (EventPhase.NONE, EventPhase.FAILS)
             turn = next(self.numbers)
             self.open.add(turn)
             self.turns.opened(heard, turn)
@@ -208,7 +208,9 @@ class AnySession(RuleBasedStateMachine):
             return
         if step.turn is None:
             known = heard.answer_id is not None and heard.answer_id in self.turns._ended
-            assert known or not heard.bears or heard.says in (Says.NOTHING, Says.FAILS), "nothing passes unmetered"
+            assert known or not heard.is_billable or heard.phase in (EventPhase.NONE, EventPhase.FAILS), (
+                "nothing passes unmetered"
+            )
             return
         assert step.turn in self.open
         assert not step.refused or step.ends
@@ -231,7 +233,7 @@ TestAnySession.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 @given(st.lists(EVENTS, max_size=30))
-def test_without_a_request_nothing_is_refused(events: list[Heard]) -> None:
+def test_without_a_request_nothing_is_refused(events: list[ProviderEvent]) -> None:
     turns: Turns[str] = Turns()
     for heard in events:
         step = turns.step(heard)

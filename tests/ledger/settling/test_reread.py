@@ -131,7 +131,7 @@ def test_recorded_usages_are_read_again_as_they_were_read() -> None:
             continue
         line = an_old_entry(
             dialect.endpoint, metered.usage, metered.usage_raw,
-            beside_usage=metered.unread.values, flags=list(metered.flags),
+            beside_usage=metered.unknown_usage_fields.values, flags=list(metered.flags),
         )  # fmt: skip
         again = read_again(line)
         if again is None:  # made images are counted in the answer itself

@@ -64,7 +64,7 @@ def test_a_stream_of_converse() -> None:
     assert metered.usage == Usage(prompt_tokens=11, completion_tokens=17, total_tokens=28)
     assert metered.usage_raw == USAGE
     assert (metered.complete, metered.usage_final, metered.finish_reason) == (True, True, "end_turn")
-    assert (metered.events, metered.flags, metered.failed, metered.unread.paths) == (7, (), None, ())
+    assert (metered.events, metered.flags, metered.failed, metered.unknown_usage_fields.paths) == (7, (), None, ())
     assert (metered.evidence.text_events, metered.evidence.chars) == (3, len("".join(TEXTS)))
     assert metered.response_id == "0b5d-1"
 
@@ -120,7 +120,7 @@ def test_the_prompt_has_what_was_cached(raw: dict[str, Any], usage: Usage | None
     for metered in (whole(BEDROCK_CONVERSE, answer), streamed(BEDROCK_CONVERSE_STREAM, converse(usage=raw))):
         assert metered.usage == usage
         assert metered.flags == (() if usage else ("usage_invalid",))
-        assert metered.unread.paths == ()
+        assert metered.unknown_usage_fields.paths == ()
 
 
 def test_the_documented_counts_are_all_read() -> None:
@@ -128,7 +128,7 @@ def test_the_documented_counts_are_all_read() -> None:
     members = Loader().load_service_model("bedrock-runtime", "service-2")["shapes"]["TokenUsage"]["members"]
     raw = {name: 5 for name in members if name != "cacheDetails"} | {"newTokens": 7, "serverToolUsage": {"web": 2}}
     metered = whole(BEDROCK_CONVERSE, {"output": {"message": {"content": []}}, "usage": raw})
-    assert metered.unread.paths == ("usage.newTokens", "usage.serverToolUsage.web")
+    assert metered.unknown_usage_fields.paths == ("usage.newTokens", "usage.serverToolUsage.web")
 
 
 @pytest.mark.parametrize(
@@ -158,10 +158,10 @@ def test_what_is_billed_beside_the_tokens_is_named() -> None:
     assessed = {"g1": {"invocationMetrics": {"guardrailProcessingLatency": 114, "usage": units}}}
     trace = {"guardrail": {"inputAssessment": assessed, "outputAssessments": {"g1": [assessed["g1"]]}}}
     metered = streamed(BEDROCK_CONVERSE_STREAM, converse(trace=trace))
-    assert metered.unread.values == {"guardrail.contentPolicyUnits": 2, "guardrail.topicPolicyUnits": 4}
+    assert metered.unknown_usage_fields.values == {"guardrail.contentPolicyUnits": 2, "guardrail.topicPolicyUnits": 4}
     tool = {"toolUse": {"toolUseId": "1", "name": "nova_grounding", "type": "server_tool_use"}}
     answer = {"output": {"message": {"content": [tool, {"image": {"format": "png", "source": {"bytes": "aGk="}}}]}}}
-    assert whole(BEDROCK_CONVERSE, answer | {"usage": USAGE}).unread.paths == (
+    assert whole(BEDROCK_CONVERSE, answer | {"usage": USAGE}).unknown_usage_fields.paths == (
         "content.image",
         "content.server_tool_use",
     )
@@ -305,7 +305,7 @@ def test_a_stream_of_each_family(name: str) -> None:
     metered = streamed(BEDROCK_INVOKE_STREAM, family.wire())
     assert metered.usage == family.usage
     assert (metered.complete, metered.usage_final, metered.finish_reason) == (True, True, family.finish)
-    assert (metered.failed, metered.flags, metered.unread.paths) == (None, (), ())
+    assert (metered.failed, metered.flags, metered.unknown_usage_fields.paths) == (None, (), ())
     evidence = metered.evidence
     assert (evidence.chars_latin, evidence.tool_calls) == (len(family.text), family.calls)
     assert evidence.tool_chars == (len('open_gate{"by":40}') if family.calls else 0)
@@ -372,7 +372,7 @@ def test_an_answer_of_each_family_counts_by_its_body_or_its_head(name: str) -> N
     metered = whole(BEDROCK_INVOKE, document, HEADERS)
     assert metered.usage == (usage or Usage(11, None, 17, None, 28))
     assert (metered.complete, metered.usage_final, metered.finish_reason) == (True, True, finish)
-    assert (metered.failed, metered.flags, metered.unread.paths) == (None, (), ())
+    assert (metered.failed, metered.flags, metered.unknown_usage_fields.paths) == (None, (), ())
     assert (metered.evidence.chars_latin, metered.response_id) == (len(TEXT), "0b5d-1")
     assert whole(BEDROCK_INVOKE, document).usage == usage
 
@@ -464,7 +464,7 @@ def test_recorded_answers(dialect: Dialect, number: int) -> None:
             metered = meter.close()
             if record["status"] == 200:
                 assert metered.usage == further_usage(dialect, record), record["id"]
-                assert (metered.complete, metered.unread.paths) == (True, ()), record["id"]
+                assert (metered.complete, metered.unknown_usage_fields.paths) == (True, ()), record["id"]
 
 
 ODD: list[Any] = [None, 1, "x", [], [1], {}, {"text": 1}]

@@ -42,7 +42,7 @@ def test_recorded_vectors_cost_their_prompt(dialect: Dialect, name: str, number:
                 assert result.usage is None, record["id"]
                 continue
             assert result.usage == Usage(prompt, None, 0, None, prompt, image_prompt_tokens=images), record["id"]
-            assert (result.complete, result.unread.paths) == (True, ()), record["id"]
+            assert (result.complete, result.unknown_usage_fields.paths) == (True, ()), record["id"]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_text_and_images_are_billed_side_by_side(units: dict[str, int], usage: U
 
 def test_images_by_the_piece_are_named_as_unread() -> None:
     result = answered(COHERE_EMBED, [json.dumps({"meta": {"billed_units": {"images": 1}}}).encode()])
-    assert (result.usage, result.unread.paths) == (None, ("meta.billed_units.images",))
+    assert (result.usage, result.unknown_usage_fields.paths) == (None, ("meta.billed_units.images",))
 
 
 def test_ollamas_older_answer_says_nothing() -> None:

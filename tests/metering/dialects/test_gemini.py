@@ -197,7 +197,7 @@ def test_the_rule_of_usage(used: Any, usage: Usage | None, flags: tuple[str, ...
 def test_the_service_tier_is_the_one_that_served(told: dict[str, Any], tier: str | None) -> None:
     event = text("x", used=counts(9, 5) | told, finish="STOP")
     for result in (metered(sse(event)), answered(event)):
-        assert (result.served_as.service_tier, result.unread.paths) == (tier, ())
+        assert (result.served_as.service_tier, result.unknown_usage_fields.paths) == (tier, ())
 
 
 def test_images_are_counted_as_such() -> None:
@@ -213,7 +213,7 @@ def test_images_are_counted_as_such() -> None:
     usage = Usage(9, None, 1125, None, 1134, image_prompt_tokens=4, image_completion_tokens=1120)
     for result in (metered(sse(event)), answered(event)):
         assert result.usage == usage
-        assert result.unread.paths == ("usageMetadata.promptTokensDetails.other.tokenCount",)
+        assert result.unknown_usage_fields.paths == ("usageMetadata.promptTokensDetails.other.tokenCount",)
 
 
 @pytest.mark.parametrize(

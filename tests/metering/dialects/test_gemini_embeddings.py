@@ -35,7 +35,7 @@ def test_recorded_vectors_cost_their_prompt() -> None:
             result = answered(dialect, pieces)
             assert result.usage == (None if prompt is None else Usage(prompt, None, 0, None, prompt)), record["id"]
             assert result.failed == ("error_body" if record["status"] >= 400 else None), record["id"]
-            assert result.unread.paths == (), record["id"]
+            assert result.unknown_usage_fields.paths == (), record["id"]
 
 
 @pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
@@ -50,7 +50,7 @@ def test_recorded_counts_cost_nothing() -> None:
             good = record["status"] == 200
             assert result.usage == (Usage(0, None, 0, None, 0) if good else None), record["id"]
             assert result.failed == (None if good else "error_body"), record["id"]
-            assert result.unread.paths == (), record["id"]
+            assert result.unknown_usage_fields.paths == (), record["id"]
 
 
 def test_images_and_audio_have_their_own_prices() -> None:

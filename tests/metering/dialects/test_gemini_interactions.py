@@ -69,7 +69,7 @@ def test_recorded_answers_are_read_as_google_counts_them() -> None:
             assert usage.completion_tokens == raw["total_output_tokens"] + raw["total_thought_tokens"], where
             assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens, where
             assert (result.usage_final, result.complete, result.failed) == (True, True, None), where
-            assert result.unread.paths == (), where
+            assert result.unknown_usage_fields.paths == (), where
             assert "unread_text" not in result.flags, where
             assert result.finish_reason in ("completed", "requires_action"), where
             assert not result.evidence.empty, where
@@ -121,7 +121,10 @@ def test_searches(counted: Any, queries: list[str], model: str, searches: int | 
     assert result.usage is not None
     assert result.usage.searches == searches
     unread = ("usage.grounding_tool_count.type=google_maps",) if counted and "maps" in str(counted) else ()
-    assert result.unread.paths == tuple(f"interaction.{path}" for path in unread) or result.unread.paths == unread
+    assert (
+        result.unknown_usage_fields.paths == tuple(f"interaction.{path}" for path in unread)
+        or result.unknown_usage_fields.paths == unread
+    )
 
 
 def test_a_whole_answer() -> None:

@@ -60,7 +60,7 @@ def test_audio_in_the_prompt_is_in_the_total_alone_and_has_a_time() -> None:
     used = usage(11, 15, 401, prompt_audio_seconds=5, prompt_tokens_details={"audio_tokens": 375, "cached_tokens": 9})
     result = metered(OPENAI_CHAT, sse(*say("Much"), chunk(finish="stop", usage=used), DONE))
     assert result.usage == Usage(386, 9, 15, None, 401, audio_prompt_tokens=375, audio_ms=5000, timed_audio_tokens=375)
-    assert (result.flags, result.unread.paths) == (("audio_added",), ())
+    assert (result.flags, result.unknown_usage_fields.paths) == (("audio_added",), ())
     assert result.usage_raw == used
 
 
@@ -82,7 +82,7 @@ def test_a_transcript_has_tokens_and_seconds() -> None:
         meter.feed(json.dumps(TRANSCRIPT | {"usage": heard}).encode())
         found = meter.close()
         assert (found.usage, found.evidence.chars_latin, found.complete) == (read, 14, True)
-        assert found.unread.paths == ()
+        assert found.unknown_usage_fields.paths == ()
 
 
 @pytest.mark.parametrize("bad", [-1, "5", 1e300, [5], True])
@@ -200,7 +200,7 @@ def test_recorded_answers_of_agents() -> None:
         assert result.usage is not None
         counted = (result.usage.prompt_tokens, result.usage.completion_tokens, result.usage.total_tokens)
         assert counted == (truth["prompt_tokens"], truth["completion_tokens"], truth["total_tokens"])
-        assert (result.complete, result.unread.paths) == (True, ())
+        assert (result.complete, result.unknown_usage_fields.paths) == (True, ())
 
 
 def metered_answer(record: dict[str, Any]) -> Metered:
@@ -235,7 +235,12 @@ def test_ocr_is_counted_in_pages(answer: dict[str, Any], usage: Usage | None) ->
         for at in range(0, len(body), size):
             meter.feed(body[at : at + size])
         result = meter.close()
-        assert (result.usage, result.complete, result.failed, result.unread.paths) == (usage, True, None, ())
+        assert (result.usage, result.complete, result.failed, result.unknown_usage_fields.paths) == (
+            usage,
+            True,
+            None,
+            (),
+        )
 
 
 def test_an_error_of_ocr_is_none_of_its_answers() -> None:

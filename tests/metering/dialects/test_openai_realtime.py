@@ -11,12 +11,12 @@ from msgspec import structs
 
 from proxy.http import errors
 from proxy.metering.dialects.openai_realtime.realtime import OPENAI_REALTIME
-from proxy.metering.dialects.openai_realtime.session import HEARD_ITEMS_MAX, RealtimeWire
+from proxy.metering.dialects.openai_realtime.session import AUDIO_ITEMS_MAX, RealtimeWire
 from proxy.metering.estimator.estimate import Estimator, reading
 from proxy.metering.meter import StreamMeter
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
-from proxy.metering.socket import NOTHING_SAID, Ask, ExchangeKind, Heard, Says
+from proxy.metering.socket import NO_EXCHANGE, ClientMessage, EventPhase, ExchangeKind, ProviderEvent
 from proxy.metering.usage import NO_USAGE, Reading, Usage, UsageSource
 from proxy.metering.wire.messages import MessageFramer
 
@@ -89,7 +89,7 @@ def test_a_response_is_billed_as_it_says(names: tuple[str, str, str]) -> None:
     )  # fmt: skip
     assert (result.usage, result.complete, result.failed, result.flags) == (COUNTED, True, None, ())
     assert result.evidence.chars == len("Guten Tag")
-    assert result.unread.paths == ()
+    assert result.unknown_usage_fields.paths == ()
     assert (result.response_id, result.finish_reason) == ("resp_1", "completed")
     assert read(result).source is UsageSource.REPORTED
 
@@ -144,7 +144,7 @@ def test_a_response_that_broke_off_costs_what_was_seen_of_it(
 
 def test_telephones_speak_in_fewer_bytes() -> None:
     wire = RealtimeWire()
-    wire.hear(event("session.updated", session={"audio": {"output": {"format": {"type": "audio/pcmu"}}}}))
+    wire.parse(event("session.updated", session={"audio": {"output": {"format": {"type": "audio/pcmu"}}}}))
     result = metered(of("resp_1", "output_audio.delta", delta=audio(1000, 8_000)), wire=wire)
     assert read(result).usage.audio_completion_tokens == 20
 
@@ -189,7 +189,7 @@ def test_a_usage_with_an_invalid_count_is_none(usage: dict[str, Any]) -> None:
 
 def test_numbers_that_nobody_reads_are_named() -> None:
     result = metered(begun(), done(usage=USAGE | {"video_tokens": 7}, surcharge={"usd": 2}))
-    assert result.unread.paths == ("surcharge.usd", "usage.video_tokens")
+    assert result.unknown_usage_fields.paths == ("surcharge.usd", "usage.video_tokens")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_transcription_is_billed_as_it_says(usage: dict[str, Any], counted: Us
         heard,
         kind=ExchangeKind.TRANSCRIPT,
     )
-    assert (result.usage, result.complete, result.unread.paths) == (counted, True, ())
+    assert (result.usage, result.complete, result.unknown_usage_fields.paths) == (counted, True, ())
     assert result.evidence.chars == len("Was "), "the whole text repeats what came before"
     assert read(result).source is UsageSource.REPORTED
     assert metered(heard, kind=ExchangeKind.TRANSCRIPT).evidence.chars == len("Was kostet das?")
@@ -217,12 +217,12 @@ def test_a_transcription_is_billed_as_it_says(usage: dict[str, Any], counted: Us
 
 def test_a_transcription_without_a_usage_is_one_of_the_audio_that_was_sent() -> None:
     wire = RealtimeWire()
-    wire.hear(event("session.updated", session={"audio": {"input": {"transcription": {"model": "ear-1"}}}}))
-    wire.ask({"type": "input_audio_buffer.append", "audio": audio(3000)})
-    wire.hear(event("input_audio_buffer.committed", item_id="item_7"))
+    wire.parse(event("session.updated", session={"audio": {"input": {"transcription": {"model": "ear-1"}}}}))
+    wire.read_message({"type": "input_audio_buffer.append", "audio": audio(3000)})
+    wire.parse(event("input_audio_buffer.committed", item_id="item_7"))
     message = event(f"{TRANSCRIPT}.completed", item_id="item_7", content_index=0, transcript="Was kostet das?")
-    heard = wire.hear(message)
-    facts = wire.begun(heard)
+    heard = wire.parse(message)
+    facts = wire.facts_of(heard)
     assert (facts.model, facts.asked, facts.context_tokens) == (
         "ear-1", Usage(audio_ms=3000, audio_prompt_tokens=30), 30,
     )  # fmt: skip
@@ -242,81 +242,83 @@ def test_a_usage_can_be_read_again_from_the_ledger() -> None:
         assert meter.close().usage == counted
 
 
-# -- whose an event is
+# -- the exchange of an event
 
 A1 = "r:resp_1"
+CONTINUES, ENDS = EventPhase.CONTINUES, EventPhase.ENDS
+FAILED = ProviderEvent(EventPhase.FAILS, status=400)
 
 
 @pytest.mark.parametrize(
     ("message", "heard"),
     [
-        (begun(), Heard(Says.BEGINS, A1, answer_id="resp_1")),
-        (of("resp_1", "output_text.delta", delta="x"), Heard(Says.GOES_ON, A1, answer_id="resp_1")),
-        (of("resp_1", "mcp_call.in_progress"), Heard(Says.GOES_ON, A1, answer_id="resp_1", bears=False)),
-        (of("resp_1", "shimmer.delta", delta="x"), Heard(Says.GOES_ON, A1, answer_id="resp_1")),
-        (done(), Heard(Says.ENDS, A1, answer_id="resp_1")),
-        (event("response.output_text.delta", delta="x"), Heard(Says.GOES_ON, "")),
+        (begun(), ProviderEvent(EventPhase.BEGINS, A1, answer_id="resp_1")),
+        (of("resp_1", "output_text.delta", delta="x"), ProviderEvent(CONTINUES, A1, answer_id="resp_1")),
+        (of("resp_1", "mcp_call.in_progress"), ProviderEvent(CONTINUES, A1, answer_id="resp_1", is_billable=False)),
+        (of("resp_1", "shimmer.delta", delta="x"), ProviderEvent(CONTINUES, A1, answer_id="resp_1")),
+        (done(), ProviderEvent(ENDS, A1, answer_id="resp_1")),
+        (event("response.output_text.delta", delta="x"), ProviderEvent(CONTINUES, "")),
         (
             event(f"{TRANSCRIPT}.delta", item_id="i", content_index=1, delta="x"),
-            Heard(Says.GOES_ON, "t:i:1", ExchangeKind.TRANSCRIPT, answer_id="i:1"),
+            ProviderEvent(CONTINUES, "t:i:1", ExchangeKind.TRANSCRIPT, answer_id="i:1"),
         ),
         (
             event(f"{TRANSCRIPT}.completed", item_id="i", transcript="x"),
-            Heard(Says.ENDS, "t:i:0", ExchangeKind.TRANSCRIPT, answer_id="i:0"),
+            ProviderEvent(ENDS, "t:i:0", ExchangeKind.TRANSCRIPT, answer_id="i:0"),
         ),
         (
             event(f"{TRANSCRIPT}.failed", item_id="i", error={"message": "no"}),
-            Heard(Says.ENDS, "t:i:0", ExchangeKind.TRANSCRIPT, answer_id="i:0", bears=False),
+            ProviderEvent(ENDS, "t:i:0", ExchangeKind.TRANSCRIPT, answer_id="i:0", is_billable=False),
         ),
-        (event("error", error={"type": "server_error", "event_id": None}), Heard(Says.FAILS, status=500)),
+        (event("error", error={"type": "server_error", "event_id": None}), ProviderEvent(EventPhase.FAILS, status=500)),
         (
             event("error", error={"type": "invalid_request_error", "event_id": "mine"}),
-            Heard(Says.FAILS, blames="mine", status=400),
+            ProviderEvent(EventPhase.FAILS, failed_event_id="mine", status=400),
         ),
-        (event("error", error={"param": "response.voice"}), Heard(Says.FAILS, status=400)),
-        (event("error", error={"code": "conversation_already_has_active_response"}), Heard(Says.FAILS, status=400)),
-        (event("error", error={"code": "response_cancel_not_active"}), NOTHING_SAID),
-        (event("error", error={"code": "input_audio_buffer_commit_empty"}), NOTHING_SAID),
-        (event("error", error={"param": "session.voice"}), NOTHING_SAID),
-        (event("notes.made", usage={"input_tokens": 3}), Heard(Says.ENDS, "u:notes.made", ExchangeKind.UNKNOWN)),
-        (event("notes.made", usage={"input_tokens": 0}), NOTHING_SAID),
-        (event("rate_limits.updated", rate_limits=[{"limit": 5}]), NOTHING_SAID),
-        (event("session.created", session={}), NOTHING_SAID),
-        (b"{", Heard(Says.GOES_ON, bears=False)),
-        (b"\xff\xfe", Heard(Says.GOES_ON, bears=False)),
-        (b"[1]", Heard(Says.GOES_ON, bears=False)),
-        (b'{"type":1,"response":2}', Heard(Says.GOES_ON, bears=False)),
+        (event("error", error={"param": "response.voice"}), FAILED),
+        (event("error", error={"code": "conversation_already_has_active_response"}), FAILED),
+        (event("error", error={"code": "response_cancel_not_active"}), NO_EXCHANGE),
+        (event("error", error={"code": "input_audio_buffer_commit_empty"}), NO_EXCHANGE),
+        (event("error", error={"param": "session.voice"}), NO_EXCHANGE),
+        (event("notes.made", usage={"input_tokens": 3}), ProviderEvent(ENDS, "u:notes.made", ExchangeKind.UNKNOWN)),
+        (event("notes.made", usage={"input_tokens": 0}), NO_EXCHANGE),
+        (event("rate_limits.updated", rate_limits=[{"limit": 5}]), NO_EXCHANGE),
+        (event("session.created", session={}), NO_EXCHANGE),
+        (b"{", ProviderEvent(CONTINUES, is_billable=False)),
+        (b"\xff\xfe", ProviderEvent(CONTINUES, is_billable=False)),
+        (b"[1]", ProviderEvent(CONTINUES, is_billable=False)),
+        (b'{"type":1,"response":2}', ProviderEvent(CONTINUES, is_billable=False)),
     ],
 )  # fmt: skip
-def test_whose_an_event_is(message: bytes, heard: Heard) -> None:
-    assert RealtimeWire().hear(message) == heard
+def test_whose_an_event_is(message: bytes, heard: ProviderEvent) -> None:
+    assert RealtimeWire().parse(message) == heard
 
 
 def test_an_event_without_an_id_is_of_the_last_response_that_began() -> None:
     wire = RealtimeWire()
-    wire.hear(begun("resp_5"))
-    assert wire.hear(event("response.text.delta", delta="x")).key == "r:resp_5"
+    wire.parse(begun("resp_5"))
+    assert wire.parse(event("response.text.delta", delta="x")).key == "r:resp_5"
 
 
 @pytest.mark.parametrize("more", [{"usage": USAGE}, {"response": {"id": "x", "usage": USAGE}}])
 def test_an_unknown_event_with_a_usage_is_read_and_said(more: Any) -> None:
     found = event("conversation.distilled", **more)
-    assert RealtimeWire().hear(found) == Heard(Says.ENDS, "u:conversation.distilled", ExchangeKind.UNKNOWN)
+    assert RealtimeWire().parse(found) == ProviderEvent(ENDS, "u:conversation.distilled", ExchangeKind.UNKNOWN)
     result = metered(found, kind=ExchangeKind.UNKNOWN)
     assert (result.usage, result.flags) == (COUNTED, ("unknown_event",))
 
 
 def test_an_unknown_event_with_output_is_counted_and_said() -> None:
     found = event("translation.delta", delta="Was kostet das?")
-    assert RealtimeWire().hear(found) == Heard(Says.ENDS, "u:translation.delta", ExchangeKind.UNKNOWN)
+    assert RealtimeWire().parse(found) == ProviderEvent(ENDS, "u:translation.delta", ExchangeKind.UNKNOWN)
     result = metered(found, kind=ExchangeKind.UNKNOWN)
     assert (result.evidence.chars, result.flags) == (15, ("unknown_event",))
 
 
 def test_what_is_no_event_is_the_audio_of_what_runs() -> None:
     wire = RealtimeWire()
-    wire.hear(begun())
-    assert wire.hear(bytes(9)) == Heard(Says.GOES_ON, A1, bears=False)
+    wire.parse(begun())
+    assert wire.parse(bytes(9)) == ProviderEvent(CONTINUES, A1, is_billable=False)
     result = metered(begun(), bytes(48_000))
     assert result.usage is not None
     assert result.usage.audio_completion_tokens == 20
@@ -343,11 +345,11 @@ def test_a_finished_text_counts_unless_it_had_deltas() -> None:
 )  # fmt: skip
 def test_the_limit_of_a_response_is_its_own_or_the_session_s(response: Any, limit: int | None) -> None:
     wire = RealtimeWire()
-    wire.hear(event("session.updated", session={"max_output_tokens": 500}))
-    asked = wire.ask({"type": "response.create", "event_id": "e", "response": response})
+    wire.parse(event("session.updated", session={"max_output_tokens": 500}))
+    asked = wire.read_message({"type": "response.create", "event_id": "e", "response": response})
     assert asked.facts is not None
     assert (asked.facts.completion_tokens_max, asked.facts.streamed, asked.event_id) == (limit, True, "e")
-    begun_alone = wire.begun(Heard(Says.BEGINS, A1))
+    begun_alone = wire.facts_of(ProviderEvent(EventPhase.BEGINS, A1))
     assert begun_alone.completion_tokens_max == 500
 
 
@@ -373,7 +375,7 @@ def test_the_limit_of_a_response_is_its_own_or_the_session_s(response: Any, limi
 )
 def test_a_bad_message_names_the_field(document: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidField) as refused:
-        RealtimeWire().ask(document)
+        RealtimeWire().read_message(document)
     assert refused.value.param == param
 
 
@@ -390,10 +392,10 @@ def test_a_bad_message_names_the_field(document: dict[str, Any], param: str) -> 
 def test_the_models_of_a_session(session: dict[str, Any], model: str | None, transcriber: str | None) -> None:
     wire = RealtimeWire()
     kinds = ("session.update", "transcription_session.update")
-    assert [wire.ask({"type": kind, "session": session}) for kind in kinds] == [
-        Ask(model=model, transcriber=transcriber)
+    assert [wire.read_message({"type": kind, "session": session}) for kind in kinds] == [
+        ClientMessage(model=model, transcriber=transcriber)
     ] * 2
-    wire.hear(event("session.updated", session=session))
+    wire.parse(event("session.updated", session=session))
     assert (wire.stated_model, wire.transcriber) == (model, transcriber)
 
 
@@ -406,56 +408,56 @@ def test_a_session_s_model_goes_up_by_the_provider_s_name() -> None:
 def test_a_prompt_is_what_was_said_before_and_what_came_since() -> None:
     wire = RealtimeWire()
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Was kostet das?"}]}
-    wire.ask({"type": "conversation.item.create", "item": item})
-    wire.ask({"type": "input_audio_buffer.append", "audio": audio(5000)})
-    wire.hear(event("input_audio_buffer.speech_started", audio_start_ms=1000))
-    wire.hear(event("input_audio_buffer.speech_stopped", audio_end_ms=3000))
-    first = wire.begun(Heard(Says.BEGINS, A1))
+    wire.read_message({"type": "conversation.item.create", "item": item})
+    wire.read_message({"type": "input_audio_buffer.append", "audio": audio(5000)})
+    wire.parse(event("input_audio_buffer.speech_started", audio_start_ms=1000))
+    wire.parse(event("input_audio_buffer.speech_stopped", audio_end_ms=3000))
+    first = wire.facts_of(ProviderEvent(EventPhase.BEGINS, A1))
     assert (first.prompt.messages, first.prompt.chars_latin, first.context_tokens) == (1, 15, 0), "not yet committed"
-    wire.hear(event("input_audio_buffer.committed", item_id="item_7"))
-    second = wire.begun(Heard(Says.BEGINS, A1))
+    wire.parse(event("input_audio_buffer.committed", item_id="item_7"))
+    second = wire.facts_of(ProviderEvent(EventPhase.BEGINS, A1))
     assert (second.context_tokens, second.asked) == (20, Usage(audio_prompt_tokens=20)), "the two seconds of speech"
-    heard = wire.hear(done(conversation_id="conv_1"))
+    heard = wire.parse(done(conversation_id="conv_1"))
     wire.ended(heard, COUNTED)
-    asked = wire.ask({"type": "response.create"}).facts
+    asked = wire.read_message({"type": "response.create"}).facts
     assert asked is not None
     assert (asked.context_tokens, asked.prompt.messages, asked.asked) == (253, 0, NO_USAGE)
 
 
 def test_a_response_outside_the_conversation_leaves_nothing_in_it() -> None:
     wire = RealtimeWire()
-    wire.ended(wire.hear(done(conversation_id="conv_1")), Usage(100, None, 20))
+    wire.ended(wire.parse(done(conversation_id="conv_1")), Usage(100, None, 20))
     own = {"conversation": "none", "input": [{"type": "message", "content": [{"type": "input_text", "text": "abc"}]}]}
-    asked = wire.ask({"type": "response.create", "response": own}).facts
+    asked = wire.read_message({"type": "response.create", "response": own}).facts
     assert asked is not None
     assert (asked.context_tokens, asked.prompt.chars_latin) == (0, 3)
-    wire.ended(wire.hear(done("resp_2", conversation_id=None)), Usage(1000, None, 20))
-    again = wire.ask({"type": "response.create"}).facts
+    wire.ended(wire.parse(done("resp_2", conversation_id=None)), Usage(1000, None, 20))
+    again = wire.read_message({"type": "response.create"}).facts
     assert again is not None
     assert again.context_tokens == 120
 
 
 def test_a_reference_to_an_item_is_as_long_as_the_conversation() -> None:
     wire = RealtimeWire()
-    wire.ended(wire.hear(done()), Usage(100, None, 20))
+    wire.ended(wire.parse(done()), Usage(100, None, 20))
     own = {"input": [{"type": "item_reference", "id": "item_1"}]}
-    asked = wire.ask({"type": "response.create", "response": own}).facts
+    asked = wire.read_message({"type": "response.create", "response": own}).facts
     assert asked is not None
     assert asked.context_tokens == 120
 
 
 def test_what_is_kept_of_a_conversation_is_bounded() -> None:
     wire = RealtimeWire()
-    for number in range(HEARD_ITEMS_MAX + 50):
-        wire.ask({"type": "input_audio_buffer.append", "audio": audio(100)})
-        wire.hear(event("input_audio_buffer.committed", item_id=f"item_{number}"))
-    assert len(wire._heard) == HEARD_ITEMS_MAX
+    for number in range(AUDIO_ITEMS_MAX + 50):
+        wire.read_message({"type": "input_audio_buffer.append", "audio": audio(100)})
+        wire.parse(event("input_audio_buffer.committed", item_id=f"item_{number}"))
+    assert len(wire._audio_items_ms) == AUDIO_ITEMS_MAX
 
 
 def test_an_error_has_the_shape_of_the_provider_s() -> None:
     wire = RealtimeWire()
     refusal = errors.model_not_allowed("m")
-    assert wire.error(refusal, Ask(event_id="mine")) == {
+    assert wire.error(refusal, ClientMessage(event_id="mine")) == {
         "type": "error", "event_id": "event_proxy_1",
         "error": {
             "type": "permission_error", "code": "model_not_allowed", "message": refusal.message, "param": "model",

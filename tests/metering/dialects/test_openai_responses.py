@@ -148,7 +148,7 @@ def test_the_number_of_searches_that_is_charged_for_is_the_one_that_is_told(
     told = {"output": [item], "tool_usage": tools}
     for result in (metered(BEGUN, last(**told)), answered(response(**told))):
         assert result.usage == structs.replace(COUNTED, searches=searches)
-        assert result.unread.paths == ()
+        assert result.unknown_usage_fields.paths == ()
 
 
 def test_what_tools_cost_beside_the_tokens_is_said() -> None:
@@ -160,8 +160,8 @@ def test_what_tools_cost_beside_the_tokens_is_said() -> None:
     paths = {"output.shell_call": 2, "tool_usage.image_gen.previews": 2}
     done = [event("response.output_item.done", output_index=at, item=item) for at, item in enumerate(items)]
     for result in (metered(BEGUN, last(**told)), metered(BEGUN, *done, last(**told)), answered(response(**told))):
-        assert result.unread.paths == tuple(sorted(paths))
-        assert result.unread.values == paths
+        assert result.unknown_usage_fields.paths == tuple(sorted(paths))
+        assert result.unknown_usage_fields.values == paths
         assert result.usage == structs.replace(COUNTED, file_searches=1)
         assert result.other_models == (ModelUsage("gpt-image-1", Usage(31, None, 6993, None, 7024)),)
 
@@ -313,7 +313,7 @@ def test_recorded_counts_of_input_tokens_cost_nothing() -> None:
             for piece in pieces:
                 meter.feed(piece)
             result = meter.close()
-            assert (result.usage, result.unread.paths) == (Usage(0, None, 0, None, 0), ()), record["id"]
+            assert (result.usage, result.unknown_usage_fields.paths) == (Usage(0, None, 0, None, 0), ()), record["id"]
 
 
 def test_messages_of_a_compacted_conversation_are_not_generated() -> None:
@@ -326,4 +326,4 @@ def test_messages_of_a_compacted_conversation_are_not_generated() -> None:
     meter.feed(json.dumps({"object": "response.compaction", "output": items, "usage": usage}).encode())
     result = meter.close()
     assert (result.usage, result.evidence.empty) == (Usage(300, None, 40, None, 340), True)
-    assert (result.complete, result.usage_final, result.unread.paths) == (True, True, ())
+    assert (result.complete, result.usage_final, result.unknown_usage_fields.paths) == (True, True, ())

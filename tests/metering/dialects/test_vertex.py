@@ -189,7 +189,7 @@ def vector(tokens: float | None) -> dict[str, Any]:
 def test_predictions_are_counted(document: dict[str, Any], usage: Usage | None) -> None:
     metered = predicted(document)
     assert metered.usage == usage
-    assert (metered.complete, metered.failed, metered.unread.paths) == (True, None, ())
+    assert (metered.complete, metered.failed, metered.unknown_usage_fields.paths) == (True, None, ())
     if usage is not None:
         again = read_again(Entry(VERTEX_PREDICT.endpoint, {"usage": metered.usage_raw}))  # type: ignore[arg-type]
         assert again is not None

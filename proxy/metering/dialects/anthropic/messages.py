@@ -22,7 +22,7 @@ from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes
 from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.usage import Usage, service_of
-from proxy.metering.wire.unread_text import Outputs, Place
+from proxy.metering.wire.unknown_text import Outputs, Place
 
 # Ends of the types of blocks that cost nothing beside their tokens. Code is run free of charge for the first hours of a
 # month, as an account sees it; searches are read from the usage. https://platform.claude.com/docs/en/about-claude/pricing
@@ -92,7 +92,7 @@ class MessagesTally(Tally):
     def _read_block(self, index: int, block: Block) -> None:
         """The start of a block, or in an answer the whole block. A tool result has neither name nor text."""
         if block.type is not None and not block.type.endswith(_FREE_BLOCKS):
-            self._keep_unread(f"content.{word(block.type)}")
+            self._keep_unknown(f"content.{word(block.type)}")
         if block.name:
             self._begin_call((index, block.id or block.name))
             self.evidence.tool_events += 1

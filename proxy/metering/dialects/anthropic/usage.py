@@ -18,7 +18,7 @@ from msgspec import structs
 
 from proxy.metering.counts import UsageReader, with_total
 from proxy.metering.tally import identifier
-from proxy.metering.unread import each, members
+from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import OTHER_WORD, ModelUsage, Usage
 
 _COUNTED = {

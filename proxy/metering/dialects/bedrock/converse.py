@@ -1,7 +1,7 @@
 """The dialects of Converse and ConverseStream: events and answers → evidence, usage, finish reason.
 
 Invariants: a stream ends with `metadata`, which alone has the usage. What the provider's own tools are billed for, and
-its guardrails, is no part of the usage: it is named as unread.
+its guardrails, is no part of the usage: it is named as unknown.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from proxy.metering.dialects.bedrock.wire import Block, Converse, ToolUse, conve
 from proxy.metering.plain import CountTally
 from proxy.metering.request import json_bytes
 from proxy.metering.tally import Tally, identifier, word
-from proxy.metering.unread import PATHS_MAX, members
+from proxy.metering.unknown_fields import PATHS_MAX, members
 from proxy.metering.usage import service_of
 from proxy.metering.wire.event_stream import CONTENT_TYPE, ERROR
 from proxy.metering.wire.framing import EVENT_STREAM
-from proxy.metering.wire.unread_text import Outputs, Place
+from proxy.metering.wire.unknown_text import Outputs, Place
 
 REQUEST_ID, TIER, LATENCY = (
     "x-amzn-requestid",
@@ -112,7 +112,7 @@ class ConverseTally(Tally):
         if block.tool_use is not None:
             self._read_tool_use(index, block.tool_use)
         if block.image is not None:
-            self._keep_unread("content.image")
+            self._keep_unknown("content.image")
         if (reasoning := block.reasoning) is not None:
             whole = None if reasoning.whole is None else reasoning.whole.text
             self._add_texts(None, reasoning.text or whole)
@@ -122,7 +122,7 @@ class ConverseTally(Tally):
 
     def _read_tool_use(self, index: int, call: ToolUse) -> None:
         if call.type is not None:
-            self._keep_unread(f"content.{word(call.type)}")
+            self._keep_unknown(f"content.{word(call.type)}")
         if call.name:
             self._begin_call((index, call.id or call.name))
             self._called.append(call.name)
@@ -136,8 +136,8 @@ class ConverseTally(Tally):
         """Units of text and images that guardrails have looked at, which are billed by their own prices."""
         for name, units in _units(trace):
             path = f"guardrail.{name}"
-            if path in self.unread_items or len(self.unread_items) < PATHS_MAX:
-                self.unread_items[path] = self.unread_items.get(path, 0) + units
+            if path in self.unknown_items or len(self.unknown_items) < PATHS_MAX:
+                self.unknown_items[path] = self.unknown_items.get(path, 0) + units
 
 
 def _units(value: object, within: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:

@@ -33,11 +33,11 @@ from proxy.metering.dialects.openai.chat import PLACES as CHAT_PLACES
 from proxy.metering.dialects.openai.usage import KNOWN as OPENAI_KNOWN
 from proxy.metering.plain import nothing_generated
 from proxy.metering.tally import identifier, says_error, word
-from proxy.metering.unread import Members, members
+from proxy.metering.unknown_fields import Members, members
 from proxy.metering.usage import Usage
 from proxy.metering.wire.event_stream import ERROR
 from proxy.metering.wire.framing import CHUNK_STREAM
-from proxy.metering.wire.unread_text import Outputs, Place
+from proxy.metering.wire.unknown_text import Outputs, Place
 
 # Headers with counts → their names in the metrics of a stream.
 _COUNTS = {

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from proxy.metering.counts import UsageReader, count, with_total
 from proxy.metering.dialects.openai import usage as openai
-from proxy.metering.unread import each
+from proxy.metering.unknown_fields import each
 from proxy.metering.usage import Usage
 
 _CONVERSE = UsageReader(

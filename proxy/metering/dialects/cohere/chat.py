@@ -18,7 +18,7 @@ from proxy.metering.request import RequestFacts, flag, integer, messages_of, mod
 from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.usage import TOKENS_MAX
 from proxy.metering.wire.json_reader import reader
-from proxy.metering.wire.unread_text import Outputs, Place
+from proxy.metering.wire.unknown_text import Outputs, Place
 
 # Further fields that the model reads as JSON.
 _READ_AS_JSON = ("documents",)

@@ -2,7 +2,7 @@
 
 Invariants: no vector is decoded. Usage: prompt = `billed_units.input_tokens` and `billed_units.image_tokens`, which are
 billed at prices of their own, one beside the other. Nothing is generated. Images of models that bill them by the piece
-(`billed_units.images`) have no unit here, and are named as unread.
+(`billed_units.images`) have no unit here, and are named as unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from proxy.metering.dialects.openai.inputs import Inputs
 from proxy.metering.dialects.openai.request import read_parts
 from proxy.metering.plain import PlainTally, nothing_generated, plain_dialect
 from proxy.metering.request import InvalidField, messages_of
-from proxy.metering.unread import each, members
+from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import PromptEvidence, Usage
 
 _reported = UsageReader(prompt_tokens="billed_units.input_tokens", image_prompt_tokens="billed_units.image_tokens")

@@ -18,7 +18,7 @@ from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
 from proxy.metering.dialects.gemini.request import count_facts, embedded, embedded_batch, naming_model
 from proxy.metering.dialects.gemini.usage import USAGE, usage_of
 from proxy.metering.plain import Answer, CountTally, PlainTally, nothing_generated, plain_dialect
-from proxy.metering.unread import members
+from proxy.metering.unknown_fields import members
 from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import reader
 

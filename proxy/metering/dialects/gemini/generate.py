@@ -27,7 +27,7 @@ from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.usage import NO_USAGE, NOT_SAID, UNITS_MAX, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
 from proxy.metering.wire.json_reader import compact
-from proxy.metering.wire.unread_text import Outputs, Place
+from proxy.metering.wire.unknown_text import Outputs, Place
 
 # Sixteen times Google's own limit. Further candidates of a stream are read but not tracked individually.
 CANDIDATES_MAX = 128

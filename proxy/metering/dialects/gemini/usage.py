@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import structs
 
 from proxy.metering.counts import UsageReader, count
-from proxy.metering.unread import each, members
+from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import ServedAs, Usage, service_of
 
 _reported = UsageReader(

@@ -30,7 +30,7 @@ from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.usage import UNITS_MAX, Usage, service_in_tier
 from proxy.metering.wire.framing import LONG_SSE
 from proxy.metering.wire.json_reader import compact
-from proxy.metering.wire.unread_text import Outputs, Place
+from proxy.metering.wire.unknown_text import Outputs, Place
 
 _LAST = "interaction.completed"
 # Statuses of answers that are made elsewhere, and are not ended.

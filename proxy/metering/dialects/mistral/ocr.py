@@ -18,7 +18,7 @@ from proxy.metering.plain import plain_dialect
 from proxy.metering.refusal import ErrorShape
 from proxy.metering.request import InvalidField
 from proxy.metering.tally import Tally, says_error
-from proxy.metering.unread import each, members
+from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import UNITS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
 

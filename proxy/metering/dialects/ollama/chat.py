@@ -19,10 +19,10 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.ollama.request import chat_facts, generate_facts
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.tally import Tally, says_error, word
-from proxy.metering.unread import members
+from proxy.metering.unknown_fields import members
 from proxy.metering.wire.framing import NDJSON
 from proxy.metering.wire.json_reader import compact, reader
-from proxy.metering.wire.unread_text import Outputs, Place
+from proxy.metering.wire.unknown_text import Outputs, Place
 
 _USAGE_FIELDS = (
     "prompt_eval_count", "eval_count", "total_duration", "load_duration", "prompt_eval_duration", "eval_duration",

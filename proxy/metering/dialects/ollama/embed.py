@@ -13,7 +13,7 @@ from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.inputs import Inputs, inputs_of
 from proxy.metering.plain import Answer, PlainTally, nothing_generated, plain_dialect
 from proxy.metering.request import InvalidField
-from proxy.metering.unread import members
+from proxy.metering.unknown_fields import members
 from proxy.metering.usage import PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
 

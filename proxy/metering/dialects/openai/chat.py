@@ -20,7 +20,7 @@ from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.usage import service_in_tier
 from proxy.metering.wire.event_template import EventTemplate, template_of
 from proxy.metering.wire.text import GrowingText, chars_of
-from proxy.metering.wire.unread_text import Outputs, Place
+from proxy.metering.wire.unknown_text import Outputs, Place
 
 # OpenAI's own limit on n. Further choices of a stream are read but not tracked individually.
 CHOICES_MAX = 128

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from proxy.metering.counts import UsageReader, with_audio
-from proxy.metering.unread import each, members
+from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import Usage
 
 _reported = UsageReader(

@@ -21,7 +21,7 @@ from proxy.metering.plain import skimmed
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, Upload, flag, integer, model_of, uploads_in
 from proxy.metering.tally import Tally, says_error
-from proxy.metering.unread import each, members
+from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import UNITS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.framing import LONG_SSE
 from proxy.metering.wire.json_reader import reader

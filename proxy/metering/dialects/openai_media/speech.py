@@ -19,7 +19,7 @@ from proxy.metering.opaque_meter import OpaqueMeter
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, model_of
 from proxy.metering.tally import Tally, says_error
-from proxy.metering.unread import members
+from proxy.metering.unknown_fields import members
 from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of

@@ -25,7 +25,7 @@ from proxy.metering.meter import JsonMeter
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, Upload, model_of
 from proxy.metering.tally import Tally, says_error
-from proxy.metering.unread import each, members
+from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from proxy.metering.dialects.openai_realtime.tally import HEARD_MS
+from proxy.metering.dialects.openai_realtime.tally import MS_PER_PROMPT_TOKEN
 from proxy.metering.request import InvalidField, integer, json_bytes, model_of
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 from proxy.metering.wire.text import chars_of
@@ -88,7 +88,7 @@ def audio_ms(encoded: object, per_s: int) -> int:
     return len(encoded) * 3 // 4 * 1000 // per_s if isinstance(encoded, str) else 0
 
 
-class Heaped:
+class PendingInput:
     """What has come into a conversation since its last response, and is in the next prompt."""
 
     __slots__ = ("_audio_ms", "_images", "_items", "_texts", "_tool_chars")
@@ -125,7 +125,7 @@ class Heaped:
     @property
     def audio_tokens(self) -> int:
         """Of all the audio."""
-        return -(-self._audio_ms // HEARD_MS)
+        return -(-self._audio_ms // MS_PER_PROMPT_TOKEN)
 
     def evidence(self) -> PromptEvidence:
         """All but the audio."""

@@ -15,13 +15,13 @@ from proxy.metering.counts import UsageReader
 from proxy.metering.dialects.openai_media.transcriptions import usage_of as usage_of_transcript
 from proxy.metering.dialects.openai_realtime.wire import Event, Item, Response, event_of
 from proxy.metering.tally import Tally, identifier, says_error, word
-from proxy.metering.unread import each, members
+from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import document_of
 
 # An assistant's audio is a token per 50 ms, a user's per 100 ms.
 # https://developers.openai.com/api/docs/guides/realtime-costs
-SPOKEN_MS, HEARD_MS = 50, 100
+MS_PER_OUTPUT_TOKEN, MS_PER_PROMPT_TOKEN = 50, 100
 
 _reported = UsageReader(
     prompt_tokens="input_tokens",
@@ -88,7 +88,7 @@ class RealtimeTally(Tally):
         """Read one event."""
         parsed = event_of(event)
         if parsed is None:
-            self.hear(len(event))  # what is no event is taken for the audio itself
+            self.count_audio(len(event))  # a message that is no event is audio
             return None
         kind = parsed.type or ""
         if kind == "error":
@@ -117,19 +117,19 @@ class RealtimeTally(Tally):
         self._read_usage(raw if isinstance(raw, dict) else None)
         return True
 
-    def hear(self, size: int) -> None:
-        """So many bytes of audio were generated."""
+    def count_audio(self, size: int) -> None:
+        """Count `size` bytes of generated audio."""
         if self._is_reported:
             return
         self._audio_bytes += size
-        tokens = -(-self._audio_bytes * 1000 // (self._bytes_per_s * SPOKEN_MS))
+        tokens = -(-self._audio_bytes * 1000 // (self._bytes_per_s * MS_PER_OUTPUT_TOKEN))
         self.usage = Usage(audio_completion_tokens=tokens)
 
     def _read_delta(self, kind: str, index: int, delta: str) -> None:
         if not delta:
             return
         if kind.endswith(("audio.delta", "audio_delta")):
-            self.hear(len(delta) * 3 // 4 - delta.count("=", -2))
+            self.count_audio(len(delta) * 3 // 4 - delta.count("=", -2))
             return
         self._with_deltas.add(index)
         if "arguments" in kind or "_call" in kind:

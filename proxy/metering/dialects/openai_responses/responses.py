@@ -32,9 +32,9 @@ from proxy.metering.plain import CountTally
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
 from proxy.metering.socket import Socket
 from proxy.metering.tally import Tally, identifier, says_error, word
-from proxy.metering.unread import each, members
+from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import NO_USAGE, OTHER_WORD, ModelUsage, service_in_tier
-from proxy.metering.wire.unread_text import Outputs, Place
+from proxy.metering.wire.unknown_text import Outputs, Place
 
 # Deltas that are not generated text: audio and tool output.
 _NOT_GENERATED = ("response.audio.delta", "response.shell_call_output_content.delta")
@@ -97,7 +97,7 @@ _WRITTEN = "content text refusal transcript summary reasoning"
 class ResponsesTally(Tally):
     """The counts of one answer."""
 
-    __slots__ = ("_file_searches", "_searches", "_unread_at", "_with_deltas", "answer_ended", "in_background")
+    __slots__ = ("_file_searches", "_searches", "_unknown_at", "_with_deltas", "answer_ended", "in_background")
 
     known = members("type sequence_number", _KNOWN, each("response", _KNOWN))
     outputs = Outputs(
@@ -109,7 +109,7 @@ class ResponsesTally(Tally):
         self.answer_ended = False
         self.in_background: bool | None = None
         self._with_deltas: set[int] = set()  # items with deltas
-        self._unread_at: set[int] = set()  # items of unknown kinds
+        self._unknown_at: set[int] = set()  # items of unknown kinds
         self._file_searches: set[int] = set()
         self._searches: set[int] = set()  # items that are one search each
 
@@ -185,9 +185,9 @@ class ResponsesTally(Tally):
         calls = kind.endswith("_call") or kind == "mcp_approval_request"
         if calls:
             self._read_call(index, item)
-        if whole and kind not in _ITEMS and not kind.endswith("_output") and index not in self._unread_at:
-            self._unread_at.add(index)
-            self._keep_unread(f"output.{word(kind)}")
+        if whole and kind not in _ITEMS and not kind.endswith("_output") and index not in self._unknown_at:
+            self._unknown_at.add(index)
+            self._keep_unknown(f"output.{word(kind)}")
         if whole and kind == "web_search_call" and _searched(item.action):
             self._searches.add(index)
         if whole and kind == "file_search_call":

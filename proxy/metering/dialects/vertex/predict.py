@@ -18,7 +18,7 @@ from proxy.metering.dialects.vertex.paths import publisher_paths
 from proxy.metering.plain import nothing_generated, plain_dialect
 from proxy.metering.request import InvalidField, integer, messages_of
 from proxy.metering.tally import Tally, says_error
-from proxy.metering.unread import each, members
+from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import NO_USAGE, UNITS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of

@@ -93,7 +93,7 @@ class Outputs:
         self._mixed = all(place.mixed for place in places)
         self._nothing: set[frozenset[bytes]] = set()
 
-    def unread(self, text: bytes) -> FoundText:
+    def unknown_text(self, text: bytes) -> FoundText:
         """The generated text of an event or an answer that is in no known member. A picture or a sound is a NUL."""
         names = frozenset(_NAMES.findall(text))
         if names in self._nothing:

@@ -22,7 +22,7 @@ from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STRE
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
-from proxy.metering.unread import NOTHING_UNREAD, PATHS_MAX, Unread, members, unread
+from proxy.metering.unknown_fields import NO_UNKNOWN_FIELDS, PATHS_MAX, UnknownFields, members, unknown_fields
 from tests.metering.corpus.corpus import CORPUS
 from tests.metering.corpus.dialects import metered, spoken
 from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
@@ -31,7 +31,7 @@ KNOWN = members("id created choices", "usage.prompt_tokens usage.details.cached"
 
 
 def found(known_as: Any, **answer: Any) -> tuple[str, ...]:
-    return unread([json.dumps(answer).encode()], known_as).paths
+    return unknown_fields([json.dumps(answer).encode()], known_as).paths
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_numbers_beside_the_usage_are_named_and_kept_and_texts_are_not() -> None
         "cost": {"usd": 0.25, "note": "a b"},
         "citations": ["a text"], "tool_usage": {"image_gen": {"output_tokens": 7024}}, "tier": "turbo",
     }  # fmt: skip
-    assert unread([json.dumps(answer).encode()], KNOWN) == Unread(
+    assert unknown_fields([json.dumps(answer).encode()], KNOWN) == UnknownFields(
         ("cost.usd", "tool_usage.image_gen.output_tokens", "usage.ticks"),
         {"cost.usd": 0.25, "tool_usage.image_gen.output_tokens": 7024},
     )
@@ -76,7 +76,7 @@ def test_numbers_beside_the_usage_are_named_and_kept_and_texts_are_not() -> None
     [b"", b"[DONE]", b"null", b"7", b'"usage"', b"{", b'{"usage":', b"\xff\xfe", b"[" * 5000, b'{"a":' * 5000],
 )
 def test_what_is_no_json_has_nothing_and_raises_nothing(text: bytes) -> None:
-    assert unread([text], KNOWN) == NOTHING_UNREAD
+    assert unknown_fields([text], KNOWN) == NO_UNKNOWN_FIELDS
 
 
 @pytest.mark.parametrize(
@@ -99,22 +99,22 @@ def test_what_a_strict_reader_refuses_is_not_silent(odd: bytes, path: str) -> No
     metered = meter.close()
     assert metered.usage is not None
     assert metered.usage.prompt_tokens == 9
-    assert metered.unread.paths == tuple(sorted(("usage.ticks", path)))
+    assert metered.unknown_usage_fields.paths == tuple(sorted(("usage.ticks", path)))
 
 
 def test_a_holder_is_looked_into_whatever_else_it_has() -> None:
     """Leniently read, or no object at all."""
     for odd, more in ((b"1", "usage.odd"), (b"NaN", "usage.odd")):
         body = b'{"type":"response.completed","response":{"output":[],"usage":{"input_tokens":9,"odd":%s}}}' % odd
-        assert unread([body], OPENAI_RESPONSES.tally(None).known).paths == (more,)
-    assert unread([b'{"response":7}'], OPENAI_RESPONSES.tally(None).known).paths == ("response",)
+        assert unknown_fields([body], OPENAI_RESPONSES.tally(None).known).paths == (more,)
+    assert unknown_fields([b'{"response":7}'], OPENAI_RESPONSES.tally(None).known).paths == ("response",)
 
 
 def test_what_is_found_is_bounded_however_much_there_is() -> None:
     wide = found(KNOWN, usage={f"count_{number}": 1 for number in range(10_000)})
     assert len(wide) == PATHS_MAX
     assert wide[-1] == "..."
-    (huge,) = unread([b'{"usage":{"ticks":%s}}' % (b"9" * 5000)], KNOWN).paths
+    (huge,) = unknown_fields([b'{"usage":{"ticks":%s}}' % (b"9" * 5000)], KNOWN).paths
     assert huge == "usage.ticks"
 
 
@@ -150,18 +150,18 @@ ENDS: dict[str, tuple[Dialect, dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-def streamed(dialect: Dialect, event: dict[str, Any]) -> Unread:
+def streamed(dialect: Dialect, event: dict[str, Any]) -> UnknownFields:
     framing = dialect.framings[0]
     meter = dialect.stream_meter(framing)
     line = json.dumps(event).encode()
     meter.feed(line + b"\n" if dialect is OLLAMA_CHAT else b"data: " + line + b"\n\n")
-    return meter.close().unread
+    return meter.close().unknown_usage_fields
 
 
 @pytest.mark.parametrize("wire", ENDS)
 def test_an_ordinary_end_has_nothing_unread(wire: str) -> None:
     dialect, event, _ = ENDS[wire]
-    assert streamed(dialect, event) == NOTHING_UNREAD
+    assert streamed(dialect, event) == NO_UNKNOWN_FIELDS
 
 
 _NAMES = st.from_regex(r"zz_[a-z_]{1,20}", fullmatch=True)
@@ -225,7 +225,7 @@ def test_of_recorded_answers_only_what_may_cost_something_is_unread() -> None:
             continue
         dialect = GEMINI_STREAM if record["streamed"] and dialect is GEMINI_GENERATE else dialect
         result = metered(dialect, record, [record["body"].encode()])
-        found.update((dialect.name, path) for path in result.unread.paths)
+        found.update((dialect.name, path) for path in result.unknown_usage_fields.paths)
         model, base_url = str((record["request_json"] or {}).get("model")), f"https://{record['provider_host']}/"
         model = record["path"].rpartition("/")[2].partition(":")[0] if dialect is GEMINI_STREAM else model
         price = book.price(provider="recorded", base_url=base_url, model=model, at=1_790_000_000.0)

@@ -44,14 +44,14 @@ class Members(NamedTuple):
 Value: TypeAlias = "int | float | str | None"
 
 
-class Unread(NamedTuple):
+class UnknownFields(NamedTuple):
     """What is not known: sorted paths, and the values of those outside the usage object."""
 
     paths: tuple[str, ...]
     values: dict[str, Value]
 
 
-NOTHING_UNREAD = Unread((), {})
+NO_UNKNOWN_FIELDS = UnknownFields((), {})
 _UNKNOWN = Members(frozenset(), {})
 # In place of a value that no reader takes.
 _BEYOND = object()
@@ -81,19 +81,21 @@ def each(holder: str, paths: str) -> str:
     return " ".join(f"{holder}.{path}" for path in paths.split())
 
 
-def unread(texts: Iterable[bytes], known: Members, items: Mapping[str, int] = MappingProxyType({})) -> Unread:
+def unknown_fields(
+    texts: Iterable[bytes], known: Members, items: Mapping[str, int] = MappingProxyType({})
+) -> UnknownFields:
     """What is not known in these JSON objects, and `items`, which are so already. A text that is no JSON object has
     nothing."""
     found: dict[str, Value] = {**items}
     for text in texts:
         _look_into_members(_members_in(text), known, found)
     if not found:
-        return NOTHING_UNREAD
+        return NO_UNKNOWN_FIELDS
     paths = sorted(found)
     if len(paths) > PATHS_MAX:
         paths = [*paths[: PATHS_MAX - 1], _MORE]
     values = {path: found[path] for path in paths if path != _MORE and not _in_usage(path.split("."))}
-    return Unread(tuple(paths), values)
+    return UnknownFields(tuple(paths), values)
 
 
 _members_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
