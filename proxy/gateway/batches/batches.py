@@ -6,15 +6,16 @@ Invariant: what a batch has generated is passed on only when the ledger has all 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from proxy.billing.batch import BatchInput, BatchState, StoredBatch
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
+from proxy.foundation.slices import Slice
 from proxy.gateway.batches.access import Access, Asked, Handle, body_of, page_asked, passed_on
 from proxy.gateway.batches.asking import after_of, asked, object_in, request_to
 from proxy.gateway.batches.creating import BatchMaker, NewBatch
@@ -27,9 +28,10 @@ from proxy.gateway.ports import Reserve
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.routing import Models
 from proxy.http import errors
-from proxy.http.json_body import parse_object, serialise, shown_name
+from proxy.http.json_body import CONTAINERS_MAX, parse_object, serialise, shown_name
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.stored_objects.api import CANCEL, CREATE, DELETE, LIST, RESULTS, RETRIEVE, BatchApi, Operation
+from proxy.metering.wire.brackets import OPENING, Brackets
 
 # Some ids, and 16 short members of metadata.
 ORDER_BYTES_MAX = 64 * 1024
@@ -40,6 +42,13 @@ RESULTS_KEPT_S_MIN = 86_400
 # OpenAI's only one.
 WINDOW = "24h"
 
+# Of a body whose requests are looked for at once: some milliseconds, if all of it is brackets.
+PIECE_BYTES = 16 * 1024
+# Of one request, as `parse_object` limits them: with more it has too many arrays and objects.
+BRACKETS_MAX = 2 * CONTAINERS_MAX + 1
+
+_ARRAY_BEGINS = re.compile(rb'(?:\xef\xbb\xbf)?\s*+\{\s*+"requests"\s*+:\s*+\[')
+_ARRAY_ENDS = re.compile(rb"\]\s*+\}\s*+")
 _FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
 
 
@@ -131,9 +140,9 @@ class BatchesHandler:
         checker = LineChecker(api, made_for.key, self._models, self._estimator, completion_tokens_default=default)
         (endpoint,) = api.endpoints
         written: list[bytes] = []
-        for number, raw in enumerate(_requests(body)):
-            where = f"requests[{number}]"
-            document = _line(bytes(raw), where)
+        async for raw in _requests(body, checker.slice):
+            where = f"requests[{len(written)}]"
+            document = _line(raw, where)
             sent = await checker.line(where, document["custom_id"], endpoint, document["params"])
             written.append(serialise({"custom_id": document["custom_id"], "params": sent}))
         read: BatchInput = await checker.checked(self._check_files)
@@ -232,24 +241,48 @@ def _check_order(document: Mapping[str, Any]) -> None:
         raise _invalid("output_expires_after", f"seconds must be an integer from {RESULTS_KEPT_S_MIN} up")
 
 
-class _Requests(msgspec.Struct, forbid_unknown_fields=True):
-    requests: list[msgspec.Raw]
+async def _requests(body: bytes, current_slice: Slice) -> AsyncIterator[bytes]:
+    """The requests, one by one and not read yet; other tasks run in between. Raises ApiError."""
+    begins = _ARRAY_BEGINS.match(body)
+    if begins is None:
+        raise _no_array()
+    brackets = Brackets()
+    request = after_last = begins.end()
+    number = found = 0  # requests; the brackets of the one that has begun
+    for offset in range(begins.end(), len(body), PIECE_BYTES):
+        await current_slice.give_way()
+        for at in brackets.feed(body[offset : offset + PIECE_BYTES]):
+            found += 1
+            if brackets.depth > 1 and found <= BRACKETS_MAX:
+                continue
+            at += offset
+            if brackets.depth == 1 and body[at] in OPENING:
+                _check_between(body[after_last:at], b"," if number else b"", number)
+                request, found = at, 1
+            elif brackets.depth == 0 or found > BRACKETS_MAX:  # one with so many is cut, and refused when it is read
+                yield body[request : at + 1]
+                after_last, number = at + 1, number + 1
+            elif brackets.depth < 0:
+                _check_between(body[after_last:at], b"", number)
+                if _ARRAY_ENDS.fullmatch(body, at) is None:
+                    raise _no_array()
+                return
+    raise _no_array()
 
 
-_read_requests = msgspec.json.Decoder(_Requests).decode
+def _check_between(text: bytes, expected: bytes, number: int) -> None:
+    """The text before a request, or before the array's end. Raises ApiError."""
+    if text.strip() != expected:
+        raise _invalid(f"requests[{number}]", "must be an object") if text.strip(b", \t\r\n") else _no_array()
 
 
-def _requests(body: bytes) -> list[msgspec.Raw]:
-    """The requests, which are read strictly one by one. Raises ApiError."""
-    try:
-        return _read_requests(body.removeprefix(b"\xef\xbb\xbf")).requests
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise _invalid("requests", "must be an array, and the only member of a JSON object") from None
+def _no_array() -> errors.ApiError:
+    return _invalid("requests", "must be an array, and the only member of a JSON object")
 
 
 def _line(raw: bytes, where: str) -> dict[str, Any]:
     """One of them. Raises ApiError."""
-    if not raw.lstrip().startswith(b"{"):
+    if not raw.startswith(b"{"):
         raise _invalid(where, "must be an object")
     document = parse_object(raw)
     for name in document:

@@ -187,7 +187,7 @@ class Site:
         service = made(
             node=node, stores=stores, in_thread=self._in_thread, keyring=Keys(), admission=admission,
             models=Models(models, lambda _name: None), providers=providers, client=upstream, estimator=Estimator(),
-            reserve=Reserve(4096, 1 << 40, 402), uploads=Uploads(body_bytes_max=1 << 20), request_bytes_max=1 << 20,
+            reserve=Reserve(4096, 1 << 40, 402), uploads=Uploads(body_bytes_max=8 << 20), request_bytes_max=8 << 20,
             metrics=Metrics(), closed=lambda: None,
         )  # fmt: skip
         service._watcher._unix_time = lambda: time.time() + self.later_s

@@ -120,6 +120,8 @@ WRONG = {
     "requests: must be an array": {"requests": {}},
     "requests: must be an array, and the only": {"requests": [], "more": 1},
     r"requests\[0\]: must be an object": {"requests": [1]},
+    r"requests\[1\]: must be an object": {"requests": [request("a"), "{}"]},
+    r"requests\[0\]: must be": {"requests": [[request("a")]]},
     r"requests\[0\]\.custom_id: is missing": {"requests": [{"params": {}}]},
     r"requests\[0\]\.extra: is no field": {"requests": [request("a") | {"extra": 1}]},
     r"requests\[1\], custom_id: must be different": {"requests": [request("a"), request("a")]},

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import json
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession
 
-from proxy.gateway.batches import lines_in
-from tests.gateway.batches.asking import jsonl, line
+from proxy.gateway.batches import batches, lines_in
+from tests.gateway.batches.asking import jsonl, line, request
 from tests.gateway.batches.site import Proxy
 from tests.support.turns import measured_turns
 
@@ -59,3 +60,39 @@ async def test_blank_lines_are_counted(proxy: Proxy, monkeypatch: pytest.MonkeyP
     assert status == 400
     assert answer["error"]["message"].startswith("line 10, The request body is not valid JSON")
     assert answer["error"]["message"].endswith("at character 5.")
+
+
+NOT_AN_ARRAY = "requests: must be an array, and the only member of a JSON object"
+FIRST = json.dumps(request("a")).encode()
+REQUESTS = {
+    b'{"requests":[' + b"0," * 3_000_000 + b"0]}": "requests[0]: must be an object",
+    b'{"requests":[' + b"{}," * 500_000 + b"{}]}": "requests[0].custom_id: is missing",
+    b'{"requests":[' + b"[" * 500_000: "requests[0]: must be an object",
+    b'{"requests":[{"custom_id":' + b"[" * 500_000: "The request body is nested deeper than 64 levels.",
+    b'{"requests":[{"custom_id":[' + b"{}," * 500_000: "The request body has more than 50000 arrays and objects.",
+    b'{"requests":[' + b" " * 1_000_000 + b"]}": "The batch has no requests.",
+    b'{"requests":[' + FIRST + b" " * 1_000_000: NOT_AN_ARRAY,
+    b'{"requests":[' + FIRST + b",]}": NOT_AN_ARRAY,
+    b'{"requests":[' + FIRST + FIRST + b"]}": NOT_AN_ARRAY,
+    b'{"requests":[' + FIRST + b"," + b"7," * 3_000_000 + FIRST + b"]}": "requests[1]: must be an object",
+    b'{"requests":[' + FIRST + b'],"requests":[]}': NOT_AN_ARRAY,
+    b'{"requests":[' + FIRST + b"}}": NOT_AN_ARRAY,
+    b"[" + FIRST + b"]": NOT_AN_ARRAY,
+}
+
+
+@pytest.mark.parametrize("body", REQUESTS, ids=range(len(REQUESTS)))
+@pytest.mark.parametrize("piece_bytes", [100, batches.PIECE_BYTES])
+async def test_a_body_of_requests_is_refused_without_delaying_others(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, body: bytes, piece_bytes: int
+) -> None:
+    monkeypatch.setattr(batches, "PIECE_BYTES", piece_bytes)
+    headers = {"x-api-key": "anna", "anthropic-version": "2023-06-01", "Content-Encoding": "gzip"}
+    async with (
+        measured_turns() as turns,
+        ClientSession() as http,
+        http.post(f"{proxy.url}/v1/messages/batches", data=gzip.compress(body), headers=headers) as answer,
+    ):
+        document = await answer.json()
+    assert (answer.status, document["error"]["message"]) == (400, REQUESTS[body])
+    assert turns.longest_s < TURN_S_MAX
