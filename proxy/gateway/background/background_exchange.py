@@ -53,8 +53,8 @@ class BackgroundExchange:
         self._ports = ports
         self._looking = looking
         self._on_closed = on_closed
-        run = run_of(handed.closing.opened)
-        self.exchange_id = handed.closing.opened.exchange_id
+        run = run_of(handed.open_exchange.opened)
+        self.exchange_id = handed.open_exchange.opened.exchange_id
         self.response_id = run.response_id
         self._stored = StoredAnswer(
             handed.provider, dialect, run.response_id, run.credential, query=run.query, headers=handed.headers
@@ -68,7 +68,7 @@ class BackgroundExchange:
     @property
     def closed(self) -> bool:
         """It has its record."""
-        return self._handed.closing.closed
+        return self._handed.open_exchange.is_recorded
 
     def saw(self, seen: Sighting) -> None:
         """Somebody got so much of the answer."""
@@ -77,16 +77,16 @@ class BackgroundExchange:
         self._seen = self._seen.merged(seen)
         metered = self._handed.metered
         running = Running(metered.completion_so_far, metered.usage_behind)
-        self._handed.closing.slot.note(self._seen.evidence, metered.usage, metered.events, running)
+        self._handed.open_exchange.slot.note(self._seen.evidence, metered.usage, metered.events, running)
         if seen.ended is not None:
             self._news.set()
 
     def running(self) -> ExchangeSnapshot:
         """Its current snapshot."""
-        closing, evidence = self._handed.closing, self._seen.evidence
-        opened = closing.opened
+        open_exchange, evidence = self._handed.open_exchange, self._seen.evidence
+        opened = open_exchange.opened
         completion = self._ports.estimator.completion(
-            closing.model_key,
+            open_exchange.model_key,
             evidence,
             completion_tokens_max=opened.completion_tokens_max,
             bytes_seen=evidence.chars,
@@ -153,7 +153,7 @@ class BackgroundExchange:
         outcome, before = outcome_of(End.COMPLETE, ended), self._handed.outcome
         if outcome is Outcome.SERVED and before in (Outcome.CLIENT_LEFT, Outcome.BUDGET_CUT):
             outcome = before
-        opened = self._handed.closing.opened
+        opened = self._handed.open_exchange.opened
         self._ports.owners.made(self.response_id, owner_of(opened, runs=False))
         self._close(outcome, self._seen.ending(ended), {})
 
@@ -170,7 +170,7 @@ class BackgroundExchange:
         if self.closed:
             return
         handed = self._handed
-        handed.closing.close(
+        handed.open_exchange.close(
             outcome,
             now=monotonic(),
             metered=metered,

@@ -40,7 +40,7 @@ class BackgroundExchanges:
 
     def take(self, handed: HandOver) -> None:
         """Take over an open exchange, and close it when its answer has ended. Never raises."""
-        dialect = STORING[run_of(handed.closing.opened).dialect]
+        dialect = STORING[run_of(handed.open_exchange.opened).dialect]
         exchange = BackgroundExchange(handed, dialect, self._ports, self._pace, self._looking, self._closed)
         self.live.add(exchange)
         self._by_response[exchange.response_id] = exchange

@@ -37,7 +37,7 @@ def relay_of(
     answer: Answer,
     dialect: Dialect,
     asking: UpstreamRequest,
-    closing: OpenExchange,
+    open_exchange: OpenExchange,
     told_cost: ToldCost | None,
     *,
     streamed: bool,
@@ -54,7 +54,7 @@ def relay_of(
     framing = None if encoded else inner
     plain = framing is None and not encoded
     collected = plain and length is not None and length <= PLAIN_BYTES_MAX
-    repeated = closing.keeps if plain and content_type == JSON_TYPE else 0
+    repeated = open_exchange.keeps if plain and content_type == JSON_TYPE else 0
     stripper = dialect.stripper if framing is not None and asking.injected else None
     editor = None if stripper is None else stripper()
     if told_cost is not None and not encoded and not collected:
@@ -62,7 +62,7 @@ def relay_of(
     relay = Relay(
         meter=compressed_meter(answer.coding, meter) if encoded else meter,
         editor=editor,
-        slot=closing.slot,
+        slot=open_exchange.slot,
         gaps=gaps,
         listener=listener,
         framing=framing or SSE,

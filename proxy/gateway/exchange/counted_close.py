@@ -19,7 +19,7 @@ COUNT_S = 2.0
 
 
 def close_counted(
-    closing: OpenExchange, outcome: Outcome, metered: Metered | None, recorded: Callable[[], None], **how: Any
+    open_exchange: OpenExchange, outcome: Outcome, metered: Metered | None, recorded: Callable[[], None], **how: Any
 ) -> bool:
     """Returns True if a count is waited for; `recorded` is called when it is closed. False: it is closed, at once.
     `how`: further arguments of its `close`."""
@@ -31,11 +31,11 @@ def close_counted(
             return  # it was not in time
         timer.cancel()
         timer = None
-        closing.close(outcome, metered=metered, counted=counted, prompt=prompt, **how)
+        open_exchange.close(outcome, metered=metered, counted=counted, prompt=prompt, **how)
         recorded()
 
-    if not closing.count(outcome, metered, told):
-        closing.close(outcome, metered=metered, **how)
+    if not open_exchange.count(outcome, metered, told):
+        open_exchange.close(outcome, metered=metered, **how)
         return False
     timer = asyncio.get_running_loop().call_later(COUNT_S, told)
     return True

@@ -105,7 +105,7 @@ class Exchange:
         facts: RequestFacts,
         document: dict[str, Any],
         route: Route,
-        closing: OpenExchange,
+        open_exchange: OpenExchange,
         ports: Ports,
         received_at: float,
         dialect: Dialect,
@@ -120,35 +120,35 @@ class Exchange:
         self._request = request
         self._connection = connection
         self._facts = facts
-        opened = closing.opened
+        opened = open_exchange.opened
         tokens = opened.prompt_tokens_estimate + (opened.completion_tokens_max or 0)
         self._asking = UpstreamRequest(request, dialect, facts, document, route, ports, tokens)
         self._upload = upload
-        self._closing = closing
-        self.exchange_id = closing.opened.exchange_id
+        self._open_exchange = open_exchange
+        self.exchange_id = open_exchange.opened.exchange_id
         self._ports = ports
         self._loop = asyncio.get_running_loop()
         self._received_at = received_at
         self._dialect = dialect
         if tells_cost is not TellsCost.NO:
-            self._told_cost = ToldCost(closing, dialect, n=facts.n, asked=tells_cost is TellsCost.ASKED)
+            self._told_cost = ToldCost(open_exchange, dialect, n=facts.n, asked=tells_cost is TellsCost.ASKED)
         self._named = NamedAnswer(
-            closing, dialect, facts, ports, background, project_id=project_id, raw_path=request.raw_path
+            open_exchange, dialect, facts, ports, background, project_id=project_id, raw_path=request.raw_path
         )
         self._life = Lifecycle()
         self._details: dict[str, Any] = {}
-        limits = limit_headers(closing.reservation.reserved.counters, closing.reservation.levels)
+        limits = limit_headers(open_exchange.reservation.reserved.counters, open_exchange.reservation.levels)
         self._response = ClientResponse(request, dialect, self.exchange_id, (*limits, *connection.headers))
-        self._spending = Spending(closing, ports.estimator)
+        self._spending = Spending(open_exchange, ports.estimator)
         if cuts and self._spending.limited:
-            closing.reservation.on_short = self._ran_short
+            open_exchange.reservation.on_short = self._ran_short
         now = monotonic()
         self._moments = Moments(Phase.ASKING, Client.WAITING, began_at=now, asked_at=now)
         self._deadlines = Deadlines(self._loop, route.provider.limits, self._where, self._expired)
 
     def running(self) -> ExchangeSnapshot:
         """Its current snapshot."""
-        return running(self._closing.opened, self._relay, self._spending, left=self._life.client is Client.GONE)
+        return running(self._open_exchange.opened, self._relay, self._spending, left=self._life.client is Client.GONE)
 
     # -- the way of a request
 
@@ -181,12 +181,12 @@ class Exchange:
                 return
             self._moments.last_piece_at = monotonic()
             self._happened(Event.ACCEPTED)
-            self._closing.accepted = True
+            self._open_exchange.accepted = True
             self._asking.forget()
             if self._upload is not None:
                 self._upload.free()
-            if self._closing.durable is not None:
-                await self._closing.durable
+            if self._open_exchange.durable is not None:
+                await self._open_exchange.durable
             self._waits = False
             if self._life.phase is Phase.ANSWERED:
                 self._relay_body(answer)
@@ -212,7 +212,7 @@ class Exchange:
             if isinstance(found, Answer):
                 return found
             # Nothing has come of it so far. Another gets it, unless nobody waits any more, or it cannot be recorded.
-            if self._life.client is Client.GONE or not self._closing.reassign(found.route, found.attempt):
+            if self._life.client is Client.GONE or not self._open_exchange.reassign(found.route, found.attempt):
                 return found.stays()
             self._asking.fail_over(found)
             self._moments.asked_at = monotonic()
@@ -248,7 +248,7 @@ class Exchange:
 
     def _relay_body(self, answer: Answer) -> None:
         self._relay, self._framing, self._streams, collected = relay_of(
-            answer, self._dialect, self._asking, self._closing, self._told_cost,
+            answer, self._dialect, self._asking, self._open_exchange, self._told_cost,
             streamed=self._facts.streamed, gaps=self._ports.meters.gaps, listener=self,
         )  # fmt: skip
         if not collected:
@@ -262,8 +262,8 @@ class Exchange:
         relay = self._relay
         if relay is None or self._life.phase is not Phase.BODY or relay.first_token_at is not None:
             return
-        if self._closing.opened.silence is not UNSET:
-            self._closing.slot.wait()
+        if self._open_exchange.opened.silence is not UNSET:
+            self._open_exchange.slot.wait()
             self._silence = self._loop.call_later(_SILENCE_S, self._listen_to_silence)
 
     # -- what happens to it: the provider's body
@@ -458,7 +458,7 @@ class Exchange:
         if self._silence is not None:
             self._silence.cancel()
         self._connection.listener = None
-        self._closing.reservation.on_short = None
+        self._open_exchange.reservation.on_short = None
         if self._relay is not None:
             self._relay.drop()
         if not self._counting:
@@ -467,7 +467,7 @@ class Exchange:
     def _let_go(self) -> None:
         """It is recorded, and nothing waits for it any more."""
         if self._asking.use is not None:
-            self._asking.release(None if self._closing.handed_over else self._closing.tokens)
+            self._asking.release(None if self._open_exchange.handed_over else self._open_exchange.tokens)
         if self._ending is not None and not self._ending.done():
             self._ending.set_result(None)
 
@@ -490,7 +490,7 @@ class Exchange:
         if self._framing.content_type != SSE.content_type:
             return client
         self._taped = TapedStream(
-            tapes, self._closing.opened, self._dialect, answer, client, self._abort_client,
+            tapes, self._open_exchange.opened, self._dialect, answer, client, self._abort_client,
             heartbeat_s=self._asking.route.provider.limits.heartbeat_s, chunked=self._response.reply.chunked_body,
         )  # fmt: skip
         return self._taped.transport
@@ -565,7 +565,7 @@ class Exchange:
 
     def _record(self) -> None:
         """Once. What has to be estimated is recorded as soon as its text is counted."""
-        if self._closing.closed or self._closing.handed_over or self._counting:
+        if self._open_exchange.is_recorded or self._open_exchange.handed_over or self._counting:
             return
         end, relay = self._life.end or End.BUG, self._relay
         metered = self._read_anyway()
@@ -581,9 +581,11 @@ class Exchange:
         refused = self._refusal
         size = len(refused[1] or b"") if refused is not None else 0
         first_token_at = None if relay is None else relay.first_token_at
-        self._closing.silent_s = (monotonic() if first_token_at is None else first_token_at) - self._moments.asked_at
+        self._open_exchange.silent_s = (
+            monotonic() if first_token_at is None else first_token_at
+        ) - self._moments.asked_at
         if self._whole and relay is not None and relay.kept is not None and self._answer is not None:
-            self._closing.keep(relay.kept, self._answer)
+            self._open_exchange.keep(relay.kept, self._answer)
         outcome = outcome_of(end, metered, status=None if refused is None else refused[0])
         if self._named.in_background and metered is not None and relay is not None:
             provider = self._asking.route.provider
@@ -591,7 +593,7 @@ class Exchange:
             if self._named.hand_over(outcome, metered, relay, provider, details=self._details, headers=headers):
                 return
         self._counting = close_counted(
-            self._closing,
+            self._open_exchange,
             outcome,
             metered,
             self._recorded,

@@ -22,7 +22,7 @@ from proxy.metering.metered import Metered
 class HandOver:
     """An open exchange, as far as it came."""
 
-    closing: OpenExchange
+    open_exchange: OpenExchange
     provider: Provider
     metered: Metered
     outcome: Outcome

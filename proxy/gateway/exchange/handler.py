@@ -85,7 +85,7 @@ class ProxyHandler:
                 upload.free()
 
     async def _run(
-        self, exchange: Exchange, closing: OpenExchange, claim: Claim | None, key: ApiKey
+        self, exchange: Exchange, open_exchange: OpenExchange, claim: Claim | None, key: ApiKey
     ) -> web.StreamResponse:
         self.live.add(exchange)
         self.owners.began(exchange.exchange_id, key.key_id)
@@ -93,10 +93,10 @@ class ProxyHandler:
             return await exchange.run()
         finally:
             self.live.discard(exchange)
-            if not closing.handed_over:
+            if not open_exchange.handed_over:
                 self.owners.ended(exchange.exchange_id)
             if claim is not None:
-                await claim.end(closing)
+                await claim.end(open_exchange)
 
     async def _begun(
         self,
@@ -130,26 +130,26 @@ class ProxyHandler:
         claim = await claimed(request, key, writing.idempotency_bytes(body, content_type), made, self._ports.claims)
         if claim is not None and not isinstance(claim, Claim):
             return claim
-        closing: OpenExchange | None = None
+        open_exchange: OpenExchange | None = None
         try:
             route = opener.healthy(route, facts.model)
-            closing = await opener.admitted(made, dialect, key, facts, route, received_at)
+            open_exchange = await opener.admitted(made, dialect, key, facts, route, received_at)
             if self._ports.traces is not None:
-                closing.traceparent = request.headers.get(TRACEPARENT)
+                open_exchange.traceparent = request.headers.get(TRACEPARENT)
             if claim is not None:
-                claim.keep_answer(closing)
+                claim.keep_answer(open_exchange)
             exchange = Exchange(
-                request, connection, facts=facts, document=document, route=route, closing=closing, ports=self._ports,
-                dialect=dialect, received_at=received_at, cuts=key.on_exhausted is OnExhausted.CUT,
+                request, connection, facts=facts, document=document, route=route, open_exchange=open_exchange,
+                ports=self._ports, dialect=dialect, received_at=received_at, cuts=key.on_exhausted is OnExhausted.CUT,
                 tells_cost=tells_cost, project_id=key.project_id, background=self._background, upload=upload,
             )  # fmt: skip
         except BaseException:
-            if closing is not None:
-                closing.close(Outcome.CRASHED, now=monotonic(), details={"failed": "proxy_bug"})
+            if open_exchange is not None:
+                open_exchange.close(Outcome.CRASHED, now=monotonic(), details={"failed": "proxy_bug"})
             if claim is not None:
-                await claim.end(closing)
+                await claim.end(open_exchange)
             raise
-        return exchange, closing, claim
+        return exchange, open_exchange, claim
 
     async def _facts(self, dialect: Dialect, document: dict[str, Any], named: str | None) -> RequestFacts:
         """What the request says, and what takes long to read of it. Raises ApiError."""

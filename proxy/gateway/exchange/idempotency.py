@@ -32,14 +32,14 @@ class Claim:
         self._token = token
         self._exchange_id = exchange_id
 
-    def keep_answer(self, closing: OpenExchange) -> None:
+    def keep_answer(self, open_exchange: OpenExchange) -> None:
         """Make the exchange store its answer, if it is short enough."""
-        closing.keeps = self._claims.answer_bytes_max
+        open_exchange.keeps = self._claims.answer_bytes_max
 
-    async def end(self, closing: OpenExchange | None) -> None:
+    async def end(self, open_exchange: OpenExchange | None) -> None:
         """Record the end of the exchange; None: it was not admitted. Never raises."""
-        billed = closing is not None and closing.billed
-        answer = closing.kept if closing is not None else None
+        billed = open_exchange is not None and open_exchange.billed
+        answer = open_exchange.kept if open_exchange is not None else None
         await self._claims.end(self._key_id, self._token, self._exchange_id, billed=billed, answer=answer)
 
 

@@ -44,7 +44,7 @@ class NamedAnswer:
 
     def __init__(
         self,
-        closing: OpenExchange,
+        open_exchange: OpenExchange,
         dialect: Dialect,
         facts: RequestFacts,
         ports: Ports,
@@ -54,7 +54,7 @@ class NamedAnswer:
         raw_path: str,
     ) -> None:
         """`background`: takes the exchange over if its provider goes on."""
-        self._closing = closing
+        self._open_exchange = open_exchange
         self._dialect = dialect
         self._ports = ports
         self._background = background
@@ -72,17 +72,17 @@ class NamedAnswer:
         self.is_awaited = False
         if in_background is not None:
             self.in_background = in_background
-        owner = maker_of(self._closing.opened, self._project_id, self._dialect, use, runs=self.in_background)
+        owner = maker_of(self._open_exchange.opened, self._project_id, self._dialect, use, runs=self.in_background)
         if self.in_background:
             query = target(self._dialect, "", self._raw_path).partition("?")[2]
             until = self._ports.unix_time() + provider.settings.timeouts.background_s
-            self._closing.runs_in_background(run_for(owner, response_id, until, query))
+            self._open_exchange.runs_in_background(run_for(owner, response_id, until, query))
         self._ports.owners.made(response_id, owner)
 
     def goes_on(self, metered: Metered | None) -> bool:
         """The provider makes it without us: it can be asked for. `metered`: the answer, if it was read."""
         ended = metered is not None and metered.answer_ended
-        return self._closing.opened.background is not UNSET and not ended
+        return self._open_exchange.opened.background is not UNSET and not ended
 
     def hand_over(
         self,
@@ -96,14 +96,16 @@ class NamedAnswer:
     ) -> bool:
         """To whoever asks the provider for the answer. False: it has ended, or has no name. `headers`: of the client,
         which passed to the provider."""
-        closing = self._closing
+        open_exchange = self._open_exchange
         if not self.goes_on(metered):
-            if closing.opened.background is not UNSET:
-                self._ports.owners.made(closing.opened.background.response_id, owner_of(closing.opened, runs=False))
+            if open_exchange.opened.background is not UNSET:
+                self._ports.owners.made(
+                    open_exchange.opened.background.response_id, owner_of(open_exchange.opened, runs=False)
+                )
             return False
-        closing.hand_over()
+        open_exchange.hand_over()
         handed = HandOver(
-            closing=closing,
+            open_exchange=open_exchange,
             provider=provider,
             metered=replace(metered, held=None),  # for hours, perhaps
             outcome=outcome,

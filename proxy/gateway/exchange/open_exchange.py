@@ -120,7 +120,7 @@ class OpenExchange:
         self.traceparent: str | None = None
         """the header of the request, if traces are on"""
         self.slot = slot
-        self.closed = False
+        self.is_recorded = False
         self.accepted = False  # the provider answered 2xx: it works, and is to be paid
         self._ports = ports
         self._facts = facts
@@ -205,8 +205,8 @@ class OpenExchange:
         logged, and the others are done. Times by `time.monotonic`; `events` and `size`: as sent to the client; `read`:
         bytes that the meter has got; `counted` and `prompt`: what was counted of the texts, see `count`.
         """
-        assert not self.closed, "an exchange ends once"
-        self.closed = True
+        assert not self.is_recorded, "an exchange ends once"
+        self.is_recorded = True
         times = (now, first_token_at)
         try:
             reading = self._read(outcome, metered, max(size, read), counted, prompt)

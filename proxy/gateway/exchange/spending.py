@@ -15,26 +15,26 @@ from proxy.metering.usage import NO_USAGE, Usage
 class Spending:
     """The spending of one exchange. Call `folded` after each fold of its meter."""
 
-    def __init__(self, closing: OpenExchange, estimator: Estimator) -> None:
-        self._closing = closing
+    def __init__(self, open_exchange: OpenExchange, estimator: Estimator) -> None:
+        self._open_exchange = open_exchange
         self._estimator = estimator
-        price = closing.opened.price
-        self.limited = closing.opened.held_nusd is not None and price is not None and price.tiers != ()
+        price = open_exchange.opened.price
+        self.limited = open_exchange.opened.held_nusd is not None and price is not None and price.tiers != ()
         """a budget limits it"""
 
     def folded(self, meter: BodyMeter) -> None:
         """Raise the reservation to the cost so far."""
         if self.limited:
-            price = self._closing.opened.price
+            price = self._open_exchange.opened.price
             assert price is not None
             spent = charge(price, self.usage(meter), BillableParts.EVERYTHING, meter.tally.served_as)
-            self._closing.reservation.grow(spent)
+            self._open_exchange.reservation.grow(spent)
 
     def generated(self, meter: BodyMeter) -> int:
         """Estimated completion tokens so far."""
-        opened = self._closing.opened
+        opened = self._open_exchange.opened
         estimate = self._estimator.completion(
-            self._closing.model_key,
+            self._open_exchange.model_key,
             meter.tally.evidence,
             completion_tokens_max=opened.completion_tokens_max,
             bytes_seen=meter.bytes_seen,
@@ -47,7 +47,7 @@ class Spending:
         prompt, completion = reported.prompt_tokens, reported.completion_tokens
         return structs.replace(
             reported,
-            prompt_tokens=self._closing.opened.prompt_tokens_estimate if prompt is None else prompt,
+            prompt_tokens=self._open_exchange.opened.prompt_tokens_estimate if prompt is None else prompt,
             completion_tokens=(
                 completion if meter.done else max(completion or 0, reported.beside_audio(self.generated(meter)))
             ),

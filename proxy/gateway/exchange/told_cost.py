@@ -28,9 +28,9 @@ class TellsCost(StrEnum):
 class ToldCost:
     """The cost of one answer, as it is so far."""
 
-    def __init__(self, closing: OpenExchange, dialect: Dialect, *, n: int, asked: bool) -> None:
+    def __init__(self, open_exchange: OpenExchange, dialect: Dialect, *, n: int, asked: bool) -> None:
         """`n`: the number of choices. `asked`: the client gets the usage of a stream, too."""
-        self._closing = closing
+        self._open_exchange = open_exchange
         self._dialect = dialect
         self._n = n
         self._asked = asked
@@ -56,4 +56,4 @@ class ToldCost:
     def _cost(self) -> Cost | None:
         assert self._meter is not None
         metered = self._meter.final_so_far(self._n)
-        return None if metered is None else self._closing.cost_to_tell(metered)
+        return None if metered is None else self._open_exchange.cost_to_tell(metered)

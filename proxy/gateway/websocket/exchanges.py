@@ -183,7 +183,7 @@ class Exchanges:
             return
         turn.named = True
         use = None if self.line is None else self.line.use
-        owner = maker_of(turn.closing.opened, turn.project_id, self._dialect, use)
+        owner = maker_of(turn.open_exchange.opened, turn.project_id, self._dialect, use)
         self._ports.owners.made(response_id, owner)
 
     # -- opening and ending
@@ -231,23 +231,25 @@ class Exchanges:
         received_at: float,
         scopes: Sequence[Scope] | None = None,
     ) -> Turn:
-        closing = await self._opener.admitted(exchange_id(), self._dialect, key, facts, route, received_at, scopes)
+        open_exchange = await self._opener.admitted(
+            exchange_id(), self._dialect, key, facts, route, received_at, scopes
+        )
         try:
-            closing.traceparent = self._traceparent if self._ports.traces is not None else None
+            open_exchange.traceparent = self._traceparent if self._ports.traces is not None else None
             meter = StreamMeter(self._wire.tally(kind), MessageFramer())
             if kind is ExchangeKind.ANSWER:
                 meter.tally.served_model = self._now()[1]
                 if route.counter is not None and route.counter.room is not None:
                     meter.tally.hold(AnswerText(route.counter.room))
             turn = Turn(
-                closing, meter, facts, self._ports.estimator,
+                open_exchange, meter, facts, self._ports.estimator,
                 route=route, project_id=key.project_id, began_at=monotonic(), stop=self.stop,
             )  # fmt: skip
         except BaseException:
-            closing.close(Outcome.CRASHED, now=monotonic(), details={"failed": "proxy_bug"})
+            open_exchange.close(Outcome.CRASHED, now=monotonic(), details={"failed": "proxy_bug"})
             raise
         if key.on_exhausted is OnExhausted.CUT and turn.spending.limited:
-            closing.reservation.on_short = self.ran_short
+            open_exchange.reservation.on_short = self.ran_short
         self.open.add(turn)
         self._live.add(turn)
         self._owners.began(turn.exchange_id, key.key_id)
@@ -259,7 +261,7 @@ class Exchanges:
         line = self.line
         if line is not None and line.use is not None:
             turn.details["credential"] = line.use.credential.name
-        turn.closing.reservation.on_short = None
+        turn.open_exchange.reservation.on_short = None
         self.open.discard(turn)
         self._unrecorded.add(turn)
         usage = turn.end(end, partial(self._recorded, turn), status=status)
@@ -270,7 +272,7 @@ class Exchanges:
         self._unrecorded.discard(turn)
         self._live.discard(turn)
         self._owners.ended(turn.exchange_id)
-        self.tokens += turn.closing.tokens
+        self.tokens += turn.open_exchange.tokens
         if not self._unrecorded and self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

@@ -256,7 +256,7 @@ class Session:
             if self._exchanges.line is None:
                 await self._connect_for(turn)
             if self._names_models:
-                document = self._wire.upstream(document, upstream_model=turn.closing.opened.upstream_model)
+                document = self._wire.upstream(document, upstream_model=turn.open_exchange.opened.upstream_model)
                 payload = serialise(document)
             self._exchanges.went_up(ask, turn)
         except BaseException:
@@ -269,7 +269,7 @@ class Session:
         """Connect to a provider of its model. Raises ApiError."""
 
         def failed(route: Route, attempt: Attempt) -> bool:
-            return turn.closing.reassign(route, attempt)
+            return turn.open_exchange.reassign(route, attempt)
 
         try:
             self._connect(await self._dial(turn.route, failed))

@@ -28,7 +28,7 @@ class Turn:
 
     def __init__(
         self,
-        closing: OpenExchange,
+        open_exchange: OpenExchange,
         meter: StreamMeter,
         facts: RequestFacts,
         estimator: Estimator,
@@ -39,11 +39,11 @@ class Turn:
         stop: Callable[[], None],
     ) -> None:
         """`began_at`: by `time.monotonic`. `stop`: ends its session at once."""
-        self.exchange_id = closing.opened.exchange_id
-        self.closing = closing
+        self.exchange_id = open_exchange.opened.exchange_id
+        self.open_exchange = open_exchange
         self.facts = facts
         self.meter = meter
-        self.spending = Spending(closing, estimator)
+        self.spending = Spending(open_exchange, estimator)
         self.route = route
         self.project_id = project_id
         self.began_at = began_at
@@ -59,15 +59,15 @@ class Turn:
 
     async def until_durable(self) -> None:
         """Nothing of it may be passed on before."""
-        durable = self.closing.durable
+        durable = self.open_exchange.durable
         if durable is not None:
             await durable
-            self.closing.durable = None
+            self.open_exchange.durable = None
 
     def feed(self, message: bytes, *, delivered: bool) -> None:
         """An event of the answer. `delivered`: it is about to be written to the client."""
-        self.runs = self.closing.accepted = True
-        meter, slot = self.meter, self.closing.slot
+        self.runs = self.open_exchange.accepted = True
+        meter, slot = self.meter, self.open_exchange.slot
         tally = meter.tally
         meter.feed(message)
         meter.fold()
@@ -91,9 +91,9 @@ class Turn:
         if status is not None:
             self.details["upstream_status"] = status
         first = monotonic() if self._first_token_at is None else self._first_token_at
-        self.closing.silent_s = first - self.began_at
+        self.open_exchange.silent_s = first - self.began_at
         is_counting = close_counted(
-            self.closing,
+            self.open_exchange,
             outcome_of(end, metered, status=status),
             metered,
             recorded,
@@ -122,10 +122,12 @@ class Turn:
 
     def running(self) -> ExchangeSnapshot:
         """Its current snapshot."""
-        usage = self.spending.usage(self.meter) if self.runs else Usage(self.closing.opened.prompt_tokens_estimate)
+        usage = (
+            self.spending.usage(self.meter) if self.runs else Usage(self.open_exchange.opened.prompt_tokens_estimate)
+        )
         reported = self.meter.tally.usage
         return snapshot(
-            self.closing.opened,
+            self.open_exchange.opened,
             usage,
             reported=reported is not None and reported.completion_tokens is not None,
             state="streaming" if self.runs else "waiting",

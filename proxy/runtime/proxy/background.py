@@ -84,18 +84,18 @@ class Resumption:
     def _resume(self, one: Suspended, outbox: Outbox) -> None:
         opened, progress = one.opened, one.progress
         route = self._route(opened)
-        closing = OpenExchange(
+        open_exchange = OpenExchange(
             opened, one.slot, replace(self._ports, outbox=outbox),
             facts=_facts(opened), started_at=monotonic() - (self._ports.unix_time() - opened.started_at),
             reservation=self._admission.reserve_resumed(opened), durable=None, route=route, payer=self._payer(opened),
         )  # fmt: skip
-        closing.accepted = True
-        closing.silent_s = silent_s(opened, progress)
-        closing.hand_over()
+        open_exchange.accepted = True
+        open_exchange.silent_s = silent_s(opened, progress)
+        open_exchange.hand_over()
         self._running.began(opened.exchange_id, opened.key_id)
         self._ports.owners.made(run_of(opened).response_id, owner_of(opened, runs=True))
         handed = HandOver(
-            closing=closing,
+            open_exchange=open_exchange,
             provider=route.provider,
             metered=structs.replace(metered_of(progress), response_id=run_of(opened).response_id, answer_ended=False),
             outcome=Outcome.CRASHED,

@@ -75,21 +75,21 @@ def test_what_was_counted_is_learned_later(
     counter: Later | None, counted: Counted | None, at_once: float | None, later: list[float]
 ) -> None:
     errors: list[float] = []
-    closing = OpenExchange.__new__(OpenExchange)
+    open_exchange = OpenExchange.__new__(OpenExchange)
     estimator = Estimator()
     meters = SimpleNamespace(estimated=lambda opened, error: errors.append(error))
-    closing._ports = SimpleNamespace(estimator=estimator, meters=meters)  # type: ignore[assignment]
+    open_exchange._ports = SimpleNamespace(estimator=estimator, meters=meters)  # type: ignore[assignment]
     prompt = PromptEvidence(messages=1, chars_latin=10, text=PromptText("A question"))
-    closing._facts = SimpleNamespace(prompt=prompt, context_tokens=None, doubts=())  # type: ignore[assignment]
-    closing._route = SimpleNamespace(counter=counter)  # type: ignore[assignment]
-    closing.silent_s = 0.0
-    closing.opened, closing.model_key = SimpleNamespace(streamed=True), "p/m"  # type: ignore[assignment]
+    open_exchange._facts = SimpleNamespace(prompt=prompt, context_tokens=None, doubts=())  # type: ignore[assignment]
+    open_exchange._route = SimpleNamespace(counter=counter)  # type: ignore[assignment]
+    open_exchange.silent_s = 0.0
+    open_exchange.opened, open_exchange.model_key = SimpleNamespace(streamed=True), "p/m"  # type: ignore[assignment]
     seen = Evidence(text_events=200, chars_latin=800)
     held = AnswerText(TextRoom(answer_bytes_max=1 << 16, bytes_max=1 << 16))
     held.add(TextKind.TEXT, "weir" * 200)
     usage = Usage(9, None, 193 if counted is None else 200)
     metered = Metered(usage, None, seen, "stop", None, True, None, 3, (), {}, held=held)
-    assert closing._learn(metered) == (None if at_once is None else pytest.approx(at_once, abs=0.001))
+    assert open_exchange._learn(metered) == (None if at_once is None else pytest.approx(at_once, abs=0.001))
     if at_once is None:
         assert errors == []
         assert counter is not None

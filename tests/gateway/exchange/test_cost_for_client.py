@@ -53,7 +53,7 @@ METERED = st.builds(
 BILL = st.sampled_from([{}, {"served": "output"}, {"failed_reported": "prompt"}])
 
 
-def open_exchange(price: Price | None, bill: dict[str, str], ended: list[UsageRecord]) -> OpenExchange:
+def made_exchange(price: Price | None, bill: dict[str, str], ended: list[UsageRecord]) -> OpenExchange:
     outbox = SimpleNamespace(finish=lambda record, _slot: ended.append(record))
     meters = SimpleNamespace(ended=lambda *_, **__: None)
     ports: Any = SimpleNamespace(outbox=outbox, meters=meters, estimator=Estimator(), traces=None)
@@ -84,9 +84,9 @@ def open_exchange(price: Price | None, bill: dict[str, str], ended: list[UsageRe
 @given(metered=METERED, price=PRICES, bill=BILL)
 def test_the_cost_told_is_the_charge_of_the_entry(metered: Metered, price: Price | None, bill: dict[str, str]) -> None:
     ended: list[UsageRecord] = []
-    closing = open_exchange(price, bill, ended)
-    told = closing.cost_to_tell(metered)
-    closing.close(outcome_of(End.COMPLETE, metered), now=1.0, metered=metered, events=3, size=400)
+    open_exchange = made_exchange(price, bill, ended)
+    told = open_exchange.cost_to_tell(metered)
+    open_exchange.close(outcome_of(End.COMPLETE, metered), now=1.0, metered=metered, events=3, size=400)
     (record,) = ended
     booked = entry(record).charge_nusd
     if record.reading.source is UsageSource.REPORTED and booked is not None:

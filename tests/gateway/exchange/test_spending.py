@@ -23,7 +23,7 @@ PRICE = configured(
 @pytest.mark.parametrize(("tier", "nusd"), [(None, 1 * 10 + 2 * 5), ("default", 20), ("priority", 3 * 10 + 6 * 5)])
 def test_it_is_the_price_of_the_tier_that_serves(tier: str | None, nusd: int) -> None:
     grown: list[int] = []
-    closing: Any = SimpleNamespace(
+    open_exchange: Any = SimpleNamespace(
         opened=SimpleNamespace(
             held_nusd=1, price=PRICE, prompt_tokens_estimate=10, completion_tokens_max=None, echoes=UNSET
         ),
@@ -35,7 +35,7 @@ def test_it_is_the_price_of_the_tier_that_serves(tier: str | None, nusd: int) ->
     chunk = {"id": "c", "choices": [{"index": 0, "delta": {"content": "Rain."}}]}
     meter.feed(b"data: %s\n\n" % json.dumps(chunk | ({} if tier is None else {"service_tier": tier})).encode())
     meter.fold()
-    Spending(closing, estimator).folded(meter)
+    Spending(open_exchange, estimator).folded(meter)
     assert grown == [nusd]
 
 
@@ -43,7 +43,7 @@ def test_it_is_the_price_of_the_tier_that_serves(tier: str | None, nusd: int) ->
 def test_a_hold_grows_with_what_is_seen_whatever_was_asked(echoes: Any, least: int, most: int) -> None:
     """Else a limit that nobody keeps would hold one token, and a budget would never be short."""
     grown: list[int] = []
-    closing: Any = SimpleNamespace(
+    open_exchange: Any = SimpleNamespace(
         opened=SimpleNamespace(
             held_nusd=1, price=PRICE, prompt_tokens_estimate=0, completion_tokens_max=1, echoes=echoes
         ),
@@ -54,7 +54,7 @@ def test_a_hold_grows_with_what_is_seen_whatever_was_asked(echoes: Any, least: i
     chunks = [{"id": "c", "choices": [{"index": 0, "delta": {"content": f" {day}"}}]} for day in range(406)]
     meter.feed(b"".join(b"data: %s\n\n" % json.dumps(chunk).encode() for chunk in chunks))
     meter.fold()
-    spending = Spending(closing, Estimator())
+    spending = Spending(open_exchange, Estimator())
     spending.folded(meter)
     assert least <= grown[-1] <= most
     assert spending.generated(meter) == grown[-1] / 2
