@@ -28,14 +28,14 @@ class DenialReason(StrEnum):
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False):
-    """The reservation of one exchange. Money: nUSD."""
+    """The reservation of one exchange at its limit counters. Money: nUSD."""
 
     exchange_id: str
     counters: tuple[LimitCounter, ...]
     nusd: int
     """the quote, an upper bound; once the exchange has ended, its charge"""
     tokens: int
-    """of prompt and completion, likewise an upper bound first"""
+    """tokens of prompt and completion: an upper bound, then the actual number"""
     at: float = 0.0
     """Unix seconds of admission, in the windows of all counters; 0: the store sets it by its clock"""
 

@@ -2,11 +2,11 @@
 
 Invariants: No request bypasses admission. A request without limits reserves nothing. Any other is checked and reserved
 in one step before its exchange is opened, and closed when its record is written. A client waits for one reply of the
-store; everything else is sent to the store in the background, in chronological order.
+store; all other calls to the store run in the background, in chronological order.
 
-During a store outage, keys without a budget are admitted unless they fail closed, and keys that fail open within this
-node's allowance. Their reservations are announced to the store after the outage. What is told to the store never waits
-for the ledger: one that hangs delays no release.
+During a store outage, keys without a budget are admitted unless they fail closed, and keys that fail open are admitted
+within this node's allowance. Their reservations are announced to the store after the outage. Calls to the store never
+wait for the ledger: a ledger that hangs delays no release.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ANSWER_S = 5.0
 
 
 class OpenReservation:
-    """The reservation of one exchange. `close` it exactly once."""
+    """The reservation of a running exchange. `close` it exactly once."""
 
     __slots__ = ("_admission", "_growing", "allowed_nusd", "levels", "on_short", "reserved", "spends")
 
@@ -56,9 +56,9 @@ class OpenReservation:
         self.spends = spends
         """True if money is limited"""
         self.levels = levels
-        """empty if the store was unavailable"""
+        """remaining rates at admission; empty if the store was unavailable"""
         self.allowed_nusd: int | None = None
-        """taken of the allowance for outages; None: the store admitted it"""
+        """nUSD taken from the allowance for outages; None: the store admitted the exchange"""
         self.on_short: Callable[[], None] | None = None
         """called once, when the reservation exceeds a budget"""
         self._admission = admission
@@ -113,26 +113,27 @@ class Admission:
         self._resolved: dict[str, tuple[Sequence[Scope], ResolvedLimits]] = {}
         self._open: dict[str, OpenReservation] = {}
         self._closed: dict[str, Reservation] = {}
-        """ended, at their charges, until the spend totals are known to have them; oldest first"""
+        """ended exchanges at their charges, oldest first; each stays until it is in all spend totals"""
         self._reserving: set[str] = set()
         self._ending: list[Reservation] = []
-        """ended in this event-loop iteration"""
+        """exchanges that ended in this event-loop iteration"""
         self._ended: list[Reservation] = []
-        """not reported to the store yet"""
+        """ended exchanges that the store has not received yet"""
         self._wakeup = asyncio.Event()
         self._growths: set[asyncio.Task[None]] = set()
         self._check_at = 0.0
         self._unannounced = False
-        """requests were admitted without the store"""
+        """True if requests were admitted without the store"""
         self._hangs_until = 0.0
-        """requests skip the store until then; in the event loop's time"""
+        """until this time of the event loop, requests skip the store"""
         self._outage = Outage(observer)
         self._incomplete = Outage(observer)
         self._ledger_bugs = Outage(observer)
         self._counted = asyncio.Event()
-        """the store has the reservations of this node's earlier runs, or cannot be told of them now"""
+        """set when the store has the reservations of this node's earlier runs, or when announcing them has failed"""
         self._announced = self._tidied = 0
-        """announcements, and how many of them were tidied up after: they may contain what the ledger has"""
+        """number of announcements, and the number after the last tidying: an announcement may contain settled exchanges
+        """
 
     @property
     def reserved_nusd(self) -> int:
@@ -224,7 +225,8 @@ class Admission:
         raise OSError("budgets: the spend changed during every read of the ledger")
 
     def _without_store(self, key: ApiKey, reserved: Reservation, nusd: int, *, spends: bool) -> Granted | Denied:
-        """Apply the key's policy for outages; `nusd` are taken of the allowance. `spends`: money is limited."""
+        """Apply the key's policy for outages. If it fails open, take `nusd` from the allowance. `spends`: money is
+        limited."""
         policy = key.on_store_outage or (self._on_store_outage if spends else OnStoreOutage.FAIL_OPEN)
         if policy is OnStoreOutage.FAIL_OPEN and self._allowance.take(nusd, asyncio.get_running_loop().time()):
             self._unannounced = True
@@ -276,8 +278,8 @@ class Admission:
             self._store.close_soon(ending, self._queue_ended)
 
     def reserve_resumed(self, reserved: Reservation, *, spends: bool) -> OpenReservation:
-        """The reservation of an exchange that an earlier process of this node admitted, and that goes on. The store is
-        told by the next announcement."""
+        """Restore the reservation of an exchange that an earlier process of this node admitted and that still runs. The
+        next announcement sends it to the store."""
         reservation = OpenReservation(self, reserved, (), spends=spends)
         if reserved.counters:
             self._open[reserved.exchange_id] = reservation
@@ -289,7 +291,8 @@ class Admission:
         self._closed.update((reserved.exchange_id, reserved) for reserved in ended)
 
     def reserve_again(self, ended: Iterable[Reservation]) -> None:
-        """The ledger has lost the entries of these: they count against budgets until it has them again."""
+        """Reserve again for exchanges whose entries the ledger has lost: they count against budgets until they are
+        settled again."""
         self.remember(ended)
         self._unannounced = True
 
@@ -300,13 +303,13 @@ class Admission:
     # -- background calls to the store
 
     async def run(self) -> None:
-        """Report ended exchanges to the store, re-announce reservations after a loss, and forget what the ledger has,
+        """Report ended exchanges to the store, announce reservations again after a loss, and forget settled exchanges,
         until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._tell_store(), name="admission, store")
+            tasks.create_task(self._call_store(), name="admission, store")
             tasks.create_task(self._ask_ledger(), name="admission, ledger")
 
-    async def _tell_store(self) -> None:
+    async def _call_store(self) -> None:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_S):
@@ -317,7 +320,8 @@ class Admission:
                 await asyncio.sleep(CHECK_S)
 
     async def _ask_ledger(self) -> None:
-        """Never in the way of `_tell_store`: a database that hangs may hold this up for as long as it likes."""
+        """Forget settled exchanges. Runs beside `_call_store`, because a database that hangs may block it without
+        limit."""
         while True:
             await self._ledger_bugs.attempt(self._forget_settled, None)
             await asyncio.sleep(CHECK_S)
@@ -330,8 +334,8 @@ class Admission:
             self._counted.set()
 
     async def resume(self) -> None:
-        """Before the first request: if the store still has the reservations of this node's last process, requests are
-        admitted even before `remember` and `announce`. Otherwise those with limits wait for these."""
+        """Call it before the first request. If the store still has all reservations of this node's last process,
+        requests are admitted before `remember` and `announce`. Otherwise requests with limits wait for these calls."""
         with suppress(OSError):  # `announce` reports it
             if await self._store.resumes():
                 await self._store.heartbeat()  # which tells the time that all nodes share
@@ -358,7 +362,7 @@ class Admission:
         await self._store.aclose()
 
     async def _check_store(self) -> None:
-        """Re-announce after a loss; at most once in CHECK_S."""
+        """Announce again after a loss; at most once in CHECK_S."""
         now = asyncio.get_running_loop().time()
         if now < self._check_at:
             return
@@ -372,8 +376,8 @@ class Admission:
             self._closed.pop(exchange_id, None)
 
     async def _forget_settled(self) -> None:
-        """Forget what the ledger has, those first that were looked up longest ago: page by page, as long as it has a
-        whole page."""
+        """Forget settled exchanges, those first that were looked up longest ago, page by page, until a page has an
+        unsettled one."""
         all_settled = True
         with suppress(OSError):  # the ledger is unavailable, which the follower reports
             if self._tidied != (announced := self._announced):
@@ -408,7 +412,7 @@ class Admission:
             self._recovered()
 
     def _own_reservations(self) -> OwnReservations:
-        """A snapshot. Exchanges that ended without a charge are left out, even if not reported yet."""
+        """A snapshot of this node's reservations, without exchanges that ended without a charge."""
         running = [one.reserved for one in self._open.values()]
         return OwnReservations(running, list(self._closed.values()), frozenset(self._reserving))
 

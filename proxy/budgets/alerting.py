@@ -35,7 +35,7 @@ class Thresholds:
         self._known: set[str] = set()
 
     async def look(self, states: Sequence[CounterState]) -> None:
-        """The spend of these counters has grown. Idempotent. Raises LedgerUnavailable."""
+        """Record the alerts of these counters, whose spend has grown. Idempotent. Raises LedgerUnavailable."""
         budgets = [state for state in states if state.spent and spend.scope_of(state.counter_id) == state.counter_id]
         if budgets:
             for alert in await self._in_thread(self._record, budgets, self._unix_time()):

@@ -3,9 +3,9 @@
 Invariants: Spend comes from the ledger, in the order of settlement, each entry once. A reservation is released only
 when its entry is in all spend totals.
 
-Of the followers of all nodes one leads: it follows the ledger, and the others stand by. If several do so at the same
-time, the store's cursor decides which one comes first.
-During an outage of the store or of the ledger nothing changes; afterwards following continues at the cursor.
+One follower of all nodes leads: it follows the ledger, and the others stand by. If several lead at the same time, the
+store's cursor decides which of them writes. During an outage of the store or of the ledger nothing changes; afterwards
+following continues at the cursor.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ class Follower:
         self._on_settled = on_settled
         self._observer = observer
         self._outages: defaultdict[str, Outage] = defaultdict(lambda: Outage(observer))
-        """by step"""
+        """outages by the name of the step that fails"""
         self._unreported: set[str] = set()
         """counters whose spend changed, for `on_spent`"""
         self._leads = False
         self._measured_to = ""
-        """where the next comparison begins; empty: with the first counter"""
+        """the page at which the next comparison begins; empty: the first page"""
         self._reported_to: str | None = None
-        """of a new leader: where its report of all counters continues; None: it is complete"""
+        """the page at which a new leader's report of all counters continues; None: the report is complete"""
         self._unseeded: tuple[float, int] | None = None
-        """while no counter is seeded: the event loop's time and the ledger's time when that was observed"""
+        """the event loop's time and the ledger's time at which no counter was seeded; None: a counter is seeded"""
         self._seeding: dict[SeedRequest, asyncio.Future[None]] = {}
         self._queue: list[SeedRequest] = []
         """seed requests that no reader has taken yet"""
@@ -84,7 +84,7 @@ class Follower:
     # -- following the ledger
 
     async def run(self) -> None:
-        """Follow, or stand by, until cancelled."""
+        """Follow the ledger while this node leads; until cancelled."""
         time = asyncio.get_running_loop().time
         tidy_at = measure_at = time()
         while True:
@@ -105,11 +105,11 @@ class Follower:
             self._reported_to = ""  # the previous leader may have crashed before its report
 
     async def _follow_or_report(self) -> None:
-        """What this node has seeded is reported by this node."""
+        """Follow if this node leads; otherwise report the counters that this node has seeded."""
         await (self.follow() if self._leads else self._report())
 
     async def _report_more(self) -> None:
-        """Report the next counters of all."""
+        """Report the next page of all counters."""
         counter_ids, after = await self._store.seeded(self._reported_to or "", MEASURED_MAX)
         self._unreported.update(counter_ids)
         self._reported_to = after or None
@@ -117,8 +117,8 @@ class Follower:
     async def follow(self) -> None:
         """Bring all spend totals up to date with the ledger, and report the changed ones. Raises OSError.
 
-        After its clock went back, or its server began another history, entries that are counted may be missing in it,
-        and be settled again at any time: the spend totals are dropped.
+        If the ledger's clock went back, or its server began another history, the ledger may lack counted entries, and
+        they may be settled again at any time: all spend totals are dropped.
         """
         while (cursor := await self._store.cursor()) is not None:
             changes, until_us, ledger_us = await self._ledger.changes(cursor, CHANGES_MAX)
@@ -140,7 +140,7 @@ class Follower:
         await self._report()
 
     async def _forget(self, cursor: int, restored_to_us: int | None = None) -> None:
-        """Drop the spend totals, unless another follower did, and counters were seeded since."""
+        """Drop the spend totals, unless another follower has done so and counters were seeded since."""
         if await self._store.cursor() == cursor:
             await self._store.forget_sums(restored_to_us)
 
@@ -249,8 +249,8 @@ class Follower:
     # -- comparing spend totals with the ledger
 
     async def measure(self) -> None:
-        """Compare some spend totals with the ledger, the next ones at the next call. They are also reported: a budget
-        may have changed, and who would spend no more of it would not be reported otherwise. Raises OSError."""
+        """Compare the next page of spend totals with the ledger, and report them: a changed budget may have reached a
+        threshold without new spend. Raises OSError."""
         counter_ids, after = await self._store.seeded(self._measured_to, MEASURED_MAX)
         self._unreported.update(counter_ids)
         drift = await self._drift(counter_ids)
@@ -260,8 +260,8 @@ class Follower:
     async def rebuild(self) -> dict[str, int]:
         """Compare all spend totals with the ledger, and drop them: each is read again when it is needed.
 
-        Returns counter id → store minus ledger, in nUSD; without counters that changed during every comparison.
-        Raises OSError.
+        Returns counter id → store minus ledger, in nUSD, without counters that changed during every comparison. Raises
+        OSError.
         """
         drift: dict[str, int] = {}
         after = None
@@ -278,7 +278,7 @@ class Follower:
         return drift
 
     async def _compare(self, counter_ids: Sequence[str]) -> dict[str, int]:
-        """Compare; what differs is compared again after following the ledger."""
+        """Compare counters; those that differ are compared again after following the ledger."""
         equal: dict[str, int] = {}
         different: dict[str, int] = {}
         for _ in range(TRIES):
@@ -320,8 +320,8 @@ class Follower:
 
 def _difference(spent: int, total: SpendTotal, later: Sequence[SpendDelta]) -> int:
     """`spent` minus the ledger's spend at the store's cursor, in nUSD. `later`: the entries after the cursor, which
-    `total` includes. 0 also if `spent` matches after one of their transactions: a counter that was seeded after the
-    cursor is ahead of it."""
+    `total` includes. Also 0 if `spent` equals the ledger's spend after one of the later transactions: a counter that
+    was seeded after the cursor is ahead of it."""
     counted = [one for one in later if total.counter_id in one.counter_ids and one.started_at >= total.since]
     difference = spent - total.nusd + sum(one.nusd for one in counted)
     ahead = 0

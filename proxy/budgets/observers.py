@@ -1,4 +1,4 @@
-"""Events of budgets, as metrics and log lines."""
+"""Observers of budgets: they write metrics and log lines."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SWEPT_S = 10.0
 
 
 def open_budgets(settings: Settings, node: str, known_nodes: Path | None = None) -> BudgetStore:
-    """The store, for `node`. It connects at its first call. `known_nodes`: see KnownNodes."""
+    """Open the budget store for `node`; the store connects at its first call. `known_nodes`: see KnownNodes."""
     if settings.queue is None:
         return SqliteBudgets(settings.data_dir / "budgets.db", node=node, unix_time=time.time)
     from proxy.budgets.redis.own_client import connected
@@ -36,10 +36,11 @@ def open_budgets(settings: Settings, node: str, known_nodes: Path | None = None)
 
 
 async def rebuilt(store: BudgetStore, engine: Engine) -> dict[str, int]:
-    """Compare all spend totals with the ledger, and delete them → counter → its error, in nUSD. Raises OSError."""
+    """Compare all spend totals with the ledger, and delete them. Returns counter id → store minus ledger, in nUSD.
+    Raises OSError."""
     observer = FollowerObserver(BudgetMetrics(CollectorRegistry()))  # the command prints the drift itself
     return await Follower(store, FollowedLedger(engine), on_spent=_ignore, observer=observer).rebuild()
 
 
 async def _ignore(_states: Sequence[CounterState]) -> None:
-    """The running servers check the thresholds."""
+    """Skip the thresholds, which the running servers check."""

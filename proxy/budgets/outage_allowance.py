@@ -1,7 +1,7 @@
-"""What keys that fail open may use while the budget store is unavailable. Pure: the time is a parameter.
+"""The amount that keys that fail open may use while the budget store is unavailable. Pure: the time is a parameter.
 
-Invariants: what was used never exceeds the allowance by more than running exchanges exceed their quotes. Outages that
-are less than APART_S apart are one outage: a store that flaps does not grant a fresh allowance each time.
+Invariants: the used amount never exceeds the allowance by more than running exchanges exceed their quotes. Outages that
+are less than APART_S apart are one outage: a store that fails repeatedly does not grant a new allowance each time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ class OutageAllowance:
         self._ill = False
 
     def take(self, nusd: int, now: float) -> bool:
-        """Use `nusd` of it for an exchange that the store was not asked about; False: not enough is left.
-
-        `now`: a time that never falls, in seconds.
-        """
+        """Use `nusd` of the allowance for an exchange that is admitted without the store; False: not enough is left.
+        `now`: seconds of a monotonic clock."""
         if not self._ill and now - self._well_since >= APART_S:
             self._used = 0
         self._ill = True
@@ -35,7 +33,7 @@ class OutageAllowance:
         return True
 
     def settle(self, quoted: int, charged: int) -> None:
-        """An exchange that took `quoted` has ended: it used what it was charged."""
+        """An exchange that took `quoted` has ended: it used `charged`."""
         self._used = max(0, self._used + charged - quoted)
 
     def store_answered(self, now: float) -> None:

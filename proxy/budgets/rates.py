@@ -1,6 +1,6 @@
 """Requests and tokens of the last 60 s at one limit counter. Pure: the time is a parameter, in Unix seconds.
 
-Invariants: In no period of 60 s more than the bound is counted; counts are free again within 61 s. Counts are in
+Invariants: In no period of 60 s more than the bound is counted; a count no longer applies after 61 s. Counts are in
 buckets of one second, and a bucket counts until all of it is older than the window.
 """
 
@@ -44,7 +44,8 @@ class Window:
         return sum(self._buckets[2::3])
 
     def add(self, second: int, requests: int, tokens: int) -> None:
-        """Count these in the bucket of `second`. Negative counts correct it, but never to below 0."""
+        """Count requests and tokens in the bucket of `second`. Negative numbers correct the bucket, but never to below
+        0."""
         buckets = self._buckets
         at = len(buckets)
         while at and buckets[at - 3] > second:
@@ -56,11 +57,11 @@ class Window:
             buckets[at:at] = array("q", (second, requests, max(0, tokens)))
 
     def correct(self, second: int, tokens: int) -> None:
-        """Add tokens (may be negative) to that bucket, if it still exists."""
+        """Add tokens (may be negative) to the bucket of `second`, if it still exists."""
         self.add(second, 0, tokens)
 
     def wait_s(self, *, requests: int = 0, tokens: int = 0, now: float) -> float | None:
-        """Seconds > 0 until this many counts leave the window; None: the window does not have so many."""
+        """Seconds > 0 until so many requests and tokens leave the window; None: the window has fewer."""
         buckets = self._buckets
         for at in range(0, len(buckets), 3):
             requests -= buckets[at + 1]
@@ -78,7 +79,7 @@ class Window:
         return self._reset_s(2, now)
 
     def packed(self) -> bytes:
-        """For storage on this machine only: 64-bit integers in native byte order."""
+        """The buckets for storage on this machine only: 64-bit integers in native byte order."""
         return self._buckets.tobytes()
 
     def _reset_s(self, column: int, now: float) -> float:

@@ -1,7 +1,7 @@
-"""The store generation for which the spend of a counter is being read from the ledger.
+"""The generation of the store in which each read of a counter's spend from the ledger began.
 
-Invariant: a spend total read for one generation of the store is not written to a later one. Entries settled in between
-would be missing from it, and nothing would be reserved for them either.
+Invariant: a spend total that was read for one generation of the store is not written to a later one. Entries settled in
+between would be missing from the total, and no reservation would cover them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ READS_MAX = 10_000
 
 
 class SeedGenerations:
-    """The reads of one store handle."""
+    """Running reads of one store handle."""
 
     def __init__(self) -> None:
         self._generations: dict[str, str] = {}

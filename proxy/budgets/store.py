@@ -23,25 +23,26 @@ class BudgetsUnavailable(OSError):  # noqa: N818  named like the other `…Unava
 
 
 class BudgetsIncomplete(BudgetsUnavailable):
-    """The store has lost data, and waits for nodes to announce their reservations again."""
+    """The store has lost data, and waits until nodes have announced their reservations again."""
 
 
 class OwnReservations(msgspec.Struct, frozen=True):
     """A snapshot of a node's own reservations."""
 
     open: Sequence[Reservation]
-    """of running exchanges, at their quotes"""
+    """reservations of running exchanges, at their quotes"""
     closed: Sequence[Reservation]
-    """of ended exchanges that the ledger is not known to have, at their charges"""
+    """reservations of ended exchanges without a known entry in the ledger, at their charges"""
     reserving: Collection[str]
     """exchanges whose `reserve` call is running: their reservations in the store stay unchanged"""
 
 
 class BudgetStore(Protocol):
-    """One node's handle. Every method but `close_soon` and `aclose` raises BudgetsUnavailable."""
+    """One node's handle of the store. Every method but `close_soon` and `aclose` raises BudgetsUnavailable."""
 
     def time(self) -> float:
-        """Unix time by the clock that all nodes share: windows begin and end by it, and exchanges belong to them."""
+        """Unix time by the clock that all nodes share. It decides when a window begins, and to which window an exchange
+        belongs."""
 
     async def reserve(self, reservation: Reservation) -> Verdict:
         """Check every counter, and reserve at all of them or none. Checks of a counter, in this order: seeded for its
@@ -53,25 +54,25 @@ class BudgetStore(Protocol):
         <= nusd_max at each of its counters. True for an unknown exchange: its node announces it later."""
 
     async def close(self, ended: Sequence[Reservation]) -> None:
-        """Record ended exchanges of this node. Each stays reserved at its charge until `absorb` delivers its entry, or
-        is released at once if its `nusd` is 0. Its actual tokens replace the quoted ones. Unknown ones are ignored."""
+        """Record ended exchanges of this node. Each stays reserved at its charge until `absorb` delivers its entry; one
+        with `nusd` 0 is released at once. Its actual tokens replace the quoted ones. Unknown exchanges are ignored."""
 
     def close_soon(self, ended: Sequence[Reservation], otherwise: Callable[[Sequence[Reservation]], None]) -> None:
-        """As `close`, for a few exchanges, within milliseconds, before any later `reserve` of this node. If that is not
-        possible, `otherwise` is called with them, immediately or later. Never raises."""
+        """Do the work of `close` for a few exchanges, within milliseconds and before any later `reserve` of this node.
+        If that is not possible, call `otherwise` with them, immediately or later. Never raises."""
 
     async def heartbeat(self) -> bool:
         """False if the store may have lost data of this node since its last `announce`: call `announce` again. Called
-        about every second; it is also the node's sign of life."""
+        about every second; each call is also the node's sign of life."""
 
     async def resumes(self) -> bool:
-        """True if the store still has all reservations of this node's last process, as they were: then requests may be
-        admitted before `announce`. False: it may lack some."""
+        """True if the store still has all reservations of this node's last process, unchanged: then requests may be
+        admitted before `announce`. False: the store may lack some."""
 
     async def announce(self, own: Callable[[], OwnReservations]) -> None:
         """Replace this node's reservations in the store by those of `own`, without checks. `own` is called after the
-        store was read, so that no reservation made meanwhile is taken for an orphan. Closed reservations that `own`
-        does not have are in the ledger: they stay until `absorb` or `release`."""
+        store was read, so that a reservation made meanwhile is not treated as orphaned. A closed reservation that `own`
+        lacks has its entry in the ledger: it stays until `absorb` or `release`."""
 
     async def abandon(self, node: str, spared: Collection[str]) -> int:
         """Release the open reservations of a dead node, and return their number. The exchanges `spared` are closed at
@@ -79,45 +80,47 @@ class BudgetStore(Protocol):
 
     async def seed(self, sums: Sequence[SpendTotal]) -> None:
         """Write spend totals of the ledger. A total is ignored if it is older than the cursor, or was read for an
-        earlier generation of the store; the counter stays unchanged, and the next `reserve` needs another read."""
+        earlier generation of the store: then the counter stays unchanged, and the next `reserve` needs another read."""
 
     async def cursor(self) -> int | None:
         """The ledger's time (`SpendDelta.settled_at_us`) up to which all entries are absorbed; None: no counter is
         seeded."""
 
     async def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
-        """Apply all entries settled in (after_us, until_us]. An entry is added at each of its counters that is seeded,
-        unless the counter's `since` is after the exchange's start, or its seed includes the entry. The exchange's
-        reservation is released. Then the cursor is `until_us`. False, without effect, if it is not `after_us`."""
+        """Apply all entries settled in (after_us, until_us]. An entry is added at each of its seeded counters, unless
+        the counter's `since` is after the exchange's start, or its seed includes the entry. The exchange's reservation
+        is released. Then the cursor is `until_us`. False, without effect, if the cursor is not `after_us`."""
 
     async def lead(self, for_s: float) -> bool:
-        """True: this node follows the ledger from now on, for `for_s`; other nodes stand by. After a loss of data, or a
-        pause of this node, another one may do so at the same time: `absorb` still counts each entry once."""
+        """True: this node follows the ledger from now on, for `for_s`, and other nodes stand by. After a loss of data,
+        or a pause of this node, another node may follow at the same time: `absorb` still counts each entry once."""
 
     async def forget_sums(self, restored_to_us: int | None = None) -> None:
         """Drop all spend totals and the cursor, so that they are read from the ledger again. Reservations stay. For a
-        minute, totals older than the cursor are still ignored: exchanges were released that they may lack. After the
-        ledger was restored from a backup the limit is its time then, `restored_to_us`: it has nothing later."""
+        minute, totals older than the cursor are ignored, because they may lack exchanges that were released.
+        `restored_to_us`: the time of a ledger that was restored from a backup; the limit is this time instead of the
+        cursor."""
 
     async def timeline(self) -> str | None:
-        """The history of the ledger that the spend totals come from; None: it is not known."""
+        """The history of the ledger from which the spend totals come; None: unknown."""
 
     async def set_timeline(self, timeline: str) -> None:
-        """From now on they come from this one."""
+        """Record the history of the ledger from which spend totals come from now on."""
 
     async def overdue(self, older_than_s: float) -> list[str]:
-        """Exchanges of all nodes that were closed longer ago than this, or before the clock was set back, and are still
-        reserved."""
+        """Exchanges of all nodes that were closed more than `older_than_s` ago, or before the clock was set back, and
+        are still reserved."""
 
     async def release(self, exchange_ids: Collection[str]) -> None:
-        """Release exchanges whose entries are in all spend totals already."""
+        """Release exchanges whose entries are in all spend totals."""
 
     async def counter_states(self, counter_ids: Collection[str] | None = None) -> list[CounterState]:
-        """States of these counters (None: of all), in the order of their ids; unknown ones are left out."""
+        """States of these counters (None: all counters), in the order of their ids; unknown counters are left out."""
 
     async def seeded(self, after: str, limit: int) -> tuple[list[str], str]:
-        """About `limit` ids of counters that are seeded, and where the next page begins; empty: this was the last.
-        `after`: where this page begins; empty: the first. A counter that is seeded all the time is in some page."""
+        """A page of about `limit` ids of seeded counters, and the beginning of the next page (empty: this was the last
+        page). `after`: the beginning of this page; empty: the first page. A counter that stays seeded is in some page.
+        """
 
     async def aclose(self) -> None:
-        """Close what the store opened. Never raises."""
+        """Close the store's connections and files. Never raises."""

@@ -41,7 +41,7 @@ _ERROR_CHARS_MAX = 200
 _COLUMNS = budget_alerts.c
 
 KEY = "key"
-"""kind of a subject that is no account"""
+"""the kind of a subject that is a key"""
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class Alert(msgspec.Struct, frozen=True):
     since: float
     """start of the window; 0: lifetime"""
     spent_nusd: int
-    """at the time of detection"""
+    """spend at the time of detection"""
     budget_nusd: int
     created_at: float
     state: str
@@ -145,8 +145,8 @@ def mark_failed(engine: Engine, alert: Alert, why: str, now: float) -> str:
 
 
 def forget(engine: Engine, before: float, now: float) -> int:
-    """Delete the alerts made before `before` (Unix seconds) that are sent or abandoned, and whose window is not the
-    present one, in which they would ring again → their number. Raises LedgerUnavailable."""
+    """Delete the alerts created before `before` (Unix seconds) that are sent or abandoned, and return their number.
+    Alerts of the current window stay, so that no threshold is reported twice. Raises LedgerUnavailable."""
     over = (_COLUMNS.created_at < before, _COLUMNS.state != OPEN)
     query = select(_COLUMNS.alert_id, _COLUMNS.scope_id, _COLUMNS.since).where(*over)
     with reading(engine) as connection:
@@ -209,6 +209,6 @@ def _reached(subject: Subject, counter: CounterState, now: float) -> Iterator[Al
 
 
 def _alert_id(scope_id: str, since: float, threshold: int, budget_nusd: int) -> str:
-    """The same on every node."""
+    """The id of an alert, equal on every node."""
     text = f"{scope_id}\n{round(since * 1e6)}\n{threshold}\n{budget_nusd}"
     return f"alert_{hashlib.sha256(text.encode()).hexdigest()[:32]}"

@@ -30,13 +30,13 @@ class UsedAmounts:
     ) -> None:
         self.counter = counter
         self.spent = spent
-        """None: unknown for the counter's window"""
+        """nUSD spent in the counter's window; None: unknown"""
         self.reserved = reserved
         self.running = running
         self.window = window
-        """None: no rate is bounded"""
+        """requests and tokens of the last 60 s; None: the counter bounds no rate"""
         self.stored = stored
-        """the store has a row for the counter"""
+        """True if the store has a row for the counter"""
 
 
 def verdict(reservation: Reservation, states: Sequence[UsedAmounts], now: float) -> Verdict:

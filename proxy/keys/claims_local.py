@@ -1,7 +1,7 @@
 """Idempotency claims and owners of responses of one machine, in a SQLite file that its processes share.
 
-Invariants: see ClaimStore and OwnerStore; both survive the process. Calls run on the event loop: each takes tens of
-microseconds, once per request with an `Idempotency-Key`, and per stored response.
+Invariants: see ClaimStore and OwnerStore; claims and owners survive the process. Calls run on the event loop: each
+takes tens of microseconds, once per request with an `Idempotency-Key`, and per stored response.
 """
 
 from __future__ import annotations

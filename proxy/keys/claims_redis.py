@@ -1,7 +1,8 @@
-"""Idempotency claims and owners of responses of all proxies, in Redis: a hash or string each, which expires by itself.
+"""Idempotency claims and owners of responses of all proxies, in Redis: each is a hash or a string that expires.
 
 Invariants: see ClaimStore and OwnerStore. If the reply to a claim is lost, the claim may exist; its own exchange can
-claim again."""
+claim again.
+"""
 
 from __future__ import annotations
 

@@ -31,10 +31,11 @@ class Guesses:
         # Address group → times of its latest failures, ascending; groups in the order of their latest failure.
         self._failed: dict[str, array[float]] = {}
         self._undecided: Counter[str] = Counter()
-        """address group → counted keys that are being looked up"""
+        """address group → number of counted keys that are being looked up"""
 
     def retry_after_s(self, address: str | None, now: float) -> float:
-        """Seconds for which unknown keys of this address are refused; 0: they are looked up. None: no limit."""
+        """Seconds for which unknown keys from this address are refused; 0: unknown keys are looked up. `address` None:
+        no limit."""
         failed = None if address is None else self._failed.get(group_of(address))
         if failed is None or len(failed) < GUESSES_MAX:
             return 0.0
@@ -45,7 +46,7 @@ class Guesses:
         return address is not None and group_of(address) in self._undecided
 
     def count(self, address: str | None, now: float, *, decided: bool = True) -> None:
-        """Count an unknown key. `decided` False: it is being looked up, and `decide` follows."""
+        """Count an unknown key. `decided` False: the key is being looked up, and `decide` follows."""
         if address is None:
             return
         group = group_of(address)
@@ -58,7 +59,7 @@ class Guesses:
             del self._failed[next(iter(self._failed))]
 
     def decide(self, address: str | None, *, failed: bool) -> None:
-        """End the look-up of a counted key; if it has not `failed`, it counts no more."""
+        """End the look-up of a counted key; if the look-up has not `failed`, the key is no longer counted."""
         if address is None:
             return
         group = group_of(address)
@@ -70,7 +71,7 @@ class Guesses:
 
 
 def group_of(address: str) -> str:
-    """The unit that is counted: an IPv4 address, the /64 of an IPv6 address, or an invalid address as text."""
+    """The unit of counting: an IPv4 address, the /64 of an IPv6 address, or an invalid address as text."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,8 +1,8 @@
-"""Idempotency: of repeated requests with the same `Idempotency-Key`, one is executed and billed.
+"""Idempotency: of repeated requests with one `Idempotency-Key`, one is executed and billed.
 
 Invariants: One exchange claims a name, atomically. It keeps the claim until the claim expires, or until the exchange
 ends without a charge. A store has only digests of the client's token and of its request. It has responses only if the
-operator enables that, and encrypted.
+operator enables this, and only encrypted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class ClaimStore(Protocol):
     """Claimed names. Every method but `aclose` raises ClaimsUnavailable."""
 
     async def claim(self, name: str, body: str, exchange_id: str) -> IdempotencyRecord | None:
-        """Claim the name; None on success. Otherwise the exchange that has it, with its sealed response. Idempotent."""
+        """Claim the name; None on success. Otherwise the record of the exchange that has the claim, with its sealed
+        response. Idempotent."""
 
     async def end(self, name: str, exchange_id: str, answer: bytes | None) -> None:
         """Record the end of the exchange, with its sealed response if responses are stored."""
@@ -38,11 +39,11 @@ class ClaimStore(Protocol):
         """Delete the claim: nothing was billed."""
 
     async def aclose(self) -> None:
-        """Close what the store opened. Never raises."""
+        """Close the store's connections and files. Never raises."""
 
 
 def name_of(key_id: str, token: str) -> str:
-    """The name of a claim: the same token of another key gives another name. 32 hex digits."""
+    """The name of a claim, 32 hex digits. A token that another key sends gives another name."""
     return hashlib.blake2b(f"{key_id}\0{token}".encode(), digest_size=16).hexdigest()
 
 
@@ -58,7 +59,7 @@ class Seal:
         self._cipher = AESGCM(hashlib.blake2b(key=pepper, person=b"tw-replay", digest_size=32).digest())
 
     def seal(self, name: str, answer: bytes) -> bytes:
-        """Encrypt a response; it can be decrypted under its own name only."""
+        """Encrypt a response; it can be decrypted only with its `name`."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, answer, name.encode())
 
@@ -83,7 +84,8 @@ class Claims:
         self._on_failure = on_failure
 
     async def claim(self, key_id: str, token: str, body: bytes, exchange_id: str) -> IdempotencyRecord | None:
-        """As `ClaimStore.claim`, with the response decrypted. Raises ClaimsUnavailable."""
+        """Claim the token; None on success. Otherwise the record of the exchange that has the claim, with its response
+        decrypted. Raises ClaimsUnavailable."""
         name = name_of(key_id, token)
         earlier = await self._store.claim(name, body_of(body), exchange_id)
         if earlier is None or earlier.answer is None:

@@ -1,9 +1,9 @@
 """The keys and accounts of recent requests and recent changes, in memory.
 
 Invariants: A key in memory never waits for the database, and stays valid while the database is unavailable. Another key
-is refused only after a database read that began after the request arrived. Such keys share these reads, which begin at
-least `LOOKUP_INTERVAL_S` after any other. Every read includes all changes of keys since the previous one. Neither
-memory nor a read grows with the number of keys. Nothing here blocks the event loop.
+is refused only after a database read that began after the request arrived. Requests with unknown keys share these
+reads, which begin at least `LOOKUP_INTERVAL_S` after any other. Every read includes all changes of keys since the
+previous one. Neither memory nor a read grows with the number of keys. Nothing here blocks the event loop.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOOKUP_S_MAX = 2.0
 
 
 class Refused(StrEnum):
-    """The reason why authentication failed. The client does not see all of them."""
+    """The reason why authentication failed. The client does not see every reason."""
 
     MISSING = "missing"
     MALFORMED = "malformed"
@@ -48,7 +48,7 @@ class Refused(StrEnum):
     EXPIRED = "expired"
     REVOKED = "revoked"
     BLOCKED = "blocked"
-    """the key, its project or its organization"""
+    """the key, its project or its organization is blocked"""
     TOO_MANY = "too_many"
     """an unknown key from an address with too many of them: see `Keyring.retry_after_s`"""
     UNAVAILABLE = "unavailable"
@@ -56,20 +56,20 @@ class Refused(StrEnum):
 
 
 class _KeyState(NamedTuple):
-    """What follows from a key and its accounts."""
+    """Values that are computed from a key and its accounts."""
 
     levels: tuple[ApiKey, Account | None, Account | None]
-    """the key, its project and its organization as they were then"""
+    """the key, its project and its organization, from which the other fields are computed"""
     blocked: bool
     scopes: tuple[Scope, ...]
     spends: bool
     payer: Payer
     tells_cost: bool
-    """answers tell what they cost"""
+    """answers contain their cost"""
 
 
 class Keyring:
-    """Call `start` before all else, then `run`."""
+    """The keys in memory. Call `start` first, then `run`."""
 
     def __init__(
         self,
@@ -86,34 +86,34 @@ class Keyring:
         self._unix_time = unix_time
         self._outage = Outage(observer)
         self._by_digest: dict[bytes, ApiKey] = {}
-        """by the digests of the current and of the previous secret"""
+        """keys by the digests of their current and of their previous secrets"""
         self._by_id: OrderedDict[str, ApiKey] = OrderedDict()
-        """the one that was used or changed last at the end"""
+        """keys by id; the one that was used or changed last is at the end"""
         self._accounts: dict[str, Account] = {}
         self._states: dict[str, _KeyState] = {}
-        """by key id; a cache"""
+        """computed values by key id; a cache"""
         self._revision: int | None = None
-        """all changes up to it are known; None: nothing was read yet"""
+        """the revision up to which all changes were read; None: nothing was read yet"""
         self._behind = True
-        """the source has more changes than the latest read returned"""
+        """True if the source has more changes than the latest read returned"""
         self._guesses = Guesses()
         self._lookups: Counter[bytes] = Counter()
-        """digests of the unknown keys that are being looked up → requests that wait"""
+        """digests of the unknown keys that are being looked up → number of waiting requests"""
         self._looked_up = asyncio.Event()
-        """set, and replaced, when any of these look-ups ends"""
+        """an event that is set and replaced when any look-up ends"""
         # Its own thread: a database that hangs must not block the threads that resolve host names.
         self._thread = BoundedExecutor(1, name="keyring")
         self._current_read: asyncio.Future[KeyChanges] | None = None
         self._reads_begun = 0
-        """how many have begun"""
+        """number of reads that have begun"""
         self._read_at = float("-inf")
-        """when the latest read began, in the event loop's time"""
+        """the event loop's time at which the latest read began"""
         self._readable = False
         """True if the latest completed read succeeded"""
 
     def authenticate(self, presented: str | None, now: float) -> ApiKey | Refused:
-        """The live key of the secret `presented`, without a database read; UNKNOWN: it is not in memory. `now`: Unix
-        seconds. A few microseconds."""
+        """The live key of the secret `presented`, without a database read; UNKNOWN: the key is not in memory. `now`:
+        Unix seconds. Takes a few microseconds."""
         if not presented:
             return Refused.MISSING
         secret = parse(presented)
@@ -135,10 +135,8 @@ class Keyring:
         return Refused.BLOCKED if self._state(key).blocked else key
 
     async def key(self, presented: str | None, address: str | None = None) -> ApiKey | Refused:
-        """The live key of the secret `presented`, now. An unknown key is looked up if it is well-formed: it may be new.
-
-        `address`: the client's, for the rate limit of failures; None: not limited.
-        """
+        """The live key of the secret `presented`, now. An unknown but well-formed key is looked up, because it may be
+        new. `address`: the client's, for the rate limit of failures; None: not limited."""
         result = self.authenticate(presented, self._unix_time())
         if result is Refused.UNKNOWN:
             assert presented
@@ -146,7 +144,7 @@ class Keyring:
         return Refused.TOO_MANY if result is Refused.MALFORMED and not self._count_failure(address) else result
 
     def retry_after_s(self, address: str | None) -> float:
-        """Seconds for which unknown keys from this address are refused; 0: they are looked up."""
+        """Seconds for which unknown keys from this address are refused; 0: unknown keys are looked up."""
         return self._guesses.retry_after_s(address, asyncio.get_running_loop().time())
 
     def known(self, key_id: str) -> ApiKey | None:
@@ -154,7 +152,7 @@ class Keyring:
         return self._by_id.get(key_id)
 
     def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
-        """The levels with limits: key, project, organization. The same object until a key or an account changes."""
+        """The levels with limits: key, project, organization. One object until a key or an account changes."""
         return self._state(key).scopes
 
     def payer(self, key: ApiKey) -> Payer:
@@ -162,7 +160,7 @@ class Keyring:
         return self._state(key).payer
 
     def tells_cost(self, key: ApiKey) -> bool:
-        """True if answers tell what they cost, by the setting of any level."""
+        """True if answers contain their cost, by the setting of any level."""
         return self._state(key).tells_cost
 
     def spends(self, key: ApiKey) -> bool:
@@ -170,7 +168,7 @@ class Keyring:
         return self._state(key).spends
 
     async def start(self) -> None:
-        """The first read. Raises OSError: no account is known, and each key would seem to be blocked."""
+        """Read the keys for the first time. Raises OSError: without accounts, each key would seem to be blocked."""
         self._read()
         assert self._current_read is not None
         await self._current_read
@@ -198,7 +196,7 @@ class Keyring:
             await asyncio.sleep(POLL_S)
 
     def close(self) -> None:
-        """Wait for the current read. The last call."""
+        """Wait for the current read. Call it last."""
         self._thread.close()
 
     def _count_failure(self, address: str | None, *, decided: bool = True) -> bool:
@@ -210,7 +208,7 @@ class Keyring:
         return True
 
     async def _look_up(self, presented: str, address: str | None) -> ApiKey | Refused:
-        """As `key`, for a key that is not in memory: after a read that begins now or later."""
+        """Look up a key that is not in memory, after a read that begins now or later. Returns the result of `key`."""
         hashed = digest(presented, self._pepper)
         try:
             async with asyncio.timeout(LOOKUP_S_MAX):
@@ -248,8 +246,8 @@ class Keyring:
         return Refused.UNAVAILABLE if result is Refused.UNKNOWN and not readable else result
 
     async def _read_lookups(self) -> bool:
-        """Read all changes up to now, and the keys that are looked up, at the rate of look-ups; False after a failure
-        or a timeout."""
+        """Read all changes up to now, and the keys that are being looked up, at the rate of look-ups; False after a
+        failure or a timeout."""
         number = self._reads_begun
         try:
             async with asyncio.timeout(LOOKUP_S_MAX):
@@ -260,8 +258,8 @@ class Keyring:
         return self._readable
 
     async def _read_after(self, number: int) -> None:
-        """Wait until a read after read `number` has ended; begin one if none is running. Callers share a read. It is
-        continued until it has all changes."""
+        """Wait until a read after read `number` has ended; begin one if none is running. Callers share a read, which
+        continues until it has all changes."""
         if self._reads_begun == number and self._current_read is not None:
             await asyncio.wait([self._current_read])
         if self._reads_begun == number:

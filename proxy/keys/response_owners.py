@@ -1,8 +1,8 @@
-"""Remembers who made a response that a provider stores, so that nobody else gets at it through the operator's account.
+"""Owners of responses that a provider stores, so that other keys cannot read them through the operator's account.
 
-Invariants: the store has a digest of the response's id, and counts of what was seen of it, never its content. The last
-maker of an id counts: of providers that number their responses anew after a restart. What this process remembers, it
-need not look up.
+Invariants: the store has a digest of the response's id, and counts of its progress, never its content. The last owner
+of an id counts, because some providers number their responses anew after a restart. An owner that this process
+remembers needs no look-up.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OwnerStore(Protocol):
 
 
 def name_of(response_id: str) -> str:
-    """The name of a response in the store. 32 hex digits."""
+    """The name of a response in the store: 32 hex digits."""
     return hashlib.blake2b(response_id.encode(), digest_size=16).hexdigest()
 
 
@@ -49,10 +49,10 @@ def _note_of(response_id: str) -> str:
 
 
 class ResponseOwners:
-    """The owners of responses, and notes of what was seen of those that are still made."""
+    """The owners of responses, and notes on the progress of responses that are still generated."""
 
     def __init__(self, store: OwnerStore, outage: Outage) -> None:
-        """`outage`: while owners cannot be stored; then only this process knows them."""
+        """`outage`: reports that owners cannot be stored; then only this process has them."""
         self._store = store
         self._outage = outage
         self._kept: OrderedDict[str, ResponseOwner] = OrderedDict()
@@ -90,7 +90,8 @@ class ResponseOwners:
             return None
 
     async def forget(self, response_id: str) -> None:
-        """The response does not exist any more. Never raises: an owner of nothing is harmless, and expires."""
+        """Delete the owner of a response that no longer exists. Never raises: an owner without a response is harmless,
+        and expires."""
         name = name_of(response_id)
         self._kept.pop(name, None)
         if self._last is not None:  # else an owner could be written after it was forgotten
@@ -101,11 +102,11 @@ class ResponseOwners:
             self._outage.began(error)
 
     async def note(self, response_id: str, seen: bytes) -> None:
-        """Keep what was seen of a response that is still made. Raises OSError."""
+        """Store a note on the progress of a response that is still generated. Raises OSError."""
         await self._store.remember(_note_of(response_id), seen)
 
     async def noted(self, response_id: str) -> bytes | None:
-        """The last note, of any process. Raises OSError."""
+        """The last note of any process on a response. Raises OSError."""
         return await self._store.recall(_note_of(response_id))
 
     async def aclose(self) -> None:

@@ -1,7 +1,8 @@
 """Secrets of keys: generation, format check, hash.
 
 Invariant: a secret is shown once, when it is generated, and never stored. Only its keyed hash is stored, and the pepper
-is outside the database, so the content of a stolen database grants no access."""
+is outside the database: the content of a stolen database gives no access.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +40,10 @@ def new_secret() -> Secret:
 
 
 def parse(presented: str) -> str | None:
-    """`presented` if it can be a secret; else None. Cheap: call it before any look-up.
+    """`presented` if its format is that of a secret; else None. Cheap: call it before any look-up.
 
-    Secrets of 0.1 have no checksum. One that is wrong (a typing error, a guess) is refused without a look-up.
+    Secrets of 0.1 have no checksum. A secret with a wrong checksum (a typing error, a guess) is refused without a
+    look-up.
     """
     found = _SECRET.fullmatch(presented)
     if found is None or (found[2] is not None and found[2] != _checksum(found[1])):
@@ -50,7 +52,7 @@ def parse(presented: str) -> str | None:
 
 
 def _checksum(random: str) -> str:
-    """It proves nothing: whoever can read this can make one."""
+    """The checksum of a secret's random part. It protects only against typing errors: anybody can compute it."""
     crc = zlib.crc32(random.encode("ascii")).to_bytes(4, "big")
     return base64.urlsafe_b64encode(crc).decode("ascii")[:_CHECKSUM_CHARS]
 
@@ -66,10 +68,8 @@ def hint(secret: str) -> str:
 
 
 def load_pepper(path: Path) -> bytes:
-    """The pepper in `path`; if the file is missing, generate one, readable by its owner only.
-
-    Processes that start at the same time get the same one. Raises OSError; BadPepperError for a file of wrong length.
-    """
+    """The pepper in `path`; a missing file is created, readable by its owner only. Processes that start at the same
+    time get equal peppers. Raises OSError; BadPepperError for a file of wrong length."""
     with suppress(FileNotFoundError):
         return _checked(path, path.read_bytes())
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""The other nodes of a deployment, as this one last saw them.
+"""The other nodes of a deployment, as this node last saw them.
 
-Invariant: a restart does not forget them. After a loss of all data in Redis, which lists them too, a node waits for the
-nodes that it knows, and it may have been restarted shortly before.
+Invariant: the names survive a restart. After Redis has lost all data, which includes its list of nodes, a node waits
+for the nodes in its own list, even if it was restarted shortly before.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from proxy.foundation.files import replace_text
 
 
 class KnownNodes:
-    """Their names, with the generation of the store in which nothing was suspected to be lost."""
+    """Names of nodes, and the store's generation in which no loss was suspected."""
 
     def __init__(self, file: Path | None) -> None:
-        """`file`: where they are kept; None: in memory only."""
+        """`file`: stores the names; None: they are in memory only."""
         self._file = file
         self.generation = ""
-        """empty: that of an earlier process"""
+        """the store's generation of the names; empty: a generation of an earlier process"""
         self.names: frozenset[str] = frozenset()
         if file is not None:
             with suppress(OSError, msgspec.MsgspecError):
                 self.names = msgspec.json.decode(file.read_bytes(), type=frozenset[str])
 
     def update(self, generation: str, names: Set[str]) -> None:
-        """A disk that refuses costs only the memory of the next process."""
+        """Replace the names. If the file cannot be written, only the next process lacks them."""
         self.generation = generation
         if self.names != names:
             self.names = frozenset(names)

@@ -1,4 +1,4 @@
-"""The Redis store of one process. Invariant: it has its own connections, so that admission does not wait behind
+"""The Redis store of one process. Invariant: the store has separate connections, so that admission does not wait behind
 records."""
 
 from __future__ import annotations

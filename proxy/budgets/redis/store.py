@@ -1,10 +1,10 @@
-"""The budget store of many machines, on Redis. See BudgetStore, and `scripts.py`.
+"""The budget store of many machines, on Redis. For its contract, see BudgetStore; for its scripts, `scripts.py`.
 
 Invariants: A call is one script and one round trip; a lost reply is not retried. Redis may lose all data, or its last
-writes, at any time: the server's script detects that by a missing generation, by the id of its replication history or
-by the count of a node's operations, and a node detects it at its next call by the new generation. Then no reservation
-that depends on other nodes is granted until all nodes that any of them knew have re-announced, or `away_s` has passed;
-and none of a node that has not.
+writes, at any time. The script on the server detects a loss by a missing generation, by the id of the replication
+history, or by the count of a node's operations. A node detects a loss at its next call, by the new generation. Then no
+reservation that depends on other nodes is granted until all nodes in any node's list have announced again, or `away_s`
+has passed; and no reservation of a node that has not announced again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RedisBudgets:
-    """One node's handle. See BudgetStore."""
+    """One node's handle of the store on Redis."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class RedisBudgets:
         """
         self._monotonic = monotonic
         self._server_ahead_s = own_time() - monotonic()
-        """of `monotonic`, which does not jump when the machine's clock is set"""
+        """the server's clock minus `monotonic`, which does not jump when the machine's clock is set"""
         self._redis: Any = redis  # the library's return types cover all protocols
         self._node = node
         self._prefix = f"{{{prefix}:budgets}}:"  # a hash tag: one slot of a cluster
@@ -88,20 +88,20 @@ class RedisBudgets:
         self._known_nodes = known_nodes or KnownNodes(None)
         self._unix_time = unix_time
         self._candidate = secrets.token_bytes(8)
-        """for `lead`: workers of two machines may have the same name"""
+        """the value of this handle for `lead`: workers of two machines may have equal names"""
         self._order = asyncio.Lock()
         """keeps this node's changes of its reservations in chronological order"""
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
         self._fencing_token = ""
-        """of this node's last announcement that the server is known to have"""
+        """the token of this node's last announcement that the server has confirmed"""
         self._next_fencing_token = ""
-        """of the announcement in progress"""
+        """the token of the announcement in progress"""
         self._generation = b""
         self._seed_generations = SeedGenerations()
         self._operations = 0
         """the last count of this node's operations that the server returned"""
         self._suspected_losses = 1
-        """how often data of this node may have been lost"""
+        """number of times that data of this node may have been lost"""
         self._suspected_losses_announced = 0
         """the number of suspected losses before the last announcement, which repaired them"""
         self._fixed = [
@@ -247,7 +247,7 @@ class RedisBudgets:
     # -- announcements and calls
 
     async def _announce(self, own: Callable[[], OwnReservations]) -> bool:
-        """False if the data was lost meanwhile."""
+        """Announce once. False if the store lost its data meanwhile."""
         known = self._known_nodes
         question = list(known.names), self._away_us, known.generation
         _, members = await self._call(scripts.BEGIN_ANNOUNCEMENT, question)
@@ -278,7 +278,8 @@ class RedisBudgets:
     async def _write_reservations(
         self, generation: str, reservations: Iterable[tuple[Reservation, bool, bool]], orphans: Collection[str]
     ) -> bool:
-        """`reservations`: with True if ended, and True if it was stored before. False if the generation has changed."""
+        """Write one slice of an announcement. `reservations`: each with True if the exchange has ended, and True if it
+        was stored before. False if the generation has changed."""
         windows = _RateWindows(counter for one, _, _ in reservations for counter in one.counters)
         rows = [
             (
@@ -318,7 +319,8 @@ class RedisBudgets:
     async def _call(
         self, script: Script, question: Any = (), windows: Sequence[str] = (), *, keys: Sequence[str] = ()
     ) -> list[Any]:
-        """The script's reply, from the status on. Raises BudgetsUnavailable; the script may have run then."""
+        """Run a script and return its reply, from the status on. Raises BudgetsUnavailable; the script may have run
+        then."""
         all_keys = [*self._fixed, *keys, *[self._key(f"window:{counter_id}") for counter_id in windows]]
         encoded = _encode(question)
         for _ in range(_STALE_TRIES):
@@ -352,11 +354,12 @@ class RedisBudgets:
         return self._suspected_losses == self._suspected_losses_announced
 
     def _know(self, nodes: Iterable[bytes]) -> None:
-        """After a loss, these are waited for. Only while nothing is suspected: else it is the nodes of before."""
+        """Remember the nodes to wait for after a loss. Call it only while no loss is suspected: after a loss, the list
+        from before it is needed."""
         self._known_nodes.update(self._generation.decode(), set(map(bytes.decode, nodes)) - {self._node})
 
     def _check_reply(self, generation: bytes, operations: int, token: bytes) -> None:
-        """Detect losses."""
+        """Detect a loss of data by the reply."""
         self._operations = max(operations, self._operations) if generation == self._generation else operations
         fencing_token = token.decode() or self._fencing_token
         expected = {self._fencing_token, self._next_fencing_token}
@@ -376,13 +379,13 @@ class _RateWindows:
         self.places = {counter_id: place for place, counter_id in enumerate(self.counter_ids, _FIXED_KEYS + 1)}
 
     def of(self, counter: LimitCounter) -> int | bool:
-        """Position in KEYS; False: the counter has no window."""
+        """The position of the counter's window in KEYS; False: the counter has no window."""
         return self.places[counter.counter_id] if bounds_rate(counter) else False
 
 
 @asynccontextmanager
 async def map_budget_errors(redis: Any, doing: str) -> AsyncIterator[None]:
-    """Maps errors of Redis to BudgetsUnavailable."""
+    """Map errors of Redis to BudgetsUnavailable."""
     try:
         async with map_errors(redis, doing):
             yield
@@ -391,7 +394,7 @@ async def map_budget_errors(redis: Any, doing: str) -> AsyncIterator[None]:
 
 
 def _bounds(counter: LimitCounter, windows: _RateWindows) -> tuple[Any, ...]:
-    """A counter as `RESERVE` expects it."""
+    """A counter in the form that `RESERVE` expects."""
     bounds = counter.nusd_max, counter.rpm, counter.tpm, counter.parallel
     return counter.counter_id, repr(counter.since), *map(_or_false, bounds), windows.of(counter)
 

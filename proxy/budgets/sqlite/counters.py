@@ -36,7 +36,7 @@ class CounterTable:
         self._moves: dict[str, tuple[int, int, int]] = {}
         """counter id → unwritten changes of (reserved nUSD, open exchanges, closed exchanges)"""
         self._counted: dict[str, Window] = {}
-        """counter id → its rate window, if that changed"""
+        """counter id → its rate window, if the window changed"""
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +64,7 @@ class CounterTable:
                 state.running += running
 
     def count(self, states: Iterable[UsedAmounts], second: int, requests: int, tokens: int) -> None:
-        """Add to the bucket of that second, where rates are bounded; 0 requests: a correction of the tokens."""
+        """Add to the bucket of `second` at each counter that bounds rates; 0 requests: a correction of the tokens."""
         for state in states:
             if state.window is not None:
                 state.window.add(second, requests, tokens)

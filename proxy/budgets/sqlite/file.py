@@ -58,7 +58,7 @@ class Damaged(Exception):  # noqa: N818  as above
 
 
 class BudgetFile:
-    """One process's handle of the file. The first transaction opens it."""
+    """One process's handle of the file. The first transaction opens the file."""
 
     def __init__(self, path: Path) -> None:
         self.generation = ""

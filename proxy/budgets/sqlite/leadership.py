@@ -1,4 +1,5 @@
-"""The choice of one process among those of a machine. Invariant: the lock ends with its process, however that ends."""
+"""The election of one leading process on a machine. Invariant: the lock ends with its process, even if the process is
+killed."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from proxy.budgets.store import BudgetsUnavailable
 
 
 class Leadership:
-    """A lock on a file of its own: closing a descriptor of SQLite's file drops SQLite's locks."""
+    """A lock on a separate file: closing a descriptor of SQLite's file would drop SQLite's locks."""
 
     def __init__(self, path: Path) -> None:
         """The first `acquire` creates the file; its folder must exist."""
@@ -34,7 +35,7 @@ class Leadership:
         return True
 
     def release(self) -> None:
-        """Let another process have it."""
+        """Release the lock to another process."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -1,7 +1,7 @@
-"""Sets of limit counters in the SQLite file (table `passages`), shared by all reservations with the same set.
+"""Sets of limit counters in the SQLite file (table `passages`). Reservations with equal sets share one row.
 
-Invariants: The id of a set is a hash of its content, so it is the same in every generation of the file. A set stays as
-long as a reservation refers to it.
+Invariants: The id of a set is a hash of its content, and therefore equal in every generation of the file. A set stays
+as long as a reservation refers to it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ResolvedLimitsTable:
         return (self._cached.get(limits_id) or self._read(limits_id)).rated
 
     def insert(self, rows: Iterable[StoredLimits]) -> None:
-        """Store these sets; those that exist stay."""
+        """Store these sets; existing rows stay."""
         self._file.executemany(_INSERT, rows)
 
     def delete_unused(self) -> None:

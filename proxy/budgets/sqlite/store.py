@@ -1,9 +1,10 @@
-"""The budget store of one machine: a SQLite file that its processes share. See BudgetStore and `file.py`.
+"""The budget store of one machine: a SQLite file that its processes share. For its contract, see BudgetStore; for the
+file, `file.py`.
 
 Invariants: Each call is one transaction on the event loop: 20 to 30 µs, less than a switch to a thread and back; longer
-work is split. Requests of two event-loop iterations share a transaction, together with the exchanges that ended since
-the previous one: first these are closed, then the requests are decided in order. Nothing waits within SQLite: during
-another process's transaction, streams continue.
+work is split. Requests of two event-loop iterations share a transaction with the exchanges that ended since the
+previous one: first the ended exchanges are closed, then the requests are decided in order. Nothing waits within SQLite:
+during another process's transaction, streams continue.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ AT_ONCE = 500
 
 
 class SqliteBudgets:
-    """One process's handle. See BudgetStore."""
+    """One process's handle of the store in a SQLite file."""
 
     def __init__(self, path: Path, *, node: str, unix_time: Callable[[], float]) -> None:
         """The first call creates the file, readable by its owner only; its folder must exist."""
         self.time = unix_time
-        """see BudgetStore: there is one machine"""
+        """the machine's clock, which all its processes share"""
         self._file = BudgetFile(path)
         self._leadership = Leadership(path.with_suffix(".leader"))
         self._tables = BudgetTables(self._file, node, unix_time)
@@ -52,9 +53,9 @@ class SqliteBudgets:
         self._announced = ""
         """the fencing token of this handle's last announcement"""
         self._requests: list[_Request] = []
-        """to be decided in the next shared transaction"""
+        """requests that the next shared transaction decides"""
         self._ending: list[_Ending] = []
-        """to be closed in the same transaction, or within JOIN_S"""
+        """ended exchanges that the next shared transaction closes, after JOIN_S at the latest"""
 
     # -- this node's exchanges
 
@@ -83,7 +84,8 @@ class SqliteBudgets:
         asyncio.get_running_loop().call_soon(self._run_batch)
 
     def _run_batch(self, deadline: float = 0.0) -> None:
-        """`deadline`: of retries after Busy, by `time.monotonic`; 0: the first try."""
+        """Run the shared transaction. `deadline`: the end of retries after Busy, by `time.monotonic`; 0: the first
+        try."""
         requests = [one for one in self._requests if not one[1].done()]  # without cancelled ones
         requests, self._requests = requests[:AT_ONCE], requests[AT_ONCE:]
         ending, self._ending = self._ending, []

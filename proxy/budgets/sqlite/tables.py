@@ -87,14 +87,14 @@ class AlreadyReserved(Exception):  # noqa: N818  a state, not an error
 
 @dataclass(frozen=True, slots=True)
 class StoredExchanges:
-    """The exchanges of a node in the file, at the begin of an announcement."""
+    """The exchanges of a node in the file, at the beginning of an announcement."""
 
     ids: frozenset[str]
     generation: str
 
 
 class BudgetTables:
-    """The tables, for one node. For the contract, see BudgetStore."""
+    """The tables, for one node. Methods with the name of a method of BudgetStore have its contract."""
 
     def __init__(self, file: BudgetFile, node: str, unix_time: Callable[[], float]) -> None:
         self._file = file
@@ -120,7 +120,7 @@ class BudgetTables:
         return verdicts
 
     def reserve(self, reservation: Reservation) -> Verdict | None:
-        """As `batch`, for one exchange that may be reserved already."""
+        """Decide on one exchange that may be reserved already."""
         if self._stored(reservation.exchange_id) is not None:
             return Granted(levels(self._counters().states(reservation.counters), self._unix_time()))
         return self.batch((), (reservation,))[0]
@@ -128,7 +128,7 @@ class BudgetTables:
     def _verdicts(
         self, group: list[Reservation], counters: CounterTable, now: float, new: list[Reservation]
     ) -> Sequence[Verdict | None]:
-        """Verdicts on requests with equal counters; granted ones are appended to `new`."""
+        """Decide on requests with equal counters; granted ones are appended to `new`."""
         states = counters.states(group[0].counters)
         nusd, count = sum([reservation.nusd for reservation in group]), len(group)
         if self._warming or not all([passes(state, nusd, count) for state in states]):  # noqa: C419  half the time
@@ -176,7 +176,7 @@ class BudgetTables:
             self._close(ended, counters)
 
     def end(self, exchange_ids: Sequence[str]) -> None:
-        """Close the open ones, at their reserved amounts."""
+        """Close those of the exchanges that are open, at their reserved amounts."""
         now = self._unix_time()
         with self._counters() as counters:
             running = [stored for stored in self._all_stored(exchange_ids) if stored.open]
@@ -189,7 +189,7 @@ class BudgetTables:
             self._delete(self._all_stored(exchange_ids), counters)
 
     def release_open(self, exchange_ids: Sequence[str]) -> int:
-        """Release the open ones, and return their number."""
+        """Release those of the exchanges that are open, and return their number."""
         with self._counters() as counters:
             running = [stored for stored in self._all_stored(exchange_ids) if stored.open]
             self._delete(running, counters)
@@ -267,7 +267,7 @@ class BudgetTables:
     # -- all reservations of a node
 
     def fencing_token(self) -> str | None:
-        """The token of the node's last announcement; None: it is lost, and so may be later changes."""
+        """The token of the node's last announcement; None: the token is lost, and later changes may be lost too."""
         row = self._file.execute("SELECT announced FROM nodes WHERE node = ?", (self._node,)).fetchone()
         return None if row is None else str(row[0])
 
@@ -278,7 +278,7 @@ class BudgetTables:
         return bool(self._file.execute(query, (self._node,)).fetchone()[0])
 
     def end_announcement(self, token: str) -> None:
-        """All reservations are announced."""
+        """Record that all reservations are announced."""
         self._file.execute(_MAKE_ANNOUNCED)
         self._file.execute("INSERT OR REPLACE INTO announcements VALUES (?, ?)", (self._node, token))
 
@@ -316,7 +316,8 @@ class BudgetTables:
                 self.close([one])
 
     def abandon(self, node: str) -> set[str]:
-        """The open exchanges of another node. Its fencing token is deleted: if it is alive, it re-announces."""
+        """Delete another node's fencing token, and return its open exchanges. If the node is alive, it announces
+        again."""
         self._file.execute("DELETE FROM nodes WHERE node = ?", (node,))
         rows = self._file.execute("SELECT exchange_id FROM holds WHERE node = ? AND closed_at IS NULL", (node,))
         return {row[0] for row in rows}
@@ -326,7 +327,7 @@ class BudgetTables:
         return reservation.exchange_id in before.ids and before.generation == self._file.generation
 
     def _restore(self, reservation: Reservation, *, counts: bool) -> None:
-        """Insert a lost reservation. `counts`: also in the rate windows; those may still include an ended exchange."""
+        """Insert a lost reservation. `counts`: also in the rate windows, which may still include an ended exchange."""
         second = int(min(reservation.at or self._unix_time(), self._unix_time()))
         with self._counters() as counters:
             self._insert([reservation], second)
@@ -375,7 +376,8 @@ class BudgetTables:
         return added
 
     def _floor_us(self) -> int:
-        """The least time of a spend total for FLOOR_S after `forget_sums`: an older one may lack released exchanges."""
+        """The earliest acceptable time of a spend total for FLOOR_S after `forget_sums`: an older total may lack
+        released exchanges."""
         floor_us, until = self._file.execute("SELECT floor_us, floor_until FROM life").fetchone()
         return floor_us if self._unix_time() < until else -1
 
