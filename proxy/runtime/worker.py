@@ -1,9 +1,9 @@
 """One worker process: settles the records in the queue and the exchanges of dead proxies, and maintains the ledger.
 
-Invariants: any number of workers do the same work at once, and none of it twice; of each shard of the queue, one worker
-takes the records, and settles them in the ledger's shard of the same number. The parts start in one order and stop
-in the reverse; a start that fails or is cancelled stops the parts that had started. A graceful stop finishes the
-batches in hand.
+Invariants: any number of workers do equal work at once, and none of it twice. Of each shard of the queue, one worker
+takes the records, and settles them in the ledger's shard of equal number. The parts start in one order and stop in the
+reverse; a start that fails or is cancelled stops the parts that had started. A graceful stop finishes the current
+batches.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Worker:
         self._started = AsyncExitStack()
 
     async def start(self) -> None:
-        """Settle from now on. Raises QueueUnsuitable, LedgerUnavailable, OSError."""
+        """Start to settle. Raises QueueUnsuitable, LedgerUnavailable, OSError."""
         async with AsyncExitStack() as started:
             self._queue = await started.enter_async_context(open_queue(self.settings))
             ledger = open_ledger(self.settings, self._waiting)
@@ -78,11 +78,11 @@ class Worker:
             self._started = started.pop_all()
 
     async def stop(self) -> None:
-        """Finish the batches in hand."""
+        """Finish the current batches."""
         await self._started.aclose()
 
     def hurry(self) -> None:
-        """Nothing waits for anybody here: the batches in hand take moments."""
+        """No-op: a worker's batches finish within milliseconds."""
 
     async def _start_settlers(self, tasks: Tasks, started: AsyncExitStack) -> None:
         shards = self._queue.shards
@@ -123,7 +123,8 @@ class Worker:
         tasks.start(count_letters(engine, metrics, in_thread), name="letters")
 
     async def _settle_swept(self, records: Sequence[UsageRecord]) -> None:
-        """An answer that is made in the background is settled without its end: first, it is nobody's any more."""
+        """Settle records of a sweeper. The owner of a background response is deleted first, because its record is
+        settled before the response has ended."""
         for record in records:
             if record.opened.background is not UNSET:
                 await self._responses.forget(name_of(record.opened.background.response_id))

@@ -30,8 +30,8 @@ class DataFolder:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def left_behind(self, workers: int) -> list[DataFolder]:
-        """The folders with journals of processes that are not started any more: there are `workers` numbered processes
-        now (0: one without a number), whose own folders are left out, locked or not."""
+        """The folders with journals of processes that are no longer started. There are `workers` numbered processes now
+        (0: one process without a number); their own folders are left out, locked or not."""
         names = (path.name.removeprefix(_OWN.format("")) for path in self.root.glob(_OWN.format("*")))
         numbered = [DataFolder(self.root, int(name)) for name in names if name.isdecimal() and int(name) >= workers]
         unnumbered = [DataFolder(self.root)] if workers else []
@@ -44,8 +44,8 @@ def ledger_url(settings: Settings) -> str:
 
 
 def key_pepper(settings: Settings) -> bytes:
-    """The secret of key digests: the configured one, or that of the data directory, created at first use. Raises
-    BadPepperError, OSError."""
+    """The secret of key digests: the configured one, or the one in the data directory, which is created at its first
+    use. Raises BadPepperError, OSError."""
     if settings.key_pepper is not None:
         return bytes.fromhex(settings.key_pepper.reveal())
     return load_pepper(settings.data_dir / "pepper")

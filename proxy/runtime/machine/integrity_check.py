@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 async def check_integrity(settings: Settings, engine: Engine, metrics: Metrics, in_thread: InThread) -> None:
-    """Check every CHECK_S; ends by being cancelled. An outage is no finding."""
+    """Check every CHECK_S until cancelled. An outage is not reported as a difference."""
     outage = Outage(OutageLog("checking the ledger"))
     while True:
         await asyncio.sleep(CHECK_S)
@@ -44,7 +44,7 @@ async def check_integrity(settings: Settings, engine: Engine, metrics: Metrics, 
 
 
 async def count_letters(engine: Engine, metrics: Metrics, in_thread: InThread) -> None:
-    """Count the open dead letters every LETTERS_S; ends by being cancelled. In an outage the gauge keeps its value."""
+    """Count the open dead letters every LETTERS_S until cancelled. During an outage the gauge keeps its value."""
     outage = Outage(OutageLog("counting dead letters"))
     while True:
         try:

@@ -1,7 +1,8 @@
 """The ledger of a deployment: entries, keys, accounts and audit log in one database, for commands and servers.
 
-Invariants: any number of processes use them at the same time. No process uses a ledger of an earlier version: a command
-is refused, a server waits until `tokenweir migrate` was run. A SQLite file is upgraded by whoever opens it.
+Invariants: any number of processes use these stores at the same time. No process uses a ledger of an earlier version: a
+command is refused, a server waits until `tokenweir migrate` has run. A SQLite file is upgraded by the first process
+that opens it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ PARTITIONS_S = 86_400.0
 _log = logging.getLogger(__name__)
 
 Waiting = Callable[[str], AbstractAsyncContextManager[None]]
-"""what a server does while it waits, given the reason"""
+"""given the reason, makes the context in which a server waits"""
 
 
 class LedgerStores:
@@ -58,7 +59,7 @@ class LedgerStores:
 
     @classmethod
     def open(cls, settings: Settings) -> LedgerStores:
-        """For a command. Raises LedgerUnavailable, OutdatedLedgerError, NewerDatabaseError."""
+        """Open the stores for a command. Raises LedgerUnavailable, OutdatedLedgerError, NewerDatabaseError."""
         url = ledger_url(settings)
         require_current(url)
         engine = open_engine(url)
@@ -68,7 +69,7 @@ class LedgerStores:
         return cls(settings, engine)
 
     def pepper(self) -> bytes:
-        """The secret that key digests are computed with."""
+        """The secret for computing key digests."""
         return key_pepper(self._settings)
 
     def close(self) -> None:
@@ -78,10 +79,8 @@ class LedgerStores:
 
 @asynccontextmanager
 async def open_ledger(settings: Settings, waiting: Waiting) -> AsyncIterator[tuple[LedgerStores, InThread]]:
-    """The stores of a server, and the threads for their calls, as soon as the ledger is of this version.
-
-    Raises LedgerUnavailable, NewerDatabaseError.
-    """
+    """Open the stores of a server, and the threads for their calls, as soon as the ledger has this version. Raises
+    LedgerUnavailable, NewerDatabaseError."""
     url = ledger_url(settings)
     stores = LedgerStores(settings, open_engine(url))  # connects at the first call
     threads = BoundedExecutor(LEDGER_THREADS, name="ledger")
@@ -96,7 +95,7 @@ async def open_ledger(settings: Settings, waiting: Waiting) -> AsyncIterator[tup
 
 
 async def keep_partitions(engine: Engine, in_thread: InThread) -> None:
-    """Make the partitions of the coming months on Postgres, for ever."""
+    """Create the partitions of the coming months on Postgres, until cancelled."""
     while True:
         try:
             await in_thread(make_partitions, engine, time.time())

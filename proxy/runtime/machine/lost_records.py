@@ -1,6 +1,7 @@
 """Settles records that the ledger has lost, from the journals of this machine, without their proxies.
 
-Invariant: it only reads the journals, so their proxies may run or not; what both settle is settled once.
+Invariant: journals are only read, so their proxies may run or not; a record that both this module and a proxy settle
+becomes one entry.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 def lost(settings: Settings, store: LedgerStore) -> Iterator[Lost]:
-    """Of every journal of this machine that was ever written. Raises OSError."""
+    """Find the lost records of every journal of this machine. Raises OSError."""
     alone = DataFolder(settings.data_dir)
     for folder in (alone, *alone.left_behind(0)):
         node = last_node(folder.journal)
@@ -48,7 +49,8 @@ def lost(settings: Settings, store: LedgerStore) -> Iterator[Lost]:
 
 
 def settle_again(store: LedgerStore, records: Sequence[DeliveredRecord]) -> dict[str, int]:
-    """Settle them; the number by result. Waits for the ledger if it goes away meanwhile. Raises TimeoutError."""
+    """Settle the records, and return their number by result. If the ledger becomes unavailable, wait for it. Raises
+    TimeoutError."""
     return asyncio.run(_settled(store, records))
 
 
@@ -61,7 +63,7 @@ async def _settled(store: LedgerStore, records: Sequence[DeliveredRecord]) -> di
 
 
 class _Given:
-    """The records as the source of a settler."""
+    """A settler's source that has the given records."""
 
     def __init__(self, records: Sequence[DeliveredRecord]) -> None:
         self._left = list(records)
@@ -76,7 +78,7 @@ class _Given:
 
 
 class _Tally:
-    """Observes the settler."""
+    """A settler's observer that counts results."""
 
     def __init__(self) -> None:
         self.results: Counter[str] = Counter()
@@ -88,5 +90,5 @@ class _Tally:
         self.results["dead_letters"] += settled.conflicts + settled.rejected + unreadable
 
     def failed(self, error: Exception) -> None:
-        """It is tried again."""
+        """Log a failed attempt; it is repeated."""
         _log.warning("settling: %s", error)

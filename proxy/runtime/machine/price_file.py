@@ -1,7 +1,8 @@
-"""A newer price book than the installed package has: the file `price-book.json` of the data directory.
+"""A newer price book than that of the installed package: the file `price-book.json` in the data directory.
 
-Invariants: it has the format of the package's own data, is read as a whole or refused, and is replaced as a whole. A
-process reads it when it starts. Its version is a digest of its bytes: the same file has the same version everywhere.
+Invariants: the file has the format of the package's own data. It is read completely or refused, and replaced
+completely. A process reads it when it starts. The book's version is a digest of the file's bytes: equal files have
+equal versions everywhere.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ class PriceChange(NamedTuple):
 
     @property
     def suspicious(self) -> bool:
-        """It is gone, or moved by more than FACTOR_MAX."""
+        """True if the price is removed, or changed by more than FACTOR_MAX."""
         if self.old is None:
             return False
         return self.new is None or max(self.old, self.new) > FACTOR_MAX * min(self.old, self.new)
 
 
 def path_in(data_dir: Path) -> Path:
-    """The place of the file."""
+    """The path of the file."""
     return data_dir / "price-book.json"
 
 
 def price_book(data_dir: Path) -> PriceBook:
-    """The book that applies there: the file's, or else the package's. Raises PriceFileError."""
+    """The price book of a data directory: the file's, or else the package's. Raises PriceFileError."""
     file = path_in(data_dir)
     try:
         content = file.read_bytes()
@@ -78,7 +79,7 @@ def book_from(content: bytes, source: str) -> PriceBook:
 
 
 def fetched(source: str) -> bytes:
-    """A file, or what an http or https URL has. Raises PriceFileError."""
+    """The content of a file, or of an http or https URL. Raises PriceFileError."""
     try:
         if urlsplit(source).scheme in ("http", "https"):
             with urlopen(source, timeout=FETCH_S_MAX) as answer:  # noqa: S310  of these schemes
@@ -94,7 +95,7 @@ def fetched(source: str) -> bytes:
 
 
 def changes(old: PriceBook, new: PriceBook, at: float) -> Iterator[PriceChange]:
-    """Every price that differs at this time (Unix seconds), by provider and model."""
+    """Every price that differs at `at` (Unix seconds), by provider and model."""
     before, after = old.listed(at), new.listed(at)
     for provider, model in sorted(before.keys() | after.keys()):
         prices = [_prices(lists.get((provider, model), ())) for lists in (before, after)]

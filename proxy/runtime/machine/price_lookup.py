@@ -1,7 +1,7 @@
-"""The price lists of an exchange by the configuration: at admission, and of a past one.
+"""The price lists of an exchange by the configuration: at admission, and for a past exchange.
 
-Invariants: a past exchange has the lists that it would have had at admission by this configuration: the model's own,
-or else the built-in book's at the time when the exchange began; then the rules. Another model that the same answer used
+Invariants: a past exchange has the lists that this configuration gives for its admission: the model's own list, or else
+the built-in book's list for the time when the exchange began; then the rules apply. Another model in the same answer
 has the lists of a request for that model.
 """
 
@@ -19,16 +19,16 @@ from proxy.settings import ModelSettings, Settings, TargetSettings, route
 
 
 class Lists(NamedTuple):
-    """None: unknown."""
+    """The price lists of one exchange; None: unknown."""
 
     price: Price | None
-    """of the charge to the key's owner"""
+    """the list of charges to the key's owner"""
     cost: Price | None
-    """of the provider"""
+    """the list of the provider's costs"""
 
 
 class PriceLookup:
-    """By these settings."""
+    """Looks up price lists by one configuration."""
 
     def __init__(
         self, settings: Settings, book: PriceBook, payer_of: Callable[[str], Payer] = lambda _key_id: NOBODY
@@ -42,7 +42,8 @@ class PriceLookup:
     def admitted(
         self, model: ModelSettings, passed: str, target: TargetSettings, at: float, payer: Payer, requested: str
     ) -> Lists:
-        """Of a request for a model, at one of its providers. `passed`: the name that a pattern passes upstream."""
+        """The lists of a request for a model, at one of its providers. `passed`: the name that a pattern passes
+        upstream."""
         # The price is the same whichever provider answers: the model's own, or the book's for the first one.
         first = model.providers[0]
         price = model.price.at(at) if model.price else self._listed(first.provider, first.upstream_model or passed, at)
@@ -53,8 +54,8 @@ class PriceLookup:
         return self._after_rules(Lists(price, cost), PricedRequest(payer, requested, target.provider, at))
 
     def named(self, requested: str, provider: str, upstream_model: str, at: float, payer: Payer) -> Lists:
-        """Of a request by the name `requested` that this provider served as `upstream_model`; also of a provider that
-        does not serve it any more."""
+        """The lists of a request by the name `requested` that this provider served as `upstream_model`, even if the
+        provider no longer serves it."""
         listed = self._listed(provider, upstream_model, at)
         found = route(self._settings.models, requested)
         if found is None:
@@ -70,11 +71,11 @@ class PriceLookup:
         return self._after_rules(lists, PricedRequest(payer, requested, provider, at))
 
     def other(self, model: str, provider: str, at: float, payer: Payer) -> Lists:
-        """Of another model that an answer used."""
+        """The lists of another model that an answer used."""
         return self.named(model, provider, model, at, payer)
 
     def __call__(self, entry: LedgerEntry, model: str | None = None) -> Lists:
-        """Of a past exchange, by its terminal entry; or of another `model` that it used."""
+        """The lists of a past exchange, by its terminal entry; or of another `model` that the exchange used."""
         payer = self._payer_of(entry.key_id) if self._ruled.rules else NOBODY
         if model is None and SERVED_INSTEAD_DETAIL in entry.details:
             model = entry.upstream_model

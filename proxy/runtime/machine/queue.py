@@ -24,16 +24,16 @@ LANES = 2
 
 
 class Queue:
-    """Its streams, each with at least one lane to take from it, and the lease registry."""
+    """The queue's streams, each with at least one lane to take records from it, and the lease registry."""
 
     def __init__(self, settings: Settings) -> None:
         assert settings.queue is not None
         self.redis = open_redis(settings.queue.reveal())
-        """for calls that do not block"""
+        """the client for calls that do not block"""
         name = f"worker-{secrets.token_hex(6)}"
         claim_after_ms, reclaim = int(settings.lease_s * 1000), ReclaimLock()
         self.roster = WorkerRoster(self.redis, name, shards=settings.queue_shards)
-        """for workers"""
+        """for workers only"""
         self.lanes = [
             RedisQueue(
                 self.redis,
@@ -46,15 +46,15 @@ class Queue:
             for lane in range(max(1, LANES // settings.queue_shards))
             for shard in range(settings.queue_shards)
         ]
-        """for workers"""
+        """for workers only"""
         self.shards = self.lanes[: settings.queue_shards]
-        """each stream once"""
+        """one lane of each stream"""
         self.leases = RedisLeases(self.redis)
         self.outgoing = ShardedQueue(self.shards)
-        """for proxies"""
+        """the sending end, for proxies only"""
 
     async def check(self) -> None:
-        """Raises QueueUnsuitable, whose message is for the operator; QueueUnavailable."""
+        """Check the server. Raises QueueUnsuitable, whose message is for the operator; QueueUnavailable."""
         await check(self.redis)
 
     async def close(self) -> None:
@@ -64,7 +64,7 @@ class Queue:
 
 @asynccontextmanager
 async def open_queue(settings: Settings) -> AsyncIterator[Queue]:
-    """The queue of a server, checked. Raises QueueUnsuitable, QueueUnavailable."""
+    """Open and check the queue of a server. Raises QueueUnsuitable, QueueUnavailable."""
     queue = Queue(settings)
     try:
         await queue.check()

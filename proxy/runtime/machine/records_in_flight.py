@@ -1,5 +1,5 @@
-"""The records in the queue and the exchanges under lease, for integrity checks. Invariant: they are read before the
-ledger, so that a record that is settled meanwhile is found there."""
+"""The records in the queue and the exchanges under lease, for integrity checks. Invariant: both are read before the
+ledger, so that a record that is settled meanwhile is found in the ledger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def records_in_flight(queue: Queue) -> RecordsInFlight:
 
 
 async def read_records_in_flight(settings: Settings) -> RecordsInFlight:
-    """The same, over its own connection. Raises QueueUnavailable."""
+    """Read the records in flight over a new connection. Raises QueueUnavailable."""
     from proxy.runtime.machine.queue import Queue
 
     queue = Queue(settings)

@@ -18,7 +18,7 @@ FLUSH_S = 5.0
 
 
 def open_traces(settings: TracesSettings | None, metrics: Metrics) -> Traces | None:
-    """None: not configured. Raises SettingsError if the packages are not installed."""
+    """Start the traces; None: not configured. Raises SettingsError if the packages are not installed."""
     if settings is None:
         return None
     try:

@@ -1,7 +1,5 @@
-"""What is not settled yet of a month that is to be closed; and closing it without anybody.
-
-Invariant: what is settled already is not named, however late its receipt.
-"""
+"""The unsettled records of a month that is to be closed, and the automatic closing of months. Invariant: a settled
+record is not listed, however late its receipt is."""
 
 from __future__ import annotations
 
@@ -36,12 +34,13 @@ _DAY_S = 86_400.0
 _log = logging.getLogger(__name__)
 
 Unsettled = Mapping[str, Any]
-"""what: journal, lease, queue or dead letter; count; examples: the first few ids"""
+"""fields: what (journal, lease, queue or dead letter), count, and examples (the first few ids)"""
 
 
 async def unsettled(settings: Settings, engine: Engine, month: Month, in_thread: InThread) -> list[Unsettled]:
-    """What may still be settled for a month or an earlier one: exchanges in the journals of this machine, under lease,
-    in open dead letters; and any record in the queue. Raises LedgerUnavailable, QueueUnavailable, OSError."""
+    """The records that may still be settled for this month or an earlier one: exchanges in the journals of this
+    machine, under lease, and in open dead letters; and any record in the queue. Raises LedgerUnavailable,
+    QueueUnavailable, OSError."""
     bound = first_id(month.end)
     found = [("journal", await in_thread(_in_journals, settings))]
     queued = 0
@@ -72,7 +71,7 @@ def _in_journals(settings: Settings) -> set[str]:
 
 
 def _open_letters(engine: Engine, month: Month) -> list[str]:
-    """Their ids. One that names no exchange may be of any month."""
+    """The ids of the month's open dead letters. A letter without an exchange may belong to any month."""
     columns = dead_letters.c
     early = or_(columns.exchange_id < first_id(month.end), columns.exchange_id.is_(None))
     with reading(engine) as connection:
@@ -80,8 +79,8 @@ def _open_letters(engine: Engine, month: Month) -> list[str]:
 
 
 async def close_months(settings: Settings, engine: Engine, store: LedgerStore, in_thread: InThread) -> None:
-    """Close each month `billing.close_after_days` after its end, once all of it is settled; ends by being cancelled.
-    Closed forms that were interrupted are completed in any case."""
+    """Close each month `billing.close_after_days` after its end, when all of it is settled; until cancelled.
+    Interrupted closings are completed first."""
     waiting: Month | None = None
     while True:
         try:
@@ -101,7 +100,7 @@ async def close_months(settings: Settings, engine: Engine, store: LedgerStore, i
 
 
 def _due(engine: Engine, after_days: int | None) -> Month | None:
-    """The last month whose time has come, if it is open."""
+    """The last month that is due for closing, if it is open."""
     if after_days is None:
         return None
     month = month_of(month_of(time.time() - after_days * _DAY_S).since - 1)

@@ -1,4 +1,4 @@
-"""Settles the journals of processes that are not started any more: those beyond a smaller `--workers`."""
+"""Settles the journals of processes that are no longer started, after `--workers` was reduced."""
 
 from __future__ import annotations
 
@@ -29,12 +29,9 @@ async def settle_abandoned(
     resume: Callable[[Recovered, Node], Awaitable[None]],
     start: Callable[[Node, Tasks], None],
 ) -> None:
-    """Settle the records in `folder`, however long it takes, and keep the settled ones for their time; another
-    process's journal is left alone.
-
-    `recover` closes the exchanges that a crash cut off, `release` their reservations; `resume` lets the others go on;
-    `start` begins to settle.
-    """
+    """Settle the records in `folder`, without a time limit, and keep the settled records for their time. The journal of
+    a running process is skipped. `recover` closes the exchanges that a crash interrupted, `release` releases their
+    reservations, `resume` continues exchanges in the background, `start` begins to settle."""
     async with AsyncExitStack() as opened:
         try:
             node = Node(folder, settings)

@@ -2,7 +2,7 @@
 responses.
 
 Invariant: before the first request with a limit is admitted, this node has reservations for the unsettled records in
-its journal: those that its last process made, if the store still has them all, or those that are announced anew.
+its journal: the reservations of its last process, if the store has them all, or newly announced ones.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 class LedgerFollowing:
-    """Adds settled spend to the budget counters, and sends the alerts."""
+    """Adds settled spend to the budget counters, and sends alerts."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class LedgerFollowing:
             )  # fmt: skip
 
     def start(self, tasks: Tasks) -> None:
-        """Follow from now on."""
+        """Start the tasks that follow the ledger."""
         tasks.start(self.follower.run(), name="follower")
         adding = Outage(OutageLog("adding up the charges of accounts"))
         tasks.start(self._repeat(self._add_up, ADD_UP_S, adding), name="account sums")
@@ -104,7 +104,7 @@ class LedgerFollowing:
             tasks.start(self._webhook.run(), name="webhook")
 
     async def _add_up(self) -> None:
-        """Add the charges of accounts up."""
+        """Update the sums of the accounts' charges."""
         while await self._in_thread(add_up, self._engine):
             pass
 
@@ -137,7 +137,7 @@ class AdmissionService:
         metrics: Metrics,
         in_thread: InThread,
     ) -> None:
-        """Raises ClaimsUnavailable, OSError: a file that cannot be used."""
+        """Open the stores. Raises ClaimsUnavailable, OSError: a file cannot be used."""
         self._keyring = keyring
         self._batches, self._in_thread = BatchStore(engine), in_thread
         pepper = key_pepper(settings)
@@ -164,7 +164,7 @@ class AdmissionService:
         metrics.budgets.outstanding(lambda: self.admission.reserved_nusd)
 
     async def start(self, tasks: Tasks, journal: Journal) -> None:
-        """Admit requests from now on; a long backlog is read while they are served."""
+        """Start to admit requests. A long backlog in the journal is read while requests are served."""
         await self.admission.resume()
         announcing = self._announce(journal)
         if journal.depth <= BACKLOG_MAX:
@@ -190,17 +190,19 @@ class AdmissionService:
             _log.error("budgets: %s", error)
 
     def reserve_resumed(self, opened: Opened) -> OpenReservation:
-        """The reservation of an exchange of an earlier process that goes on. Its key is in memory, if it is known."""
+        """Restore the reservation of an exchange of an earlier process that still runs. Without its key in memory, the
+        reservation has no counters."""
         counters = _counters(self._keyring, opened.key_id)
         reserved = Reservation(opened.exchange_id, counters, opened.held_nusd or 0, 0, opened.started_at)
         return self.admission.reserve_resumed(reserved, spends=opened.held_nusd is not None)
 
     def reserve_again(self, lost: Iterable[Pending]) -> None:
-        """The ledger has lost these records: they count against budgets until it has them again."""
+        """Reserve again for records that the ledger has lost: they count against budgets until they are settled
+        again."""
         self.admission.reserve_again(self._reservations(_decoded(lost)))
 
     async def reserve_batches(self, batches: Sequence[StoredBatch]) -> None:
-        """Reserve for batches that this process did not admit, or not in this run."""
+        """Reserve for batches that another process or an earlier run admitted."""
         await self._keyring.remember({batch.key_id for batch in batches})
         owed = [
             _reservation(self._keyring, batch.exchange_id, batch.key_id, batch.held_nusd, batch.created_at)
@@ -211,15 +213,15 @@ class AdmissionService:
             self.admission.reserve_again(reservations)
 
     async def close(self) -> None:
-        """Release what has ended, and close the stores."""
+        """Release the reservations of ended exchanges, and close the stores."""
         await self._following.follower.aclose()
         await self.admission.aclose()
         await self.owners.aclose()
         await self.claims.aclose()
 
     async def abandoned(self, journal: Journal) -> None:
-        """Release the reservations of another process, whose journal this one settles, except those of its unsettled
-        records and of its batches."""
+        """Release the reservations of another process, whose journal this process settles, except those of its
+        unsettled records and of its batches."""
         unsettled = [record.opened.exchange_id async for records in _pages(journal) for record in records]
         try:
             batches = await self._in_thread(self._batches.of_node, journal.node.node_id)
@@ -246,14 +248,14 @@ def _reservation(keyring: Keyring, exchange_id: str, key_id: str, nusd: int, sta
 
 
 def _counters(keyring: Keyring, key_id: str) -> tuple[LimitCounter, ...]:
-    """Of a key, if it is known."""
+    """The limit counters of a key; empty if the key is not in memory."""
     key, now = keyring.known(key_id), time.time()
     scopes = () if key is None else keyring.scopes(key)
     return tuple(counter for scope in scopes for counter in limit_counters(scope, now))
 
 
 async def _pages(journal: Journal) -> AsyncIterator[list[UsageRecord]]:
-    """The records that the ledger may not have; those that are settled meanwhile may be left out."""
+    """Pages of the records that the ledger may not have; records that are settled meanwhile may be left out."""
     after = 0
     while page := journal.pending(PAGE_RECORDS, after):
         after = page[-1].seq

@@ -1,7 +1,7 @@
-"""Exchanges whose answers are made in the background go on when their process starts again.
+"""Continues exchanges with background responses after a restart of their process.
 
-Invariants: such an exchange stays open in the journal, with its slot, until its next process knows what the answer
-comes to. If its client was told nothing, or its progress is lost, it is recovered like any other.
+Invariants: such an exchange stays open in the journal, with its slot, until the next process has settled it. If the
+client received nothing, or the progress is lost, the exchange is recovered like any other.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Suspended(NamedTuple):
 def suspended(
     unfinished: Iterable[Opened], table: ProgressTable, providers: Collection[str]
 ) -> dict[int, tuple[Opened, Progress]]:
-    """Those that can go on, by slot. `providers`: as configured."""
+    """The exchanges that can be continued, by slot. `providers`: the configured ones."""
     found: dict[int, tuple[Opened, Progress]] = {}
     for opened in unfinished:
         progress = table.read(opened.slot) if opened.background is not UNSET else None
@@ -53,7 +53,7 @@ def suspended(
 
 
 class Resumption:
-    """Lets suspended exchanges go on."""
+    """Continues suspended exchanges."""
 
     def __init__(
         self,
@@ -75,7 +75,8 @@ class Resumption:
         self._admission = admission
 
     async def resume(self, exchanges: Iterable[Suspended], outbox: Outbox) -> None:
-        """Ask for their answers from now on. `outbox`: theirs. Call it before their reservations are announced."""
+        """Start to poll for the answers. `outbox`: that of the exchanges' journal. Call it before their reservations
+        are announced."""
         exchanges = list(exchanges)
         await self._keyring.remember({one.opened.key_id for one in exchanges})
         for one in exchanges:
@@ -119,7 +120,7 @@ class Resumption:
 
 
 def _facts(opened: Opened) -> RequestFacts:
-    """What is known of the request."""
+    """The facts of the request that the journal has."""
     return RequestFacts(
         model=opened.model,
         streamed=opened.streamed,

@@ -1,7 +1,5 @@
-"""Files and batches in one proxy process.
-
-Invariant: before requests are admitted, this process has reserved again for the batches that it asks for.
-"""
+"""Files and batches in one proxy process. Invariant: before requests are admitted, this process has reserved again for
+the batches that it polls."""
 
 from __future__ import annotations
 
@@ -89,7 +87,7 @@ class BatchService:
         self._handlers = {"files": of_files.handlers(), "batches": of_batches.handlers()}
 
     async def reserve(self) -> None:
-        """Reserve for the batches that the last run of this process asked for. Raises OSError."""
+        """Reserve for the batches that the last run of this process polled. Raises OSError."""
         left: list[StoredBatch] = await self._in_thread(self._batches.of_node, self._node)
         await self._admission.reserve_batches(left)
         for batch in left:
@@ -98,17 +96,17 @@ class BatchService:
                 await self._in_thread(self._batches.postpone, batch.exchange_id, time.time())
 
     def start(self, tasks: Tasks) -> None:
-        """Ask for batches from now on, if any provider has them."""
+        """Start to poll batches, if any provider supports them."""
         if self._serves:
             tasks.start(self._watcher.run(), name="batches")
 
     async def close(self) -> None:
-        """Stop in the middle: the next run goes on."""
+        """Stop at once; the next run continues."""
         await self._maker.aclose()
         await self._settler.aclose()
 
     def add_to(self, routes: Routes) -> None:
-        """Add the routes. Those of exchanges must have been added before: some of their paths begin alike."""
+        """Add the routes. Add the routes of exchanges first, because some of their paths have the same beginning."""
 
         def serving(apis: Sequence[ObjectApi], operation: Operation, object_id: str | None) -> Serve:
             kind = apis[0].name.partition(".")[2]
@@ -117,7 +115,7 @@ class BatchService:
         add_to(routes, serving)
 
     async def check_files(self, key: ApiKey, file_ids: Collection[str]) -> set[str]:
-        """The providers of the files that a request names. Raises ApiError: one is not the key's."""
+        """The providers of the files that a request names. Raises ApiError if a file does not belong to the key."""
         found = await self._access.files_at(key, file_ids, None)
         return {file.provider for file in found.values()}
 

@@ -57,14 +57,14 @@ class Console:
         self._reports = LedgerReports(store.engine, self._threads, running.key_of)
         self._exchanges = ExchangesApi(self._reports)
         self.url: str | None = None
-        """where it listens; None: nowhere"""
+        """the URL of the console; None: it does not listen"""
 
     def add_public(self, routes: Routes) -> None:
-        """Add the one endpoint of the clients' listener: an exchange, for the key that made it."""
+        """Add the only endpoint on the clients' listener: an exchange, for the key that sent its request."""
         add(routes, self._exchanges.one_endpoint, Sessions(self._keyring, None))
 
     async def start(self, refused: Callable[[int, str | None], None]) -> None:
-        """Listen, if there is a secret. Raises OSError."""
+        """Listen, if a secret is configured. Raises OSError."""
         admin = self._settings.admin
         if admin.secret is None:
             return

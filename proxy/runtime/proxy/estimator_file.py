@@ -1,4 +1,5 @@
-"""The estimator's learned state in a file. Invariant: a crash loses at most KEEP_S of it, and no start fails for it."""
+"""The estimator's learned state in a file. Invariant: a crash loses at most KEEP_S of it, and a bad file never prevents
+a start."""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ class EstimatorFile:
             self.estimator = Estimator()
 
     async def run(self) -> None:
-        """Save every KEEP_S; ends by being cancelled."""
+        """Save every KEEP_S until cancelled."""
         while True:
             await asyncio.sleep(KEEP_S)
             await asyncio.to_thread(self._write, self.estimator.export())
 
     def save(self) -> None:
-        """Write it now. A disk that refuses costs only what was learned since the last time."""
+        """Save now. A failed write loses only the changes since the last save."""
         self._write(self.estimator.export())
 
     def _write(self, learned: dict[str, object]) -> None:

@@ -40,7 +40,8 @@ def model_table(
     lookup = PriceLookup(settings, book)
 
     def route_of(requested: str, model: ModelSettings, passed: str) -> Route:
-        """The first provider of a model, then its others; `passed`: the name that a pattern passes on."""
+        """The route of a model: its first provider, then the others. `passed`: the name that a pattern passes
+        upstream."""
         first, counter = model.providers[0], tokenizers.of(model.name)
 
         def route_to(target: TargetSettings, others: tuple[Route, ...]) -> Route:

@@ -50,15 +50,17 @@ _log = logging.getLogger(__name__)
 
 
 class Recovered(NamedTuple):
-    """What the last run left open."""
+    """The exchanges that the last run left open."""
 
     going_on: list[Suspended]
     settled: list[str]
-    """answers that were made in the background, by id, and settled without their end: nobody may read them"""
+    """ids of background responses that were settled before their end: their owner must be deleted, so that no key can
+    read them"""
 
 
 class Node:
-    """`recover`, `start`, `close`, and `release` after the tasks have ended."""
+    """The journal and progress table of one process. Call `recover`, `start`, `close`, and `release` after the tasks
+    have ended."""
 
     def __init__(self, folder: DataFolder, settings: Settings) -> None:
         """Lock the journal. Raises JournalUnavailable, ProgressBroken."""
@@ -73,18 +75,18 @@ class Node:
         self._lease_s = settings.lease_s
         self._providers = frozenset(settings.providers)
         self._held: list[Opened] = []
-        """exchanges of earlier runs that go on"""
+        """exchanges of earlier runs that continue"""
         self._folder = folder.journal
         self._keeps_settled = settings.journal.keep_settled_s > 0
         self.on_lost: Callable[[Sequence[Pending]], None] = lambda _: None
-        """called with records that the ledger has lost; the owner sets it"""
+        """called with records that the ledger has lost; the owner of this object sets it"""
         self._keeper: LeaseKeeper | None = None
         self._settler: Settler | Shipper | None = None
         self._renewing: asyncio.Task[None] | None = None
         self.outbox = Outbox(self.journal, self.table, self._disk, opened=self._on_opened)
 
     def recover(self, estimator: Estimator, metrics: Metrics) -> Recovered:
-        """Close the exchanges that the last run left open, each exactly once, but for those that go on."""
+        """Close the exchanges that the last run left open, each exactly once, except those that continue."""
         unfinished = self.journal.unfinished()
         going_on = suspended(unfinished, self.table, self._providers)
         cut_off = [
@@ -111,7 +113,7 @@ class Node:
     def start(
         self, tasks: Tasks, store: LedgerStore, queue: Queue | None, metrics: Metrics, in_thread: InThread
     ) -> None:
-        """Settle or ship from now on."""
+        """Start to settle or ship records."""
         if queue is None:
             source = LocalQueue(self.journal)
             self.journal.wakeup = source.wake
@@ -134,8 +136,7 @@ class Node:
         tasks.start(self.outbox.keep_durable(), name="outbox")
 
     async def close(self, deadline_s: float) -> bool:
-        """Settle or ship the remaining records; False if `deadline_s` was too short: the rest waits for the next
-        start."""
+        """Settle or ship the remaining records. False if `deadline_s` was too short: the next start continues."""
         assert self._settler is not None
         arrived = await self._settler.close(deadline_s)
         if self._keeper is not None and self._renewing is not None:

@@ -1,10 +1,10 @@
 """Several processes on one port that answer as one.
 
-Invariant: each of them can answer for all; a peer that does not answer within a second is left out, and the series
-`tokenweir_processes` counts those that did.
+Invariant: each process can answer for all. A peer that does not answer within a second is left out; the series
+`tokenweir_processes` counts the peers that did.
 
-Each listens on a Unix socket in a folder that the parent made. A request is one line; the answer is what follows, to
-the end of the connection.
+Each process listens on a Unix socket in a folder that the parent process made. A request is one line; the answer
+follows, up to the end of the connection.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class PeerProcesses:
 
     folder: Path
     number: int
-    """of this process, from 0"""
+    """the number of this process, from 0"""
     count: int
 
     async def listen(self, answer_to: Callable[[str], bytes]) -> asyncio.Server:
-        """Answer the peers; `answer_to`: their request → the answer. Raises OSError."""
+        """Answer the peers. `answer_to`: request → answer. Raises OSError."""
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with suppress(OSError, TimeoutError, ValueError):
@@ -64,11 +64,11 @@ class PeerProcesses:
         return await asyncio.start_unix_server(answer, path)
 
     async def exposition(self, own: bytes) -> bytes:
-        """The series of all processes, added up; `own`: of this one."""
+        """The added series of all processes. `own`: the series of this process."""
         return merged([own, *await self.ask(METRICS)])
 
     async def ask(self, request: str) -> list[bytes]:
-        """The answers of the peers; without those that fail, are late or are empty."""
+        """The answers of the peers, without peers that fail, are late or have an empty answer."""
         peers = [number for number in range(self.count) if number != self.number]
         answers = await asyncio.gather(*(self._ask(number, request) for number in peers))
         return [answer for answer in answers if answer]
@@ -87,12 +87,12 @@ class PeerProcesses:
 
     @property
     def http_socket(self) -> str:
-        """Where this process answers others in HTTP."""
+        """The path of the socket on which this process answers its peers in HTTP."""
         return self._http_socket(self.number)
 
     @property
     def http_sockets(self) -> list[str]:
-        """Where the peers do."""
+        """The paths of the peers' HTTP sockets."""
         return [self._http_socket(number) for number in range(self.count) if number != self.number]
 
     def _http_socket(self, number: int) -> str:
@@ -111,7 +111,7 @@ class _Once(Collector):
 
 
 def merged(expositions: Iterable[bytes]) -> bytes:
-    """One exposition of several: sums, and of ages, times, versions and dead letters the highest value."""
+    """Merge expositions: sums; for ages, times, versions and dead letters the highest value."""
     families: dict[str, Metric] = {}
     values: dict[str, dict[_Series, float]] = defaultdict(dict)
     answered = 0

@@ -1,8 +1,8 @@
 """One proxy process: settings → objects → start and stop.
 
 Invariants: the parts start in the order of `Proxy._parts` and stop in the reverse order. A start that fails or is
-cancelled stops the parts that had started. A graceful stop takes no new work, lets running exchanges finish within the
-grace time, closes the others as `shut_down`, and settles before it releases the journal.
+cancelled stops the parts that had started. A graceful stop refuses new requests, lets running exchanges finish within
+the grace time, closes the others as `shut_down`, and settles before it releases the journal.
 """
 
 from __future__ import annotations
@@ -93,21 +93,21 @@ class Proxy:
         self._refusing = None
 
     async def stop(self) -> None:
-        """Stop gracefully: no admitted exchange is lost, whatever the time allows."""
+        """Stop gracefully. No admitted exchange is lost, even if the time is too short."""
         self._refusing = "The proxy is shutting down."
         await self._started.aclose()
 
     def hurry(self) -> None:
-        """Do not wait for running streams any longer: the grace time is over."""
+        """End the grace time: stop waiting for running streams."""
         self._hurried = True
 
     @property
     def console_url(self) -> str | None:
-        """Where the console listens; None: it is off, or another process has it."""
+        """The URL of the console; None: the console is off, or another process has it."""
         return self._console.url
 
     def _parts(self) -> tuple[Callable[[AsyncExitStack], Awaitable[None]], ...]:
-        """Each starts one part, and registers how it stops before anything can fail."""
+        """Functions that each start one part, and register its stop before anything can fail."""
         return (
             self._open_telemetry,
             self._open_journal,
@@ -246,7 +246,7 @@ class Proxy:
         started.push_async_callback(self._upstream.close)
 
     async def _join_roster(self, started: AsyncExitStack) -> None:
-        """Of the proxies that others ask for streams."""
+        """Join the roster of proxies, whose members answer for each other's running exchanges."""
         resume = self.settings.resume
         self._addresses: Callable[[], list[str]] = list
         if self._queue is not None and resume is not None and resume.address is not None:
@@ -279,7 +279,7 @@ class Proxy:
     # -- how they stop
 
     async def _finish_exchanges(self) -> None:
-        """Take no new connection; when the grace time is over, end the exchanges that still run."""
+        """Accept no new connection; after the grace time, end the exchanges that still run."""
         await self._server.stop_listening()
         live, sessions = self._handler.live, self._sockets.sessions
         for session in list(sessions):
@@ -294,7 +294,7 @@ class Proxy:
         await self._background.suspend()
 
     async def _settle_last(self) -> None:
-        """Settle what is in the journal, while the last spans are sent."""
+        """Settle the records in the journal, while the last spans are sent."""
         spans = close_traces(self._traces, self.settings.shutdown_grace_s)
         await asyncio.gather(self._node.close(LAST_SETTLE_S), spans)
 
@@ -435,7 +435,7 @@ class Proxy:
         )
 
     def _waiting(self, reason: str) -> AbstractAsyncContextManager[None]:
-        """Refuse requests and tell monitors why, on the same port."""
+        """Refuse requests on the same port, and report the reason to monitors."""
         routes = Routes()
         for dialect in DIALECTS:
             routes.metered(dialect, self._refuse, self._refuse)

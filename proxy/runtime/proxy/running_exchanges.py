@@ -1,4 +1,4 @@
-"""Exchanges that the ledger does not have yet: of this process, of its peers, and in the lease registry."""
+"""Running exchanges of this process, of its peers, and of other nodes by the lease registry."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ class RunningExchanges:
         return RunningSnapshot([*running, *remote.running], len(nodes), remote.nodes, remote.coverage)
 
     async def key_of(self, exchange_id: str) -> str | None:
-        """The key of an exchange that runs anywhere, or has just ended here; None: unknown. Raises OSError."""
+        """The key of an exchange that runs on any node, or has just ended in this process; None: unknown. Raises
+        OSError."""
         key_id = self._handler.owners.key_of(exchange_id)
         if key_id is None and self._peers is not None and exchange_id.isprintable():
             answers = await self._peers.ask(f"{KEY_OF} {exchange_id}")

@@ -1,8 +1,8 @@
 """Several proxies on one port: `serve --workers N`.
 
-Invariants: each is a process with its own journal; one that dies is started again on the same journal; none outlives
-the parent by more than its grace time. The parent relays nothing: it reserves the port (SO_REUSEPORT: the kernel
-spreads new connections), and starts, watches and stops the processes.
+Invariants: each proxy is a process with its own journal. A process that dies is started again on its journal. No
+process outlives the parent by more than its grace time. The parent relays nothing: it reserves the port (SO_REUSEPORT:
+the kernel spreads new connections), and starts, watches and stops the processes.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ FOLDER_PREFIX = "tokenweir-peers-"
 _log = logging.getLogger(__name__)
 
 Child = Callable[[Settings, PeerProcesses, connection.Connection], None]
-"""The function of a process: it relays until SIGTERM, or until the other end of the connection closes, and sends its
-port when it listens. Importable by its name."""
+"""the function of a process: it relays until SIGTERM, or until the other end of the connection closes, and sends its
+port when it listens; it can be imported by its name"""
 
 
 class Supervisor:
@@ -55,7 +55,7 @@ class Supervisor:
         self._stopping = False
 
     def run(self) -> int:
-        """Raises OSError if the port is taken."""
+        """Run the processes until all have ended. Raises OSError if the port is taken."""
         listen = self._settings.listen
         with closing(_reserved(listen.host, listen.port)) as port, _socket_folder() as folder:
             self._settings = replace(self._settings, listen=replace(listen, port=port.getsockname()[1]))
@@ -85,7 +85,7 @@ class Supervisor:
         member.began(running, parent_end)
 
     def _watch(self, folder: Path) -> int:
-        """Return when all have ended."""
+        """Watch the processes, and return when all have ended."""
         waiting = len(self._members)  # those that have not listened yet
         while not self._stopping or any(member.running for member in self._members):
             for member in self._members:
@@ -105,7 +105,7 @@ class Supervisor:
         return 0
 
     def _end(self) -> None:
-        """Stop all that still run, and kill those that take too long."""
+        """Stop the running processes, and kill those that take too long."""
         until = time.monotonic() + self._settings.shutdown_grace_s + STOP_S_MORE
         for member in self._members:
             member.terminate()
@@ -129,11 +129,11 @@ class _ProxyProcess:
         self._listened = False
 
     def began(self, running: SpawnProcess, parent_end: connection.Connection) -> None:
-        """It was started; it sends its port over the connection."""
+        """Record a start; the process sends its port over the connection."""
         self.running, self._connection, self._began_at = running, parent_end, time.monotonic()
 
     def listens(self) -> bool:
-        """True once: when it listens for the first time."""
+        """True once: when the process listens for the first time."""
         if self._listened or self._connection is None:
             return False
         with suppress(EOFError, OSError):
@@ -141,7 +141,7 @@ class _ProxyProcess:
         return self._listened
 
     def ended(self) -> int | None:
-        """It has ended → its exit code."""
+        """Record the end of the process, and return its exit code."""
         assert self.running is not None
         assert self._connection is not None
         now = time.monotonic()
@@ -154,7 +154,7 @@ class _ProxyProcess:
         return code
 
     def terminate(self) -> None:
-        """Stop it gracefully."""
+        """Stop the process gracefully."""
         if self.running is not None and self.running.pid is not None and self.running.exitcode is None:
             with suppress(ProcessLookupError):
                 os.kill(self.running.pid, signal.SIGTERM)
@@ -162,8 +162,8 @@ class _ProxyProcess:
 
 @contextmanager
 def _socket_folder() -> Iterator[Path]:
-    """A folder for the sockets of the processes. It is locked as long as this process lives; those of killed ones are
-    removed."""
+    """A folder for the sockets of the processes. It is locked as long as this process lives; folders of killed parents
+    are removed."""
     _remove_left_behind()
     folder, lock = _locked_folder()
     try:

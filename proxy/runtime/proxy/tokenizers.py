@@ -1,8 +1,8 @@
 """Counts texts with a vocabulary, the reference or a model's own, on one thread.
 
-Invariants: nothing is counted on the event loop, and nothing waits on it. The text that waits is bounded; what finds no
-room is estimated by its counters, and nothing is learned from it. A vocabulary that fails fails for that text alone.
-Nothing is downloaded.
+Invariants: nothing is counted on the event loop, and nothing on it waits. Waiting texts are bounded; the usage of a
+text beyond the bound is estimated from counters, and the estimator learns nothing from it. A vocabulary that fails
+fails for one text only. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ URGENT_BYTES_MAX, TEACHING_BYTES_MAX = 8 << 20, 128 << 10
 REFERENCE = "o200k_base"
 
 Told = Callable[[Counted | None, Profile | None], None]
-"""the answer's counts, and the prompt's; None: not counted"""
+"""called with the counts of the answer and of the prompt; None: not counted"""
 
 
 def reference() -> CountTokens:
@@ -46,7 +46,7 @@ def reference() -> CountTokens:
 
 
 def read_tokenizer(file: Path, field: str) -> CountTokens:
-    """The tokenizer in a file. Raises SettingsError, naming the field."""
+    """The tokenizer in a file. Raises SettingsError that names the field."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # it has one thread
     try:
         import tokenizers
@@ -66,7 +66,7 @@ class Tokenizers:
     """The vocabularies of all models, and their thread."""
 
     def __init__(self, models: Iterable[ModelSettings], settings: EstimateSettings) -> None:
-        """Raises SettingsError. `start` before anything is counted."""
+        """Read the models' vocabularies. Raises SettingsError. Call `start` before the first count."""
         files: dict[Path, CountTokens] = {}
         self._counts: dict[str, CountTokens] = {}
         for model in models:
@@ -77,12 +77,12 @@ class Tokenizers:
         self.reference: CountTokens | None = None
         """the reference vocabulary; None: it is not loaded"""
         self.room = TextRoom(answer_bytes_max=settings.answer_bytes_max, bytes_max=settings.bytes_max)
-        """of all texts"""
+        """the bound of all kept texts"""
         self.thread = CountingThread()
 
     def start(self) -> None:
         """Load the reference vocabulary, which takes a third of a second, and start the thread; neither if no text is
-        held."""
+        kept."""
         if not self.room.answer_bytes_max:
             return
         try:
@@ -92,11 +92,11 @@ class Tokenizers:
         self.thread.start()
 
     def close(self) -> None:
-        """End the thread; text that waits is not counted."""
+        """End the thread; waiting texts are not counted."""
         self.thread.close()
 
     def of(self, model: str) -> ModelTexts:
-        """The texts of this model."""
+        """The counter of this model's texts."""
         return ModelTexts(self, self._counts.get(model))
 
 
@@ -109,13 +109,13 @@ class ModelTexts:
 
     @property
     def room(self) -> TextRoom | None:
-        """The room of texts; None: nothing is counted."""
+        """The bound of kept texts; None: nothing is counted."""
         known = self._tokenizers
         return known.room if (self._own or known.reference) and known.room.answer_bytes_max else None
 
     def count(self, held: AnswerText | None, prompt: PromptText | None, told: Told, *, urgent: bool) -> bool:
-        """Count these texts and drop them; then call `told` on the running event loop. False: there is no room, and it
-        is not called. Not urgent: they only teach."""
+        """Count these texts and drop them; then call `told` on the running event loop. False: too many texts wait, and
+        `told` is not called. `urgent` False: the counts only train the estimator."""
         count = self._own or self._tokenizers.reference
         if count is None:
             return False
@@ -177,7 +177,7 @@ class CountingThread:
         self._thread.start()
 
     def close(self) -> None:
-        """End. Idempotent."""
+        """End the thread. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._queue.put(None)
@@ -185,11 +185,11 @@ class CountingThread:
 
     @property
     def waiting(self) -> int:
-        """Bytes not counted yet."""
+        """Bytes of texts that wait."""
         return self._added - self._done
 
     def submit(self, call: Callable[[], None], size: int, bytes_max: int) -> bool:
-        """Queue a call that counts so many bytes. False: the thread has ended, or there is no room."""
+        """Queue a call that counts `size` bytes. False: the thread has ended, or more than `bytes_max` would wait."""
         if self._thread is None or self.waiting + size > bytes_max:
             return False
         self._added += size
