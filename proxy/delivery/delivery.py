@@ -1,7 +1,7 @@
 """A record that a settler takes from a queue.
 
-Invariants: it carries the origin of the record (node and journal seq: the key of the ledger's receipt) and is never
-the only copy: the journal keeps the record until the ledger confirms it.
+Invariants: the record has its origin (node and journal seq: the key of the ledger's receipt), and is never the only
+copy: the journal keeps it until the ledger confirms it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class DeliveredRecord(msgspec.Struct, frozen=True, gc=False):
     deliveries: int = 1
     """number of attempts to settle it, this one included"""
     message_id: bytes = b""
-    """its id in the queue; empty where the seq is the id"""
+    """the id of the message in the queue; empty if the seq is the id"""
 
     @property
     def record(self) -> UsageRecord:

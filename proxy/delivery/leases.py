@@ -44,11 +44,11 @@ class LeaseParts(msgspec.Struct, frozen=True):
     opened: bytes | None
     """the `Opened` as JSON; None in a renewal: unchanged"""
     progress: bytes
-    """the bytes of its progress slot; empty: unknown"""
+    """the bytes of the exchange's progress slot; empty: unknown"""
 
 
 class LeaseCount(msgspec.Struct, frozen=True, gc=False):
-    """The registry's state of a node after a renewal."""
+    """The registry's data of a node after a renewal."""
 
     leases: int
     """the number of leases; -1: some are incomplete"""
@@ -97,7 +97,8 @@ class _Lease:
         self._name = name_of(opened.exchange_id)
 
     def update(self, table: ProgressTable) -> bool:
-        """Read the slot: True if the progress has changed. After the exchange's end another one may own the slot."""
+        """Read the slot: True if the progress has changed. After the exchange's end, another exchange may have its
+        slot."""
         current = table.raw(self.opened.slot)
         if current == self.progress or not current.startswith(self._name):
             return False
@@ -119,11 +120,11 @@ class LeaseKeeper:
         observer: Listener,
         renew_s: float = RENEW_S,
         announce_s: float = ANNOUNCE_S,
-        held: Collection[Opened] = (),
+        resumed: Collection[Opened] = (),
     ) -> None:
         """`caught_up`: True once the ledger has all records of earlier runs, so that their leases have ended.
 
-        `observer`: receives outages of the registry. `held`: exchanges of an earlier run that go on.
+        `observer`: receives outages of the registry. `resumed`: exchanges of an earlier run that continue.
         """
         self._registry = registry
         self._table = table
@@ -135,29 +136,29 @@ class LeaseKeeper:
         self._renew_s = renew_s
         self._announce_s = announce_s
         self._new: dict[str, Opened] = {}
-        """not announced yet"""
-        self._held = {opened.exchange_id: _Lease(opened) for opened in held}
-        """announced, or their announcement failed"""
+        """exchanges that are not announced yet"""
+        self._leases = {opened.exchange_id: _Lease(opened) for opened in resumed}
+        """leases of exchanges that were announced, or whose announcement failed"""
         self._unsure: dict[str, None] = {}
-        """those of `_held` to announce again: a write failed, or the registry lost data"""
+        """leases to announce again, because a write failed or the registry lost data"""
         self._ended: set[str] = set()
-        """to be removed from the registry"""
+        """ended exchanges whose leases are to be removed from the registry"""
         self._stale: set[str] = set()
-        """in the registry, but of an earlier run, or ended while the removal failed"""
+        """leases in the registry that are of an earlier run, or whose removal failed"""
         self._round: list[str] = []
         """exchanges whose progress is still to be checked in this round, which takes `renew_s`"""
         self._share = SLICE
-        """how many of a round each tick checks"""
+        """number of exchanges of a round that each tick checks"""
         self._beats = 0
         self._known: int | None = None
         """the last beat that the registry has confirmed; None: none"""
         self._lost = True
-        """the registry may lack leases: compare with it, and announce all again"""
+        """True if the registry may lack leases: compare with it, and announce all again"""
         self._due_at = self._round_at = self._resync_at = 0.0
 
     def opened(self, opened: Opened) -> None:
-        """An exchange began, or moved to another provider: then it is announced again. Hot path."""
-        lease = self._held.get(opened.exchange_id)
+        """Announce an exchange that began, or that moved to another provider. Hot path."""
+        lease = self._leases.get(opened.exchange_id)
         if lease is None:
             self._new[opened.exchange_id] = opened
         else:
@@ -165,14 +166,14 @@ class LeaseKeeper:
             self._unsure[opened.exchange_id] = None
 
     def ended(self, exchange_id: str) -> None:
-        """The exchange's record is in the queue. Hot path; also for exchanges of an earlier run."""
+        """End the lease of an exchange whose record is in the queue, also of an earlier run. Hot path."""
         if self._new.pop(exchange_id, None) is None:
             self._ended.add(exchange_id)
 
     @property
-    def held(self) -> int:
+    def count(self) -> int:
         """The number of leases that the registry has or should have."""
-        return len(self._held)
+        return len(self._leases)
 
     async def run(self) -> None:
         """Renew leases until cancelled."""
@@ -189,15 +190,13 @@ class LeaseKeeper:
             await asyncio.sleep(pause_s)
 
     async def leave(self) -> None:
-        """A clean stop, after `run` was cancelled: dismiss the node, unless something is left to settle.
-
-        Never raises: a sweeper settles what remains.
-        """
+        """Dismiss the node after `run` was cancelled, unless a record is left to settle. Never raises: a sweeper
+        settles what remains."""
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 self._due_at = 0.0  # write a beat, which `dismiss` compares
                 await self.tick()
-                if not self._new and not self._held and self._caught_up():
+                if not self._new and not self._leases and self._caught_up():
                     await self._registry.dismiss(self._node, self._beat)
 
     async def tick(self) -> None:
@@ -222,7 +221,7 @@ class LeaseKeeper:
         """The exchanges whose progress this tick checks: a share of the round, to spread the load."""
         if not self._round and now >= self._round_at:
             self._round_at = now + self._renew_s
-            self._round = list(self._held)
+            self._round = list(self._leases)
             self._share = max(SLICE, ceil(len(self._round) * self._announce_s / self._renew_s))
         to_check = self._round[-self._share :]
         del self._round[-self._share :]
@@ -231,8 +230,8 @@ class LeaseKeeper:
     async def _resync(self) -> None:
         """Read the node's lease ids from the registry, and announce all leases again."""
         there = await self._registry.ids(self._node)
-        self._stale = there - self._held.keys()
-        self._unsure = dict.fromkeys(self._held)
+        self._stale = there - self._leases.keys()
+        self._unsure = dict.fromkeys(self._leases)
         self._known = None
         self._lost = False
 
@@ -240,7 +239,7 @@ class LeaseKeeper:
         """Write one slice: up to SLICE ended leases, SLICE announcements, and the changed ones of `to_check`."""
         ended = list(islice(self._ended, SLICE))
         for exchange_id in ended:
-            self._held.pop(exchange_id, None)
+            self._leases.pop(exchange_id, None)
             self._unsure.pop(exchange_id, None)
             self._stale.discard(exchange_id)
         changed = {**self._renewed(to_check), **self._announced()}
@@ -256,19 +255,19 @@ class LeaseKeeper:
         self._compare(count)
 
     def _announced(self) -> dict[str, LeaseParts]:
-        """Up to SLICE complete leases: those to announce again, then new ones."""
+        """Up to SLICE complete leases: leases to announce again, then new ones."""
         for exchange_id in list(islice(self._new, max(0, SLICE - len(self._unsure)))):
-            self._held[exchange_id] = _Lease(self._new.pop(exchange_id))
+            self._leases[exchange_id] = _Lease(self._new.pop(exchange_id))
             self._unsure[exchange_id] = None
         whole: dict[str, LeaseParts] = {}
         for exchange_id in islice(self._unsure, SLICE):
-            lease = self._held[exchange_id]
+            lease = self._leases[exchange_id]
             lease.update(self._table)
             whole[exchange_id] = LeaseParts(opened_payload(lease.opened), lease.progress)
         return whole
 
     def _renewed(self, to_check: list[str]) -> dict[str, LeaseParts]:
-        leases = ((exchange_id, self._held.get(exchange_id)) for exchange_id in to_check)
+        leases = ((exchange_id, self._leases.get(exchange_id)) for exchange_id in to_check)
         return {
             exchange_id: LeaseParts(None, lease.progress)
             for exchange_id, lease in leases
@@ -278,7 +277,7 @@ class LeaseKeeper:
     def _compare(self, count: LeaseCount) -> None:
         """Detect lost data: a failover may undo the last writes, and FLUSHALL all of them."""
         undone = self._known is not None and not self._is_ours(count.beat)
-        uneven = not self._unsure and count.leases != len(self._held) + len(self._stale)
+        uneven = not self._unsure and count.leases != len(self._leases) + len(self._stale)
         self._lost = self._lost or undone or uneven
         self._known = self._beats
 
@@ -287,7 +286,7 @@ class LeaseKeeper:
         return f"{self._epoch}.{self._beats}"
 
     def _is_ours(self, beat: str | None) -> bool:
-        """True for the last confirmed beat, and for later ones whose answer was lost."""
+        """True for the last confirmed beat, and for later beats whose answer was lost."""
         epoch, _, count = (beat or "").partition(".")
         assert self._known is not None
         return epoch == str(self._epoch) and count.isdecimal() and self._known <= int(count) < self._beats

@@ -29,11 +29,11 @@ class LocalQueue:
         self._linger_s = linger_s
         self._woken = asyncio.Event()
         self._more = True
-        """the last take was full; at the start: the last run may have left records"""
+        """True if the last take was full, and at the start, because the last run may have left records"""
         self._draining = False
 
     def wake(self) -> None:
-        """A record is pending. Cheap; only on the event loop's thread."""
+        """Notify the queue of a pending record. Cheap; only on the event loop's thread."""
         self._woken.set()
 
     def drain(self) -> None:
@@ -54,11 +54,11 @@ class LocalQueue:
         return [DeliveredRecord(self._node, one.seq, one.payload) for one in pending]
 
     async def settled(self, taken: Sequence[DeliveredRecord]) -> None:
-        """The ledger has committed these."""
+        """Record that the ledger has committed these records."""
         self._journal.settled([one.seq for one in taken])
 
     async def hold(self, taken: Sequence[DeliveredRecord]) -> None:
-        """Keep the claim on these. Nothing to do: there is no other worker."""
+        """No-op: no other worker can claim the records."""
 
     async def _gather(self) -> None:
         with suppress(TimeoutError):

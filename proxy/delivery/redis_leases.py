@@ -1,10 +1,10 @@
 """The lease registry on Redis: one hash of leases for each node, and one hash with the beats of all nodes.
 
 Invariants: a reader sees both parts of a lease or neither: one command on one key writes and removes them. All data may
-be lost at any time: nodes detect that from the previous beat and the count, and announce their leases again.
+be lost at any time: nodes detect the loss from the previous beat and the count, and announce their leases again.
 
 A node's hash has three kinds of fields: `o<exchange>` (JSON of the Opened), `p<exchange>` (its raw progress slot) and
-`@` (the beat of the last write): a lease that is missing beside a beat was not written up to that beat.
+`@` (the beat of the last write): a lease that is missing next to a beat was not written up to that beat.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The queue between machines: one Redis stream per shard, read by one consumer group of settlers.
+"""The queue between machines: one Redis stream per shard, which one consumer group of settlers reads.
 
 Invariants: if Redis loses all data, only time is lost: the journals have every record. A message is deleted only when
 the ledger has its record. The delivery count of a message is its number of attempts: a message that kills its worker is
@@ -46,17 +46,17 @@ _VERSION = b"1"
 _SEQ_MAX = 2**63
 
 _NO_GROUP = ("NOGROUP", "UNBLOCKED", "no such key")
-"""how errors begin that creating the group resolves"""
+"""beginnings of the errors that creating the group resolves"""
 
 _Entry: TypeAlias = tuple[bytes, dict[bytes, bytes]]
-"""a message as Redis returns it: its id, its fields"""
+"""a message in the form that Redis returns: id and fields"""
 
 
 class ReclaimLock:
-    """Lets one queue of a process at a time retry messages of dead workers.
+    """A lock by which only one queue of a process at a time retries messages of dead workers.
 
-    A fatal record kills its whole process: records that another queue reclaims at the same time would count the same
-    failed attempts and become dead letters with it.
+    A fatal record kills its whole process: records that another queue reclaims at the same time would count equal
+    failed attempts and become dead letters too.
     """
 
     holder: RedisQueue | None = None
@@ -94,12 +94,12 @@ class RedisQueue:
         self._monotonic = monotonic
         self._unix_time = unix_time
         self._full = True
-        """the last take was full: more messages wait"""
-        self._held: set[bytes] = set()
+        """True if the last take was full: more messages wait"""
+        self._taken: set[bytes] = set()
         self._unacknowledged: list[bytes] = []
         """ids of settled messages that are not acknowledged yet"""
         self._unsure = True
-        """an answer was lost: messages may have been delivered to this consumer without reaching it"""
+        """True if an answer was lost: messages may have been delivered to this consumer without reaching it"""
         self._draining = False
         self._check_at = 0.0
         self._tidy_at = monotonic() + TIDY_S
@@ -121,7 +121,7 @@ class RedisQueue:
         return [message_ids[one.seq] for one in records]
 
     async def missing(self, message_ids: Sequence[bytes]) -> list[bytes]:
-        """Those that are no longer in the stream. Raises QueueUnavailable."""
+        """The ids among these that are no longer in the stream. Raises QueueUnavailable."""
         async with map_errors(self._redis, "checking records"):
             return await self._missing(message_ids)
 
@@ -170,13 +170,14 @@ class RedisQueue:
             self._unsure = True
             self._end_reclaim()
             raise
-        self._held.update(one.message_id for one in taken)
+        self._taken.update(one.message_id for one in taken)
         return taken
 
     async def settled(self, taken: Sequence[DeliveredRecord]) -> None:
-        """The ledger has committed these: acknowledge them. Never raises: a failure is retried with the next take."""
+        """Acknowledge these records, which the ledger has committed. Never raises: a failure is retried with the next
+        take."""
         message_ids = [one.message_id for one in taken]
-        self._held.difference_update(message_ids)
+        self._taken.difference_update(message_ids)
         self._unacknowledged += message_ids
         self._end_reclaim()
         with suppress(QueueUnavailable):
@@ -184,7 +185,7 @@ class RedisQueue:
                 await self._acknowledge()
 
     async def hold(self, taken: Sequence[DeliveredRecord]) -> None:
-        """Renew the claim on these. Never raises."""
+        """Renew the claim on these records. Never raises."""
         with suppress(QueueUnavailable):
             async with map_errors(self._redis, "renewing the claim on records"):
                 await self._claim([one.message_id for one in taken])
@@ -255,8 +256,8 @@ class RedisQueue:
 
     async def _pending(self, limit: int, **filters: object) -> list[dict[str, Any]]:
         """Pending messages that this queue has not taken."""
-        pending = await self._redis.xpending_range(self._key, GROUP, "-", "+", limit + len(self._held), **filters)
-        return [one for one in pending if one["message_id"] not in self._held]
+        pending = await self._redis.xpending_range(self._key, GROUP, "-", "+", limit + len(self._taken), **filters)
+        return [one for one in pending if one["message_id"] not in self._taken]
 
     async def _claim_batch(self, pending: Sequence[Mapping[str, Any]], *, min_idle_ms: int) -> list[DeliveredRecord]:
         """Claim together all messages that were delivered once; if there are none, one of the others, alone.
@@ -277,7 +278,8 @@ class RedisQueue:
         return [_delivery(message_id, fields, tries + 1) for message_id, fields in claimed.items()]
 
     async def _claim(self, message_ids: list[bytes], *, tries: int | None = None) -> None:
-        """Claim them for this consumer and reset their idle time; `tries`: their new delivery count, if it changes."""
+        """Claim messages for this consumer and reset their idle time; `tries`: their new delivery count, if it
+        changes."""
         if message_ids:
             await self._redis.xclaim(self._key, GROUP, self._consumer, 0, message_ids, retrycount=tries, justid=True)
 
@@ -297,7 +299,7 @@ class RedisQueue:
             raise
 
     async def _forget_deleted(self, message_ids: Sequence[bytes]) -> None:
-        """Acknowledge those that are no longer in the stream. (Redis 7 and Valkey do so by themselves.)"""
+        """Acknowledge the messages that are no longer in the stream. (Redis 7 and Valkey do this without a command.)"""
         if gone := await self._missing(message_ids):
             await self._redis.xack(self._key, GROUP, *gone)
 
@@ -318,7 +320,8 @@ class RedisQueue:
                 raise
 
     async def _find_strays(self) -> None:
-        """Claim orphaned messages: delivered, but pending for no consumer, since theirs was removed from the group."""
+        """Claim orphaned messages: they were delivered, but are pending for no consumer, because theirs was removed
+        from the group."""
         groups = await self._redis.xinfo_groups(self._key)
         last = next((one["last-delivered-id"] for one in groups if one["name"] == GROUP.encode()), b"0-0")
         entries: list[_Entry] = await self._redis.xrange(self._key, max=last, count=_STRAYS_AT_ONCE)
@@ -326,22 +329,22 @@ class RedisQueue:
         if not delivered:
             return
         pending = await self._redis.xpending_range(self._key, GROUP, delivered[0], delivered[-1], 2 * _STRAYS_AT_ONCE)
-        held = {one["message_id"] for one in pending}
-        if strays := [one for one in delivered if one not in held]:
+        pending_ids = {one["message_id"] for one in pending}
+        if strays := [one for one in delivered if one not in pending_ids]:
             await self._redis.xclaim(
                 self._key, GROUP, self._consumer, self._claim_after_ms, strays, retrycount=1, force=True, justid=True
             )
             self._unsure = True
 
     async def _remove_dead_consumers(self) -> None:
-        """Each start of a worker adds a consumer; remove old ones without pending messages."""
+        """Remove old consumers without pending messages: each start of a worker adds a consumer."""
         for one in await self._redis.xinfo_consumers(self._key, GROUP):
             if one["pending"] == 0 and one["idle"] > _GONE_AFTER_CLAIMS * self._claim_after_ms:
                 await self._redis.xgroup_delconsumer(self._key, GROUP, one["name"])
 
 
 def _delivery(message_id: bytes, fields: Mapping[bytes, bytes], deliveries: int) -> DeliveredRecord:
-    """A message as a record; an unreadable one keeps its fields, and the settler makes it a dead letter."""
+    """A message as a record; an unreadable message keeps its fields, and the settler makes it a dead letter."""
     seq = fields.get(b"s", b"")
     known = seq.isdigit() and len(seq) < 20 and int(seq) < _SEQ_MAX
     payload = fields.get(b"r") if fields.get(b"v") == _VERSION and known else None

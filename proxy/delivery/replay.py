@@ -1,8 +1,9 @@
-"""Sends settled records again that the ledger has lost: after a failover to a standby that was behind, or a restore.
+"""Sends settled records again that the ledger has lost after a restore or a failover to a standby without the last
+commits.
 
-Invariants: the receipts of all kept records are compared with the ledger, never guessed from times. A record that is
-sent although the ledger has it changes nothing: settling is idempotent. The state of the ledger up to which nothing is
-missing is on the disk, so that a restart in between repeats the comparison.
+Invariants: the receipts of all kept records are compared with the ledger, never guessed from times. A repeated record
+changes nothing if the ledger has it: settling is idempotent. The ledger's state at the last complete comparison is on
+the disk, so that a restart in between repeats the comparison.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def lost_records(journal: Path, node: str, ledger: ReceiptSource) -> Iterator[li
 
 
 def _began_after(one: Pending, since: float) -> bool:
-    """True also for a record that this version cannot read."""
+    """True if the record's exchange began after `since`, or if this version cannot read the record."""
     try:
         return one.record.opened.started_at >= since
     except ValueError:
@@ -84,12 +85,12 @@ class Replayer:
         self._outage = Outage(observer)
         self._note = folder / FOLDER / "ledger.json"
         self._last = _noted(self._note)
-        """the last known state; None: none was ever known"""
+        """the ledger's last known state; None: unknown"""
         self._again_at: float | None = None
-        """when the comparison is to be repeated; in the event loop's time"""
+        """the event loop's time of a repeated comparison; None: no comparison is due"""
 
     async def run(self) -> None:
-        """Compare when the ledger went back, and delete what has been kept long enough; until cancelled."""
+        """Compare when the ledger went back, and delete kept segments that are old enough; until cancelled."""
         while True:
             await self._outage.attempt(self.check, None)
             await self._in_thread(self._journal.prune_kept)
@@ -112,7 +113,7 @@ class Replayer:
         self._last = state
 
     async def replay(self) -> int:
-        """Send again what the ledger has lost; the number of records. Raises OSError, JournalUnavailable."""
+        """Send the lost records again, and return their number. Raises OSError, JournalUnavailable."""
         count = 0
         pages = lost_records(self._folder, self._journal.node.node_id, self._ledger)
         while (lost := await self._in_thread(next, pages, None)) is not None:

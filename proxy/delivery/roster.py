@@ -1,10 +1,11 @@
-"""Which processes live: workers, which divide the shards among themselves, and proxies that others may ask.
+"""The list of live processes: workers, which divide the shards among themselves, and proxies, which answer for each
+other's running exchanges.
 
-Invariant: nothing depends on this but speed. Two workers that settle one shard wait for each other's transactions and
-settle each record once, as ever; a shard that nobody settles gets its worker within LIVE_S.
+Invariant: correctness does not depend on the list, only speed does. Two workers that settle one shard wait for each
+other's transactions and settle each record once; a shard without a worker gets one within LIVE_S.
 
-All that live are in a sorted set of Redis, by the time of their last sign of life on the server's clock. Workers divide
-the shards by their place among the names, so no worker has to ask another.
+Live processes are in a sorted set of Redis, by the time of their last sign of life on the server's clock. Workers
+divide the shards by their position among the names, without messages to each other.
 """
 
 from __future__ import annotations
@@ -28,36 +29,36 @@ return redis.call('ZRANGE', KEYS[1], 0, -1)
 
 
 class Roster:
-    """The names of those that live, as one of them sees them."""
+    """The names of the live processes of one kind."""
 
     def __init__(self, redis: RedisClient, name: str, *, kind: str, prefix: str = "tokenweir") -> None:
-        """`name`: its own, unique among its `kind`."""
+        """`name`: this process's, unique among its `kind`."""
         self._redis: Any = redis
         self._key = f"{{{prefix}}}:{kind}".encode()
         self._name = name.encode()
         self._names: list[bytes] = []
-        """those that live, sorted"""
+        """the sorted names of the live processes"""
 
     @property
     def others(self) -> list[str]:
-        """The names of all others that live."""
+        """The names of all other live processes."""
         return [name.decode() for name in self._names if name != self._name]
 
     async def run(self) -> None:
-        """Renew until cancelled. During an outage of the queue nothing changes."""
+        """Renew until cancelled. During an outage of the queue the list stays unchanged."""
         while True:
             with suppress(QueueUnavailable):
                 await self.renew()
             await asyncio.sleep(RENEW_S)
 
     async def renew(self) -> None:
-        """Give a sign of life, and see who else lives. Raises QueueUnavailable."""
+        """Write a sign of life, and read the list. Raises QueueUnavailable."""
         async with map_errors(self._redis, "renewing a roster"):
             names = await self._redis.eval(_RENEW, 1, self._key, self._name, int(LIVE_S * 1000))
         self._names = sorted(names)
 
     async def leave(self) -> None:
-        """Others need not wait until it is missed. Never raises."""
+        """Remove this process from the list at once. Never raises."""
         self._names = []
         with suppress(QueueUnavailable):
             async with map_errors(self._redis, "leaving a roster"):
@@ -68,14 +69,14 @@ class WorkerRoster(Roster):
     """The workers of a queue."""
 
     def __init__(self, redis: RedisClient, worker: str, *, shards: int, prefix: str = "tokenweir") -> None:
-        """`worker`: its unique name."""
+        """`worker`: the unique name of this worker."""
         # Workers with another number of shards divide theirs by themselves, while a deployment changes it.
         super().__init__(redis, worker, kind=f"workers:{shards}", prefix=prefix)
         self._shards = shards
 
     def settles(self, shard: int) -> bool:
-        """Whether this worker takes the records of the shard. A single shard is settled by all workers: while one
-        writes, the others prepare."""
+        """True if this worker takes the records of the shard. All workers settle a single shard: while one writes, the
+        others prepare."""
         if self._shards == 1:
             return True
         return bool(self._names) and self._names[shard % len(self._names)] == self._name

@@ -1,7 +1,7 @@
 """The proxy's end of all streams of the queue.
 
-Invariant: all records of a key go to one stream, so that the ledger's sums of a key are written by one shard. Nothing
-but speed depends on that: versions before 0.2 sent to any stream, and the number of streams may change.
+Invariant: all records of a key go to one stream, so that one shard writes the ledger's sums of a key. Only speed
+depends on that: versions before 0.2 sent to any stream, and the number of streams may change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from proxy.journal.journal import Pending
 
 
 def shard_of(key_id: str, shards: int) -> int:
-    """The shard of a key: the same in every process and version."""
+    """The shard of a key, equal in every process and version."""
     return crc32(key_id.encode("utf-8", "backslashreplace")) % shards
 
 
@@ -38,7 +38,7 @@ class ShardedQueue:
         return [message_ids[one.seq] for one in records]
 
     async def missing(self, message_ids: Sequence[bytes]) -> list[bytes]:
-        """Those that are no longer in their streams. Raises QueueUnavailable."""
+        """The ids among these that are no longer in their streams. Raises QueueUnavailable."""
         parts: defaultdict[bytes, list[bytes]] = defaultdict(list)
         for one in message_ids:
             shard, _, name = one.partition(b"/")

@@ -1,9 +1,10 @@
 """Sends the journal's records to the queue and confirms them against the ledger.
 
-Invariants: the journal forgets a record only when the ledger has confirmed it: its number and its exchange, because a
-copy of this data folder, started elsewhere, gives the same numbers to other exchanges. Records that the queue has lost
-or may not have received are sent again; the ledger takes each record once. Sending and confirming are separate tasks:
-an outage of the queue does not delay the ledger's confirmations, nor the other way round.
+Invariants: the journal forgets a record only when the ledger has confirmed its number and its exchange. The number
+alone is not enough: a copy of this data folder, started on another machine, gives equal numbers to other exchanges.
+Records that the queue has lost or may not have received are sent again; the ledger takes each record once. Sending and
+confirming are separate tasks: an outage of the queue does not delay the ledger's confirmations, and an outage of the
+ledger does not delay sending.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Queue(Protocol):
         """Send records; return their message ids, in order. If it raises, none, some or all were added."""
 
     async def missing(self, message_ids: Sequence[bytes]) -> list[bytes]:
-        """Those that are no longer in the queue."""
+        """The ids among these that are no longer in the queue."""
 
 
 class ReceiptSource(Protocol):
@@ -66,7 +67,7 @@ class ReceiptSource(Protocol):
 
 
 class Shipper:
-    """Two tasks. `run` it, `wake` it, `close` it; all on the journal's thread."""
+    """Two tasks, which send and confirm. `run` it, `wake` it, `close` it; all on the journal's thread."""
 
     def __init__(
         self,
@@ -91,13 +92,13 @@ class Shipper:
         self._in_thread = in_thread
         self._on_sent = on_sent
         self._sent_up_to = journal.node.epoch << COUNT_BITS
-        """the last seq of this run that was sent; lower epochs are left from earlier runs"""
+        """the last seq of this run that was sent; records of lower epochs are left from earlier runs"""
         self._unconfirmed: dict[int, bytes] = {}
         """seq → message id of sent, unconfirmed records, oldest first; the id is empty while sending is unresolved"""
         self._exchanges: dict[int, str | None] = {}
-        """seq → exchange id of the same records"""
+        """seq → exchange id of the records in `_unconfirmed`"""
         self._overdue: deque[tuple[float, list[int]]] = deque()
-        """(time of the check, seqs to check)"""
+        """checks of unconfirmed records: (time of the check, seqs to check)"""
         self._again: list[int] = []
         """a heap of seqs to send again"""
         self._resumed = False
@@ -108,11 +109,11 @@ class Shipper:
         self._closing = False
 
     def wake(self) -> None:
-        """A record is pending. Cheap; only on the event loop's thread."""
+        """Notify the shipper of a pending record. Cheap; only on the event loop's thread."""
         self._woken.set()
 
     def send_again(self, seqs: Iterable[int]) -> None:
-        """These records are pending again. Only on the event loop's thread."""
+        """Send records that are pending again. Only on the event loop's thread."""
         for seq in seqs:
             heappush(self._again, seq)
         self._woken.set()
@@ -202,7 +203,7 @@ class Shipper:
         self._on_sent(exchanges)
 
     def _arrived(self, records: Sequence[Pending], message_ids: Sequence[bytes]) -> None:
-        """The records are in the queue; some may be confirmed already."""
+        """Record that the records are in the queue; some may be confirmed already."""
         for one, message_id in zip(records, message_ids, strict=True):
             if one.seq in self._unconfirmed:
                 self._unconfirmed[one.seq] = message_id
@@ -225,7 +226,8 @@ class Shipper:
             await asyncio.sleep(pause_s)
 
     async def _resume(self) -> None:
-        """Send again the records of earlier runs that the ledger lacks: whether they were sent is unknown."""
+        """Send again the records of earlier runs that the ledger lacks: it is unknown whether the queue received
+        them."""
         after, first = 0, self._journal.node.epoch << COUNT_BITS
         while page := {one.seq: one.exchange_id for one in self._journal.pending(SEND_MAX, after) if one.seq <= first}:
             self._exchanges |= page
@@ -235,12 +237,12 @@ class Shipper:
         self._woken.set()
 
     async def _confirm(self, seqs: Iterable[int]) -> int:
-        """Make the journal forget those that the ledger has; return their number."""
+        """Make the journal forget the records that the ledger has, and return their number."""
         batch = list(seqs)
         return len(batch) - len(await self._lacking(batch))
 
     async def _lacking(self, seqs: list[int]) -> list[int]:
-        """Those that the ledger lacks; the journal forgets the others. Raises the errors of `receipts`."""
+        """The records that the ledger lacks; the journal forgets the others. Raises the errors of `receipts`."""
         lacking: list[int] = []
         for part in parts(sorted(seqs)):
             receipts = await self._in_thread(self._receipts.receipts, self._node, part[0], part[-1])
@@ -253,7 +255,7 @@ class Shipper:
         return lacking
 
     def _forget(self, seqs: Sequence[int]) -> None:
-        """The ledger has these."""
+        """Forget records that the ledger has."""
         self._journal.settled(seqs)
         for seq in seqs:
             self._unconfirmed.pop(seq, None)
@@ -280,7 +282,7 @@ class Shipper:
             self._overdue.append((now + OVERDUE_S, [seq for seq in message_ids if seq in self._unconfirmed]))
 
     async def _gone(self, message_ids: Sequence[bytes]) -> set[bytes]:
-        """Those that the queue has lost; an empty set while it is down."""
+        """The messages that the queue has lost; an empty set while the queue is down."""
         try:
             gone = set(await self._queue.missing(message_ids))
         except Exception as error:  # noqa: BLE001  as above

@@ -32,7 +32,7 @@ RECORDS_MAX = 250
 
 
 async def _no_reservations(_node: str, _settled: Collection[str]) -> None:
-    """The default without budgets."""
+    """No-op, the default of a sweeper without budgets."""
 
 
 @dataclass(slots=True)
@@ -41,9 +41,9 @@ class _NodeState:
 
     beat: str
     since: float
-    """when this beat was first observed"""
+    """the time at which this beat was first observed"""
     parked: bool = False
-    """dead and swept; only unreadable leases are left"""
+    """True if the node is dead and swept; only unreadable leases are left"""
 
 
 class Sweeper:
@@ -74,7 +74,7 @@ class Sweeper:
         self._checking, self._sweeping = Outage(observer), Outage(observer)
 
     async def run(self) -> None:
-        """Check periodically until cancelled; nothing else stops it."""
+        """Check periodically until cancelled; no error stops it."""
         while True:
             await self.check()
             await asyncio.sleep(min(self._lease_s / _CHECKS_PER_LEASE, CHECK_S_MAX))
@@ -96,7 +96,7 @@ class Sweeper:
             self._sweeping.over()
 
     def _observe(self, nodes: Mapping[str, str]) -> None:
-        """Record each node's beat, and since when it is unchanged."""
+        """Record each node's beat, and the time since which the beat is unchanged."""
         now = self._monotonic()
         if now - self._checked_at > self._lease_s / 2:  # this sweeper or the registry paused: beats may be outdated
             self._states.clear()
@@ -112,7 +112,7 @@ class Sweeper:
         return not state.parked and checked_at - state.since >= self._lease_s
 
     async def _swept(self, node: str, state: _NodeState) -> bool:
-        """Sweep a node. False: it failed and is retried; other nodes are still swept."""
+        """Sweep a node. False: the sweep failed and is retried; other nodes are still swept."""
         try:
             await self._sweep(node, state)
         except Exception as error:  # noqa: BLE001  the registry or the ledger is down, or a bug

@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 def replace_text(file: Path, text: str) -> None:
-    """The file has this text at once, or keeps what it has; only its owner reads it. Not durable. Raises OSError."""
+    """Replace the file's content by `text` atomically; the file is readable by its owner only. Not durable. Raises
+    OSError."""
     new = file.with_suffix(".new")
     new.write_text(text)
     new.chmod(0o600)

@@ -19,12 +19,12 @@ _NEVER_PREFIXES = ("access-control-", "sec-websocket-", "x-tokenweir-")
 
 
 def may_pass(name: str) -> bool:
-    """`name`: in lower case."""
+    """True if the header may pass. `name`: in lower case."""
     return name not in NEVER_PASSED and not name.startswith(_NEVER_PREFIXES)
 
 
 class HeaderNames:
-    """Names, and beginnings of names that end in `*`; all in lower case."""
+    """Header names, and patterns that end in `*`; all in lower case."""
 
     __slots__ = ("_names", "_prefixes")
 
@@ -36,5 +36,5 @@ class HeaderNames:
         return bool(self._names or self._prefixes)
 
     def __contains__(self, name: str) -> bool:
-        """`name`: in lower case."""
+        """True if the header may pass. `name`: in lower case."""
         return (name in self._names or name.startswith(self._prefixes)) and may_pass(name)

@@ -22,7 +22,7 @@ def exchange_id() -> str:
 
 
 def derived_id(parent: str, name: str) -> str:
-    """The id of a part of an exchange: a UUIDv7 of the same millisecond, always the same for the same name."""
+    """The id of a part of an exchange: a UUIDv7 of its millisecond. Equal names give equal ids."""
     digest = hashlib.sha256(f"{parent}/{name}".encode()).hexdigest()
     variant = "89ab"[int(digest[3], 16) & 3]
     return f"{parent[:13]}-7{digest[:3]}-{variant}{digest[4:7]}-{digest[7:19]}"

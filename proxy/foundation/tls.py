@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class TlsFileError(ValueError):
-    """A file cannot be used. `field`: the setting that names it."""
+    """A file cannot be used. `field`: the setting that names the file."""
 
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"{field}: {why}")
@@ -17,7 +17,7 @@ class TlsFileError(ValueError):
 def client_context(
     ca_file: Path | None = None, cert_file: Path | None = None, key_file: Path | None = None
 ) -> ssl.SSLContext:
-    """Trusts the certificates in `ca_file` only (default: those of the system), and presents the certificate in
+    """A context that trusts the certificates in `ca_file` only (default: the system's), and presents the certificate in
     `cert_file`. `key_file`: default: in `cert_file`. Reads the files. Raises TlsFileError."""
     try:
         context = ssl.create_default_context(cafile=ca_file)

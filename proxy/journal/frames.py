@@ -203,7 +203,8 @@ def settled_payload(seqs: list[int]) -> bytes:
 
 
 def opened_exchange(payload: bytes) -> str:
-    """JSON of an `Opened` of any version → its exchange: a third of the work. Raises UndecodableError."""
+    """JSON of an `Opened` of any version → the id of its exchange, in a third of the time of `decode_opened`. Raises
+    UndecodableError."""
     return _decoded(_OPENED_EXCHANGE, payload).exchange_id
 
 

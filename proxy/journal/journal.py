@@ -47,7 +47,8 @@ from proxy.journal.replay import COUNT_BITS, Damage, Replay, replay
 from proxy.journal.segment import Node, Segment, keep_aside, last_node, lock, next_node, segments
 
 Durability = Literal["process", "power"]
-"""Before its first response byte an exchange survives: `kill -9`, or a power cut (the owner awaits `sync`)."""
+"""what an exchange survives from its first response byte on: `kill -9`, or a power cut (then the owner awaits
+`sync`)"""
 
 # Copying a frame takes about 8 µs: one call's compaction delays running streams by 2 ms at most.
 _MOVED_AT_ONCE = 250
@@ -73,7 +74,7 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def exchange_id(self) -> str | None:
-        """The exchange that it closes; None if not even that can be read."""
+        """The id of the exchange that the record closes; None if it cannot be read."""
         return exchange_id_in(self.payload)
 
 
@@ -96,14 +97,14 @@ class Journal:
         self._earlier = sorted(state.pending)
         """seqs of earlier runs, settled ones included"""
         self._settled_to = 0
-        """no seq up to this one is pending"""
+        """no seq up to this value is pending"""
         self._unwritten: dict[int, tuple[str, bytes]] = {}
         """seq → (exchange_id, payload) of records that could not be written yet; their OPEN stays in `_open`"""
         self._unwritten_bytes = 0
         self._unwritten_settled: list[int] = []
         self.durability = durability
         self.wakeup: Callable[[], None] = lambda: None
-        """called when a record becomes pending; the owner sets it"""
+        """called when a record becomes pending; the owner of the journal sets it"""
         self.torn_bytes = state.torn_bytes
         """length of the incomplete frame that the last run left: normal after a crash"""
         self.damage = [*state.damage, *_losses(last, state, existing)]
@@ -189,8 +190,8 @@ class Journal:
         return records
 
     def _pending_after(self, seq: int) -> Iterator[int]:
-        """Unsettled seqs above `seq`, in order. What is settled at the beginning is passed over once, not at each
-        call: of a long backlog, or a long run, that would block the event loop."""
+        """Unsettled seqs above `seq`, in order. Settled seqs at the beginning are skipped once, not at each call: with
+        a long backlog, or in a long run, skipping them would block the event loop."""
         seq = max(seq, self._settled_to)
         first, unbroken = self.node.epoch << COUNT_BITS, seq == self._settled_to
         places = range(bisect_right(self._earlier, seq), len(self._earlier))
@@ -202,7 +203,7 @@ class Journal:
                 self._settled_to = one
 
     def settled(self, seqs: Iterable[int]) -> None:
-        """The ledger has committed these records: forget them. Idempotent."""
+        """Forget records that the ledger has committed. Idempotent."""
         for seq in seqs:
             lsn = self._pending.pop(seq, None)
             if lsn is not None:
@@ -211,11 +212,8 @@ class Journal:
         self.retry()
 
     def revive(self, lost: Iterable[Pending]) -> list[int]:
-        """The ledger has lost these settled records: they are pending again. The seqs of those that were not pending.
-        Call it with a few hundred.
-
-        Raises JournalFull, JournalBroken: some may be pending; call it again.
-        """
+        """Make settled records that the ledger has lost pending again. Returns the seqs of those that were not pending.
+        Call it with a few hundred records. Raises JournalFull, JournalBroken: some may be pending; call it again."""
         self._write_waiting()  # else it may say later that they are settled
         revived = []
         for one in lost:
@@ -239,7 +237,7 @@ class Journal:
 
     @property
     def keeps_segments(self) -> bool:
-        """True if segments of settled records are kept aside."""
+        """True if segments of settled records are kept."""
         return not self._kept.empty
 
     def unfinished(self) -> list[Opened]:
@@ -278,17 +276,17 @@ class Journal:
 
     @property
     def depth(self) -> int:
-        """Records not settled yet."""
+        """Number of records that are not settled yet."""
         return len(self._pending)
 
     @property
     def open_count(self) -> int:
-        """Exchanges that began and did not end."""
+        """Number of exchanges that began and did not end."""
         return len(self._open) - len(self._unwritten)
 
     @property
-    def held_count(self) -> int:
-        """Records that are in memory only."""
+    def unwritten_count(self) -> int:
+        """Number of records that are in memory only."""
         return len(self._unwritten)
 
     @property
@@ -418,7 +416,7 @@ class Journal:
 
 
 def _losses(last: Node | None, state: Replay, existing: list[Segment]) -> list[Damage]:
-    """Files that are missing."""
+    """Damage by missing files."""
     if last is None and state.frames:
         return [Damage("node.json", 0, 0, "the node's identity is lost; a new one was created")]
     if last is not None and not existing:

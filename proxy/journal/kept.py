@@ -1,11 +1,11 @@
-"""Segments whose records the ledger has confirmed, kept aside in case that it loses them.
+"""Segments whose records the ledger has confirmed, kept in case the ledger loses them.
 
-A Postgres that fails over to an asynchronous standby, or that is restored from a backup, loses its last commits; the
-records of these are then sent again from here (`settled.py` reads them).
+A Postgres that fails over to an asynchronous standby, or that is restored from a backup, loses its last commits. Their
+records are then sent again from these segments (`settled.py` reads them).
 
-Invariants: a kept segment has no live frame. It is not read at start, counts as neither open nor unsettled, and is the
-first to go: it is deleted `keep_s` after its last record was confirmed, and earlier when the journal needs the room,
-when kept segments would take more of the disk than they leave free, or when a write finds the disk full.
+Invariants: a kept segment has no live frame. It is not read at start, and counts as neither open nor unsettled. It is
+deleted `keep_s` after its last record was confirmed; earlier when the journal needs space, when kept segments would
+take more of the disk than they leave free, or when a write finds the disk full.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Final
 from proxy.journal.segment import SUFFIX, Segment
 
 FOLDER: Final = "settled"
-"""in the journal's folder, where neither this version nor an older one looks for live segments"""
+"""a folder in the journal's folder, in which no version looks for live segments"""
 
 
 class KeptSegments:
     """The folder of kept segments of one journal. Safe for use by several threads: every step is idempotent."""
 
     def __init__(self, journal: Path, *, keep_s: float, bytes_max: int) -> None:
-        """`bytes_max`: of the journal as a whole."""
+        """`bytes_max`: the limit of the whole journal."""
         self._folder = journal / FOLDER
         self._keep_s = keep_s
         self._bytes_max = bytes_max
 
     def keep(self, segment: Segment) -> None:
-        """Move a retired segment aside, or delete it if nothing is kept. Raises OSError."""
+        """Keep a retired segment, or delete it if segments are not kept. Raises OSError."""
         if not self._keep_s:
             segment.remove()
             return
@@ -43,7 +43,8 @@ class KeptSegments:
         segment.close()
 
     def prune(self, live_bytes: int) -> None:
-        """Delete what is too old or too much; `live_bytes`: of the other segments. Raises OSError."""
+        """Delete segments that are too old, or more than fit; `live_bytes`: the size of the other segments. Raises
+        OSError."""
         kept = [(path, path.stat()) for path in self._oldest_first()]
         total = sum(stat.st_size for _, stat in kept)
         if not kept:
@@ -58,7 +59,7 @@ class KeptSegments:
             total -= stat.st_size
 
     def drop_oldest(self) -> bool:
-        """Delete one segment, for space; False if there is none. Raises OSError."""
+        """Delete the oldest segment, for space; False if no segment is kept. Raises OSError."""
         for path in self._oldest_first()[:1]:
             path.unlink(missing_ok=True)
             return True
@@ -66,7 +67,7 @@ class KeptSegments:
 
     @property
     def empty(self) -> bool:
-        """True if nothing is kept."""
+        """True if no segment is kept."""
         return not self._oldest_first()
 
     def _oldest_first(self) -> list[Path]:

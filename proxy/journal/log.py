@@ -55,7 +55,7 @@ class JournalInUse(JournalUnavailable):
 
 @contextmanager
 def unavailable() -> Iterator[None]:
-    """Map OSError to JournalFull or JournalBroken; the only place that does."""
+    """Map OSError to JournalFull or JournalBroken. The only function that does so."""
     try:
         yield
     except OSError as error:
@@ -80,13 +80,13 @@ class Log:
         self.kept = kept
         self.segments = list(segments)
         self.alive_bytes = 0
-        """length of all live frames"""
+        """bytes of all live frames"""
         self.suspect = False
-        """a write or a sync failed: live frames must be rewritten"""
+        """True if a write or a sync failed: live frames must be rewritten"""
         self.probation = False
-        """live frames were rewritten, and no sync has succeeded since"""
+        """True if live frames were rewritten, and no sync has succeeded since"""
         self.broken = False
-        """a failure during probation: no further writes"""
+        """True after a failure during probation: no further writes"""
         self._directory = directory
         self._directory_dirty = True
         self._retired: list[Segment] = []
@@ -103,10 +103,8 @@ class Log:
         return bool(self._retired) or any(segment.dirty for segment in self.segments)
 
     def append(self, kind: int, seq: int, payload: bytes) -> int:
-        """Write a frame at the end; return its lsn. It is not live before `mark_live`.
-
-        Raises JournalFull, JournalBroken.
-        """
+        """Write a frame at the end; return its lsn. The frame is not live before `mark_live`. Raises JournalFull,
+        JournalBroken."""
         if self.broken:
             raise JournalBroken("the journal cannot be written: its disk failed twice in a row; restart to try again")
         segment = self.segments[-1]
@@ -127,7 +125,8 @@ class Log:
         return lsn_of(segment, offset, len(frame))
 
     def _append_in_their_place(self, segment: Segment, frame: bytes, error: OSError) -> int:
-        """On a full disk, kept segments make room. Raises OSError: `error`, unless that helps."""
+        """On a full disk, delete kept segments until the frame fits. Raises OSError: `error`, if it still does not
+        fit."""
         while error.errno in _NO_SPACE and self.kept.drop_oldest():
             try:
                 return segment.append(frame)
@@ -143,13 +142,13 @@ class Log:
         return segment.read(offset, length)
 
     def mark_live(self, lsn: int) -> None:
-        """The frame at `lsn` is needed: it is copied before its segment is deleted."""
+        """Mark a frame as needed: it is copied before its segment is deleted."""
         segment, _, length = self.locate(lsn)
         segment.alive += 1
         self.alive_bytes += length
 
     def mark_dead(self, lsn: int) -> None:
-        """The frame at `lsn` is no longer needed."""
+        """Mark a frame as no longer needed."""
         if lsn != NOWHERE:
             segment, _, length = self.locate(lsn)
             segment.alive -= 1
@@ -177,7 +176,7 @@ class Log:
         self._retired.append(self.segments.pop(0))
 
     def distrust(self) -> None:
-        """After an I/O error: the live frames of all files must be rewritten; during probation: the log is broken."""
+        """Handle an I/O error: the live frames of all files must be rewritten; during probation, the log is broken."""
         for segment in tuple(self.segments):
             segment.trusted = False
         self.broken = self.broken or self.probation

@@ -37,7 +37,7 @@ _TOKEN_NAMES: Final = ("prompt_tokens", "cached_tokens", "completion_tokens", "r
 _UNIT_NAMES: Final = tuple(name for name in Usage.__struct_fields__ if name not in _TOKEN_NAMES)
 
 _ID_HIGH: Final = 0
-"""0 = free"""
+"""first word of the exchange's id; 0: the slot is free"""
 _ID_LOW: Final = 1
 _EVENTS: Final = 2
 _BYTES: Final = 3
@@ -45,19 +45,19 @@ _NOTED_EVENTS: Final = 4
 _NOTED_AT_MS: Final = 5
 _EVIDENCE: Final = 6
 _USAGE: Final = _EVIDENCE + len(_EVIDENCE_NAMES)
-"""each +1, so that 0 is None"""
+"""counts of the usage, each plus 1, so that 0 is None"""
 _USAGE_KNOWN: Final = _USAGE + len(_TOKEN_NAMES)
 _UNITS: Final = _USAGE_KNOWN + 1
-"""as in _USAGE. Older versions left these words 0, which still reads as None"""
+"""counts of billed units, each plus 1. Older versions left these words 0, which still reads as None"""
 _EVIDENCE_OF, _TOKENS_OF, _UNITS_OF = (attrgetter(*names) for names in (_EVIDENCE_NAMES, _TOKEN_NAMES, _UNIT_NAMES))
 _USAGE_WORDS: Final = (*enumerate(_TOKEN_NAMES, _USAGE), *enumerate(_UNIT_NAMES, _UNITS))
 _LAYOUT_AT: Final = SLOT_WORDS - 1
 _RUNNING: Final = _LAYOUT_AT - 1
-"""how the usage is related to the answer: in the low half as in _USAGE, in the high half what is behind, but for its
-highest bit. Older versions left it 0, which reads as NOT_RUNNING"""
+"""the relation of the usage to the answer: in the low half as in _USAGE, in the high half the part that the usage does
+not cover, without its highest bit. Older versions left this word 0, which reads as NOT_RUNNING"""
 _HALF_BITS: Final = 32
 _WAITS: Final = 1 << 63
-"""of _RUNNING: there was no note yet, and _NOTED_AT_MS is of the last `wait`"""
+"""highest bit of _RUNNING: there was no note yet, and _NOTED_AT_MS is the time of the last `wait`"""
 assert _UNITS + len(_UNIT_NAMES) <= _RUNNING, "a slot is too short"
 _LOW_WORD: Final = (1 << 64) - 1
 
@@ -79,23 +79,23 @@ class Progress:
 
     exchange_id: str
     events: int
-    """SSE events written to the client, or about to be"""
+    """SSE events that were written to the client, or are about to be written"""
     bytes: int
-    """body bytes written to the client, or about to be"""
+    """body bytes that were written to the client, or are about to be written"""
     noted_events: int
-    """events the meter had read at its last `note`; 0 also without one"""
+    """events that the meter had read at its last `note`; 0 also without a note"""
     noted_at: float
     """Unix seconds of the last `note`, or of a `wait` after it; 0.0: there was no note"""
     evidence: Evidence
     usage: Usage | None
     running: Running = NOT_RUNNING
-    """how the usage is related to the answer"""
+    """the relation of the usage to the answer"""
     waited_at: float = 0.0
     """Unix seconds of the last `wait` before the first note; 0.0: none"""
 
     @property
     def last_at(self) -> float:
-        """Unix seconds of the last sign of life; 0.0: none."""
+        """Unix seconds of the last note or wait; 0.0: none."""
         return max(self.noted_at, self.waited_at)
 
 
@@ -130,7 +130,7 @@ class Slot:
         words[_BYTES] = size
 
     def note(self, evidence: Evidence, usage: Usage | None, events: int, running: Running = NOT_RUNNING) -> None:
-        """Store the meter's totals after `events` events. `running`: of the usage."""
+        """Store the meter's totals after `events` events. `running`: the relation of the usage to the answer."""
         words = self._words
         # Evidence before its event count: a kill in between makes the estimate too high by one note, never too low.
         words[_EVIDENCE:_USAGE] = array("Q", _EVIDENCE_OF(evidence))
@@ -146,7 +146,7 @@ class Slot:
             words[_USAGE_KNOWN] = 1
 
     def wait(self) -> None:
-        """Store that the exchange still waits for its first word."""
+        """Store that the exchange still waits for its first output."""
         words = self._words
         if not words[_NOTED_AT_MS]:
             words[_RUNNING] = _WAITS
@@ -210,7 +210,7 @@ class ProgressTable:
         self._free.append(index)
 
     def read(self, index: int) -> Progress | None:
-        """The content of slot `index`; None if it is free, outside the table, or of another layout."""
+        """The content of slot `index`; None if the slot is free, outside the table, or of another layout."""
         if not 0 <= index < self.slots:
             return None
         words = self._slot(index).tolist()

@@ -1,10 +1,9 @@
 """Makes exactly one record, outcome `crashed`, for each exchange that a crash left open, from its last progress.
 
-Invariants: pure. Events and bytes are never fewer than the client received; token counts are the provider's if it
-reported them in time, else estimated from everything delivered. An exchange that delivered nothing costs nothing.
-
-The duration is the time from admission to the last sign of life: a lower bound (0.0 if there was none). The time of
-the crash is unknown, and the time of the restart is unrelated to it.
+Invariants: pure. Events and bytes are never fewer than the client received. Token counts are the provider's if they
+were reported in time, else estimated from everything delivered. An exchange that delivered nothing costs nothing. The
+duration is the time from admission to the last note or wait: a lower bound (0.0 if there was none). The time of the
+crash is unknown, and the time of the restart is unrelated to it.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def _duration_ms(opened: Opened, progress: Progress | None) -> float:
 
 
 def silent_s(opened: Opened, progress: Progress) -> float:
-    """From the request to the provider that answered to the last sign of life, a lower bound."""
+    """Seconds from the request to the provider that answered to the last note or wait: a lower bound."""
     if not progress.last_at:
         return 0.0
     return progress.last_at - max(
@@ -103,7 +102,7 @@ def silent_s(opened: Opened, progress: Progress) -> float:
 def _reading(
     opened: Opened, progress: Progress, estimator: Estimating, estimator_version: str
 ) -> tuple[Reading, dict[str, Any]]:
-    """The usage with its source, and details that explain it: what the exchange would have had if it had ended then."""
+    """The usage with its source, and details that explain it, for an exchange that ended at its last progress."""
     metered = metered_of(progress)
     evidence = metered.evidence
     read = partial(
@@ -134,7 +133,7 @@ def _reading(
 
 
 def metered_of(progress: Progress) -> Metered:
-    """The answer, as far as it is known to have come."""
+    """The metered answer up to the last progress."""
     evidence = evidence_of(progress)
     usage, odd = (None, ()) if progress.usage is None else fitted(progress.usage, evidence.tokens_seen)
     followed = progress.events > progress.noted_events + _EVENTS_AFTER_USAGE

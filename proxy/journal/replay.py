@@ -1,7 +1,7 @@
 """Reads a journal's segments in order at start and rebuilds its state.
 
-Invariants: frames are idempotent, so that a frame that was copied to a later segment may be read twice; unreadable
-data is quarantined and reported, never dropped and never guessed at.
+Invariants: frames are idempotent, so that a frame that was copied to a later segment may be read twice. Unreadable data
+is quarantined and reported, never dropped and never guessed.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _read(state: Replay, directory: Path, segment: Segment, *, last: bool) -> No
 
 
 def _unreadable(state: Replay, directory: Path, segment: Segment) -> Iterator[Damage]:
-    """The open exchanges in `segment` that this version cannot read: they are quarantined."""
+    """Quarantine the open exchanges in `segment` that this version cannot read."""
     first, last = lsn_of(segment, 0, 0), lsn_of(segment, segment.end, 0)
     for exchange_id, lsn in [(one, lsn) for one, lsn in state.open.items() if first < lsn < last]:
         offset, length = place_of(segment, lsn)

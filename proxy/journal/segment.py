@@ -49,7 +49,7 @@ class Segment:
         return cls(path, fd, os.fstat(fd).st_size)
 
     def append(self, frame: bytes) -> int:
-        """Write one frame to the page cache; return its offset. On OSError nothing of it remains."""
+        """Write one frame to the page cache; return its offset. After an OSError, no byte of it remains."""
         offset = self.end
         written = 0
         try:

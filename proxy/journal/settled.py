@@ -1,8 +1,8 @@
-"""The settled records that a journal still has, read from outside: those of kept segments, and those that share a
+"""The settled records that a journal still has, read by another process: those of kept segments, and those that share a
 segment with live records.
 
-Invariants: it takes no lock and writes nothing, so a proxy may use the journal meanwhile. A record that waits for the
-ledger is not named. Damaged bytes and frames of later versions are passed over: the journal reports them.
+Invariants: reading takes no lock and writes nothing, so a proxy may use the journal meanwhile. A record that waits for
+the ledger is not returned. Damaged bytes and frames of later versions are skipped: the journal reports them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def settled_records(journal: Path) -> Iterator[list[Pending]]:
 
 
 def _settled(frames: Sequence[Frame], settled: set[int], seen: set[int]) -> Iterator[Pending]:
-    """From the last frame to the first: what follows a record's last copy decides whether it is settled."""
+    """Read the frames from the last to the first: the frames after a record's last copy decide whether it is
+    settled."""
     for frame in reversed(frames):
         if frame.kind == FrameKind.SETTLED:
             try:
@@ -42,7 +43,7 @@ def _settled(frames: Sequence[Frame], settled: set[int], seen: set[int]) -> Iter
 
 
 def _frames(journal: Path, name: str) -> Sequence[Frame]:
-    """Of a segment that may be moved aside or deleted meanwhile."""
+    """The frames of a segment, which may be moved or deleted meanwhile."""
     for path in (journal / name, journal / FOLDER / name):
         try:
             return scan(path.read_bytes()).frames

@@ -1,7 +1,7 @@
-"""The exchanges of a journal that are not settled, read from outside.
+"""The exchanges of a journal that are not settled, read by another process.
 
-Invariants: it takes no lock and writes nothing, so a proxy may use the journal meanwhile. It may name an exchange that
-has just been settled, never miss one that was opened before.
+Invariants: reading takes no lock and writes nothing, so a proxy may use the journal meanwhile. The result may include
+an exchange that has just been settled, and never lacks one that was opened before the call.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def outside_transactions(engine: Engine) -> Iterator[Connection]:
-    """A connection to Postgres for statements that no transaction may contain. They take as long as they like, and the
-    session ends with them. Raises LedgerUnavailable."""
+    """A connection to Postgres for statements that no transaction may contain. They have no time limit, and the session
+    ends with them. Raises LedgerUnavailable."""
     with _mapped(), engine.connect() as connection:
         connection.execution_options(isolation_level="AUTOCOMMIT")
         with connection.begin():
@@ -111,13 +111,13 @@ def is_shared(database: Connection | Engine) -> bool:
 
 
 def hold(connection: Connection, lock: Lock) -> None:
-    """Take `lock` until the transaction ends. SQLite needs none: it has one writer at a time."""
+    """Take `lock` until the transaction ends. No-op on SQLite, which has one writer at a time."""
     if is_shared(connection):
         connection.execute(select(func.pg_advisory_xact_lock(_LOCKS, int(lock))))
 
 
 def try_hold(connection: Connection, lock: Lock) -> bool:
-    """The same without waiting; False: another transaction has it."""
+    """Take `lock` until the transaction ends, without waiting; False: another transaction has the lock."""
     if not is_shared(connection):
         return True
     return bool(connection.execute(select(func.pg_try_advisory_xact_lock(_LOCKS, int(lock)))).scalar_one())
@@ -130,7 +130,7 @@ def lock_timed_out(error: LedgerUnavailable) -> bool:
 
 
 def refused_statement(error: LedgerUnavailable) -> bool:
-    """True if the server does not have a function, or lets this role not call it."""
+    """True if the server lacks a function, or refuses this role the call."""
     cause = error.__cause__
     return isinstance(cause, exc.DBAPIError) and getattr(cause.orig, "sqlstate", None) in ("42883", "42501", "0A000")
 

@@ -1,8 +1,6 @@
-"""Runs blocking calls on a bounded number of threads, off the event loop.
-
-Invariant: running and waiting calls are bounded; one more is refused at once, so that a database that hangs uses up
-neither memory nor other executors' threads.
-"""
+"""Runs blocking calls on a bounded number of threads, off the event loop. Invariant: running and waiting calls are
+bounded; a further call is refused at once, so that a database that hangs uses up neither memory nor other executors'
+threads."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from typing import Any, TypeVar
 WAITING_MAX = 1_000
 
 InThread = Callable[..., Awaitable[Any]]
-"""Runs a function with its arguments in another thread and returns its result"""
+"""runs a function with its arguments in another thread and returns its result"""
 
 _T = TypeVar("_T")
 
@@ -26,7 +24,7 @@ class ExecutorFull(OSError):  # noqa: N818  a state, named like LedgerUnavailabl
 
 
 class BoundedExecutor:
-    """`close` it after the last call."""
+    """A bounded number of threads. `close` it after the last call."""
 
     def __init__(self, threads: int, *, name: str, waiting_max: int = WAITING_MAX) -> None:
         """`name`: prefix of the thread names."""

@@ -1,11 +1,10 @@
 """Connects to Postgres.
 
 Invariants: each transaction sets UTC, durable commits and timeouts at its beginning, whatever the server's settings
-are; nothing is set for a session, because behind a pooler the next transaction may be another session's. No answer is
-waited for without end: a server that hangs keeps its connections, and would keep our threads. No error message contains
-a password.
-
-Works on versions 14 and later, directly and behind a pooler. The driver is loaded by the first URL of Postgres.
+are. Nothing is set for a session, because behind a pooler the next transaction may be in another session. Every wait
+for an answer is limited: a server that hangs keeps its connections open, and would block our threads. No error message
+contains a password. Works on versions 14 and later, directly and behind a pooler. The driver is loaded by the first URL
+of Postgres.
 """
 
 from __future__ import annotations
@@ -84,14 +83,14 @@ def open_postgres(url: str, **options: Any) -> Engine:
 
 
 def remove_time_limits(connection: Any) -> None:
-    """Let this transaction take as long as it likes, lock waits excepted. `connection`: SQLAlchemy's."""
+    """Remove the time limits of this transaction, except those of lock waits. `connection`: SQLAlchemy's."""
     for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
         connection.exec_driver_sql(f"SET LOCAL {name} = 0")
     set_answer_limit(connection, None)
 
 
 def set_answer_limit(connection: Any, seconds: float | None) -> None:
-    """How long this transaction waits for an answer; None: without limit. `connection`: SQLAlchemy's."""
+    """Limit this transaction's wait for an answer; None: no limit. `connection`: SQLAlchemy's."""
     connection.connection.dbapi_connection.answer_s = seconds
 
 
@@ -101,7 +100,8 @@ def refused_by_row(sqlstate: str) -> bool:
 
 
 def primary_message(error: BaseException | None) -> str:
-    """The server's message, without DETAIL and CONTEXT: they may quote a row. Of another driver's error: all of it."""
+    """The server's message, without DETAIL and CONTEXT, which may quote a row. For another driver's error: the complete
+    text."""
     diagnosis = getattr(error, "diag", None)
     return getattr(diagnosis, "message_primary", None) or str(error)
 
@@ -146,8 +146,8 @@ def _begin(connection: Any) -> None:
 
 
 def _connected(conninfo: dict[str, Any], parameters: dict[str, Any]) -> object:
-    """A session. Through a pooler, it prepares no statements: its next transaction may be in a session of the server
-    in which another client's statement has the same name."""
+    """A new session. Behind a pooler it prepares no statements: its next transaction may be in a session of the server
+    in which another client's statement has an equal name."""
     import psycopg
 
     try:
@@ -167,7 +167,7 @@ def _connected(conninfo: dict[str, Any], parameters: dict[str, Any]) -> object:
 
 @cache
 def _session_class() -> Any:
-    """The driver's connection, with a limit to how long it waits for an answer."""
+    """The driver's connection class, with a limited wait for an answer."""
     import psycopg
 
     class Session(psycopg.Connection[Any]):

@@ -15,7 +15,7 @@ from sqlalchemy import Column, Connection, Dialect, String, Table, TypeDecorator
 from sqlalchemy.dialects import postgresql, sqlite
 
 OnConflict = Callable[[Any], Any]
-"""INSERT → the same with ON CONFLICT; SQLAlchemy has it per SQL dialect, though the syntax is the same"""
+"""adds ON CONFLICT to an INSERT; SQLAlchemy has one function per SQL dialect, although the syntax is equal"""
 
 
 class PreparedInsert(Protocol):
@@ -28,7 +28,7 @@ class PreparedInsert(Protocol):
         """
 
     def execute(self, connection: Connection, bound: Any) -> int:
-        """Insert them → the number of inserted rows. A bad row raises the driver's error."""
+        """Insert the bound rows, and return the number of inserted rows. A bad row raises the driver's error."""
 
 
 def prepared_insert(
@@ -93,7 +93,7 @@ class _JsonInsert:
 
 
 def _input_columns(table: Table, computed: Mapping[str, Any]) -> list[Column[Any]]:
-    """The columns that each row has a value for."""
+    """The columns for which each row has a value."""
     return [c for c in table.columns if c.key not in computed]
 
 

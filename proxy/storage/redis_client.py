@@ -130,7 +130,7 @@ class _Address:
     """A parsed URL."""
 
     kind: str
-    """single, unix, sentinel or cluster"""
+    """kind of the URL: single, unix, sentinel or cluster"""
     tls: bool
     hosts: list[tuple[str, int]]
     path: str
@@ -140,7 +140,7 @@ class _Address:
 
     @classmethod
     def of(cls, url: str) -> _Address:
-        """Raises ValueError; of the URL its message quotes only the scheme and names of options."""
+        """Parse a URL. Raises ValueError, whose message quotes only the scheme and the names of options."""
         try:
             parts = urlsplit(url)
         except ValueError:
@@ -197,7 +197,7 @@ class _Address:
 
 
 class _PrimaryPool(SentinelConnectionPool):
-    """Connections to the current primary; closing it closes those to the sentinels too."""
+    """A pool of connections to the current primary; closing the pool closes the connections to the sentinels too."""
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -248,8 +248,8 @@ _UVLOOP_CLOSED = "the handler is closed"
 
 
 def _lost_in_loop(error: Exception) -> bool:
-    """True for the error of `writelines` on a lost connection: asyncio's gh-136234, 3.12 up to late 3.13; uvloop's own
-    once its handle is closed."""
+    """True for the error of `writelines` on a lost connection: asyncio's (gh-136234, from 3.12 to late 3.13), or
+    uvloop's after its handle is closed."""
     if isinstance(error, RuntimeError):
         return str(error).endswith(_UVLOOP_CLOSED)
     trace = error.__traceback__

@@ -51,7 +51,7 @@ class LedgerMetrics:
         if keys_max:
             self._make_keys(r)
         self.projects = ProjectMetrics(r, projects_max=projects_max) if projects_max else None
-        """None: disabled"""
+        """series of projects; None: disabled"""
 
     def _make_money(self, r: CollectorRegistry) -> None:
         """Usage and money of entries."""
@@ -171,7 +171,7 @@ class LedgerMetrics:
         )
 
     def committed(self, results: Mapping[str, int], entries: Sequence[LedgerEntry], duration_s: float) -> None:
-        """One transaction. `results`: number by result; `entries`: the new ones, if known."""
+        """Count one transaction. `results`: number by result; `entries`: the new entries, if known."""
         self.write.observe(duration_s)
         for result, count in results.items():
             if count:
@@ -186,7 +186,7 @@ class LedgerMetrics:
             series.labels(*names).inc(amount if series is self.unpriced else amount / NUSD_PER_USD)
 
     def sent(self, records: int, *, again: int) -> None:
-        """So many records are in the queue; `again` of them were sent before."""
+        """Count records that were added to the queue; `again`: how many of them were sent before."""
         self.records_sent.labels("first").inc(records - again)
         if again:
             self.records_sent.labels("repeated").inc(again)

@@ -202,7 +202,7 @@ class Metrics:
         in_flight: Callable[[], float],
         depth: Callable[[], float],
         oldest_age_s: Callable[[], float],
-        held: Callable[[], float],
+        unwritten: Callable[[], float],
     ) -> None:
         """The gauges that are read at each scrape."""
         r = self.registry
@@ -214,14 +214,14 @@ class Metrics:
             "Ended exchanges in the journal that the ledger does not have yet.",
             registry=r,
         ).set_function(depth)
-        Gauge("tokenweir_journal_oldest_pending_age_seconds", "Age of the oldest of them.", registry=r).set_function(
-            oldest_age_s
-        )
+        Gauge(
+            "tokenweir_journal_oldest_pending_age_seconds", "Age of the oldest pending record.", registry=r
+        ).set_function(oldest_age_s)
         Gauge(
             "tokenweir_journal_unwritten_records",
-            "Ended exchanges held in memory because the disk refused them.",
+            "Ended exchanges kept in memory because the disk refused them.",
             registry=r,
-        ).set_function(held)
+        ).set_function(unwritten)
         Gauge(
             "tokenweir_unsettled_exchanges",
             "Exchanges admitted minus terminal ledger entries, since the start: 0 when idle.",
@@ -234,24 +234,24 @@ class Metrics:
 
     # -- from the gateway
     def opened(self, *, overhead_s: float) -> None:
-        """One exchange was admitted. `overhead_s`: from its arrival to its dispatch."""
+        """Count an admitted exchange. `overhead_s`: from its arrival to its dispatch."""
         self._admitted += 1
         self.overhead.observe(overhead_s)
 
     def recovered(self, count: int) -> None:
-        """Exchanges were recovered after a crash."""
+        """Count exchanges that were recovered after a crash."""
         self._admitted += count
 
     def refused(self, status: int, code: str | None) -> None:
-        """One request was not admitted."""
+        """Count a refused request."""
         self.refusals.labels(str(status), code or "").inc()
 
     def attempted(self, attempt: Attempt) -> None:
-        """A provider failed before its response, and another one is tried."""
+        """Count a provider that failed before its response; another provider is tried."""
         self.providers.attempted(attempt)
 
     def ended(self, record: UsageRecord, *, estimate_error: float | None) -> None:
-        """One exchange ended. `estimate_error`: signed, relative."""
+        """Count an ended exchange. `estimate_error`: signed, relative."""
         opened = record.opened
         provider, model = opened.provider, self.label(opened.model)
         bound = self._bound.get((provider, model)) or self._bind(provider, model)
@@ -270,11 +270,11 @@ class Metrics:
             bound.estimate_error.observe(abs(estimate_error))
 
     def estimated(self, opened: Opened, error: float) -> None:
-        """The estimate's error for one exchange, if it is known only after its end: signed, relative."""
+        """Count the estimate's error of one exchange that becomes known only after its end: signed, relative."""
         self.estimate_error.labels(opened.provider, self.label(opened.model)).observe(abs(error))
 
     def _left(self, provider: str, details: Mapping[str, Any]) -> None:
-        """A client disconnected; `details` of the record hold the policy."""
+        """Count a client's disconnect, by the policy in the record's `details`."""
         policy = details.get("policy", "cancel")
         self.leaves.labels(provider, policy).inc()
         if "read_on_ms" in details:
@@ -299,12 +299,12 @@ class Metrics:
 
     # -- from the ledger
     def committed(self, results: Mapping[str, int], *, entries: Sequence[LedgerEntry], duration_s: float) -> None:
-        """One transaction. `results`: number by result; `entries`: the new ones, if known."""
+        """Count one transaction. `results`: number by result; `entries`: the new entries, if known."""
         self._terminal += sum(results.values())
         self.ledger.committed(results, entries, duration_s)
 
     def confirmed(self, records: int) -> None:
-        """The ledger has confirmed records of this proxy, written by workers."""
+        """Count records of this proxy that workers wrote and the ledger confirmed."""
         self._terminal += records
 
     def exposition(self) -> bytes:

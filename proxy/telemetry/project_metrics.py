@@ -24,7 +24,7 @@ class _Used:
 
     tokens: Counts[str] = field(default_factory=Counts)
     charge_nusd: int = 0
-    """nUSD"""
+    """charges in nUSD"""
 
 
 class ProjectMetrics:
@@ -39,7 +39,7 @@ class ProjectMetrics:
         self._waiting: dict[str, _Used] = {}
         """key id → usage, for keys whose project is not known yet"""
         self.unplaced = asyncio.Event()
-        """set while keys wait for `place`"""
+        """an event that is set while keys wait for `place`"""
         self.tokens = Counter(
             "tokenweir_project_tokens",
             'Tokens by project (its id; "other" beyond the configured number of projects) and type.',

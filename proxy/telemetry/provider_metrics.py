@@ -28,7 +28,7 @@ class ProviderMetrics:
         )  # fmt: skip
 
     def attempted(self, attempt: Attempt) -> None:
-        """A provider failed before its response, and another one is tried."""
+        """Count a provider that failed before its response; another provider is tried."""
         reason = "unreachable" if attempt.status is None else "refused" if attempt.status == _REFUSED else "failed"
         self.attempts.labels(attempt.provider, reason).inc()
 

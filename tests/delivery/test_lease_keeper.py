@@ -112,7 +112,7 @@ async def test_a_lease_lives_from_a_tick_after_the_beginning_to_a_tick_after_the
     node.end(1)
     assert await board.ids("a") == {name}
     await node.keeper.tick()
-    assert (await board.ids("a"), node.keeper.held) == (set(), 0)
+    assert (await board.ids("a"), node.keeper.count) == (set(), 0)
 
 
 async def test_what_goes_on_with_another_provider_is_announced_again_as_that(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_what_goes_on_with_another_provider_is_announced_again_as_that(tmp
     node.end(1)
     node.end(2)
     await node.keeper.tick()
-    assert (await board.ids("a"), node.keeper.held) == (set(), 0)
+    assert (await board.ids("a"), node.keeper.count) == (set(), 0)
 
 
 async def test_what_is_over_before_it_is_announced_is_never_on_the_board(tmp_path: Path) -> None:

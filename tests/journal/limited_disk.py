@@ -27,7 +27,7 @@ def main(folder: Path) -> None:
     except JournalFull:
         pass
     held = [journal.finish(record(opened(number))) for number in range(begun)].count(False)
-    assert held == journal.held_count, "once full, all wait in order"
+    assert held == journal.unwritten_count, "once full, all wait in order"
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     assert journal.retry()
     journal.close()

@@ -59,7 +59,7 @@ def test_on_a_full_disk_nothing_begins_and_what_runs_ends_in_memory(folder: Path
     with pytest.raises(JournalFull):
         journal.begin(opened(99))
     assert [journal.finish(record(opened(number))) for number in range(2, 5)] == [False] * 3
-    assert (journal.held_count, journal.depth, journal.open_count) == (3, 5, 1)
+    assert (journal.unwritten_count, journal.depth, journal.open_count) == (3, 5, 1)
     assert [pending.record for pending in journal.pending(10)] == [record(opened(number)) for number in range(5)]
     journal.settled([journal.pending(10)[i].seq for i in (0, 3)])  # one is on the disk, one in memory only
     assert not journal.retry()
@@ -67,7 +67,7 @@ def test_on_a_full_disk_nothing_begins_and_what_runs_ends_in_memory(folder: Path
         journal.begin(opened(99))
     disk.write_error = 0
     journal.begin(opened(6))  # writes first what was waiting
-    assert (journal.held_count, journal.unsettled_bytes) == (0, sum_of_alive(folder, journal))
+    assert (journal.unwritten_count, journal.unsettled_bytes) == (0, sum_of_alive(folder, journal))
     journal = reopen(journal)
     assert numbers_of(journal) == [1, 2, 4]
     assert [of.exchange_id for of in journal.unfinished()] == [exchange_id(5), exchange_id(6)]

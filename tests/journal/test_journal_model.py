@@ -131,7 +131,7 @@ class JournalModel(RuleBasedStateMachine):
         assert [of.provider for of in found] == [self.passed.get(of.exchange_id, "electron") for of in found]
         unfinished = {of.exchange_id for of in found}
         assert {exchange_id(number) for number in self.open} <= unfinished
-        assert len(unfinished) == len(self.open) + self.journal.held_count
+        assert len(unfinished) == len(self.open) + self.journal.unwritten_count
 
     @invariant()
     def the_disk_is_bounded(self) -> None:

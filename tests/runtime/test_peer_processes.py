@@ -17,7 +17,7 @@ from proxy.telemetry.metrics import Metrics
 
 def an_exposition(*, exchanges: int, age_s: float, in_flight: int) -> bytes:
     metrics = Metrics(["m"])
-    metrics.gauges(in_flight=lambda: in_flight, depth=lambda: 1, oldest_age_s=lambda: age_s, held=lambda: 0)
+    metrics.gauges(in_flight=lambda: in_flight, depth=lambda: 1, oldest_age_s=lambda: age_s, unwritten=lambda: 0)
     metrics.exchanges.labels("tera", "m", Outcome.SERVED).inc(exchanges)
     metrics.overhead.observe(0.0002)
     metrics.gaps.observe(0.03)

@@ -74,7 +74,7 @@ class Node:
         """the last seq of the records of earlier runs, recovered ones included"""
         self._lease_s = settings.lease_s
         self._providers = frozenset(settings.providers)
-        self._held: list[Opened] = []
+        self._resumed: list[Opened] = []
         """exchanges of earlier runs that continue"""
         self._folder = folder.journal
         self._keeps_settled = settings.journal.keep_settled_s > 0
@@ -98,7 +98,7 @@ class Node:
         # On a full disk, a second crash needs their progress again.
         kept = self.table.clear({record.opened.slot for record in unwritten} | going_on.keys())
         self.outbox.keep(slot for slot in kept if slot.index not in going_on)
-        self._held = [opened for opened, _ in going_on.values()]
+        self._resumed = [opened for opened, _ in going_on.values()]
         for damage in self.journal.damage:
             _log.error("journal damaged: %s", damage)
         if records:
@@ -122,7 +122,7 @@ class Node:
             self._keeper = LeaseKeeper(
                 queue.leases, self.table, node=self.node_id, epoch=self.journal.node.epoch,
                 caught_up=self._caught_up, observer=OutageLog("leases", metrics.ledger.outages.inc),
-                renew_s=min(RENEW_S, self._lease_s / RENEWALS_PER_LEASE), held=self._held,
+                renew_s=min(RENEW_S, self._lease_s / RENEWALS_PER_LEASE), resumed=self._resumed,
             )  # fmt: skip
             self._renewing = tasks.start(self._keeper.run(), name="leases")
             self._settler = shipper = Shipper(

@@ -413,7 +413,7 @@ class Proxy:
             in_flight=lambda: len(self._handler.live) + len(self._background.live),
             depth=lambda: journal.depth,
             oldest_age_s=lambda: journal.oldest_age_s(time.time()),
-            held=lambda: journal.held_count,
+            unwritten=lambda: journal.unwritten_count,
         )
 
     def _start_node(self, node: Node, tasks: Tasks) -> None:

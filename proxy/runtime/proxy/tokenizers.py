@@ -30,7 +30,7 @@ URGENT_BYTES_MAX, TEACHING_BYTES_MAX = 8 << 20, 128 << 10
 
 REFERENCE = "o200k_base"
 
-Told = Callable[[Counted | None, Profile | None], None]
+OnCounted = Callable[[Counted | None, Profile | None], None]
 """called with the counts of the answer and of the prompt; None: not counted"""
 
 
@@ -113,9 +113,9 @@ class ModelTexts:
         known = self._tokenizers
         return known.room if (self._own or known.reference) and known.room.answer_bytes_max else None
 
-    def count(self, held: AnswerText | None, prompt: PromptText | None, told: Told, *, urgent: bool) -> bool:
-        """Count these texts and drop them; then call `told` on the running event loop. False: too many texts wait, and
-        `told` is not called. `urgent` False: the counts only train the estimator."""
+    def count(self, held: AnswerText | None, prompt: PromptText | None, on_counted: OnCounted, *, urgent: bool) -> bool:
+        """Count these texts and drop them; then call `on_counted` on the running event loop. False: too many texts
+        wait, and there is no call. `urgent` False: the counts only train the estimator."""
         count = self._own or self._tokenizers.reference
         if count is None:
             return False
@@ -126,7 +126,7 @@ class ModelTexts:
                 held.give_up()
             if prompt is not None:
                 prompt.drop()
-            told(counted, asked)
+            on_counted(counted, asked)
 
         def work() -> None:
             counted = None if held is None else _answer(held.texts(), count, own=own)

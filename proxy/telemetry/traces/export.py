@@ -41,12 +41,12 @@ SENT, DROPPED = "sent", "dropped"
 _SDK_LOG = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 
 Counted = Callable[[str, int], None]
-"""SENT or DROPPED, how many spans more. Called from two threads"""
+"""called with SENT or DROPPED, and the number of spans; from two threads"""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An exchange for the SDK's thread, which makes its span; the SDK's processor reads `context`."""
+    """An ended exchange for the SDK's thread, which makes its span; the SDK's processor reads `context`."""
 
     record: UsageRecord
     context: SpanContext
@@ -75,7 +75,7 @@ class Traces:
         )  # fmt: skip
 
     def ended(self, record: UsageRecord, traceparent: str | None) -> None:
-        """One exchange has ended. `traceparent`: its request's header. Never waits, never raises."""
+        """Queue the span of an ended exchange. `traceparent`: the header of its request. Never waits, never raises."""
         parent = parent_of(traceparent)
         if not (random() < self._sample if parent is None else parent.sampled):  # noqa: S311  not a secret
             return
@@ -87,7 +87,7 @@ class Traces:
         self._processor.on_end(Ended(record, _context(trace_id, getrandbits(64) or 1), _remote(parent)))
 
     def close(self, within_s: float) -> None:
-        """Send the waiting spans for at most `within_s` seconds; blocks. The others are lost."""
+        """Send the waiting spans for at most `within_s` seconds; blocks. The remaining spans are lost."""
         closing = Thread(target=self._processor.shutdown, name="traces-close", daemon=True)
         closing.start()
         closing.join(within_s)
@@ -165,7 +165,7 @@ class _RateLimit(logging.Filter):
 
 
 def _limit_sdk_log() -> None:
-    """The SDK logs every failed try: limit the rate."""
+    """Limit the rate of the SDK's log, which has a line for every failed try."""
     log = logging.getLogger(_SDK_LOG)
     if not any(isinstance(one, _RateLimit) for one in log.filters):
         log.addFilter(_RateLimit())

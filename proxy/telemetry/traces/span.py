@@ -45,7 +45,7 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened within a span."""
+    """An event within a span."""
 
     name: str
     at_ns: int
@@ -62,7 +62,7 @@ class Span:
     attributes: dict[str, Value]
     events: tuple[Event, ...]
     error: str | None
-    """`error.type`; None: no error"""
+    """the attribute `error.type`; None: no error"""
 
 
 def parent_of(traceparent: str | None) -> Parent | None:
@@ -123,7 +123,8 @@ def _attributes(record: UsageRecord) -> Iterator[tuple[str, Value | None]]:
 
 
 def _counts(usage: Usage) -> Iterator[tuple[str, int | None]]:
-    """Cached, cache-write and audio tokens are parts of the input; reasoning and audio tokens, of the output."""
+    """The span's token counts. Cached, cache-write and audio tokens are parts of the input; reasoning and audio tokens,
+    of the output."""
     yield "gen_ai.usage.input_tokens", usage.prompt_tokens
     yield "gen_ai.usage.output_tokens", usage.completion_tokens
     yield "gen_ai.usage.cache_read.input_tokens", usage.cached_tokens
@@ -147,7 +148,7 @@ def _event(attempt: Attempt) -> Event:
 
 
 def _text(text: str) -> str:
-    """A foreign text, cut, as valid UTF-8: a lone surrogate would lose the whole batch."""
+    """A client's or provider's text, cut, as valid UTF-8: a lone surrogate would lose the whole batch."""
     return text[:CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
 
 
@@ -160,5 +161,5 @@ def _usd(nusd: int | None) -> float | None:
 
 
 def _ns(seconds: float) -> int:
-    """Rounded to microseconds: the precision of a current Unix time as a float."""
+    """Nanoseconds, rounded to microseconds: the precision of a current Unix time as a float."""
     return round(seconds * 1_000_000) * 1000
