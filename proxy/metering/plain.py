@@ -24,7 +24,7 @@ from proxy.metering.wire.json_reader import document_of, reader
 from proxy.metering.wire.skim import Skim
 
 
-class Answer(msgspec.Struct, gc=False):
+class PlainAnswer(msgspec.Struct, gc=False):
     """What is read of an answer. Another dialect may name the members otherwise."""
 
     id: str | None = None
@@ -38,7 +38,7 @@ class Answer(msgspec.Struct, gc=False):
         return self.usage or self.meta
 
 
-_read = reader(Answer)
+_read = reader(PlainAnswer)
 
 
 _reported = UsageReader(
@@ -74,7 +74,7 @@ class PlainTally(Tally):
     )
 
     @staticmethod
-    def answer_of(body: bytes) -> Answer | None:
+    def answer_of(body: bytes) -> PlainAnswer | None:
         """What is read of an answer; None if it is no JSON object."""
         return _read(body)
 

@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from struct import unpack
 
-from proxy.metering.audio.aac import FRAME, config_rate
+from proxy.metering.audio.codecs import FRAME, config_rate, is_vorbis, opus_s, vorbis_s
 from proxy.metering.audio.mpeg import frame_at
-from proxy.metering.audio.opus import opus_s
 from proxy.metering.audio.parts import Parts
-from proxy.metering.audio.vorbis import is_vorbis, vorbis_s
 
 _SEGMENT, _INFO, _SCALE, _TRACKS, _TRACK = 0x18538067, 0x1549A966, 0x2AD7B1, 0x1654AE6B, 0xAE
 _NUMBER, _KIND, _CODEC, _PRIVATE, _AUDIO, _RATE = 0xD7, 0x83, 0x86, 0x63A2, 0xE1, 0xB5

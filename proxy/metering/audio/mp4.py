@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from struct import error, unpack_from
 
-from proxy.metering.audio.aac import FRAME, config_rate
+from proxy.metering.audio.codecs import FRAME, config_rate
 from proxy.metering.audio.parts import Parts
 
 # Samples of one frame of a codec. Of other codecs the table of times counts, but no less than their bytes at this rate,

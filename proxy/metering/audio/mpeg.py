@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.metering.audio.aac import FRAME, RATES
+from proxy.metering.audio.codecs import FRAME, RATES
 from proxy.metering.audio.parts import Parts
 
 # kbit/s by index, from 1 on, of MPEG 1 (3) and its successors (2), and of the layers 1 (3) to 3 (1). ISO/IEC 11172-3,

@@ -4,9 +4,8 @@ a long block of samples; of other codecs the position of the last page counts. R
 
 from __future__ import annotations
 
-from proxy.metering.audio.opus import opus_s
+from proxy.metering.audio.codecs import is_vorbis, opus_s, vorbis_s
 from proxy.metering.audio.parts import Parts
-from proxy.metering.audio.vorbis import is_vorbis, vorbis_s
 
 _PAGE_BYTES, _NO_POSITION = 27, (1 << 64) - 1
 # More streams in one file, one after the other, are no recording.

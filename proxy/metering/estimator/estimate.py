@@ -32,7 +32,7 @@ from proxy.metering.estimator.prompted import ReferencedPrompt
 from proxy.metering.estimator.prompts import Prompts
 from proxy.metering.estimator.referenced import ReferencedEstimate
 from proxy.metering.estimator.silence import Pace
-from proxy.metering.estimator.state import LearnedState, ModelState
+from proxy.metering.estimator.state import LearnedState, ModelState, kept
 from proxy.metering.estimator.tokenized import ERROR_PRIOR as OWN_ERROR_PRIOR
 from proxy.metering.estimator.tokenized import TokenizedEstimate
 from proxy.metering.metered import Metered
@@ -88,10 +88,11 @@ class Estimator:
 
     VERSION = VERSION
 
-    __slots__ = ("_learned",)
+    __slots__ = ("_models", "_names")
 
-    def __init__(self) -> None:
-        self._learned = LearnedState()
+    def __init__(self, learned: LearnedState | None = None) -> None:
+        learned = learned or LearnedState()
+        self._models, self._names = learned.models, learned.names
 
     def completion(
         self,
@@ -108,7 +109,7 @@ class Estimator:
         `counted`: of the streamed text; None: estimate by the counters. A count knows better than a token an event how
         much an event has, until reports have told.
         """
-        state = self._state(model_key)
+        state = self._models.get(model_key, _UNKNOWN)
         if evidence.empty:
             model = state.completion or _NO_ANSWERS
             hidden = None if self._hidden(model_key, model, 0.0) is None else 0
@@ -130,28 +131,25 @@ class Estimator:
         shown = shown_error(error, None if hidden is None else unseen / tokens)
         return Estimate(tokens, shown, tokens < likely, None if hidden is None else unseen, exceeded)
 
-    def _state(self, model_key: str) -> ModelState:
-        return self._learned.models.get(model_key, _UNKNOWN)
-
     def _hidden(self, model_key: str, model: Completions, visible: float) -> int | None:
         """Hidden tokens of an answer with `visible` streamed ones; None: the model is not known to hide any."""
         name = _name(model_key)
-        named = self._learned.names.get(name, _NO_NAMESAKES)
+        named = self._names.get(name, _NO_NAMESAKES)
         if named.hidden or model.hidden.hidden:
             return round(hidden_tokens(model.hidden, named, visible)) or None
         return 0 if may_hide(name, named.answers) else None
 
     def prompt_tokens(self, model_key: str, prompt: PromptEvidence) -> int:
         """Tokens of the prompt, at least one."""
-        return (self._state(model_key).prompt or _NO_PROMPTS).tokens(prompt)
+        return (self._models.get(model_key, _UNKNOWN).prompt or _NO_PROMPTS).tokens(prompt)
 
     def prompt_error(self, model_key: str) -> float:
         """Typical relative error of a prompt estimate."""
-        return (self._state(model_key).prompt or _NO_PROMPTS).expected_error()
+        return (self._models.get(model_key, _UNKNOWN).prompt or _NO_PROMPTS).expected_error()
 
     def silence(self, model_key: str, limit: int | None, *, billed: bool) -> Silence | None:
         """What the silence of this model stands for; None: it is not known to hide anything."""
-        pace = self._state(model_key).pace
+        pace = self._models.get(model_key, _UNKNOWN).pace
         return None if pace is None else pace.silence(limit, billed=billed)
 
     def learn(
@@ -168,7 +166,7 @@ class Estimator:
         is_empty = evidence.empty or not usage.completion_tokens
         if is_empty and (prompt is None or not usage.prompt_tokens):
             return None
-        state = self._learned.learning(model_key)
+        state = kept(self._models, model_key, ModelState)
         if prompt is not None and usage.prompt_tokens:
             state.prompt = state.prompt or Prompts()
             state.prompt.learn(prompt, usage.prompt_tokens)
@@ -181,14 +179,14 @@ class Estimator:
             state.pace = state.pace or Pace()
             state.pace.learn(hidden, silent_s)
         state.completion = state.completion or Completions()
-        return state.completion.learn(evidence, usage, self._learned.named(_name(model_key)))
+        return state.completion.learn(evidence, usage, kept(self._names, _name(model_key), Hidden))
 
     def learn_counted(self, model_key: str, *, evidence: Evidence, usage: Usage, counted: Counted) -> float | None:
         """Learn from what was counted, beside `learn`. Returns the relative error of its estimate, or None."""
         if evidence.empty or not usage.completion_tokens or not counted.tokens:
             return None
         counted = _all_of(model_key, evidence, counted)
-        state = self._learned.learning(model_key)
+        state = kept(self._models, model_key, ModelState)
         visible, _ = _visible(model_key, state, evidence, counted)
         unseen = self._hidden(model_key, state.completion or _NO_ANSWERS, visible) or 0
         error = (visible + unseen) / usage.completion_tokens - 1
@@ -206,7 +204,7 @@ class Estimator:
     def learns_counts(self, model_key: str) -> bool:
         """Whether the next answer of this model should be counted to learn from it: at first each, then one in so many.
         Counting takes ten times as long as `learn`."""
-        state = self._learned.models.get(model_key)
+        state = self._models.get(model_key)
         if state is None:
             return True
         state.answers += 1
@@ -215,26 +213,25 @@ class Estimator:
     def prompt_counted(self, model_key: str, prompt: PromptEvidence, counted: Profile) -> tuple[int, float]:
         """Tokens of a prompt whose text was counted, at least one, and the relative error."""
         counted = _prompt_by_own(model_key, counted)
-        return (self._state(model_key).prompted or _NO_PROMPT_REFERENCES).estimate(prompt, counted)
+        return (self._models.get(model_key, _UNKNOWN).prompted or _NO_PROMPT_REFERENCES).estimate(prompt, counted)
 
     def learn_prompt(self, model_key: str, prompt: PromptEvidence, counted: Profile, tokens: int) -> None:
         """Learn from a prompt whose text was counted, beside `learn`."""
         counted = _prompt_by_own(model_key, counted)
-        state = self._learned.learning(model_key)
+        state = kept(self._models, model_key, ModelState)
         state.prompted = state.prompted or ReferencedPrompt()
         state.prompted.learn(prompt, counted, tokens)
 
     def export(self) -> dict[str, Any]:
         """The learned state as plain JSON values, for `restore`."""
-        return {"version": VERSION, **self._learned.export()}
+        return {"version": VERSION, **LearnedState(self._models, self._names).export()}
 
     @classmethod
     def restore(cls, exported: object) -> Estimator:
         """The inverse of `export`. Skips invalid rows, and state of another version."""
-        estimator = cls()
         if isinstance(exported, Mapping) and exported.get("version") == VERSION:
-            estimator._learned = LearnedState.restore(exported)
-        return estimator
+            return cls(LearnedState.restore(exported))
+        return cls()
 
 
 def _visible(model_key: str, state: ModelState, evidence: Evidence, counted: Counted | None) -> tuple[float, float]:

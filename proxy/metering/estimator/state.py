@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar
 
 from proxy.metering.estimator.completion import Completions, Hidden
@@ -54,23 +54,14 @@ _ALWAYS = ("completions", "prompts", "tokenized")
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True, slots=True)
 class LearnedState:
-    """The state of all models, named `provider/upstream_model`."""
+    """The state of all models."""
 
-    __slots__ = ("models", "names")
-
-    def __init__(self) -> None:
-        self.models: dict[str, ModelState] = {}
-        self.names: dict[str, Hidden] = {}
-        """by the model's own name, at any provider"""
-
-    def learning(self, model_key: str) -> ModelState:
-        """The state of a model that learns now."""
-        return _kept(self.models, model_key, ModelState)
-
-    def named(self, name: str) -> Hidden:
-        """The hidden tokens of all models of this name, which learn now."""
-        return _kept(self.names, name, Hidden)
+    models: dict[str, ModelState] = field(default_factory=dict)
+    """by `provider/upstream_model`"""
+    names: dict[str, Hidden] = field(default_factory=dict)
+    """hidden tokens by the model's own name, at any provider"""
 
     def export(self) -> dict[str, Any]:
         """Plain JSON values, for `restore`."""
@@ -85,16 +76,15 @@ class LearnedState:
     @classmethod
     def restore(cls, exported: Mapping[str, Any]) -> LearnedState:
         """The inverse of `export`."""
-        state = cls()
+        models: dict[str, ModelState] = {}
         for name, attribute, kind in STORED:
             for key, part in _restored(exported.get(name), kind.restored).items():
-                setattr(state.learning(key), attribute, part)
-        state.names = _restored(exported.get("named"), Hidden.restored)
-        return state
+                setattr(kept(models, key, ModelState), attribute, part)
+        return cls(models, _restored(exported.get("named"), Hidden.restored))
 
 
-def _kept(states: dict[str, _T], key: str, new: Callable[[], _T]) -> _T:
-    """The state of `key`, moved to the most recent end; drops the oldest one beyond MODELS_MAX."""
+def kept(states: dict[str, _T], key: str, new: Callable[[], _T]) -> _T:
+    """The state of `key`, which learns now: moved to the most recent end; drops the oldest one beyond MODELS_MAX."""
     state = states.pop(key, None)
     if state is None:
         state = new()

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.gateway.exchange.handler import ProxyHandler
-from proxy.metering.audio.aac import config_rate
+from proxy.metering.audio.codecs import config_rate
 from proxy.metering.audio.length import UNSEEN_MS, length_of
 from proxy.metering.audio.parts import PARTS_MAX
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS

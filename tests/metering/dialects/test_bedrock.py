@@ -24,8 +24,8 @@ from proxy.metering.dialects.bedrock.converse import (
     BEDROCK_CONVERSE,
     BEDROCK_CONVERSE_STREAM,
     BEDROCK_COUNT_TOKENS,
+    BEDROCK_ERRORS,
 )
-from proxy.metering.dialects.bedrock.errors import BEDROCK_ERRORS
 from proxy.metering.dialects.bedrock.invoke import BEDROCK_INVOKE, BEDROCK_INVOKE_STREAM
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField

@@ -42,7 +42,7 @@ class Message(msgspec.Struct, gc=False):
     error: Any = None
 
 
-class Event(msgspec.Struct, gc=False):
+class MessagesEvent(msgspec.Struct, gc=False):
     """One event of a stream."""
 
     type: str | None = None
@@ -54,5 +54,5 @@ class Event(msgspec.Struct, gc=False):
     error: Any = None
 
 
-event_of = reader(Event)
+event_of = reader(MessagesEvent)
 message_of = reader(Message)

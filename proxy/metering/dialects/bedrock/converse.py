@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.metering.dialect import NAME, Dialect
-from proxy.metering.dialects.bedrock.errors import BEDROCK_ERRORS
 from proxy.metering.dialects.bedrock.request import (
     as_sent,
     converse_facts,
@@ -22,6 +21,7 @@ from proxy.metering.dialects.bedrock.request import (
 from proxy.metering.dialects.bedrock.usage import CONVERSE_USAGE, converse_usage
 from proxy.metering.dialects.bedrock.wire import Block, Converse, ToolUse, converse_of
 from proxy.metering.plain import CountTally
+from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes
 from proxy.metering.tally import Tally, identifier, word
 from proxy.metering.unknown_fields import PATHS_MAX, members
@@ -160,6 +160,33 @@ def bedrock_path(operation: str) -> dict[str, Any]:
     path = f"/model/{NAME}/{operation}"
     return {"paths": (path,), "upstream_path": path}
 
+
+# The error types of the service by HTTP status; any other 4xx is an invalid request.
+# https://docs.aws.amazon.com/bedrock/latest/APIReference/CommonErrors.html and its operations
+_TYPES = {
+    401: "UnrecognizedClientException", 402: "ServiceQuotaExceededException", 403: "AccessDeniedException",
+    404: "ResourceNotFoundException", 408: "ModelTimeoutException", 429: "ThrottlingException",
+    500: "InternalServerException", 502: "ModelErrorException", 503: "ServiceUnavailableException",
+    504: "ModelTimeoutException",
+}  # fmt: skip
+# Exceptions of both streams; SDKs show no message of any other.
+_STREAM_TYPES = {
+    402: "throttlingException", 429: "throttlingException", 500: "internalServerException",
+    503: "serviceUnavailableException",
+}  # fmt: skip
+
+
+def _body(refusal: Refusal) -> dict[str, Any]:
+    return {"message": refusal.message}
+
+
+def _headers(refusal: Refusal) -> tuple[tuple[str, str], ...]:
+    return (("x-amzn-ErrorType", _TYPES.get(refusal.status, "ValidationException")),)
+
+
+BEDROCK_ERRORS = ErrorShape(
+    "/model/", _body, _body, "modelStreamErrorException", headers=_headers, event_names=_STREAM_TYPES
+)
 
 BEDROCK_CONVERSE = Dialect(
     name="bedrock.converse",

@@ -34,7 +34,7 @@ class _Call(msgspec.Struct, gc=False):
     parameters: Any = None
 
 
-class _Said(msgspec.Struct, gc=False):
+class _Message(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
@@ -45,8 +45,8 @@ class _Choice(msgspec.Struct, gc=False):
     """Of models that copy OpenAI, and of DeepSeek's, whose choices are texts."""
 
     text: str | None = None
-    delta: _Said | None = None
-    message: _Said | None = None
+    delta: _Message | None = None
+    message: _Message | None = None
     finish_reason: str | None = None
     stop_reason: str | None = None
 

@@ -17,17 +17,17 @@ from proxy.metering.dialect import NAME
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
 from proxy.metering.dialects.gemini.request import count_facts, embedded, embedded_batch, naming_model
 from proxy.metering.dialects.gemini.usage import USAGE, usage_of
-from proxy.metering.plain import Answer, CountTally, PlainTally, nothing_generated, plain_dialect
+from proxy.metering.plain import CountTally, PlainAnswer, PlainTally, nothing_generated, plain_dialect
 from proxy.metering.unknown_fields import members
 from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import reader
 
 
-class _Embedded(Answer):
+class _GeminiEmbedding(PlainAnswer):
     usage: dict[str, Any] | None = msgspec.field(default=None, name="usageMetadata")
 
 
-_read = reader(_Embedded)
+_read = reader(_GeminiEmbedding)
 
 
 class EmbeddingTally(PlainTally):
@@ -38,7 +38,7 @@ class EmbeddingTally(PlainTally):
     known = members("embedding embeddings error", USAGE)
 
     @staticmethod
-    def answer_of(body: bytes) -> Answer | None:
+    def answer_of(body: bytes) -> PlainAnswer | None:
         """What is read of an answer."""
         return _read(body)
 

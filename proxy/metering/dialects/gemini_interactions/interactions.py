@@ -19,8 +19,8 @@ from proxy.metering.dialects.gemini_interactions.usage import KNOWN, usage_of
 from proxy.metering.dialects.gemini_interactions.wire import (
     Content,
     Delta,
-    Event,
     Interaction,
+    InteractionEvent,
     Step,
     event_of,
     interaction_of,
@@ -53,7 +53,7 @@ class InteractionTally(Tally):
         self._model = ""
         self._queries: set[int] = set()  # hashes: queries are user text, which is not kept
 
-    def read(self, event: bytes, name: bytes) -> Event | None:
+    def read(self, event: bytes, name: bytes) -> InteractionEvent | None:
         """Read one event of a stream."""
         parsed = event_of(event)
         if parsed is None:

@@ -56,7 +56,7 @@ class Metadata(msgspec.Struct, gc=False):
     usage: dict[str, Any] | None = msgspec.field(default=None, name="total_usage")
 
 
-class Event(msgspec.Struct, gc=False):
+class InteractionEvent(msgspec.Struct, gc=False):
     """One event of a stream."""
 
     type: str | None = msgspec.field(default=None, name="event_type")
@@ -69,5 +69,5 @@ class Event(msgspec.Struct, gc=False):
     error: Any = None
 
 
-event_of = reader(Event)
+event_of = reader(InteractionEvent)
 interaction_of = reader(Interaction)

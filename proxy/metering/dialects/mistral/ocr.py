@@ -37,7 +37,7 @@ class _Page(msgspec.Struct, gc=False):
     images: list[_Image] | None = None
 
 
-class _Answer(msgspec.Struct, gc=False):
+class _OcrAnswer(msgspec.Struct, gc=False):
     pages: list[_Page] | None = None
     annotation: Any = msgspec.field(default=None, name="document_annotation")
     usage: dict[str, Any] | None = msgspec.field(default=None, name="usage_info")
@@ -51,7 +51,7 @@ class _Answer(msgspec.Struct, gc=False):
         return self.annotation is not None or any(image.annotation is not None for image in images)
 
 
-_read = reader(_Answer)
+_read = reader(_OcrAnswer)
 
 
 class OcrTally(Tally):

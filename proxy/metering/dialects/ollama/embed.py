@@ -11,7 +11,7 @@ from typing import Any
 from proxy.metering.counts import UsageReader, with_total
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.inputs import Inputs, inputs_of
-from proxy.metering.plain import Answer, PlainTally, nothing_generated, plain_dialect
+from proxy.metering.plain import PlainAnswer, PlainTally, nothing_generated, plain_dialect
 from proxy.metering.request import InvalidField
 from proxy.metering.unknown_fields import members
 from proxy.metering.usage import PromptEvidence, Usage
@@ -21,7 +21,7 @@ _FIELDS = ("prompt_eval_count", "total_duration", "load_duration")
 _reported = UsageReader(prompt_tokens="prompt_eval_count")
 
 
-class _Embedded(Answer):
+class _OllamaEmbedding(PlainAnswer):
     """The usage is the answer itself, and so are its times."""
 
     prompt_eval_count: Any = None
@@ -34,7 +34,7 @@ class _Embedded(Answer):
         return {name: value for name in _FIELDS if (value := getattr(self, name)) is not None} or None
 
 
-_read = reader(_Embedded)
+_read = reader(_OllamaEmbedding)
 
 
 class OllamaEmbedTally(PlainTally):
@@ -45,7 +45,7 @@ class OllamaEmbedTally(PlainTally):
     known = members("model embeddings embedding", *_FIELDS)
 
     @staticmethod
-    def answer_of(body: bytes) -> Answer | None:
+    def answer_of(body: bytes) -> PlainAnswer | None:
         """What is read of an answer."""
         return _read(body)
 

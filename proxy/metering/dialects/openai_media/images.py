@@ -45,14 +45,14 @@ tokens_of = UsageReader(
 _NOT_BILLED = "output_tokens_details.text_tokens input_tokens_details.text_tokens cost_in_usd_ticks"
 
 
-class _Event(msgspec.Struct, gc=False):
+class _ImagesEvent(msgspec.Struct, gc=False):
     type: str | None = None
     images: list[Any] | None = msgspec.field(default=None, name="data")
     usage: dict[str, Any] | None = None
     error: Any = None
 
 
-_read = reader(_Event)
+_read = reader(_ImagesEvent)
 
 
 class ImagesTally(Tally):

@@ -28,13 +28,13 @@ from proxy.metering.wire.text import chars_of
 _TOKENS_PER_CHAR, _TOKENS_PER_WIDE = 1.4, 4.5
 
 
-class _Event(msgspec.Struct, gc=False):
+class _SpeechEvent(msgspec.Struct, gc=False):
     type: str | None = None
     usage: dict[str, Any] | None = None
     error: Any = None
 
 
-_read = reader(_Event)
+_read = reader(_SpeechEvent)
 
 
 class SpeechTally(Tally):

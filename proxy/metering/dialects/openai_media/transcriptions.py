@@ -34,7 +34,7 @@ from proxy.metering.wire.text import chars_of
 _LINKS = ("file_url", "file_id", "url")
 
 
-class _Event(msgspec.Struct, gc=False):
+class _TranscriptionEvent(msgspec.Struct, gc=False):
     type: str | None = None
     delta: str | None = None
     text: str | None = None
@@ -43,7 +43,7 @@ class _Event(msgspec.Struct, gc=False):
     error: Any = None
 
 
-_read = reader(_Event)
+_read = reader(_TranscriptionEvent)
 
 
 _tokens = UsageReader(
@@ -107,7 +107,7 @@ class TranscriptionTally(Tally):
         self.done = True
         return True
 
-    def _read_usage(self, parsed: _Event) -> None:
+    def _read_usage(self, parsed: _TranscriptionEvent) -> None:
         usage = usage_of(parsed.usage or {"seconds": parsed.duration})
         if usage == NO_USAGE:
             self.flags.add("audio_unknown")

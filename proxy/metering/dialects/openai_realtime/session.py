@@ -27,7 +27,7 @@ from proxy.metering.dialects.openai_realtime.request import (
     transcriber_in,
 )
 from proxy.metering.dialects.openai_realtime.tally import MS_PER_PROMPT_TOKEN, RealtimeTally, TranscriptTally
-from proxy.metering.dialects.openai_realtime.wire import Event, Failure, event_of
+from proxy.metering.dialects.openai_realtime.wire import Failure, RealtimeEvent, event_of
 from proxy.metering.refusal import Refusal
 from proxy.metering.request import InvalidField, RequestFacts
 from proxy.metering.socket import NO_EXCHANGE, ClientMessage, EventPhase, ExchangeKind, ProviderEvent, counts
@@ -134,7 +134,7 @@ class RealtimeWire:
             return ProviderEvent(EventPhase.ENDS, f"u:{kind}", ExchangeKind.UNKNOWN)
         return NO_EXCHANGE
 
-    def _parse_response(self, kind: str, event: Event) -> ProviderEvent:
+    def _parse_response(self, kind: str, event: RealtimeEvent) -> ProviderEvent:
         response = event.response
         answer_id = event.response_id or (None if response is None else response.id)
         key = self._last_key if answer_id is None else f"r:{answer_id}"
@@ -154,7 +154,7 @@ class RealtimeWire:
             is_billable=is_billable,
         )
 
-    def _parse_transcript(self, kind: str, event: Event) -> ProviderEvent:
+    def _parse_transcript(self, kind: str, event: RealtimeEvent) -> ProviderEvent:
         heard_id = f"{event.item_id}:{event.content_index or 0}"
         what = kind.removeprefix(_TRANSCRIPT)
         phase = EventPhase.ENDS if what in ("completed", "failed") else EventPhase.CONTINUES
@@ -179,7 +179,7 @@ class RealtimeWire:
         if is_set:
             self._limit = limit
 
-    def _parse_buffer(self, kind: str, event: Event) -> None:
+    def _parse_buffer(self, kind: str, event: RealtimeEvent) -> None:
         """Count the client's audio that enters the conversation: its speech, if the provider detects speech, else
         all."""
         if kind.endswith("speech_started"):

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from proxy.metering.counts import UsageReader
 from proxy.metering.dialects.openai_media.transcriptions import usage_of as usage_of_transcript
-from proxy.metering.dialects.openai_realtime.wire import Event, Item, Response, event_of
+from proxy.metering.dialects.openai_realtime.wire import Item, RealtimeEvent, Response, event_of
 from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import Usage
@@ -84,7 +84,7 @@ class RealtimeTally(Tally):
         if unknown:
             self.flags.add("unknown_event")
 
-    def read(self, event: bytes, name: bytes) -> Event | None:
+    def read(self, event: bytes, name: bytes) -> RealtimeEvent | None:
         """Read one event."""
         parsed = event_of(event)
         if parsed is None:
@@ -139,7 +139,7 @@ class RealtimeTally(Tally):
             (self._reasonings if "reasoning" in kind else self._texts).append(delta)
             self.evidence.text_events += 1
 
-    def _read_part(self, event: Event) -> None:
+    def _read_part(self, event: RealtimeEvent) -> None:
         """A finished text, which counts unless it had deltas."""
         index = event.output_index or 0
         if index not in self._with_deltas:
@@ -196,7 +196,7 @@ class TranscriptTally(Tally):
 
     known = members("type event_id item_id content_index logprobs languages transcript", _USAGE, _TRANSCRIPT)
 
-    def read(self, event: bytes, name: bytes) -> Event | None:
+    def read(self, event: bytes, name: bytes) -> RealtimeEvent | None:
         """Read one event."""
         parsed = event_of(event)
         if parsed is None:

@@ -59,7 +59,7 @@ class Failure(msgspec.Struct, gc=False):
     """of the client's message that it is about"""
 
 
-class Event(msgspec.Struct, gc=False):
+class RealtimeEvent(msgspec.Struct, gc=False):
     """One event of the provider."""
 
     type: str | None = None
@@ -79,4 +79,4 @@ class Event(msgspec.Struct, gc=False):
     audio_end_ms: int | None = None
 
 
-event_of = reader(Event)
+event_of = reader(RealtimeEvent)

@@ -20,9 +20,9 @@ from proxy.metering.dialects.openai_responses.request import facts
 from proxy.metering.dialects.openai_responses.socket import ResponsesWire
 from proxy.metering.dialects.openai_responses.wire import (
     LAST,
-    Event,
     Item,
     Response,
+    ResponsesEvent,
     Text,
     Tool,
     event_of,
@@ -113,7 +113,7 @@ class ResponsesTally(Tally):
         self._file_searches: set[int] = set()
         self._searches: set[int] = set()  # items that are one search each
 
-    def read(self, event: bytes, name: bytes) -> Event | None:
+    def read(self, event: bytes, name: bytes) -> ResponsesEvent | None:
         """Read one event of a stream."""
         parsed = event_of(event)
         if parsed is None:
@@ -247,7 +247,7 @@ class UnknownTally(ResponsesTally):
         super().__init__(cumulative)
         self.flags.add("unknown_event")
 
-    def read(self, event: bytes, name: bytes) -> Event | None:
+    def read(self, event: bytes, name: bytes) -> ResponsesEvent | None:
         """Read it."""
         whole = response_of(event)
         if whole is not None:

@@ -42,7 +42,7 @@ class _Response(msgspec.Struct, gc=False):
     usage: dict[str, Any] | None = None
 
 
-class _Event(msgspec.Struct, gc=False):
+class _SocketEvent(msgspec.Struct, gc=False):
     """The members of an event that identify its response."""
 
     type: str | None = None
@@ -56,7 +56,7 @@ class _Event(msgspec.Struct, gc=False):
     error: Any = None
 
 
-_read = reader(_Event)
+_read = reader(_SocketEvent)
 
 
 class _Made(msgspec.Struct, gc=False):

@@ -66,7 +66,7 @@ class Response(msgspec.Struct, gc=False):
     """it is made whoever reads it"""
 
 
-class Event(msgspec.Struct, gc=False):
+class ResponsesEvent(msgspec.Struct, gc=False):
     """One event of a stream."""
 
     type: str | None = None
@@ -77,5 +77,5 @@ class Event(msgspec.Struct, gc=False):
     error: Any = None
 
 
-event_of = reader(Event)
+event_of = reader(ResponsesEvent)
 response_of = reader(Response)

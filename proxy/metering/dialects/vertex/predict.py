@@ -41,14 +41,14 @@ class _Prediction(msgspec.Struct, gc=False):
     """of an image"""
 
 
-class _Answer(msgspec.Struct, gc=False):
+class _PredictAnswer(msgspec.Struct, gc=False):
     predictions: list[_Prediction] | None = None
     usage: dict[str, Any] | None = None
     """only of what is read again: the counts, as they are kept"""
     error: Any = None
 
 
-_answer_of = reader(_Answer)
+_answer_of = reader(_PredictAnswer)
 _counted = UsageReader(prompt_tokens="token_count", images="images")
 
 
