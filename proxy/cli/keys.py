@@ -60,7 +60,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on-exhausted", choices=[one.value for one in OnExhausted], help=words, **unset)
     words = "while the budget store is unavailable: reject or admit requests (default: closed where money is limited)"
     parser.add_argument("--on-store-outage", choices=[*(one.value for one in OnStoreOutage), NONE], help=words, **unset)
-    parser.add_argument("--tag", action="append", metavar="TIME", help="label for reports; repeatable", **unset)
+    parser.add_argument("--tag", action="append", metavar="TAG", help="label for reports; repeatable", **unset)
 
 
 def _create(options: argparse.Namespace) -> int:

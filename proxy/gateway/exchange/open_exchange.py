@@ -215,14 +215,20 @@ class OpenExchange:
                 details |= _counts(metered, reading, counted)
             record = self._record(outcome, reading, metered, times, events, size, details)
         except Exception as bug:  # noqa: BLE001  logged
-            _log_bug(bug)
+            self._log_bug(bug)
             record = self._record(Outcome.CRASHED, NOTHING, None, times, events, size, {"failed": "proxy_bug"})
         self.billed = record.bills is not BillableParts.NOTHING
         for step in (self._finish, self._release, self._tell):
             try:
                 step(record, metered)
             except Exception as bug:  # noqa: BLE001  logged
-                _log_bug(bug)
+                self._log_bug(bug)
+
+    def _log_bug(self, bug: Exception) -> None:
+        """Log the traceback of `bug` without its message, which may quote a prompt."""
+        where = "".join(traceback.format_tb(bug.__traceback__))
+        exchange_id = self.opened.exchange_id
+        _log.error("exchange %s could not be closed as it should: %s\n%s", exchange_id, type(bug).__name__, where)
 
     def _record(
         self,
@@ -356,12 +362,6 @@ class OpenExchange:
         if prompt is not None and usage.prompt_tokens:
             estimator.learn_prompt(key, self._facts.prompt, prompt, usage.prompt_tokens)
         self._ports.meters.estimated(self.opened, error)
-
-
-def _log_bug(bug: Exception) -> None:
-    """Without its message, which may quote a prompt."""
-    where = "".join(traceback.format_tb(bug.__traceback__))
-    _log.error("an exchange could not be closed as it should: %s\n%s", type(bug).__name__, where)
 
 
 def _tokens(usage: Usage) -> int:

@@ -64,7 +64,7 @@ class Estimating(Estimator):
 def exchange(everything: Everything, estimator: Estimator) -> OpenExchange:
     ports = SimpleNamespace(outbox=everything, meters=everything, traces=everything, estimator=estimator)
     opened = Opened(
-        exchange_id="e", key_id="k", key_alias="k", provider="p", model="m", upstream_model="m",
+        exchange_id="exc-7", key_id="k", key_alias="k", provider="p", model="m", upstream_model="m",
         endpoint="chat.completions", streamed=True, started_at=0.0, price=None, cost=None, prompt_tokens_estimate=3,
         completion_tokens_max=None, slot=0,
     )  # fmt: skip
@@ -91,7 +91,7 @@ def test_what_one_step_raises_keeps_no_other_from_its_end(broken: str, caplog: p
     assert everything.charged == [0]
     expected = ["finish", "close"] + ["ended"] * 2 if broken != "ended" else ["finish", "close"]
     assert everything.done == [name for name in expected if name != broken]
-    assert "Bug" in caplog.text
+    assert "exchange exc-7 could not be closed as it should: Bug" in caplog.text
     assert "a prompt's text" not in caplog.text
 
 
@@ -102,7 +102,7 @@ def test_a_reading_that_cannot_be_made_still_ends_it(caplog: pytest.LogCaptureFi
     assert (record.outcome, record.reading.source) == (Outcome.CRASHED, UsageSource.NONE)
     assert (record.events, record.bytes, record.details["failed"]) == (3, 9, "proxy_bug")
     assert everything.done == ["finish", "close", "ended", "ended"]
-    assert "Bug" in caplog.text
+    assert "exchange exc-7 could not be closed as it should: Bug" in caplog.text
 
 
 def test_what_cannot_be_learned_is_billed_all_the_same() -> None:
