@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from proxy.cli.common import Failure, audited_as, load_settings, operator, store_of, whole_file, with_config
 
 if TYPE_CHECKING:
-    from proxy.reports.archive import Order
+    from proxy.reports.archive import ArchiveOptions
     from proxy.runtime.machine.ledger_stores import LedgerStores
 
 
@@ -26,14 +26,14 @@ def add_commands(commands: Any) -> None:
 
 def _archive(options: argparse.Namespace) -> int:
     from proxy.billing.period import month_from
-    from proxy.reports.archive import Order, alone, months_before
+    from proxy.reports.archive import ArchiveOptions, alone, months_before
     from proxy.reports.export import require_parquet
 
     require_parquet()
     if not options.to.is_dir():
         raise Failure(f"--to: {options.to} is not a folder")
     configured = load_settings(options.config).sinks
-    order = Order(month_from(options.before), options.to, operator(), time.time(), tuple(configured))
+    order = ArchiveOptions(month_from(options.before), options.to, operator(), time.time(), tuple(configured))
     with store_of(options) as store, alone(store.engine):
         months = months_before(store.engine, order)
         if options.dry_run:
@@ -46,7 +46,7 @@ def _archive(options: argparse.Namespace) -> int:
     return 0
 
 
-def _move(store: LedgerStores, months: list[Any], order: Order) -> None:
+def _move(store: LedgerStores, months: list[Any], order: ArchiveOptions) -> None:
     from proxy.reports.archive import archive, archive_logs, finish
 
     def say(line: str) -> None:

@@ -24,7 +24,7 @@ def _audit(options: argparse.Namespace) -> int:
 
     with store_of(options) as store:
         since = 0.0 if options.since is None else since_from(options.since, time.time())
-        for line in store.acts.since(since):
+        for line in store.audit_log.since(since):
             print(_json(line) if options.json else _text(line))
     return 0
 

@@ -151,7 +151,9 @@ def _audited(options: argparse.Namespace, store: LedgerStores) -> Iterator[None]
     from proxy.ledger.accounts.audit_log import Actor
 
     target = next((str(values[name]) for name in _TARGETS if values.get(name) is not None), None)
-    with store.acts.operation(Actor(operator(), "cli", socket.gethostname()), action, target, {"typed": options.typed}):
+    with store.audit_log.operation(
+        Actor(operator(), "cli", socket.gethostname()), action, target, {"typed": options.typed}
+    ):
         yield
 
 

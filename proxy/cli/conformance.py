@@ -17,7 +17,7 @@ from proxy.foundation.durations import seconds_from
 
 if TYPE_CHECKING:
     from proxy.conformance.cases import Case
-    from proxy.conformance.score import Result
+    from proxy.conformance.score import CaseResult
 
 _KEY = "TOKENWEIR_CONFORMANCE_KEY"
 _PROVIDER = "127.0.0.1:9911"
@@ -66,7 +66,7 @@ def _conformance(options: argparse.Namespace) -> int:
     return 0 if ran and all(result.right for result in ran) else 1
 
 
-def _run(options: argparse.Namespace, cases: list[Case]) -> list[Result]:
+def _run(options: argparse.Namespace, cases: list[Case]) -> list[CaseResult]:
     from proxy.conformance.run import Plan, RunError, run
 
     key = options.key or os.environ.get(_KEY, "")
@@ -104,7 +104,7 @@ def _listed(case: Case) -> dict[str, Any]:
     return {"case": case.upstream_model, "model": case.model, "wire": case.wire.name, "what": case.what}
 
 
-def _json(result: Result) -> dict[str, Any]:
+def _json(result: CaseResult) -> dict[str, Any]:
     truth, bill = result.truth, result.bill
     return {
         **_listed(result.case),
@@ -127,7 +127,7 @@ def _json(result: Result) -> dict[str, Any]:
     }
 
 
-def _line(result: Result) -> str:
+def _line(result: CaseResult) -> str:
     sign = ("✓" if result.right else "✗") if result.ran else "·"
     counts = f"{result.bill.completion_tokens:5} {result.truth.completion_tokens:5}" if result.ran else ""
     return f"{sign} {result.case.upstream_model:31}  {result.relayed:16}  {result.billed:30}  {counts}".rstrip()

@@ -20,16 +20,16 @@ _ID_CHARS = 12
 
 
 def add_commands(commands: Any) -> None:
-    letters = with_commands(commands, "dead-letters", "list, retry or drop records that could not be settled")
-    listed = with_config(letters, "list", "print the open dead letters, oldest first")
+    dead_letters = with_commands(commands, "dead-letters", "list, retry or drop records that could not be settled")
+    listed = with_config(dead_letters, "list", "print the open dead letters, oldest first")
     listed.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
     listed.set_defaults(run=_list)
-    retry = with_config(letters, "retry", "settle them again")
+    retry = with_config(dead_letters, "retry", "settle them again")
     which = retry.add_mutually_exclusive_group(required=True)
     which.add_argument("id", nargs="?", metavar="ID", help="an id, or its first characters")
     which.add_argument("--all", action="store_true", help="all open dead letters")
     audited_as(retry, "dead-letters.retry", _retry)
-    drop = with_config(letters, "drop", "mark one as dropped; it is kept")
+    drop = with_config(dead_letters, "drop", "mark one as dropped; it is kept")
     drop.add_argument("id", metavar="ID", help="an id, or its first characters")
     drop.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the dead letter")
     audited_as(drop, "dead-letters.drop", _drop)
@@ -37,13 +37,13 @@ def add_commands(commands: Any) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     with store_of(options) as store:
-        letters = _letters(store)
-        for letter in letters.open():
-            differences = _differences(store, letters, letter)
+        dead_letters = _dead_letters(store)
+        for dead_letter in dead_letters.open():
+            differences = _differences(store, dead_letters, dead_letter)
             if options.json:
-                print(json_line({**_json(letter), **({"differences": differences} if differences else {})}))
+                print(json_line({**_json(dead_letter), **({"differences": differences} if differences else {})}))
             else:
-                print(_line(letter))
+                print(_line(dead_letter))
                 for name, (ours, theirs) in differences.items():
                     print(f"    {name}: the ledger has {ours}, the record {theirs}")
     return 0
@@ -55,37 +55,51 @@ def _retry(options: argparse.Namespace) -> int:
 
     failures = 0
     with store_of(options) as store:
-        letters = _letters(store)
-        for letter in letters.open() if options.all else [letters.named(options.id)]:
+        dead_letters = _dead_letters(store)
+        for dead_letter in dead_letters.open() if options.all else [dead_letters.named(options.id)]:
             try:
-                print(json_line({"id": letter.id, "exchange_id": letter.exchange_id, "result": letters.retry(letter)}))
+                print(
+                    json_line(
+                        {
+                            "id": dead_letter.id,
+                            "exchange_id": dead_letter.exchange_id,
+                            "result": dead_letters.retry(dead_letter),
+                        }
+                    )
+                )
             except DeadLetterError as refusal:
                 failures += 1
-                print(f"tokenweir: {letter.id[:_ID_CHARS]}: {refusal}", file=sys.stderr)
+                print(f"tokenweir: {dead_letter.id[:_ID_CHARS]}: {refusal}", file=sys.stderr)
     return 1 if failures else 0
 
 
 def _drop(options: argparse.Namespace) -> int:
     with store_of(options) as store:
-        letters = _letters(store)
-        letter = letters.named(options.id)
-        letters.drop(letter, options.reason, time.time())
-    print(json_line({"id": letter.id, "exchange_id": letter.exchange_id, "result": "dropped"}))
+        dead_letters = _dead_letters(store)
+        dead_letter = dead_letters.named(options.id)
+        dead_letters.drop(dead_letter, options.reason, time.time())
+    print(json_line({"id": dead_letter.id, "exchange_id": dead_letter.exchange_id, "result": "dropped"}))
     return 0
 
 
-def _differences(store: LedgerStores, letters: DeadLetters, letter: StoredDeadLetter) -> dict[str, tuple[Any, Any]]:
+def _differences(
+    store: LedgerStores, dead_letters: DeadLetters, dead_letter: StoredDeadLetter
+) -> dict[str, tuple[Any, Any]]:
     """The differences in a conflict: field → value in the ledger and in the record. Empty if either cannot be read."""
     from proxy.ledger.settling.dead_letters import DeadLetterError
     from proxy.reports.entry_reader import entry_json
     from proxy.reports.exchanges import read_exchange
 
-    exchange = None if letter.exchange_id is None else read_exchange(store.engine, letter.exchange_id)
-    same = [one for one in exchange.entries if (one.kind, one.seq) == (letter.kind, letter.seq)] if exchange else []
-    if not letter.reason.startswith("conflict:") or not same:
+    exchange = None if dead_letter.exchange_id is None else read_exchange(store.engine, dead_letter.exchange_id)
+    same = (
+        [one for one in exchange.entries if (one.kind, one.seq) == (dead_letter.kind, dead_letter.seq)]
+        if exchange
+        else []
+    )
+    if not dead_letter.reason.startswith("conflict:") or not same:
         return {}
     try:
-        ours, theirs = _flat(entry_json(same[0])), _flat(entry_json(letters.entry(letter)))
+        ours, theirs = _flat(entry_json(same[0])), _flat(entry_json(dead_letters.entry(dead_letter)))
     except DeadLetterError:
         return {}
     names = dict.fromkeys([*ours, *theirs])
@@ -97,7 +111,7 @@ def _flat(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != "details"} | details
 
 
-def _letters(store: LedgerStores) -> DeadLetters:
+def _dead_letters(store: LedgerStores) -> DeadLetters:
     from proxy.billing.record import validate_record
     from proxy.billing.settlement import entry
     from proxy.journal.frames import decode_record
@@ -111,16 +125,16 @@ def _letters(store: LedgerStores) -> DeadLetters:
     return DeadLetters(store.engine, store.ledger, to_entry=to_entry)
 
 
-def _json(letter: StoredDeadLetter) -> dict[str, Any]:
+def _json(dead_letter: StoredDeadLetter) -> dict[str, Any]:
     from msgspec.structs import asdict
 
     from proxy.foundation.times import iso_utc
 
-    return {name: iso_utc(value) if isinstance(value, float) else value for name, value in asdict(letter).items()}
+    return {name: iso_utc(value) if isinstance(value, float) else value for name, value in asdict(dead_letter).items()}
 
 
-def _line(letter: StoredDeadLetter) -> str:
+def _line(dead_letter: StoredDeadLetter) -> str:
     from proxy.foundation.times import iso_utc
 
-    times = f"{iso_utc(letter.last_seen)[:19].replace('T', ' ')}  {letter.times_seen:>4} ×"
-    return f"{letter.id[:_ID_CHARS]}  {times}  {letter.exchange_id or '–':36}  {letter.reason}"
+    times = f"{iso_utc(dead_letter.last_seen)[:19].replace('T', ' ')}  {dead_letter.times_seen:>4} ×"
+    return f"{dead_letter.id[:_ID_CHARS]}  {times}  {dead_letter.exchange_id or '–':36}  {dead_letter.reason}"

@@ -30,10 +30,10 @@ def add_commands(commands: Any) -> None:
 
 def _doctor(options: argparse.Namespace) -> int:
     from proxy.doctor.examine import checks, examine
-    from proxy.doctor.finding import Case, error
+    from proxy.doctor.finding import CheckedDeployment, error
 
     try:
-        case = Case(_settings(options.config), time.time(), options.call)
+        case = CheckedDeployment(_settings(options.config), time.time(), options.call)
     except SettingsError as refusal:
         findings = [error("configuration", str(refusal), "correct this field: nothing starts without it")]
     else:

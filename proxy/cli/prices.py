@@ -127,8 +127,13 @@ def _why(options: argparse.Namespace) -> int:
     named = (options.key, options.project, options.organization)
     payer = Payer(*(name for name in named for name in (name, name)))
     for of, price in _listed(settings, *found, at, payer, options.model):
-        told = {"model": options.model, "at": iso_utc(at), **of, **_told(price, options.prompt_tokens, served_as)}
-        for line in [json_line(told)] if options.json else _lines(told):
+        explained = {
+            "model": options.model,
+            "at": iso_utc(at),
+            **of,
+            **_explanation(price, options.prompt_tokens, served_as),
+        }
+        for line in [json_line(explained)] if options.json else _lines(explained):
             print(line)
     return 0
 
@@ -153,7 +158,7 @@ def _listed(
         yield of("cost", target.cost, target), lookup.admitted(model, passed, target, at, payer, requested).cost
 
 
-def _told(price: Price | None, prompt_tokens: int, served_as: ServedAs) -> dict[str, Any]:
+def _explanation(price: Price | None, prompt_tokens: int, served_as: ServedAs) -> dict[str, Any]:
     from proxy.billing.pricing.prices import applied, price_text, unpriced_service
 
     if price is None:
@@ -169,15 +174,15 @@ def _told(price: Price | None, prompt_tokens: int, served_as: ServedAs) -> dict[
     }
 
 
-def _lines(told: dict[str, Any]) -> Iterator[str]:
+def _lines(explained: dict[str, Any]) -> Iterator[str]:
     from proxy.reports.explain import multiplier_text
 
-    price = told["price"]
-    where = f"{told['upstream_model']} at {told['provider']}"
+    price = explained["price"]
+    where = f"{explained['upstream_model']} at {explained['provider']}"
     if price is None:
-        yield f"{told['price_of']}: unknown: {told['source']} has no price for {where}"
+        yield f"{explained['price_of']}: unknown: {explained['source']} has no price for {where}"
         return
-    yield f"{told['price_of']}: by {told['source']} ({price['version']}), for {where}"
+    yield f"{explained['price_of']}: by {explained['source']} ({price['version']}), for {where}"
     rates = {name: rate for name, rate in price.items() if name not in _NO_RATES}
     if rates:
         yield "  " + ", ".join(f"{name} {rate}" for name, rate in rates.items())
@@ -189,12 +194,12 @@ def _lines(told: dict[str, Any]) -> Iterator[str]:
         yield f"  {multiplier_text(reason, factor)}, in the prices above"
     if "stated" in price:
         yield f"  answers that state their cost: that × {' × '.join(price['stated'])}, instead of these prices"
-    for name in told["lacking"]:
+    for name in explained["lacking"]:
         yield f"  no price for {name} tokens: an answer with any, and nothing else that is priced, is unpriced"
-    for word in told["without_price"]:
+    for word in explained["without_price"]:
         yield f"  no price for {word}: as if it were not there"
-    if told["not_applied"]:
-        yield "  not applied: " + ", ".join(f"{reason} ({by})" for reason, by in told["not_applied"].items())
+    if explained["not_applied"]:
+        yield "  not applied: " + ", ".join(f"{reason} ({by})" for reason, by in explained["not_applied"].items())
 
 
 _NO_RATES = frozenset({"version", "above_prompt_tokens", "service_tier", "multipliers", "stated"})

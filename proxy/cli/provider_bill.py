@@ -20,7 +20,7 @@ from proxy.billing.money import usd_text
 from proxy.cli.common import Failure, json_line, load_settings, store_of, whole_file
 
 if TYPE_CHECKING:
-    from proxy.reconciliation.provider_bill.bill import Bill, BillSubject
+    from proxy.reconciliation.provider_bill.bill import BillSubject, ProviderBill
     from proxy.reconciliation.provider_bill.check import Compared, Row
 
 ALL = "all"
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if compared.explained else 1
 
 
-def _bill(options: argparse.Namespace) -> tuple[Bill, dict[BillSubject, list[tuple[int, int]]]]:
+def _bill(options: argparse.Namespace) -> tuple[ProviderBill, dict[BillSubject, list[tuple[int, int]]]]:
     """The export, and the time spans of each of its subjects. Raises Failure that names the file or the provider."""
     from proxy.foundation.times import since_from
     from proxy.reconciliation.provider_bill.bill import BillError

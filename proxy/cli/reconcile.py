@@ -17,7 +17,7 @@ from proxy.settings import Settings
 
 if TYPE_CHECKING:
     from proxy.reconciliation.integrity import RecordsInFlight
-    from proxy.reconciliation.reconcile import Finding
+    from proxy.reconciliation.reconcile import CheckFinding
 
 
 def add_commands(commands: Any) -> None:
@@ -74,7 +74,7 @@ def _in_flight(settings: Settings) -> RecordsInFlight | None:
         return None
 
 
-def _json(finding: Finding) -> dict[str, Any]:
+def _json(finding: CheckFinding) -> dict[str, Any]:
     return {
         "check": finding.name,
         "ok": finding.ok,
@@ -85,7 +85,7 @@ def _json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _lines(finding: Finding) -> list[str]:
+def _lines(finding: CheckFinding) -> list[str]:
     result = "ok" if finding.ok else f"{finding.differences} differ"
     in_flight = f" ({finding.in_flight} in flight)" if finding.in_flight else ""
     examples = ("    " + ", ".join(f"{name}: {value}" for name, value in one.items()) for one in finding.examples)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from proxy.demo.script import AS_SENT, AnyStep, Cut, Pairs, Script, Send, Wait
-from proxy.demo.shapes import Answer, Json, Language, Tool, json_bytes, sse, stream, tokens_of, whole
+from proxy.demo.shapes import GeneratedAnswer, Json, Language, Tool, json_bytes, sse, stream, tokens_of, whole
 
 # Each word or sign of it is one token of o200k, so that what was generated is known wherever an answer is cut.
 _TEXT = (
@@ -26,7 +26,7 @@ _TEXT = (
     "same page is open to all."
 )
 TEXT = tokens_of(_TEXT)[:99]
-THOUGHT, SAID = TEXT[:60], TEXT[60:]
+THOUGHT, SHOWN_TEXT = TEXT[:60], TEXT[60:]
 PROMPT = (
     "You keep the book of a water mill. Read what was written in it this morning, say in your own words what it means "
     "for the miller, for the farmers and for the town, and do not forget the price of bread. Take your time; a short "
@@ -211,9 +211,9 @@ def answer(
     tool: Tool | None = None,
     cached_tokens: int = 0,
     choices: int = 1,
-) -> Answer:
+) -> GeneratedAnswer:
     """A generated answer, before it is encoded in a format."""
-    return Answer(
+    return GeneratedAnswer(
         response_id=names.response_id,
         created=_CREATED,
         model=names.model,
@@ -227,7 +227,7 @@ def answer(
     )
 
 
-def chat(generated: Answer, language: Language = PLAIN, *, reports: bool = True) -> Scripted:
+def chat(generated: GeneratedAnswer, language: Language = PLAIN, *, reports: bool = True) -> Scripted:
     """A stream of chat completions, with the usage in a separate event if the request asks for usage."""
     events = stream(language, generated, usage_asked=reports)
     pieces = [Piece(event.wire, event.tokens, b'"choices":[],"usage"' in event.wire) for event in events]
@@ -235,7 +235,7 @@ def chat(generated: Answer, language: Language = PLAIN, *, reports: bool = True)
     return Scripted(tuple(pieces), reported if reports or language.usage_rides else None)
 
 
-def chat_json(generated: Answer) -> Scripted:
+def chat_json(generated: GeneratedAnswer) -> Scripted:
     """A chat completion that is not streamed."""
     return of_json(json.loads(whole(PLAIN, generated)), Reported(generated.prompt_tokens, generated.completion_tokens))
 
@@ -246,7 +246,7 @@ def of_json(document: Json, usage: Reported | None, status: int = 200) -> Script
     return Scripted((Piece(json_bytes(document), tokens),), usage, headers=_JSON, status=status)
 
 
-def running(generated: Answer) -> Scripted:
+def running(generated: GeneratedAnswer) -> Scripted:
     """A stream in which every chunk reports the usage so far, as with vLLM's `continuous_usage_stats`."""
     plain = chat(generated, reports=False)
     so_far = 0

@@ -23,7 +23,7 @@ class UnreadableBill(ValueError):  # noqa: N818  as the command's user reads it
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class GatewayBill:
     """The sum of the amounts booked for a model."""
 
     lines: int = 0
@@ -37,15 +37,15 @@ class Bill:
         """True if nothing was booked. The number of lines alone proves nothing, because a command may print sums."""
         return not (self.lines or self.prompt_tokens or self.completion_tokens or self.usd)
 
-    def __add__(self, other: Bill) -> Bill:
+    def __add__(self, other: GatewayBill) -> GatewayBill:
         return self._with(other, 1)
 
-    def __sub__(self, other: Bill) -> Bill:
+    def __sub__(self, other: GatewayBill) -> GatewayBill:
         return self._with(other, -1)
 
-    def _with(self, other: Bill, sign: int) -> Bill:
+    def _with(self, other: GatewayBill, sign: int) -> GatewayBill:
         known = [amount * factor for amount, factor in ((self.usd, 1), (other.usd, sign)) if amount is not None]
-        return Bill(
+        return GatewayBill(
             self.lines + sign * other.lines,
             self.prompt_tokens + sign * other.prompt_tokens,
             self.completion_tokens + sign * other.completion_tokens,
@@ -53,7 +53,7 @@ class Bill:
         )
 
 
-async def read_bills(command: str) -> dict[str, Bill]:
+async def read_bills(command: str) -> dict[str, GatewayBill]:
     """Run `command` with the shell. Returns the sums by model. Raises UnreadableBill."""
     child = await asyncio.create_subprocess_shell(
         command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
@@ -73,17 +73,17 @@ async def read_bills(command: str) -> dict[str, Bill]:
     return sums(printed.decode("utf-8", "replace").split("\n"))
 
 
-def sums(lines: Iterable[str]) -> dict[str, Bill]:
+def sums(lines: Iterable[str]) -> dict[str, GatewayBill]:
     """The sums by model of JSON lines. Raises UnreadableBill."""
-    bills: dict[str, Bill] = {}
+    bills: dict[str, GatewayBill] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
             model, bill = _read(line, number)
-            bills[model] = bills.get(model, Bill()) + bill
+            bills[model] = bills.get(model, GatewayBill()) + bill
     return bills
 
 
-def _read(line: str, number: int) -> tuple[str, Bill]:
+def _read(line: str, number: int) -> tuple[str, GatewayBill]:
     try:
         booked = json.loads(line, parse_float=Decimal)
     except ValueError:
@@ -94,7 +94,7 @@ def _read(line: str, number: int) -> tuple[str, Bill]:
     if not isinstance(model, str):
         raise UnreadableBill(f"--bills: line {number}: model: expected a string")
     prompt, completion = (_count(booked, name, number) for name in ("prompt_tokens", "completion_tokens"))
-    return model, Bill(1, prompt, completion, _amount(booked, number))
+    return model, GatewayBill(1, prompt, completion, _amount(booked, number))
 
 
 def _count(booked: dict[str, Any], name: str, number: int) -> int:

@@ -18,7 +18,7 @@ from proxy.conformance.answers import (
     CUMULATIVE,
     IN_LAST_CHUNK,
     PROMPT_TOKENS,
-    SAID,
+    SHOWN_TEXT,
     THOUGHT,
     TOOL,
     Names,
@@ -90,7 +90,7 @@ LATE_MS = 1_500
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ClientBehaviour:
     """The client's behaviour in a case."""
 
     streams: bool = True
@@ -112,7 +112,7 @@ class Case:
     what: str
     build: Callable[[Names], Scripted]
     usd: Decimal | None = None
-    client: Client = Client()
+    client: ClientBehaviour = ClientBehaviour()
     same_id: bool = False
     """every answer has the same id, as with some servers"""
     prompt_due: bool = True
@@ -200,7 +200,7 @@ def _failing(names: Names) -> Scripted:
 
 
 def _hidden_reasoning(names: Names) -> Scripted:
-    return with_hidden(chat(answer(names, SAID)), len(THOUGHT), kind="reasoning_tokens")
+    return with_hidden(chat(answer(names, SHOWN_TEXT)), len(THOUGHT), kind="reasoning_tokens")
 
 
 def _tool_call(names: Names, *, reports: bool = True) -> Scripted:
@@ -259,7 +259,7 @@ _bedrock = partial(Case, wire=BEDROCK)
 _invoke = partial(Case, wire=BEDROCK_INVOKE)
 _vertex = partial(Case, wire=VERTEX)
 _vertex_anthropic = partial(Case, wire=VERTEX_ANTHROPIC)
-_JSON = Client(streams=False)
+_JSON = ClientBehaviour(streams=False)
 
 CASES: tuple[Case, ...] = (
     _chat("json", what="an answer that is not streamed", usd=_PLAIN_USD, client=_JSON,
@@ -267,9 +267,9 @@ CASES: tuple[Case, ...] = (
     _chat("stream", what="usage comes only on request; the client does not request it", usd=_PLAIN_USD,
           build=_slow(_plain)),
     _chat("stream-asked", what="the client requests usage and must receive it", usd=_PLAIN_USD,
-          client=Client(include_usage=True), build=_plain),
+          client=ClientBehaviour(include_usage=True), build=_plain),
     _chat("stream-declined", what="the client sends include_usage: false", usd=_PLAIN_USD,
-          client=Client(include_usage=False), build=_plain),
+          client=ClientBehaviour(include_usage=False), build=_plain),
     _chat("usage-in-last-chunk", what="usage is in the chunk with the last words", usd=_PLAIN_USD,
           build=lambda names: chat(answer(names), IN_LAST_CHUNK)),
     _chat("usage-with-choice", what="the chunk with the usage has a choice", usd=_PLAIN_USD,
@@ -283,11 +283,11 @@ CASES: tuple[Case, ...] = (
     _chat("never-reported", what="no usage, although requested",
           build=lambda names: chat(answer(names), reports=False)),
     _chat("reasoning", what="60 of 99 tokens are reasoning, shown", usd=_PLAIN_USD,
-          build=lambda names: chat(answer(names, SAID, reasoning=THOUGHT))),
+          build=lambda names: chat(answer(names, SHOWN_TEXT, reasoning=THOUGHT))),
     _chat("reasoning-hidden", what="60 of 99 tokens are reasoning, reported and not shown", usd=_PLAIN_USD,
           build=_hidden_reasoning),
     _chat("reasoning-never-reported", what="60 of 99 tokens are reasoning, no usage",
-          build=lambda names: chat(answer(names, SAID, reasoning=THOUGHT), reports=False)),
+          build=lambda names: chat(answer(names, SHOWN_TEXT, reasoning=THOUGHT), reports=False)),
     _chat("tools", what="a call of a function", usd=usd(input=PROMPT_TOKENS, output=56),
           build=_tool_call),
     _chat("tools-never-reported", what="a call of a function, no usage",
@@ -308,9 +308,9 @@ CASES: tuple[Case, ...] = (
     _chat("odd-lines", what="CRLF, comments, no blank after the colon", usd=_PLAIN_USD,
           build=lambda names: with_odd_lines(_plain(names))),
     _chat("gzip", what="compressed, even if not requested", usd=_PLAIN_USD, build=_zipped),
-    _chat("same-id", what="three answers with the same id", usd=_PLAIN_USD, client=Client(times=3), same_id=True,
-          build=_plain),
-    _chat("busy", what="twenty at once", usd=_PLAIN_USD, client=Client(times=20, at_once=True),
+    _chat("same-id", what="three answers with the same id", usd=_PLAIN_USD, client=ClientBehaviour(times=3),
+          same_id=True, build=_plain),
+    _chat("busy", what="twenty at once", usd=_PLAIN_USD, client=ClientBehaviour(times=20, at_once=True),
           build=_plain),
     _chat("error-before", what="status 500: nothing was generated", usd=Decimal(0), build=_refused),
     _chat("error-in-stream", what="an error event after 40 tokens", build=_failing),
@@ -318,9 +318,9 @@ CASES: tuple[Case, ...] = (
           build=lambda names: paced(cut(_plain(names), 60, Fin()), SOON_MS)),
     _chat("reset", what="the provider resets the connection after 60 tokens",
           build=lambda names: paced(cut(_plain(names), 60, Reset()), SOON_MS)),
-    _chat("client-leaves", what="the client leaves after 40 tokens", client=Client(leaves_after=41),
+    _chat("client-leaves", what="the client leaves after 40 tokens", client=ClientBehaviour(leaves_after=41),
           build=_halting(_plain)),
-    _chat("client-leaves-early", what="the client leaves before the answer", client=Client(leaves_after=0),
+    _chat("client-leaves-early", what="the client leaves before the answer", client=ClientBehaviour(leaves_after=0),
           prompt_due=False, first_ms=HALT_MS, build=_slow(_plain)),
     _chat("killed", what="the gateway is killed after 48 tokens", kills_after=49,
           build=_halting(_plain, KILLED_AFTER)),
@@ -335,7 +335,7 @@ CASES: tuple[Case, ...] = (
     _responses("searches", what="three searches, counted outside the usage",
                usd=usd(input=PROMPT_TOKENS, output=99, searches=3), client=_JSON,
                build=_searches),
-    _responses("client-leaves", what="the client leaves after 40 tokens", client=Client(leaves_after=43),
+    _responses("client-leaves", what="the client leaves after 40 tokens", client=ClientBehaviour(leaves_after=43),
                build=_halting(responses)),
     _anthropic("json", what="an answer that is not streamed", usd=_PLAIN_USD, client=_JSON, build=message),
     _anthropic("stream", what="prompt in the first event, completion in the last", usd=_PLAIN_USD, build=messages),
@@ -344,13 +344,13 @@ CASES: tuple[Case, ...] = (
     _anthropic("fast", what="served in fast mode",
                usd=usd(input=PROMPT_TOKENS, output=99, factor=MULTIPLIERS["speed:fast"]),
                build=lambda names: edited(messages(names), _in_message_start(speed="fast"))),
-    _anthropic("client-leaves", what="the client leaves after 40 tokens", client=Client(leaves_after=43),
+    _anthropic("client-leaves", what="the client leaves after 40 tokens", client=ClientBehaviour(leaves_after=43),
                build=_halting(messages)),
     _gemini("json", what="an answer that is not streamed", usd=_PLAIN_USD, client=_JSON, build=generated),
     _gemini("stream", what="every event has the usage so far", usd=_PLAIN_USD, build=gemini),
     _gemini("thoughts", what="60 tokens of hidden thoughts in addition to the answer's 99",
             usd=usd(input=PROMPT_TOKENS, output=159), build=lambda names: gemini(names, thoughts=60)),
-    _gemini("client-leaves", what="the client leaves after 40 tokens", client=Client(leaves_after=40),
+    _gemini("client-leaves", what="the client leaves after 40 tokens", client=ClientBehaviour(leaves_after=40),
             build=_halting(gemini)),
     _bedrock("json", what="an answer of Converse that is not streamed", usd=_PLAIN_USD, client=_JSON,
              build=converse_json),
@@ -361,7 +361,7 @@ CASES: tuple[Case, ...] = (
              build=lambda names: replace(converse(names), wire=Cut(size=1))),
     _bedrock("breaks-off", what="the provider closes after 60 tokens",
              build=lambda names: paced(cut(converse(names), 60, Fin()), SOON_MS)),
-    _bedrock("client-leaves", what="the client leaves after 40 tokens", client=Client(leaves_after=41),
+    _bedrock("client-leaves", what="the client leaves after 40 tokens", client=ClientBehaviour(leaves_after=41),
              build=_halting(converse)),
     _invoke("json", what="Anthropic's message by InvokeModel", usd=_PLAIN_USD, client=_JSON, build=message),
     _invoke("stream", what="an Anthropic message by InvokeModel: events in base64, in a binary stream", usd=_PLAIN_USD,

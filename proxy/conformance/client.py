@@ -39,7 +39,7 @@ class Received:
     """the reason, if the connection ended before the end of the answer"""
 
 
-class Client:
+class GatewayClient:
     """Sends requests to one gateway."""
 
     def __init__(self, session: aiohttp.ClientSession, gateway: str, key: str) -> None:

@@ -15,8 +15,8 @@ from msgspec import structs
 
 from proxy.conformance.answers import PROMPT_TOKENS, Names, Scripted
 from proxy.conformance.cases import Case
-from proxy.demo.answers import Reply
-from proxy.demo.provider import Connection, Exchange, Provider, Request, named
+from proxy.demo.answers import ScriptedReply
+from proxy.demo.provider import Connection, LoggedExchange, Request, ScriptedProvider, named
 from proxy.demo.script import json_script
 from proxy.demo.shapes import error_object
 
@@ -25,7 +25,7 @@ from proxy.demo.shapes import error_object
 class Served:
     """One exchange in the provider's log."""
 
-    exchange: Exchange
+    exchange: LoggedExchange
     scripted: Scripted
     usage_requested: bool
     """the gateway asked for usage"""
@@ -48,7 +48,7 @@ class Served:
 
 
 @dataclass(slots=True)
-class CaseProvider(Provider):
+class CaseProvider(ScriptedProvider):
     """Answers each request by the case of its model."""
 
     cases: Mapping[str, Case] = field(default_factory=dict)
@@ -56,19 +56,19 @@ class CaseProvider(Provider):
     served: dict[str, list[Served]] = field(default_factory=dict)
     """upstream model → its exchanges"""
 
-    def reply_to(self, request: Request, body: Any, exchange: Exchange) -> Reply:
+    def reply_to(self, request: Request, body: Any, exchange: LoggedExchange) -> ScriptedReply:
         """Choose the answer of a request."""
         # A gateway may pass a model's whole name, or what follows the slash.
         case = self.cases.get((named(request.path, body) or "").rpartition("/")[2])
         if case is None:
-            return Reply(json_script(error_object(f"no such case: {request.method} {request.path}"), 404))
+            return ScriptedReply(json_script(error_object(f"no such case: {request.method} {request.path}"), 404))
         response_id = f"{case.upstream_model}-{0 if case.same_id else exchange.exchange}"
         names = Names(response_id, case.upstream_model)
         scripted = case.build(names) if _streams(request, body) or not case.client.streams else case.wire.whole(names)
         usage_requested = _requests_usage(body)
         self.served.setdefault(case.upstream_model, []).append(Served(exchange, scripted, usage_requested))
         script = structs.replace(scripted.script(with_usage=usage_requested), delay_ms=case.first_ms)
-        return Reply(script, response_id, PROMPT_TOKENS)
+        return ScriptedReply(script, response_id, PROMPT_TOKENS)
 
 
 def _streams(request: Request, body: Any) -> bool:

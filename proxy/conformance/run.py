@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from proxy.conformance.bills import Bill, read_bills
+from proxy.conformance.bills import GatewayBill, read_bills
 from proxy.conformance.cases import Case
-from proxy.conformance.client import Client, Received, session
+from proxy.conformance.client import GatewayClient, Received, session
 from proxy.conformance.provider import CaseProvider, Served, listen
-from proxy.conformance.score import NOT_RUN, Result, Truth, result_of
+from proxy.conformance.score import NOT_RUN, CaseResult, Truth, result_of
 
 # Cases at once: enough to load a gateway, few enough for a slow machine.
 AT_ONCE = 4
@@ -52,13 +52,13 @@ class Plan:
     """a command that kills the gateway (SIGKILL) and starts it again"""
 
 
-async def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> list[Result]:
+async def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> list[CaseResult]:
     """Run the cases of `plan`. Raises RunError, UnreadableBill, OSError."""
     provider, server = await listen(plan.cases, plan.host, plan.port)
     try:
         before = await read_bills(plan.bills)
         async with session() as connections:
-            client = Client(connections, plan.gateway, plan.key)
+            client = GatewayClient(connections, plan.gateway, plan.key)
             received = await _ask_all(plan, client, progress)
             await _ended(provider)
         progress("waiting for the bills")
@@ -68,9 +68,9 @@ async def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> l
     return [_result(case, provider, received, booked) for case in plan.cases]
 
 
-def _result(case: Case, provider: CaseProvider, received: Mapping[str, list[Received]], booked: _Booked) -> Result:
+def _result(case: Case, provider: CaseProvider, received: Mapping[str, list[Received]], booked: _Booked) -> CaseResult:
     if case.model not in received:
-        return Result(case, NOT_RUN, NOT_RUN, _NOT_RUN, Bill())
+        return CaseResult(case, NOT_RUN, NOT_RUN, _NOT_RUN, GatewayBill())
     served = provider.served.get(case.upstream_model, [])
     return result_of(case, served, received[case.model], _bill(case, booked))
 
@@ -78,7 +78,7 @@ def _result(case: Case, provider: CaseProvider, received: Mapping[str, list[Rece
 # -- the requests ------------------------------------------------------------------------------------------------
 
 
-async def _ask_all(plan: Plan, client: Client, progress: Callable[[str], None]) -> dict[str, list[Received]]:
+async def _ask_all(plan: Plan, client: GatewayClient, progress: Callable[[str], None]) -> dict[str, list[Received]]:
     """The answers by model. The first request runs alone, to check that the gateway accepts the key."""
     plain = [case for case in plan.cases if case.kills_after is None]
     received: dict[str, list[Received]] = {}
@@ -116,33 +116,33 @@ async def _each(cases: Sequence[Case], do: Callable[[Case], Awaitable[None]]) ->
             group.create_task(worker())
 
 
-async def _ask(case: Case, client: Client) -> list[Received]:
+async def _ask(case: Case, client: GatewayClient) -> list[Received]:
     if case.client.at_once:
         return list(await asyncio.gather(*(client.ask(case) for _ in range(case.client.times))))
     return [await client.ask(case) for _ in range(case.client.times)]
 
 
-async def _killed(case: Case, client: Client, restart: str) -> Received:
+async def _killed(case: Case, client: GatewayClient, restart: str) -> Received:
     """Send a request; kill and restart the gateway in the middle of the answer."""
     stop = asyncio.Event()
     failed: RunError | None = None
     async with asyncio.TaskGroup() as group:
-        asking = group.create_task(client.ask(case, stop))
+        request = group.create_task(client.ask(case, stop))
         waiting = group.create_task(stop.wait())
-        await asyncio.wait({asking, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({request, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         if stop.is_set():
             try:
                 await _restarted(client, restart)
             except RunError as failure:
                 failed = failure
-                asking.cancel()
+                request.cancel()
     if failed is not None:
         raise failed
-    return asking.result()
+    return request.result()
 
 
-async def _restarted(client: Client, restart: str) -> None:
+async def _restarted(client: GatewayClient, restart: str) -> None:
     child = await asyncio.create_subprocess_shell(
         restart, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL
     )
@@ -178,7 +178,7 @@ async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 # -- the bills ---------------------------------------------------------------------------------------------------
 
-_Booked = Mapping[str, Bill]
+_Booked = Mapping[str, GatewayBill]
 
 
 async def _bills(plan: Plan, provider: CaseProvider, before: _Booked) -> _Booked:
@@ -199,9 +199,9 @@ def _served(provider: CaseProvider, case: Case) -> Sequence[Served]:
 
 async def _since(plan: Plan, before: _Booked) -> _Booked:
     now = await read_bills(plan.bills)
-    return {model: bill - before.get(model, Bill()) for model, bill in now.items()}
+    return {model: bill - before.get(model, GatewayBill()) for model, bill in now.items()}
 
 
-def _bill(case: Case, booked: _Booked) -> Bill:
+def _bill(case: Case, booked: _Booked) -> GatewayBill:
     """The bill of a case, under the client's or the provider's model name, because a gateway may book either."""
-    return booked.get(case.model, Bill()) + booked.get(case.upstream_model, Bill())
+    return booked.get(case.model, GatewayBill()) + booked.get(case.upstream_model, GatewayBill())

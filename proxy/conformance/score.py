@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from proxy.conformance.answers import Scripted
-from proxy.conformance.bills import Bill
+from proxy.conformance.bills import GatewayBill
 from proxy.conformance.cases import Case
 from proxy.conformance.client import Received
 from proxy.conformance.provider import Served
@@ -26,7 +26,7 @@ ESTIMATE_TOKENS = 5
 # Floating point in the gateway's own sums.
 USD_TOLERANCE = Decimal("1e-6")
 # A stream that takes less than this part of the provider's time was buffered.
-HELD_BACK = 0.25
+BUFFERED_PART = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CaseResult:
     """One row of the scoreboard."""
 
     case: Case
@@ -51,7 +51,7 @@ class Result:
     billed: str
     """`exact`, `close`, or the fault"""
     truth: Truth
-    bill: Bill
+    bill: GatewayBill
 
     @property
     def ran(self) -> bool:
@@ -79,19 +79,19 @@ def truth_of(case: Case, served: Sequence[Served]) -> Truth:
     )
 
 
-def result_of(case: Case, served: Sequence[Served], received: Sequence[Received], bill: Bill) -> Result:
+def result_of(case: Case, served: Sequence[Served], received: Sequence[Received], bill: GatewayBill) -> CaseResult:
     """The verdict on a case that ran."""
     truth = truth_of(case, served)
     if not served:
         status = next((one.status or one.failure for one in received), "no answer")
-        return Result(case, f"not passed on ({status})", "nothing", truth, bill)
-    return Result(case, relayed(case, served, received), billed(case, truth, bill), truth, bill)
+        return CaseResult(case, f"not passed on ({status})", "nothing", truth, bill)
+    return CaseResult(case, relayed(case, served, received), billed(case, truth, bill), truth, bill)
 
 
 # -- what was billed ---------------------------------------------------------------------------------------------
 
 
-def billed(case: Case, truth: Truth, bill: Bill) -> str:
+def billed(case: Case, truth: Truth, bill: GatewayBill) -> str:
     """The verdict on the bill: `exact`, `close`, or the fault."""
     due = truth.completion_tokens or (truth.prompt_tokens and case.prompt_due)
     if due and bill.is_empty:
@@ -116,7 +116,7 @@ def _off(what: str, booked: int, true: int, truth: Truth) -> str:
     return f"{what} {booked} of {true}"
 
 
-def _money(truth: Truth, bill: Bill) -> str:
+def _money(truth: Truth, bill: GatewayBill) -> str:
     if truth.usd is None or bill.usd is None:
         return "exact"
     if abs(bill.usd - truth.usd) <= abs(truth.usd) * USD_TOLERANCE:
@@ -137,8 +137,8 @@ def relayed(case: Case, served: Sequence[Served], received: Sequence[Received]) 
         return "-"
     shows = case.client.include_usage is True
     left = [(one.scripted, one.scripted.body(with_usage=one.usage_requested and shows)) for one in served]
-    if any(_held_back(case, served[0].scripted, one) for one in received):
-        return "held back"
+    if any(_is_buffered(case, served[0].scripted, one) for one in received):
+        return "buffered"
     verdicts = [_matched(case, one, left) for one in received]
     return next((one for one in verdicts if one not in {"bytes", "text"}), "text" if "text" in verdicts else "bytes")
 
@@ -193,18 +193,18 @@ def _seen_usage(case: Case, scripted: Scripted, one: Received) -> str:
     return ""
 
 
-def _held_back(case: Case, scripted: Scripted, one: Received) -> bool:
+def _is_buffered(case: Case, scripted: Scripted, one: Received) -> bool:
     """True if the gateway buffered a slow stream and sent it at once."""
     if case.cut_short or scripted.broken:
         return False
     due_s = sum(piece.pause_ms for piece in scripted.pieces if piece.tokens) / 1000
-    return one.took_s < due_s * HELD_BACK
+    return one.took_s < due_s * BUFFERED_PART
 
 
 # -- the scoreboard ----------------------------------------------------------------------------------------------
 
 
-def summary(results: Sequence[Result]) -> str:
+def summary(results: Sequence[CaseResult]) -> str:
     """The last line of the scoreboard."""
     ran = [one for one in results if one.ran]
     counted = Counter(one.billed for one in ran)

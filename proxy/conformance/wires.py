@@ -27,7 +27,7 @@ from proxy.demo.shapes import Json
 
 _BEARER: Mapping[str, str] = MappingProxyType({"Authorization": "Bearer {key}"})
 # Fields with the text of an answer, in all APIs. Ids, roles and the like are not among them.
-_SAID = frozenset({"arguments", "content", "delta", "partial_json", "reasoning_content", "text", "thinking"})
+_TEXT_FIELDS = frozenset({"arguments", "content", "delta", "partial_json", "reasoning_content", "text", "thinking"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ def answer_text(body: bytes) -> str:
 
 def _texts(value: Any, name: str = "") -> Iterator[str]:
     match value:
-        case str() if name in _SAID:
+        case str() if name in _TEXT_FIELDS:
             yield value
         case dict():
             for key in sorted(value):

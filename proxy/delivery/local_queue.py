@@ -57,7 +57,7 @@ class LocalQueue:
         """Record that the ledger has committed these records."""
         self._journal.settled([one.seq for one in taken])
 
-    async def hold(self, taken: Sequence[DeliveredRecord]) -> None:
+    async def extend_claim(self, taken: Sequence[DeliveredRecord]) -> None:
         """No-op: no other worker can claim the records."""
 
     async def _gather(self) -> None:

@@ -23,7 +23,7 @@ from proxy.storage.redis_client import BLOCK_MS, QueueUnavailable, RedisClient, 
 GROUP = "settlers"
 
 # A worker that has not renewed its claim on a message for this long is dead; a living one renews every few seconds
-# (`hold`).
+# (`extend_claim`).
 CLAIM_AFTER_MS = 30_000
 # Checks for messages of dead workers within that time.
 _CHECKS_PER_CLAIM = 3
@@ -184,7 +184,7 @@ class RedisQueue:
             async with map_errors(self._redis, "acknowledging records"):
                 await self._acknowledge()
 
-    async def hold(self, taken: Sequence[DeliveredRecord]) -> None:
+    async def extend_claim(self, taken: Sequence[DeliveredRecord]) -> None:
         """Renew the claim on these records. Never raises."""
         with suppress(QueueUnavailable):
             async with map_errors(self._redis, "renewing the claim on records"):

@@ -15,7 +15,7 @@ from proxy.demo.shapes import (
     LANGUAGES,
     TALE,
     THOUGHTS,
-    Answer,
+    GeneratedAnswer,
     Json,
     Language,
     Tool,
@@ -52,7 +52,7 @@ BUILT_IN: Mapping[str, Shape] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ScriptedReply:
     """A script, with the provider's count of the prompt (0 if the request is refused)."""
 
     script: Script
@@ -61,22 +61,24 @@ class Reply:
     cached_tokens: int = 0
 
 
-def reply(request: object, plans: Mapping[str, Script | Shape], *, response_id: str, created: int) -> Reply:
+def reply(request: object, plans: Mapping[str, Script | Shape], *, response_id: str, created: int) -> ScriptedReply:
     """The answer to a chat request by its model's plan; an error where a real provider returns one."""
     if not isinstance(request, dict) or not isinstance(request.get("messages"), list):
-        return Reply(json_script(error_object("the body must be an object with a list of messages"), 400))
+        return ScriptedReply(json_script(error_object("the body must be an object with a list of messages"), 400))
     plan = plans.get(str(request.get("model")))
     if plan is None:
-        return Reply(json_script(error_object(f"no such model: {request.get('model')}"), 404))
+        return ScriptedReply(json_script(error_object(f"no such model: {request.get('model')}"), 404))
     if plan.refuse_stream_options and "stream_options" in request:
         message = "Unrecognized request argument supplied: stream_options"
-        return Reply(json_script(error_object(message, param="stream_options"), plan.refuse_stream_options))
+        return ScriptedReply(json_script(error_object(message, param="stream_options"), plan.refuse_stream_options))
     if isinstance(plan, Script):
-        return Reply(plan, None, prompt_tokens(request))
+        return ScriptedReply(plan, None, prompt_tokens(request))
     language = LANGUAGES[plan.language]
     answer = _answer(plan, language, request, response_id=response_id, created=created)
     script = _streamed(plan, language, answer, request) if request.get("stream") is True else None
-    return Reply(script or _unstreamed(plan, language, answer), response_id, answer.prompt_tokens, answer.cached_tokens)
+    return ScriptedReply(
+        script or _unstreamed(plan, language, answer), response_id, answer.prompt_tokens, answer.cached_tokens
+    )
 
 
 def prompt_tokens(request: Mapping[str, Any]) -> int:
@@ -98,11 +100,11 @@ def _tokens_in(value: object) -> int:
             return 0
 
 
-def _answer(shape: Shape, language: Language, request: Json, *, response_id: str, created: int) -> Answer:
+def _answer(shape: Shape, language: Language, request: Json, *, response_id: str, created: int) -> GeneratedAnswer:
     limit = _positive(request.get("max_completion_tokens")) or _positive(request.get("max_tokens"))
     count = min(shape.tokens, limit or shape.tokens)
     prompt = prompt_tokens(request)
-    answer = Answer(
+    answer = GeneratedAnswer(
         response_id=response_id,
         created=created,
         model=str(request["model"]),
@@ -115,7 +117,7 @@ def _answer(shape: Shape, language: Language, request: Json, *, response_id: str
     return _with_content(answer, shape, count)
 
 
-def _with_content(answer: Answer, shape: Shape, count: int) -> Answer:
+def _with_content(answer: GeneratedAnswer, shape: Shape, count: int) -> GeneratedAnswer:
     """`answer` with `count` tokens of the shape's content."""
     text = shape.text or TALE
     match shape.writes:
@@ -134,7 +136,7 @@ def _positive(value: object) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-def _streamed(shape: Shape, language: Language, answer: Answer, request: Json) -> Script:
+def _streamed(shape: Shape, language: Language, answer: GeneratedAnswer, request: Json) -> Script:
     options = request.get("stream_options")
     usage_asked = isinstance(options, dict) and options.get("include_usage") is True and shape.reports_usage
     steps: list[Send | Wait] = []
@@ -153,7 +155,7 @@ def _streamed(shape: Shape, language: Language, answer: Answer, request: Json) -
     )
 
 
-def _unstreamed(shape: Shape, language: Language, answer: Answer) -> Script:
+def _unstreamed(shape: Shape, language: Language, answer: GeneratedAnswer) -> Script:
     return Script(
         steps=(Send(whole(language, answer), answer.completion_tokens),),
         headers=(("Content-Type", "application/json"),),

@@ -31,7 +31,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
-from proxy.demo.answers import BUILT_IN, Reply, reply
+from proxy.demo.answers import BUILT_IN, ScriptedReply, reply
 from proxy.demo.script import Fin, Raw, Reset, Script, Shape, Stall, Wait, WireStep, json_script, wire_steps
 from proxy.demo.shapes import error_object
 
@@ -56,7 +56,7 @@ PARENT_POLL_S = 0.25
 
 
 @dataclass(slots=True)
-class Exchange:
+class LoggedExchange:
     """The log entry of a request; its fields change until `duration_s` is set."""
 
     exchange: int
@@ -109,20 +109,20 @@ class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(slots=True)
-class Provider:
+class ScriptedProvider:
     """The state that all connections share."""
 
     built_in: dict[str, Script | Shape]
     scripts: dict[str, Script | Shape] = field(default_factory=dict)
-    log: deque[Exchange] = field(default_factory=lambda: deque(maxlen=LOG_EXCHANGES_MAX))
+    log: deque[LoggedExchange] = field(default_factory=lambda: deque(maxlen=LOG_EXCHANGES_MAX))
     exchanges: int = 0
     connections: int = 0
 
-    def open(self, request: Request, connection: int) -> tuple[Exchange, Reply]:
+    def open(self, request: Request, connection: int) -> tuple[LoggedExchange, ScriptedReply]:
         """Start the log entry of a request and choose its answer."""
         self.exchanges += 1
         body = _parsed(request)
-        exchange = Exchange(
+        exchange = LoggedExchange(
             self.exchanges,
             connection,
             request.method,
@@ -137,12 +137,12 @@ class Provider:
         self.log.append(exchange)
         return exchange, answer
 
-    def reply_to(self, request: Request, body: Any, exchange: Exchange) -> Reply:
+    def reply_to(self, request: Request, body: Any, exchange: LoggedExchange) -> ScriptedReply:
         """Choose the answer of a request."""
         if request.method != "POST" or not request.path.endswith("/chat/completions"):
             if (script := self._script(request.path, body)) is not None:
-                return Reply(script)
-            return Reply(json_script(error_object(f"no such endpoint: {request.method} {request.path}"), 404))
+                return ScriptedReply(script)
+            return ScriptedReply(json_script(error_object(f"no such endpoint: {request.method} {request.path}"), 404))
         # The process id makes ids unique among the providers of a test run.
         response_id = f"chatcmpl-{os.getpid()}-{exchange.exchange}"
         return reply(
@@ -186,7 +186,7 @@ class Provider:
 class Connection(asyncio.StreamReaderProtocol):
     """One connection: reads requests, plays answers, and detects at once that the client closes or half-closes."""
 
-    def __init__(self, provider: Provider) -> None:
+    def __init__(self, provider: ScriptedProvider) -> None:
         loop = asyncio.get_running_loop()
         # Not `_converse`: asyncio of Python 3.11 would print a traceback for each conversation that a stop cancels.
         super().__init__(asyncio.StreamReader(HEAD_BYTES_MAX, loop), self._begin, loop)
@@ -226,17 +226,19 @@ class Connection(asyncio.StreamReaderProtocol):
             await writer.drain()
             return True
         exchange, answer = self._provider.open(request, connection)
-        player = _Player(exchange, answer.script, writer, self._gone)
+        player = _ScriptPlayer(exchange, answer.script, writer, self._gone)
         try:
             return await player.play() and answer.script.keeps_alive
         finally:
             player.close()
 
 
-class _Player:
+class _ScriptPlayer:
     """Plays one script to one client and updates its log entry."""
 
-    def __init__(self, exchange: Exchange, script: Script, writer: asyncio.StreamWriter, gone: asyncio.Event) -> None:
+    def __init__(
+        self, exchange: LoggedExchange, script: Script, writer: asyncio.StreamWriter, gone: asyncio.Event
+    ) -> None:
         self._exchange = exchange
         self._script = script
         self._writer = writer
@@ -365,7 +367,9 @@ async def serve(host: str, port: int, *, pace_ms: float, parent: int) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    provider = Provider({name: msgspec.structs.replace(shape, pace_ms=pace_ms) for name, shape in BUILT_IN.items()})
+    provider = ScriptedProvider(
+        {name: msgspec.structs.replace(shape, pace_ms=pace_ms) for name, shape in BUILT_IN.items()}
+    )
     server = await loop.create_server(lambda: Connection(provider), host, port, backlog=BACKLOG)
     print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
     while not stop.is_set() and os.getppid() == parent:

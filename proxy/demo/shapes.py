@@ -100,7 +100,7 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GeneratedAnswer:
     """A generated answer and its metadata.
 
     Each string of `reasoning`, `content` and a tool's `fragments` is one token; a tool's name is one more.
@@ -164,7 +164,7 @@ def error_object(message: str, kind: str = "invalid_request_error", *, param: st
     return {"error": {"message": message, "type": kind, "param": param, "code": None}}
 
 
-def usage_object(language: Language, answer: Answer) -> Json:
+def usage_object(language: Language, answer: GeneratedAnswer) -> Json:
     """The usage in the format of `language`."""
     usage: Json = {
         "prompt_tokens": answer.prompt_tokens,
@@ -179,7 +179,7 @@ def usage_object(language: Language, answer: Answer) -> Json:
     return usage
 
 
-def stream(language: Language, answer: Answer, *, usage_asked: bool) -> list[WireEvent]:
+def stream(language: Language, answer: GeneratedAnswer, *, usage_asked: bool) -> list[WireEvent]:
     """All events of the streamed answer, `[DONE]` included. Their tokens add up to `answer.completion_tokens`."""
     usage = usage_object(language, answer) if usage_asked or language.usage_rides else None
     chunks: list[_Chunk] = [
@@ -198,7 +198,7 @@ def stream(language: Language, answer: Answer, *, usage_asked: bool) -> list[Wir
     return [*_named(language, answer, chunks), WireEvent(DONE, 0)]
 
 
-def whole(language: Language, answer: Answer) -> bytes:
+def whole(language: Language, answer: GeneratedAnswer) -> bytes:
     """The answer as one `chat.completion` object, not streamed."""
     message: Json = {"role": "assistant", "content": "".join(answer.content)}
     if answer.reasoning:
@@ -213,11 +213,11 @@ def whole(language: Language, answer: Answer) -> bytes:
     return json_bytes({**named, "choices": choices, "usage": usage_object(language, answer)})
 
 
-def _head(answer: Answer, object_name: str) -> Json:
+def _head(answer: GeneratedAnswer, object_name: str) -> Json:
     return {"id": answer.response_id, "object": object_name}
 
 
-def _deltas(language: Language, answer: Answer) -> Iterator[_Chunk]:
+def _deltas(language: Language, answer: GeneratedAnswer) -> Iterator[_Chunk]:
     """Each delta and its tokens, for one choice."""
     if language.role_chunk:
         yield {"role": "assistant", "content": ""}, 0
@@ -231,7 +231,7 @@ def _deltas(language: Language, answer: Answer) -> Iterator[_Chunk]:
         yield ({"role": "assistant", **delta} if role_here else delta), tokens
 
 
-def _contents(language: Language, answer: Answer) -> Iterator[str]:
+def _contents(language: Language, answer: GeneratedAnswer) -> Iterator[str]:
     so_far = ""
     for token in answer.content:
         so_far += token
@@ -247,7 +247,7 @@ def _tool_deltas(tool: Tool | None) -> Iterator[Json]:
         yield {"tool_calls": [{"index": 0, "function": {"arguments": fragment}}]}
 
 
-def _finish_chunks(language: Language, answer: Answer, chunks: list[_Chunk]) -> list[_Chunk]:
+def _finish_chunks(language: Language, answer: GeneratedAnswer, chunks: list[_Chunk]) -> list[_Chunk]:
     """The extra chunks with the finish reason; none if the last content chunks have it."""
     if language.finish_apart or not chunks:
         return [
@@ -259,11 +259,11 @@ def _finish_chunks(language: Language, answer: Answer, chunks: list[_Chunk]) -> 
     return []
 
 
-def _full_text(language: Language, answer: Answer) -> Json:
+def _full_text(language: Language, answer: GeneratedAnswer) -> Json:
     return {"full_text": "".join(answer.content)} if language.cumulative else {}
 
 
-def _named(language: Language, answer: Answer, chunks: list[_Chunk]) -> Iterator[WireEvent]:
+def _named(language: Language, answer: GeneratedAnswer, chunks: list[_Chunk]) -> Iterator[WireEvent]:
     short = _head(answer, "chat.completion.chunk")
     full = short | {"created": answer.created, "model": answer.model}
     for position, (chunk, tokens) in enumerate(chunks):

@@ -170,7 +170,7 @@ async def _show(session: aiohttp.ClientSession, deployment: Deployment, provider
     _line(f"tokenweir  {deployment.url}  (journal and ledger in {deployment.folder})")
     key = json.loads(await deployment.command("keys", "create", "--alias", "demo"))
     _line(f"a key      {key['hint']}  (alias demo; stored only as a keyed hash)")
-    client = Client(session, deployment, key["key"])
+    client = DemoClient(session, deployment, key["key"])
 
     _title("1. Four providers, four stream formats: the text as the client receives it")
     for system in SYSTEMS:
@@ -194,7 +194,7 @@ async def _show(session: aiohttp.ClientSession, deployment: Deployment, provider
     _title(f"4. A budget, and {CROWD} requests at once")
     limits = ("--budget", BUDGET_USD, "--budget-window", "none")
     small = json.loads(await deployment.command("keys", "create", "--alias", "small", *limits))["key"]
-    served, refused = await Client(session, deployment, small).crowd("tera")
+    served, refused = await DemoClient(session, deployment, small).crowd("tera")
     _line(f"{BUDGET_USD} USD: {served} requests fit and are served, {refused} get 402 insufficient_quota.")
     entries = await deployment.settled(7 + served)
     for line in (await deployment.command("budgets", "show")).rstrip().split("\n"):
@@ -206,7 +206,7 @@ async def _show(session: aiohttp.ClientSession, deployment: Deployment, provider
     return await _compare(session, provider_url, entries)
 
 
-class Client:
+class DemoClient:
     """A client that reads streams through the proxy."""
 
     def __init__(self, session: aiohttp.ClientSession, deployment: Deployment, key: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from proxy.doctor.finding import Case, Finding, error, ok, warning
+from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
 from proxy.metering.estimator.completion import may_hide
 from proxy.runtime.machine.price_file import PriceFileError, price_book
 from proxy.runtime.proxy.model_table import price_lookup
@@ -27,7 +27,7 @@ _HIDDEN_REASONING_HOSTS = frozenset(
 )
 
 
-def settings_valid(case: Case) -> list[Finding]:
+def settings_valid(case: CheckedDeployment) -> list[Finding]:
     """Confirm that the configuration is readable; notes on unsafe or unused settings."""
     settings = case.settings
     models = f"{len(settings.providers)} providers, {len(settings.models)} models"
@@ -88,7 +88,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def prices(case: Case) -> list[Finding]:
+def prices(case: CheckedDeployment) -> list[Finding]:
     """Check that every served model has a price."""
     try:
         require_prices(case.settings, price_lookup(price_book(case.settings.data_dir)))
@@ -110,7 +110,7 @@ def prices(case: Case) -> list[Finding]:
     return findings
 
 
-def tokenizers(case: Case) -> list[Finding]:
+def tokenizers(case: CheckedDeployment) -> list[Finding]:
     """Check that the configured tokenizers can be loaded."""
     models = case.settings.models.values()
     try:
@@ -126,7 +126,7 @@ def tokenizers(case: Case) -> list[Finding]:
     return [ok("tokenizers", f"loaded for {sum(model.tokenizer is not None for model in models)} models")]
 
 
-def hidden_reasoning(case: Case) -> list[Finding]:
+def hidden_reasoning(case: CheckedDeployment) -> list[Finding]:
     """Find models whose reasoning is billed but not streamed: after a client disconnects they can only be estimated."""
     models = [model for model in case.settings.models.values() if _hides(model, case.settings)]
     if not models:

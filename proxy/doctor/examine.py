@@ -11,7 +11,7 @@ from functools import partial
 from threading import Thread
 
 from proxy.doctor import configuration, ledger, machine, providers, queue
-from proxy.doctor.finding import Case, Finding, error
+from proxy.doctor.finding import CheckedDeployment, Finding, error
 
 # A healthy server answers in milliseconds; our clients allow 5 s to connect.
 CHECK_S = 10.0
@@ -22,11 +22,11 @@ class Check:
     """One check. `run` may raise OSError or ValueError; the message must not contain a secret."""
 
     name: str
-    run: Callable[[Case], list[Finding]]
+    run: Callable[[CheckedDeployment], list[Finding]]
     limit_s: float = CHECK_S
 
 
-def checks(case: Case) -> list[Check]:
+def checks(case: CheckedDeployment) -> list[Check]:
     """The checks of this deployment."""
     listed = [
         Check("configuration", configuration.settings_valid),
@@ -46,18 +46,18 @@ def checks(case: Case) -> list[Check]:
     return listed
 
 
-def _has_tokenizers(case: Case) -> bool:
+def _has_tokenizers(case: CheckedDeployment) -> bool:
     return any(model.tokenizer is not None for model in case.settings.models.values())
 
 
-def examine(case: Case, listed: Sequence[Check]) -> list[Finding]:
+def examine(case: CheckedDeployment, listed: Sequence[Check]) -> list[Finding]:
     """Run the checks. Returns their findings in the order of `listed`."""
     began = time.monotonic()
     started = [(check, _start(check, case)) for check in listed]
     return [finding for check, result in started for finding in _findings(check, result, began + check.limit_s)]
 
 
-def _start(check: Check, case: Case) -> Future[list[Finding]]:
+def _start(check: Check, case: CheckedDeployment) -> Future[list[Finding]]:
     """Run a check in a daemon thread, because a hung server can block it without end."""
     result: Future[list[Finding]] = Future()
 

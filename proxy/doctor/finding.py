@@ -30,7 +30,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CheckedDeployment:
     """The deployment to check."""
 
     settings: Settings

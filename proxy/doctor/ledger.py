@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, or_, select
 
 from proxy.billing.money import nusd_from_usd, usd_text
 from proxy.doctor.clocks import clock_finding
-from proxy.doctor.finding import Case, Finding, error, ok, warning
+from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
 from proxy.ledger.schema.migrate import is_newest
 from proxy.ledger.schema.partitions import missing_partitions
 from proxy.ledger.schema.tables import api_keys, dead_letters, ledger_entries
@@ -27,7 +27,7 @@ STATED_ERROR_MAX = 0.02
 _MIGRATE = "run `tokenweir migrate`"
 
 
-def check(case: Case) -> list[Finding]:
+def check(case: CheckedDeployment) -> list[Finding]:
     """Check that the database is reachable, suitable and of this version, has usable keys and no open dead letters.
     Raises LedgerUnavailable, UnsuitableDatabaseError, NewerDatabaseError."""
     file = case.settings.data_dir / "ledger.db"
@@ -41,7 +41,7 @@ def check(case: Case) -> list[Finding]:
         engine.dispose()
 
 
-def _findings(connection: Connection, case: Case) -> Iterator[Finding]:
+def _findings(connection: Connection, case: CheckedDeployment) -> Iterator[Finding]:
     if case.settings.ledger is not None:
         yield from _server(connection)
     if not is_newest(connection):
@@ -114,7 +114,9 @@ def _unbilled(connection: Connection) -> Iterator[Finding]:
         yield warning("usage", f"{what} is not read, in {count} {among}", advice)
     for provider, nusd in sorted(stated.items()):
         if abs(ours[provider] - nusd) > STATED_ERROR_MAX * nusd:
-            told = f"states a cost of {usd_text(nusd)} USD where the price lists give {usd_text(ours[provider])}"
-            yield warning("usage", f"{provider} {told}, {among}", "compare: `tokenweir ledger --explain`; set `cost`")
+            message = f"states a cost of {usd_text(nusd)} USD where the price lists give {usd_text(ours[provider])}"
+            yield warning(
+                "usage", f"{provider} {message}, {among}", "compare: `tokenweir ledger --explain`; set `cost`"
+            )
     for what, count in sorted(unpriced.items()):
         yield warning("usage", f"{what} has no price, in {count} {among}", "set it, then `tokenweir rerate` the model")

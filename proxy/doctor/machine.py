@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from proxy.doctor.finding import Case, Finding, error, ok, warning
+from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
 from proxy.journal.frames import FrameKind, UndecodableError, decode_seqs, scan
 from proxy.journal.segment import SUFFIX
 from proxy.keys.secrets import load_pepper
@@ -27,7 +27,7 @@ _FILES_PER_STREAM, _OTHER_FILES = 2, 256
 _SMALL = "free space is less than journal.bytes_max: free disk space, or lower the setting"
 
 
-def data_folder(case: Case) -> list[Finding]:
+def data_folder(case: CheckedDeployment) -> list[Finding]:
     """Check that the data folder is writable, private to its owner, on a local disk and with free space."""
     folder = case.settings.data_dir
     if not folder.is_dir():
@@ -90,7 +90,7 @@ def file_system(folder: Path, mounts: Path) -> str | None:
     return max(above)[2] if above else None
 
 
-def _free_space(case: Case) -> Finding:
+def _free_space(case: CheckedDeployment) -> Finding:
     folder, needed = case.settings.data_dir, case.settings.journal.bytes_max
     free = shutil.disk_usage(folder).free
     message = f"{free // _MIB} MiB are free below {folder}"
@@ -99,7 +99,7 @@ def _free_space(case: Case) -> Finding:
     return warning("data folder", message, _SMALL) if free < needed else ok("data folder", message)
 
 
-def _pepper(case: Case) -> Iterator[Finding]:
+def _pepper(case: CheckedDeployment) -> Iterator[Finding]:
     pepper = case.settings.data_dir / "pepper"
     if case.settings.key_pepper is None and pepper.exists():
         try:
@@ -108,7 +108,7 @@ def _pepper(case: Case) -> Iterator[Finding]:
             yield error("data folder", str(failure), "restore it from the backup: no key is accepted without it")
 
 
-def journal(case: Case) -> list[Finding]:
+def journal(case: CheckedDeployment) -> list[Finding]:
     """The backlog, size and integrity of every process's journal."""
     folders = [folder.journal for folder in DataFolder(case.settings.data_dir).left_behind(0)]
     alone = DataFolder(case.settings.data_dir).journal
@@ -163,7 +163,7 @@ def _seqs(payload: bytes) -> list[int]:
         return []
 
 
-def open_files(case: Case) -> list[Finding]:
+def open_files(case: CheckedDeployment) -> list[Finding]:
     """Check that the limit of open files allows `exchanges_max` concurrent streams."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:

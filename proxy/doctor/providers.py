@@ -1,6 +1,6 @@
 """Checks each provider from this machine.
 
-Invariants: each check makes a few free requests, one if all is well; only the model of `Case.call` costs tokens. The
+Invariants: each check makes a few free requests, one if all is well; only the model of `CheckedDeployment.call` costs tokens. The
 gateway's own client makes the connection: with the same certificates, through the same proxy.
 """
 
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from proxy.doctor.base_urls import Probe, candidates, endpoint_probe, first_probe, is_api, may_lack_everything
 from proxy.doctor.certificates import check_files
 from proxy.doctor.clocks import clock_finding
-from proxy.doctor.finding import Case, Finding, error, ok, warning
+from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.cloud.fetched import CredentialFailedError
 from proxy.gateway.upstream.connection import UpstreamFailedError
@@ -43,7 +43,7 @@ _RESPONSE_BYTES_MAX = 1 << 20
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
-def check(name: str, case: Case) -> list[Finding]:
+def check(name: str, case: CheckedDeployment) -> list[Finding]:
     """Check that the provider's files are usable, its host resolves and connects, its certificate is trusted, it
     accepts the key, and its clock agrees."""
     provider = case.settings.providers[name]
@@ -62,7 +62,7 @@ def _by_credential(provider: ProviderSettings) -> list[ProviderSettings]:
 _PROJECT = re.compile(r"/v1(?:beta1)?/projects/[^/]+/locations/[^/]+")
 
 
-def _check(title: str, provider: ProviderSettings, case: Case) -> list[Finding]:
+def _check(title: str, provider: ProviderSettings, case: CheckedDeployment) -> list[Finding]:
     try:
         finding, answered = _reached(title, provider)
     except SettingsError as wrong:
@@ -153,7 +153,7 @@ def _place(title: str, provider: ProviderSettings) -> list[Finding]:
     ]
 
 
-def call(case: Case) -> list[Finding]:
+def call(case: CheckedDeployment) -> list[Finding]:
     """Request one token of the model `case.call`. The provider bills it; the ledger does not record it."""
     requested = case.call or ""
     title = f"call {requested}"
@@ -320,5 +320,5 @@ def _code(body: Any) -> str:
     return f" ({str(code)[:64]})" if code else ""
 
 
-def _names(case: Case) -> str:
+def _names(case: CheckedDeployment) -> str:
     return ", ".join(case.settings.models)

@@ -10,7 +10,7 @@ from typing import Any
 from redis.asyncio import RedisCluster
 
 from proxy.doctor.clocks import clock_finding
-from proxy.doctor.finding import Case, Finding, error, ok, warning
+from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
 from proxy.runtime.machine.queue import Queue
 from proxy.storage.redis_client import RedisClient, map_errors
 from proxy.storage.redis_client import check as require_suitable
@@ -19,13 +19,13 @@ from proxy.storage.redis_client import check as require_suitable
 _FULL_SHARE = 0.8
 
 
-def check(case: Case) -> list[Finding]:
+def check(case: CheckedDeployment) -> list[Finding]:
     """Check that Redis is suitable, a primary, persistent, below its memory limit, and drained by workers. Raises
     QueueUnsuitable, QueueUnavailable."""
     return asyncio.run(_findings(case))
 
 
-async def _findings(case: Case) -> list[Finding]:
+async def _findings(case: CheckedDeployment) -> list[Finding]:
     queue = Queue(case.settings)
     try:
         await require_suitable(queue.redis)

@@ -1,6 +1,7 @@
 """The checks of entries, each alone and against the other entries of its exchange.
 
-Invariants: a check only reads; an entry that cannot be read is a difference, not an error.
+Invariants: a check only reads; an entry that cannot be read is a difference, not an error. A top-up equals, in every
+field, the entry that was written; no other row of the ledger can confirm it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from proxy.billing.entries import (
 from proxy.billing.money import nusd_from_usd
 from proxy.billing.pricing.prices import pinned
 from proxy.billing.record import BillableParts, Price
-from proxy.billing.settlement import OTHER_MODELS_DETAIL, amount, incurred, other_models
+from proxy.billing.settlement import OTHER_MODELS_DETAIL, amount, content_hash, incurred, other_models
 from proxy.ledger.amounts import nusd, rows_of
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.metering.counts import violations
@@ -221,7 +222,7 @@ def prices(connection: Connection, scope: CheckScope) -> CheckResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Terms:
+class _PriceTerms:
     """The prices and factors that an entry's charge and cost were computed from."""
 
     price: Price | None
@@ -231,12 +232,12 @@ class _Terms:
 
 
 @lru_cache(maxsize=_TERMS_KEPT)
-def _terms(price: str | None, cost: str | None, billed: str, source: str) -> _Terms:
+def _terms(price: str | None, cost: str | None, billed: str, source: str) -> _PriceTerms:
     """`price`, `cost`: JSON. Raises ValueError."""
     decoded = [None if text is None else msgspec.json.decode(text) for text in (price, cost)]
     pinned_price, pinned_cost = (None if one is None else pinned(one) for one in decoded)
     bills = BillableParts(billed)
-    return _Terms(pinned_price, pinned_cost, bills, incurred(source, bills))
+    return _PriceTerms(pinned_price, pinned_cost, bills, incurred(source, bills))
 
 
 def _entries(dialect: Dialect) -> Select[Any]:
@@ -251,3 +252,33 @@ def _entry(row: Any) -> LedgerEntry:
     money = {name: getattr(row, name) for name in MONEY}
     valid = {name: None if value is None or value != value else int(value) for name, value in money.items()}
     return LedgerEntry(**{**row._asdict(), **valid})
+
+
+# -- top-ups ---------------------------------------------------------------------------------------------------
+
+# The empty model lets the index by model find the few top-ups.
+IS_CREDIT = (_COLUMNS.kind == EntryKind.CREDIT, _COLUMNS.model == "")
+
+
+def credits_are_whole(connection: Connection, scope: CheckScope) -> CheckResult:
+    """The content of each top-up has the hash that was stored with it."""
+    dialect = connection.dialect
+    fields = (
+        nusd(STORED_NAMES[name], dialect).label(name) if name in MONEY else _COLUMNS[name] for name in ENTRY_FIELDS
+    )
+    query = select(*fields, _COLUMNS.content_hash).where(*IS_CREDIT)
+    result = CheckResult()
+    for row in rows_of(connection, settled(query, scope)):
+        if not _is_as_written(row):
+            result.differs(exchange_id=row.exchange_id, key_id=row.key_id, wrong="differs from the entry as written")
+    return result
+
+
+def _is_as_written(row: Any) -> bool:
+    """False also if a money column contains no amount."""
+    try:
+        money = {name: None if getattr(row, name) is None else int(getattr(row, name)) for name in MONEY}
+        fields = {name: getattr(row, name) for name in ENTRY_FIELDS}
+        return content_hash(LedgerEntry(**{**fields, **money})) == str(row.content_hash)
+    except (TypeError, ValueError):
+        return False

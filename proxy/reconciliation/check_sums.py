@@ -40,7 +40,7 @@ from proxy.ledger.schema.tables import (
     ledger_entries,
     usage_daily,
 )
-from proxy.reconciliation.check_credits import IS_CREDIT
+from proxy.reconciliation.check_entries import IS_CREDIT
 from proxy.reconciliation.integrity import CheckResult, CheckScope, settled
 
 # The largest tolerated difference between the clocks of a proxy and the ledger.

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, func, select
 
-from proxy.reconciliation import check_credits, check_entries, check_periods, check_receipts, check_sums
+from proxy.reconciliation import check_entries, check_periods, check_receipts, check_sums
 from proxy.reconciliation.check_receipts import Journals
 from proxy.reconciliation.integrity import CheckResult, CheckScope, RecordsInFlight
 from proxy.storage.database import is_shared, reading
@@ -28,7 +28,7 @@ GRACE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """The result of checking one invariant."""
 
     name: str
@@ -53,7 +53,7 @@ def reconcile(
     since: float | None = None,
     grace_s: float = GRACE_S,
     in_flight: RecordsInFlight | None = None,
-) -> list[Finding]:
+) -> list[CheckFinding]:
     """Run every check, in a fixed order. Raises LedgerUnavailable.
 
     `clock`: Unix seconds, for a database without a clock. `since`: Unix seconds; only entries settled then or later.
@@ -62,7 +62,7 @@ def reconcile(
     with snapshot(engine) as connection:
         scope = CheckScope(_now(connection, clock), since, grace_s)
         return [
-            Finding(name, description, result.differences, tuple(result.examples), result.in_flight)
+            CheckFinding(name, description, result.differences, tuple(result.examples), result.in_flight)
             for name, description, result in _findings(connection, scope, in_flight or RecordsInFlight())
         ]
 
@@ -76,7 +76,7 @@ def _findings(
         ("duplicates", "no (exchange, kind, seq) twice", check_entries.no_duplicate),
         ("adjustments", "each refers to its exchange and yields the totals that it states", check_entries.adjustments),
         ("attempts", "each attempt named by an exchange has its own entry, free of charge", check_entries.attempts),
-        ("credits", "each top-up equals the entry that was written", check_credits.credits_are_whole),
+        ("credits", "each top-up equals the entry that was written", check_entries.credits_are_whole),
         ("balances", "each balance is the sum of its daily usage and top-ups", check_sums.balances_add_up),
         ("days", "daily usage by key and model is the sum of its entries", check_sums.days_add_up),
         ("accounts", "daily charges of projects and organizations are those of their keys", check_sums.accounts_add_up),

@@ -69,7 +69,7 @@ class ArchiveError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ArchiveOptions:
     """The options of one archive run."""
 
     before: Month
@@ -81,7 +81,7 @@ class Order:
     """names of the configured sinks"""
 
 
-def months_before(engine: Engine, order: Order) -> list[Month]:
+def months_before(engine: Engine, order: ArchiveOptions) -> list[Month]:
     """The months to archive, in order. Raises ArchiveError, LedgerUnavailable."""
     last = _month_before(order.now, MONTHS_BACK)
     if order.before > last:
@@ -127,7 +127,7 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def finish(engine: Engine, order: Order, say: Say) -> None:
+def finish(engine: Engine, order: ArchiveOptions, say: Say) -> None:
     """Complete an interrupted run: reset the guard and delete recorded entries. Raises LedgerUnavailable."""
     with reading(engine) as connection:
         recorded = read_archives(connection)
@@ -137,7 +137,7 @@ def finish(engine: Engine, order: Order, say: Say) -> None:
             contents.remove(engine, one.month, order.now, say)
 
 
-def archive(engine: Engine, month: Month, order: Order, whole_file: WholeFile, say: Say) -> Archive:
+def archive(engine: Engine, month: Month, order: ArchiveOptions, whole_file: WholeFile, say: Say) -> Archive:
     """Move one month. Raises ArchiveError, ParquetMissing, OSError, LedgerUnavailable; then nothing has changed."""
     path = _free(order.folder, f"entries-{month}", "parquet")
     refuse_until(engine, month, say)
@@ -158,7 +158,7 @@ def _reset_guard(engine: Engine, say: Say) -> None:
     refuse_until(engine, month, say)
 
 
-def archive_logs(engine: Engine, order: Order, whole_file: WholeFile) -> list[tuple[str, int]]:
+def archive_logs(engine: Engine, order: ArchiveOptions, whole_file: WholeFile) -> list[tuple[str, int]]:
     """Move closed dead letters and the audit log to files of JSON lines; returns the files and their numbers of rows.
     Deletes delivered alerts and delivered dead letters of sinks.
 
@@ -208,7 +208,7 @@ def _free(folder: Path, name: str, kind: str) -> Path:
 
 
 def _stored(
-    engine: Engine, month: Month, path: Path, order: Order, whole_file: WholeFile
+    engine: Engine, month: Month, path: Path, order: ArchiveOptions, whole_file: WholeFile
 ) -> tuple[Archive, list[dict[str, Any]], contents.Receipts]:
     """Write and verify the archive file; returns the archive with the sums and receipts to keep, all of one
     snapshot."""
@@ -224,7 +224,7 @@ def _stored(
         return done, contents.kept_sums(connection, month), contents.receipts(connection, month)
 
 
-def _checked(connection: Connection, month: Month, order: Order) -> Month:
+def _checked(connection: Connection, month: Month, order: ArchiveOptions) -> Month:
     """The last month of the entries' statements. Raises ArchiveError."""
     issued = [one.month for one in read_periods(connection) if one.issued_at is not None]
     last = contents.last_statements(connection, month, read_closings(connection))

@@ -81,10 +81,10 @@ def batch_text(entry: LedgerEntry) -> str:
     """`line a of the batch batch_1`; for the batch itself, the results of its lines; empty for other entries."""
     details = entry.details
     batch_id = details.get("batch_id", "without an id")
-    told = details.get(BATCH_DETAIL)
-    if isinstance(told, Mapping):
-        status = told.get("status", "not settled")
-        return f"batch {batch_id}: {status}, {told.get('succeeded')} of {told.get('lines')} lines answered"
+    batch = details.get(BATCH_DETAIL)
+    if isinstance(batch, Mapping):
+        status = batch.get("status", "not settled")
+        return f"batch {batch_id}: {status}, {batch.get('succeeded')} of {batch.get('lines')} lines answered"
     return (
         f"line {details['custom_id'] or '(without a name)'} of the batch {batch_id}" if "custom_id" in details else ""
     )

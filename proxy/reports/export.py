@@ -25,7 +25,6 @@ from proxy.billing.entries import STORED_NAMES, TOKENS, EntryKind, LedgerEntry
 from proxy.billing.period import Closings, Month, month_of
 from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.owners import Owner
-from proxy.reports.cells import safe_cell
 
 # A few MB of memory; also the size of a Parquet row group.
 ROWS_AT_ONCE = 5_000
@@ -186,6 +185,15 @@ def _json_text(value: Any) -> str:
 
 def _second(unix_s: float) -> str:
     return f"{iso_utc(unix_s)[:19]}Z"
+
+
+# Characters that start a formula in a spreadsheet, or that it strips before the check.
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def safe_cell(text: str) -> str:
+    """Prefixes formula-like text with an apostrophe, so that no spreadsheet evaluates text that a client chose."""
+    return f"'{text}" if text.startswith(_FORMULAS) else text
 
 
 _CSV: dict[ColumnType, Callable[[Any], str]] = {

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from proxy.reports.statement import Statement
-from proxy.reports.statement_text import NOTES, Column, Section, sections, status_lines, title
+from proxy.reports.statement_text import NOTES, Section, TableColumn, sections, status_lines, title
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -71,10 +71,10 @@ def _section(section: Section) -> Iterator[str]:
     yield "</table></div>"
 
 
-def _row(columns: Sequence[Column], cells: Sequence[str]) -> str:
+def _row(columns: Sequence[TableColumn], cells: Sequence[str]) -> str:
     pairs = zip(columns, cells, strict=True)
     return f"<tr>{''.join(f'<td{_class(column)}>{escape(cell)}</td>' for column, cell in pairs)}</tr>"
 
 
-def _class(column: Column) -> str:
+def _class(column: TableColumn) -> str:
     return ' class="number"' if column.is_number else ' class="long"' if column.is_long else ' class="text"'

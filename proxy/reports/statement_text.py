@@ -18,7 +18,7 @@ from proxy.billing.money import usd_text
 from proxy.billing.receipt import FORMAT
 from proxy.foundation.times import iso_utc
 from proxy.ledger.periods.activity import Booking, UsageLine, Usages
-from proxy.reports.cells import safe_cell
+from proxy.reports.export import safe_cell
 from proxy.reports.statement import Issued, Statement, total_of
 
 CENTS = 2
@@ -61,7 +61,7 @@ NOTES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table."""
 
     title: str
@@ -75,7 +75,7 @@ class Section:
     """A table with its title. Every row has one cell for each column."""
 
     title: str
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     rows: Sequence[Sequence[str]]
     foot: Sequence[str] | None = None
 
@@ -118,8 +118,11 @@ def sections(statement: Statement) -> Iterator[Section]:
     units = statement.units
     shown = [name for name in _SHOWN if name in units]
     others = any(name in units for name in _OTHERS)
-    counted = [*(Column(_SHOWN[name], is_number=True) for name in shown), *([Column("Other units")] if others else [])]
-    usage = [Column("Requests", is_number=True), *counted, Column("Charge", is_number=True)]
+    counted = [
+        *(TableColumn(_SHOWN[name], is_number=True) for name in shown),
+        *([TableColumn("Other units")] if others else []),
+    ]
+    usage = [TableColumn("Requests", is_number=True), *counted, TableColumn("Charge", is_number=True)]
 
     def cells(one: Usages) -> list[str]:
         requests = f"{one.requests:,}" + (f" ({one.unpriced:,} unpriced)" if one.unpriced else "")
@@ -131,17 +134,17 @@ def sections(statement: Statement) -> Iterator[Section]:
         if lines:
             rows = [(str(line.day), line.model, *cells(line.usages)) for line in lines]
             foot = ("Total", "", *cells(total_of(lines)))
-            yield Section(name, [Column("Day"), Column("Model", is_long=True), *usage], rows, foot)
+            yield Section(name, [TableColumn("Day"), TableColumn("Model", is_long=True), *usage], rows, foot)
     if statement.keys:
         rows = [(name, key_id, *cells(one)) for key_id, name, one in statement.keys]
-        yield Section("By key", [Column("Key", is_long=True), Column("Id"), *usage], rows)
+        yield Section("By key", [TableColumn("Key", is_long=True), TableColumn("Id"), *usage], rows)
     if statement.adjustments:
         columns = [
-            Column("Booked"),
-            Column("Usage day"),
-            Column("Exchange"),
-            Column("Model", is_long=True),
-            Column("Reason", is_long=True),
+            TableColumn("Booked"),
+            TableColumn("Usage day"),
+            TableColumn("Exchange"),
+            TableColumn("Model", is_long=True),
+            TableColumn("Reason", is_long=True),
         ]
         rows = [
             (*_booked_day(one), str(one.day), one.exchange_id, one.model, one.why,
@@ -149,13 +152,13 @@ def sections(statement: Statement) -> Iterator[Section]:
             for one in statement.adjustments
         ]  # fmt: skip
         foot = ("Total", *[""] * (len(columns) + len(counted) - 1), text(statement.adjusted_nusd))
-        yield Section("Adjustments", [*columns, *counted, Column("Charge", is_number=True)], rows, foot)
+        yield Section("Adjustments", [*columns, *counted, TableColumn("Charge", is_number=True)], rows, foot)
     if statement.credits:
         columns = [
-            Column("Booked"),
-            Column("Reference"),
-            Column("Reason", is_long=True),
-            Column("Credit", is_number=True),
+            TableColumn("Booked"),
+            TableColumn("Reference"),
+            TableColumn("Reason", is_long=True),
+            TableColumn("Credit", is_number=True),
         ]
         rows = [(*_booked_day(one), one.exchange_id, one.why, text(one.usd)) for one in statement.credits]
         yield Section("Credits", columns, rows, ("Total", "", "", text(statement.credited_nusd)))
@@ -284,7 +287,7 @@ def _summary(statement: Statement, text: Callable[[int], str]) -> Section:
         ("Adjustments", text(-statement.adjusted_nusd)),
         ("Credits", text(statement.credited_nusd)),
     ]
-    columns = [Column("Balance", is_long=True), Column("USD", is_number=True)]
+    columns = [TableColumn("Balance", is_long=True), TableColumn("USD", is_number=True)]
     return Section("Summary", columns, rows, ("Closing balance", text(statement.closing_nusd)))
 
 

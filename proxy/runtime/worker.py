@@ -27,7 +27,7 @@ from proxy.http.server import Routes, Server, serving
 from proxy.keys.claims_redis import RedisClaims
 from proxy.keys.response_owners import OwnerStore, name_of
 from proxy.ledger.settling.clock import add_clocks
-from proxy.ledger.settling.settler import HOLD_S, Settler
+from proxy.ledger.settling.settler import EXTEND_CLAIM_S, Settler
 from proxy.ledger.settling.store import Arrival
 from proxy.metering.estimator.estimate import Estimator
 from proxy.runtime.machine.integrity_check import check_integrity, count_letters
@@ -43,7 +43,7 @@ from proxy.telemetry.project_lookup import start_projects
 # A transaction costs as much as dozens of rows, and a worker has no streams that wait for its event loop.
 BATCH_RECORDS_MAX = 1_000
 # A few of them may be lost before another worker claims a batch.
-HOLDS_PER_LEASE = 6
+CLAIM_EXTENSIONS_PER_LEASE = 6
 # A batch takes milliseconds; if the ledger is away, another worker claims the batch later.
 LAST_SETTLE_S = 10.0
 
@@ -91,7 +91,8 @@ class Worker:
         settlers = [
             Settler(
                 lane, stores[lane.shard], to_entry=entry, observer=SettlerObserver(self._metrics),
-                batch_records_max=BATCH_RECORDS_MAX, hold_s=min(HOLD_S, self.settings.lease_s / HOLDS_PER_LEASE),
+                batch_records_max=BATCH_RECORDS_MAX,
+                extend_claim_s=min(EXTEND_CLAIM_S, self.settings.lease_s / CLAIM_EXTENSIONS_PER_LEASE),
             )
             for lane in self._queue.lanes
         ]  # fmt: skip

@@ -1,10 +1,9 @@
 """Settings: a YAML file or the environment → frozen, checked values, or an error that names the field."""
 
 from proxy.foundation.secret import Secret
-from proxy.settings.admin import AdminSettings
 from proxy.settings.environment import from_environment
 from proxy.settings.kinds import SettingsError
-from proxy.settings.listeners import Listen
+from proxy.settings.listeners import AdminSettings, Listen
 from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.outbound import CredentialSettings, ForwardProxy, TlsSettings
 from proxy.settings.prices import PriceSettings

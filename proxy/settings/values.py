@@ -17,7 +17,6 @@ from proxy.foundation.secret import Secret
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects import DIALECT_NAMES
 from proxy.metering.stored_objects import OBJECT_APIS
-from proxy.settings.admin import AdminSettings
 from proxy.settings.cloud_auth import AuthSettings
 from proxy.settings.estimates import EstimateSettings
 from proxy.settings.kinds import (
@@ -40,7 +39,7 @@ from proxy.settings.kinds import (
     texts,
     whole,
 )
-from proxy.settings.listeners import CorsSettings, Listen, ResumeSettings, WorkerSettings
+from proxy.settings.listeners import AdminSettings, CorsSettings, Listen, ResumeSettings, WorkerSettings
 from proxy.settings.models import MODEL_NAME, PROVIDER_NAME, ModelSettings
 from proxy.settings.outbound import CredentialSettings, ForwardProxy, TlsSettings, forward_proxy
 from proxy.settings.price_rules import PRICE_RULES

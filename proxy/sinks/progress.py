@@ -37,7 +37,7 @@ Settled = tuple[LedgerEntry, float]
 """an entry and its settlement time (Unix seconds)"""
 
 
-class Sink(msgspec.Struct, frozen=True):
+class SinkState(msgspec.Struct, frozen=True):
     """A row of the table `sinks`. Times: Unix seconds."""
 
     name: str
@@ -72,7 +72,7 @@ class SinkDeadLetter(msgspec.Struct, frozen=True):
 class SinkStatus(msgspec.Struct, frozen=True):
     """Delivery status of a sink."""
 
-    sink: Sink
+    sink: SinkState
     waiting: int
     """pending entries; WAITING_MAX means at least that many"""
     oldest: float | None
@@ -99,7 +99,7 @@ def register(engine: Engine, name: str, since: float | None) -> None:
         _insert_once(connection, sinks, [row | fresh])
 
 
-def claim(engine: Engine, name: str, by: str, now: float) -> Sink | None:
+def claim(engine: Engine, name: str, by: str, now: float) -> SinkState | None:
     """Claims the sink for CLAIM_S. None if nothing is due or another process holds the claim.
 
     Raises LedgerUnavailable.
@@ -114,10 +114,10 @@ def claim(engine: Engine, name: str, by: str, now: float) -> Sink | None:
         mine = {"claimed_by": by, "claimed_until": now + CLAIM_S}
         query = update(sinks).where(_SINKS.name == name, free).values(mine).returning(sinks)
         row = connection.execute(query).one_or_none()
-        return None if row is None else Sink(*row)
+        return None if row is None else SinkState(*row)
 
 
-def pending(engine: Engine, sink: Sink) -> list[Settled]:
+def pending(engine: Engine, sink: SinkState) -> list[Settled]:
     """The first page of entries after the cursor. Raises LedgerUnavailable."""
     return EntryReader(engine, EntryFilter(), sink.cursor).page()
 
@@ -133,7 +133,7 @@ def to_resend(engine: Engine, name: str, limit: int) -> list[Settled]:
 
 
 def advance(
-    engine: Engine, sink: Sink, done: Sequence[Settled], refused: Mapping[str, str], now: float
+    engine: Engine, sink: SinkState, done: Sequence[Settled], refused: Mapping[str, str], now: float
 ) -> bool:  # fmt: skip
     """Records `done` as sent, except `refused` (entry id → reason), which become dead letters.
 
@@ -154,7 +154,7 @@ def advance(
         return True
 
 
-def record_failure(engine: Engine, sink: Sink, why: str, wait_s: float, now: float) -> None:
+def record_failure(engine: Engine, sink: SinkState, why: str, wait_s: float, now: float) -> None:
     """Records a failed delivery; the next attempt is in `wait_s`. Raises LedgerUnavailable."""
     values = {
         "failures": _SINKS.failures + 1, "failing_since": func.coalesce(_SINKS.failing_since, literal(now, UtcTime)),
@@ -204,13 +204,13 @@ def retry(engine: Engine, name: str) -> int:
         return connection.execute(update(sink_letters).where(is_open).values(state=AGAIN)).rowcount
 
 
-def _read(engine: Engine, name: str) -> Sink | None:
+def _read(engine: Engine, name: str) -> SinkState | None:
     with reading(engine) as connection:
         row = connection.execute(select(sinks).where(_SINKS.name == name)).one_or_none()
-    return None if row is None else Sink(*row)
+    return None if row is None else SinkState(*row)
 
 
-def _still_mine(connection: Connection, sink: Sink, values: Mapping[str, Any]) -> bool:
+def _still_mine(connection: Connection, sink: SinkState, values: Mapping[str, Any]) -> bool:
     mine = (_SINKS.name == sink.name) & (_SINKS.claimed_by == sink.claimed_by)
     return connection.execute(update(sinks).where(mine).values(dict(values))).rowcount == 1
 

@@ -29,7 +29,7 @@ from proxy.sinks import progress
 from proxy.sinks.format import PostResult, SinkEvent, Unsendable
 from proxy.sinks.kinds import format_of
 from proxy.sinks.posting import open_session, post
-from proxy.sinks.progress import Settled, Sink, SinkStatus
+from proxy.sinks.progress import Settled, SinkState, SinkStatus
 from proxy.storage.executor import InThread
 from proxy.telemetry.sink_metrics import SinkMetrics
 
@@ -152,7 +152,7 @@ class SinkSender:
         self._observer.status(self._name, status, status.lag_s(self._unix_time()))
         return moved
 
-    async def _push(self, sink: Sink) -> bool:
+    async def _push(self, sink: SinkState) -> bool:
         resent = await self._in_thread(progress.to_resend, self._engine, self._name, self._chunk)
         pending = await self._in_thread(progress.pending, self._engine, sink)
         async with open_session(self._answer_s) as session:
@@ -174,7 +174,7 @@ class SinkSender:
         for entry_id, why in refused.items():
             self._observer.refused(self._name, entry_id, why)
 
-    async def _failed(self, sink: Sink, error: RetryLater | TimeoutError) -> None:
+    async def _failed(self, sink: SinkState, error: RetryLater | TimeoutError) -> None:
         later = error if isinstance(error, RetryLater) else RetryLater("timeout", None)
         wait_s = min(RETRY_S_MIN * 2.0 ** min(sink.failures, 20), RETRY_S_MAX)
         wait_s = max(wait_s, later.wait_s or 0.0)

@@ -13,13 +13,13 @@ import toktok
 import yaml
 
 from proxy.conformance.answers import CALL_TOKENS, PROMPT, PROMPT_TOKENS, TEXT, TOOL, Names
-from proxy.conformance.bills import Bill, UnreadableBill, read_bills, sums
+from proxy.conformance.bills import GatewayBill, UnreadableBill, read_bills, sums
 from proxy.conformance.cases import CASES, IMAGE_MODEL, IMAGE_PRICES, MULTIPLIERS, PRICES, Case, selected
 from proxy.conformance.client import Received
 from proxy.conformance.provider import Served
 from proxy.conformance.score import billed, relayed, result_of, truth_of
 from proxy.conformance.wires import answer_text, documents
-from proxy.demo.provider import Exchange
+from proxy.demo.provider import LoggedExchange
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "conformance" / "tokenweir.yaml"
 NAMES = Names("id-1", "model-1")
@@ -40,7 +40,7 @@ def case(name: str) -> Case:
 def served(one: Case, *, generated: int | None = None, ended: str = "served", asked: bool = True) -> Served:
     """One exchange as the provider logs it; without `generated`, to its end."""
     scripted = one.build(NAMES)
-    exchange = Exchange(1, 1, "POST", "/", [], None, 0.0, ended=ended, duration_s=0.0)
+    exchange = LoggedExchange(1, 1, "POST", "/", [], None, 0.0, ended=ended, duration_s=0.0)
     whole = sum(piece.tokens for piece in scripted.pieces)
     exchange.completion_tokens = whole if generated is None else generated
     return Served(exchange, scripted, asked)
@@ -118,12 +118,12 @@ def test_bills_are_summed_by_model() -> None:
         '{"model": "a", "prompt_tokens": -1, "completion_tokens": null, "cost_usd": 0.1}',
         '{"model": "b", "completion_tokens": 9}',
     ]
-    assert sums(lines) == {"a": Bill(2, 2, 4, Decimal("0.100000001")), "b": Bill(1, 0, 9, None)}
-    assert Bill(2, 5, 5, Decimal(3)) - Bill(1, 1, 2, Decimal(1)) == Bill(1, 4, 3, Decimal(2))
-    assert Bill(1, 1, 1, None) - Bill() == Bill(1, 1, 1, None)
+    assert sums(lines) == {"a": GatewayBill(2, 2, 4, Decimal("0.100000001")), "b": GatewayBill(1, 0, 9, None)}
+    assert GatewayBill(2, 5, 5, Decimal(3)) - GatewayBill(1, 1, 2, Decimal(1)) == GatewayBill(1, 4, 3, Decimal(2))
+    assert GatewayBill(1, 1, 1, None) - GatewayBill() == GatewayBill(1, 1, 1, None)
     # A command that prints one sum a model.
-    assert not (Bill(1, 90, 9) - Bill(1, 10, 9)).is_empty
-    assert (Bill(1, 90, 9) - Bill(1, 90, 9)).is_empty
+    assert not (GatewayBill(1, 90, 9) - GatewayBill(1, 10, 9)).is_empty
+    assert (GatewayBill(1, 90, 9) - GatewayBill(1, 90, 9)).is_empty
 
 
 @pytest.mark.parametrize(
@@ -160,23 +160,23 @@ PLAIN_USD = Decimal("0.000952")
 @pytest.mark.parametrize(
     ("name", "bill", "verdict"),
     [
-        ("chat-stream", Bill(1, 80, 99, PLAIN_USD), "exact"),
-        ("chat-stream", Bill(1, 80, 99, None), "exact"),
-        ("chat-stream", Bill(1, 80, 99, Decimal("0.00095200001")), "exact"),
-        ("chat-stream", Bill(2, 160, 198, PLAIN_USD * 2), "prompt 160 of 80"),
-        ("chat-stream", Bill(1, 80, 100, PLAIN_USD), "completion 100 of 99"),
-        ("chat-stream", Bill(1, 80, 99, PLAIN_USD * 2), "$0.001904 of $0.000952"),
-        ("chat-stream", Bill(), "nothing"),
-        ("chat-tier-priority", Bill(1, 80, 99, PLAIN_USD), "$0.000952 of $0.001904"),
-        ("chat-never-reported", Bill(1, 74, 100, None), "close"),
-        ("chat-never-reported", Bill(1, 80, 114, None), "completion 114 of 99"),
-        ("chat-never-reported", Bill(1, 0, 99, None), "prompt 0 of 80"),
-        ("chat-never-reported", Bill(1, 80, 99, None), "exact"),
-        ("chat-error-before", Bill(), "exact"),
-        ("chat-error-before", Bill(1, 80, 0, None), "prompt 80 of 0"),
+        ("chat-stream", GatewayBill(1, 80, 99, PLAIN_USD), "exact"),
+        ("chat-stream", GatewayBill(1, 80, 99, None), "exact"),
+        ("chat-stream", GatewayBill(1, 80, 99, Decimal("0.00095200001")), "exact"),
+        ("chat-stream", GatewayBill(2, 160, 198, PLAIN_USD * 2), "prompt 160 of 80"),
+        ("chat-stream", GatewayBill(1, 80, 100, PLAIN_USD), "completion 100 of 99"),
+        ("chat-stream", GatewayBill(1, 80, 99, PLAIN_USD * 2), "$0.001904 of $0.000952"),
+        ("chat-stream", GatewayBill(), "nothing"),
+        ("chat-tier-priority", GatewayBill(1, 80, 99, PLAIN_USD), "$0.000952 of $0.001904"),
+        ("chat-never-reported", GatewayBill(1, 74, 100, None), "close"),
+        ("chat-never-reported", GatewayBill(1, 80, 114, None), "completion 114 of 99"),
+        ("chat-never-reported", GatewayBill(1, 0, 99, None), "prompt 0 of 80"),
+        ("chat-never-reported", GatewayBill(1, 80, 99, None), "exact"),
+        ("chat-error-before", GatewayBill(), "exact"),
+        ("chat-error-before", GatewayBill(1, 80, 0, None), "prompt 80 of 0"),
     ],
 )
-def test_a_bill_is_judged(name: str, bill: Bill, verdict: str) -> None:
+def test_a_bill_is_judged(name: str, bill: GatewayBill, verdict: str) -> None:
     one = case(name)
     assert billed(one, truth_of(one, [served(one)]), bill) == verdict
 
@@ -185,12 +185,16 @@ def test_what_is_true_of_an_exchange_that_was_cut_is_what_was_generated() -> Non
     one = case("chat-client-leaves")
     left = truth_of(one, [served(one, generated=42, ended="client_left")])
     assert (left.completion_tokens, left.reported, left.usd) == (42, False, None)
-    assert billed(one, left, Bill(1, 80, 47, None)) == "close"
-    assert billed(one, left, Bill(1, 80, 49, None)) == "completion 49 of 42"
+    assert billed(one, left, GatewayBill(1, 80, 47, None)) == "close"
+    assert billed(one, left, GatewayBill(1, 80, 49, None)) == "completion 49 of 42"
     early = case("chat-client-leaves-early")
     nobody_knows = truth_of(early, [served(early, generated=0, ended="client_left")])
-    assert billed(early, nobody_knows, Bill()) == billed(early, nobody_knows, Bill(1, 80, 0, None)) == "exact"
-    assert billed(early, nobody_knows, Bill(1, 80, 99, None)) == "completion 99 of 0"
+    assert (
+        billed(early, nobody_knows, GatewayBill())
+        == billed(early, nobody_knows, GatewayBill(1, 80, 0, None))
+        == "exact"
+    )
+    assert billed(early, nobody_knows, GatewayBill(1, 80, 99, None)) == "completion 99 of 0"
 
 
 def test_a_gateway_that_repeats_a_request_owes_both() -> None:
@@ -253,9 +257,9 @@ def test_what_was_relayed_is_judged(name: str, body: bytes, verdict: str) -> Non
     assert relayed(one, [served(one)], [Received(200, body, 9.0)]) == verdict
 
 
-def test_a_slow_stream_that_comes_at_once_was_held_back() -> None:
+def test_a_slow_stream_that_comes_at_once_was_buffered() -> None:
     one = case("chat-stream")
-    assert relayed(one, [served(one)], [Received(200, sent("chat-stream"), 0.1)]) == "held back"
+    assert relayed(one, [served(one)], [Received(200, sent("chat-stream"), 0.1)]) == "buffered"
     assert relayed(one, [served(one)], [Received(200, sent("chat-stream"), 0.9)]) == "bytes"
 
 
@@ -277,12 +281,14 @@ def test_answers_with_the_same_text_are_told_apart_by_their_bytes() -> None:
 
 
 def test_a_request_that_does_not_reach_the_provider_is_not_right() -> None:
-    result = result_of(case("chat-json"), [], [Received(404, b"{}", 0.0)], Bill())
+    result = result_of(case("chat-json"), [], [Received(404, b"{}", 0.0)], GatewayBill())
     assert (result.relayed, result.billed, result.right) == ("not passed on (404)", "nothing", False)
 
 
 def test_what_did_not_run_is_neither_right_nor_wrong() -> None:
-    one = result_of(case("chat-json"), [served(case("chat-json"))], [Received(200, sent("chat-json"))], Bill(1, 80, 99))
+    one = result_of(
+        case("chat-json"), [served(case("chat-json"))], [Received(200, sent("chat-json"))], GatewayBill(1, 80, 99)
+    )
     assert one.ran
     assert one.right
     assert not replace(one, billed="not run", relayed="not run").ran
@@ -290,5 +296,5 @@ def test_what_did_not_run_is_neither_right_nor_wrong() -> None:
 
 def test_a_usage_of_an_empty_answer_is_a_usage() -> None:
     one: Any = case("chat-usage-zero")
-    assert billed(one, truth_of(one, [served(one)]), Bill(1, 80, 0, Decimal("0.00016"))) == "exact"
-    assert billed(one, truth_of(one, [served(one)]), Bill(1, 80, 3, None)) == "completion 3 of 0"
+    assert billed(one, truth_of(one, [served(one)]), GatewayBill(1, 80, 0, Decimal("0.00016"))) == "exact"
+    assert billed(one, truth_of(one, [served(one)]), GatewayBill(1, 80, 3, None)) == "completion 3 of 0"

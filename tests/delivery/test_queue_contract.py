@@ -144,7 +144,7 @@ async def test_a_take_can_be_cancelled_and_nothing_is_lost(bench: Bench) -> None
 async def test_holding_changes_nothing_for_the_holder(bench: Bench) -> None:
     await bench.feed(2)
     taken = await bench.queue.take(10)
-    await bench.queue.hold(taken)
+    await bench.queue.extend_claim(taken)
     await bench.queue.settled(taken)
     await bench.feed(1)
     assert len(await bench.queue.take(10)) == 1

@@ -369,7 +369,7 @@ async def test_a_batch_that_a_living_worker_holds_is_not_taken(make: Make) -> No
     await slow.add(records(5), "node")
     held = await slow.take(5)
     await let_time_pass(slow)
-    await slow.hold(held)
+    await slow.extend_claim(held)
     assert list(await other.take(10)) == []
     assert {one["times_delivered"] for one in await pending(slow)} == {1}, "holding is no try"
     await slow.settled(held)

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from proxy.demo.answers import BUILT_IN, Reply, prompt_tokens, reply
+from proxy.demo.answers import BUILT_IN, ScriptedReply, prompt_tokens, reply
 from proxy.demo.script import Script, Send, Shape
 from tests.support import sse
 from tests.support.net import ask
 
 
-def answered(request: object, **plans: Script | Shape) -> Reply:
+def answered(request: object, **plans: Script | Shape) -> ScriptedReply:
     return reply(request, {**BUILT_IN, **plans}, response_id="r9", created=1)
 
 
-def body(answer: Reply) -> bytes:
+def body(answer: ScriptedReply) -> bytes:
     return b"".join(step.body for step in answer.script.steps if isinstance(step, Send))
 
 
-def generated(answer: Reply) -> int:
+def generated(answer: ScriptedReply) -> int:
     return sum(step.tokens for step in answer.script.steps if isinstance(step, Send))
 
 

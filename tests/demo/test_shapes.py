@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proxy.demo.shapes import (
     LANGUAGES,
     THOUGHTS,
-    Answer,
+    GeneratedAnswer,
     Language,
     Tool,
     arguments,
@@ -24,7 +24,7 @@ from proxy.demo.shapes import (
 from tests.support import sse
 
 
-def an_answer(**changes: object) -> Answer:
+def an_answer(**changes: object) -> GeneratedAnswer:
     fields: dict[str, object] = {
         "response_id": "r1",
         "created": 1_764_000_000,
@@ -33,10 +33,10 @@ def an_answer(**changes: object) -> Answer:
         "content": words(6),
         "cached_tokens": 32,
     }
-    return Answer(**{**fields, **changes})  # type: ignore[arg-type]
+    return GeneratedAnswer(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def body(name: str, answer: Answer, *, usage_asked: bool = True) -> bytes:
+def body(name: str, answer: GeneratedAnswer, *, usage_asked: bool = True) -> bytes:
     return b"".join(event.wire for event in stream(LANGUAGES[name], answer, usage_asked=usage_asked))
 
 

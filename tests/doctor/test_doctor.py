@@ -21,7 +21,7 @@ from proxy.cli import main
 from proxy.doctor import configuration, machine, providers
 from proxy.doctor.clocks import clock_finding
 from proxy.doctor.examine import Check, checks, examine
-from proxy.doctor.finding import Case, Finding, Severity, ok
+from proxy.doctor.finding import CheckedDeployment, Finding, Severity, ok
 from proxy.journal.journal import Journal
 from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.schema.partitions import partition_name
@@ -54,12 +54,14 @@ def settings_of(folder: Path, base_url: str = "http://127.0.0.1:1/v1", **more: A
     return parse(yaml.safe_dump(raw), env=env | {"PEPPER": PEPPER, "ADMIN": ADMIN}, folder=folder)
 
 
-def case_of(folder: Path, base_url: str = "http://127.0.0.1:1/v1", call: str | None = None, **more: Any) -> Case:
+def case_of(
+    folder: Path, base_url: str = "http://127.0.0.1:1/v1", call: str | None = None, **more: Any
+) -> CheckedDeployment:
     """The same, as a case."""
-    return Case(settings_of(folder, base_url, **more), time.time(), call)
+    return CheckedDeployment(settings_of(folder, base_url, **more), time.time(), call)
 
 
-def looked(case: Case, *names: str) -> list[Finding]:
+def looked(case: CheckedDeployment, *names: str) -> list[Finding]:
     """What the checks of these names find."""
     return examine(case, [check for check in checks(case) if check.name in names])
 
@@ -465,7 +467,7 @@ def test_several_machines(tmp_path: Path, postgres: Server, valkey: Valkey) -> N
     env = {"TEST_PROVIDER_KEY": SECRET, "PEPPER": PEPPER, "ledger": postgres.url(name), "queue": valkey.url}
     raw = {"providers": {"p": {"base_url": "http://127.0.0.1:1/v1"}}, "models": {"*": {"provider": "p"}}}
     settings = parse(yaml.safe_dump({**raw, **urls, "key_pepper": "${PEPPER}"}), env=env, folder=tmp_path)
-    case = Case(settings, time.time())
+    case = CheckedDeployment(settings, time.time())
     assert "empty or not of this version → run `tokenweir migrate`" in said(looked(case, "ledger"))
     migrate(postgres.url(name))
     store = LedgerStores.open(settings)
@@ -494,11 +496,11 @@ def test_several_machines(tmp_path: Path, postgres: Server, valkey: Valkey) -> N
 def test_a_check_that_hangs_or_breaks_hides_no_other(tmp_path: Path) -> None:
     never = threading.Event()
 
-    def hangs(_: Case) -> list[Finding]:
+    def hangs(_: CheckedDeployment) -> list[Finding]:
         never.wait()
         return []
 
-    def breaks(_: Case) -> list[Finding]:
+    def breaks(_: CheckedDeployment) -> list[Finding]:
         raise RuntimeError(SECRET)
 
     listed = [Check("hangs", hangs, 0.05), Check("breaks", breaks), Check("well", lambda _: [ok("well", "it is")])]

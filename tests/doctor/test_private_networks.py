@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from proxy.doctor import providers
-from proxy.doctor.finding import Case, Finding, Severity
+from proxy.doctor.finding import CheckedDeployment, Finding, Severity
 from proxy.settings import parse
 from tests.support.certificates import Authority
 from tests.support.connect_proxy import Behaviour, ConnectProxy, connect_proxy
@@ -67,7 +67,9 @@ def examined(place: Place, more: dict[str, Any]) -> list[Finding]:
     section = {"base_url": f"https://127.0.0.1:{place.port}/v1", "api_key": "${KEY}", **more}
     document = {"providers": {"p": section}, "models": {"*": {"provider": "p"}}}
     env = {"KEY": SECRET, "PASSWORD": PASSWORD, "REVOKED": "sk-revoked"}
-    found = providers.check("p", Case(parse(yaml.safe_dump(document), env=env, folder=Path()), time.time()))
+    found = providers.check(
+        "p", CheckedDeployment(parse(yaml.safe_dump(document), env=env, folder=Path()), time.time())
+    )
     assert not [word for word in (SECRET, PASSWORD) if word in repr(found)]
     return found
 

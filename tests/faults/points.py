@@ -30,12 +30,12 @@ WORKER_FILES = (
 # What a call is named that reads, writes, waits, or changes what is durable.
 _IO = frozenset({
     "abort", "add", "announce", "append", "ask", "begin", "begin_nested", "claim", "close", "close_soon",
-    "connect", "cut", "deliver", "drop", "ended", "exec_driver_sql", "execute", "fdatasync", "finish", "fsync",
-    "ftruncate", "heartbeat", "hold", "insert_dead_letters", "mark_dead", "missing", "note", "open", "opened",
-    "pipeline", "pread", "pwrite", "reassign", "receipts", "relay_to", "release", "remove", "renew", "reserve",
-    "retry", "roll", "run_in_executor", "settle", "settled", "start", "sync", "take", "transaction", "unlink",
-    "wake", "wakeup", "write", "writelines", "xack", "xadd", "xclaim", "xdel", "xpending_range", "xrange",
-    "xreadgroup",
+    "connect", "cut", "deliver", "drop", "ended", "exec_driver_sql", "execute", "extend_claim", "fdatasync",
+    "finish", "fsync", "ftruncate", "heartbeat", "hold", "insert_dead_letters", "mark_dead", "missing", "note",
+    "open", "opened", "pipeline", "pread", "pwrite", "reassign", "receipts", "relay_to", "release", "remove",
+    "renew", "reserve", "retry", "roll", "run_in_executor", "settle", "settled", "start", "sync", "take",
+    "transaction", "unlink", "wake", "wakeup", "write", "writelines", "xack", "xadd", "xclaim", "xdel",
+    "xpending_range", "xrange", "xreadgroup",
 })  # fmt: skip
 
 

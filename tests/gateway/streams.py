@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from proxy.demo.script import AS_SENT, Cut, Fin, Raw, Script, Send, wire_steps
-from proxy.demo.shapes import LANGUAGES, Answer, stream, words
+from proxy.demo.shapes import LANGUAGES, GeneratedAnswer, stream, words
 from tests.support import sse
 
 COUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")
@@ -18,7 +18,7 @@ _OF_THE_RUN = {"entry_id", "exchange_id", "model", "upstream_model", "started_at
 
 def told(language: str, tokens: int = 12, *, reasoning: int = 0, prompt_tokens: int = 21) -> list[bytes]:
     """The events of one answer in the language of a provider, usage asked for, `[DONE]` last."""
-    answer = Answer(
+    answer = GeneratedAnswer(
         "chatcmpl-w1", 1_790_000_000, "weir-1", prompt_tokens, words(tokens, TEXT), reasoning=words(reasoning)
     )  # fmt: skip
     return [event.wire for event in stream(LANGUAGES[language], answer, usage_asked=True)]

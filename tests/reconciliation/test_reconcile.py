@@ -25,7 +25,7 @@ from proxy.ledger.settling.store import Arrival, DeadLetter
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.reconciliation.check_receipts import EPOCH_BITS
 from proxy.reconciliation.integrity import EXAMPLES_MAX, RecordsInFlight
-from proxy.reconciliation.reconcile import Finding, reconcile
+from proxy.reconciliation.reconcile import CheckFinding, reconcile
 from proxy.storage.database import open_engine, reading, writing
 from tests.ledger.entries import a_ledger, emptied
 from tests.ledger.priced_entries import (
@@ -61,7 +61,7 @@ NAMES = [
 ]
 
 
-def found(engine: Engine, **options: Any) -> dict[str, Finding]:
+def found(engine: Engine, **options: Any) -> dict[str, CheckFinding]:
     """Every finding by its name."""
     return {one.name: one for one in reconcile(engine, clock=time.time, **options)}
 

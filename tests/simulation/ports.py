@@ -148,7 +148,7 @@ class MemoryQueue:
             message.holder, message.held_at = self._consumer, now
         return [DeliveredRecord(m.node, m.seq, m.payload, m.deliveries + 1, t) for t, m in chosen]
 
-    async def hold(self, taken: Sequence[DeliveredRecord]) -> None:
+    async def extend_claim(self, taken: Sequence[DeliveredRecord]) -> None:
         """See RedisQueue."""
         now = asyncio.get_running_loop().time()
         for one in taken:

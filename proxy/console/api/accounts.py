@@ -17,7 +17,7 @@ from proxy.billing.entries import LedgerEntry
 from proxy.billing.keys import Account, AccountKind, ApiKey
 from proxy.billing.money import nusd_from_usd
 from proxy.console.api.audited_operations import AuditedOperations, checked
-from proxy.console.api.endpoints import Call, Endpoint, Reply, operation, usd_number
+from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint, operation, usd_number
 from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.accounts import (
     AccountInfo,
@@ -90,7 +90,7 @@ class AccountsApi:
             query=AccountsQuery, answers={200: AccountPage}, operator=True,
         )  # fmt: skip
 
-    async def new(self, call: Call) -> Reply:
+    async def new(self, call: ApiCall) -> ApiReply:
         """Raises ApiError, OSError."""
         fields: NewAccount = call.body
         kind = AccountKind(fields.kind)
@@ -107,28 +107,28 @@ class AccountsApi:
             )
 
         made = await self._operations.run(call, f"account.create-{kind.value}", fields.name, fields, work)
-        return Reply(account_shown(made, NOTHING_PAID))
+        return ApiReply(account_shown(made, NOTHING_PAID))
 
-    async def update(self, call: Call) -> Reply:
+    async def update(self, call: ApiCall) -> ApiReply:
         """Raises ApiError, OSError."""
         fields = checked("max_budget", changes, call.body)
         return await self._changed(call, "update", lambda named: self._accounts.update(named, **fields))
 
-    async def block(self, call: Call) -> Reply:
+    async def block(self, call: ApiCall) -> ApiReply:
         """Raises ApiError, OSError."""
         return await self._changed(call, "block", self._accounts.block)
 
-    async def unblock(self, call: Call) -> Reply:
+    async def unblock(self, call: ApiCall) -> ApiReply:
         """Raises ApiError, OSError."""
         return await self._changed(call, "unblock", self._accounts.unblock)
 
-    async def listed(self, call: Call) -> Reply:
+    async def listed(self, call: ApiCall) -> ApiReply:
         """Raises OSError."""
         query: AccountsQuery = call.query
         every = [one for one in await self._threads.run(self._accounts.every) if query.kind in (UNSET, one.kind.value)]
         page = every[(query.page - 1) * query.size :][: query.size]
         paid = await self._threads.run(self._paid, [one.account_id for one in page])
-        return Reply(
+        return ApiReply(
             AccountPage(
                 accounts=[account_shown(one, paid[one.account_id]) for one in page],
                 total_count=len(every),
@@ -137,7 +137,7 @@ class AccountsApi:
             )
         )
 
-    async def pay(self, call: Call) -> Reply:
+    async def pay(self, call: ApiCall) -> ApiReply:
         """Raises ApiError, OSError."""
         body: NewCredit = call.body
         if (body.key is UNSET) is (body.account is UNSET):
@@ -156,7 +156,7 @@ class AccountsApi:
 
         entry = await self._operations.run(call, "credit.add", key or str(body.account), body, work)
         paid = (await self._threads.run(self._paid, [entry.key_id]))[entry.key_id]
-        return Reply(
+        return ApiReply(
             Credited(
                 id=entry.exchange_id,
                 scope_id=entry.key_id,
@@ -167,11 +167,11 @@ class AccountsApi:
             )
         )
 
-    async def _changed(self, call: Call, what: str, change: Callable[[str], Account]) -> Reply:
+    async def _changed(self, call: ApiCall, what: str, change: Callable[[str], Account]) -> ApiReply:
         named: str = call.body.account
         done = await self._operations.run(call, f"account.{what}", named, call.body, lambda _act: change(named))
         paid = await self._threads.run(self._paid, [done.account_id])
-        return Reply(account_shown(done, paid[done.account_id]))
+        return ApiReply(account_shown(done, paid[done.account_id]))
 
     def _recent(self, text: str) -> str:
         """`text`, if it is an id created within ID_AGE_S_MAX. Raises ApiError."""

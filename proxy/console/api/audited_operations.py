@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from proxy.billing.keys import Account, ApiKey
-from proxy.console.api.endpoints import Call
+from proxy.console.api.endpoints import ApiCall
 from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.keys import FIELDS
 from proxy.foundation.secret import masked
@@ -44,7 +44,7 @@ class AuditedOperations:
         self._keyring = keyring
 
     async def run(
-        self, call: Call, action: str, target: str | None, fields: Any, work: Callable[[PendingEntry], Any]
+        self, call: ApiCall, action: str, target: str | None, fields: Any, work: Callable[[PendingEntry], Any]
     ) -> Any:
         """Records and runs `work`, then refreshes the keyring. Raises ApiError if the store refuses the change."""
         sent = {} if fields is None else msgspec.to_builtins(fields)

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from proxy.billing.money import usd_text
 from proxy.console.api.reading import read_json, read_query
-from proxy.console.api.sessions import Session, Sessions, operator_only
+from proxy.console.api.sessions import ConsoleSession, Sessions, operator_only
 from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError, overloaded
 from proxy.http.headers import SERVER
@@ -58,11 +58,11 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     """A validated request."""
 
     request: web.BaseRequest
-    session: Session
+    session: ConsoleSession
     query: Any
     body: Any
     named: str
@@ -70,7 +70,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ApiReply:
     """An answer."""
 
     body: Any
@@ -86,7 +86,7 @@ class Endpoint:
     path: str
     """path with at most one `{parameter}`"""
     summary: str
-    serve: Callable[[Call], Awaitable[Reply | web.StreamResponse]]
+    serve: Callable[[ApiCall], Awaitable[ApiReply | web.StreamResponse]]
     answers: Mapping[int, Any]
     """status below 400 → body type; every route may also answer `Refusal`"""
     query: type[msgspec.Struct] = Nothing
@@ -102,7 +102,7 @@ class Endpoint:
 
 
 def operation(
-    path: str, summary: str, serve: Callable[[Call], Awaitable[Reply]], body: type[msgspec.Struct], result: Any
+    path: str, summary: str, serve: Callable[[ApiCall], Awaitable[ApiReply]], body: type[msgspec.Struct], result: Any
 ) -> Endpoint:
     """A POST for the operator only."""
     return Endpoint(
@@ -128,7 +128,7 @@ def _serving(endpoint: Endpoint, sessions: Sessions, named: str) -> Serve:
         query = read_query(request, endpoint.query)
         body = None if endpoint.body is None else await read_json(request, endpoint.body)
         try:
-            reply = await endpoint.serve(Call(request, session, query, body, named))
+            reply = await endpoint.serve(ApiCall(request, session, query, body, named))
         except ExecutorFull:
             raise overloaded("Too many console requests; try again later.", code="console_busy") from None
         except OSError:
@@ -138,7 +138,7 @@ def _serving(endpoint: Endpoint, sessions: Sessions, named: str) -> Serve:
     return serve
 
 
-def answer(reply: Reply) -> web.Response:
+def answer(reply: ApiReply) -> web.Response:
     """The HTTP response of a reply."""
     headers = {**HEADERS, **reply.headers}
     return web.Response(status=reply.status, body=encoded(reply.body), content_type=JSON_TYPE, headers=headers)

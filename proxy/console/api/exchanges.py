@@ -19,7 +19,7 @@ from proxy.billing.correction import exchange_totals
 from proxy.billing.entries import COUNTS, LedgerEntry, usage_of
 from proxy.billing.money import PARTS_PER_NUSD, usd_text
 from proxy.billing.pricing.prices import Addend
-from proxy.console.api.endpoints import Call, Endpoint, Reply
+from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint
 from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.exchanges import (
     Adjustment,
@@ -68,13 +68,13 @@ class ExchangesApi:
             serve=self.one, answers={200: Exchange, 202: Unsettled},
         )  # fmt: skip
 
-    async def listed(self, call: Call) -> Reply:
+    async def listed(self, call: ApiCall) -> ApiReply:
         """Raises ApiError, OSError."""
         query: ListQuery = call.query
         own = None if call.session.key is None else call.session.key.key_id
         key_id = _optional(query.key_id)
         if own is not None and key_id not in (None, own):
-            return Reply(ExchangePage(listed=[], has_more=False, next_after=None))
+            return ApiReply(ExchangePage(listed=[], has_more=False, next_after=None))
         wanted = ExchangeFilter(
             key_id=own or key_id,
             model=_optional(query.model),
@@ -87,19 +87,19 @@ class ExchangesApi:
         found, last = await self._reports.listed(wanted, query.limit)
         operator = call.session.key is None
         after = None if last is None else f"{round(last[0] * 1e6)}.{last[1]}"
-        return Reply(
+        return ApiReply(
             ExchangePage(listed=[_line(one, operator) for one in found], has_more=last is not None, next_after=after)
         )
 
-    async def one(self, call: Call) -> Reply:
+    async def one(self, call: ApiCall) -> ApiReply:
         """Raises ApiError 404, OSError."""
         found = await self._reports.one(call.named)
         if found is not None and call.session.may_see(found.terminal.key_id):
-            return Reply(_exchange(found, operator=call.session.key is None))
+            return ApiReply(_exchange(found, operator=call.session.key is None))
         if found is None:
             key_id = await self._reports.key_of_unsettled(call.named)
             if key_id is not None and call.session.may_see(key_id):
-                return Reply(Unsettled(id=call.named), 202, {"Retry-After": str(SETTLED_SOON_S)})
+                return ApiReply(Unsettled(id=call.named), 202, {"Retry-After": str(SETTLED_SOON_S)})
         raise ApiError(404, "No such exchange.", param="exchange_id", code="exchange_not_found")
 
 

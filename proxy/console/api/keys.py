@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from proxy.billing.keys import EXPIRES_DEFAULT, AccountKind, ApiKey, expires_at_from
 from proxy.console.api.audited_operations import AuditedOperations, checked, unknown_key
-from proxy.console.api.endpoints import Call, Endpoint, Reply, operation
+from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint, operation
 from proxy.console.api.schemas.keys import (
     NOTHING_PAID,
     DeleteBody,
@@ -107,7 +107,7 @@ class KeysApi:
             answers={200: KeyPage},
         )  # fmt: skip
 
-    async def generate(self, call: Call) -> Reply:
+    async def generate(self, call: ApiCall) -> ApiReply:
         """Raises ApiError, OSError."""
         fields: GenerateBody = call.body
         key_id = f"key_{secrets.token_hex(10)}"
@@ -126,9 +126,9 @@ class KeysApi:
             )  # fmt: skip
 
         key = await self._operations.run(call, "key.generate", None, fields, work)
-        return Reply(NewKey(key=secret, **shown(key, NOTHING_PAID)))
+        return ApiReply(NewKey(key=secret, **shown(key, NOTHING_PAID)))
 
-    async def update(self, call: Call) -> Reply:
+    async def update(self, call: ApiCall) -> ApiReply:
         """Raises ApiError, OSError."""
         fields: UpdateBody = call.body
         given = _checked(fields)
@@ -139,7 +139,7 @@ class KeysApi:
 
         return await self._changed(call, "key.update", named, fields, work)
 
-    async def delete(self, call: Call) -> Reply:
+    async def delete(self, call: ApiCall) -> ApiReply:
         """Revokes the keys; none if one is unknown. Raises ApiError, OSError."""
         body: DeleteBody = call.body
         named = [await self._operations.key_named(one) for one in (*body.keys, *body.key_aliases)]
@@ -151,19 +151,19 @@ class KeysApi:
             return [self._keys.revoke(key_id).key_id for key_id in found]
 
         deleted = await self._operations.run(call, "key.delete", ", ".join(named), None, work)
-        return Reply(Deleted(deleted_keys=deleted))
+        return ApiReply(Deleted(deleted_keys=deleted))
 
-    async def block(self, call: Call) -> Reply:
+    async def block(self, call: ApiCall) -> ApiReply:
         """Raises ApiError, OSError."""
         named = await self._operations.key_named(call.body.key)
         return await self._changed(call, "key.block", named, None, lambda _act: self._keys.block(named))
 
-    async def unblock(self, call: Call) -> Reply:
+    async def unblock(self, call: ApiCall) -> ApiReply:
         """Raises ApiError, OSError."""
         named = await self._operations.key_named(call.body.key)
         return await self._changed(call, "key.unblock", named, None, lambda _act: self._keys.unblock(named))
 
-    async def regenerate(self, call: Call) -> Reply:
+    async def regenerate(self, call: ApiCall) -> ApiReply:
         """Raises ApiError, OSError."""
         body: RegenerateBody = call.body
         grace_s = 0 if body.grace_period in _NO_GRACE else checked("grace_period", seconds_from, body.grace_period)
@@ -174,9 +174,9 @@ class KeysApi:
             call, "key.regenerate", named, body,
             lambda _act: self._keys.rotate(named, digest=hashed, hint=secret_hint, old_until=until),
         )  # fmt: skip
-        return Reply(NewKey(key=secret, **shown(key, await self._paid_by(key))))
+        return ApiReply(NewKey(key=secret, **shown(key, await self._paid_by(key))))
 
-    async def one(self, call: Call) -> Reply:
+    async def one(self, call: ApiCall) -> ApiReply:
         """Raises ApiError, OSError."""
         own, name = call.session.key, call.query.key
         if own is not None and name in (UNSET, own.key_id, own.alias):
@@ -187,9 +187,9 @@ class KeysApi:
             raise bad_request("'key' is missing.", param="key", code="missing_field")
         key = await self._operations.call_store(lambda: self._keys.one(_not_a_secret(name)))
         found = KeyInfo(**shown(key, await self._paid_by(key)))
-        return Reply(KeyShown(key=key.key_id, found=found))
+        return ApiReply(KeyShown(key=key.key_id, found=found))
 
-    async def listed(self, call: Call) -> Reply:
+    async def listed(self, call: ApiCall) -> ApiReply:
         """Raises ApiError, OSError."""
         query: KeysQuery = call.query
         own = call.session.key
@@ -203,15 +203,15 @@ class KeysApi:
         paid = await self._threads.run(self._paid, [key.key_id for key in page])
         keys = [KeyInfo(**shown(key, paid[key.key_id])) for key in page]
         pages = -(-total // query.size)
-        return Reply(KeyPage(keys=keys, total_count=total, current_page=query.page, total_pages=pages))
+        return ApiReply(KeyPage(keys=keys, total_count=total, current_page=query.page, total_pages=pages))
 
     # -- shared helpers
 
     async def _changed(
-        self, call: Call, action: str, named: str, fields: Any, work: Callable[[PendingEntry], ApiKey]
-    ) -> Reply:
+        self, call: ApiCall, action: str, named: str, fields: Any, work: Callable[[PendingEntry], ApiKey]
+    ) -> ApiReply:
         key = await self._operations.run(call, action, named, fields, work)
-        return Reply(KeyInfo(**shown(key, await self._paid_by(key))))
+        return ApiReply(KeyInfo(**shown(key, await self._paid_by(key))))
 
     async def _paid_by(self, key: ApiKey) -> SpendAndCredit:
         return (await self._threads.run(self._paid, [key.key_id]))[key.key_id]

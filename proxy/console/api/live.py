@@ -18,8 +18,8 @@ from aiohttp import web
 from msgspec import UNSET, UnsetType
 
 from proxy.billing.money import usd_text
-from proxy.console.api.endpoints import HEADERS, Call, Endpoint, Reply, encoded
-from proxy.console.api.sessions import Session, Sessions
+from proxy.console.api.endpoints import HEADERS, ApiCall, ApiReply, Endpoint, encoded
+from proxy.console.api.sessions import ConsoleSession, Sessions
 from proxy.foundation.times import iso_utc
 from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.http.errors import ApiError, overloaded
@@ -117,11 +117,11 @@ class LiveApi:
             summary="Running exchanges; with Accept: text/event-stream, an event `live` every second.",
         )  # fmt: skip
 
-    async def live(self, call: Call) -> Reply | web.StreamResponse:
+    async def live(self, call: ApiCall) -> ApiReply | web.StreamResponse:
         """Raises ApiError."""
         if _EVENTS in call.request.headers.get("Accept", ""):
             return await self._watched(call.request)
-        return Reply(await self._snapshot(call.session))
+        return ApiReply(await self._snapshot(call.session))
 
     async def _watched(self, request: web.BaseRequest) -> web.StreamResponse:
         """Streams snapshots until the client disconnects or its credential is no longer valid."""
@@ -142,7 +142,7 @@ class LiveApi:
             self._watchers -= 1
         return response
 
-    async def _snapshot(self, session: Session) -> Live:
+    async def _snapshot(self, session: ConsoleSession) -> Live:
         loop = asyncio.get_running_loop()
         async with self._taking:
             if loop.time() >= self._taken_at + SNAPSHOT_S:

@@ -26,7 +26,7 @@ ADMIN = "admin"
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class ConsoleSession:
     """An authenticated caller; `key` is None for the operator."""
 
     key: ApiKey | None
@@ -50,16 +50,16 @@ class Sessions:
         self._keyring = keyring
         self._digest = None if secret is None else _digest(secret.reveal())
 
-    async def of(self, request: web.BaseRequest) -> Session:
+    async def of(self, request: web.BaseRequest) -> ConsoleSession:
         """The caller. Raises ApiError 401, or 429 after too many failed sign-ins."""
         text = presented(request, parse)
         # Digests have one length, so the comparison time does not reveal the length of the secret.
         if text and self._digest is not None and hmac.compare_digest(_digest(text), self._digest):
-            return Session(None, request.remote)
+            return ConsoleSession(None, request.remote)
         key = await self._keyring.key(text, request.remote)
         if isinstance(key, str):
             raise errors.key_refused(key)
-        return Session(key, request.remote)
+        return ConsoleSession(key, request.remote)
 
 
 def _digest(text: str) -> bytes:

@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from proxy.billing.money import usd_text
 from proxy.billing.reservation import CounterState
 from proxy.budgets.thresholds import Subject
-from proxy.console.api.endpoints import Call, Endpoint, Reply
+from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint
 from proxy.console.api.schemas.keys import PaidOf
 from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.audit_log import AuditEntry, AuditLog
@@ -19,7 +19,7 @@ from proxy.ledger.settling.spend import scope_of
 from proxy.reports.totals import SpendAndCredit
 from proxy.storage.executor import BoundedExecutor
 
-ACTS_DEFAULT, ACTS_MAX = 50, 500
+AUDIT_DEFAULT, AUDIT_MAX = 50, 500
 
 
 class Me(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
 class AuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Page size and cursor."""
 
-    limit: Annotated[int, Meta(ge=1, le=ACTS_MAX)] = ACTS_DEFAULT
+    limit: Annotated[int, Meta(ge=1, le=AUDIT_MAX)] = AUDIT_DEFAULT
     after: Annotated[str, Meta(pattern="^[0-9]{17}-[0-9a-f]{16}$")] | UnsetType = UNSET
 
 
@@ -117,17 +117,17 @@ class StatusApi:
         )  # fmt: skip
         yield Endpoint(
             method="GET", path="/v1/audit", summary="The audit log, newest first.",
-            serve=self.acts, query=AuditQuery, answers={200: AuditPage}, operator=True,
+            serve=self.audit, query=AuditQuery, answers={200: AuditPage}, operator=True,
         )  # fmt: skip
 
-    async def me(self, call: Call) -> Reply:
+    async def me(self, call: ApiCall) -> ApiReply:
         """The caller."""
         key = call.session.key
         if key is None:
-            return Reply(Me(role="operator", key_id=None, key_alias=None))
-        return Reply(Me(role="key", key_id=key.key_id, key_alias=key.alias))
+            return ApiReply(Me(role="operator", key_id=None, key_alias=None))
+        return ApiReply(Me(role="key", key_id=key.key_id, key_alias=key.alias))
 
-    async def budgets(self, call: Call) -> Reply:
+    async def budgets(self, call: ApiCall) -> ApiReply:
         """Raises OSError."""
         every = [(scope_of(one.counter_id), one) for one in await self._counter_states()]
         every = [(scope_id, one) for scope_id, one in every if call.session.may_see(scope_id)]
@@ -139,15 +139,15 @@ class StatusApi:
             for scope_id, one in every
             if scope_id in known
         ]
-        return Reply(Budgets(listed=[one for one in found if one is not None]))
+        return ApiReply(Budgets(listed=[one for one in found if one is not None]))
 
-    async def acts(self, call: Call) -> Reply:
+    async def audit(self, call: ApiCall) -> ApiReply:
         """Raises OSError."""
         query: AuditQuery = call.query
         before = None if query.after is UNSET else query.after
         found = await self._threads.run(self._audit_log.latest, query.limit + 1, before)
         page, more = found[: query.limit], len(found) > query.limit
-        return Reply(
+        return ApiReply(
             AuditPage(
                 listed=[_act(one) for one in page],
                 has_more=more,

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from proxy.console.api.endpoints import Call, Endpoint, Reply, usd_number
+from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint, usd_number
 from proxy.console.api.reading import invalid
 from proxy.console.ledger_reports import LedgerReports
 from proxy.reports.usage import DAY_S, UsageFilter, UsageTotals
@@ -157,7 +157,7 @@ class UsageApi:
             serve=self.costs, query=CostsQuery, answers={200: CostPage},
         )  # fmt: skip
 
-    async def usage(self, call: Call) -> Reply:
+    async def usage(self, call: ApiCall) -> ApiReply:
         """Raises ApiError, OSError."""
         query: UsageQuery = call.query
         default, most = LIMITS[query.bucket_width]
@@ -172,7 +172,7 @@ class UsageApi:
         totals, upto = await self._reports.usage(wanted, ROWS_MAX)
         return self._page(call, wanted, totals, upto, UsageBucket, UsagePage, _usage_result)
 
-    async def costs(self, call: Call) -> Reply:
+    async def costs(self, call: ApiCall) -> ApiReply:
         """Raises ApiError, OSError."""
         query: CostsQuery = call.query
         groups = set(query.group_by)
@@ -184,7 +184,7 @@ class UsageApi:
         operator = call.session.key is None
         return self._page(call, wanted, totals, upto, CostBucket, CostPage, lambda one: _cost_result(one, operator))
 
-    def _wanted(self, call: Call, width: int, limit: int, **groups: Any) -> UsageFilter:
+    def _wanted(self, call: ApiCall, width: int, limit: int, **groups: Any) -> UsageFilter:
         """The filter of the requested page. Raises ApiError."""
         query = call.query
         begin = query.start_time // width * width
@@ -211,8 +211,15 @@ class UsageApi:
         return min(-(-end // width) * width, _TIME_MAX)
 
     def _page(
-        self, call: Call, wanted: UsageFilter, totals: list[UsageTotals], upto: int, bucket: Any, page: Any, result: Any
-    ) -> Reply:
+        self,
+        call: ApiCall,
+        wanted: UsageFilter,
+        totals: list[UsageTotals],
+        upto: int,
+        bucket: Any,
+        page: Any,
+        result: Any,
+    ) -> ApiReply:
         width = wanted.bucket_s
         if upto == wanted.begin < wanted.end:
             raise invalid(f"One bucket has more than {ROWS_MAX} groups; filter, or group by fewer fields.", "group_by")
@@ -221,7 +228,7 @@ class UsageApi:
             by_bucket[one.begin].append(result(one))
         buckets = [bucket(start_time=at, end_time=at + width, results=found) for at, found in by_bucket.items()]
         more = upto < self._end(call.query, width)
-        return Reply(page(listed=buckets, has_more=more, next_page=f"page_{upto}" if more else None))
+        return ApiReply(page(listed=buckets, has_more=more, next_page=f"page_{upto}" if more else None))
 
 
 def _usage_result(one: UsageTotals) -> UsageResult:

@@ -29,7 +29,7 @@ _NEXT_OF_SHARD = (
     "UPDATE ledger_clock SET settled_at = greatest(clock_timestamp(), settled_at + interval '1 microsecond') "
     "WHERE id = %(id)s RETURNING settled_at"
 )
-_HOLD_ALL = "SELECT id FROM ledger_clock ORDER BY id FOR UPDATE"
+_LOCK_ALL = "SELECT id FROM ledger_clock ORDER BY id FOR UPDATE"
 # One time for all rows: that of the statement, which begins when all clocks are held.
 _NEXT_OF_ALL = (
     "UPDATE ledger_clock SET settled_at = greatest(statement_timestamp(), newest + interval '1 microsecond') "
@@ -63,7 +63,7 @@ class LedgerClock:
             return self._tick_file(connection)
         if self._shard is not None:
             return self._read(connection, _NEXT_OF_SHARD, {"id": clock_id(self._shard)})
-        connection.exec_driver_sql(_HOLD_ALL)
+        connection.exec_driver_sql(_LOCK_ALL)
         return self._read(connection, _NEXT_OF_ALL)
 
     def _tick_file(self, connection: Connection) -> float:

@@ -35,7 +35,7 @@ TRIES_MAX = 3
 DELIVERIES_MAX = 5
 
 # A fraction of the shortest time after which another worker would claim a batch.
-HOLD_S = 5.0
+EXTEND_CLAIM_S = 5.0
 
 
 class PendingRecord(Protocol):
@@ -69,7 +69,7 @@ class RecordSource(Protocol):
         """The oldest unsettled records, at most `limit`. Waits up to a second for the first; may return none.
         Raises OSError if the queue is unavailable."""
 
-    async def hold(self, taken: Sequence[Any]) -> None:
+    async def extend_claim(self, taken: Sequence[Any]) -> None:
         """Extend the claim on records that are still being settled. Never raises."""
 
     async def settled(self, taken: Sequence[Any]) -> None:
@@ -101,17 +101,17 @@ class Settler:
         to_entry: Callable[[UsageRecord], LedgerEntry],
         observer: SettlerListener,
         batch_records_max: int = BATCH_RECORDS_MAX,
-        hold_s: float = HOLD_S,
+        extend_claim_s: float = EXTEND_CLAIM_S,
     ) -> None:
         """`to_entry`: pure; any exception makes the record a dead letter, and so does a number that no proxy writes.
-        `hold_s`: interval, in seconds, at which the claim on a slow batch is extended, so that no other worker takes it
-        over."""
+        `extend_claim_s`: interval, in seconds, at which the claim on a slow batch is extended, so that no other worker
+        takes the batch over."""
         self._source = source
         self._store = store
         self._to_entry = to_entry
         self._observer = observer
         self._batch_records_max = batch_records_max
-        self._hold_s = hold_s
+        self._extend_claim_s = extend_claim_s
         self._ended = asyncio.Event()
         self._closing = False
 
@@ -163,14 +163,14 @@ class Settler:
     async def _settle_claimed(self, in_thread: InThread, batch: Sequence[PendingRecord]) -> None:
         """Settle the batch and extend the claim on it meanwhile."""
         async with asyncio.TaskGroup() as group:
-            claim = group.create_task(self._hold(batch))
+            claim = group.create_task(self._extend_claims(batch))
             await self._settle(in_thread, batch)
             claim.cancel()
 
-    async def _hold(self, batch: Sequence[PendingRecord]) -> None:
+    async def _extend_claims(self, batch: Sequence[PendingRecord]) -> None:
         while True:
-            await asyncio.sleep(self._hold_s)
-            await self._source.hold(batch)
+            await asyncio.sleep(self._extend_claim_s)
+            await self._source.extend_claim(batch)
 
     async def _settle(self, in_thread: InThread, batch: Sequence[PendingRecord]) -> None:
         """Retry until the batch is settled: as a whole, or record by record if one of them triggers a bug."""

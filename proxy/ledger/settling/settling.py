@@ -129,7 +129,7 @@ class Statements:
 
 
 @dataclass(slots=True)
-class _Tally:
+class _BatchResults:
     """The results of a batch so far."""
 
     inserted: list[LedgerEntry] = field(default_factory=list)
@@ -164,11 +164,11 @@ class Settling:
         must exclude those of all shards, because it compares with stored entries."""
         stored = self.stored({arrival.entry.exchange_id for arrival in arrivals})
         repeats = {identity for one in arrivals if _is_of(stored.get(identity := _IDENTITY(one.entry)), one)}
-        tally, adjusting = _Tally(), _Tally()
+        tally, adjusting = _BatchResults(), _BatchResults()
         self._settle_among(stored, arrivals, tally)
         for arrival in tally.late:
             self._restate(stored, arrival, adjusting)
-        attempting = _Tally()
+        attempting = _BatchResults()
         settled = stored.keys() - repeats
         self._settle_among(stored, attempts(one for one in arrivals if _IDENTITY(one.entry) in settled), attempting)
         self.insert_dead_letters([*letters, *tally.letters, *adjusting.letters, *attempting.letters])
@@ -204,7 +204,7 @@ class Settling:
             stored[_IDENTITY(entry)] = Stored(entry, row.content_hash, row.node, row.journal_seq)
         return stored
 
-    def _settle_among(self, stored: dict[Identity, Stored], arrivals: Sequence[Arrival], tally: _Tally) -> None:
+    def _settle_among(self, stored: dict[Identity, Stored], arrivals: Sequence[Arrival], tally: _BatchResults) -> None:
         """Settle arrivals against `stored`, all stored entries of their exchanges. New entries are added to
         `stored`."""
         new: dict[Identity, Arrival] = {}
@@ -223,7 +223,7 @@ class Settling:
         for arrival in known:
             self._compare(arrival, stored.get(_IDENTITY(arrival.entry)), tally)
 
-    def _insert_valid(self, arrivals: Sequence[Arrival], tally: _Tally) -> None:
+    def _insert_valid(self, arrivals: Sequence[Arrival], tally: _BatchResults) -> None:
         """Insert the arrivals that the database accepts. A rejected batch is bisected to find the invalid rows."""
         if not arrivals:
             return
@@ -244,7 +244,7 @@ class Settling:
         else:
             tally.inserted += (arrival.entry for arrival in arrivals)
 
-    def _compare(self, arrival: Arrival, stored: Stored | None, tally: _Tally) -> None:
+    def _compare(self, arrival: Arrival, stored: Stored | None, tally: _BatchResults) -> None:
         """Settle an arrival whose identity exists. `stored` is None if the first such arrival of this batch was
         rejected."""
         entry = arrival.entry
@@ -260,7 +260,7 @@ class Settling:
         else:
             self._conflict(arrival, tally)
 
-    def _restate(self, stored: dict[Identity, Stored], arrival: Arrival, tally: _Tally) -> None:
+    def _restate(self, stored: dict[Identity, Stored], arrival: Arrival, tally: _BatchResults) -> None:
         """Settle an arrival that may have better data than the stored entries of its swept exchange."""
         known = [one for one in stored.values() if one.entry.exchange_id == arrival.entry.exchange_id]
         try:
@@ -278,11 +278,11 @@ class Settling:
         if arrival.node is not None and (arrival.node, arrival.journal_seq) not in receipts:
             self._receipt(arrival, tally)
 
-    def _receipt(self, arrival: Arrival, tally: _Tally) -> None:
+    def _receipt(self, arrival: Arrival, tally: _BatchResults) -> None:
         """Store only the receipt, so that the journal can delete the record."""
         tally.letters.append(replace(_dead_letter(arrival, "repeated under another receipt"), state=DROPPED))
 
-    def _conflict(self, arrival: Arrival, tally: _Tally) -> None:
+    def _conflict(self, arrival: Arrival, tally: _BatchResults) -> None:
         tally.conflicts += 1
         tally.letters.append(_dead_letter(arrival, "conflict: the ledger has another content under this id"))
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from proxy.reconciliation.provider_bill import anthropic, openai
-from proxy.reconciliation.provider_bill.bill import Endpoint
+from proxy.reconciliation.provider_bill.bill import BillEndpoint
 from proxy.settings import ProviderSettings
 
 # The most daily buckets that both return in one page; OpenAI's costs would allow 180.
@@ -34,7 +34,7 @@ class AdminApi:
     host: str
     family: str
     """the dialect family"""
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[BillEndpoint, ...]
     period: Callable[[int, int], Mapping[str, str]]
     """the query of a period: Unix seconds, the end exclusive"""
     group_by: str
@@ -42,7 +42,7 @@ class AdminApi:
     headers: Callable[[str], Mapping[str, str]]
     """the headers with this admin key"""
 
-    def query(self, endpoint: Endpoint, begin_s: int, end_s: int) -> list[tuple[str, str]]:
+    def query(self, endpoint: BillEndpoint, begin_s: int, end_s: int) -> list[tuple[str, str]]:
         """The query of the first page."""
         buckets = {**self.period(begin_s, end_s), "bucket_width": "1d", "limit": str(_DAYS_A_PAGE)}
         return [*buckets.items(), *((self.group_by, name) for name in endpoint.group_by)]

@@ -12,16 +12,23 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from proxy.reconciliation.provider_bill.bill import BillKind, BillSubject, Bucket, Endpoint, JsonPath, Result
+from proxy.reconciliation.provider_bill.bill import (
+    BillBucket,
+    BillEndpoint,
+    BillKind,
+    BillResult,
+    BillSubject,
+    JsonPath,
+)
 
 _TOKENS = (BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION, BillKind.CACHE_WRITE)
 
 ENDPOINTS = (
-    Endpoint(
+    BillEndpoint(
         "organizations/usage_report/messages", BillSubject.USAGE, _TOKENS,
         ("model", "service_tier", "context_window", "inference_geo", "speed"),
     ),
-    Endpoint("organizations/cost_report", BillSubject.COST, (BillKind.COST,), ("description",)),
+    BillEndpoint("organizations/cost_report", BillSubject.COST, (BillKind.COST,), ("description",)),
 )  # fmt: skip
 
 _CENTS_PER_USD = Decimal(100)
@@ -32,11 +39,11 @@ def is_bucket(place: JsonPath) -> bool:
     return place.has("starting_at")
 
 
-def bucket(place: JsonPath) -> Bucket:
+def bucket(place: JsonPath) -> BillBucket:
     """One bucket. Raises BillError."""
     end = place.field("ending_at")
     times = end.day_of(_moment(place.field("starting_at")), _moment(end))
-    return Bucket(*times, tuple(map(_result, place.field("results").items())))
+    return BillBucket(*times, tuple(map(_result, place.field("results").items())))
 
 
 def _moment(place: JsonPath) -> int:
@@ -48,11 +55,11 @@ def _moment(place: JsonPath) -> int:
         raise place.wrong("must be a time such as 2026-11-01T00:00:00Z") from None
 
 
-def _result(place: JsonPath) -> Result:
+def _result(place: JsonPath) -> BillResult:
     return _cost(place) if place.has("amount") else _usage(place)
 
 
-def _usage(place: JsonPath) -> Result:
+def _usage(place: JsonPath) -> BillResult:
     read = place.field("cache_read_input_tokens").count()
     prompt = place.field("uncached_input_tokens").count() + read
     written = 0
@@ -67,12 +74,12 @@ def _usage(place: JsonPath) -> Result:
     }
     if place.has("server_tool_use"):
         amounts[BillKind.SEARCHES] = place.field("server_tool_use").count_or_zero("web_search_requests")
-    return Result(BillSubject.USAGE, place.text_or_none("model"), amounts)
+    return BillResult(BillSubject.USAGE, place.text_or_none("model"), amounts)
 
 
-def _cost(place: JsonPath) -> Result:
+def _cost(place: JsonPath) -> BillResult:
     currency = place.field("currency")
     if currency.text().lower() != "usd":
         raise currency.wrong("must be USD")
     name = place.text_or_none("model") or place.text_or_none("description") or place.text_or_none("cost_type")
-    return Result(BillSubject.COST, name, {BillKind.COST: place.field("amount").amount() / _CENTS_PER_USD})
+    return BillResult(BillSubject.COST, name, {BillKind.COST: place.field("amount").amount() / _CENTS_PER_USD})

@@ -70,7 +70,7 @@ KINDS: Mapping[BillSubject, tuple[BillKind, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class BillResult:
     """One line of a bucket."""
 
     subject: BillSubject
@@ -83,12 +83,12 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class BillBucket:
     """The usage of a period within one day (UTC). Unix seconds; `end_s` is exclusive."""
 
     begin_s: int
     end_s: int
-    results: tuple[Result, ...]
+    results: tuple[BillResult, ...]
 
     @property
     def day(self) -> date:
@@ -97,7 +97,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class BillEndpoint:
     """One list of buckets of a provider's API."""
 
     path: str
@@ -181,7 +181,7 @@ class JsonPath:
         return begin_s, end_s
 
 
-class Bill:
+class ProviderBill:
     """The amounts of an export, by day (UTC) and model."""
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class Bill:
         self._requested: dict[BillSubject, set[BillKind]] = defaultdict(set)
         self._not_counted: set[tuple[str | None, BillKind]] = set()
 
-    def add(self, buckets: Iterable[Bucket]) -> None:
+    def add(self, buckets: Iterable[BillBucket]) -> None:
         """Add a page. Raises BillError if there are too many."""
         buckets = list(buckets)
         # An empty bucket has no subject of its own: its page's subjects apply.
@@ -204,12 +204,12 @@ class Bill:
             for result in bucket.results:
                 self._add(bucket.day, result)
 
-    def request(self, endpoint: Endpoint, days: Iterable[tuple[int, int]]) -> None:
+    def request(self, endpoint: BillEndpoint, days: Iterable[tuple[int, int]]) -> None:
         """Record that these days (Unix seconds) were requested: amounts missing in the answer are zero."""
         self._requested[endpoint.subject].update(endpoint.kinds)
         self._covered[endpoint.subject].update(days)
 
-    def _add(self, day: date, result: Result) -> None:
+    def _add(self, day: date, result: BillResult) -> None:
         row = (day, result.model)
         sums = self._reported[result.subject].setdefault(row, Counter())
         for kind, amount in result.amounts.items():

@@ -25,7 +25,7 @@ from enum import StrEnum
 from math import ceil
 
 from proxy.billing.money import nusd_from_usd_rounded_half_up
-from proxy.reconciliation.provider_bill.bill import PARTS, Bill, BillKind, BillSubject
+from proxy.reconciliation.provider_bill.bill import PARTS, BillKind, BillSubject, ProviderBill
 
 ERRORS_MAX = 3
 """multiple of an estimate's expected error, which is a mean: few errors are larger"""
@@ -145,7 +145,7 @@ class Compared:
         return all(row.verdict is not BillVerdict.DIFFERS for row in (*self.rows, *self.models))
 
 
-def compare(bill: Bill, ours: Mapping[BillSubject, Sequence[LedgerTotals]]) -> Compared:
+def compare(bill: ProviderBill, ours: Mapping[BillSubject, Sequence[LedgerTotals]]) -> Compared:
     """Compare every amount on either side, for the periods that the export covers."""
     theirs = {model for subject in bill.subjects for _, model in bill.amounts(subject) if model is not None}
     names = matched(theirs, {one.model for group in ours.values() for one in group})
@@ -191,7 +191,7 @@ def _order(row: Row) -> tuple[date, str, int]:
 class _Table:
     """The rows of one subject under construction. Begins with the provider's amounts."""
 
-    def __init__(self, bill: Bill, subject: BillSubject, names: Mapping[str, str]) -> None:
+    def __init__(self, bill: ProviderBill, subject: BillSubject, names: Mapping[str, str]) -> None:
         reported = bill.amounts(subject)
         self._names = names
         self._kinds = bill.kinds(subject)

@@ -16,7 +16,7 @@ import msgspec
 
 from proxy.reconciliation.provider_bill import anthropic as bill_anthropic
 from proxy.reconciliation.provider_bill import openai as bill_openai
-from proxy.reconciliation.provider_bill.bill import DAY_S, Bill, BillError, Bucket, Endpoint, JsonPath
+from proxy.reconciliation.provider_bill.bill import DAY_S, BillBucket, BillEndpoint, BillError, JsonPath, ProviderBill
 
 # Ten times a month of hourly buckets for hundreds of models and projects.
 DOCUMENT_BYTES_MAX = 32 << 20
@@ -25,17 +25,17 @@ DOCUMENT_BYTES_MAX = 32 << 20
 DAYS_MAX = 1_000
 
 _SHAPES = (bill_openai, bill_anthropic)
-_ENDPOINTS: Mapping[str, Endpoint] = {endpoint.path: endpoint for shape in _SHAPES for endpoint in shape.ENDPOINTS}
+_ENDPOINTS: Mapping[str, BillEndpoint] = {endpoint.path: endpoint for shape in _SHAPES for endpoint in shape.ENDPOINTS}
 _DECODER = msgspec.json.Decoder(float_hook=Decimal)
 
 
-def read_bill(file: BinaryIO, *, since: float | None = None, until: float | None = None) -> Bill:
+def read_bill(file: BinaryIO, *, since: float | None = None, until: float | None = None) -> ProviderBill:
     """The bill in the file, from `since` to `until` (Unix seconds): only buckets that are wholly within. Raises
     BillError.
     """
-    bill = Bill()
+    bill = ProviderBill()
     seen: set[int] = set()
-    goes_on: dict[Endpoint | None, bool] = {}
+    goes_on: dict[BillEndpoint | None, bool] = {}
 
     def within(begin_s: int, end_s: int) -> bool:
         return (since is None or begin_s >= since) and (until is None or end_s <= until)
@@ -53,7 +53,7 @@ def read_bill(file: BinaryIO, *, since: float | None = None, until: float | None
     return bill
 
 
-def _endpoint(path: JsonPath) -> Endpoint:
+def _endpoint(path: JsonPath) -> BillEndpoint:
     endpoint = _ENDPOINTS.get(path.text())
     if endpoint is None:
         raise path.wrong("is not an endpoint whose pages are compared")
@@ -69,7 +69,7 @@ def _days(place: JsonPath) -> range:
     return range(begin_s, end_s, DAY_S)
 
 
-def _buckets(page: JsonPath, seen: set[int]) -> list[Bucket]:
+def _buckets(page: JsonPath, seen: set[int]) -> list[BillBucket]:
     buckets = []
     for place in page.field("data").items():
         shape = next((one for one in _SHAPES if one.is_bucket(place)), None)

@@ -20,12 +20,12 @@ from functools import partial
 
 from proxy.reconciliation.provider_bill.bill import (
     TOKENS,
+    BillBucket,
+    BillEndpoint,
     BillKind,
+    BillResult,
     BillSubject,
-    Bucket,
-    Endpoint,
     JsonPath,
-    Result,
 )
 
 _REQUESTS = (BillKind.REQUESTS,)
@@ -33,14 +33,14 @@ _INPUT = (*_REQUESTS, BillKind.PROMPT)
 _ALL = (*_INPUT, BillKind.CACHED, BillKind.COMPLETION)
 
 ENDPOINTS = (
-    Endpoint("organization/usage/completions", BillSubject.USAGE, _ALL, ("model", "service_tier")),
-    Endpoint("organization/usage/embeddings", BillSubject.USAGE, _INPUT, ("model",)),
-    Endpoint("organization/usage/moderations", BillSubject.USAGE, _INPUT, ("model",)),
-    Endpoint("organization/usage/images", BillSubject.USAGE, _REQUESTS, ("model",)),
-    Endpoint("organization/usage/audio_speeches", BillSubject.USAGE, _REQUESTS, ("model",)),
-    Endpoint("organization/usage/audio_transcriptions", BillSubject.USAGE, _REQUESTS, ("model",)),
-    Endpoint("organization/usage/web_search_calls", BillSubject.USAGE, (BillKind.SEARCHES,), ("model",)),
-    Endpoint("organization/costs", BillSubject.COST, (BillKind.COST,), ("line_item",)),
+    BillEndpoint("organization/usage/completions", BillSubject.USAGE, _ALL, ("model", "service_tier")),
+    BillEndpoint("organization/usage/embeddings", BillSubject.USAGE, _INPUT, ("model",)),
+    BillEndpoint("organization/usage/moderations", BillSubject.USAGE, _INPUT, ("model",)),
+    BillEndpoint("organization/usage/images", BillSubject.USAGE, _REQUESTS, ("model",)),
+    BillEndpoint("organization/usage/audio_speeches", BillSubject.USAGE, _REQUESTS, ("model",)),
+    BillEndpoint("organization/usage/audio_transcriptions", BillSubject.USAGE, _REQUESTS, ("model",)),
+    BillEndpoint("organization/usage/web_search_calls", BillSubject.USAGE, (BillKind.SEARCHES,), ("model",)),
+    BillEndpoint("organization/costs", BillSubject.COST, (BillKind.COST,), ("line_item",)),
 )
 """the compared endpoints; `…/file_search_calls` and others are left out because they name no models"""
 
@@ -61,15 +61,15 @@ def is_bucket(place: JsonPath) -> bool:
     return place.has("start_time")
 
 
-def bucket(place: JsonPath) -> Bucket:
+def bucket(place: JsonPath) -> BillBucket:
     """One bucket. Raises BillError."""
     end = place.field("end_time")
     times = end.day_of(place.field("start_time").count(), end.count())
     results = place.field("result" if place.has("result") else "results")
-    return Bucket(*times, tuple(map(_result, results.items())))
+    return BillBucket(*times, tuple(map(_result, results.items())))
 
 
-def _result(place: JsonPath) -> Result:
+def _result(place: JsonPath) -> BillResult:
     kind = place.field("object")
     read = _READERS.get(kind.value) if isinstance(kind.value, str) else None
     if read is None:
@@ -77,7 +77,7 @@ def _result(place: JsonPath) -> Result:
     return read(place)
 
 
-def _usage(place: JsonPath, *, has_output: bool = True) -> Result:
+def _usage(place: JsonPath, *, has_output: bool = True) -> BillResult:
     for name in _CHECKED:
         place.count_or_zero(name)
     amounts: dict[BillKind, Decimal | int] = {
@@ -90,31 +90,31 @@ def _usage(place: JsonPath, *, has_output: bool = True) -> Result:
     for kind, names in _PARTS.items():
         if any(map(place.has, names)):
             amounts[kind] = sum(map(place.count_or_zero, names))
-    return Result(BillSubject.USAGE, place.text_or_none("model"), amounts)
+    return BillResult(BillSubject.USAGE, place.text_or_none("model"), amounts)
 
 
-def _requests(place: JsonPath, *, unit: str) -> Result:
+def _requests(place: JsonPath, *, unit: str) -> BillResult:
     place.field(unit).count()
     amounts = {BillKind.REQUESTS: place.field("num_model_requests").count()}
-    return Result(BillSubject.USAGE, place.text_or_none("model"), amounts, not_counted=TOKENS)
+    return BillResult(BillSubject.USAGE, place.text_or_none("model"), amounts, not_counted=TOKENS)
 
 
-def _searches(place: JsonPath) -> Result:
+def _searches(place: JsonPath) -> BillResult:
     amounts = {BillKind.SEARCHES: place.field("num_requests").count()}
-    return Result(BillSubject.USAGE, place.text_or_none("model"), amounts)
+    return BillResult(BillSubject.USAGE, place.text_or_none("model"), amounts)
 
 
-def _cost(place: JsonPath) -> Result:
+def _cost(place: JsonPath) -> BillResult:
     amount = place.field("amount")
     currency = amount.field("currency")
     if currency.text().lower() != "usd":
         raise currency.wrong("must be usd")
     item = place.text_or_none("line_item")
     model = item if item is None else item.rpartition(", ")[0] or item
-    return Result(BillSubject.COST, model, {BillKind.COST: amount.field("value").amount()})
+    return BillResult(BillSubject.COST, model, {BillKind.COST: amount.field("value").amount()})
 
 
-_READERS: Mapping[str, Callable[[JsonPath], Result]] = {
+_READERS: Mapping[str, Callable[[JsonPath], BillResult]] = {
     "organization.usage.completions.result": _usage,
     "organization.usage.embeddings.result": partial(_usage, has_output=False),
     "organization.usage.moderations.result": partial(_usage, has_output=False),

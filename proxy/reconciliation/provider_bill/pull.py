@@ -19,7 +19,7 @@ import msgspec
 from proxy import __version__
 from proxy.foundation.times import retry_after_s
 from proxy.reconciliation.provider_bill.admin_api import PullError, admin_api_of
-from proxy.reconciliation.provider_bill.bill import DAY_S, Endpoint
+from proxy.reconciliation.provider_bill.bill import DAY_S, BillEndpoint
 from proxy.reconciliation.provider_bill.file import DAYS_MAX
 from proxy.settings import ProviderSettings
 
@@ -95,7 +95,7 @@ async def pull(
     return b"".join(lines)
 
 
-def _line(endpoint: Endpoint, begin_s: int, end_s: int, page: bytes) -> bytes:
+def _line(endpoint: BillEndpoint, begin_s: int, end_s: int, page: bytes) -> bytes:
     compact = msgspec.Raw(msgspec.json.format(page, indent=-1))
     return msgspec.json.encode({"path": endpoint.path, "begin_s": begin_s, "end_s": end_s, "page": compact}) + b"\n"
 

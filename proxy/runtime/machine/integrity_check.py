@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from proxy.foundation.outage import Outage, OutageLog
 from proxy.ledger.settling.dead_letters import count_open
-from proxy.reconciliation.reconcile import GRACE_S, Finding, reconcile
+from proxy.reconciliation.reconcile import GRACE_S, CheckFinding, reconcile
 from proxy.runtime.machine.records_in_flight import read_records_in_flight
 from proxy.settings import Settings
 from proxy.storage.executor import InThread
@@ -56,7 +56,7 @@ async def count_letters(engine: Engine, metrics: Metrics, in_thread: InThread) -
         await asyncio.sleep(LETTERS_S)
 
 
-def _report(findings: list[Finding], metrics: Metrics) -> None:
+def _report(findings: list[CheckFinding], metrics: Metrics) -> None:
     for finding in findings:
         metrics.ledger.differences.labels(finding.name).set(finding.differences)
         if not finding.ok:

@@ -52,7 +52,7 @@ class LedgerStores:
         self.key_lifetime_max_s = settings.key_lifetime_max
         self.keys = KeyStore(self.engine, clock=time.time)
         self.accounts = AccountStore(self.engine, clock=time.time)
-        self.acts = AuditLog(self.engine, clock=time.time)
+        self.audit_log = AuditLog(self.engine, clock=time.time)
         self.ledger = LedgerStore(self.engine, content_hash=content_hash, clock=time.time)
         self.files = FileStore(self.engine)
         self.batches = BatchStore(self.engine)

@@ -90,7 +90,7 @@ class Console:
     def _table(self, sessions: Sessions) -> Iterable[Endpoint]:
         """Every endpoint that authenticates its caller."""
         store = self._store
-        operations = AuditedOperations(store.acts, self._threads, self._keyring)
+        operations = AuditedOperations(store.audit_log, self._threads, self._keyring)
         paid = partial(read_paid, store.engine)
         keys = KeysApi(
             store.keys, store.accounts, operations, self._threads, pepper=store.pepper(),
@@ -101,7 +101,7 @@ class Console:
         )  # fmt: skip
         status = StatusApi(
             self._threads,
-            store.acts,
+            store.audit_log,
             counter_states=self._budgets.counter_states,
             subjects=partial(subjects, store.engine),
             paid=paid,

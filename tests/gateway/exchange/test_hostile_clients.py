@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from proxy.demo.script import Script, Send, Shape, Stall, Wait
-from proxy.demo.shapes import LANGUAGES, Answer, sse, whole, words
+from proxy.demo.shapes import LANGUAGES, GeneratedAnswer, sse, whole, words
 from tests.gateway.streams import TEXT
 from tests.support.net import RawClient, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
@@ -34,7 +34,7 @@ def piece(size: int) -> bytes:
 
 def document(tokens: int) -> bytes:
     """A plain answer with its usage at the end."""
-    return whole(LANGUAGES["openai"], Answer("chatcmpl-w2", 1_790_000_000, "weir-1", 21, words(tokens, TEXT)))
+    return whole(LANGUAGES["openai"], GeneratedAnswer("chatcmpl-w2", 1_790_000_000, "weir-1", 21, words(tokens, TEXT)))
 
 
 async def test_who_reads_nothing_makes_no_provider_send_on(tokenweir: Make, provider: ScriptedProvider) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.demo.script import Cut, Fin, Raw, Script, Send, Stall, Wait
-from proxy.demo.shapes import LANGUAGES, Answer, json_bytes, whole, words
+from proxy.demo.shapes import LANGUAGES, GeneratedAnswer, json_bytes, whole, words
 from tests.gateway.deployment import SOON_S, WRITE_STALL_S, Deployment, charge, nusd
 from tests.gateway.streams import TEXT, cut_off, inside_utf8, wire_of, without_run
 from tests.gateway.streams import told as events_told
@@ -20,7 +20,7 @@ LARGE_TOKENS = 90_000
 
 
 def told(tokens: int = 12, *, usage: bool = True) -> bytes:
-    body = whole(LANGUAGES["openai"], Answer("chatcmpl-w2", 1_790_000_000, "weir-1", 21, words(tokens, TEXT)))
+    body = whole(LANGUAGES["openai"], GeneratedAnswer("chatcmpl-w2", 1_790_000_000, "weir-1", 21, words(tokens, TEXT)))
     return body if usage else body.partition(b',"usage":')[0] + b"}"
 
 

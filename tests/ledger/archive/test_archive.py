@@ -31,7 +31,7 @@ from proxy.ledger.settling.settling import ARCHIVED
 from proxy.ledger.settling.spend import sums
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.reconciliation.reconcile import reconcile
-from proxy.reports.archive import ArchiveError, Order, alone, archive, archive_logs, finish, months_before
+from proxy.reports.archive import ArchiveError, ArchiveOptions, alone, archive, archive_logs, finish, months_before
 from proxy.reports.receipts import read_receipt, statement_lines
 from proxy.sinks import progress
 from proxy.storage.database import open_engine, reading, writing
@@ -89,11 +89,11 @@ def years(book: Book) -> Book:
     return book
 
 
-def order(folder: Path, before: str = "2026-11", **more: Any) -> Order:
-    return Order(month_from(before), folder, "anna", more.get("now", JANUARY), more.get("sinks", ()))
+def order(folder: Path, before: str = "2026-11", **more: Any) -> ArchiveOptions:
+    return ArchiveOptions(month_from(before), folder, "anna", more.get("now", JANUARY), more.get("sinks", ()))
 
 
-def archived(book: Book, wanted: Order) -> list[str]:
+def archived(book: Book, wanted: ArchiveOptions) -> list[str]:
     """Archive, as the command does → what it said."""
     said: list[str] = []
     finish(book.engine, wanted, said.append)
@@ -249,7 +249,7 @@ def test_a_file_that_differs_from_the_ledger_is_noticed(years: Book, tmp_path: P
     assert len(ids(years)) == 28
 
 
-def refusal(years: Book, wanted: Order) -> str:
+def refusal(years: Book, wanted: ArchiveOptions) -> str:
     with pytest.raises(ArchiveError) as refused:
         archived(years, wanted)
     assert len(ids(years)) >= 28

@@ -71,7 +71,7 @@ class Source:
         self.largest = max(self.largest, len(found))
         return found
 
-    async def hold(self, taken: Sequence[Kept]) -> None:
+    async def extend_claim(self, taken: Sequence[Kept]) -> None:
         self.held += [one.seq for one in taken]
 
     async def settled(self, taken: Sequence[Kept]) -> None:
@@ -163,7 +163,7 @@ async def test_a_batch_that_takes_long_is_held(engine: Engine) -> None:
     source = Source()
     source.add([1, 2])
     store = flaky(engine, [LedgerUnavailable("gone")] * 2)
-    async with running(Settler(source, store, to_entry=to_entry, observer=Seen(), hold_s=0.01)):
+    async with running(Settler(source, store, to_entry=to_entry, observer=Seen(), extend_claim_s=0.01)):
         await until(lambda: not source.waiting)
     assert source.held[:2] == [1, 2]
 

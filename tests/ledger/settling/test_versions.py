@@ -39,7 +39,7 @@ class Once:
     async def take(self, limit: int) -> Sequence[Any]:
         return self._waiting[:limit]
 
-    async def hold(self, taken: Sequence[Any]) -> None:
+    async def extend_claim(self, taken: Sequence[Any]) -> None:
         pass
 
     async def settled(self, taken: Sequence[Any]) -> None:

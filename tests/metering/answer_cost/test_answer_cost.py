@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.demo.shapes import LANGUAGES, Answer, whole, words
+from proxy.demo.shapes import LANGUAGES, GeneratedAnswer, whole, words
 from proxy.metering.answer_cost.edit import Cost, event_with_cost, with_cost
 from proxy.metering.answer_cost.editors import ANSWER_PATH, EventCostEditor, JsonCostEditor
 from proxy.metering.answer_cost.request import cost_asked
@@ -250,7 +250,7 @@ def test_the_families_that_tell_costs() -> None:
 def ours() -> Iterator[tuple[Dialect, bytes, bool]]:
     """The answers of the scripted provider and of the tests' languages."""
     for name, dialect in ((name, OPENAI_CHAT) for name in LANGUAGES):
-        answer = Answer("chatcmpl-w2", 1_790_000_000, "weir-1", 21, words(7))
+        answer = GeneratedAnswer("chatcmpl-w2", 1_790_000_000, "weir-1", 21, words(7))
         yield dialect, b"".join(events_told(name, 7)), True
         yield dialect, whole(LANGUAGES[name], answer), False
     for dialect, language in ((ANTHROPIC_MESSAGES, MESSAGES), (OPENAI_RESPONSES, RESPONSES)):

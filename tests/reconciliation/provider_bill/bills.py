@@ -7,7 +7,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from proxy.reconciliation.provider_bill.bill import DAY_S, Bill
+from proxy.reconciliation.provider_bill.bill import DAY_S, ProviderBill
 from proxy.reconciliation.provider_bill.file import read_bill
 
 MIDNIGHT = int(datetime(2026, 11, 1, tzinfo=UTC).timestamp())
@@ -69,7 +69,7 @@ def page(*buckets: Any, **differences: Any) -> dict[str, Any]:
     return {"object": "page", "data": list(buckets), "has_more": False, "next_page": None, **differences}
 
 
-def read(document: Any, **options: Any) -> Bill:
+def read(document: Any, **options: Any) -> ProviderBill:
     """What the file says in which this stands: a value of JSON, or the bytes themselves."""
     content = document if isinstance(document, bytes) else json.dumps(document).encode()
     return read_bill(io.BytesIO(content), **options)

@@ -12,7 +12,7 @@ import pytest
 
 from proxy.reconciliation.provider_bill import bill as bills
 from proxy.reconciliation.provider_bill import file as bill_file
-from proxy.reconciliation.provider_bill.bill import DAY_S, Bill, BillError, BillKind, BillSubject
+from proxy.reconciliation.provider_bill.bill import DAY_S, BillError, BillKind, BillSubject, ProviderBill
 from tests.reconciliation.provider_bill.bills import (
     MIDNIGHT,
     anthropic,
@@ -29,12 +29,12 @@ FIRST = date(2026, 11, 1)
 TOKENS = {BillKind.PROMPT: 1_000, BillKind.CACHED: 300, BillKind.COMPLETION: 70}
 
 
-def usage(bill: Bill) -> dict[tuple[int, str | None], dict[BillKind, Any]]:
+def usage(bill: ProviderBill) -> dict[tuple[int, str | None], dict[BillKind, Any]]:
     """(day of November, model) → what was used."""
     return {(day.day, model): dict(said) for (day, model), said in bill.amounts(BillSubject.USAGE).items()}
 
 
-def money(bill: Bill) -> dict[tuple[int, str | None], Decimal]:
+def money(bill: ProviderBill) -> dict[tuple[int, str | None], Decimal]:
     """(day of November, model) → USD."""
     return {
         (day.day, model): Decimal(said[BillKind.COST]) for (day, model), said in bill.amounts(BillSubject.COST).items()

@@ -14,7 +14,7 @@ from proxy.foundation.secret import Secret
 from proxy.reconciliation.provider_bill import anthropic as bill_anthropic
 from proxy.reconciliation.provider_bill import openai as bill_openai
 from proxy.reconciliation.provider_bill.admin_api import PullError, admin_api_of
-from proxy.reconciliation.provider_bill.bill import DAY_S, Bill, BillKind, BillSubject
+from proxy.reconciliation.provider_bill.bill import DAY_S, BillKind, BillSubject, ProviderBill
 from proxy.reconciliation.provider_bill.file import DAYS_MAX, read_bill
 from proxy.reconciliation.provider_bill.pull import LIMITS, PullLimits, pull, whole_days
 from proxy.settings import ProviderSettings
@@ -76,7 +76,7 @@ async def pulled(
     )  # fmt: skip
 
 
-def bill_of(lines: bytes) -> Bill:
+def bill_of(lines: bytes) -> ProviderBill:
     return read_bill(io.BytesIO(lines))
 
 
