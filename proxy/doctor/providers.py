@@ -1,7 +1,7 @@
 """Checks each provider from this machine.
 
-Invariants: each check makes a few free requests, one if all is well; only the model of `CheckedDeployment.call` costs tokens. The
-gateway's own client makes the connection: with the same certificates, through the same proxy.
+Invariants: a check makes a few free requests, one if there is no fault; only the model of `CheckedDeployment.call`
+costs tokens. The gateway's client makes the connection, so certificates and HTTP proxy are those of the gateway.
 """
 
 from __future__ import annotations
