@@ -31,7 +31,7 @@ class Probe(NamedTuple):
     path: str
     body: dict[str, Any] | None
     purpose: str
-    """as in `404 for its list of models`"""
+    """the resource, in messages: `404 for its list of models`"""
     refusals: tuple[bytes, ...] = ()
     """see `Dialect.credential_refusals`; empty: every 403 is about the key"""
     headers: str = ""
@@ -62,12 +62,12 @@ def first_probe(provider: ProviderSettings) -> Probe:
 
 def endpoint_probe(provider: ProviderSettings) -> Probe | None:
     """The probe of an endpoint, by an empty request. None: no endpoint has a fixed path."""
-    paths = [one.upstream_path for one in DIALECTS if supports(provider.dialects, one) and one.socket is None]
+    paths = [one.upstream_path for one in DIALECTS if one.is_posted and supports(provider.dialects, one)]
     path = next((one for one in paths if NAME not in one), None)
     return None if path is None else Probe("POST", path, {}, path)
 
 
-def may_lack_everything(provider: ProviderSettings) -> bool:
+def has_no_fixed_path(provider: ProviderSettings) -> bool:
     """True for Vertex AI: its base URL names a project, and its paths name a model."""
     return _families(provider)[0] == "vertex"
 

@@ -18,7 +18,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from proxy.doctor.base_urls import Probe, candidates, endpoint_probe, first_probe, is_api, may_lack_everything
+from proxy.doctor.base_urls import Probe, candidates, endpoint_probe, first_probe, is_api, has_no_fixed_path
 from proxy.doctor.certificates import check_files
 from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
@@ -77,7 +77,7 @@ def _reached(title: str, provider: ProviderSettings) -> tuple[Finding, _Answered
     probe = first_probe(provider)
     answered = _ask(provider, probe)
     missing = ""
-    if not may_lack_everything(provider) and _is_doubtful(probe, answered):
+    if not has_no_fixed_path(provider) and _is_doubtful(probe, answered):
         endpoint = endpoint_probe(provider)
         at_endpoint = None if endpoint is None else _ask(provider, endpoint)
         if endpoint is None or at_endpoint is None or not is_api(endpoint, at_endpoint.status, at_endpoint.text):

@@ -299,6 +299,7 @@ ROWS, PAGE, INVALID = (200, b'{"data":[]}'), (200, b"<!doctype html>"), (400, b'
         (["openai"], {"GET /v1/models": ROWS}, "/api", "/v1"),
         (["openai"], {"GET /inference/v1/models": ROWS}, "/inference", "/inference/v1"),
         (["openai.embeddings"], {"POST /v1/embeddings": INVALID}, "", "/v1"),
+        (["openai.responses"], {"POST /v1/responses": INVALID}, "", "/v1"),
         (["anthropic"], {"GET /v1/models": ROWS}, "", "/v1"),
         (["anthropic"], {"GET /v1/models": ROWS}, "/v1/v1", "/v1"),
         (["azure"], {"GET /openai/v1/models": ROWS}, "", "/openai"),

@@ -26,14 +26,14 @@ _UNITS = {"images": "images", "audio_ms": "ms of audio", "characters": "characte
 
 @dataclass(frozen=True, slots=True)
 class RequestedAmounts:
-    """The amounts that a request would reserve, and what they are for."""
+    """The amounts that a request would reserve, and the counts behind them."""
 
     nusd: int = 0
     tokens: int = 0
     prompt_tokens: int = 0
-    """estimated"""
+    """prompt tokens, estimated"""
     completion_tokens: int = 0
-    """of all answers"""
+    """output tokens of all answers, at most"""
     answers: int = 1
     assumed: int = 0
     """output tokens that count for an answer whose request sets no limit; 0: the request sets one"""
@@ -42,7 +42,7 @@ class RequestedAmounts:
     units: Usage = NO_USAGE
     """counts that are not tokens"""
     lines: int = 0
-    """of a batch"""
+    """lines of a batch; 0: no batch"""
 
     def reasons(self) -> str:
         """`12 prompt tokens and 4096 output tokens (assumed: …)`; empty if nothing is counted."""
