@@ -18,7 +18,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from proxy.doctor.base_urls import Probe, candidates, endpoint_probe, first_probe, is_api, has_no_fixed_path
+from proxy.doctor.base_urls import Probe, candidates, endpoint_probe, first_probe, has_no_fixed_path, is_api
 from proxy.doctor.certificates import check_files
 from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning

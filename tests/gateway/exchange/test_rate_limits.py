@@ -148,7 +148,7 @@ WANTED = RequestedAmounts(USD // 100, 4108, prompt_tokens=12, completion_tokens=
             " 100 output tokens for 2 answers."),
         ),
         (  # another limit is reached as well, for which no waiting helps
-            Denied(DenialReason.REQUESTS, "key_a", None, ()), [scope(rpm=10, budget_usd=5)], WANTED,
+            Denied(DenialReason.REQUESTS, "key_a", None, ()), [scope(rpm=10, budget_nusd=5)], WANTED,
             "Rate limit of 10 requests per minute of this key reached.",
         ),
         (
