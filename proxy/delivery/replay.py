@@ -22,7 +22,7 @@ from proxy.delivery.shipper import ReceiptSource, parts
 from proxy.foundation.outage import Listener, Outage
 from proxy.journal.journal import Journal, Pending
 from proxy.journal.kept import FOLDER
-from proxy.journal.settled import settled_records
+from proxy.journal.reader import settled_records
 from proxy.ledger.settling.history import LedgerState, went_back
 from proxy.ledger.settling.store import LedgerStore
 
@@ -101,7 +101,7 @@ class Replayer:
         now = asyncio.get_running_loop().time()
         state: LedgerState = await self._in_thread(self._ledger.state)
         if self._last is not None and went_back(self._last, state):
-            _log.warning("the ledger is another one, or older than before: comparing the records that were settled")
+            _log.warning("the ledger was replaced, or is older than before: comparing settled records with it")
             await self.replay()
             self._again_at = now + AGAIN_S
         elif self._again_at is not None and now >= self._again_at:

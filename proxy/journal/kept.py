@@ -1,7 +1,7 @@
 """Segments whose records the ledger has confirmed, kept in case the ledger loses them.
 
 A Postgres that fails over to an asynchronous standby, or that is restored from a backup, loses its last commits. Their
-records are then sent again from these segments (`settled.py` reads them).
+records are then sent again from these segments (`reader.py` reads them).
 
 Invariants: a kept segment has no live frame. It is not read at start, and counts as neither open nor unsettled. It is
 deleted `keep_s` after its last record was confirmed; earlier when the journal needs space, when kept segments would

@@ -63,16 +63,16 @@ class RedisClaims:
             await self._redis.eval(_RELEASE, 1, self._prefix + name, exchange_id)
 
     async def remember(self, name: str, owner: bytes) -> None:
-        async with _mapped(self._redis, "remembering who made a response"):
+        async with _mapped(self._redis, "storing the owner of a response"):
             await self._redis.set(self._owners + name, owner, px=self._owners_ms)
 
     async def recall(self, name: str) -> bytes | None:
-        async with _mapped(self._redis, "looking up who made a response"):
+        async with _mapped(self._redis, "looking up the owner of a response"):
             owner: bytes | None = await self._redis.get(self._owners + name)
         return owner
 
     async def forget(self, name: str) -> None:
-        async with _mapped(self._redis, "forgetting who made a response"):
+        async with _mapped(self._redis, "deleting the owner of a response"):
             await self._redis.delete(self._owners + name)
 
     async def aclose(self) -> None:

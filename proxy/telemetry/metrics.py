@@ -29,7 +29,6 @@ from proxy.telemetry.budget_metrics import BudgetMetrics
 from proxy.telemetry.histogram import Buckets, Histogram
 from proxy.telemetry.ledger_metrics import LedgerMetrics
 from proxy.telemetry.project_metrics import OTHER
-from proxy.telemetry.provider_metrics import ProviderMetrics
 from proxy.telemetry.sink_metrics import SinkMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -76,6 +75,7 @@ INTER_EVENT_BOUNDS_S = (
 )
 
 _MODEL = ("provider", "model")
+_REFUSED = 429
 
 
 Gaps = Buckets  # times between two pieces of a stream
@@ -89,6 +89,37 @@ class _Bound:
     duration: Buckets
     ttft: Buckets
     estimate_error: Buckets
+
+
+class ProviderMetrics:
+    """The series of failed attempts and circuit breakers."""
+
+    def __init__(self, r: CollectorRegistry) -> None:
+        self.attempts = Counter(
+            "tokenweir_failed_attempts",
+            "Attempts that failed before a response, so that another provider was tried, by reason: unreachable, "
+            "refused (429) or failed (5xx).",
+            ("provider", "reason"), registry=r,
+        )  # fmt: skip
+        self.breaker = Gauge(
+            "tokenweir_provider_breaker",
+            "1 for the current state of a provider's circuit breaker; summed over processes: how many have that state.",
+            ("provider", "state"), registry=r,
+        )  # fmt: skip
+
+    def attempted(self, attempt: Attempt) -> None:
+        """Count a provider that failed before its response; another provider is tried."""
+        reason = "unreachable" if attempt.status is None else "refused" if attempt.status == _REFUSED else "failed"
+        self.attempts.labels(attempt.provider, reason).inc()
+
+    def watch(self, provider: str, states: Collection[str], state: Callable[[], str]) -> None:
+        """Export this provider's breaker: `state` returns one of `states` and is called at each scrape."""
+        for one in states:
+            self.breaker.labels(provider, one).set_function(_is(one, state))
+
+
+def _is(one: str, state: Callable[[], str]) -> Callable[[], float]:
+    return lambda: float(state() == one)
 
 
 class Metrics:

@@ -13,9 +13,8 @@ import pytest
 from proxy.doctor.machine import read
 from proxy.journal import log as journal_log
 from proxy.journal.journal import Journal, Pending
+from proxy.journal.reader import settled_records, unsettled_exchanges
 from proxy.journal.segment import Segment
-from proxy.journal.settled import settled_records
-from proxy.journal.unsettled import unsettled_exchanges
 from tests.journal.journals import numbers_of, run_through
 from tests.journal.records import ROOMY, exchange_id
 

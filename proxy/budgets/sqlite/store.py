@@ -10,6 +10,8 @@ during another process's transaction, streams continue.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import random
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -18,7 +20,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from proxy.billing.reservation import CounterState, Reservation, SpendDelta, SpendTotal, Verdict
 from proxy.budgets.sqlite.file import BudgetFile, Busy
-from proxy.budgets.sqlite.leadership import Leadership
 from proxy.budgets.sqlite.tables import AlreadyReserved, BudgetTables
 from proxy.budgets.store import BudgetsUnavailable, OwnReservations
 
@@ -38,6 +39,38 @@ WARM_S_MAX = 3.0
 AT_ONCE = 500
 
 
+class _Leadership:
+    """The election of one leading process on a machine: a lock on a separate file, because closing a descriptor of
+    SQLite's file would drop SQLite's locks. The lock ends with its process, even if the process is killed."""
+
+    def __init__(self, path: Path) -> None:
+        """The first `acquire` creates the file; its folder must exist."""
+        self._path = path
+        self._lock: int | None = None
+
+    def acquire(self) -> bool:
+        """True if this process has the lock, now or already. Raises BudgetsUnavailable."""
+        if self._lock is not None:
+            return True
+        try:
+            lock = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise BudgetsUnavailable(f"budgets: {error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        self._lock = lock
+        return True
+
+    def release(self) -> None:
+        """Release the lock to another process."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
 class SqliteBudgets:
     """One process's handle of the store in a SQLite file."""
 
@@ -46,7 +79,7 @@ class SqliteBudgets:
         self.time = unix_time
         """the machine's clock, which all its processes share"""
         self._file = BudgetFile(path)
-        self._leadership = Leadership(path.with_suffix(".leader"))
+        self._leadership = _Leadership(path.with_suffix(".leader"))
         self._tables = BudgetTables(self._file, node, unix_time)
         self._order = asyncio.Lock()
         """keeps this node's changes of its reservations in chronological order"""

@@ -61,6 +61,9 @@ def _report(findings: list[CheckFinding], metrics: Metrics) -> None:
         metrics.ledger.differences.labels(finding.name).set(finding.differences)
         if not finding.ok:
             _log.error(
-                "integrity: %d differ: %s; first: %s", finding.differences, finding.description, finding.examples[:1]
+                "integrity check: %d differences: %s; first: %s",
+                finding.differences,
+                finding.description,
+                finding.examples[:1],
             )
     metrics.ledger.audited_at.set_to_current_time()

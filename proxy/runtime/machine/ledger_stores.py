@@ -100,7 +100,7 @@ async def keep_partitions(engine: Engine, in_thread: InThread) -> None:
         try:
             await in_thread(make_partitions, engine, time.time())
         except LedgerUnavailable as error:
-            _log.warning("partitions cannot be made ahead; trying again tomorrow: %s", error)
+            _log.warning("partitions of the coming months cannot be created; next try tomorrow: %s", error)
         await asyncio.sleep(PARTITIONS_S)
 
 
@@ -111,7 +111,7 @@ async def _until_current(url: str, in_thread: InThread, waiting: Waiting) -> Non
         reason = str(error)
     else:
         return
-    _log.error("%s; waiting for it", reason)
+    _log.error("%s; waiting for the migration", reason)
     async with waiting(reason):
         while True:
             await asyncio.sleep(POLL_S)

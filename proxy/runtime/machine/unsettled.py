@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Engine, or_, select
 
 from proxy.billing.period import Month, month_of
-from proxy.journal.unsettled import unsettled_exchanges
+from proxy.journal.reader import unsettled_exchanges
 from proxy.ledger.periods.closing import close, issue_all, read_closings
 from proxy.ledger.schema.partitions import first_id
 from proxy.ledger.schema.tables import dead_letters
@@ -92,7 +92,7 @@ async def close_months(settings: Settings, engine: Engine, store: LedgerStore, i
                     _log.info("%s is closed", month)
                 elif month != waiting:
                     waiting = month
-                    _log.warning("%s is not closed: not all of it is settled: %s", month, left)
+                    _log.warning("%s is not closed, because records of it are unsettled: %s", month, left)
             await in_thread(issue_all, engine)
         except OSError as error:
             _log.warning("months cannot be closed now: %s", error)

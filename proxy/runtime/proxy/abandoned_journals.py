@@ -38,7 +38,7 @@ async def settle_abandoned(
         except JournalInUse:
             return  # another proxy on this data directory
         opened.callback(node.release)
-        _log.info("settling the journal of %s, a process that is not started any more", folder.own.name)
+        _log.info("settling the journal of %s, a process that is no longer started", folder.own.name)
         recovered = recover(node)
         await release(node.journal)
         await resume(recovered, node)

@@ -96,7 +96,7 @@ class LedgerFollowing:
     def start(self, tasks: Tasks) -> None:
         """Start the tasks that follow the ledger."""
         tasks.start(self.follower.run(), name="follower")
-        adding = Outage(OutageLog("adding up the charges of accounts"))
+        adding = Outage(OutageLog("updating the sums of accounts"))
         tasks.start(self._repeat(self._add_up, ADD_UP_S, adding), name="account sums")
         leveling = Outage(OutageLog("advancing the ledger's clocks"))
         tasks.start(self._repeat(self._level_clocks, LEVEL_S, leveling), name="clocks")
@@ -159,7 +159,7 @@ class AdmissionService:
             answer_bytes_max=settings.idempotency.replay_bytes_max, on_failure=observer.claim_failed,
         )  # fmt: skip
         self.owners = ResponseOwners(
-            claims, Outage(OutageLog("remembering who made a response (others than this process answer 404)"))
+            claims, Outage(OutageLog("storing the owner of a response (other processes answer 404)"))
         )
         metrics.budgets.outstanding(lambda: self.admission.reserved_nusd)
 

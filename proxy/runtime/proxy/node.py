@@ -102,7 +102,7 @@ class Node:
         for damage in self.journal.damage:
             _log.error("journal damaged: %s", damage)
         if records:
-            _log.warning("recovered %d exchanges that a crash had cut off", len(records))
+            _log.warning("recovered %d exchanges that a crash interrupted", len(records))
         metrics.recovered(self.journal.depth)
         metrics.ledger.journal_damage.inc(len(self.journal.damage))
         return Recovered(
@@ -121,7 +121,7 @@ class Node:
         else:
             self._keeper = LeaseKeeper(
                 queue.leases, self.table, node=self.node_id, epoch=self.journal.node.epoch,
-                caught_up=self._caught_up, observer=OutageLog("leases", metrics.ledger.outages.inc),
+                caught_up=self._caught_up, observer=OutageLog("renewing leases", metrics.ledger.outages.inc),
                 renew_s=min(RENEW_S, self._lease_s / RENEWALS_PER_LEASE), resumed=self._resumed,
             )  # fmt: skip
             self._renewing = tasks.start(self._keeper.run(), name="leases")

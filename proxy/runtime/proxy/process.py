@@ -161,7 +161,7 @@ class Proxy:
             self._store.keys,
             pepper=self._store.pepper(),
             unix_time=time.time,
-            observer=OutageLog("refreshing keys (known ones stay valid)"),
+            observer=OutageLog("refreshing keys (keys in memory stay valid)"),
         )
         started.push_async_callback(asyncio.to_thread, self._keyring.close)
         await self._keyring.start()

@@ -44,7 +44,7 @@ class Parent:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class SpanEvent:
     """An event within a span."""
 
     name: str
@@ -60,7 +60,7 @@ class Span:
     start_ns: int
     end_ns: int
     attributes: dict[str, Value]
-    events: tuple[Event, ...]
+    events: tuple[SpanEvent, ...]
     error: str | None
     """the attribute `error.type`; None: no error"""
 
@@ -134,7 +134,7 @@ def _counts(usage: Usage) -> Iterator[tuple[str, int | None]]:
     yield "gen_ai.usage.audio.output_tokens", usage.audio_completion_tokens
 
 
-def _event(attempt: Attempt) -> Event:
+def _event(attempt: Attempt) -> SpanEvent:
     """The event of a failed attempt."""
     attributes: dict[str, Value] = {
         "gen_ai.provider.name": attempt.provider,
@@ -144,7 +144,7 @@ def _event(attempt: Attempt) -> Event:
     }
     if attempt.status is not None:
         attributes["tokenweir.upstream_status"] = attempt.status
-    return Event("tokenweir.attempt", _ns(attempt.started_at), attributes)
+    return SpanEvent("tokenweir.attempt", _ns(attempt.started_at), attributes)
 
 
 def _text(text: str) -> str:

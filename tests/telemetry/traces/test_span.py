@@ -12,7 +12,7 @@ from proxy.billing.record import BillableParts, Outcome, UsageRecord
 from proxy.billing.settlement import entry
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.usage import NOTHING
-from proxy.telemetry.traces.span import CHARS_MAX, Event, Parent, operation, parent_of, span_of
+from proxy.telemetry.traces.span import CHARS_MAX, Parent, SpanEvent, operation, parent_of, span_of
 from tests.telemetry.traces.spans import OPENED, RECORD, SPAN, TRACE
 
 
@@ -48,7 +48,7 @@ def test_a_span_has_the_numbers_of_the_ledger_and_the_names_of_the_conventions()
     assert span.attributes.keys() - whole.attributes.keys() == {"tokenweir.time_to_first_token_s"}
     told = {"gen_ai.provider.name": "first", "tokenweir.upstream_model": "large-1", "tokenweir.failed": "refused"}
     told |= {"tokenweir.duration_s": 0.04, "tokenweir.upstream_status": 429}
-    assert span.events == (Event("tokenweir.attempt", 1_700_000_000_750_000_000, told),)
+    assert span.events == (SpanEvent("tokenweir.attempt", 1_700_000_000_750_000_000, told),)
 
 
 @pytest.mark.parametrize("outcome", Outcome)
