@@ -1,7 +1,6 @@
-"""Meters bodies with a content encoding that nobody requested: the client gets the bytes as they came.
+"""Meters bodies with a content encoding that the proxy did not request. The client gets the compressed bytes unchanged.
 
-Invariants: what one piece can become is bounded, whatever its provider compressed into it. What cannot be read
-is counted by its size.
+Invariants: the decompressed size of one piece is bounded. Bytes that cannot be read are counted by their size.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ SPARE_BYTES = 1 << 20
 
 
 class CompressedMeter(BodyMeter):
-    """Meters what a compressed body contains. `bytes_seen`: of the body, compressed. Own events cannot follow."""
+    """Meters the content of a compressed body. `bytes_seen`: compressed bytes. Own events cannot follow."""
 
     __slots__ = ("_decompressor", "_inner", "_opaque_bytes", "_read")
 
@@ -74,5 +73,5 @@ class CompressedMeter(BodyMeter):
 
 
 def compressed_meter(coding: str, inner: BodyMeter) -> BodyMeter:
-    """For a body with this Content-Encoding, in lower case, around what `inner` meters."""
+    """The meter of a body with this Content-Encoding, in lower case. `inner`: meters the content."""
     return CompressedMeter(inner) if coding in CODINGS else OpaqueMeter()

@@ -1,8 +1,8 @@
 """Reads, checks and merges the counts of usage objects.
 
 Invariants: a count is an exact integer within bounds, never clamped. A usage with one invalid count is dropped. Of two
-usages of one answer the later one applies, and no count falls below the earlier one. Of an answer that has ended, no
-part exceeds its whole (`fitted`), so that what is left of the whole is never negative.
+usages of one answer the later one applies, and no count falls below the earlier one. In an ended answer, no part
+exceeds its whole (`fitted`), so that the rest of the whole is never negative.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class _Parts(NamedTuple):
 
     whole: str
     of: Mapping[str, str]
-    """field → its name in flags"""
+    """field → name of the part in flags"""
     together: str
-    """their name in flags"""
+    """name of the whole in flags"""
 
 
 _REASONING = _Parts("completion_tokens", {"reasoning_tokens": "reasoning"}, "reasoning")
@@ -104,8 +104,8 @@ _EVERY_PART = attrgetter(*{part for parts in _WHOLES for part in parts.of})
 
 
 def with_audio(usage: Usage, seconds: object) -> Usage:
-    """With reported seconds of audio in the prompt. Their tokens, if they are not told, are what the total has beside
-    prompt and completion: so Mistral counts. Raises ValueError: no time."""
+    """`usage` with the reported seconds of audio in the prompt. If audio tokens are not reported, they are total -
+    prompt - completion (Mistral). Raises ValueError for an invalid time."""
     if seconds is None:
         return usage
     try:
@@ -118,7 +118,7 @@ def with_audio(usage: Usage, seconds: object) -> Usage:
 
 
 def with_thoughts(usage: Usage) -> Usage:
-    """With what the total has beside prompt and completion as reasoning, if none is told."""
+    """`usage` with total - prompt - completion as reasoning tokens, if none are reported."""
     rest = _rest(usage)
     if rest <= 0 or usage.reasoning_tokens is not None:
         return usage
@@ -135,11 +135,11 @@ _SEEN_SHARE, _UNSEEN_TOKENS = 0.5, 2
 
 
 def fitted(usage: Usage, seen_tokens: float) -> tuple[Usage, Sequence[str]]:
-    """The counts with each part in its whole, and flags of what did not fit.
+    """The counts with each part within its whole, and flags of parts that did not fit.
 
-    A part that its whole cannot have stands beside it, and is added: if the total says so, or if it is far larger; for
-    reasoning, if what was seen beside it takes the completion. Otherwise it is not believed: the whole is billed as
-    plain. `seen_tokens`: those of the output that was seen, without reasoning; a guess will do.
+    A part that exceeds its whole is added to the whole if the total includes it, or if it is far larger; for reasoning,
+    if the visible output fills the completion. Otherwise the part is dropped: the whole is billed as plain tokens.
+    `seen_tokens`: tokens of the visible output without reasoning; a guess is enough.
     """
     flags: list[str] = []
     if any(_EVERY_PART(usage)):  # most answers have none
@@ -175,7 +175,7 @@ def _fit(usage: Usage, parts: _Parts, seen_tokens: float, flags: list[str]) -> U
 
 
 def _add(usage: Usage, parts: _Parts, fields: Sequence[str], flags: list[str]) -> Usage:
-    """These parts are beside their whole. A total that had the whole alone has them, too."""
+    """`usage` with these parts added to their whole, and to a total that had the whole alone."""
     flags.extend(f"{parts.of[field]}_added" for field in fields)
     added = sum(getattr(usage, field) for field in fields)
     whole = structs.replace(usage, **{parts.whole: getattr(usage, parts.whole) + added})
@@ -183,7 +183,7 @@ def _add(usage: Usage, parts: _Parts, fields: Sequence[str], flags: list[str]) -
 
 
 def _rest(usage: Usage) -> int:
-    """What the total has beside prompt and completion; 0 if it is not known."""
+    """total - prompt - completion; 0 if one of them is not reported."""
     prompt, completion, total = usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
     return 0 if total is None or prompt is None or completion is None else total - prompt - completion
 

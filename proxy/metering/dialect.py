@@ -34,7 +34,7 @@ class Facts(Protocol):
 
 
 class Measured(Protocol):
-    """Adds to the facts of a request what takes long to read, such as the length of a file. Not for the event loop."""
+    """Adds facts that take long to compute, such as the length of a file. Not for the event loop."""
 
     def __call__(self, facts: RequestFacts, document: dict[str, Any]) -> RequestFacts: ...
 
@@ -46,11 +46,11 @@ class Rewrite(Protocol):
 
 
 class AnswerEditor(Protocol):
-    """Strips the injected usage event from a stream, or tells the cost in the usage. Changes nothing else, and holds
-    back no other complete event."""
+    """Strips the injected usage event from a stream, or writes the cost into its usage. All other bytes are unchanged,
+    and no other complete event is held."""
 
     stripped: int
-    """stripped events"""
+    """number of stripped events"""
     follows_meter: bool
     """each of `pieces` is metered before it is fed"""
 
@@ -59,7 +59,7 @@ class AnswerEditor(Protocol):
         """True between two events: a whole event without usage may bypass the editor."""
 
     def pieces(self, payload: bytes) -> Sequence[bytes]:
-        """`payload`, cut where the meter is asked."""
+        """`payload`, cut after each event whose cost is requested from the meter."""
 
     def feed(self, payload: bytes) -> bytes:
         """Returns the bytes that may be sent to the client now."""
@@ -72,7 +72,7 @@ class KeyHeader(StrEnum):
     """The header of a provider's API key."""
 
     AUTHORIZATION = "authorization"
-    """as a bearer token"""
+    """sent as a bearer token"""
     X_API_KEY = "x-api-key"
     X_GOOG_API_KEY = "x-goog-api-key"
     API_KEY = "api-key"
@@ -90,7 +90,7 @@ class RequestBody(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One endpoint: its paths, how requests are read, how answers are metered, and the shape of its errors."""
+    """One endpoint: its paths, its reader of requests, its meters of answers, and the shape of its errors."""
 
     name: str
     """family and endpoint: `openai.chat`"""
@@ -105,17 +105,17 @@ class Dialect:
     operation: str = "chat"
     """`gen_ai.operation.name` of its spans; OpenTelemetry's name if there is one"""
     measured: Measured | None = None
-    """None: nothing takes long to read"""
+    """adds facts that take long to compute; None: there are none"""
     upstream_document: Rewrite = with_model
     framings: tuple[Framing, ...] = (SSE,)
-    """of its streams, selected by the answer's content type; the first one is the default"""
+    """framings of the endpoint's streams, selected by the answer's content type; the first one is the default"""
     ends: tuple[bytes, ...] = (b"[DONE]",)
     """parts of last events: a piece with one of them is metered at once, others some pieces later"""
     stripper: Callable[[], AnswerEditor] | None = None
     """strips the injected usage event; None: usage is never injected"""
     cost_path: tuple[str, ...] = ()
-    """where the usage of a streamed answer stands in its event: the cost can be told there, and in the `usage` of a
-    JSON answer; empty: costs are never told"""
+    """path of the usage object in an event of a stream, where the cost can be written; the cost of a JSON answer is in
+    its `usage`; empty: costs are never written"""
     key_header: KeyHeader = KeyHeader.AUTHORIZATION
     """default header of the provider's API key"""
     request_body: RequestBody = RequestBody.JSON
@@ -124,46 +124,45 @@ class Dialect:
     accepts: str = "text/event-stream, application/json"
     """the `Accept` header of requests"""
     headers_up: tuple[str, ...] = ()
-    """request headers to forward, beside those that all dialects forward"""
+    """request headers to forward, in addition to those that all dialects forward"""
     headers_down: tuple[str, ...] = ()
-    """answer headers to forward, likewise"""
+    """answer headers to forward, in addition to those that all dialects forward"""
     headers_read: tuple[str, ...] = ()
     """answer headers that its tally reads, in lower case"""
     credential_refusals: tuple[bytes, ...] = ()
-    """parts of answers with status 403, in the text or in `headers_down`, that are about the provider's credentials and
-    not about the request"""
+    """parts of answers with status 403, in the text or in `headers_down`, that report a fault of the provider's
+    credentials and not of the request"""
     name_safe: str = "/:@+"
-    """characters that stand in `upstream_path` as they are in the model's name; others are escaped"""
+    """characters of the model's name that are not escaped in `upstream_path`"""
     query: tuple[str, ...] = ()
     """query parameters to forward; `name=value`: only with that value"""
     free: bool = False
-    """providers do not bill it: its entries have a price of zero"""
+    """the endpoint is free: its entries have a price of zero"""
     free_unpriced: bool = False
-    """likewise if no price is known"""
+    """the endpoint is free if it has no price"""
 
     stores: bool = False
-    """providers store answers, which can be asked for at the path, followed by their id"""
+    """providers store answers, which are fetched at the path followed by the answer's id"""
 
     names_files: bool = False
-    """requests can name files that are at the provider"""
+    """requests can name files that are stored at the provider"""
     is_posted: bool = True
-    """its paths take requests by POST"""
+    """the paths take requests by POST"""
     socket: Socket | None = None
-    """how it speaks over a WebSocket, at the same paths; None: it does not"""
+    """the WebSocket mode, at the same paths; None: there is none"""
 
     usage_member: str = "usage"
     """the member of an answer with its usage; empty: the answer itself"""
 
     @property
     def endpoint(self) -> str:
-        """Its name in an entry, which does not depend on the model."""
+        """The endpoint's name in an entry, independent of the model."""
         return self.paths[0]
 
     def framing(self, content_type: str, *, streamed: bool) -> Framing | None:
-        """The framing of an answer with that content type (lower case, without parameters); None: it is no stream.
-
-        `streamed`: a stream was requested. If unstreamed answers need not be JSON, only the content type decides.
-        """
+        """The framing of an answer with that content type (lower case, without parameters); None: the answer is no
+        stream. `streamed`: a stream was requested. If unstreamed answers need not be JSON, only the content type
+        decides."""
         for framing in self.framings:
             if content_type == framing.content_type and (streamed or content_type != _JSON_TYPE):
                 return framing
@@ -177,8 +176,8 @@ class Dialect:
         held: AnswerText | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> StreamMeter:
-        """A meter for one stream. `held`: also holds its text. `headers`: of the answer, those that `headers_read`
-        names."""
+        """A meter for one stream. `held`: also holds the text. `headers`: headers of the answer that are named in
+        `headers_read`."""
         tally = self._tally_with(headers) if headers else self.tally
         meter = StreamMeter(tally, framing.framer(), cumulative)
         if held is not None:
@@ -186,7 +185,8 @@ class Dialect:
         return meter
 
     def plain_meter(self, headers: Mapping[str, str] = NO_HEADERS, held: AnswerText | None = None) -> BodyMeter:
-        """A meter for one unstreamed answer. `headers`, `held`: likewise."""
+        """A meter for one unstreamed answer. `held`: also holds the text. `headers`: headers of the answer that are
+        named in `headers_read`."""
         if self.plain is not None:
             return self.plain()
         meter = JsonMeter(self._tally_with(headers) if headers else self.tally)

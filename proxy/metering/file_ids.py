@@ -1,7 +1,7 @@
 """The files that a request names by their ids at the provider.
 
-Invariant: whatever a provider reads as one of its files is found: the parts of OpenAI's chats and responses, their
-tools, and the sources of Anthropic's messages. What a model wrote (the input of a tool call) names no file.
+Invariant: every reference is found that a provider resolves: the parts of OpenAI's chats and responses, their tools,
+and the sources of Anthropic's messages. Text that a model wrote (the input of a tool call) names no file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
 def may_name_files(body: bytes) -> bool:
-    """False: no member of this JSON document is called `file_id` or `file_ids`, also not by escapes."""
+    """Whether a member of this JSON document may be called `file_id` or `file_ids`, also by escapes."""
     # Each search takes half a microsecond a KB: most bodies need two.
     return b"file_id" in body or (b"\\u00" in body and (b"\\u006" in body or b"\\u005" in body))
 
 
 def file_ids(document: dict[str, Any]) -> set[str]:
-    """The ids of all files that are named."""
+    """The ids of all named files."""
     found: set[str] = set()
     waiting: list[tuple[object, bool]] = [(document, False)]
     while waiting:

@@ -1,8 +1,8 @@
-"""Holds the text of a running answer, until it ends and is counted or not.
+"""Holds the text of a running answer until it is counted or dropped.
 
-Invariants: one answer holds at most `answer_bytes_max` bytes, all together at most `bytes_max`; what comes beyond them
-is dropped, and the counters extrapolate. The text is in memory only, and its objects show none of it. Its room is given
-back when nothing refers to it any more, however the exchange ends.
+Invariants: one answer holds at most `answer_bytes_max` bytes, all together at most `bytes_max`; more is dropped, and
+the counters extrapolate. The text is in memory only, and its objects never show it. Its bytes are free again when its
+last reference is gone, however the exchange ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _text_of = msgspec.json.Decoder(str).decode
 
 
 class TextKind(IntEnum):
-    """Kinds of text that are counted separately: one does not continue the other."""
+    """Kinds of text that are counted separately."""
 
     TEXT = 0
     REASONING = 1
@@ -31,26 +31,26 @@ class TextKind(IntEnum):
 
 
 class TextRoom:
-    """The bytes that texts may take. For one thread: a text that another one counts is given back on this one."""
+    """A budget of bytes for texts. For one thread: a text counted by another thread is given back on this one."""
 
     def __init__(self, *, answer_bytes_max: int, bytes_max: int) -> None:
         self.answer_bytes_max = answer_bytes_max
         self.free = bytes_max
 
     def take(self, size: int) -> bool:
-        """Take so many bytes. False: there is no room for them."""
+        """Take `size` bytes. False: not enough are free."""
         if size > self.free:
             return False
         self.free -= size
         return True
 
     def give_back(self, size: int) -> None:
-        """Give back what was taken."""
+        """Give back bytes that were taken."""
         self.free += size
 
 
 class PromptText:
-    """The text of a prompt, until it is counted or dropped. All are equal: evidence is compared by its counts."""
+    """The text of a prompt, until it is counted or dropped. All are equal: evidence is compared by its counters."""
 
     __slots__ = ("_room", "_taken", "text")
 
@@ -60,7 +60,7 @@ class PromptText:
         self._taken = 0
 
     def hold(self, room: TextRoom | None) -> None:
-        """Keep it within this room: its beginning, if it is long; nothing, if there is no room."""
+        """Hold the text within this room: only its beginning if it is long, nothing if there is no room."""
         size = sys.getsizeof(self.text)
         if room is not None and size > room.answer_bytes_max:
             self.text = self.text[: len(self.text) * room.answer_bytes_max // size]
@@ -71,7 +71,7 @@ class PromptText:
             self.drop()
 
     def drop(self) -> None:
-        """Forget it, and give its room back. Idempotent."""
+        """Drop the text, and give its bytes back. Idempotent."""
         if self.text:
             self.text = ""
         if self._room is not None:
@@ -103,7 +103,7 @@ class AnswerText:
         self._left = 0  # bytes of what is taken
         self._texts = [bytearray(), bytearray(), bytearray()]  # by TextKind
         self.is_lost = False
-        """text is missing within it: it cannot be counted"""
+        """a part of the text is missing: it cannot be counted"""
 
     def add(self, kind: TextKind, text: str | None) -> None:
         """Add text. None: text is missing."""
@@ -131,7 +131,7 @@ class AnswerText:
         self._texts[kind].extend(raw)
 
     def _grow(self, size: int) -> bool:
-        """Take room for `size` more bytes. False: there is none for all of them."""
+        """Take `size` more bytes. False: not all of them are free."""
         if self.is_lost:
             return False
         used = self._taken - self._left
@@ -142,7 +142,7 @@ class AnswerText:
         return size <= self._left
 
     def give_up(self) -> None:
-        """Drop all: it cannot be counted."""
+        """Drop the text: it cannot be counted."""
         self.is_lost = True
         for text in self._texts:
             text.clear()
@@ -155,15 +155,15 @@ class AnswerText:
 
     @property
     def size(self) -> int:
-        """Bytes that it holds."""
+        """Number of held bytes."""
         return self._taken - self._left
 
     def texts(self) -> list[str]:
-        """By kind; a character that was cut off is dropped."""
+        """The texts by kind, without an incomplete last character."""
         return [bytes(text).decode(errors="ignore") for text in self._texts]
 
     def __bool__(self) -> bool:
-        """It has text to count."""
+        """Whether there is text to count."""
         return self._taken > self._left
 
     def __del__(self) -> None:
@@ -176,7 +176,7 @@ class TextCounter(Protocol):
 
     @property
     def room(self) -> TextRoom | None:
-        """The room of texts; None: nothing is counted."""
+        """The budget of held texts; None: nothing is counted."""
 
     def count(
         self,
@@ -186,5 +186,6 @@ class TextCounter(Protocol):
         *,
         urgent: bool,
     ) -> bool:
-        """Count these texts and drop them; then call `told` with the counts on the running event loop, None where there
-        is none. Returns False, and does not call it, if there is no room. Not urgent: they only teach."""
+        """Count these texts and drop them; then call `told` with the counts on the running event loop, None for a text
+        without a count. Returns False, without a call, if there is no room. Low priority: the counts only teach the
+        estimator."""

@@ -1,9 +1,9 @@
-"""Bytes of an answer → `Metered`. Sans-IO: it is fed, and never fetches, waits or reads a clock.
+"""Bytes of an answer → `Metered`. Sans-IO: a meter is fed, and never fetches, waits or reads a clock.
 
 Invariants: a meter never raises for provider data. Its result is the same for every way of cutting the bytes.
-Unreadable data sets a flag. Failures are reported by our own codes, never by provider text. Of texts that are too long
-to keep, the outline is read (`wire.outline`), and the generated text that it lacks is counted by its bytes; what cannot
-be read at all is counted so, too. Of a text that was cut off, the whole members are read (`wire.cut`).
+Unreadable data sets a flag. Failures are reported by codes of this proxy, never by provider text. Of texts that are too
+long to keep, the outline is read (`wire.outline`); generated text that the outline lacks is counted by its bytes, and
+so is unreadable data. Of a text that was cut off, the whole members are read (`wire.cut`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _EVENT = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
 def _read_cut(tally: Tally, text: bytes, read: Callable[[bytes], bool]) -> bool:
-    """Read what is whole in `text`, which was cut off: its output and whole usage, not its end. False: nothing is."""
+    """Read the whole members of `text`, which was cut off: its output and whole usage, not its end. False: there are
+    none."""
     whole = completed(text)
     if whole is None:
         return False
@@ -55,7 +56,7 @@ def _read_cut(tally: Tally, text: bytes, read: Callable[[bytes], bool]) -> bool:
 
 
 class _TruncatedText:
-    """Counts the text of long events or of a long answer that their outlines lack."""
+    """Counts the generated text that outlines of long events or answers lack."""
 
     __slots__ = ("_unplaced",)
 
@@ -63,7 +64,7 @@ class _TruncatedText:
         self._unplaced = 0
 
     def read(self, tally: Tally, text: LongText, read: Callable[[bytes], bool]) -> bool:
-        """Read the outline. Its text counts if the dialect counts what there is of it: a repetition does not."""
+        """Read the outline. Its text counts only if the dialect counts the rest of it: a repetition does not."""
         tally.flush()
         before = tally.evidence.chars
         good = bool(text) and read(text)
@@ -79,7 +80,7 @@ class _TruncatedText:
         return good
 
     def settle(self, tally: Tally) -> None:
-        """The whole answer was received. If no output was seen in it, it was in what outlines lack."""
+        """The whole answer was received. If it had no output, the outlines lack the output."""
         if self._unplaced and tally.evidence.empty and not _is_counted(tally):
             tally.add_truncated_bytes(self._unplaced)
 
@@ -92,7 +93,7 @@ class JsonMeter(BodyMeter):
     """Meters one JSON answer; has no result before `close`. Buffers up to JSON_BYTES_MAX; of a longer answer, its
     outline. A stream of events that is labelled as JSON is read as a stream.
 
-    `skim`: drops the contents of its lists.
+    `skim`: drops the contents of long lists.
     """
 
     __slots__ = ("_cut", "_held", "_kept", "_new_tally", "_skim", "_stream")
@@ -127,7 +128,7 @@ class JsonMeter(BodyMeter):
         held.add(kept)
 
     def final_so_far(self, answers: int) -> Metered:
-        """The result: it is asked for at the end only."""
+        """The result: called only at the end of the answer."""
         return self.close()
 
     def _result(self) -> Metered:
@@ -331,7 +332,8 @@ class StreamMeter(BodyMeter):
         return read
 
     def _look(self, event: bytes, members: int, *, counted: bool) -> None:
-        """Look for text that is not read: in events without any that is, and in those with more members than before."""
+        """Look for text that the dialect does not read: in events without output, and in those with more members than
+        before."""
         if self.tally.failed is not None:
             return
         found = self.tally.read_unknown_text(event, counted=counted)

@@ -38,37 +38,38 @@ class Metered(msgspec.Struct, frozen=True):
     """anomalies, sorted"""
     timings: dict[str, float]
     served_as: ServedAs = NOT_SAID
-    """how it was served"""
+    """the terms of service of the answer"""
     completion_so_far: int | None = None
-    """completion tokens by the provider's own count, where it is not final"""
+    """the provider's running count of completion tokens, where it is not final"""
     held: AnswerText | None = None
-    """the text of a stream, to be counted; None: there is none"""
+    """the text of the answer, to be counted; None: there is none"""
     usage_final: bool = False
     """`usage` has all counts of an ended answer: it came with or after a finish reason or the last event, alone in an
-    event that no output followed, or in a whole JSON answer. False: none, or running counts beside output"""
+    event that no output followed, or in a whole JSON answer. False: no usage, or running counts in events with output
+    """
     unknown_usage_fields: UnknownFields = NO_UNKNOWN_FIELDS
-    """what was reported and is not read"""
+    """reported fields that this version does not read"""
     stated_usd: Decimal | None = None
     """the cost that the provider states, in USD"""
     served_model: str | None = None
-    """the model whose usage it is, if it is not the requested one"""
+    """the model that the usage belongs to, if it is not the requested one"""
     other_models: tuple[ModelUsage, ...] = ()
-    """what other models used, which `usage` does not have"""
+    """usage of other models, not included in `usage`"""
     in_background: bool | None = None
-    """the provider says that it makes the answer whoever reads it; None: it says nothing of that"""
+    """background response; None: unknown"""
     answer_ended: bool = True
-    """nothing more will be generated; False: the provider has not said so, of an answer that it stores"""
+    """generation has ended; False: the provider stores the answer and has not reported its end"""
     usage_behind: int = 0
-    """events with output after the last usage, which therefore is one of the answer so far"""
+    """events with output after the last usage; above 0, that usage counts only a part of the answer"""
 
     @property
     def generated(self) -> bool:
-        """True if generated output was observed: text, tool calls, or audio that was counted."""
+        """Whether generated output was observed: text, tool calls, or counted audio."""
         return not self.evidence.empty or (self.usage is not None and bool(self.usage.audio_completion_tokens))
 
     @property
     def reported_completion(self) -> int | None:
-        """The reported completion; None: there is none, or only one of the answer so far."""
+        """The reported completion; None: not reported, or only for a part of the answer."""
         return None if self.usage is None or self.usage_behind else self.usage.completion_tokens
 
 
@@ -110,8 +111,8 @@ class BodyMeter:
         """Read everything fed so far."""
 
     def final_so_far(self, answers: int) -> Metered | None:
-        """The result, if the answer ended here and its usage is final; else None. `answers`: how many are requested:
-        when one has finished, others may go on."""
+        """The result if the answer ended here and its usage is final; else None. `answers`: the number of requested
+        answers: when one has finished, others may continue."""
         return None
 
     def close(self) -> Metered:
@@ -128,8 +129,8 @@ def result_of(
     tally: Tally, *, complete: bool, flags: set[str], reports: Sequence[bytes], cut: bool = False,
     behind: int = 0,
 ) -> Metered:  # fmt: skip
-    """The result of an answer that has ended. `reports`: the texts with usage. `cut`: the last event, or the answer, is
-    not whole. `behind`: events with output after the last usage."""
+    """The result of an ended answer. `reports`: the texts with usage. `cut`: the last event or the answer is
+    incomplete. `behind`: events with output after the last usage."""
     tally.settle()
     usage, others, raw = tally.usage, tally.other_models, tally.usage_raw
     if usage is not None:

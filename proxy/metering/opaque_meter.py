@@ -1,6 +1,6 @@
-"""Meters an answer that nobody can read: by its size alone.
+"""Meters an unreadable answer by its size alone.
 
-Invariant: what was delivered is never free.
+Invariant: delivered bytes are never free.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from proxy.metering.tally import Tally
 
 
 class OpaqueMeter(BodyMeter):
-    """Meters a body with an unrequested content encoding, which it cannot read, by its size.
+    """Meters a body with an unrequested content encoding, which the proxy cannot read, by its size.
 
     One byte counts as one character: compression saves about as much of a stream as its framing adds.
     """

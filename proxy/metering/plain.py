@@ -25,7 +25,7 @@ from proxy.metering.wire.skim import Skim
 
 
 class PlainAnswer(msgspec.Struct, gc=False):
-    """What is read of an answer. Another dialect may name the members otherwise."""
+    """The fields of an answer that are read. Other dialects have subclasses with their names."""
 
     id: str | None = None
     usage: dict[str, Any] | None = None
@@ -75,7 +75,7 @@ class PlainTally(Tally):
 
     @staticmethod
     def answer_of(body: bytes) -> PlainAnswer | None:
-        """What is read of an answer; None if it is no JSON object."""
+        """The fields of `body`; None if it is no JSON object."""
         return _read(body)
 
     @staticmethod
@@ -140,9 +140,12 @@ def plain_dialect(
     reads_lists: bool = False,
     **fields: Any,
 ) -> Dialect:
-    """A dialect without streams and without generated text. `prompt`, `asked`: read these of a request, and raise
-    InvalidField. `default_model`: of a request without one; None: the model is required. `reads_lists`: usage depends
-    on the lists in an answer. `like`: the dialect whose further `fields` it has."""
+    """A dialect without streams and without generated text.
+
+    `prompt`, `asked`: read these facts of a request, and raise InvalidField. `default_model`: model of a request
+    without one; None: the model is required. `reads_lists`: usage depends on the lists in an answer. `like`: the
+    dialect whose fields apply where `fields` have none.
+    """
     fields |= {
         "facts": _facts_of(prompt, asked, default_model),
         "tally": tally,

@@ -1,4 +1,4 @@
-"""What was counted of a text: its tokens by a vocabulary, and its characters by script.
+"""The profile of a text: its tokens by a vocabulary, and its characters by script.
 
 Invariants: pure; the time is linear in the length of the text. A character is in at most one class.
 """
@@ -25,7 +25,7 @@ class Profile(msgspec.Struct, frozen=True, gc=False):
     """Counts of one text. Characters are Unicode code points."""
 
     tokens: int = 0
-    """by the vocabulary"""
+    """tokens by the vocabulary"""
     chars: int = 0
     letters: int = 0
     """ASCII letters"""
@@ -47,30 +47,30 @@ class Profile(msgspec.Struct, frozen=True, gc=False):
     arabic: int = 0
     devanagari: int = 0
     bengali: int = 0
-    """and its neighbours: Gurmukhi, Gujarati, Odia"""
+    """Bengali, Gurmukhi, Gujarati, Odia"""
     tamil: int = 0
-    """and its neighbours: Telugu, Kannada, Malayalam, Sinhala"""
+    """Tamil, Telugu, Kannada, Malayalam, Sinhala"""
     thai: int = 0
-    """and Lao"""
+    """Thai and Lao"""
     han: int = 0
     kana: int = 0
-    """and CJK punctuation and full-width forms"""
+    """kana, CJK punctuation and full-width forms"""
     hangul: int = 0
     emoji: int = 0
-    """and what joins and colours them"""
+    """emoji, their joiners and colours"""
     rare: int = 0
     """combining marks, rare ideographs, and every other script"""
 
     def __add__(self, other: Profile) -> Profile:
-        """Of both texts."""
+        """The sums of both profiles."""
         return Profile(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
 
     def tokens_alone(self) -> Profile:
-        """Without its characters by script."""
+        """The profile without characters by script."""
         return Profile(self.tokens, self.chars)
 
     def times(self, factor: float) -> Profile:
-        """Of a text so many times as long."""
+        """The profile of a text `factor` times as long."""
         return Profile(*(round(count * factor) for count in msgspec.structs.astuple(self)))
 
 
@@ -81,19 +81,19 @@ class Counted(msgspec.Struct, frozen=True, gc=False):
     """The profiles of an answer's texts."""
 
     text: Profile
-    """with its reasoning"""
+    """output text, including reasoning"""
     calls: Profile
-    """of tool calls: their names and arguments"""
+    """names and arguments of tool calls"""
     own: bool = False
-    """by the model's own vocabulary, not by the reference"""
+    """the count is by the model's own vocabulary, not by the reference"""
 
     @property
     def tokens(self) -> int:
-        """Of all of it."""
+        """The tokens of text and calls."""
         return self.text.tokens + self.calls.tokens
 
     def whole(self, *, text_chars: int, call_chars: int) -> Counted:
-        """Of texts with so many characters, where fewer were counted."""
+        """The count extrapolated to texts with so many characters, if fewer were counted."""
         if self.text.chars >= text_chars and self.calls.chars >= call_chars:
             return self
         text, calls = _longer(self.text, text_chars), _longer(self.calls, call_chars)
@@ -105,7 +105,7 @@ def _longer(profile: Profile, chars: int) -> Profile:
 
 
 def profile_of(text: str, tokens: int) -> Profile:
-    """The profile of a text that has so many tokens."""
+    """The profile of a text with `tokens` tokens."""
     raw = text.encode(errors="replace")
     size = len(raw)
     counts = (

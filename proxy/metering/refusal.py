@@ -11,11 +11,11 @@ class Refusal(Protocol):
     """An error response to a client: the fields that shapes need."""
 
     status: int
-    """HTTP"""
+    """HTTP status"""
     message: str
-    """names the field, too: most SDKs show nothing else"""
+    """message to the client; it names the field, too: most SDKs show nothing else"""
     kind: str
-    """OpenAI's `type`"""
+    """`type` of the error at OpenAI"""
     param: str | None
     code: str | None
 
@@ -35,11 +35,11 @@ class ErrorShape:
     event_body: Callable[[Refusal], dict[str, Any]]
     """the document of an error event in a running stream"""
     event_name: str = ""
-    """the name of that event; empty: none"""
+    """the name of an error event; empty: none"""
     headers: Callable[[Refusal], tuple[tuple[str, str], ...]] = _no_headers
     """further headers of an error response"""
     event_names: Mapping[int, str] = field(default_factory=dict, hash=False)
-    """the names of events that are not named `event_name`, by HTTP status"""
+    """HTTP status → name of the error event, where that is not `event_name`"""
 
 
 def _openai(refusal: Refusal) -> dict[str, Any]:

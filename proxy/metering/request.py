@@ -43,15 +43,16 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """usage that follows from the request (characters to speak, images to generate and their likely tokens): reserved,
     and used if the answer reports nothing"""
     served_as: ServedAs = NOT_SAID
-    """how it asks to be served: reserved for, not billed by"""
+    """the requested terms of service: reserved for, not billed by"""
     is_stored: bool = False
-    """the provider stores the answer, to be asked for by its id"""
+    """the provider stores the answer, which is fetched by its id"""
     in_background: bool = False
     """the request may be answered before the answer is generated"""
     continues: str | None = None
-    """the id of a stored answer that it goes on with"""
+    """the id of the stored answer that the request continues"""
     context_tokens: int | None = None
-    """tokens of the prompt beside `prompt`, of a conversation that the provider keeps; None: `prompt` is all of it"""
+    """tokens of the conversation that the provider keeps, in addition to `prompt`; None: `prompt` is the whole prompt
+    """
     doubts: tuple[str, ...] = ()
     """flags of an entry that is estimated from `asked`"""
     echoes: bool = False
@@ -63,7 +64,7 @@ class Upload(msgspec.Struct, frozen=True, gc=False):
 
     filename: str
     content_type: str
-    """empty: none given"""
+    """empty: not given"""
     content: bytes
 
     def __repr__(self) -> str:
@@ -89,7 +90,7 @@ def model_of(document: Mapping[str, Any], field: str = "model") -> str:
 
 
 def service_asked(document: Mapping[str, Any]) -> ServedAs:
-    """How a request of OpenAI, Anthropic or Google asks to be served."""
+    """The terms of service that a request of OpenAI, Anthropic or Google has."""
     if document.keys().isdisjoint(_ASKED):
         return NOT_SAID
     tier, speed, geography = (document.get(name) for name in _ASKED[:3])
@@ -131,7 +132,7 @@ def integer(
 
 def output_limit(document: Mapping[str, Any], *names: str, at_least: int = 1) -> int | None:
     """The highest of these limits of an answer; None: no limit, which llama.cpp and its clients write as -1. Providers
-    differ in which of several they apply: the highest one bounds all. Raises InvalidField."""
+    differ in which of several limits they apply: the highest one bounds all. Raises InvalidField."""
     limits = [
         _UNLIMITED if type(value) is int and value == _NO_LIMIT
         else integer(document, name, at_least=at_least, at_most=TOKENS_MAX) or 0

@@ -1,11 +1,11 @@
-"""What a provider says that an answer costs.
+"""The cost of an answer as its provider states it.
 
-Invariants: the amount is the provider's own number, exactly, and never used in place of a count. What is not a finite
-amount from 0 to USD_MAX is no amount. Nothing raises.
+Invariants: the amount is the provider's own number, exactly, and never used in place of a count. An amount that is not
+finite, or outside of 0 to USD_MAX, is dropped. Nothing raises.
 
-Sources: OpenRouter's usage accounting (`cost`; with a key of one's own also what the provider behind it charges), of
-which Vercel and Avian have the shape; Perplexity (`cost.total_cost`); xAI (ticks, 10**10 to the dollar); Venice (`cost`
-beside the usage); Pydantic's gateway (`cost_estimate`).
+Sources: OpenRouter's usage accounting (`cost`; with the customer's own key, also the upstream provider's charge), whose
+shape Vercel and Avian use; Perplexity (`cost.total_cost`); xAI (ticks, 10**10 to the dollar); Venice (`cost` next to
+the usage); Pydantic's gateway (`cost_estimate`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TICKS_PER_USD = 10**10
 
 
 def stated_usd(usage: Mapping[str, Any], beside: object = None) -> Decimal | None:
-    """The cost in USD that a usage object states, or the member `cost` beside it; None: none."""
+    """The cost in USD in a usage object, or in the member `cost` next to it; None: none."""
     cost = usage.get("cost")
     if isinstance(cost, Mapping):
         return _usd(cost.get("total_cost"))
@@ -36,7 +36,7 @@ def stated_usd(usage: Mapping[str, Any], beside: object = None) -> Decimal | Non
 
 
 def _with_own_key(fee: Decimal | None, usage: Mapping[str, Any]) -> Decimal | None:
-    """With a key of one's own (`is_byok`), `cost` is only the router's fee."""
+    """With the customer's own key (`is_byok`), `cost` is only the router's fee."""
     details = usage.get("cost_details")
     if fee is None or usage.get("is_byok") is not True or not isinstance(details, Mapping):
         return fee

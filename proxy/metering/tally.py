@@ -1,7 +1,7 @@
 """The `Tally` of an answer: the interface between the meter and a dialect, and the counting that all dialects share.
 
-Invariants: a tally never raises for provider data. It keeps no text longer than one fold of the meter, but what
-`held_text` holds. It gets whole events or a whole answer.
+Invariants: a tally never raises for provider data. It keeps no text longer than one fold of the meter, except the text
+held in `held_text`. It gets whole events or a whole answer.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Tally:
     outputs: ClassVar[Outputs | None] = None
     """the places of generated text; None: text that the dialect does not read is not looked for"""
     in_background: bool | None = None
-    """as in `Metered.in_background`, so far"""
+    """see `Metered.in_background`; so far"""
     answer_ended: bool = True
-    """as in `Metered.answer_ended`, so far"""
+    """see `Metered.answer_ended`; so far"""
 
     evidence: Evidence
-    """updated in place"""
+    """counters of the output so far, updated in place"""
     events: int
     """whole events with data, including the last one; 0 for a JSON answer"""
     usage: Usage | None
@@ -49,23 +49,23 @@ class Tally:
     usage_raw: dict[str, Any] | None
     """the usage object as received"""
     output_at_usage: int | None
-    """events with output when the last usage came in an event; None: none came so"""
+    """events with output when the last event with usage came; None: none has come"""
     completion_so_far: int | None
     """the provider's running count of completion tokens, where it is not final"""
     cost_beside: object
-    """a cost that is stated beside the usage: see `stated_usd`"""
+    """a cost that the provider states next to the usage: see `stated_usd`"""
     served_as: ServedAs
     """the last reported terms of service"""
     served_model: str | None
-    """as in `Metered.served_model`"""
+    """see `Metered.served_model`"""
     other_models: tuple[ModelUsage, ...]
-    """as in `Metered.other_models`"""
+    """see `Metered.other_models`"""
     failed: str | None
     """code of a failure that the provider reported: `error_event`, `error_body`, …"""
     done: bool
     """the dialect's last event was received, or a whole JSON answer"""
     unknown_items: dict[str, int]
-    """numbers of items of the output that may be billed and are not read, by path: `output.shell_call`"""
+    """numbers of items of the output that may be billed and are unknown to the dialect, by path: `output.shell_call`"""
 
     __slots__ = (
         "_called", "_calls", "_held", "_reasonings", "_said_before", "_texts", "completion_so_far", "cost_beside",
@@ -127,12 +127,12 @@ class Tally:
 
     @property
     def usage_alone(self) -> bool:
-        """The last usage came without output, or none came."""
+        """Whether the last usage came without output, or none came."""
         return self._said_before is not None or self.usage is None
 
     @property
     def output_events(self) -> int:
-        """Events with generated output so far."""
+        """Number of events with generated output so far."""
         return self.evidence.text_events + self.evidence.tool_events
 
     def template(self, read: Any, event: bytes) -> EventTemplate | None:
@@ -194,7 +194,7 @@ class Tally:
         return text
 
     def settle(self) -> None:
-        """Resolve what is undecided, at the end of the answer. Idempotent."""
+        """Resolve undecided counts at the end of the answer. Idempotent."""
         self.flush()
 
     def _add_texts(self, text: str | None, reasoning: str | None = None) -> None:
@@ -211,8 +211,8 @@ class Tally:
     ) -> None:
         """Merge a reported usage, read from the object `raw`; None: it has an invalid count. `odd`: further flags.
 
-        `running`: it came beside output, so that it may be the count so far. Call this before the output of its event
-        is counted.
+        `running`: it came with output, so that it may be a running count. Call this before the output of its event is
+        counted.
         """
         if usage is None:
             self.flags.add("usage_invalid")
@@ -231,7 +231,7 @@ class Tally:
             self.evidence.tool_calls += 1
 
     def _keep_unknown(self, path: str) -> None:
-        """Count an item of the output that may be billed and is not read."""
+        """Count an item of the output that may be billed and is unknown to the dialect."""
         if path in self.unknown_items or len(self.unknown_items) < PATHS_MAX:
             self.unknown_items[path] = self.unknown_items.get(path, 0) + 1
 

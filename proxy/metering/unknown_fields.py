@@ -1,8 +1,8 @@
-"""Finds what a provider reports and this version does not read, so that nothing billable passes unseen.
+"""Finds reported numbers and words that this version does not read, so that nothing billable is missed.
 
-Invariants: every number other than 0 in an object that holds a usage is known to the dialect, or its path is found; so
-is every word in the usage itself. Only such numbers and words are kept, never other text. Nothing raises, and what is
-found is bounded.
+Invariants: every number other than 0 in an object with a usage is known to the dialect, or its path is found; so is
+every word in the usage itself. Only such numbers and words are kept, never other text. Nothing raises, and the result
+is bounded.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Members(NamedTuple):
     by it."""
 
     whole: frozenset[str]
-    """known with all that is in them"""
+    """members that are known with everything inside them"""
     inner: Mapping[str, Members | frozenset[str]]
-    """known in part: their members, or the known words"""
+    """members that are known in part: with their known members, or their known words"""
 
 
 Value: TypeAlias = "int | float | str | None"
 
 
 class UnknownFields(NamedTuple):
-    """What is not known: sorted paths, and the values of those outside the usage object."""
+    """Unknown fields: sorted paths, and the values of those outside the usage object."""
 
     paths: tuple[str, ...]
     values: dict[str, Value]
@@ -84,8 +84,8 @@ def each(holder: str, paths: str) -> str:
 def unknown_fields(
     texts: Iterable[bytes], known: Members, items: Mapping[str, int] = MappingProxyType({})
 ) -> UnknownFields:
-    """What is not known in these JSON objects, and `items`, which are so already. A text that is no JSON object has
-    nothing."""
+    """The unknown fields of these JSON objects, and `items`, whose paths are unknown fields already. A text that is no
+    JSON object has none."""
     found: dict[str, Value] = {**items}
     for text in texts:
         _look_into_members(_members_in(text), known, found)
@@ -104,7 +104,7 @@ _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def _look_into_members(inner: dict[str, Any], known: Members, found: dict[str, Value]) -> None:
-    """Add what is not known in an event, an answer or its holder. Members that are known are not decoded: an answer has
+    """Add the unknown fields of an event, an answer or its holder. Known members are not decoded: an answer has
     megabytes of them."""
     for name, raw in inner.items():
         if name in known.whole:
@@ -117,8 +117,8 @@ def _look_into_members(inner: dict[str, Any], known: Members, found: dict[str, V
 
 
 def _members_in(holder: Any) -> dict[str, Any]:
-    """The members of an object: not decoded, if all of it is JSON; else (NaN, say) as a lenient reader has them. Empty:
-    it is no object."""
+    """The members of an object: not decoded if all of it is valid JSON; else (NaN, say) as a lenient reader has them.
+    Empty: no object."""
     if isinstance(holder, bytes | msgspec.Raw):
         try:
             return _members_of(holder)
@@ -147,8 +147,7 @@ def _look_at_member(name: str, value: Any, known: Members, path: tuple[str, ...]
 
 
 def _look_at(value: Any, known: Members | frozenset[str], path: tuple[str, ...], found: dict[str, Value]) -> None:
-    """Add a value, other than 0, that is a number, or a word that is not known or in a usage; look into an object or a
-    list."""
+    """Add a number other than 0, or a word that is unknown or in a usage; look into objects and lists."""
     kind = type(value)
     if len(found) > PATHS_MAX:
         return

@@ -27,7 +27,7 @@ UNITS_MAX = 10_000
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 OTHER_WORD = "other"
-"""in place of a reported fact that is no short word"""
+"""replaces a reported fact that is no short word"""
 
 
 class UsageSource(StrEnum):
@@ -52,7 +52,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     cache_write_tokens: int | None = None
     """prompt tokens written to the provider's cache"""
     cache_write_1h_tokens: int | None = None
-    """those of them that are cached for an hour"""
+    """the part of `cache_write_tokens` that is cached for an hour"""
     audio_prompt_tokens: int | None = None
     audio_completion_tokens: int | None = None
     images: int | None = None
@@ -66,21 +66,21 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     unbilled_prompt_tokens: int | None = None
     """prompt tokens added by the provider and not billed"""
     unbilled_completion_tokens: int | None = None
-    """completion tokens, likewise"""
+    """completion tokens added by the provider and not billed"""
     image_prompt_tokens: int | None = None
     image_completion_tokens: int | None = None
     file_searches: int | None = None
     """searches in files, made by the provider"""
     pages: int | None = None
-    """pages of documents that were read as images"""
+    """pages of documents, read as images"""
     annotated_pages: int | None = None
-    """those of them from which structured data was made"""
+    """the part of `pages` from which structured data was made"""
     cached_audio_tokens: int | None = None
     """audio tokens of the prompt that were read from the provider's cache"""
     cached_image_tokens: int | None = None
-    """image tokens, likewise"""
+    """image tokens of the prompt that were read from the provider's cache"""
     timed_audio_tokens: int | None = None
-    """audio tokens of the prompt whose time is in `audio_ms`: priced by it where the list has such a price, else by
+    """audio tokens of the prompt whose time is in `audio_ms`: priced by time where the list has such a price, else by
     token"""
 
     @property
@@ -90,15 +90,14 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def in_other_units(self) -> bool:
-        """True if it has counts of images, audio, characters, pages or searches, but not of tokens."""
+        """Whether there are counts of images, audio, characters, pages or searches, but none of tokens."""
         if self.prompt_tokens is not None or self.completion_tokens is not None:
             return False
         counts = (self.images, self.audio_ms, self.characters, self.searches, self.file_searches, self.pages)
         return any(count is not None for count in counts)
 
     def beside_audio(self, estimate: int) -> int:
-        """An estimate of the completion's text, with the audio that was counted by itself if no completion is
-        reported."""
+        """An estimate of the completion's text, plus counted audio if no completion is reported."""
         return estimate if self.completion_tokens is not None else estimate + (self.audio_completion_tokens or 0)
 
 
@@ -107,7 +106,7 @@ NO_USAGE = Usage()
 
 
 class Running(NamedTuple):
-    """How a usage is related to an answer that goes on."""
+    """The relation of a usage to a running answer."""
 
     completion_tokens: int | None = None
     """the provider's own count so far, where it is not final"""
@@ -119,32 +118,32 @@ NOT_RUNNING = Running()
 
 
 class ModelUsage(msgspec.Struct, frozen=True):
-    """What another model used for the same answer, at its own prices: a tool's, an advisor, one that declined."""
+    """Usage of another model for the same answer, at its own prices: a tool's, an advisor, one that declined."""
 
     model: str
-    """its name at the provider"""
+    """the model's name at the provider"""
     usage: Usage
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """What the time before an answer's first word stands for, as learned when the exchange began."""
+    """The hidden tokens that the time before an answer's first word indicates, as learned when the exchange began."""
 
     tokens_per_s: float
-    """hidden tokens"""
+    """most hidden tokens"""
     tokens_max: int
     billed: bool
-    """as configured; False: it is only said"""
+    """the operator has silence billed; False: the entry only states it"""
 
 
 class ServedAs(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """How an answer was served, as far as its price depends on it. Words in lower case; None: not reported."""
+    """The terms of service that the price of an answer depends on. Words in lower case; None: not reported."""
 
     service_tier: str | None = None
     speed: str | None = None
     geography: str | None = None
-    """where it was processed"""
+    """where the answer was processed"""
     longest_prompt_tokens: int | None = None
-    """of its longest step, where the usage is a sum of several: a step is priced by its own length"""
+    """prompt tokens of the longest step, if the usage is a sum of several: a step is priced by its own length"""
 
 
 NOT_SAID = ServedAs()
@@ -153,7 +152,7 @@ NOT_SAID = ServedAs()
 def service_of(
     service_tier: object, speed: object = None, geography: object = None, longest_prompt_tokens: int | None = None
 ) -> ServedAs:
-    """From the reported words."""
+    """The terms of service from the reported words."""
     if service_tier is speed is geography is None and longest_prompt_tokens is None:
         return NOT_SAID
     return ServedAs(_word(service_tier), _word(speed), _word(geography), longest_prompt_tokens)
@@ -161,12 +160,12 @@ def service_of(
 
 @lru_cache(maxsize=64)
 def service_in_tier(service_tier: str | None) -> ServedAs:
-    """`service_of` an answer that says only its tier: many say it in each event."""
+    """`service_of` an answer that reports only its tier: many report it in each event."""
     return service_of(service_tier)
 
 
 def _word(value: object) -> str | None:
-    """A reported word in lower case; None: nothing is said, or "auto", which is requested and not applied."""
+    """A reported word in lower case; None: not reported, or "auto", which is requested and not applied."""
     word = value.strip().lower() if isinstance(value, str) else "" if value is None else OTHER_WORD
     if word in _SAYS_NOTHING:
         return None
@@ -178,11 +177,11 @@ _SAYS_NOTHING = frozenset({"", "auto"})
 
 @dataclass(slots=True)
 class Evidence:
-    """Counters of the streamed output, the only input of an estimate. At any moment they are those of a stream that
-    ends there: they decrease only when texts turn out to have repeated all before them.
+    """Counters of the streamed output, the only input of an estimate.
 
-    Characters are Unicode code points of generated text (content, reasoning, refusal, tool names and arguments);
-    a cumulative stream counts its longest text once, not the sum.
+    At any moment they are those of a stream that ends there: they decrease only when texts turn out to repeat all
+    earlier text. Characters are Unicode code points of generated text (content, reasoning, refusal, tool names and
+    arguments); a cumulative stream counts its longest text once, not the sum.
     """
 
     text_events: int = 0
@@ -248,7 +247,7 @@ class Evidence:
 
     @property
     def tokens_seen(self) -> float:
-        """Roughly, the tokens of the output without reasoning."""
+        """Approximate tokens of the output without reasoning."""
         text = self.chars_latin + self.chars_wide + self.chars_other
         tokens = (text - self.chars_wide) / 4 + self.chars_wide
         return tokens * (1 - min(self.reasoning_chars / text, 1.0) if text else 0.0) + self.tool_chars / 4
@@ -273,7 +272,7 @@ class PromptEvidence(msgspec.Struct, frozen=True, gc=False):
     """bytes of compact JSON: tool definitions, response schemas, earlier tool calls"""
     images: int = 0
     attachments: int = 0
-    """audio, files and all else that is neither text nor an image"""
+    """audio, files and everything else that is neither text nor an image"""
     blanks: int = 0
     marks: int = 0
     tools: int = 0
@@ -281,7 +280,7 @@ class PromptEvidence(msgspec.Struct, frozen=True, gc=False):
     calls: int = 0
     """earlier tool calls"""
     results: int = 0
-    """messages with results of such calls"""
+    """messages with results of tool calls"""
     call_chars: int = 0
     """the part of `tool_chars` that is earlier calls"""
     schema_chars: int = 0
@@ -300,26 +299,27 @@ class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     expected_error: float | None = None
     """typical relative error of such an estimate, 0.1 = 10 %"""
     service_tier: str | None = None
-    """as in `ServedAs`"""
+    """see `ServedAs.service_tier`"""
     capped: bool = False
     """the estimate exceeded its upper bound"""
     hidden_tokens: int | None = None
     """estimated hidden reasoning within the estimated completion tokens (0: amount unknown yet); None: the model is not
     known to hide reasoning, or the count is reported"""
     speed: str | None = None
-    """as in `ServedAs`"""
+    """see `ServedAs.speed`"""
     geography: str | None = None
-    """as in `ServedAs`, and so is the next one"""
+    """see `ServedAs.geography`"""
     longest_prompt_tokens: int | None = None
+    """see `ServedAs.longest_prompt_tokens`"""
     limit_exceeded: bool = False
-    """more was generated than the request's limit allows, which therefore caps nothing"""
+    """the output exceeds the request's limit, which then caps nothing"""
     hidden_by_time: int | None = None
-    """hidden tokens that the silence before the first word stands for, within the completion tokens only if it is
-    billed; None: there was a word, or no rate is known"""
+    """hidden tokens that the silence before the first word indicates, within the completion tokens only if silence is
+    billed; None: output was seen, or no rate is learned"""
 
     @property
     def served_as(self) -> ServedAs:
-        """What its price depends on."""
+        """The terms of service that the price depends on."""
         if self.service_tier is self.speed is self.geography is None and self.longest_prompt_tokens is None:
             return NOT_SAID
         return ServedAs(self.service_tier, self.speed, self.geography, self.longest_prompt_tokens)

@@ -1,1 +1,1 @@
-"""Tells the cost of an answer in its usage object, as OpenRouter does: the request's `usage`, and the edited bytes."""
+"""Writes the cost of an answer into its usage object, as OpenRouter does, if the request has `usage`."""

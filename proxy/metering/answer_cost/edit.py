@@ -22,10 +22,10 @@ class Cost(NamedTuple):
 
 
 UNKNOWN = Cost(b"null", b"null")
-"""in place of a cost that the provider states: it is not the customer's"""
+"""replaces a cost that the provider states: the customer does not pay it"""
 
 CostSoFar: TypeAlias = Callable[[], Cost | None]
-"""The cost of the answer, if it ended here; None: unknown, or not final."""
+"""The cost of the answer if it ended at this event; None: unknown, or not final."""
 UsagePath: TypeAlias = tuple[str, ...]
 """names of members, from the whole text to its usage object"""
 
@@ -42,7 +42,7 @@ _check = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def with_cost(document: bytes, path: UsagePath, cost: CostSoFar) -> bytes:
-    """`document` with this cost in the usage object at `path`. `cost` is called only if there is one."""
+    """`document` with this cost in the usage object at `path`. `cost` is called only if there is a usage object."""
     if _USAGE not in document:
         return document
     try:
@@ -53,7 +53,7 @@ def with_cost(document: bytes, path: UsagePath, cost: CostSoFar) -> bytes:
 
 
 def event_with_cost(event: bytes, path: UsagePath, cost: CostSoFar) -> bytes:
-    """The same of a whole server-sent event."""
+    """`event`, a whole server-sent event, with this cost in the usage object at `path`."""
     if _USAGE not in event:
         return event
     lines = list(_DATA_LINE.finditer(event))
@@ -66,7 +66,7 @@ def event_with_cost(event: bytes, path: UsagePath, cost: CostSoFar) -> bytes:
 
 
 def _edited(document: bytes, path: UsagePath, cost: CostSoFar) -> bytes:
-    """Of valid JSON."""
+    """`with_cost` of a text that is valid JSON."""
     at = len(document) - len(document.lstrip(_BLANKS))
     for name in path:
         found = _value_at(document, at, f'"{name}"'.encode())
@@ -81,7 +81,7 @@ def _edited(document: bytes, path: UsagePath, cost: CostSoFar) -> bytes:
 
 
 def _value_at(document: bytes, at: int, name: bytes) -> int | None:
-    """Where the value of this member of the object at `at` begins; the last one counts, as for every parser."""
+    """The offset of this member's value in the object at `at`. Of duplicates the last one counts, as in parsers."""
     if document[at : at + 1] != b"{":
         return None
     places = [start for found, start, _ in _members(document, at) if found == name]
@@ -89,7 +89,7 @@ def _value_at(document: bytes, at: int, name: bytes) -> int | None:
 
 
 def _with_members(document: bytes, at: int, values: dict[bytes, bytes], *, add: bool) -> bytes:
-    """The object at `at` with these values of its members. `add`: also those that it does not have."""
+    """The object at `at` with these values of its members. `add`: also insert members that it lacks."""
     parts, copied, missing = [], 0, dict(values)
     end, empty = at + 1, True
     for name, start, end in _members(document, at):
@@ -106,7 +106,7 @@ def _with_members(document: bytes, at: int, values: dict[bytes, bytes], *, add: 
 
 
 def _members(document: bytes, at: int) -> Iterator[tuple[bytes, int, int]]:
-    """The members of the object at `at`: name with its quotes, begin and end of the value."""
+    """The members of the object at `at`: name with its quotes, start and end of the value."""
     at += 1
     while (name := _NAME.match(document, at)) is not None:
         at = _end_of_value(document, name.end())

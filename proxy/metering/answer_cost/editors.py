@@ -1,7 +1,7 @@
-"""Editors of an answer that is relayed: each usage object gets the cost as it is after its event.
+"""Editors of a relayed answer: each usage object gets the cost after its event.
 
-Invariants: all bytes but those of the usage object are unchanged, for every way of cutting the bytes, in linear time.
-Only an unfinished event is held, or a whole JSON answer; what is longer than the limit is released unedited.
+Invariants: all bytes outside usage objects are unchanged, for every way of cutting the bytes, in linear time. Only an
+unfinished event is held, or a whole JSON answer. Longer ones are released unedited.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _LOOK_BACK = 2
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 
 ANSWER_PATH: UsagePath = ("usage",)
-"""of a JSON answer, in every dialect"""
+"""path of the usage object in a JSON answer of any dialect"""
 
 
 class EventCostEditor:
-    """Edits the events of a stream. `cost`: up to the last event that the meter was fed with."""
+    """Edits the events of a stream. `cost`: the cost up to the last event that the meter was fed."""
 
     follows_meter = True
     stripped = 0
-    """it strips no event"""
+    """always 0: this editor strips no event"""
 
     def __init__(self, path: UsagePath, cost: CostSoFar) -> None:
         self._path, self._cost = path, cost
@@ -41,7 +41,7 @@ class EventCostEditor:
         return not self._held
 
     def pieces(self, payload: bytes) -> list[bytes]:
-        """`payload`, cut after each event: to be metered, then fed, one by one."""
+        """`payload`, cut after each event: each piece is metered, then fed."""
         tail = bytes(self._held[-_LOOK_BACK:])
         ends = [end.end() - len(tail) for end in _END.finditer(tail + payload)]
         cuts = [0, *ends, len(payload)]
@@ -69,7 +69,7 @@ class EventCostEditor:
         return rest
 
     def _bound(self, out: list[bytes]) -> None:
-        """Release what cannot be an event, or is too long."""
+        """Release bytes that cannot be an event, or are too long."""
         held = self._held
         if held and not held.strip(b"\r\n"):
             out.append(bytes(held))
@@ -81,19 +81,19 @@ class EventCostEditor:
 
 
 class JsonCostEditor:
-    """Edits a JSON answer that is not collected: holds it to its end."""
+    """Edits a JSON answer that is relayed as it arrives: holds it to its end."""
 
     follows_meter = True
     stripped = 0
     idle = True
-    """there are no events"""
+    """always False: there are no events"""
 
     def __init__(self, cost: CostSoFar) -> None:
         self._cost = cost
         self._held: bytearray | None = bytearray()  # None: it is passed on
 
     def pieces(self, payload: bytes) -> list[bytes]:
-        """All of it."""
+        """`payload` in one piece: there are no events."""
         return [payload]
 
     def feed(self, payload: bytes) -> bytes:
@@ -109,7 +109,7 @@ class JsonCostEditor:
         return bytes(held)
 
     def close(self) -> bytes:
-        """The answer has ended. Returns it."""
+        """The end of the answer. Returns all of it, edited."""
         held, self._held = self._held, None
         return b"" if held is None else with_cost(bytes(held), ANSWER_PATH, self._cost)
 

@@ -1,1 +1,1 @@
-"""How long audio is, by what its bytes decode to. Pure."""
+"""The length of audio, from its bytes. Pure."""

@@ -32,8 +32,8 @@ def is_vorbis(header: bytes) -> bool:
 
 
 def vorbis_s(header: bytes, packets: int, told: float) -> float:
-    """The seconds of so many packets. `told`: the length that the container states, in samples; used if the packets can
-    have it, else their longest possible length counts."""
+    """The seconds of `packets` packets. `told`: the length in samples that the container states. It counts if the
+    packets can have it, else their longest possible length does."""
     rate, long_block = int.from_bytes(header[12:16], "little"), 1 << (header[28] >> 4)
     most = max(packets, 0) * long_block / 2
     return (told if most * _LEAST <= told <= most else most) / rate if rate else 0.0

@@ -21,7 +21,7 @@ _CRC8 = _crc8_table()
 
 
 def flac_s(audio: bytes, parts: Parts) -> float:
-    """The samples of all frames; the total of the header is not looked at."""
+    """The samples of all frames. The total in the file header is ignored."""
     at, rate = 4, 0
     while at + 4 <= len(audio) and parts.next(at):  # blocks of metadata; the first one has the sample rate
         last, size = audio[at] >> 7, int.from_bytes(audio[at + 1 : at + 4])
@@ -42,7 +42,7 @@ def flac_s(audio: bytes, parts: Parts) -> float:
 
 
 def _header(audio: bytes, at: int) -> tuple[int, int, int]:
-    """The samples of a frame, its sample rate (0: that of the file), the bytes of its header; all 0: there is none."""
+    """Samples of a frame, sample rate (0: that of the file), bytes of the frame header; all 0: no frame."""
     none = 0, 0, 0
     if audio[at + 1] & 0xFE != 0xF8 or audio[at + 3] & 1:
         return none

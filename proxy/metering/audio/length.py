@@ -1,11 +1,10 @@
-"""The length of an audio file, for what is billed by it if the answer does not say it.
+"""The length of an audio file, where the provider bills by length and its answer does not report it.
 
-Invariant: samples, frames and packets are counted, as a decoder would; what headers and containers say of lengths is
-not believed, because it can be forged in either direction. Fields that change what is decoded (sample rate, channels,
-bits) are believed, because the provider decodes by them, too. Nothing raises; any file takes a bounded time.
-
-A doubtful length is flagged: of a format that is not known, by its bytes at the rate of compressed speech; of a file
-with more parts than are counted, in proportion.
+Invariant: samples, frames and packets are counted, as a decoder would. Lengths in headers and containers are ignored,
+because they can be forged in either direction. Fields that change the decoded audio (sample rate, channels, bits) are
+believed, because the provider decodes by them, too. Nothing raises; any file takes a bounded time. A doubtful length is
+flagged: a file of unknown format counts by its bytes at the rate of compressed speech; a file with too many parts
+counts in proportion.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ _MS_MAX = 86_400_000
 
 
 class Length(NamedTuple):
-    """How long audio is."""
+    """A length of audio."""
 
     ms: int
     doubtful: bool
-    """it is a guess by the size"""
+    """the length is a guess from the size"""
 
 
 UNSEEN = Length(UNSEEN_MS, doubtful=True)

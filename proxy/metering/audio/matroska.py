@@ -1,6 +1,5 @@
-"""Matroska and WebM: elements. The blocks of the sound track are counted, each of which is a packet of the codec; the
-duration of the header is not looked at. RFC 8794, RFC 9559
-"""
+"""Matroska and WebM: elements. Counted are the blocks of the sound track, each a packet of the codec; the duration in
+the header is ignored. RFC 8794, RFC 9559"""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _GAP_S_MAX = 1.0
 
 
 class _Sound:
-    """A track: what is said of it, and its blocks."""
+    """A track: its fields, and its blocks."""
 
     __slots__ = ("_bytes", "_last", "_mpeg_s", "_opus_s", "_packets", "_times_s", "cluster", "codec", "kind", "number",
                  "private", "rate")  # fmt: skip
@@ -54,7 +53,7 @@ class _Sound:
         self._last = time
 
     def seconds(self) -> float:
-        """Of all blocks."""
+        """The seconds of all blocks."""
         if self.codec == b"A_OPUS":
             return self._opus_s
         if self.codec.startswith(b"A_MPEG"):
@@ -94,7 +93,7 @@ def matroska_s(audio: bytes, parts: Parts) -> float:
 
 
 def _read(element: int, content: bytes, track: _Sound) -> None:
-    """What is said of a track."""
+    """The fields of a track."""
     if element == _NUMBER:
         track.number = int.from_bytes(content[:8])
     elif element == _KIND:
@@ -109,7 +108,7 @@ def _read(element: int, content: bytes, track: _Sound) -> None:
 
 
 def _number(audio: bytes, at: int, *, keep_marker: bool) -> tuple[int, int]:
-    """A number of variable length, and where it ends. Raises ValueError, IndexError."""
+    """A number of variable length, and the offset behind it. Raises ValueError, IndexError."""
     width = 9 - audio[at].bit_length()
     if width > 8:
         raise ValueError("no number")
@@ -118,8 +117,8 @@ def _number(audio: bytes, at: int, *, keep_marker: bool) -> tuple[int, int]:
 
 
 def _elements(audio: bytes, at: int, end: int, parts: Parts) -> Iterator[tuple[int, int, int]]:
-    """Id, start and end of all elements, each before those inside it. One of unknown size, as recorders that stream
-    write it, is entered and not left: what follows is inside it, or beside it."""
+    """Id, start and end of all elements, each before the elements inside it. Recorders that stream write elements of
+    unknown size: such an element is entered, and never left."""
     ends = [end]
     while ends and parts.next(at):
         if at + 2 > ends[-1]:

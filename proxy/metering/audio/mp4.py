@@ -1,6 +1,5 @@
-"""MP4, M4A and MOV: boxes. The samples in the tables of the sound track are counted, each of which is a frame of the
-codec; the durations of the headers are not looked at. ISO/IEC 14496-12, 14496-14
-"""
+"""MP4, M4A and MOV: boxes. Counted are the samples in the tables of the sound track, each a frame of the codec; the
+durations in headers are ignored. ISO/IEC 14496-12, 14496-14"""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _TRACKS_MAX, _TIMES_MAX, _DEPTH_MAX = 16, 4_096, 8
 
 
 class _Track:
-    """What the boxes of a track say."""
+    """The fields in the boxes of a track."""
 
     __slots__ = ("codec", "delta", "deltas", "frame", "is_sound", "number", "rate", "samples", "scale")
 
@@ -30,7 +29,7 @@ class _Track:
         self.number = self.rate = self.scale = self.samples = self.frame = self.deltas = self.delta = 0
 
     def seconds(self, added: int, size: int) -> float:
-        """Of its samples and those that fragments add. `size`: of the file."""
+        """The seconds of the samples in the tables and in fragments. `size`: bytes of the file."""
         told = (self.deltas + added * self.delta) / self.scale if self.scale else 0.0
         if self.frame and self.rate:
             frame_s = self.frame / self.rate
@@ -80,7 +79,7 @@ def _read(audio: bytes, name: bytes, start: int, end: int, track: _Track) -> Non
 
 
 def _read_codec(box: bytes, track: _Track) -> None:
-    """The codec, the samples of a frame, and the rate: that which decoders go by. Raises struct.error, IndexError."""
+    """Codec, samples of a frame, and sample rate for decoders. Raises struct.error, IndexError."""
     codec, rate = box[12:16], unpack_from(">H", box, 40)[0]
     track.frame = _FRAMES.get(codec, 0)
     if codec == b"mp4a":
@@ -93,7 +92,7 @@ def _read_codec(box: bytes, track: _Track) -> None:
 
 
 def _aac_config(box: bytes, at: int) -> bytes:
-    """The configuration in an ES descriptor. Raises IndexError."""
+    """The codec configuration in an ES descriptor. Raises IndexError."""
     for tag, header in ((3, 3), (4, 13), (5, 0)):
         if box[at] != tag:
             return b""
@@ -105,7 +104,7 @@ def _aac_config(box: bytes, at: int) -> bytes:
 
 
 def _boxes(audio: bytes, at: int, end: int, parts: Parts, depth: int = 0) -> Iterator[tuple[bytes, int, int]]:
-    """Name, start and end of all boxes that matter, each before those inside it."""
+    """Name, start and end of all boxes that are read, each before the boxes inside it."""
     while at + 8 <= end and parts.next(at):
         size, name = unpack_from(">I4s", audio, at)
         start = at + 8

@@ -1,4 +1,4 @@
-"""MPEG audio (MP3 and its earlier layers) and AAC in ADTS: frames, each with a header that says its size."""
+"""MPEG audio (MP3 and its earlier layers) and AAC in ADTS: frames, each with its size in a header."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _HEADERS = _headers()
 
 
 def mpeg_s(audio: bytes, parts: Parts) -> float:
-    """The seconds of all frames; what is between them is skipped, as decoders do."""
+    """The seconds of all frames. Bytes between frames are skipped, as in decoders."""
     at, seconds, size = _after_tag(audio), 0.0, len(audio)
     row, unsure = 0, 0.0
     while at + _HEADER_BYTES <= size and parts.next(at):
@@ -64,7 +64,7 @@ def mpeg_s(audio: bytes, parts: Parts) -> float:
 
 
 def frame_at(audio: bytes, at: int) -> tuple[int, float] | None:
-    """The bytes and seconds of the frame that begins at `at`; None: there is none. Raises IndexError."""
+    """Bytes and seconds of the frame that begins at `at`; None: no frame. Raises IndexError."""
     second, third = audio[at + 1], audio[at + 2]
     if second & 0xF6 == 0xF0:
         return _adts(audio, at)
@@ -84,7 +84,7 @@ def _adts(audio: bytes, at: int) -> tuple[int, float] | None:
 
 
 def _after_tag(audio: bytes) -> int:
-    """Where the frames begin: behind an ID3 tag, whose size has seven bits in a byte."""
+    """The offset of the first frame: behind an ID3 tag, whose size has seven bits in a byte."""
     if not audio.startswith(b"ID3") or len(audio) < 10:
         return 0
     a, b, c, d = audio[6:10]

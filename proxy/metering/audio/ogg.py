@@ -1,6 +1,5 @@
-"""Ogg: pages of packets, of one stream after the other. Opus packets say their length; Vorbis packets have at most half
-a long block of samples; of other codecs the position of the last page counts. RFC 3533, RFC 7845, Vorbis I
-"""
+"""Ogg: pages of packets, of one stream after the other. Opus packets state their length; Vorbis packets have at most
+half a long block of samples; of other codecs the position of the last page counts. RFC 3533, RFC 7845, Vorbis I"""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ _OPUS_HEADERS, _VORBIS_HEADERS = 2, 3
 
 
 class _Stream:
-    """The packets of one."""
+    """The packets of one stream."""
 
     __slots__ = ("_begun", "_first", "_is_opus", "_opus_s", "_packets", "_position")
 
     def __init__(self, first: bytes) -> None:
-        """`first`: the beginning of its first packet."""
+        """`first`: the beginning of the stream's first packet."""
         self._first = first
         self._is_opus = first.startswith(b"OpusHead")
         self._begun = False  # a packet goes on in the next page
@@ -39,7 +38,7 @@ class _Stream:
             at += size
 
     def seconds(self) -> float:
-        """Of all its pages."""
+        """The seconds of all pages."""
         first = self._first
         if self._is_opus:
             return self._opus_s

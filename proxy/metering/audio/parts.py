@@ -1,4 +1,4 @@
-"""Bounds how many parts of a file are counted."""
+"""Limits the number of parts of a file that are counted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ PARTS_MAX = 100_000
 
 
 class Parts:
-    """The parts of one file."""
+    """The counted parts of one file."""
 
     __slots__ = ("_left", "counted_to")
 
@@ -18,11 +18,11 @@ class Parts:
 
     @property
     def exhausted(self) -> bool:
-        """There may be more of them than are counted."""
+        """Whether the limit was reached, so that there may be more parts."""
         return self._left <= 0
 
     def next(self, at: int) -> bool:
-        """Another part begins at `at`: whether it may be counted."""
+        """Count a part that begins at `at`. Returns whether the limit allows it."""
         self._left -= 1
         self.counted_to = at
         return self._left > 0

@@ -16,7 +16,7 @@ _GSM_SAMPLES, _GSM_BYTES = 320, 65
 
 
 def wav_s(audio: bytes, parts: Parts) -> float:
-    """By the sample rate, the channels and the bits of a sample; the byte rate in the header is not looked at."""
+    """The seconds of a WAV file, by sample rate, channels and bits of a sample. The header's byte rate is ignored."""
     bytes_per_s = 0.0
     for name, start, end in _chunks(audio, "little", parts):
         if name == b"fmt ":
@@ -35,7 +35,7 @@ def wav_s(audio: bytes, parts: Parts) -> float:
 
 
 def aiff_s(audio: bytes, parts: Parts) -> float:
-    """By the same of its header."""
+    """The seconds of an AIFF file, by sample rate, channels and bits of a sample."""
     bytes_per_s = 0.0
     for name, start, end in _chunks(audio, "big", parts):
         if name == b"COMM":
@@ -47,14 +47,14 @@ def aiff_s(audio: bytes, parts: Parts) -> float:
 
 
 def _rate(rate: int, channels: int, bits: int) -> float:
-    """Bytes of a second; 0: it is no audio."""
+    """Bytes of a second; 0: no audio."""
     good = rate in _RATES and 0 < channels <= _CHANNELS_MAX and 0 < bits <= _BITS_MAX
     return float(rate * max(channels * bits // 8, 1)) if good else 0.0
 
 
 def _chunks(audio: bytes, order: str, parts: Parts) -> Iterator[tuple[bytes, int, int]]:
-    """Name, start and end of each chunk. Data without a size, as recorders that stream write it, ends with the file,
-    and so does data that no chunks follow: its size is not believed."""
+    """Name, start and end of each chunk. Data without a size, from recorders that stream, ends with the file. So does
+    data that is followed by no chunk: its size is ignored."""
     at = 12
     while at + 8 <= len(audio) and parts.next(at):
         name, start, end = _chunk(audio, at, order)
@@ -71,7 +71,7 @@ def _chunk(audio: bytes, at: int, order: str) -> tuple[bytes, int, int]:
 
 
 def _are_chunks(audio: bytes, at: int, order: str) -> bool:
-    """Whether the rest of a file is chunks, up to its end: decoders pass over them."""
+    """Whether the rest of a file consists of chunks. Decoders skip chunks."""
     for _ in range(1_000):
         at += at & 1
         if len(audio) - at < 8:

@@ -1,11 +1,11 @@
 """Estimates unreported token counts, and combines them with reported ones into a `Reading`.
 
 Invariants: a reported number is never replaced. Each model starts with a prior and learns from its streams with usage,
-by small regressions: from counters, of completions (`completion`) and prompts (`prompts`); from what a vocabulary
-counts of their text, the model's own (`tokenized`) or the reference (`referenced`, `prompted`). An estimate is capped
-by the received bytes and by the request's limit, unless more than that was seen (`floor`), and is never 0 if output was
-generated. Equal state and evidence give equal numbers. Counters outlive a crash and texts do not: an end that still has
-the text has more evidence, and may come to a better number than recovery does from the counters alone.
+by small regressions: from counters, of completions (`completion`) and prompts (`prompts`); from a vocabulary's count of
+their text, by the model's own vocabulary (`tokenized`) or the reference (`referenced`, `prompted`). An estimate is
+capped by the received bytes and by the request's limit, unless the output exceeds that (`floor`), and is never 0 if
+output was generated. Equal state and evidence give equal numbers. Counters survive a crash and texts do not: an end
+with the text has more evidence than recovery, and may give a better number.
 """
 
 from __future__ import annotations
@@ -67,10 +67,11 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     """the part of `tokens` that was not streamed, learned from models of this name (0: amount unknown yet); None: the
     model is not known to hide reasoning"""
     limit_exceeded: bool = False
-    """more was seen than the request's limit allows"""
+    """the output exceeds the request's limit"""
 
     def held_to(self, limit: int | None) -> Estimate:
-        """The same for an answer that repeats its prompt: what was seen is not all generated."""
+        """This estimate, capped at the limit even if more output was seen: the answer repeats its prompt, which was not
+        generated."""
         if limit is None or not self.limit_exceeded:
             return self
         tokens = max(limit, 1)
@@ -103,11 +104,11 @@ class Estimator:
         bytes_seen: int,
         counted: Counted | None = None,
     ) -> Estimate:
-        """Completion tokens: at most one per received byte beside hidden ones, and 0 without evidence. The limit does
-        not cap them if more was seen.
+        """Completion tokens: at most one per received byte, plus hidden ones, and 0 without evidence. The limit does
+        not cap them if the output exceeds it.
 
-        `counted`: of the streamed text; None: estimate by the counters. A count knows better than a token an event how
-        much an event has, until reports have told.
+        `counted`: the count of the streamed text; None: estimate by the counters. Before any report, a count replaces
+        the rule of one token an event.
         """
         state = self._models.get(model_key, _UNKNOWN)
         if evidence.empty:
@@ -148,7 +149,7 @@ class Estimator:
         return (self._models.get(model_key, _UNKNOWN).prompt or _NO_PROMPTS).expected_error()
 
     def silence(self, model_key: str, limit: int | None, *, billed: bool) -> Silence | None:
-        """What the silence of this model stands for; None: it is not known to hide anything."""
+        """The hidden tokens that a silence of this model indicates; None: no rate is learned."""
         pace = self._models.get(model_key, _UNKNOWN).pace
         return None if pace is None else pace.silence(limit, billed=billed)
 
@@ -182,7 +183,8 @@ class Estimator:
         return state.completion.learn(evidence, usage, kept(self._names, _name(model_key), Hidden))
 
     def learn_counted(self, model_key: str, *, evidence: Evidence, usage: Usage, counted: Counted) -> float | None:
-        """Learn from what was counted, beside `learn`. Returns the relative error of its estimate, or None."""
+        """Learn from the count of an answer's text, in addition to `learn`. Returns the relative error of its estimate,
+        or None."""
         if evidence.empty or not usage.completion_tokens or not counted.tokens:
             return None
         counted = _all_of(model_key, evidence, counted)
@@ -202,8 +204,8 @@ class Estimator:
         return error
 
     def learns_counts(self, model_key: str) -> bool:
-        """Whether the next answer of this model should be counted to learn from it: at first each, then one in so many.
-        Counting takes ten times as long as `learn`."""
+        """Whether the next answer of this model is counted to learn from it: at first each answer, then one of
+        _ONE_COUNTED_IN. Counting takes ten times as long as `learn`."""
         state = self._models.get(model_key)
         if state is None:
             return True
@@ -216,7 +218,7 @@ class Estimator:
         return (self._models.get(model_key, _UNKNOWN).prompted or _NO_PROMPT_REFERENCES).estimate(prompt, counted)
 
     def learn_prompt(self, model_key: str, prompt: PromptEvidence, counted: Profile, tokens: int) -> None:
-        """Learn from a prompt whose text was counted, beside `learn`."""
+        """Learn from the count of a prompt's text, in addition to `learn`."""
         counted = _prompt_by_own(model_key, counted)
         state = kept(self._models, model_key, ModelState)
         state.prompted = state.prompted or ReferencedPrompt()
@@ -235,7 +237,7 @@ class Estimator:
 
 
 def _visible(model_key: str, state: ModelState, evidence: Evidence, counted: Counted | None) -> tuple[float, float]:
-    """Streamed tokens, and the relative error."""
+    """Streamed tokens, and the relative error of the estimate."""
     if counted is None:
         model = state.completion or _NO_ANSWERS
         return model.visible(counters(evidence)), model.errors.expected(ERROR_PRIOR)
@@ -252,18 +254,19 @@ def _name(model_key: str) -> str:
 
 
 def _all_of(model_key: str, evidence: Evidence, counted: Counted) -> Counted:
-    """The count of the whole text, if a part of it was held; and whose vocabulary it is by."""
+    """The count, extrapolated to the whole text if only a part was held, and marked if it is by the model's own
+    vocabulary."""
     calls = evidence.tool_chars
     return _by_own(model_key, counted).whole(text_chars=evidence.chars - calls, call_chars=calls)
 
 
 def _by_own(model_key: str, counted: Counted) -> Counted:
-    """The reference is the own vocabulary of some models."""
+    """`counted`, marked as the own vocabulary's count if the reference is the model's own."""
     return structs.replace(counted, own=True) if _HAVE_REFERENCE.match(_name(model_key)) else counted
 
 
 def _prompt_by_own(model_key: str, counted: Profile) -> Profile:
-    """Likewise; of the own one's tokens, nothing has to be corrected by script."""
+    """`counted` without scripts if the reference is the model's own: its count needs no correction by script."""
     return counted.tokens_alone() if _HAVE_REFERENCE.match(_name(model_key)) else counted
 
 
@@ -276,15 +279,15 @@ def _counted(metered: Metered, completion_tokens_max: int | None) -> Estimate | 
 
 
 class Estimating(Protocol):
-    """The part of an estimator that a reading needs."""
+    """The methods of an estimator that a reading needs; recovery tests replace it."""
 
     def completion(
         self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
     ) -> Estimate:
-        """As in `Estimator`."""
+        """See `Estimator.completion`."""
 
     def prompt_error(self, model_key: str) -> float:
-        """As in `Estimator`."""
+        """See `Estimator.prompt_error`."""
 
 
 def reading(
@@ -304,11 +307,11 @@ def reading(
 ) -> Reading:
     """The usage of an exchange. Reported numbers are kept. Missing ones are estimated: by the provider's running count,
     which includes hidden reasoning, if there is one; else by the estimator; by `asked`, the usage that follows from the
-    request, if the answer shows nothing. A count that output followed is a lower bound.
+    request, if the answer shows nothing. A count that was followed by output is a lower bound.
 
     `accepted`: the provider accepted the request, so its prompt was used even if nothing was generated. Otherwise an
-    exchange without usage and evidence is NOTHING. `counted`: of the answer's text; `prompt_counted`: tokens of the
-    prompt, and the relative error. `echoes`: the answer repeats the prompt. `version`: of the estimator.
+    exchange without usage and evidence is NOTHING. `counted`: the count of the answer's text; `prompt_counted`: tokens
+    of the prompt, and the relative error. `echoes`: the answer repeats the prompt. `version`: the estimator's version.
     """
     usage, told = metered.usage or NO_USAGE, metered.reported_completion
     if not is_estimated(metered):
@@ -347,7 +350,7 @@ def reading(
 
 
 def _with_audio(usage: Usage, estimate: Estimate, completion_tokens_max: int | None, bytes_seen: int) -> int:
-    """The estimate with the audio that was counted by itself, capped as the estimate is."""
+    """The estimate plus counted audio, with the caps of the estimate."""
     tokens = usage.beside_audio(estimate.tokens)
     if tokens == estimate.tokens:
         return tokens
@@ -364,7 +367,7 @@ def is_estimated(metered: Metered) -> bool:
 
 
 def version_of(model_key: str, counted: Counted | None, version: str = VERSION) -> str:
-    """The version of an estimate of such a count. `version`: that of the counters."""
+    """The version of an estimate by this count. `version`: that of estimates by counters."""
     if counted is None:
         return version
     return TOKENIZED if _by_own(model_key, counted).own else REFERENCED
@@ -381,7 +384,7 @@ def _estimated(
     *,
     reported: bool,
 ) -> tuple[Estimate, str]:
-    """The completion, and what it is estimated by. `reported`: nobody needs it."""
+    """Estimate the completion and name the estimator. If `reported`, the result is unused."""
     so_far = None if reported else _counted(metered, limit)
     if so_far is not None and not metered.usage_behind:
         return so_far, RUNNING_COUNT

@@ -1,7 +1,7 @@
-"""What an estimate is never below, and what proves that a request's limit was not kept.
+"""The lower bound of an estimate, and the proof that an answer exceeds the request's limit.
 
-Invariants: an event with text has a token, until the reports of its model show fewer; then as many as in the answer
-with the fewest. A proof counts less than the text has in any tokenizer. The state is bounded.
+Invariants: an event with text has at least one token, until reports of its model show fewer; then as many as in the
+reported answer with the fewest. A proof counts fewer tokens than the text has in any tokenizer. The state is bounded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WIDE_TOKENS = 0.3
 
 
 class Floor:
-    """Tokens per event with text of the last answers of one model that reported, at most 1."""
+    """Tokens per event with text in the last reported answers of one model, at most 1."""
 
     __slots__ = ("_ratios",)
 
@@ -31,13 +31,13 @@ class Floor:
         self._ratios = deque(ratios, _ANSWERS_MAX)
 
     def learn(self, evidence: Evidence, tokens: float) -> None:
-        """Learn from an answer. `tokens`: of all that was streamed."""
+        """Learn from an answer. `tokens`: its streamed tokens."""
         if evidence.text_events >= _EVENTS_MIN:
             self._ratios.append(min(tokens / evidence.text_events, 1.0))
 
     @property
     def is_learned(self) -> bool:
-        """Whether any answer has told."""
+        """Whether an answer with usage was learned."""
         return bool(self._ratios)
 
     def tokens(self, evidence: Evidence) -> float:

@@ -1,6 +1,6 @@
 """Estimates the tokens of a prompt from a reference vocabulary's count of its text.
 
-Invariant: what is no text (templates of messages and tools, images) is learned as in `prompts`, which has the beliefs.
+Invariant: parts without text (templates of messages and tools, images) are learned with the beliefs of `prompts`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BELIEFS = (*TEXT_BELIEFS, *(prompts.BELIEFS[index] for index in _BESIDE))
 
 
 def _features(prompt: PromptEvidence, counted: Profile) -> list[float]:
-    """Those of BELIEFS, in their order."""
+    """The features of BELIEFS, in their order."""
     chars = prompt.chars_latin + prompt.chars_wide + prompt.chars_other
     if counted.chars < chars:  # only the beginning was held
         counted = counted.times(chars / max(counted.chars, 1))

@@ -1,8 +1,9 @@
-"""Estimates completion tokens from a reference vocabulary's count: learns a model's tokens for each of the reference's.
+"""Estimates completion tokens from a reference vocabulary's count: learns the ratio of a model's tokens to the
+reference's.
 
-Invariants: a model starts with beliefs about vocabularies that are neither the reference nor any in particular. Events
-of one token each are counted as such; of longer ones the reference's tokens count, corrected by script. An answer that
-surprises a model which is known well teaches nothing, unless most of its recent answers do.
+Invariants: a model starts with beliefs about vocabularies in general. Events of one token each are counted as such; in
+longer events the reference's tokens count, corrected by script. A surprising answer of a well-known model teaches
+nothing, unless most of its recent answers are surprising.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ MOST_DEVIATIONS, _SHARE, _QUANTILE_STEP, _DEVIATIONS_MIN, _DEVIATIONS_MAX = 1.65
 
 
 def text_features(profile: Profile) -> list[float]:
-    """Those of TEXT_BELIEFS, in their order."""
+    """The features of TEXT_BELIEFS, in their order."""
     vietnamese, accented, extended = profile.vietnamese, profile.accented, profile.extended
     if vietnamese:  # which has those, too
         theirs = min(accented, vietnamese), min(extended, vietnamese)
@@ -123,7 +124,7 @@ def text_features(profile: Profile) -> list[float]:
 
 
 def _is_odd(counted: Counted) -> bool:
-    """It is mostly emoji, rare characters, whitespace, or tokens far shorter than words."""
+    """Whether the text is mostly emoji, rare characters, whitespace, or tokens far shorter than words."""
     features = text_features(counted.text + counted.calls)
     rare = (_RARE_MOST - _PER_CHAR[-1]) * (counted.text.rare + counted.calls.rare)
     return sum([features[index] for index in _ODD_FEATURES]) + rare > _ODD_SHARE * features[0]
@@ -137,8 +138,8 @@ def _joined(tokens: float, events: int) -> float:
 
 
 class Spread(Statistics):
-    """How far a model's answers lie from their estimates, in deviations that the regression expects; and whether it
-    should learn from one."""
+    """The distance of a model's answers from their estimates, in expected deviations, and the decision to learn from
+    one."""
 
     STORED = 3
     most_deviations: Annotated[float, Meta(ge=_DEVIATIONS_MIN, le=_DEVIATIONS_MAX)] = MOST_DEVIATIONS
@@ -150,7 +151,7 @@ class Spread(Statistics):
         return self.most_deviations * deviation
 
     def learn(self, deviations: float) -> bool:
-        """Learn from an answer that lies so many deviations off. Returns whether the regression should, too."""
+        """Learn from an answer that is `deviations` off. Returns whether the regression should learn from it, too."""
         odd = deviations > _ODD
         step = _QUANTILE_STEP * self.most_deviations
         self.most_deviations += step * _SHARE if deviations > self.most_deviations else -step * (1 - _SHARE)
@@ -187,7 +188,7 @@ class ReferencedEstimate(Learned):
             self.regression.learn(features, tokens, _OF_OTHERS if _is_odd(counted) else _NONE)
 
     def _features_of(self, evidence: Evidence, counted: Counted) -> list[float]:
-        """Those of BELIEFS, in their order."""
+        """The features of BELIEFS, in their order."""
         weights = self.regression.weights
         text, calls = text_features(counted.text), text_features(counted.calls)
         chars = evidence.chars - evidence.tool_chars

@@ -62,12 +62,12 @@ class RecursiveLeastSquares:
         return _weighted(self.weights, counters)
 
     def deviation(self, counters: Sequence[float], tokens: float) -> float:
-        """The standard deviation of an answer of about so many tokens from its estimate."""
+        """The standard deviation of an answer of about `tokens` tokens from its estimate."""
         noise = _NOISE_TOKENS + self._noise * max(tokens, 1.0)
         return math.sqrt(max(_weighted(self._gain(counters), counters), 0.0) + noise * noise)
 
     def learn(self, counters: Sequence[float], tokens: float, keep: frozenset[int] = frozenset()) -> None:
-        """Learn from an answer with known tokens. `keep`: weights that it does not move."""
+        """Learn from an answer with known tokens. `keep`: weights that stay."""
         estimate = _weighted(self.weights, counters)
         reach = self._gain(counters)
         noise = _NOISE_TOKENS + self._noise * max(estimate, tokens / 2, 1.0)
@@ -180,7 +180,7 @@ class Statistics(msgspec.Struct, array_like=True):
     """Sums and means over the answers of one model, stored as an array of numbers."""
 
     STORED: ClassVar[int]
-    """so many fields are stored, from the first one; the others count from the start of this process"""
+    """number of stored fields, from the first one; the others count since this process started"""
 
     def row(self) -> list[float]:
         """The stored fields."""
@@ -226,7 +226,8 @@ class Errors(Statistics):
 
 
 class Learned:
-    """One regression of a model and statistics of its answers, stored as one row in the reverse order."""
+    """One regression of a model and statistics of its answers. Stored as one row: statistics first, then the
+    regression."""
 
     beliefs: ClassVar[Sequence[Weight]]
     noise: ClassVar[float] = NOISE_SHARE

@@ -1,7 +1,8 @@
-"""Time as evidence: the tokens that a model hides before its first word, by the seconds that it is silent.
+"""Time as evidence: the hidden tokens of a model by the seconds before its first word.
 
-Invariants: a rate is learned from answers that reported how much they hid, and pinned to an exchange when it begins, so
-that every end of it comes to the same number. Silence is billed only where that is set; it is always said.
+Invariants: a rate is learned from answers that reported their hidden tokens. It is pinned to an exchange when the
+exchange begins, so that every end of the exchange gives one number. Silence is billed only if the operator sets so; the
+entry always states it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from proxy.metering.metered import Metered
 from proxy.metering.usage import Reading, Silence, UsageSource
 
 SILENCE = "silence-1"
-"""the estimator of completions that are silence alone"""
+"""the estimator's version of completions that consist of silence"""
 
 # Number of remembered answers.
 _MEMORY = 50.0
@@ -46,7 +47,7 @@ class Pace(Statistics):
             raise ValueError("impossible sums")
 
     def learn(self, hidden: float, seconds: float) -> None:
-        """Learn from an answer that reported what it hid."""
+        """Learn from an answer that reported its hidden tokens."""
         if hidden <= 0 or seconds < _SECONDS_MIN:
             return
         kept = 1.0 if self.answers < _MEMORY else 1 - 1 / _MEMORY
@@ -55,7 +56,7 @@ class Pace(Statistics):
         self.seconds = self.seconds * kept + seconds
 
     def silence(self, limit: int | None, *, billed: bool) -> Silence | None:
-        """For an exchange that begins. `limit`: of its completion. None: too few answers have told."""
+        """The silence of an exchange that begins. `limit`: its completion limit. None: too few answers were learned."""
         if self.answers < _ANSWERS_MIN:
             return None
         most = math.ceil(self.hidden / self.answers * _USUAL_MOST)
@@ -63,7 +64,7 @@ class Pace(Statistics):
 
 
 def with_silence(found: Reading, metered: Metered, silence: Silence | None, seconds: float) -> Reading:
-    """The reading of an exchange that ended before its first word, `seconds` after it was asked for."""
+    """The reading of an exchange that ended before its first word, `seconds` after the request was sent."""
     if silence is None or found.source is not UsageSource.ESTIMATED or found.usage.completion_tokens != 0:
         return found
     if metered.complete or not metered.evidence.empty:

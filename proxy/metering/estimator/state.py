@@ -1,4 +1,4 @@
-"""What was learned of all models: one `ModelState` a model, and its stored form.
+"""The learned state of all models: one `ModelState` a model, and its stored form.
 
 Invariants: at most MODELS_MAX models are remembered; the one that learned longest ago is dropped. The stored form has
 one row of numbers for each kind of state and model, under the names of STORED; invalid rows are skipped.
@@ -25,7 +25,7 @@ MODELS_MAX = 1000
 
 @dataclass(slots=True)
 class ModelState:
-    """What was learned of one model; None: nothing of that kind."""
+    """The learned state of one model; None: nothing learned of that kind."""
 
     completion: Completions | None = None
     prompt: Prompts | None = None
@@ -59,7 +59,7 @@ class LearnedState:
     """The state of all models."""
 
     models: dict[str, ModelState] = field(default_factory=dict)
-    """by `provider/upstream_model`"""
+    """model key, `provider/upstream_model` → its state"""
     names: dict[str, Hidden] = field(default_factory=dict)
     """hidden tokens by the model's own name, at any provider"""
 
@@ -84,7 +84,7 @@ class LearnedState:
 
 
 def kept(states: dict[str, _T], key: str, new: Callable[[], _T]) -> _T:
-    """The state of `key`, which learns now: moved to the most recent end; drops the oldest one beyond MODELS_MAX."""
+    """The state of `key`, moved to the most recent end; drops the oldest one beyond MODELS_MAX."""
     state = states.pop(key, None)
     if state is None:
         state = new()

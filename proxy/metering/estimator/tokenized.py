@@ -1,6 +1,6 @@
-"""Estimates completion tokens from a tokenizer's count: learns what a model bills beside it, and the expected error.
+"""Estimates completion tokens from a tokenizer's count: learns the additional tokens that a model bills, and the error.
 
-Invariant: the count is taken as it is until reports of the model differ, for instance with the wrong tokenizer.
+Invariant: the count is used unchanged until reports of the model differ, for instance with the wrong tokenizer.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from proxy.metering.stored_objects.api import (
 from proxy.metering.tally import identifier, word
 
 _CURSOR = "page_"
-"""begins the name of a page of files"""
+"""prefix of the cursor of a page of files"""
 
 
 def _page_asked(query: Mapping[str, str]) -> PageAsked:
@@ -114,7 +114,8 @@ _linked = msgspec.json.Decoder(_Linked).decode
 
 
 def shown(body: bytes) -> bytes:
-    """With the results at the proxy: SDKs send the key where `results_url` leads. All other bytes stay."""
+    """The batch object with the proxy's address of the results: SDKs send the key to `results_url`. All other bytes
+    stay."""
     linked = _linked(body)
     url = bytes(linked.results_url)
     ours = f'"/v1/messages/batches/{linked.id}{RESULTS.after}"'.encode()
@@ -122,7 +123,7 @@ def shown(body: bytes) -> bytes:
 
 
 def line_of(line: bytes) -> ResultLine:
-    """Read one line of results. What cannot be read may be an answer."""
+    """Read one line of results. An unreadable line may be an answer."""
     try:
         read = _line(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,7 +1,7 @@
 """The definition of an API for objects that a provider keeps: files, and batches of requests.
 
-Invariants: only the operations that are listed have routes. None of them is an exchange of its own; what a batch
-generates is metered line by line, by the dialect of the line's endpoint.
+Invariants: only listed operations have routes. No operation is an exchange; the output of a batch is metered line by
+line, by the dialect of the line's endpoint.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from proxy.metering.request import InvalidField
 
 
 class Operation(NamedTuple):
-    """What can be asked of the objects, or of one of them."""
+    """Operations on the objects, or on one of them."""
 
     name: str
     method: str
     after: str | None
-    """the end of the path, after the id; None: it is about all objects, without an id"""
+    """the end of the path, after the id; None: the operation has no id"""
 
 
 class Order(StrEnum):
-    """Of a list, by the time of creation."""
+    """order of a list by the time of creation"""
 
     NEWEST_FIRST = "desc"
     OLDEST_FIRST = "asc"
 
 
 class PageAsked(NamedTuple):
-    """The page of a list that a client asks for."""
+    """The requested page of a list."""
 
     limit: int
     after: str | None = None
     """the id of the last object before the page, in the order of the list"""
     before: str | None = None
-    """the id of the first object behind the page"""
+    """the id of the first object after the page"""
     order: Order = Order.NEWEST_FIRST
     purpose: str | None = None
-    """of files; None: any"""
+    """purpose of the listed files; None: any"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,87 +54,88 @@ class ObjectApi:
     name: str
     """family and kind: `openai.files`"""
     path: str
-    """for clients; an object's own path continues with its id"""
+    """path for clients; the path of one object adds its id"""
     upstream_path: str
-    """to append to a provider's base URL"""
+    """path to append to a provider's base URL"""
     operations: tuple[Operation, ...]
-    """those with a longer end of the path first"""
+    """operations, those with a longer end of the path first"""
     errors: ErrorShape
     key_header: KeyHeader = KeyHeader.AUTHORIZATION
     headers_up: tuple[str, ...] = ()
     own_headers: tuple[tuple[str, str], ...] = ()
-    """of requests that no client asked for"""
+    """headers of requests that the proxy sends by itself"""
     headers_down: tuple[str, ...] = ()
     query: tuple[str, ...] = ()
-    """query parameters of all operations that go up"""
+    """query parameters that are forwarded in all operations"""
     page_asked: Callable[[Mapping[str, str]], PageAsked]
     """reads the query of a list. Raises InvalidField"""
     page: Callable[[list[msgspec.Raw], list[str], bool], dict[str, Any]]
-    """objects, their ids, whether there are more → the document of a list"""
+    """makes the document of a list from objects, their ids, and whether there are more"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileApi(ObjectApi):
-    """Files."""
+    """An API for files."""
 
     fields: Mapping[str, bool]
-    """the fields of an upload beside `file` → whether they are required"""
+    """the fields of an upload other than `file` → whether they are required"""
     purposes: tuple[str, ...] = ()
     """the values of the field `purpose`; empty: there is no such field"""
 
 
 class BatchStatus(NamedTuple):
-    """What a batch object says."""
+    """The fields of a batch object that are read."""
 
     batch_id: str
     word: str
-    """the provider's own word"""
+    """the provider's own name of the state"""
     ended: bool
-    """nothing is generated any more, and the results are all there"""
+    """generation has ended, and all results are available"""
     created_at: float
-    """Unix seconds by the provider's clock, as is the next one"""
+    """Unix seconds by the provider's clock"""
     ended_at: float | None = None
+    """Unix seconds by the provider's clock"""
     lines: int | None = None
-    """the number of requests, once it is known"""
+    """the number of requests; None: not reported yet"""
     input_file: str | None = None
     files: tuple[str, ...] = ()
-    """the files with results; empty: there are none, or results have a path of their own"""
+    """ids of the files with results; empty: there are none, or results have a path of their own"""
 
 
 class ResultLine(NamedTuple):
     """One line of results."""
 
     custom_id: str | None
-    """as the provider repeats it; None: there is none that can be kept"""
+    """the client's name of the line, repeated by the provider; None: no name that can be kept"""
     answer: bytes | None
     """the body of a successful answer; None: nothing is billed"""
     failed: str | None = None
-    """a word for why nothing is billed, or for why the answer cannot be read and is billed by its size"""
+    """reason why nothing is billed, or why the unreadable answer is billed by its size"""
 
     @classmethod
     def unreadable(cls, line: bytes) -> ResultLine:
-        """A line that is not as documented: there may be an answer in it."""
+        """A line that is not as documented: it may hold an answer."""
         return cls(None, line, "unreadable_line")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchApi(ObjectApi):
-    """Batches."""
+    """An API for batches."""
 
     endpoints: Mapping[str, Dialect]
     """the endpoints that lines may name → their dialects"""
     lines_max: int
-    """of one batch, by the provider's documentation"""
+    """most requests of one batch, by the provider's documentation"""
     status: Callable[[bytes], BatchStatus | None]
-    """reads a batch object; None: it is none"""
+    """reads a batch object; None: it is no batch"""
     line: Callable[[bytes], ResultLine]
     """reads one line of results"""
     cursor: str
-    """the query parameter of a list with the last id of the page before"""
+    """the query parameter of a list with the last id of the previous page"""
     shown: Callable[[bytes], bytes] = bytes
-    """a batch object → as the proxy's clients see it"""
+    """turns a batch object into the client's version of it"""
     results_after: str | None = None
-    """the end of the path of the results; None: they are in files"""
+    """the end of the path of the results; None: results are in files"""
 
 
 # OpenAI states no limit and Anthropic 64 characters; the name stands in an entry.
@@ -142,7 +143,7 @@ CUSTOM_ID_CHARS_MAX = 256
 
 
 def custom_id_of(value: object) -> str | None:
-    """A client's name of a line, if it can be kept; None: it cannot."""
+    """The client's name of a line; None: it cannot be kept."""
     good = isinstance(value, str) and 0 < len(value) <= CUSTOM_ID_CHARS_MAX and value.isprintable()
     return str(value) if good else None
 
@@ -152,7 +153,7 @@ PAGE_MAX = 50
 
 
 def page_limit(query: Mapping[str, str], *, default: int, at_most: int) -> int:
-    """The number of objects on a page: at most PAGE_MAX, whatever is asked. Raises InvalidField."""
+    """The number of objects on a page: at most PAGE_MAX, also if more are requested. Raises InvalidField."""
     text = query.get("limit", str(default))
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX and 1 <= int(text) <= at_most):
         raise InvalidField("limit", f"must be an integer from 1 to {at_most}")

@@ -122,7 +122,7 @@ def status_of(body: bytes) -> BatchStatus | None:
 
 
 def line_of(line: bytes) -> ResultLine:
-    """Read one line of an output or error file. What cannot be read may be an answer."""
+    """Read one line of an output or error file. An unreadable line may be an answer."""
     try:
         read = _line(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,6 +1,6 @@
 """Decompresses bodies piece by piece.
 
-Invariant: a call returns at most SLICE_BYTES, so that whoever calls can bound the memory and give others their turn.
+Invariant: a call returns at most SLICE_BYTES, so that the caller can bound the memory and yield to other tasks.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 
 CODINGS = frozenset(("gzip", "x-gzip", "deflate"))
-"""of Content-Encoding, in lower case; what Python decompresses without another library"""
+"""values of Content-Encoding, in lower case, that Python decompresses without another library"""
 SLICE_BYTES = 256 << 10
 # Compressed bytes read in one step: the rest of a step is copied at the end of each gzip member.
 STEP_BYTES = 16 << 10
@@ -24,7 +24,7 @@ class BadCodingError(ValueError):
 
 
 class TooLongError(ValueError):
-    """It expands to more than is allowed."""
+    """The body expands to more than is allowed."""
 
 
 class Decompressor:
@@ -38,7 +38,8 @@ class Decompressor:
         self._begun = False
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """What `piece` contains, in slices. Consume all of them before the next piece. Raises BadCodingError."""
+        """The decompressed content of `piece`, in slices. Consume all of them before the next piece. Raises
+        BadCodingError."""
         out, at = b"", 0
         while at < len(piece) or len(out) == SLICE_BYTES:  # a full slice may have left output in the decompressor
             step = piece[at : at + STEP_BYTES]
@@ -61,7 +62,7 @@ class Decompressor:
         self._member = zlib.decompressobj(_GZIP_OR_ZLIB)
 
     def end(self) -> None:
-        """The body has ended. Raises BadCodingError if its compression has not."""
+        """The end of the body. Raises BadCodingError if the compressed data is incomplete."""
         if self._begun and not self._member.eof:
             raise BadCodingError("cut")
 

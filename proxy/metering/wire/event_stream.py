@@ -4,8 +4,8 @@ A message has a prelude (its length, the length of its headers, their checksum),
 all of it. https://smithy.io/2.0/aws/amazon-eventstream.html
 
 Invariants: only a whole message with right checksums is an event: its payload, named by its type; exceptions and errors
-are named `error`. Of all else only the size is told, as a `LongText` without an outline: of a damaged message, of one
-longer than MESSAGE_BYTES_MAX, and of everything after a damaged prelude, which hides where the next message begins. The
+are named `error`. Of other bytes only the size is reported, as a `LongText` without an outline: a damaged message, one
+longer than MESSAGE_BYTES_MAX, and everything after a damaged prelude, which hides where the next message begins. The
 events are the same for every way of cutting the bytes. Memory is bounded, time is linear.
 """
 
@@ -105,15 +105,15 @@ class EventStreamFramer:
         return events
 
     def close(self) -> Event | None:
-        """The size of what could not be read at the end. Of a short beginning of a message there is nothing: no client
-        can read it, either. The framer is empty afterwards."""
+        """The size of unreadable bytes at the end; None for a short beginning of a message, which no client can read.
+        The framer is empty afterwards."""
         unread = self._damaged_bytes + (len(self._held) if len(self._held) >= _BLOCK_BYTES else 0)
         self._held.clear()
         self._needed, self._passing, self._lost, self._damaged_bytes = _PRELUDE_BYTES, 0, False, 0
         return _sized(unread) if unread else None
 
     def _size(self, at: int) -> int | None:
-        """The size of the message at `at`; None if it has not come as far as is needed, or is none."""
+        """The size of the message at `at`; None if too few bytes have arrived, or they are no message."""
         held = self._held
         there = len(held) - at
         if there < _PRELUDE_BYTES:

@@ -44,14 +44,15 @@ class Framing:
     """A format of streams."""
 
     content_type: str
-    """of the answer; that of a JSON document if the stream is one long array"""
+    """content type of the answer; if the stream is one long array, that of a JSON document"""
     framer: Callable[[], Framer]
     event: Callable[[bytes, str], bytes]
-    """(document, event name or empty) → an own event to insert between two others; empty: impossible"""
+    """(document, event name or empty) → the bytes of an own event, to insert between two events; empty: impossible"""
     heartbeat: bytes
     """keep-alive bytes to send between two events; empty: none"""
     quiet: Callable[[bytes], int] = _unclear
-    """the number of events of a piece that begins and ends between two, and has no usage to be stripped; 0: unknown"""
+    """the number of events of a piece that begins and ends between two events and has no usage to be stripped; 0:
+    unknown"""
 
 
 def _sse_event(document: bytes, name: str) -> bytes:

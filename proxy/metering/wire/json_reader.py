@@ -59,7 +59,7 @@ def _struct(kind: type[_T], document: dict[str, Any]) -> _T:
 
 
 def _fitting(kind: Any, value: Any) -> Any:
-    """`value`, or as much of it as is of `kind`; None if nothing is."""
+    """`value`, or the part of it that is of `kind`; None if there is none."""
     options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     for option in options:
         origin = get_origin(option) or option

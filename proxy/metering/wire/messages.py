@@ -1,6 +1,6 @@
 """The framing of a WebSocket: each message is one event.
 
-Invariant: a message is fed whole; of one that is too long the outline is read.
+Invariant: a message is fed whole; a message that is too long is read by its outline.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class MessageFramer:
     __slots__ = ("_bytes_max", "too_long")
 
     at_boundary = True
-    """always: nothing is kept between two messages"""
+    """always True: nothing is kept between two messages"""
     damaged = 0
 
     def __init__(self, bytes_max: int = MESSAGE_BYTES_MAX) -> None:
@@ -26,7 +26,7 @@ class MessageFramer:
         self.too_long = 0
 
     def feed(self, piece: bytes) -> list[Event]:
-        """The event that is this message."""
+        """The event of this message."""
         if len(piece) <= self._bytes_max:
             return [(piece, b"")]
         self.too_long += 1
@@ -35,4 +35,4 @@ class MessageFramer:
         return [(outline.close(), b"")]
 
     def close(self) -> None:
-        """Nothing is unfinished."""
+        """Always None: no message is unfinished."""

@@ -208,7 +208,7 @@ class HeldText:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self.raw = bytearray()
-        """all of it, if it is not too long"""
+        """the whole text, if it is not too long"""
         self._outline: Outline | None = None
 
     def __bool__(self) -> bool:
@@ -216,7 +216,7 @@ class HeldText:
 
     @property
     def too_long(self) -> bool:
-        """Only its outline is kept."""
+        """Whether only the outline is kept."""
         return self._outline is not None
 
     def add(self, part: bytes) -> None:

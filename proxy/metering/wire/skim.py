@@ -10,7 +10,7 @@ from proxy.metering.wire.brackets import OPENING, Brackets
 
 
 class Skim:
-    """Fed with one JSON text. Empties objects and lists within top-level lists; keeps all else unchanged."""
+    """Fed with one JSON text. Empties objects and lists within top-level lists; keeps everything else unchanged."""
 
     __slots__ = ("_brackets", "_dropping", "_in_list")
 

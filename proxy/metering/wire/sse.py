@@ -185,7 +185,7 @@ class EventFramer:
         return events
 
     def _pass_on(self, long: _LongEvent) -> None:
-        """All but the last byte, which may be the first half of the blank line."""
+        """All bytes but the last one, which may be the first half of the blank line."""
         long.feed(self._unmarked(bytes(self._held[:-1])))
         del self._held[:-1]
 

@@ -1,7 +1,7 @@
-"""Counts characters by class, and cumulative texts (each repeats all before it) once.
+"""Counts characters by class, and cumulative texts (each repeats all earlier text) once.
 
-Invariant: at any moment, what was counted is what a stream that ends there has. Texts that may be repetitions count as
-new ones until they are known to be repetitions; then they are taken back.
+Invariant: at any moment, the count is that of a stream that ends there. Possible repetitions count as new text until
+they are proven to be repetitions; then they are subtracted.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class GrowingText:
         self._repeated = NO_CHARS  # counted unless the texts are known to be cumulative
         self.plain = False
         self.news: str | None = ""
-        """the new part of the last text, and skipped text that was also added; None: that is no longer known"""
+        """the new part of the last text, and skipped text that was also added; None: unknown by now"""
         self._skipped: str | None = ""  # the text of `_repeated`, which `news` lacked; None: it was too long
 
     @property
@@ -92,13 +92,13 @@ class GrowingText:
         return not self.plain and (self._sure or self._growths >= _GROWTHS_SURE)
 
     def be_sure(self) -> Chars:
-        """The stream declares that its texts are cumulative. Returns what that adds to the count: nothing, or less."""
+        """The stream declares that its texts are cumulative. Returns the change of the count: 0 or less."""
         counted = NO_CHARS if self.cumulative else self._repeated
         self._sure, self._repeated, self._skipped = True, NO_CHARS, ""
         return minus(NO_CHARS, counted)
 
     def take(self, text: str) -> Chars:
-        """The characters that `text` adds to the count: less than none if it shows that earlier ones were repeated."""
+        """The characters that `text` adds to the count: negative if it shows that earlier texts were repetitions."""
         longest = self._longest
         if not (self._sure or text.startswith(longest.rstrip(_NOT_YET)) or longest.startswith(text)):
             return self._be_plain(text)
@@ -121,7 +121,7 @@ class GrowingText:
         return plus(new, self._repeat(repeated))
 
     def settle(self) -> None:
-        """The stream has ended: `news` is the text of repetitions that were new ones. Idempotent."""
+        """The end of the stream: `news` is the text of assumed repetitions that were new. Idempotent."""
         self.news = ""
         if not self.cumulative:
             self.news, self._skipped = self._skipped, ""
@@ -138,7 +138,7 @@ class GrowingText:
             self._skipped = skipped if len(skipped) <= _SKIPPED_CHARS_MAX else None
 
     def _be_plain(self, text: str) -> Chars:
-        """They are fragments."""
+        """The texts are fragments."""
         owed = self._repeated if self.cumulative else NO_CHARS
         self.news = None if self._skipped is None else self._skipped + text
         self.plain, self._longest, self._repeated, self._skipped = True, "", NO_CHARS, ""

@@ -1,8 +1,8 @@
-"""Finds generated text in members of an output that no dialect reads, so that it is not free.
+"""Finds generated text in members of an output that no dialect reads, so that it is billed.
 
-Invariants: words about an answer (roles, ids, types, reasons), signatures and encrypted pieces are no text, and neither
-are objects and lists but those whose name says that they hold what was generated. Text that is also in a member that is
-read is not found again. Nothing raises; time is linear, and depth is bounded.
+Invariants: words about an answer (roles, ids, types, reasons), signatures and encrypted pieces are no text. Objects and
+lists are no text either, unless their name indicates generated text. Text that is also in a member that is read is not
+found again. Nothing raises; time is linear, and depth is bounded.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NAMES = re.compile(rb'"([^"\\]{1,64})"[ \t]*:')
 
 
 class FoundText(NamedTuple):
-    """What was generated and is not read."""
+    """Generated text that the dialect does not read."""
 
     texts: list[str]
     reasonings: list[str]
@@ -66,24 +66,23 @@ NO_TEXT = FoundText([], [])
 
 
 class Place(NamedTuple):
-    """Where output is: one kind of object in an event or an answer."""
+    """A place of output: one kind of object in an event or an answer."""
 
     paths: str
-    """from the top, with dots, with blanks between; through lists as if they were not there; `*`: an element of a
-    list"""
+    """paths from the top, with dots, separated by blanks; lists are passed through; `*`: an element of a list"""
     known: str
     """members that are read, or are no text"""
     mixed: bool = False
-    """it has members about tools, too: only those count whose name says that they were generated"""
+    """the object has members about tools, too: only members count whose name indicates generated text"""
 
 
 class Outputs:
-    """Where a dialect has its output."""
+    """The places of a dialect's output."""
 
     __slots__ = ("_familiar", "_mixed", "_nothing", "_places")
 
     def __init__(self, *places: Place) -> None:
-        """The first one is the most usual: what is known there is in no doubt."""
+        """The first place is the most common one; its known members need no further check."""
         self._places = [
             (tuple(path.split(".")), frozenset(place.known.split()), place.mixed)
             for place in places
@@ -150,7 +149,7 @@ def _is_label(name: str) -> bool:
 
 
 def _is_text(text: str, read: str) -> bool:
-    """`read`: what is read of the same output."""
+    """`read`: the text that is read of the same output."""
     if _BLOB.fullmatch(text) or text in read:
         return False
     return not (read and _WORD.fullmatch(text))
