@@ -1,1 +1,1 @@
-"""Answers that providers make in the background: asked for until they have ended, and billed by what they say."""
+"""Answers that providers make in the background: polled until they have ended, then billed."""

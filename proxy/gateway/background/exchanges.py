@@ -1,7 +1,7 @@
 """The exchanges of this process whose answers are made in the background.
 
-Invariants: each is here until it has its record. What is here when the process stops stays open in the journal: its
-next process goes on.
+Invariants: each exchange stays here until it has its record. Those left when the process stops stay open in the
+journal, and the next process continues them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ STORING = {dialect.name: dialect for dialect in DIALECTS if dialect.stores}
 """dialects whose providers store answers, by name"""
 
 
-# After a start all of them are asked for at once: no more connections than that are opened for it.
-LOOKS_MAX = 256
+# Polls at once. After a start, all answers are due at once; this bounds the connections.
+POLLS_MAX = 256
 
 
 class BackgroundExchanges:
-    """`take` them; `suspend` before the process ends."""
+    """Call `take` for each exchange, and `suspend` before the process ends."""
 
     def __init__(self, ports: Ports, owners: ExchangeOwners, pace: Pace | None = None) -> None:
-        """`owners`: told when an exchange has ended."""
+        """`owners`: `ended` is called there for each exchange."""
         self._ports = ports
         self._owners = owners
         self._pace = pace or Pace()
         self._tasks = Tasks()
-        self._looking = asyncio.Semaphore(LOOKS_MAX)
+        self._polls = asyncio.Semaphore(POLLS_MAX)
         self._by_response: dict[str, BackgroundExchange] = {}
         self._suspended = False
         self.live: set[BackgroundExchange] = set()
@@ -41,18 +41,18 @@ class BackgroundExchanges:
     def take(self, handed: HandOver) -> None:
         """Take over an open exchange, and close it when its answer has ended. Never raises."""
         dialect = STORING[run_of(handed.open_exchange.opened).dialect]
-        exchange = BackgroundExchange(handed, dialect, self._ports, self._pace, self._looking, self._closed)
+        exchange = BackgroundExchange(handed, dialect, self._ports, self._pace, self._polls, self._closed)
         self.live.add(exchange)
         self._by_response[exchange.response_id] = exchange
         if not self._suspended:
             self._tasks.start(exchange.run(), name="background")
 
     def of(self, response_id: str) -> BackgroundExchange | None:
-        """The open exchange that made this answer; None: it is not here."""
+        """The open exchange of this answer; None: not in this process."""
         return self._by_response.get(response_id)
 
     async def suspend(self) -> None:
-        """Ask no more, now and for what is still taken."""
+        """Stop all polling, also for exchanges that are taken later."""
         self._suspended = True
         await self._tasks.stop()
 

@@ -1,7 +1,7 @@
-"""When a provider is asked for an answer that it makes in the background, and when it is asked no more.
+"""Decides when to poll a provider for an answer that is made in the background, and when to stop.
 
-Invariants: pure; times by `time.monotonic` are given. Whatever a provider answers, the last step comes soon after its
-time limit.
+Invariants: pure; times by `time.monotonic` are passed in. Whatever the provider answers, the last step comes soon after
+the time limit.
 """
 
 from __future__ import annotations
@@ -14,77 +14,77 @@ from proxy.metering.metered import Metered
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds. OpenAI's own examples ask every two seconds; it keeps an ended answer for ten minutes at least.
-    https://developers.openai.com/api/docs/guides/background"""
+    """The intervals of polling, in seconds. OpenAI's examples poll every two seconds; it keeps an ended answer for ten
+    minutes at least. https://developers.openai.com/api/docs/guides/background"""
 
     first_s: float = 1.0
     pause_s_max: float = 20.0
     asked_pause_s_max: float = 300.0
-    """a provider may ask for longer ones (Retry-After)"""
+    """the longest pause that a provider can demand (Retry-After)"""
     usage_s: float = 2.0
-    """a stopped answer may get its usage a little later"""
+    """the wait for the usage of an answer that has ended without one"""
     gone_s: float = 60.0
-    """an answer that is not found may be younger than what a replica of the provider knows"""
+    """how long 'not found' is not final: a replica of the provider may lag"""
     stopping_s: float = 60.0
-    """from the request to stop to an answer that says that it has ended"""
+    """the wait for the end of an answer after its cancellation was requested"""
 
 
 GROWTH = 1.5
-"""of a pause to the next one"""
+"""the factor from one pause to the next"""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What a provider answered when it was asked for an answer."""
+class PollResult:
+    """The provider's response to one poll."""
 
     metered: Metered | None = None
-    """None: it was not given"""
+    """the answer so far; None: not received"""
     gone: bool = False
-    """the provider does not have it, or does not give it in this way: asking again is in vain"""
+    """the provider does not have the answer, or refuses it permanently"""
     retry_after_s: float = 0.0
 
 
 class Step(StrEnum):
-    """What to do next."""
+    """The next step."""
 
     WAIT = auto()
     STOP = auto()
-    """ask the provider to stop, then wait"""
+    """cancel the answer, then wait"""
     SETTLE = auto()
     """the answer has ended"""
     NOT_FOUND = auto()
-    """settle it without its end"""
+    """settle by partial evidence: the provider does not have the answer"""
     TOO_LONG = auto()
-    """the same"""
+    """settle by partial evidence: the answer did not end in time"""
 
 
 class Polling:
-    """The steps of one answer. `pause_s`: until the next look."""
+    """The steps of one answer. `pause_s`: the pause until the next poll."""
 
-    __slots__ = ("_gone_since", "_has_ended", "_pace", "_stopped", "_until", "looks", "pause_s")
+    __slots__ = ("_gone_since", "_has_ended", "_pace", "_stopped", "_until", "pause_s", "polls")
 
     def __init__(self, until: float, pace: Pace, *, stopped: bool = False) -> None:
-        """`until`: its time limit. `stopped`: the provider was asked to stop."""
+        """`until`: the time limit of the answer. `stopped`: its cancellation was requested."""
         self._until = until
         self._pace = pace
         self._stopped = stopped
         self._has_ended = False
         self._gone_since: float | None = None
         self.pause_s = pace.first_s
-        self.looks = 0
+        self.polls = 0
 
-    def next(self, now: float, look: Look) -> Step:
-        """After this look."""
+    def next(self, now: float, result: PollResult) -> Step:
+        """The step after this poll."""
         pace = self._pace
-        self.looks += 1
-        if self._has_ended or (look.metered is not None and look.metered.answer_ended):
+        self.polls += 1
+        if self._has_ended or (result.metered is not None and result.metered.answer_ended):
             waited, self._has_ended = self._has_ended, True
             self.pause_s = pace.usage_s
-            usage = None if look.metered is None else look.metered.usage
+            usage = None if result.metered is None else result.metered.usage
             return Step.WAIT if usage is None and not waited else Step.SETTLE
         grown = min(pace.pause_s_max, self.pause_s * GROWTH)
-        self.pause_s = max(grown, min(look.retry_after_s, pace.asked_pause_s_max))
-        if not look.gone:
+        self.pause_s = max(grown, min(result.retry_after_s, pace.asked_pause_s_max))
+        if not result.gone:
             self._gone_since = None
         elif self._gone_since is None:
             self._gone_since = now

@@ -1,6 +1,6 @@
-"""What an answer adds to its record: the model that served and its prices, and the details. Pure.
+"""The parts of a record that come from the answer: the serving model, its prices, and the details. Pure.
 
-Invariant: it stands in the record, so that a record of an older version gives the entry that it gave then.
+Invariant: the record contains them, so that a record of an older version still gives its original entry.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from proxy.metering.metered import Metered
 from proxy.metering.usage import NOT_SAID, Evidence, ModelUsage, Reading, UsageSource
 
 FREE = Price("free", (Rates(0, 0, 0),))
-"""the price of what providers do not bill"""
+"""the price of requests that providers do not bill"""
 
 PricesOf: TypeAlias = Callable[[str], tuple[Price | None, Price | None]]
 """another model at this provider → its price and its cost; None: unknown"""
 
 
 def as_served(opened: Opened, served: str, prices: PricesOf) -> Opened:
-    """With the model that served, if it is another one, and its price lists, if it has any."""
+    """`opened` with the serving model, if that is another one, and with its price lists, if it has any."""
     if served == opened.upstream_model or opened.price is FREE:
         return opened
     price, cost = prices(served)
@@ -34,12 +34,12 @@ def as_served(opened: Opened, served: str, prices: PricesOf) -> Opened:
 
 
 def priced(others: Iterable[ModelUsage], prices: PricesOf) -> tuple[PricedUsage, ...]:
-    """What other models used, with their price lists."""
+    """The usage of other models, with their price lists."""
     return tuple([PricedUsage(other.model, other.usage, *prices(other.model)) for other in others])
 
 
 def unpriced_details(asked: Opened, opened: Opened, read: Reading, stated_nusd: Decimal | None) -> dict[str, Any]:
-    """What served and has no prices. `asked`: as admitted; `opened`: as served."""
+    """Details about a serving model or service without prices. `asked`: as admitted. `opened`: as served."""
     if opened is asked and read.served_as is NOT_SAID:
         return {}
     details = dict[str, Any]()
@@ -59,8 +59,8 @@ def unpriced_details(asked: Opened, opened: Opened, read: Reading, stated_nusd: 
 def details_of(
     metered: Metered | None, read: Reading, not_billed: frozenset[str], doubts: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """What the meter adds to an entry: flags, the provider's own timings, the raw usage, what an estimate is of.
-    `doubts`: further flags of an estimate."""
+    """Details from the meter: flags, the provider's timings, the raw usage, the evidence of an estimate. `doubts`:
+    further flags of an estimate."""
     if metered is None:
         return {}
     details: dict[str, Any] = {}
@@ -84,5 +84,5 @@ def details_of(
 
 
 def seen(evidence: Evidence) -> dict[str, int]:
-    """What an estimate is of."""
+    """The counts that an estimate is made from."""
     return {name: count for name in Evidence.__slots__ if (count := getattr(evidence, name))}

@@ -1,6 +1,6 @@
-"""How the body of an accepted answer is relayed: as a stream, as it comes, or collected.
+"""Chooses how the body of an accepted answer is relayed: as a stream, piece by piece, or collected.
 
-Invariant: only a plain answer of a known, small length is collected; of all others nothing waits for the end.
+Invariant: only a plain answer of a known, small length is collected; all others are relayed at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from proxy.metering.dialect import NO_HEADERS, Dialect
 from proxy.metering.wire.framing import SSE, Framing
 from proxy.telemetry.metrics import Gaps
 
-# A JSON answer of a known length up to this size is collected and sent in one write; others are passed on as they come.
+# A JSON answer of a known length up to this size is collected and sent in one write; others are relayed piece by piece.
 PLAIN_BYTES_MAX = 256 * 1024
 
 
@@ -27,9 +27,9 @@ class AnswerRelay(NamedTuple):
 
     relay: Relay
     framing: Framing
-    """of its events; SSE if it has none"""
+    """the framing of the events; SSE for a body without events"""
     streams: bool
-    """a stream, also one that cannot be read"""
+    """the body is a stream, even if it cannot be read"""
     collected: bool
 
 
@@ -44,7 +44,8 @@ def relay_of(
     gaps: Gaps,
     listener: BodyListener,
 ) -> AnswerRelay:
-    """`streamed`: the client asked for a stream. `told_cost`: if the client wants to know."""
+    """The relay for the body of `answer`. `streamed`: the client requested a stream. `told_cost`: adds the cost, if the
+    client gets it."""
     length = answer.head.length
     encoded, content_type = bool(answer.coding), answer.content_type
     inner = dialect.framing(content_type, streamed=streamed)

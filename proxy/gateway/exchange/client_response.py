@@ -1,6 +1,6 @@
 """The response of an exchange to its client: its head, whole bodies, and refusals.
 
-Invariant: a provider's refusal is passed on with its own words, unless it would show what is ours.
+Invariant: a provider's error is relayed unchanged, unless it would reveal a secret or an address of the operator.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from proxy.metering.dialect import Dialect
 
 
 class ClientResponse:
-    """`reply` is what aiohttp gets."""
+    """One response. `reply`: the response object for aiohttp."""
 
     def __init__(self, request: web.BaseRequest, dialect: Dialect, exchange_id: str, own_headers: Headers) -> None:
-        """`own_headers`: of every response of this exchange."""
+        """`own_headers`: headers of every response of this exchange."""
         self.reply = Reply(request)
         self._dialect = dialect
         self._exchange_id = exchange_id
         self._own_headers = tuple(own_headers)
 
     def begin(self, answer: Answer, provider: Provider, *, streamed: bool, length: int | None) -> bool:
-        """The head of an answer that is passed on as it comes. False: the client is gone."""
+        """Write the head of an answer that is relayed piece by piece. False: the client is gone."""
         return self.reply.begin(answer.status, self._headers(answer, provider, streamed=streamed), length=length)
 
     def deliver(self, answer: Answer, provider: Provider, body: bytes) -> None:
-        """An answer with all of its body."""
+        """Write an answer with its whole body."""
         self.reply.begin(answer.status, self._headers(answer, provider), length=len(body), body=body)
 
     def pass_refusal(self, answer: Answer | None, status: int, body: bytes | None, provider: Provider) -> None:
-        """What a provider has refused."""
+        """Write a provider's error."""
         readable = body if body is None or answer is None else answer.readable(body)
         if status in (401, 407) or (
             status == 403 and readable is not None and self._is_about_credentials(answer, readable)
@@ -48,7 +48,7 @@ class ClientResponse:
             self.deliver(answer, provider, body)
 
     def refuse(self, refusal: ApiError) -> None:
-        """An error of our own."""
+        """Write an error of the proxy."""
         told = self._dialect.errors.headers(refusal)
         fields = [("Content-Type", JSON_TYPE), SERVER, (EXCHANGE_HEADER, self._exchange_id), *told, *self._own_headers]
         if refusal.retry_after_s is not None:
@@ -67,7 +67,7 @@ class ClientResponse:
         )
 
     def _is_about_credentials(self, answer: Answer | None, refusal: bytes) -> bool:
-        """Whether a provider's refusal says so in its text, or in a header that would pass."""
+        """True if a provider's error is about its credentials, by its text or a header that would pass."""
         parts = self._dialect.credential_refusals
         if not parts or answer is None:
             return False

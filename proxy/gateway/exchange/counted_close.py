@@ -1,6 +1,6 @@
-"""Closes an exchange as soon as the text of what has to be estimated is counted.
+"""Closes an exchange as soon as the text that its estimate needs is counted.
 
-Invariants: it is closed once, and no later than COUNT_S after its end. Nothing of it is kept once that is done.
+Invariants: the exchange is closed once, and no later than COUNT_S after its end. No reference to it is kept afterwards.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.metering.metered import Metered
 from proxy.metering.profile import Counted, Profile
 
-# A record that has to be estimated waits for its count no longer than this: the work that may be before it, twice.
+# The longest wait of a record for its count: twice the work that can be queued before it.
 COUNT_S = 2.0
 
 
 def close_counted(
     open_exchange: OpenExchange, outcome: Outcome, metered: Metered | None, recorded: Callable[[], None], **how: Any
 ) -> bool:
-    """Returns True if a count is waited for; `recorded` is called when it is closed. False: it is closed, at once.
-    `how`: further arguments of its `close`."""
+    """Close the exchange after its text is counted. Returns False if it was closed at once; else `recorded` is called
+    when it is closed. `how`: further arguments of `OpenExchange.close`."""
     timer: asyncio.TimerHandle | None = None
 
-    def told(counted: Counted | None = None, prompt: Profile | None = None) -> None:
+    def on_counted(counted: Counted | None = None, prompt: Profile | None = None) -> None:
         nonlocal timer
         if timer is None:
-            return  # it was not in time
+            return  # too late: already closed
         timer.cancel()
         timer = None
         open_exchange.close(outcome, metered=metered, counted=counted, prompt=prompt, **how)
         recorded()
 
-    if not open_exchange.count(outcome, metered, told):
+    if not open_exchange.count(outcome, metered, on_counted):
         open_exchange.close(outcome, metered=metered, **how)
         return False
-    timer = asyncio.get_running_loop().call_later(COUNT_S, told)
+    timer = asyncio.get_running_loop().call_later(COUNT_S, on_counted)
     return True

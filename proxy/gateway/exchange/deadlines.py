@@ -1,7 +1,7 @@
 """The deadlines of an exchange, with one timer. Invariant: `decide` is pure; the timer only calls it again.
 
-The timer is moved neither with a piece (that would cost more than the piece) nor with a change of phase: it fires when
-something is due, and at the latest after the shortest limit. Nothing that begins meanwhile is due before that.
+The timer is moved neither by a piece (that would cost more than the piece) nor by a change of phase: it fires when a
+deadline expires, and at the latest after the shortest limit. No limit that begins meanwhile expires before that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SETTINGS: Mapping[Event, str] = {
     Event.DRAINED_ENOUGH: "drain.seconds",
     Event.HEARTBEAT: "heartbeat_s",
 }
-"""the names of the settings"""
+"""deadline → the name of its setting"""
 
 ARMED: Mapping[tuple[Phase, Client], tuple[Event, ...]] = {
     (Phase.ASKING, Client.WAITING): (Event.TOO_LONG, Event.NO_ANSWER),
@@ -38,21 +38,21 @@ ARMED: Mapping[tuple[Phase, Client], tuple[Event, ...]] = {
     (Phase.BODY, Client.GONE): (Event.TOO_LONG, Event.SILENT, Event.DRAINED_ENOUGH),
     (Phase.CLOSING, Client.BLOCKED): (Event.WRITE_STALL,),
 }
-"""which deadlines count when; of those due at one moment, the first named is told"""
+"""deadlines active in each state; the first listed wins a tie"""
 
 NEVER = float("inf")
 
 
 class Moments(Struct, gc=False):
-    """Where an exchange is, and times of its last events by `time.monotonic`; 0: there was none."""
+    """The state of an exchange, and times of its last events by `time.monotonic`; 0: there was none."""
 
     phase: Phase
     client: Client
     began_at: float
     asked_at: float = 0.0
-    """the current provider was asked"""
+    """when the request was sent to the current provider"""
     last_piece_at: float = 0.0
-    """a piece of the answer came, or its head"""
+    """when the last piece of the answer arrived, or its head"""
     blocked_at: float = 0.0
     left_at: float = 0.0
     last_beat_at: float = 0.0
@@ -86,7 +86,7 @@ def _due_at(event: Event, moments: Moments, limits: TimeLimits) -> float:
 
 
 def _shortest_s(limits: TimeLimits) -> float:
-    """Of the limits that begin again and again; the others begin where `rearm` is called."""
+    """The shortest limit that restarts by itself; all others begin where `rearm` is called."""
     return min(limits.idle_s, limits.write_stall_s, limits.heartbeat_s or limits.idle_s)
 
 
@@ -110,8 +110,8 @@ class Deadlines:
         self._shortest_s = _shortest_s(limits)
 
     def rearm(self) -> None:
-        """Look at the deadlines when the next one can expire: at the earliest in a millisecond, so that one which has
-        just been reported makes no loop."""
+        """Set the timer to the next deadline: at the earliest in a millisecond, so that a reported deadline causes no
+        busy loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

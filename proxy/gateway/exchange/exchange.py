@@ -2,8 +2,8 @@
 
 What happens on the two connections becomes an event; `lifecycle.py` says what to do about it; the methods of `_DO` do
 it. Collaborators are told and asked, and call nothing here: `UpstreamRequest` asks providers, `OpenExchange` makes the
-record, `relay_of` the relay, `Spending` follows the cost, `ClientResponse` writes what is no stream, `NamedAnswer`
-knows the answer by its id.
+record, `relay_of` the relay, `Spending` follows the cost, `ClientResponse` writes what is no stream, `StoredResponse`
+has the id of the answer.
 
 Invariants: every opened exchange gets exactly one `UsageRecord`, whatever raises where, from here or, if the provider
 goes on in the background, from whoever takes it over. The exchange and the client's connection end independently: after
@@ -31,12 +31,12 @@ from proxy.gateway.exchange.counted_close import close_counted
 from proxy.gateway.exchange.deadlines import SETTINGS, Deadlines, Moments
 from proxy.gateway.exchange.hand_over import Background
 from proxy.gateway.exchange.lifecycle import Action, Client, End, Event, Lifecycle, Phase
-from proxy.gateway.exchange.named_answer import NamedAnswer
 from proxy.gateway.exchange.open_exchange import OpenExchange, outcome_of
 from proxy.gateway.exchange.rate_limits import headers as limit_headers
 from proxy.gateway.exchange.relay import Relay
 from proxy.gateway.exchange.running import ExchangeSnapshot, running
 from proxy.gateway.exchange.spending import Spending
+from proxy.gateway.exchange.stored_response import StoredResponse
 from proxy.gateway.exchange.taped_stream import TapedStream
 from proxy.gateway.exchange.told_cost import TellsCost, ToldCost
 from proxy.gateway.exchange.uploads import Upload
@@ -132,7 +132,7 @@ class Exchange:
         self._dialect = dialect
         if tells_cost is not TellsCost.NO:
             self._told_cost = ToldCost(open_exchange, dialect, n=facts.n, asked=tells_cost is TellsCost.ASKED)
-        self._named = NamedAnswer(
+        self._named = StoredResponse(
             open_exchange, dialect, facts, ports, background, project_id=project_id, raw_path=request.raw_path
         )
         self._life = Lifecycle()
@@ -350,7 +350,7 @@ class Exchange:
         policy = self._details["policy"] = self._policy()
         if plain and policy == "cancel":
             self._deadlines.set_idle(idle_s=AFTER_DONE_S)
-        unnamed = self._named.in_background and not self._named.goes_on(self._metered)
+        unnamed = self._named.in_background and not self._named.still_generating(self._metered)
         self._reads_on = plain or policy in ("drain", "resume") or unnamed
         self._happened(Event.LEFT_DRAIN if self._reads_on else Event.LEFT_CANCEL)
         self._deadlines.rearm()  # a drain may be shorter than any other limit

@@ -1,6 +1,6 @@
-"""What an exchange hands over when its provider goes on to make the answer in the background.
+"""The hand-over of an exchange whose provider continues in the background.
 
-Invariant: whoever takes it closes it, exactly once; until then it is open like any other.
+Invariant: the exchange stays open until `Background` closes it, exactly once.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from proxy.metering.metered import Metered
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """An open exchange, as far as it came."""
+    """An open exchange, and its state at the hand-over."""
 
     open_exchange: OpenExchange
     provider: Provider
     metered: Metered
     outcome: Outcome
-    """if nothing more becomes known of its answer"""
+    """the outcome, unless the ended answer gives another"""
     details: dict[str, Any]
     stops: bool = False
-    """the provider is to be asked to stop: nobody pays for more"""
+    """cancel the answer at the provider: the budget is used up"""
     headers: str = ""
-    """of the client, which passed to the provider"""
+    """the client's headers that were sent to the provider"""
     events: int = 0
     size: int = 0
     """bytes sent to the client"""
@@ -45,7 +45,7 @@ Background = Callable[[HandOver], None]
 
 
 def run_for(owner: ResponseOwner, response_id: str, until: float, query: str) -> BackgroundRun:
-    """What must be known to ask for the answer. `until`: Unix seconds; `query`: of the request."""
+    """The data for polling an answer. `until`: Unix seconds. `query`: the query of the request."""
     return BackgroundRun(
         response_id=response_id,
         dialect=owner.dialect,
@@ -56,8 +56,8 @@ def run_for(owner: ResponseOwner, response_id: str, until: float, query: str) ->
     )
 
 
-def owner_of(opened: Opened, *, runs: bool) -> ResponseOwner:
-    """The owner of the answer that is made in the background. `runs`: its exchange is open."""
+def background_owner(opened: Opened, *, runs: bool) -> ResponseOwner:
+    """The owner of an answer that is made in the background. `runs`: its exchange is open."""
     run = run_of(opened)
     return ResponseOwner(
         key_id=opened.key_id,
@@ -71,6 +71,6 @@ def owner_of(opened: Opened, *, runs: bool) -> ResponseOwner:
 
 
 def run_of(opened: Opened) -> BackgroundRun:
-    """How to ask for its answer."""
+    """The data for polling the answer."""
     assert not isinstance(opened.background, UnsetType), "its answer is made in the background"
     return opened.background

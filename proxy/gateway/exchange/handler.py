@@ -36,7 +36,7 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.file_ids import may_name_files
 from proxy.metering.request import RequestFacts
 
-# Each takes the interpreter for half a second at most; more at once would take no less in sum.
+# Each measurement holds the interpreter for half a second at most; several at once would take as long in total.
 MEASURED_AT_ONCE = 1
 
 
@@ -55,8 +55,8 @@ class ProxyHandler:
         background: Background,
         owners: ExchangeOwners,
     ) -> None:
-        """`closed`: the reason why no new requests are accepted, or None. `background`: takes exchanges over; it tells
-        `owners` when they end."""
+        """`closed`: the reason why no new requests are accepted, or None. `background`: takes over exchanges, and
+        reports their ends to `owners`."""
         self._keys = keys
         self._opener = opener
         self._ports = ports
@@ -71,14 +71,14 @@ class ProxyHandler:
     async def serve(
         self, request: web.BaseRequest, connection: ClientConnection, dialect: Dialect, named: str | None
     ) -> web.StreamResponse:
-        """Serve one exchange to its end. `named`: the model in its path. Raises ApiError if it is not admitted."""
+        """Serve one exchange to its end. `named`: the model in the path. Raises ApiError if it is not admitted."""
         received_at = monotonic()
         if (reason := self._closed()) is not None:
             raise errors.overloaded(reason, code="not_accepting")
         key = await authenticated(self._keys, request)
         upload = None if _is_here(request) else self._uploads.begin(key.key_id, self._keys.scopes(key))
         try:
-            begun = await self._begun(request, connection, dialect, named, key, received_at, upload)
+            begun = await self._begin(request, connection, dialect, named, key, received_at, upload)
             return await self._run(*begun, key) if isinstance(begun, tuple) else begun
         finally:
             if upload is not None:
@@ -98,7 +98,7 @@ class ProxyHandler:
             if claim is not None:
                 await claim.end(open_exchange)
 
-    async def _begun(
+    async def _begin(
         self,
         request: web.BaseRequest,
         connection: ClientConnection,
@@ -108,13 +108,13 @@ class ProxyHandler:
         received_at: float,
         upload: Upload | None,
     ) -> web.Response | tuple[Exchange, OpenExchange, Claim | None]:
-        """Admitted and open; or the stored answer of an earlier request. The body and its document are dropped with
-        this call's frame: an exchange can take an hour."""
+        """Admit and open an exchange; or return the stored answer of an earlier request. The body and its document are
+        freed when this call returns: an exchange can take an hour."""
         body = await self._body(request, upload)
         if upload is not None:
             upload.arrived()
-        writing, content_type = CODECS[dialect.request_body], request.headers.get("Content-Type", "")
-        document = writing.parse(body, content_type)
+        codec, content_type = CODECS[dialect.request_body], request.headers.get("Content-Type", "")
+        document = codec.parse(body, content_type)
         facts = await self._facts(dialect, document, named)
         tells_cost = TellsCost.NO
         if dialect.cost_path:
@@ -123,17 +123,17 @@ class ProxyHandler:
             elif self._keys.tells_cost(key):
                 tells_cost = TellsCost.WITH_USAGE
         opener = self._opener
-        route = opener.routed(facts.model, key, dialect)
+        route = opener.find_route(facts.model, key, dialect)
         if facts.continues is not None or (dialect.names_files and may_name_files(body)):
-            route = await opener.pinned(route, facts.continues, document, dialect, key)
-        made = exchange_id()
-        claim = await claimed(request, key, writing.idempotency_bytes(body, content_type), made, self._ports.claims)
+            route = await opener.pin_provider(route, facts.continues, document, dialect, key)
+        new_id = exchange_id()
+        claim = await claimed(request, key, codec.idempotency_bytes(body, content_type), new_id, self._ports.claims)
         if claim is not None and not isinstance(claim, Claim):
             return claim
         open_exchange: OpenExchange | None = None
         try:
-            route = opener.healthy(route, facts.model)
-            open_exchange = await opener.admitted(made, dialect, key, facts, route, received_at)
+            route = opener.order_by_health(route, facts.model)
+            open_exchange = await opener.admit(new_id, dialect, key, facts, route, received_at)
             if self._ports.traces is not None:
                 open_exchange.traceparent = request.headers.get(TRACEPARENT)
             if claim is not None:
@@ -152,7 +152,7 @@ class ProxyHandler:
         return exchange, open_exchange, claim
 
     async def _facts(self, dialect: Dialect, document: dict[str, Any], named: str | None) -> RequestFacts:
-        """What the request says, and what takes long to read of it. Raises ApiError."""
+        """Read the request; slow parts run in a thread. Raises ApiError."""
         facts = checked(dialect.facts, document, named)
         if dialect.measured is None:
             return facts
@@ -169,5 +169,5 @@ class ProxyHandler:
 
 
 def _is_here(request: web.BaseRequest) -> bool:
-    """The body has arrived with its head, as most do: it takes no more memory than that."""
+    """True if the body has arrived with its head, as most do, and takes no more memory than these bytes."""
     return request.content.is_eof() and not is_compressed(request)

@@ -24,7 +24,7 @@ TOKEN_CHARS_MAX = 255
 
 
 class Claim:
-    """The claim of a request on its token. `end` it exactly once."""
+    """The claim of a request on its token. Call `end` exactly once."""
 
     def __init__(self, claims: Claims, key_id: str, token: str, exchange_id: str) -> None:
         self._claims = claims
@@ -33,7 +33,7 @@ class Claim:
         self._exchange_id = exchange_id
 
     def keep_answer(self, open_exchange: OpenExchange) -> None:
-        """Make the exchange store its answer, if it is short enough."""
+        """Let the exchange keep its answer, if that is short enough."""
         open_exchange.keeps = self._claims.answer_bytes_max
 
     async def end(self, open_exchange: OpenExchange | None) -> None:
@@ -48,7 +48,7 @@ async def claimed(
 ) -> Claim | web.Response | None:
     """The claim of a request with a token; the stored answer of an earlier one; None without a token.
 
-    Raises ApiError for one that came before and has no answer here.
+    Raises ApiError for a repeated request whose answer is not stored.
     """
     token = request.headers.get(HEADER)
     if token is None:

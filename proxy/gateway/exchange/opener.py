@@ -1,6 +1,6 @@
-"""Opens exchanges: route, price, limits, outbox. Whatever asks a provider for something that is billed comes by here.
+"""Opens exchanges: route, price, limits, outbox. Every billed request to a provider is opened here.
 
-Invariant: what is refused leaves no entry, and holds nothing.
+Invariant: a refused request leaves no ledger entry and no reservation.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ class ExchangeOpener:
         self._ports = ports
         self._reserve = reserve
 
-    def routed(self, model: str, key: ApiKey, dialect: Dialect) -> Route:
-        """The providers of a model that speak the dialect. Raises ApiError."""
+    def find_route(self, model: str, key: ApiKey, dialect: Dialect) -> Route:
+        """The providers of a model that support the dialect. Raises ApiError."""
         route = self._models.route(model)
         if route is None:
             raise errors.unknown_model(model)
         if not key.allows(model):
             raise errors.model_not_allowed(model)
-        speaks = supporting(route, dialect)
-        if speaks is None:
+        supported = supporting(route, dialect)
+        if supported is None:
             raise errors.unsupported_dialect(model, dialect.endpoint)
-        return speaks
+        return supported
 
     async def _previous(self, response_id: str, key: ApiKey) -> ResponseOwner:
-        """Who made the response that a request goes on with: its provider alone has it. Raises ApiError."""
+        """The owner of the response that a request continues. Raises ApiError if the key may not use it."""
         try:
             owner = await self._ports.owners.owner(response_id)
         except OSError:
@@ -86,11 +86,11 @@ class ExchangeOpener:
             raise errors.unknown_previous_response(response_id)
         return owner
 
-    async def pinned(
+    async def pin_provider(
         self, route: Route, continues: str | None, document: dict[str, Any], dialect: Dialect, key: ApiKey
     ) -> Route:
-        """The provider that has what the request names: an earlier response (`continues`), files. Raises ApiError: it
-        is not the key's."""
+        """Keep only the provider that stores the earlier response (`continues`) and the files that the request names.
+        Raises ApiError if the key may not use one of them."""
         if continues is not None:
             route = only_at(route, (await self._previous(continues, key)).provider)
         named = file_ids(document) if dialect.names_files else set()
@@ -103,18 +103,18 @@ class ExchangeOpener:
             raise errors.bad_request(message, param="file_id", code="file_elsewhere")
         return there
 
-    def healthy(self, route: Route, model: str) -> Route:
-        """Those that are well, in the order in which they are asked. Raises ApiError: nobody can be asked now."""
+    def order_by_health(self, route: Route, model: str) -> Route:
+        """Keep only available providers, in the order of failover. Raises ApiError if none is available."""
         if not route.others:
-            return route  # whatever is known of its health
+            return route  # a single provider is used even if it failed
         found = by_health(route, monotonic(), random)
         if not isinstance(found, Route):
             raise errors.no_provider(model, retry_after_s=ceil(found))
         return found
 
-    async def admitted(
+    async def admit(
         self,
-        made: str,
+        exchange_id: str,
         dialect: Dialect,
         key: ApiKey,
         facts: RequestFacts,
@@ -122,14 +122,14 @@ class ExchangeOpener:
         received_at: float,
         scopes: Sequence[Scope] | None = None,
     ) -> OpenExchange:
-        """Held at every level, and open. `scopes`: the levels that limit it; None: those of the key. Raises ApiError: a
-        limit is reached, or there is no room."""
+        """Reserve at every level, and open the exchange. `scopes`: the levels that limit it; None: those of the key.
+        Raises ApiError if a limit is reached, or the outbox is full."""
         terms = self._terms(dialect, key, facts, route)
         reservation = await self._reserved(
-            made, key, facts, route, terms, self._keys.scopes(key) if scopes is None else scopes
+            exchange_id, key, facts, route, terms, self._keys.scopes(key) if scopes is None else scopes
         )
         try:
-            opened, slot, durable = self._open(made, dialect, key, facts, route, terms, reservation)
+            opened, slot, durable = self._open(exchange_id, dialect, key, facts, route, terms, reservation)
         except BaseException:
             reservation.close(0, 0)
             raise
@@ -140,7 +140,7 @@ class ExchangeOpener:
         )  # fmt: skip
 
     def _terms(self, dialect: Dialect, key: ApiKey, facts: RequestFacts, route: Route) -> Terms:
-        """What it may come to, at today's prices."""
+        """Prices and prompt estimate of the request, fixed at admission."""
         now = self._ports.unix_time()
         payer = self._keys.payer(key)
         if dialect.free:
@@ -151,15 +151,15 @@ class ExchangeOpener:
         return Terms(now, price, cost, prompt_tokens(self._ports.estimator, route, facts), payer)
 
     async def _reserved(
-        self, made: str, key: ApiKey, facts: RequestFacts, route: Route, terms: Terms, scopes: Sequence[Scope]
+        self, exchange_id: str, key: ApiKey, facts: RequestFacts, route: Route, terms: Terms, scopes: Sequence[Scope]
     ) -> OpenReservation:
-        """Raises ApiError: a limit is reached."""
+        """Reserve at every level. Raises ApiError if a limit is reached."""
         price = terms.price
         doubtful = price is None or price.lacking or not price.tiers
         if doubtful and any(scope.limits.spends for scope in scopes) and not _can_quote(price, facts):
             raise errors.model_unpriced(facts.model)
         held = self._quote(facts, route, terms) if scopes and terms.price is not FREE else NOTHING_HELD
-        found = await self._ports.admission.admit(key, scopes, made, nusd=held.nusd, tokens=held.tokens)
+        found = await self._ports.admission.admit(key, scopes, exchange_id, nusd=held.nusd, tokens=held.tokens)
         if isinstance(found, Denied):
             wanted = self._requested(held, facts, route, terms)
             raise refusal(found, key, scopes, wanted, at=terms.at, exceeded_status=self._reserve.exceeded_status)
@@ -200,7 +200,7 @@ class ExchangeOpener:
 
     def _open(
         self,
-        made: str,
+        exchange_id: str,
         dialect: Dialect,
         key: ApiKey,
         facts: RequestFacts,
@@ -208,18 +208,18 @@ class ExchangeOpener:
         terms: Terms,
         reservation: OpenReservation,
     ) -> tuple[Opened, Slot, asyncio.Future[None] | None]:
-        """In the outbox. Raises ApiError."""
+        """Open the exchange in the outbox. Raises ApiError if that is full."""
         outbox = self._ports.outbox
         limit = completion_tokens_bound(
             requested=facts.completion_tokens_max, n=facts.n, model_max=route.completion_tokens_max
         )
         try:
-            slot = outbox.claim(made)
+            slot = outbox.claim(exchange_id)
         except OutboxFullError as full:
             raise errors.overloaded(str(full), code="not_accepting") from None
         try:
             opened = Opened(
-                exchange_id=made,
+                exchange_id=exchange_id,
                 key_id=key.key_id,
                 key_alias=key.alias,
                 provider=route.provider.settings.name,
@@ -227,7 +227,7 @@ class ExchangeOpener:
                 upstream_model=route.upstream_model,
                 endpoint=dialect.endpoint,
                 streamed=facts.streamed,
-                started_at=reservation.reserved.at or terms.at,  # in the windows that it was admitted in
+                started_at=reservation.reserved.at or terms.at,  # in the windows in which it was admitted
                 price=terms.price,
                 cost=terms.cost,
                 prompt_tokens_estimate=terms.prompt_tokens,
@@ -252,7 +252,7 @@ def _can_quote(price: Price | None, facts: RequestFacts) -> bool:
 
 
 def checked(read: Callable[..., T], *arguments: Any) -> T:
-    """What it reads of the request. Raises ApiError."""
+    """The result of `read`, a function of a dialect. Raises ApiError for an invalid field."""
     try:
         return read(*arguments)
     except InvalidField as refusal:

@@ -18,7 +18,7 @@ _MINUTE_S, _HOUR_S = 60, 3600
 
 
 def headers(counters: Sequence[LimitCounter], levels: Sequence[LimitLevel]) -> Headers:
-    """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}`; `levels`: of some of these counters."""
+    """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}`; `levels`: the state of some of these counters."""
     if not levels:
         return ()
     bounds = {counter.counter_id: counter for counter in counters}
@@ -43,7 +43,7 @@ def _headers(unit: str, found: Sequence[tuple[int | None, int | None, float]]) -
 
 
 def duration(seconds: float) -> str:
-    """In OpenAI's format: "0s", "120ms", "1.5s", "6m0s", "1h2m3s"."""
+    """A duration in OpenAI's format: "0s", "120ms", "1.5s", "6m0s", "1h2m3s"."""
     if seconds < 1:
         return f"{ceil(seconds * 1000)}ms" if seconds > 0 else "0s"
     if seconds < _MINUTE_S:

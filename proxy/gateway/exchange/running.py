@@ -17,13 +17,13 @@ from proxy.gateway.exchange.relay import Relay
 from proxy.gateway.exchange.spending import Spending
 from proxy.metering.usage import Usage
 
-# Of those that ended a while ago the ledger knows; about 300 bytes each.
+# Ended exchanges that are kept; older ones are in the ledger. About 300 bytes each.
 REMEMBERED_MAX = 20_000
 
 
 State = Literal["waiting", "streaming", "draining", "background"]
 """waiting: for the provider's first byte; streaming; draining: the client has disconnected, the rest is read;
-background: the provider makes the answer, and is asked for it"""
+background: the provider makes the answer, and is polled"""
 
 
 class ExchangeSnapshot(msgspec.Struct, frozen=True):
@@ -122,11 +122,11 @@ class ExchangeOwners:
         self._running[exchange_id] = key_id
 
     def ended(self, exchange_id: str) -> None:
-        """Keep it as an ended one; the oldest ended one is dropped."""
+        """Keep the exchange among the last ended ones."""
         self._ended[exchange_id] = self._running.pop(exchange_id)
         if len(self._ended) > REMEMBERED_MAX:
             self._ended.popitem(last=False)
 
     def key_of(self, exchange_id: str) -> str | None:
-        """The id of its key; None if unknown."""
+        """The key id of an exchange; None if unknown."""
         return self._running.get(exchange_id) or self._ended.get(exchange_id)

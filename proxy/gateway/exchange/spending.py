@@ -20,7 +20,7 @@ class Spending:
         self._estimator = estimator
         price = open_exchange.opened.price
         self.limited = open_exchange.opened.held_nusd is not None and price is not None and price.tiers != ()
-        """a budget limits it"""
+        """True if a budget limits the exchange"""
 
     def folded(self, meter: BodyMeter) -> None:
         """Raise the reservation to the cost so far."""

@@ -1,6 +1,6 @@
-"""Telling a client what its answer costs, in the usage of the answer.
+"""Adds the cost of an answer to the usage that the client gets.
 
-Invariants: the number is the ledger's, or there is none. Only usage objects change, those that the client gets.
+Invariants: the cost is the ledger's, or it is not added. Only usage objects that the client gets are changed.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from proxy.metering.wire.framing import Framing
 
 
 class TellsCost(StrEnum):
-    """Whether an answer tells what it costs."""
+    """Whether the client gets the cost of its answer."""
 
     NO = auto()
     WITH_USAGE = auto()
-    """wherever the client gets a usage"""
+    """the cost is in the usage, if the client gets a usage"""
     ASKED = auto()
-    """likewise, and it gets the usage of a stream"""
+    """the client requested the cost: it also gets the usage of a stream"""
 
 
 class ToldCost:
-    """The cost of one answer, as it is so far."""
+    """The cost of one answer so far."""
 
     def __init__(self, open_exchange: OpenExchange, dialect: Dialect, *, n: int, asked: bool) -> None:
-        """`n`: the number of choices. `asked`: the client gets the usage of a stream, too."""
+        """`n`: the number of choices. `asked`: the client also gets the usage of a stream."""
         self._open_exchange = open_exchange
         self._dialect = dialect
         self._n = n
         self._asked = asked
         self._meter: BodyMeter | None = None
         self.lengthens = False
-        """the answer is held to its end, and then longer than the provider said"""
+        """the answer is held until its end, and gets longer than its Content-Length"""
 
     def editor(self, meter: BodyMeter, framing: Framing | None, stripper: AnswerEditor | None) -> AnswerEditor:
-        """Of an answer that is passed on as it comes. `stripper`: takes the usage out of a stream."""
+        """The editor of an answer that is relayed piece by piece. `stripper`: removes the usage from a stream."""
         self._meter = meter
         if framing is None:
             self.lengthens = True
@@ -49,7 +49,7 @@ class ToldCost:
         return EventCostEditor(self._dialect.cost_path, self._cost)
 
     def in_body(self, meter: BodyMeter, body: bytes) -> bytes:
-        """Of an answer that was collected."""
+        """The collected body with the cost."""
         self._meter = meter
         return with_cost(body, ANSWER_PATH, self._cost)
 

@@ -1,9 +1,9 @@
-"""Bounds request bodies: those that are still arriving, of each key in number; all that are in memory, in bytes.
+"""Limits request bodies: the number of those that are still arriving, for each key; the bytes of all in memory.
 
-Admission needs a request's body, so its limits can only count requests that have one. Until then a key uploads no more
-bodies at once than it may run requests. Invariant: a body counts from its first byte until a provider has accepted the
-request, or the exchange is over: until then it may be sent again. A body that is complete when its request is read (at
-most some 64 KiB) is not counted.
+Admission needs a request's body, so its limits count only requests whose body has arrived. Until then, a key may upload
+as many bodies at once as it may run requests. Invariant: a body counts from its first byte until a provider has
+accepted the request, or the exchange has ended: until then it may be sent again. A body that is complete when its
+request is read (at most some 64 KiB) is not counted.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from proxy.gateway.exchange.refusals import too_many_at_once
 from proxy.http import errors
 
 # Eight bodies of the default `request_bytes_max`, or a thousand of 200,000 tokens. Each is in memory twice, as a
-# document and as the bytes of the upstream request: together half of what the chart allows a proxy.
+# document and as the bytes of the upstream request: together half of the memory limit in the Helm chart.
 ALL_BYTES_MAX = 512 * 1024 * 1024
 
 
 class Uploads:
-    """The bodies in this process. `bytes_max`: of all of them, and never less than one body."""
+    """The bodies in this process. `bytes_max`: the limit of all together, at least that of one body."""
 
     def __init__(self, *, body_bytes_max: int, bytes_max: int = ALL_BYTES_MAX) -> None:
         self.bytes_left = max(bytes_max, body_bytes_max)
         self.arriving: Counter[str] = Counter()
-        """by key id"""
+        """key id → bodies that are arriving"""
 
     def begin(self, key_id: str, scopes: Sequence[Scope]) -> Upload:
-        """One body that arrives. Raises ApiError 429: the key has too many."""
+        """Count a body that begins to arrive. Raises ApiError 429 if the key has too many."""
         limits = [scope.limits.parallel for scope in scopes if scope.limits.parallel is not None]
         if limits and self.arriving[key_id] >= min(limits):
             message = f"{min(limits)} request bodies of this key are arriving, as many as it may run requests at once."
@@ -38,19 +38,19 @@ class Uploads:
         return Upload(self, key_id)
 
     def take(self, size: int) -> bool:
-        """So many bytes come into memory: of a body, or of a message of a WebSocket. False: there is no room."""
+        """Count bytes that come into memory, of a body or of a WebSocket message. False: there is no room."""
         if size > self.bytes_left:
             return False
         self.bytes_left -= size
         return True
 
     def give_back(self, size: int) -> None:
-        """They are in memory no more."""
+        """Count bytes that left memory."""
         self.bytes_left += size
 
 
 class Upload:
-    """One body: `grew` while it arrives, then `arrived`; `free` when it is in memory no more, however it ended."""
+    """One body. Call `grew` while it arrives, then `arrived`, and in any case `free` when it has left memory."""
 
     __slots__ = ("_arriving", "_key_id", "_size", "_uploads")
 
@@ -61,13 +61,13 @@ class Upload:
         self._size = 0
 
     def grew(self, piece: int) -> None:
-        """So many bytes have come. Raises ApiError 503 if there is too much of all."""
+        """Count arrived bytes. Raises ApiError 503 if there is no room."""
         if not self._uploads.take(piece):
             raise errors.overloaded("Too many large requests at once. Please try again later.", code="not_accepting")
         self._size += piece
 
     def arrived(self) -> None:
-        """The key may send another one."""
+        """The body is complete: the key may upload another one."""
         if self._arriving:
             self._arriving = False
             arriving = self._uploads.arriving
@@ -76,7 +76,7 @@ class Upload:
                 del arriving[self._key_id]
 
     def free(self) -> None:
-        """Give back what it counted for. May be called again."""
+        """Release the body's bytes. Idempotent."""
         self.arrived()
         self._uploads.give_back(self._size)
         self._size = 0

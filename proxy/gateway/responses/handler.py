@@ -1,9 +1,10 @@
-"""Passes requests about a stored response to the provider that made it.
+"""Relays requests about a stored response to the provider that made it.
 
-Invariants: only the key that made a response gets at it, or a key of the same project, unless that is the default one;
-to others it does not exist. None of this is an exchange: a response is billed by the exchange that made it. While that
-is open, it is told what clients are told of the response, and a response is deleted only when its end was seen. The
-target consists of the dialect's path, the response's id, and the query names that are listed here.
+Invariants: only the key that made a response can access it, or a key of its project, unless that is the default
+project; for other keys the response does not exist. These requests are no exchanges: a response is billed by the
+exchange that made it. While that exchange is open, it gets the progress that other clients read, and the response can
+be deleted only after its end is recorded. The target consists of the dialect's path, the id, and the query names listed
+here.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from aiohttp import web
 
 from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.authentication import authenticated
-from proxy.gateway.background.asking import CANCEL as CANCEL_PATH
-from proxy.gateway.background.asking import StoredAnswer, look
 from proxy.gateway.background.exchanges import STORING, BackgroundExchanges
-from proxy.gateway.background.sighting import sighting
-from proxy.gateway.background.witness import Telling, Witness
+from proxy.gateway.background.partial_result import partial_result
+from proxy.gateway.background.progress_reports import PassiveMeter, ProgressReports
+from proxy.gateway.background.stored_answer import CANCEL as CANCEL_PATH
+from proxy.gateway.background.stored_answer import StoredAnswer, poll
 from proxy.gateway.passing import passed
 from proxy.gateway.resume.handler import ResumeHandler
 from proxy.gateway.upstream.client import UpstreamClient
@@ -47,7 +48,7 @@ _VALUE = re.compile(r"[A-Za-z0-9_.~%+-]{0,200}", re.ASCII)
 
 
 class Operation(NamedTuple):
-    """What can be asked of a response."""
+    """A request about a stored response."""
 
     method: str
     after: str
@@ -67,11 +68,11 @@ OPERATIONS = (
     DELETE,
 )
 SHOWING = (RETRIEVE, CANCEL)
-"""what answers with the response itself"""
+"""operations whose answer is the response itself"""
 
 
 def add_to(routes: Routes, serving: Callable[[Operation, str], Serve]) -> None:
-    """Add the routes of all dialects whose providers store responses. `serving`: the handler of an id."""
+    """Add the routes of all dialects whose providers store responses. `serving`: operation and id → handler."""
     for operation in OPERATIONS:
         for dialect in STORING.values():
 
@@ -82,7 +83,7 @@ def add_to(routes: Routes, serving: Callable[[Operation, str], Serve]) -> None:
 
 
 class ResponsesHandler:
-    """Serves the clients' requests about stored responses."""
+    """Serves requests about stored responses."""
 
     def __init__(
         self,
@@ -96,18 +97,19 @@ class ResponsesHandler:
         unix_time: Callable[[], float],
         resuming: ResumeHandler | None = None,
     ) -> None:
-        """`closed`: the reason why no new requests are accepted, or None. `resuming`: has streams in memory."""
+        """`closed`: the reason why no new requests are accepted, or None. `resuming`: resumes streams from
+        memory."""
         self._keys = keys
         self._owners = owners
         self._providers = providers
         self._client = client
         self._closed = closed
-        self._telling = Telling(background, owners)
+        self._reports = ProgressReports(background, owners)
         self._unix_time = unix_time
         self._resuming = resuming
 
     def add_to(self, routes: Routes) -> None:
-        """Add the routes. Those of exchanges must have been added before: some of their paths begin alike."""
+        """Add the routes, after those of exchanges: some paths have a common beginning."""
         add_to(routes, self._serving)
 
     def _serving(self, operation: Operation, response_id: str) -> Serve:
@@ -119,7 +121,7 @@ class ResponsesHandler:
     async def _serve(
         self, operation: Operation, response_id: str, request: web.BaseRequest, connection: ClientConnection
     ) -> web.StreamResponse:
-        """Raises ApiError."""
+        """Serve one request. Raises ApiError."""
         if request.method == "HEAD":
             raise errors.method_not_allowed("HEAD", (operation.method,))
         if (reason := self._closed()) is not None:
@@ -142,11 +144,11 @@ class ResponsesHandler:
                     return streamed
         stored = _stored(operation, response_id, provider, dialect, owner, request)
         if operation is DELETE and owner.runs:
-            await self._see_its_end(stored)
+            await self._record_end(stored)
         return await self._passed(operation, stored, owner, request, connection)
 
     async def _owner(self, response_id: str) -> ResponseOwner | None:
-        """Raises ApiError."""
+        """The owner of a response; None: unknown. Raises ApiError if the store is unavailable."""
         try:
             return await self._owners.owner(response_id)
         except OSError:
@@ -160,7 +162,7 @@ class ResponsesHandler:
         request: web.BaseRequest,
         connection: ClientConnection,
     ) -> web.StreamResponse:
-        """Raises ApiError."""
+        """Send the request to the provider, and relay the answer. Raises ApiError."""
         provider = stored.provider
         head = stored.request(operation.method, operation.after, accepts=stored.dialect.accepts)
         try:
@@ -176,16 +178,16 @@ class ResponsesHandler:
                 await self._owners.forget(stored.response_id)
             if not (owner.runs and good and operation in SHOWING):
                 return await passed(answer, provider, owner.exchange_id, request, connection)
-            witness = Witness(answer, stored.dialect, _events_before(request))
-            passing = passed(answer, provider, owner.exchange_id, request, connection, witness.feed)
-            return await self._telling.during(stored.response_id, witness, passing)
+            meter = PassiveMeter(answer, stored.dialect, _events_before(request))
+            passing = passed(answer, provider, owner.exchange_id, request, connection, meter.feed)
+            return await self._reports.during(stored.response_id, meter, passing)
         finally:
             answer.close()
 
-    async def _see_its_end(self, stored: StoredAnswer) -> None:
-        """Of a response that is still made, or was a moment ago: once it is deleted, nobody can ask what it comes to.
-        Raises ApiError."""
-        found = await look(self._client, stored, self._unix_time())
+    async def _record_end(self, stored: StoredAnswer) -> None:
+        """Record the usage of a background response before it is deleted: afterwards it cannot be requested. Raises
+        ApiError, also if the response is still generated."""
+        found = await poll(self._client, stored, self._unix_time())
         if found.gone:
             return
         if found.metered is None:
@@ -193,7 +195,7 @@ class ResponsesHandler:
         if not found.metered.answer_ended:
             raise errors.response_running(stored.response_id)
         try:
-            await self._telling.tell(stored.response_id, sighting(found.metered))
+            await self._reports.report(stored.response_id, partial_result(found.metered))
         except OSError:
             raise errors.responses_unknown() from None
 
@@ -224,13 +226,14 @@ def _stored(
 
 
 def _events_before(request: web.BaseRequest) -> int:
-    """The number of events that a stream does not repeat: their numbers begin with 0."""
+    """How many events a stream does not repeat: `starting_after` counts from 0."""
     after = request.query.get("starting_after", "")
     return int(after) + 1 if after.isascii() and after.isdigit() and len(after) < EVENTS_DIGITS_MAX else 0
 
 
 def _resumed_after(request: web.BaseRequest) -> int | None:
-    """The number of the last event that came, of a client that asks for the rest of the stream as it was; -1: none."""
+    """The number of the last event that the client has, if it resumes the stream unchanged; -1: no event. None: another
+    request."""
     query = request.query
     if query.get("stream") != "true" or not query.keys() <= {"stream", "starting_after"}:
         return None
@@ -238,7 +241,7 @@ def _resumed_after(request: web.BaseRequest) -> int | None:
 
 
 def _query(raw_path: str, names: tuple[str, ...]) -> Iterator[str]:
-    """The parameters that pass, as the client wrote them."""
+    """The query parameters that are relayed, with their values unchanged."""
     for part in raw_path.partition("?")[2].partition("#")[0].split("&"):
         name, _, value = part.partition("=")
         if unquote(name) in names and _VALUE.fullmatch(value) and part.isascii() and part.isprintable():

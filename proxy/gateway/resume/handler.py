@@ -1,6 +1,6 @@
-"""Serves streams again that are in memory: `GET /v1/exchanges/{id}/stream`, and for OpenAI's responses their own route.
+"""Resumes streams from memory: `GET /v1/exchanges/{id}/stream`, and for OpenAI's responses the route of the response.
 
-Invariants: only the key that made a stream gets it; to all others it does not exist. Taking a stream up is no exchange.
+Invariants: only the key that made a stream gets it; for other keys it does not exist. Resuming a stream is no exchange.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ LAST_EVENT = "Last-Event-ID"
 
 
 class Place(NamedTuple):
-    """After which event to go on."""
+    """The event after which a stream is resumed."""
 
     events: int | None = None
-    """so many came before"""
+    """the number of events that the client has"""
     number: int | None = None
-    """the event has this `sequence_number`; -1: none came before"""
+    """the `sequence_number` of the client's last event; -1: it has none"""
 
     @property
     def query(self) -> str:
-        """The same, as it is asked of others."""
+        """The query of a request to another proxy."""
         return f"after={self.events}" if self.number is None else f"starting_after={self.number}"
 
     def on(self, tape: Tape) -> int:
-        """Raises OverwrittenError, BeyondError."""
+        """The place on a tape. Raises OverwrittenError, BeyondError."""
         return tape.after_events(self.events or 0) if self.number is None else tape.after_number(self.number)
 
 
 class ResumeHandler:
-    """Serves the clients' requests for streams."""
+    """Serves requests to resume a stream."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ResumeHandler:
         stall_s: float,
         closed: Callable[[], str | None],
     ) -> None:
-        """`stall_s`: how long a client may take nothing. `closed`: the reason why no new requests are accepted."""
+        """`stall_s`: how long a client may stall. `closed`: the reason why no new requests are accepted."""
         self._keys = keys
         self._tapes = tapes
         self._others = others
@@ -70,7 +70,7 @@ class ResumeHandler:
         self._closed = closed
 
     def add_to(self, routes: Routes) -> None:
-        """Add the route, before that of the exchange itself, whose path begins alike."""
+        """Add the route, before that of the exchange, whose path is a prefix."""
         routes.named("GET", PATH, STREAM_PATH, self._serving)
 
     def _serving(self, exchange_id: str) -> Serve:
@@ -82,7 +82,7 @@ class ResumeHandler:
     async def _serve(
         self, exchange_id: str, request: web.BaseRequest, connection: ClientConnection
     ) -> web.StreamResponse:
-        """Raises ApiError."""
+        """Serve one request. Raises ApiError."""
         if request.method == "HEAD":
             raise errors.method_not_allowed("HEAD", ("GET",))
         if (reason := self._closed()) is not None:
@@ -100,8 +100,8 @@ class ResumeHandler:
     async def response(
         self, exchange_id: str, key: ApiKey, number: int, request: web.BaseRequest, connection: ClientConnection
     ) -> web.StreamResponse | None:
-        """The stream of this exchange after the event with that `sequence_number`, if it is in memory, here or
-        elsewhere, up to its end."""
+        """Resume the stream after the event with this `sequence_number`. None: its rest is not in memory, neither here
+        nor in another proxy."""
         tape, place = self._tape(exchange_id, key), Place(number=number)
         if tape is None or not tape.can_be_completed:
             return await self._of_others(exchange_id, place, request, connection)
@@ -118,7 +118,7 @@ class ResumeHandler:
     async def _of_others(
         self, exchange_id: str, place: Place, request: web.BaseRequest, connection: ClientConnection
     ) -> web.StreamResponse | None:
-        """None: no other proxy has it. Raises ApiError."""
+        """Relay the stream from another proxy; None: none has it. Raises ApiError."""
         key = presented(request, parse)
         if _ID.fullmatch(exchange_id) is None or key is None:
             return None
@@ -135,7 +135,7 @@ class ResumeHandler:
 
 
 def _found(tape: Tape, place: Place) -> int:
-    """Raises ApiError, in the format of the stream's dialect."""
+    """The place on the tape. Raises ApiError in the format of the stream's dialect."""
     try:
         return place.on(tape)
     except OverwrittenError:
@@ -148,7 +148,7 @@ def _found(tape: Tape, place: Place) -> int:
 
 
 def _place(request: web.BaseRequest) -> Place:
-    """`Last-Event-ID` is what a client knows best; then the query. Raises ApiError."""
+    """The place in the request: by `Last-Event-ID`, else by the query. Raises ApiError."""
     if LAST_EVENT in request.headers:
         return Place(_number(LAST_EVENT, request.headers[LAST_EVENT]))
     query = request.query
@@ -165,4 +165,4 @@ def _number(name: str, text: str) -> int:
 
 
 def _not_a_number(name: str) -> ApiError:
-    return errors.bad_request(f"{name}: must be the number of the events that came", param=name, code="invalid_value")
+    return errors.bad_request(f"{name}: must be the number of events received so far", param=name, code="invalid_value")

@@ -1,7 +1,7 @@
-"""Asks the other processes of this machine, and the proxies of other machines, for a stream that is not in memory here.
+"""Requests a stream from other processes of this machine and from proxies of other machines.
 
-Invariants: they are asked with the client's own key, which they check themselves. A machine that is asked asks its own
-processes only, and these ask nobody. A slow one is not waited for longer than ASK_S.
+Invariants: a request carries the client's key, which the other proxy checks. A machine forwards it to its own processes
+only, and these do not forward it. A slow proxy is waited for at most ASK_S.
 """
 
 from __future__ import annotations
@@ -16,52 +16,52 @@ from proxy.gateway.upstream.provider import Provider
 from proxy.metering.dialect import KeyHeader
 from proxy.settings import ProviderSettings, Timeouts
 
-# The head of an answer of a proxy nearby.
+# The time limit for the head of another proxy's answer.
 ASK_S = 2.0
 ASKED_HEADER = "x-tokenweir-asked"
-"""of a request by another proxy"""
+"""the header of a request by another proxy"""
 MACHINE, PROCESS = "machine", "process"
-"""its value: of another machine, which does not know the processes here; of a process here"""
+"""its values: a request by another machine, which is forwarded to the processes here; by a process here"""
 PATH = "/v1/exchanges/"
 STREAM_PATH = "/stream"
 
-# A stream that is taken up may take as long as any.
+# A resumed stream may take as long as any.
 _TIMEOUTS = Timeouts(connect_s=ASK_S, first_byte_s=ASK_S, total_s=86_400.0)
 
 
 def other_at(url: str) -> Provider:
-    """A proxy at this address."""
+    """The proxy at this address."""
     return Provider.of(ProviderSettings(name="another proxy", base_url=url, timeouts=_TIMEOUTS), write_stall_s=ASK_S)
 
 
 def other_on(socket: str) -> Provider:
-    """A process that listens on this Unix socket."""
+    """The process that listens on this Unix socket."""
     other = other_at("http://localhost")
     other.origin = other.origin._replace(socket=socket)
     return other
 
 
 class FoundStream(NamedTuple):
-    """The answer of one that has the stream, or had it."""
+    """The answer of a proxy that has the stream, or had it."""
 
     answer: Answer
     other: Provider
 
 
 class Others:
-    """Those who are asked."""
+    """The other processes and proxies."""
 
     def __init__(
         self, client: UpstreamClient, processes: Sequence[Provider], addresses: Callable[[], Iterable[str]]
     ) -> None:
-        """`processes`: of this machine. `addresses`: of the proxies of other machines, at the moment."""
+        """`processes`: those of this machine. `addresses`: returns those of the proxies on other machines."""
         self._client = client
         self._processes = processes
         self._addresses = addresses
 
     async def find(self, exchange_id: str, query: str, key: str, *, asked: str | None) -> FoundStream | None:
-        """An answer that is no 404: a stream, rather than a refusal. The caller closes it. `asked`: by whom the request
-        is; None: by a client."""
+        """An answer other than 404: a stream if possible, else an error. The caller closes it. `asked`: MACHINE or
+        PROCESS if a proxy sent the request; None: a client."""
         path = f"{PATH}{exchange_id}{STREAM_PATH}?{query}"
         more = f"Authorization: Bearer {key}\r\n{ASKED_HEADER}: "
         found = None

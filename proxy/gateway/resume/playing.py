@@ -1,7 +1,7 @@
-"""Plays a tape to a client, from a place on: what is in memory at once, then the rest as it comes.
+"""Plays a tape to a client from a place on: first the bytes in memory, then the rest of the stream.
 
-Invariants: the body is, byte by byte, what the stream's first client got, or would have got, after that place. A client
-that reads slowly delays nobody; one that is overtaken by what must be dropped gets an error.
+Invariants: the body is, byte by byte, the stream of the first client after that place. A slow client delays no other;
+if its next bytes were dropped, it gets an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from proxy.http.headers import EXCHANGE_HEADER, SERVER, STREAM
 from proxy.http.reply import Reply
 from proxy.metering.wire.framing import SSE
 
-# Written at once; then the client must have taken it.
+# Bytes of one write; the next one waits until the client has taken them.
 PIECE_BYTES = 64 * 1024
 _BOUNDARIES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
@@ -26,7 +26,7 @@ _BOUNDARIES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 async def play(
     tape: Tape, place: int, request: web.BaseRequest, connection: ClientConnection, *, stall_s: float
 ) -> web.StreamResponse:
-    """The response, when the client has taken it or is gone. `stall_s`: how long it may take nothing."""
+    """Play the tape. Returns when the client has taken it or is gone. `stall_s`: how long the client may stall."""
     reply, transport = Reply(request), request.transport
     fields = (EXCHANGE_HEADER, tape.exchange_id), SERVER, *connection.headers
     headers = (("Content-Type", tape.content_type), *STREAM, *fields)
@@ -47,7 +47,7 @@ async def play(
 
 
 class _Player:
-    """Writes to one client, and takes its connection's events."""
+    """Writes to one client, and receives the events of its connection."""
 
     def __init__(self, tape: Tape, place: int, reply: Reply, transport: asyncio.WriteTransport) -> None:
         self._tape = tape
@@ -55,10 +55,10 @@ class _Player:
         self._reply = reply
         self._transport = transport
         self._gone = False
-        self._between = True  # two events
+        self._between = True  # the last write ended between two events
 
     async def play(self, stall_s: float) -> None:
-        """Until the end. Raises TimeoutError, ConnectionError."""
+        """Play to the end. Raises TimeoutError, ConnectionError."""
         tape = self._tape
         try:
             while not self._gone:
@@ -79,7 +79,7 @@ class _Player:
             self._end()
 
     async def _wait(self) -> None:
-        """For more. A client that waits for long gets a comment."""
+        """Wait for more bytes. After `heartbeat_s`, the client gets a comment."""
         tape = self._tape
         await tape.more(self._place, tape.heartbeat_s or None)
         if tape.heartbeat_s and self._between and not self._gone and not tape.has_more(self._place):
@@ -109,7 +109,7 @@ class _Player:
         self._tape.wake()
 
     def client_full(self) -> None:
-        """`drained` waits."""
+        """Nothing to do: `Reply.drained` waits."""
 
     def client_drained(self) -> None:
-        """`drained` goes on."""
+        """Nothing to do: `Reply.drained` continues."""

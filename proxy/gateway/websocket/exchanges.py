@@ -22,9 +22,9 @@ from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Outcome, Price
 from proxy.foundation.ids import exchange_id
 from proxy.gateway.exchange.lifecycle import End
-from proxy.gateway.exchange.named_answer import maker_of
 from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
+from proxy.gateway.exchange.stored_response import owner_of
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.routing import Route, only_at
 from proxy.gateway.websocket.turn import Turn
@@ -104,7 +104,7 @@ class Exchanges:
         route = self._route(facts.model, key)
         if self._has_no_model:
             self._model = facts.model
-        route = await self._opener.pinned(route, facts.continues, document, self._dialect, key)
+        route = await self._opener.pin_provider(route, facts.continues, document, self._dialect, key)
         return await self._open(ExchangeKind.ANSWER, facts, key, route, received_at)
 
     def went_up(self, ask: ClientMessage, turn: Turn) -> None:
@@ -118,7 +118,7 @@ class Exchanges:
             return
         assert self.line is not None
         route = replace(self.line.route, others=())
-        await self._opener.pinned(route, ask.continues, document, self._dialect, await self._authenticate())
+        await self._opener.pin_provider(route, ask.continues, document, self._dialect, await self._authenticate())
 
     async def may_have_model(self, model: str) -> str:
         """The provider's name of a model that the client wants the session to have. Raises ApiError."""
@@ -183,7 +183,7 @@ class Exchanges:
             return
         turn.named = True
         use = None if self.line is None else self.line.use
-        owner = maker_of(turn.open_exchange.opened, turn.project_id, self._dialect, use)
+        owner = owner_of(turn.open_exchange.opened, turn.project_id, self._dialect, use)
         self._ports.owners.made(response_id, owner)
 
     # -- opening and ending
@@ -200,9 +200,9 @@ class Exchanges:
 
     def _route(self, model: str, key: ApiKey) -> Route:
         """At the session's provider, once there is one. Raises ApiError."""
-        route = self._opener.routed(model, key, self._dialect)
+        route = self._opener.find_route(model, key, self._dialect)
         if self.line is None:
-            return self._opener.healthy(route, model)
+            return self._opener.order_by_health(route, model)
         name = self.line.route.provider.settings.name
         route = only_at(route, name)
         if route.provider.settings.name != name:
@@ -231,9 +231,7 @@ class Exchanges:
         received_at: float,
         scopes: Sequence[Scope] | None = None,
     ) -> Turn:
-        open_exchange = await self._opener.admitted(
-            exchange_id(), self._dialect, key, facts, route, received_at, scopes
-        )
+        open_exchange = await self._opener.admit(exchange_id(), self._dialect, key, facts, route, received_at, scopes)
         try:
             open_exchange.traceparent = self._traceparent if self._ports.traces is not None else None
             meter = StreamMeter(self._wire.tally(kind), MessageFramer())

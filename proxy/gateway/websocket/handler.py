@@ -183,7 +183,7 @@ class WebSocketHandler:
         self, request: web.BaseRequest, dialect: Dialect, shake: Handshake, model: str, key: ApiKey
     ) -> Line:
         """Raises ApiError."""
-        route = self._opener.healthy(self._opener.routed(model, key, dialect), model)
+        route = self._opener.order_by_health(self._opener.find_route(model, key, dialect), model)
         dialler = Dialler(self._ports, dialect, request, shake.protocols, route)
         try:
             async with asyncio.timeout(route.provider.limits.first_byte_s):

@@ -16,7 +16,7 @@ from msgspec import UNSET, structs
 from proxy.billing.pricing.rules import NOBODY, Payer
 from proxy.billing.record import Opened, Outcome
 from proxy.gateway.background.exchanges import BackgroundExchanges
-from proxy.gateway.exchange.hand_over import HandOver, owner_of, run_of
+from proxy.gateway.exchange.hand_over import HandOver, background_owner, run_of
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.gateway.exchange.running import ExchangeOwners
 from proxy.gateway.outbox import Outbox
@@ -94,7 +94,7 @@ class Resumption:
         open_exchange.silent_s = silent_s(opened, progress)
         open_exchange.hand_over()
         self._running.began(opened.exchange_id, opened.key_id)
-        self._ports.owners.made(run_of(opened).response_id, owner_of(opened, runs=True))
+        self._ports.owners.made(run_of(opened).response_id, background_owner(opened, runs=True))
         handed = HandOver(
             open_exchange=open_exchange,
             provider=route.provider,

@@ -236,7 +236,7 @@ async def test_what_is_read_counts_while_it_is_read(
     provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream of a cancelled answer may stay open."""
-    monkeypatch.setattr("proxy.gateway.background.witness.TELL_S", QUICK.usage_s / 5)
+    monkeypatch.setattr("proxy.gateway.background.progress_reports.REPORT_S", QUICK.usage_s / 5)
     provider.streams_stay = True
     made = await anna.responses.create(**ASKED)
     stream = await anna.responses.retrieve(made.id, stream=True)

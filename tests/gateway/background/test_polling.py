@@ -8,9 +8,17 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from proxy.foundation.secret import Secret
-from proxy.gateway.background.asking import StoredAnswer
-from proxy.gateway.background.polling import Look, Pace, Polling, Step
-from proxy.gateway.background.sighting import NOTHING_SEEN, Sighting, decoded, encoded, larger, scaled, sighting
+from proxy.gateway.background.partial_result import (
+    NO_RESULT,
+    PartialResult,
+    decoded,
+    encoded,
+    larger,
+    partial_result,
+    scaled,
+)
+from proxy.gateway.background.polling import Pace, Polling, PollResult, Step
+from proxy.gateway.background.stored_answer import StoredAnswer
 from proxy.gateway.upstream.provider import Provider
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
@@ -30,10 +38,10 @@ def metered(body: bytes) -> Metered:
 
 USED = b'"usage":{"input_tokens":11,"output_tokens":7}'
 TEXT = b'"output":[{"type":"message","content":[{"text":"water"}]}]'
-RUNS = Look(metered(b'{"id":"r","status":"in_progress","output":[]}'))
-ENDED = Look(metered(b'{"id":"r","status":"completed",' + TEXT + b"," + USED + b"}"))
-STOPPED = Look(metered(b'{"id":"r","status":"cancelled","output":[],"usage":null}'))
-FAILS, GONE, LATER = Look(), Look(gone=True), Look(retry_after_s=40.0)
+RUNS = PollResult(metered(b'{"id":"r","status":"in_progress","output":[]}'))
+ENDED = PollResult(metered(b'{"id":"r","status":"completed",' + TEXT + b"," + USED + b"}"))
+STOPPED = PollResult(metered(b'{"id":"r","status":"cancelled","output":[],"usage":null}'))
+FAILS, GONE, LATER = PollResult(), PollResult(gone=True), PollResult(retry_after_s=40.0)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +94,7 @@ def test_what_a_stream_says_of_its_end(kinds: list[str], ended: bool) -> None:
     assert meter.close().answer_ended is ended
 
 
-def steps(looks: list[tuple[float, Look]], until: float = 1000.0, *, stopped: bool = False) -> list[Step]:
+def steps(looks: list[tuple[float, PollResult]], until: float = 1000.0, *, stopped: bool = False) -> list[Step]:
     polling = Polling(until, PACE, stopped=stopped)
     return [polling.next(at, look) for at, look in looks]
 
@@ -111,7 +119,7 @@ def steps(looks: list[tuple[float, Look]], until: float = 1000.0, *, stopped: bo
         ([(5000, ENDED)], Step.SETTLE),
     ],
 )
-def test_steps(looks: list[tuple[float, Look]], last: Step) -> None:
+def test_steps(looks: list[tuple[float, PollResult]], last: Step) -> None:
     assert steps(looks)[-1] is last
     assert set(steps(looks)[:-1]) <= {Step.WAIT, Step.STOP}
 
@@ -130,14 +138,14 @@ def test_pauses_grow_and_are_bounded() -> None:
     assert (pauses[0], pauses[-1]) == (1.0, 20.0)
     polling.next(30.0, LATER)
     assert polling.pause_s == 40.0, "the provider asks for it"
-    polling.next(31.0, Look(retry_after_s=1e9))
+    polling.next(31.0, PollResult(retry_after_s=1e9))
     assert polling.pause_s == 300.0
     polling.next(9_990.0, RUNS)
     assert polling.pause_s == 10.0, "the limit is kept"
 
 
 @given(st.lists(st.tuples(st.sampled_from([RUNS, FAILS, GONE, LATER, STOPPED, ENDED]), st.floats(0, 2)), max_size=400))
-def test_it_always_ends(looks: list[tuple[Look, float]]) -> None:
+def test_it_always_ends(looks: list[tuple[PollResult, float]]) -> None:
     """However a provider answers: a fixed time after the limit at the latest."""
     polling, now = Polling(500.0, PACE), 0.0
     for look, late_s in [*looks, *[(RUNS, 0.0)] * 1000]:
@@ -152,11 +160,11 @@ def test_it_always_ends(looks: list[tuple[Look, float]]) -> None:
 
 counts = st.integers(0, 1000)
 evidences = st.builds(Evidence, text_events=counts, chars_latin=counts, chars_wide=counts)
-sightings = st.builds(Sighting, evidences, st.sampled_from([None, ENDED.metered, STOPPED.metered]))
+sightings = st.builds(PartialResult, evidences, st.sampled_from([None, ENDED.metered, STOPPED.metered]))
 
 
 @given(sightings, sightings)
-def test_nothing_that_was_seen_is_lost(one: Sighting, other: Sighting) -> None:
+def test_nothing_that_was_seen_is_lost(one: PartialResult, other: PartialResult) -> None:
     both = one.merged(other)
     assert both.evidence.chars >= max(one.evidence.chars, other.evidence.chars)
     assert both.usage_known == (one.usage_known or other.usage_known)
@@ -167,12 +175,12 @@ def test_nothing_that_was_seen_is_lost(one: Sighting, other: Sighting) -> None:
 
 @pytest.mark.parametrize("note", [None, b"", b"[]", b"{", b'{"evidence":7}', b'{"ended":{"usage":"x"}}'])
 def test_an_unreadable_note_says_nothing(note: bytes | None) -> None:
-    assert decoded(note) == NOTHING_SEEN
+    assert decoded(note) == NO_RESULT
 
 
 def test_a_note_holds_no_text() -> None:
     assert ENDED.metered is not None
-    assert b"water" not in encoded(sighting(ENDED.metered))
+    assert b"water" not in encoded(partial_result(ENDED.metered))
 
 
 @given(evidences, st.integers(0, 50), st.integers(-3, 50))
@@ -188,9 +196,9 @@ def test_what_a_stream_did_not_repeat_counts_like_the_rest(evidence: Evidence, e
 def test_a_usage_that_output_followed_is_no_end() -> None:
     """It came with the stream that was left; others have seen more since."""
     left = structs.replace(metered(b'{"status":"in_progress",' + TEXT + b"," + USED + b"}"), answer_ended=False)
-    more = Sighting(Evidence(text_events=90, chars_latin=400))
+    more = PartialResult(Evidence(text_events=90, chars_latin=400))
     assert (more.ending(left).reported_completion, more.ending(left).evidence.text_events) == (None, 90)
-    assert Sighting(left.evidence).ending(left).reported_completion == 7
+    assert PartialResult(left.evidence).ending(left).reported_completion == 7
     assert ENDED.metered is not None
     assert more.ending(ENDED.metered).reported_completion == 7, "which the end told"
 
@@ -199,7 +207,7 @@ def test_no_text_is_passed_on() -> None:
     held = AnswerText(TextRoom(answer_bytes_max=100, bytes_max=100))
     held.add(TextKind.TEXT, "water")
     assert ENDED.metered is not None
-    seen = sighting(structs.replace(ENDED.metered, held=held))
+    seen = partial_result(structs.replace(ENDED.metered, held=held))
     assert seen.ended is not None
     assert seen.ended.held is None
     assert b"water" not in encoded(seen)

@@ -133,7 +133,7 @@ async def test_another_proxy_knows_it(
         assert (await elsewhere.responses.retrieve(made.id)).id == made.id
         store.down = True
         assert (await sdk("anna").responses.retrieve(made.id)).id == made.id, "it has made it itself"
-        with pytest.raises(openai.InternalServerError, match="cannot be checked right now"):
+        with pytest.raises(openai.InternalServerError, match="cannot be looked up now"):
             await elsewhere.responses.retrieve("resp_9999")
 
 

@@ -1,6 +1,6 @@
-"""The answer of an exchange by its id at the provider: who made it, and whether it goes on without a reader.
+"""The response of an exchange, as its provider stores it: its owner, and whether it is generated in the background.
 
-Invariant: who made an answer is remembered before anybody can ask for it.
+Invariant: the owner is stored before a client can get the id.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from proxy.billing.record import Opened, Outcome
 from proxy.billing.response_owner import ResponseOwner
-from proxy.gateway.exchange.hand_over import Background, HandOver, owner_of, run_for
+from proxy.gateway.exchange.hand_over import Background, HandOver, background_owner, run_for
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.gateway.exchange.relay import Relay
 from proxy.gateway.exchange.upstream_request import target
@@ -24,10 +24,10 @@ from proxy.metering.metered import Metered
 from proxy.metering.request import RequestFacts
 
 
-def maker_of(
+def owner_of(
     opened: Opened, project_id: str, dialect: Dialect, use: Use | None, *, runs: bool = False
 ) -> ResponseOwner:
-    """Who made the answer of this exchange. `runs`: see `ResponseOwner`."""
+    """The owner of the response of this exchange. `runs`: see `ResponseOwner`."""
     return ResponseOwner(
         key_id=opened.key_id,
         project_id=project_id,
@@ -39,8 +39,8 @@ def maker_of(
     )
 
 
-class NamedAnswer:
-    """`read` what the meter knows of it, as it comes."""
+class StoredResponse:
+    """Call `read` until the id is known, and `hand_over` at the end of a background response."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class NamedAnswer:
         project_id: str,
         raw_path: str,
     ) -> None:
-        """`background`: takes the exchange over if its provider goes on."""
+        """`background`: takes over the exchange if its provider continues in the background."""
         self._open_exchange = open_exchange
         self._dialect = dialect
         self._ports = ports
@@ -61,26 +61,27 @@ class NamedAnswer:
         self._project_id = project_id
         self._raw_path = raw_path
         self.is_awaited = dialect.stores and (facts.is_stored or facts.in_background)
-        """its id is not known yet"""
+        """the id is not known yet"""
         self.in_background = dialect.stores and facts.in_background
-        """the provider makes it whoever reads it, as asked, or as it says"""
+        """the response runs in the background (requested, or reported by the provider)"""
 
     def read(self, response_id: str | None, provider: Provider, use: Use | None, *, in_background: bool | None) -> None:
-        """The id, if the provider has named it, and what it says of the background."""
+        """Take the id and the background flag, as far as the provider has reported them."""
         if response_id is None:
             return
         self.is_awaited = False
         if in_background is not None:
             self.in_background = in_background
-        owner = maker_of(self._open_exchange.opened, self._project_id, self._dialect, use, runs=self.in_background)
+        owner = owner_of(self._open_exchange.opened, self._project_id, self._dialect, use, runs=self.in_background)
         if self.in_background:
             query = target(self._dialect, "", self._raw_path).partition("?")[2]
             until = self._ports.unix_time() + provider.settings.timeouts.background_s
             self._open_exchange.runs_in_background(run_for(owner, response_id, until, query))
         self._ports.owners.made(response_id, owner)
 
-    def goes_on(self, metered: Metered | None) -> bool:
-        """The provider makes it without us: it can be asked for. `metered`: the answer, if it was read."""
+    def still_generating(self, metered: Metered | None) -> bool:
+        """True if the provider still generates the response, so that it can be polled. `metered`: the meter's result,
+        if the body was read."""
         ended = metered is not None and metered.answer_ended
         return self._open_exchange.opened.background is not UNSET and not ended
 
@@ -94,20 +95,20 @@ class NamedAnswer:
         details: dict[str, Any],
         headers: str,
     ) -> bool:
-        """To whoever asks the provider for the answer. False: it has ended, or has no name. `headers`: of the client,
-        which passed to the provider."""
+        """Hand the exchange over to polling. False: the response has ended, or has no id. `headers`: the client's
+        headers that were sent to the provider."""
         open_exchange = self._open_exchange
-        if not self.goes_on(metered):
+        if not self.still_generating(metered):
             if open_exchange.opened.background is not UNSET:
                 self._ports.owners.made(
-                    open_exchange.opened.background.response_id, owner_of(open_exchange.opened, runs=False)
+                    open_exchange.opened.background.response_id, background_owner(open_exchange.opened, runs=False)
                 )
             return False
         open_exchange.hand_over()
         handed = HandOver(
             open_exchange=open_exchange,
             provider=provider,
-            metered=replace(metered, held=None),  # for hours, perhaps
+            metered=replace(metered, held=None),  # polling can take hours
             outcome=outcome,
             details=details,
             stops=outcome is Outcome.BUDGET_CUT,
