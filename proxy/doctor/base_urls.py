@@ -1,6 +1,6 @@
-"""Whether a base URL is the address of a provider's API, and which address may be the right one. Pure.
+"""Checks that a base URL is the address of a provider's API, and suggests other addresses. Pure.
 
-Invariant: no request of a probe generates anything: each is a list, or has an empty body.
+Invariant: a probe generates no tokens: it requests a list, or has an empty body.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Probe(NamedTuple):
     refusals: tuple[bytes, ...] = ()
     """see `Dialect.credential_refusals`; empty: every 403 is about the key"""
     headers: str = ""
-    """further lines, each with its CRLF"""
+    """further header lines, each with its CRLF"""
     instead_of: str = ""
-    """the end of the base URL that `path` replaces: then the answer proves nothing about that end"""
+    """the end of the base URL that `path` replaces; the answer proves nothing about this end"""
 
 
 # Bedrock lists its models at another host. To an accepted key it answers that there is no such model, or that the model
@@ -49,7 +49,7 @@ _NO_SUCH_MODEL = b"ResourceNotFoundException"
 
 
 def first_probe(provider: ProviderSettings) -> Probe:
-    """The probe of the key: the list of models, if the family has one."""
+    """The probe of the key: the list of models, if the dialect family has one."""
     if supports(provider.dialects, BEDROCK_CONVERSE):
         return _BEDROCK
     listed = provider_list(provider)
@@ -73,7 +73,7 @@ def has_no_fixed_path(provider: ProviderSettings) -> bool:
 
 
 def is_api(probe: Probe, status: int, text: bytes) -> bool:
-    """Whether an answer comes from the API: not from a web page, a redirect, or a server that lacks the path."""
+    """True if an answer comes from the API: not from a web page, a redirect, or a server that lacks the path."""
     if 300 <= status < 400:
         return False
     document = _json(text)
@@ -108,7 +108,7 @@ def _families(provider: ProviderSettings) -> list[str]:
 
 
 def _json(text: bytes) -> Any:
-    """An object or a list; None: neither."""
+    """The JSON object or list; None: the text is neither."""
     try:
         document = json.loads(text)
     except ValueError:

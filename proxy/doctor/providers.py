@@ -73,7 +73,7 @@ def _check(title: str, provider: ProviderSettings, case: CheckedDeployment) -> l
 
 
 def _reached(title: str, provider: ProviderSettings) -> tuple[Finding, _Answered]:
-    """The finding about key and base URL. Raises SettingsError, UpstreamFailedError, TimeoutError."""
+    """The finding on key and base URL. Raises SettingsError, UpstreamFailedError, TimeoutError."""
     probe = first_probe(provider)
     answered = _ask(provider, probe)
     missing = ""
@@ -89,7 +89,7 @@ def _reached(title: str, provider: ProviderSettings) -> tuple[Finding, _Answered
 
 
 def _is_doubtful(probe: Probe, answered: _Answered) -> bool:
-    """Whether the answer may come from another address than the API's."""
+    """True if the answer may come from another address than the API's."""
     if answered.status in (401, 403, 429) or answered.status >= 500:
         return False
     return bool(probe.instead_of) or not is_api(probe, answered.status, answered.text)
@@ -104,7 +104,7 @@ def _wrong_base_url(title: str, provider: ProviderSettings, probe: Probe, answer
 
 
 def _answers(provider: ProviderSettings) -> bool:
-    """Whether the API is at this base URL."""
+    """True if the API is at the provider's base URL."""
     probes = [probe for probe in (first_probe(provider), endpoint_probe(provider)) if probe is not None]
     for probe in probes:
         if probe.instead_of:
@@ -119,7 +119,7 @@ def _answers(provider: ProviderSettings) -> bool:
 
 
 def _key_finding(title: str, provider: ProviderSettings, probe: Probe, answered: _Answered, missing: str) -> Finding:
-    """Whether the provider accepts the key. `missing`: an endpoint that it lacks, for the message."""
+    """The finding on the key: accepted or not. `missing`: an endpoint that the provider lacks, for the message."""
     key = "".join(f" of credential {one.name}" for one in provider.credentials)
     key = key or ("" if provider.auth is None else " of its cloud")
     status = answered.status
@@ -221,7 +221,7 @@ class _Answered(NamedTuple):
 
 
 def _ask(provider: ProviderSettings, probe: Probe, limit_s: float = 2 * CONNECT_S) -> _Answered:
-    """Raises SettingsError, UpstreamFailedError, TimeoutError."""
+    """Send a probe. Raises SettingsError, UpstreamFailedError, TimeoutError."""
     return _request(provider, probe.method, probe.path, probe.body, limit_s, probe.headers, probe.instead_of)
 
 
@@ -234,7 +234,7 @@ def _request(
     more: str = "",
     instead_of: str = "",
 ) -> _Answered:
-    """`more`, `instead_of`: see Probe. Raises SettingsError, UpstreamFailedError, TimeoutError."""
+    """Send a request. `more`, `instead_of`: see Probe. Raises SettingsError, UpstreamFailedError, TimeoutError."""
     parts = urlsplit(provider.base_url)
     content = b"" if body is None else json.dumps(body).encode()
     headers = {

@@ -275,7 +275,7 @@ def credits_are_whole(connection: Connection, scope: CheckScope) -> CheckResult:
 
 
 def _is_as_written(row: Any) -> bool:
-    """False also if a money column contains no amount."""
+    """True if the row has its stored hash. False also if a money column contains no amount."""
     try:
         money = {name: None if getattr(row, name) is None else int(getattr(row, name)) for name in MONEY}
         fields = {name: getattr(row, name) for name in ENTRY_FIELDS}

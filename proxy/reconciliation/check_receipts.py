@@ -71,7 +71,7 @@ class Journals:
                 result.in_flight += end - start + 1
 
     def _horizon(self, node: str, epoch: int) -> int:
-        """The highest seq that arrived before the grace time: missing ones below it are older still."""
+        """The highest seq that arrived before the grace time. Missing seqs below it are older than that."""
         if (node, epoch) not in self._horizons:
             cutoff = self._scope.now - self._scope.grace_s
             arrived = [(ledger_entries, ledger_entries.c.settled_at), (dead_letters, dead_letters.c.first_seen)]
@@ -169,7 +169,7 @@ def clock_is_ahead(connection: Connection, _scope: CheckScope) -> CheckResult:
 
 
 def open_dead_letters(connection: Connection, *, conflicts: bool) -> CheckResult:
-    """No dead letter is open; with `conflicts`, those of conflicts, else the others."""
+    """No dead letter is open; `conflicts`: only dead letters of conflicts, else only the others."""
     letters = dead_letters.c
     is_conflict = letters.reason.startswith(CONFLICT)
     query = select(letters.id, letters.reason, letters.exchange_id, letters.times_seen).where(

@@ -183,7 +183,7 @@ def whole_numbers(connection: Connection, scope: CheckScope) -> CheckResult:
 
 
 def _not_whole(table: Table, dialect: Dialect) -> dict[str, ColumnElement[bool]]:
-    """Column → the condition that its value is not such a number."""
+    """Column → an SQL condition: the value is no integer or no whole nano-USD."""
     wrong: dict[str, ColumnElement[bool]] = {}
     for column in table.columns:
         name = column.name

@@ -43,7 +43,7 @@ class SettledExchange:
 
     entries: tuple[LedgerEntry, ...]
     settled_at: tuple[float, ...]
-    """one for each entry; Unix seconds by the ledger's clock"""
+    """settlement time of each entry; Unix seconds by the ledger's clock"""
 
     @property
     def terminal(self) -> LedgerEntry:

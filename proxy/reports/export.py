@@ -67,7 +67,7 @@ class ExportedEntry:
 
     @property
     def is_late(self) -> bool:
-        """Usage of a month that was closed when it settled."""
+        """True for usage of a month that was closed before the entry was settled."""
         return self.entry.kind == EntryKind.USAGE and self.month != month_of(self.entry.started_at)
 
 
@@ -130,7 +130,7 @@ def write_csv(file: IO[bytes], columns: Sequence[Column], sources: Iterable[Any]
 
 
 def require_parquet() -> None:
-    """Raises ParquetMissing."""
+    """Check that the package pyarrow is installed. Raises ParquetMissing."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:

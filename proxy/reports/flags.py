@@ -16,7 +16,7 @@ class FlagRow(NamedTuple):
     """Flags with one meaning."""
 
     names: str
-    """with blanks between them"""
+    """the flags, separated by blanks"""
     seen: str
     """the odd part of the answer"""
     billed: str

@@ -68,7 +68,7 @@ def read_receipt(engine: Engine, exchange_id: str) -> dict[str, Any]:
 
 
 def _require_entries(connection: Connection, month: Month) -> None:
-    """Raises ValueError if any of a month's entries are in an archive."""
+    """Check that all entries of the month are in the ledger. Raises ValueError if some are in an archive."""
     holder = next((one for one in read_archives(connection) if one.statements_until >= month), None)
     if holder is not None:
         raise ValueError(f"{month}: entries of its statements are archived, in {holder.file} and before")

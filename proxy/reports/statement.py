@@ -42,7 +42,7 @@ class StatementOwner:
 
     @property
     def is_key(self) -> bool:
-        """False for an account, which has keys below it."""
+        """True for a key; False for an account, which has keys below it."""
         return self.kind == "key"
 
 
@@ -100,7 +100,7 @@ class Statement:
 
     @property
     def closing_nusd(self) -> int:
-        """The balance at the end of the month, or now if it is not over."""
+        """The balance at the end of the month, or the current balance if the month is not over."""
         return self.opening_nusd - self.total.charge_nusd - self.adjusted_nusd + self.credited_nusd
 
     @property

@@ -31,7 +31,7 @@ _SHOWN = {
     "completion_tokens": "Output",
     "reasoning_tokens": "of which reasoning",
 }
-"""counts with a column of their own; the token total is redundant"""
+"""counts that have a column each; the token total is redundant"""
 _OTHERS = {
     "cache_write_tokens": "cache writes",
     "cache_write_1h_tokens": "of which 1-hour cache writes",

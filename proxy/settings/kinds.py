@@ -49,7 +49,7 @@ class FieldPath:
     """the kinds of sinks → the dataclasses of their settings"""
 
     def under(self, name: str) -> FieldPath:
-        """The place of the field `name` below this one."""
+        """The place of the field `name` in this section."""
         return replace(self, path=f"{self.path}.{name}" if self.path else name)
 
     def numbered(self, number: int) -> FieldPath:
@@ -78,7 +78,7 @@ class FieldType:
     description: str
     read: Callable[[Any, FieldPath], Any]
     section: type[Any] | None = None
-    """the dataclass of the fields below this one, if it has any"""
+    """the dataclass of the fields in the section; None: no section"""
     suffix: str = ""
     """appended in the reference to the name of a repeated section: `.<name>` or `[]`"""
 

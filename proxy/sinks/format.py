@@ -62,7 +62,7 @@ class SinkFormat(Protocol):
     """Makes the requests of one sink."""
 
     batch_max: int
-    """events in one request"""
+    """largest number of events in one request"""
 
     def events(self, source: ExportedEntry) -> list[SinkEvent]:
         """The events of an entry, possibly none. Raises Unsendable."""

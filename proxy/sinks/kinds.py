@@ -1,4 +1,4 @@
-"""Every kind of sink. Invariant: the settings, their reference and the senders are made of this list."""
+"""The list of all kinds of sinks. Invariant: the settings, their reference and the senders are made of the list."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class StripeFormat(BaseFormat[StripeSettings]):
     batch_max = 1
 
     def events(self, source: ExportedEntry) -> list[SinkEvent]:
-        """One for each type of token, or one for the charge. Values are integers, negative for a correction."""
+        """One event for each type of token, or one for the charge. Values are integers, negative for a correction."""
         entry = source.entry
         if entry.kind == EntryKind.CREDIT:
             return []

@@ -91,7 +91,7 @@ class AccountsApi:
         )  # fmt: skip
 
     async def new(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError, OSError."""
+        """Create an organization or a project. Raises ApiError, OSError."""
         fields: NewAccount = call.body
         kind = AccountKind(fields.kind)
         if (kind is AccountKind.PROJECT) is (fields.organization is UNSET):
@@ -110,20 +110,20 @@ class AccountsApi:
         return ApiReply(account_shown(made, NOTHING_PAID))
 
     async def update(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError, OSError."""
+        """Change the name or limits of an account. Raises ApiError, OSError."""
         fields = checked("max_budget", changes, call.body)
         return await self._changed(call, "update", lambda named: self._accounts.update(named, **fields))
 
     async def block(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError, OSError."""
+        """Refuse the keys of an account. Raises ApiError, OSError."""
         return await self._changed(call, "block", self._accounts.block)
 
     async def unblock(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError, OSError."""
+        """Accept the keys of an account again. Raises ApiError, OSError."""
         return await self._changed(call, "unblock", self._accounts.unblock)
 
     async def listed(self, call: ApiCall) -> ApiReply:
-        """Raises OSError."""
+        """A page of accounts. Raises OSError."""
         query: AccountsQuery = call.query
         every = [one for one in await self._threads.run(self._accounts.every) if query.kind in (UNSET, one.kind.value)]
         page = every[(query.page - 1) * query.size :][: query.size]
@@ -138,7 +138,7 @@ class AccountsApi:
         )
 
     async def pay(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError, OSError."""
+        """Add credit to a key or account. Raises ApiError, OSError."""
         body: NewCredit = call.body
         if (body.key is UNSET) is (body.account is UNSET):
             raise bad_request("Give either 'key' or 'account'.", param="key", code="missing_field")

@@ -69,7 +69,7 @@ class ExchangesApi:
         )  # fmt: skip
 
     async def listed(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError, OSError."""
+        """A page of exchanges; a key gets only its own. Raises ApiError, OSError."""
         query: ListQuery = call.query
         own = None if call.session.key is None else call.session.key.key_id
         key_id = _optional(query.key_id)
@@ -92,7 +92,7 @@ class ExchangesApi:
         )
 
     async def one(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError 404, OSError."""
+        """One exchange, or 202 while it runs. Raises ApiError 404, OSError."""
         found = await self._reports.one(call.named)
         if found is not None and call.session.may_see(found.terminal.key_id):
             return ApiReply(_exchange(found, operator=call.session.key is None))

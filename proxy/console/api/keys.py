@@ -108,7 +108,7 @@ class KeysApi:
         )  # fmt: skip
 
     async def generate(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError, OSError."""
+        """Create a key. Raises ApiError, OSError."""
         fields: GenerateBody = call.body
         key_id = f"key_{secrets.token_hex(10)}"
         given = _checked(fields)
@@ -129,7 +129,7 @@ class KeysApi:
         return ApiReply(NewKey(key=secret, **shown(key, NOTHING_PAID)))
 
     async def update(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError, OSError."""
+        """Change a key. Raises ApiError, OSError."""
         fields: UpdateBody = call.body
         given = _checked(fields)
         named = await self._operations.key_named(fields.key)
@@ -154,17 +154,17 @@ class KeysApi:
         return ApiReply(Deleted(deleted_keys=deleted))
 
     async def block(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError, OSError."""
+        """Refuse a key. Raises ApiError, OSError."""
         named = await self._operations.key_named(call.body.key)
         return await self._changed(call, "key.block", named, None, lambda _act: self._keys.block(named))
 
     async def unblock(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError, OSError."""
+        """Accept a key again. Raises ApiError, OSError."""
         named = await self._operations.key_named(call.body.key)
         return await self._changed(call, "key.unblock", named, None, lambda _act: self._keys.unblock(named))
 
     async def regenerate(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError, OSError."""
+        """Replace the secret of a key. Raises ApiError, OSError."""
         body: RegenerateBody = call.body
         grace_s = 0 if body.grace_period in _NO_GRACE else checked("grace_period", seconds_from, body.grace_period)
         named = _not_a_secret(call.named)
@@ -177,7 +177,7 @@ class KeysApi:
         return ApiReply(NewKey(key=secret, **shown(key, await self._paid_by(key))))
 
     async def one(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError, OSError."""
+        """One key; by default the key of the caller. Raises ApiError, OSError."""
         own, name = call.session.key, call.query.key
         if own is not None and name in (UNSET, own.key_id, own.alias):
             name = own.key_id
@@ -190,7 +190,7 @@ class KeysApi:
         return ApiReply(KeyShown(key=key.key_id, found=found))
 
     async def listed(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError, OSError."""
+        """A page of keys. Raises ApiError, OSError."""
         query: KeysQuery = call.query
         own = call.session.key
         page, total = await self._threads.run(

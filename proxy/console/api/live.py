@@ -118,7 +118,7 @@ class LiveApi:
         )  # fmt: skip
 
     async def live(self, call: ApiCall) -> ApiReply | web.StreamResponse:
-        """Raises ApiError."""
+        """A snapshot, or a stream of snapshots. Raises ApiError."""
         if _EVENTS in call.request.headers.get("Accept", ""):
             return await self._watched(call.request)
         return ApiReply(await self._snapshot(call.session))

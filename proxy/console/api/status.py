@@ -128,7 +128,7 @@ class StatusApi:
         return ApiReply(Me(role="key", key_id=key.key_id, key_alias=key.alias))
 
     async def budgets(self, call: ApiCall) -> ApiReply:
-        """Raises OSError."""
+        """The budgets that the caller may see. Raises OSError."""
         every = [(scope_of(one.counter_id), one) for one in await self._counter_states()]
         every = [(scope_id, one) for scope_id, one in every if call.session.may_see(scope_id)]
         known = await self._threads.run(self._subjects, {scope_id for scope_id, _ in every})
@@ -142,7 +142,7 @@ class StatusApi:
         return ApiReply(Budgets(listed=[one for one in found if one is not None]))
 
     async def audit(self, call: ApiCall) -> ApiReply:
-        """Raises OSError."""
+        """A page of the audit log. Raises OSError."""
         query: AuditQuery = call.query
         before = None if query.after is UNSET else query.after
         found = await self._threads.run(self._audit_log.latest, query.limit + 1, before)

@@ -158,7 +158,7 @@ class UsageApi:
         )  # fmt: skip
 
     async def usage(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError, OSError."""
+        """A page of usage buckets. Raises ApiError, OSError."""
         query: UsageQuery = call.query
         default, most = LIMITS[query.bucket_width]
         limit = default if query.limit is UNSET else query.limit
@@ -173,7 +173,7 @@ class UsageApi:
         return self._page(call, wanted, totals, upto, UsageBucket, UsagePage, _usage_result)
 
     async def costs(self, call: ApiCall) -> ApiReply:
-        """Raises ApiError, OSError."""
+        """A page of cost buckets. Raises ApiError, OSError."""
         query: CostsQuery = call.query
         groups = set(query.group_by)
         wanted = self._wanted(

@@ -160,7 +160,7 @@ def _one(connection: Connection, id_or_name: str, kind: AccountKind | None) -> A
 
 
 def _require_name(connection: Connection, account: Account) -> None:
-    """Raises NameTakenError."""
+    """Check that the account's name is free. Raises NameTakenError."""
     same = read_accounts(connection, _COLUMNS.kind == account.kind.value, _COLUMNS.name == account.name)
     others = {one.account_id for one in same if one.parent_id == account.parent_id} - {account.account_id}
     if others:

@@ -103,7 +103,7 @@ class AuditLog:
             after = page[-1].act_id
 
     def latest(self, limit: int, before: str | None = None) -> list[AuditEntry]:
-        """The last `limit` entries, newest first; with `before`, those before the entry of this id."""
+        """The last `limit` entries, newest first; `before`: an entry's id, only earlier entries."""
         query = select(acts).order_by(_COLUMNS.act_id.desc()).limit(limit)
         if before is not None:
             query = query.where(_COLUMNS.act_id < before)

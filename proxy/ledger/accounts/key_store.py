@@ -257,14 +257,14 @@ def _one(connection: Connection, key_id_or_alias: str, now: float) -> ApiKey:
 
 
 def _require_alias(connection: Connection, key: ApiKey, now: float) -> None:
-    """Raises AliasTakenError if `key` is live and another live key has its alias."""
+    """Check that no other live key has the alias of a live key. Raises AliasTakenError."""
     same = _keys(connection, _COLUMNS.alias == key.alias) if key.live(now) else []
     if any(one.live(now) for one in same if one.key_id != key.key_id):
         raise AliasTakenError(f"alias: another live key already has {key.alias!r}")
 
 
 def _require_project(connection: Connection, project_id: str) -> None:
-    """Raises UnknownAccountError."""
+    """Check that the project exists. Raises UnknownAccountError."""
     is_project = accounts.c.account_id == project_id, accounts.c.kind == AccountKind.PROJECT.value
     if not read_accounts(connection, *is_project):
         raise UnknownAccountError(f"project: none has the id {project_id!r}")

@@ -29,11 +29,11 @@ class Archive:
     """Unix seconds"""
     archived_by: str
     removed: bool
-    """False: some of the entries are still in the ledger"""
+    """False while some of the entries are still in the ledger"""
 
 
 def read_archives(connection: Connection) -> list[Archive]:
-    """All archives, in the order of their months."""
+    """All archives, in the order of the months."""
     return [
         Archive(
             month=month_from(row.month),

@@ -1,4 +1,4 @@
-"""What a key or an account did in a month, summed from its entries.
+"""The usage, adjustments and credits of a key or account in a month, summed from its entries.
 
 Invariant: the sums are a function of the entries and of the closings (see proxy/billing/period.py), so a closed month
 always gives the same sums and the same digest.

@@ -47,7 +47,7 @@ class LedgerClock:
     """The clocks that a settling transaction advances, once, as its first statement."""
 
     def __init__(self, dialect: Dialect, clock: Callable[[], float], shard: int | None = None) -> None:
-        """`clock`: Unix seconds; if it goes back, `settled_at` still rises. `shard`: None: all of them."""
+        """`clock`: Unix seconds; `settled_at` rises even if the clock goes back. `shard` None: all shards."""
         kind = ledger_clock.c.settled_at.type.dialect_impl(dialect)
         to_sql, from_sql = kind.bind_processor(dialect), kind.result_processor(dialect, None)
         assert to_sql is not None and from_sql is not None  # noqa: PT018  it is a type of ours

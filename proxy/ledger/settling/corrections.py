@@ -104,7 +104,7 @@ class Simulation:
 
     total: SimulatedSum = field(default_factory=SimulatedSum)
     by_key: dict[tuple[str, str, str], SimulatedSum] = field(default_factory=dict)
-    """(key_id, alias, model) → its sum"""
+    """(key_id, alias, model) → the sum"""
     unreadable: int = 0
     """exchanges that cannot be priced because their entries are malformed; no sum includes them"""
 
@@ -243,7 +243,7 @@ def _repriced(
 
 
 def _totals(connection: Connection, exchange_id: str) -> ExchangeTotals:
-    """Raises CorrectionError."""
+    """The totals of an exchange. Raises CorrectionError."""
     entries = _entries(connection, [exchange_id])[exchange_id]
     if not entries:
         raise CorrectionError(f"{exchange_id}: {absent(connection, exchange_id)}")

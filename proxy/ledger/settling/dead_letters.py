@@ -118,7 +118,7 @@ def count_open(engine: Engine) -> int:
 
 
 def _is_entry(payload: object) -> bool:
-    """False for a record."""
+    """True for an entry; False for a record."""
     return isinstance(payload, dict) and "entry_id" in payload
 
 
@@ -129,7 +129,7 @@ def _why(settled: Settled) -> str:
 
 
 def _mark(connection: Connection, dead_letter: StoredDeadLetter, state: str, now: float, suffix: str) -> None:
-    """Raises DeadLetterError if another operator was faster."""
+    """Set the state of an open dead letter. Raises DeadLetterError if another operator was faster."""
     still_open = (_COLUMNS.id == dead_letter.id) & (_COLUMNS.state == OPEN)
     values: dict[str, Any] = {"state": state, "state_at": now}
     if suffix:

@@ -243,7 +243,7 @@ class _RejectedRecord:
 
     @property
     def record(self) -> UsageRecord:
-        """Raises ValueError."""
+        """The decoded record, with valid numbers. Raises ValueError."""
         raise ValueError(self.reason)
 
 

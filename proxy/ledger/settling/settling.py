@@ -141,10 +141,10 @@ class _BatchResults:
 
 
 class Settling:
-    """One settling transaction; it excludes all others of its shard."""
+    """One settling transaction, which excludes all other transactions of its shard."""
 
     def __init__(self, statements: Statements, connection: Connection, now: float) -> None:
-        """`now`: the `settled_at` of all rows written, equal to that of the clocks it holds."""
+        """`now`: the `settled_at` of all rows written, equal to the time of the locked clocks."""
         self.connection = connection
         self.now = now
         self._statements = statements

@@ -69,7 +69,7 @@ class BatchStore:
             return () if found is None else msgspec.convert(found, tuple[Terms, ...])
 
     def page(self, api: str, key: ApiKey, asked: PageAsked) -> tuple[list[StoredBatch], bool]:
-        """A page of the key's batches, and whether there are more. Raises UnknownCursorError."""
+        """A page of the key's batches, and True if there are more. Raises UnknownCursorError."""
         shown = and_(_BATCHES.api == api, owned(stored_batches, key), _BATCHES.batch_id.is_not(None))
         with reading(self._engine) as connection:
             rows, more = page(connection, _ROW, _BATCHES.batch_id, shown, asked)

@@ -30,12 +30,12 @@ class FileStore:
         self._engine = engine
 
     def add(self, file: StoredFile) -> None:
-        """Remember a file."""
+        """Store a file."""
         with writing(self._engine) as connection:
             add_file(connection, file)
 
     def find(self, file_ids: Collection[str]) -> dict[str, StoredFile]:
-        """Those that are known, by their ids."""
+        """The stored files among these ids, by id."""
         with reading(self._engine) as connection:
             rows = connection.execute(select(*_ROW).where(_FILES.file_id.in_(list(file_ids))))
             return {row.file_id: _file(row) for row in rows}
@@ -57,13 +57,13 @@ class FileStore:
             return int(connection.execute(query).scalar_one())
 
     def forget(self, file_id: str) -> None:
-        """It is deleted."""
+        """Delete a file from the store."""
         with writing(self._engine) as connection:
             connection.execute(delete(stored_files).where(_FILES.file_id == file_id))
 
 
 def add_file(connection: Connection, file: StoredFile) -> None:
-    """Remember a file, in this transaction."""
+    """Store a file, in this transaction."""
     connection.execute(delete(stored_files).where(_FILES.file_id == file.file_id))
     row = msgspec.structs.asdict(file) | {"input": None if file.input is None else msgspec.to_builtins(file.input)}
     connection.execute(stored_files.insert().values(row))

@@ -16,11 +16,11 @@ from proxy.metering.stored_objects.api import Order, PageAsked
 
 
 class UnknownCursorError(Exception):
-    """The object that a page begins or ends at does not exist. The message is its id."""
+    """The first or last object of the requested page does not exist. The message is the object's id."""
 
 
 def owned(table: Table, key: ApiKey) -> ColumnElement[bool]:
-    """The rows that `key.shares`."""
+    """An SQL condition: `key.shares` is true for the row's owner."""
     mine = table.c.key_id == key.key_id
     return mine if key.project_id == DEFAULT_PROJECT else or_(mine, table.c.project_id == key.project_id)
 
@@ -32,8 +32,8 @@ def page(
     where: ColumnElement[bool],
     asked: PageAsked,
 ) -> tuple[list[Any], bool]:
-    """These columns of the rows of a page, and whether there are more in its direction. `of`: the column of ids;
-    `where`: of all pages. Raises UnknownCursorError."""
+    """The columns of the rows of a page, and True if there are more in the page's direction. `of`: the column of ids;
+    `where`: the condition of all pages. Raises UnknownCursorError."""
     at = next(column for column in columns if column.key == "created_at")
     backwards = asked.before is not None
     falling = (asked.order is Order.NEWEST_FIRST) != backwards

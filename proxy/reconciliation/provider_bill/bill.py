@@ -104,7 +104,7 @@ class BillEndpoint:
     """below the provider's `admin_url`"""
     subject: BillSubject
     kinds: tuple[BillKind, ...]
-    """the amounts that its results have: compared even if there is no result"""
+    """the amounts in the endpoint's results; compared even if there is no result"""
     group_by: tuple[str, ...]
 
 

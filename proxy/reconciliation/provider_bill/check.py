@@ -95,9 +95,9 @@ class Row:
     unknown: int = 0
     """number of our exchanges without this amount: they are not in `ledger`"""
     less: float = 0.0
-    """how much less the provider may report because of estimates"""
+    """the amount by which the provider may report less because of estimates"""
     more: float = 0.0
-    """how much more the provider may report because of estimates"""
+    """the amount by which the provider may report more because of estimates"""
     rounding: int = 0
     """largest difference, either way, that rounding explains"""
     ended_later: int = 0
@@ -262,7 +262,7 @@ class _Table:
 
 
 def _less(one: LedgerTotals, kind: BillKind) -> float:
-    """How much less the provider may report because of estimates."""
+    """The amount by which the provider may report less because of estimates."""
     if kind is BillKind.REQUESTS:
         return one.amounts[kind] if one.estimated else 0
     return ERRORS_MAX * one.errors[kind]
