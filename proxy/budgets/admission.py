@@ -186,7 +186,7 @@ class Admission:
             verdict = await self._store.reserve(reserved)
             if isinstance(verdict, Unseeded):
                 verdict = await self._seeded(reserved, verdict)
-        except BudgetsIncomplete as error:  # it answers, and all else goes on
+        except BudgetsIncomplete as error:  # the store answers, and all other calls continue
             self._incomplete.began(error)
         except BudgetsUnavailable as error:
             if time() - began >= HANGS_S:
@@ -307,7 +307,7 @@ class Admission:
         until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._call_store(), name="admission, store")
-            tasks.create_task(self._ask_ledger(), name="admission, ledger")
+            tasks.create_task(self._forget_periodically(), name="admission, ledger")
 
     async def _call_store(self) -> None:
         while True:
@@ -319,7 +319,7 @@ class Admission:
             if self._outage.lasts:
                 await asyncio.sleep(CHECK_S)
 
-    async def _ask_ledger(self) -> None:
+    async def _forget_periodically(self) -> None:
         """Forget settled exchanges. Runs beside `_call_store`, because a database that hangs may block it without
         limit."""
         while True:
@@ -338,7 +338,7 @@ class Admission:
         requests are admitted before `remember` and `announce`. Otherwise requests with limits wait for these calls."""
         with suppress(OSError):  # `announce` reports it
             if await self._store.resumes():
-                await self._store.heartbeat()  # which tells the time that all nodes share
+                await self._store.heartbeat()  # which returns the time that all nodes share
                 self._counted.set()
 
     async def _announce(self) -> None:

@@ -196,7 +196,7 @@ class Follower:
     # -- seeding new counters
 
     async def seed(self, counters: Sequence[LimitCounter]) -> None:
-        """Write the ledger's spend of these counters to the store. Concurrent calls for the same counter share a read.
+        """Write the ledger's spend of these counters to the store. Concurrent calls for one counter share a read.
 
         Raises OSError.
         """

@@ -1,7 +1,7 @@
 """The decision on a reservation, from the state of its limit counters. Pure.
 
-Invariant: all counters are checked. The Redis script (`redis/scripts.py`) decides the same; one contract test suite
-runs against both.
+Invariant: all counters are checked. The Redis script (`redis/scripts.py`) makes equal decisions; one contract test
+suite runs against both.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class KeptSegments:
             segment.remove()
             return
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        with suppress(FileNotFoundError):  # somebody has deleted it
+        with suppress(FileNotFoundError):  # it was deleted meanwhile
             os.utime(segment.path)  # its age is the time since now
             segment.path.rename(self._folder / segment.path.name)
         segment.close()

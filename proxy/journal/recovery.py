@@ -38,7 +38,7 @@ _CHARS_PER_EVENT = 4
 def recover(
     unfinished: Iterable[Opened], table: ProgressTable, estimator: Estimating, *, estimator_version: str
 ) -> list[UsageRecord]:
-    """One record for each unfinished exchange, in the same order."""
+    """Make one record for each unfinished exchange, in their order."""
     return [
         _record(opened, _progress(opened, table), estimator, estimator_version, origin="recovered")
         for opened in unfinished
@@ -46,9 +46,9 @@ def recover(
 
 
 def sweep(opened: Opened, progress: Progress | None, estimator: Estimating, *, estimator_version: str) -> UsageRecord:
-    """The record of an exchange of a dead machine, from its lease.
+    """Make the record of an exchange of a dead machine, from its lease.
 
-    With equal estimators, the same lease gives the same record, byte for byte, on every machine.
+    With equal estimators, a lease gives one record, byte for byte, on every machine.
     """
     return _record(opened, progress, estimator, estimator_version, origin="swept")
 

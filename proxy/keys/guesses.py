@@ -9,7 +9,7 @@ import ipaddress
 from array import array
 from collections import Counter
 
-# More than a person needs who mixes up keys. 256 bits cannot be guessed anyway: this only limits the load on logs,
+# More than a person who mixes up keys needs. 256 bits cannot be guessed anyway: this only limits the load on logs,
 # metrics and the database.
 GUESSES_MAX = 20
 WINDOW_S = 60.0

@@ -135,7 +135,7 @@ class Worker:
         SettlerObserver(self._metrics).committed(settled, unreadable=0, duration_s=time.perf_counter() - began)
 
     async def _release(self, node: str, spared: Collection[str]) -> None:
-        batches = await self._in_thread(self._store.batches.of_node, node)  # go on without their node
+        batches = await self._in_thread(self._store.batches.of_node, node)  # they continue without their node
         spared = {*spared, *(batch.exchange_id for batch in batches)}
         self._metrics.budgets.expired.inc(await self._budgets.abandon(node, spared))
 

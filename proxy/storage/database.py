@@ -195,7 +195,8 @@ def _connected_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _to_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL. SQLite's busy timeout does not cover this; another process may do the same."""
+    """Switch to WAL. SQLite's busy timeout does not cover this statement; another process may switch at the same
+    time."""
     until = monotonic() + BUSY_S_MAX
     while True:
         try:

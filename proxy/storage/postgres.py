@@ -156,7 +156,7 @@ def _connected(conninfo: dict[str, Any], parameters: dict[str, Any]) -> object:
         raise psycopg.OperationalError(str(error)) from None
     try:
         (pid,) = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
-        if pid != connection.info.backend_pid:  # a pooler told its own
+        if pid != connection.info.backend_pid:  # a pooler reported its own
             connection.prepare_threshold = None
         connection.autocommit = False
     except BaseException:

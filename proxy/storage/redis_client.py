@@ -73,7 +73,7 @@ def open_redis(url: str) -> RedisClient:
 
 
 async def check(redis: RedisClient) -> None:
-    """Raises QueueUnsuitable if the server must not hold records; QueueUnavailable if it does not answer."""
+    """Check the server. Raises QueueUnsuitable if it could lose records; QueueUnavailable if it does not answer."""
     async with map_errors(redis, "reading the queue server's INFO"):
         if isinstance(redis, RedisCluster):
             await redis.initialize()

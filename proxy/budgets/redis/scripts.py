@@ -1,7 +1,7 @@
 """The Redis scripts of `RedisBudgets`. For their common beginning and their keys, see `script.py`.
 
-Invariant: the scripts decide the same as `verdicts.py`, `rates.py` and `sqlite/tables.py`: one contract test suite and
-one model run against both.
+Invariant: the decisions of the scripts equal those of `verdicts.py`, `rates.py` and `sqlite/tables.py`: one contract
+test suite and one model run against both stores.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ call("HDEL", NODE, "left")
 return answer("done", call("HGET", NODES, node) == life[1] and 1 or 0)
 """)
 
-# {{nodes that this node knows of}, patience in µs, the generation that has told them} → all exchanges of this node. It
-# has a new fencing token from now on.
+# {{nodes in this node's list}, patience in µs, the generation of the list} → all exchanges of this node. It has a new
+# fencing token from now on.
 BEGIN_ANNOUNCEMENT = script("""
 check_history()
 life[8] = question[2]

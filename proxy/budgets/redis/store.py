@@ -42,7 +42,7 @@ from proxy.storage.redis_client import QueueUnavailable, RedisClient, map_errors
 
 # All nodes that are awake have re-announced by then, unless data is lost repeatedly. A client waits no longer.
 WARM_S_MAX = 3.0
-# Time in which nobody calls the server is not counted as time for announcements.
+# Time without calls to the server is not counted as time for announcements.
 WARM_CHECK_S = 0.5
 # Reservations in one script: it blocks the server for a few milliseconds.
 AT_ONCE = 500
@@ -74,10 +74,10 @@ class RedisBudgets:
         own_time: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`prefix`: of all key names. `away_s`: how long, after a loss of data, a node that does not announce is waited
-        for: it is dead, or sleeps. `unix_time`: None for the server's clock, which all nodes share. `own_time`: the
-        clock of this machine, used until the server's is known. The caller owns `redis`: `aclose` does not close it.
-        """
+        """`prefix`: the beginning of all key names. `away_s`: how long the store waits, after a loss of data, for a
+        node that does not announce (it is dead, or sleeps). `unix_time`: None for the server's clock, which all nodes
+        share. `own_time`: the clock of this machine, used until the server's is known. The caller owns `redis`:
+        `aclose` does not close it."""
         self._monotonic = monotonic
         self._server_ahead_s = own_time() - monotonic()
         """the server's clock minus `monotonic`, which does not jump when the machine's clock is set"""

@@ -63,7 +63,7 @@ class LedgerStores:
         url = ledger_url(settings)
         require_current(url)
         engine = open_engine(url)
-        # If no worker runs, nobody else does it. A replica cannot be written, and is read up to its own time.
+        # Without a worker, no other process does it. A replica cannot be written, and is read up to its own time.
         with suppress(LedgerUnavailable):
             level_clocks(engine)
         return cls(settings, engine)

@@ -33,7 +33,7 @@ class PriceLookup:
     def __init__(
         self, settings: Settings, book: PriceBook, payer_of: Callable[[str], Payer] = lambda _key_id: NOBODY
     ) -> None:
-        """`payer_of`: key id → who paid, for past exchanges; needed only if the settings have rules."""
+        """`payer_of`: key id → the payer, for past exchanges; needed only if the settings have rules."""
         self._settings = settings
         self._book = book
         self._payer_of = payer_of

@@ -45,7 +45,7 @@ async def settle_abandoned(
         tasks = Tasks()
         opened.push_async_callback(tasks.stop)
         start(node, tasks)
-        # Some may go on, and the ledger may still lose what it has confirmed.
+        # Some may continue, and the ledger may still lose confirmed records.
         while node.journal.open_count or node.journal.keeps_segments:
             node.journal.prune_kept()
             await asyncio.sleep(ATTEMPT_S)

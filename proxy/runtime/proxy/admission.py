@@ -240,7 +240,7 @@ class AdmissionService:
 
 
 def _reservation(keyring: Keyring, exchange_id: str, key_id: str, nusd: int, started_at: float) -> Reservation | None:
-    """The reservation of an exchange of a known key; None: no money limit applies."""
+    """The reservation of an exchange; None: its key is not in memory, or no money limit applies."""
     counters = _counters(keyring, key_id)
     if not any(counter.nusd_max is not None for counter in counters):
         return None
@@ -260,7 +260,7 @@ async def _pages(journal: Journal) -> AsyncIterator[list[UsageRecord]]:
     while page := journal.pending(PAGE_RECORDS, after):
         after = page[-1].seq
         yield list(_decoded(page))
-        await asyncio.sleep(0)  # streams go on
+        await asyncio.sleep(0)  # streams continue
 
 
 def _decoded(records: Iterable[Pending]) -> Iterator[UsageRecord]:

@@ -92,7 +92,7 @@ class BatchService:
         await self._admission.reserve_batches(left)
         for batch in left:
             self._watcher.admitted(batch.exchange_id)
-            if batch.state is BatchState.CREATING:  # nobody makes it any more
+            if batch.state is BatchState.CREATING:  # no process creates it any more
                 await self._in_thread(self._batches.postpone, batch.exchange_id, time.time())
 
     def start(self, tasks: Tasks) -> None:
