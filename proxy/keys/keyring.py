@@ -64,7 +64,7 @@ class _KeyState(NamedTuple):
     scopes: tuple[Scope, ...]
     spends: bool
     payer: Payer
-    tells_cost: bool
+    cost_in_answers: bool
     """answers contain their cost"""
 
 
@@ -159,9 +159,9 @@ class Keyring:
         """The key and its accounts, for rules of prices."""
         return self._state(key).payer
 
-    def tells_cost(self, key: ApiKey) -> bool:
+    def cost_in_answers(self, key: ApiKey) -> bool:
         """True if answers contain their cost, by the setting of any level."""
-        return self._state(key).tells_cost
+        return self._state(key).cost_in_answers
 
     def spends(self, key: ApiKey) -> bool:
         """True if money is limited at any level."""
@@ -339,10 +339,10 @@ def _new_state(key: ApiKey, project: Account | None, organization: Account | Non
     if project is None or organization is None:  # only after a partial restore of the database
         payer = Payer(key.key_id, key.alias, key.project_id)
         levels = (key, project, organization)
-        return _KeyState(levels, blocked=True, scopes=(), spends=True, payer=payer, tells_cost=False)
+        return _KeyState(levels, blocked=True, scopes=(), spends=True, payer=payer, cost_in_answers=False)
     levels = (key, project, organization)
     scopes = tuple(level.scope for level in levels if level.limits.any)
     blocked = any(level.blocked_at is not None for level in levels)
     payer = Payer(key.key_id, key.alias, project.account_id, project.name, organization.account_id, organization.name)
-    tells_cost = any(level.limits.cost_in_answers for level in levels)
-    return _KeyState(levels, blocked, scopes, any(scope.limits.spends for scope in scopes), payer, tells_cost)
+    cost_in_answers = any(level.limits.cost_in_answers for level in levels)
+    return _KeyState(levels, blocked, scopes, any(scope.limits.spends for scope in scopes), payer, cost_in_answers)

@@ -66,7 +66,7 @@ class Everybody(Keyring):
     def payer(self, key: ApiKey) -> Payer:
         return NOBODY
 
-    def tells_cost(self, key: ApiKey) -> bool:
+    def cost_in_answers(self, key: ApiKey) -> bool:
         return False
 
 

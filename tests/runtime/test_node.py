@@ -109,17 +109,17 @@ async def test_what_runs_in_the_background_goes_on(settings: Settings) -> None:
     for start in range(2):  # one that is cut off changes nothing
         node = Node(folder, settings)
         left = node.recover(Estimator(), Metrics())
-        ((going_on, progress, slot),) = left.going_on
-        assert (going_on.exchange_id, progress.bytes) == (exchange_id(1), 500)
-        assert going_on.background == in_the_background("resp_1")
+        ((resumable, progress, slot),) = left.resumable
+        assert (resumable.exchange_id, progress.bytes) == (exchange_id(1), 500)
+        assert resumable.background == in_the_background("resp_1")
         assert node.table.slots - node.table.free == 1
         assert [one.exchange_id for one in node.journal.unfinished()] == [exchange_id(1)]
         if start == 0:
             assert left.settled == ["resp_2", "resp_3", "resp_4"]
         killed(node)
     node = Node(folder, settings)
-    ((going_on, _, slot),) = node.recover(Estimator(), Metrics()).going_on
-    node.outbox.finish(record(going_on), slot)
+    ((resumable, _, slot),) = node.recover(Estimator(), Metrics()).resumable
+    node.outbox.finish(record(resumable), slot)
     assert node.table.free == node.table.slots
     assert [one.record.opened.exchange_id for one in node.journal.pending(100)] == [
         exchange_id(number) for number in (2, 3, 4, 1)

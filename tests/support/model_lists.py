@@ -161,7 +161,7 @@ class _Keys(Keyring):
     def payer(self, key: ApiKey) -> Payer:
         return NOBODY
 
-    def tells_cost(self, key: ApiKey) -> bool:
+    def cost_in_answers(self, key: ApiKey) -> bool:
         return False
 
 

@@ -120,7 +120,7 @@ class ProxyHandler:
         if dialect.cost_path:
             if MEMBER in document and checked(cost_asked, document):
                 tells_cost = TellsCost.ASKED
-            elif self._keys.tells_cost(key):
+            elif self._keys.cost_in_answers(key):
                 tells_cost = TellsCost.WITH_USAGE
         opener = self._opener
         route = opener.find_route(facts.model, key, dialect)

@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 class Recovered(NamedTuple):
     """The exchanges that the last run left open."""
 
-    resumed: list[Suspended]
+    resumable: list[Suspended]
     settled: list[str]
     """ids of background responses that were settled before their end: their owner must be deleted, so that no key can
     read them"""
@@ -88,17 +88,17 @@ class Node:
     def recover(self, estimator: Estimator, metrics: Metrics) -> Recovered:
         """Close the exchanges that the last run left open, each exactly once, except those that continue."""
         unfinished = self.journal.unfinished()
-        resumed = suspended(unfinished, self.table, self._providers)
+        resumable = suspended(unfinished, self.table, self._providers)
         cut_off = [
-            opened for opened in unfinished if opened.slot not in resumed or resumed[opened.slot][0] is not opened
+            opened for opened in unfinished if opened.slot not in resumable or resumable[opened.slot][0] is not opened
         ]
         records = recover(cut_off, self.table, estimator, estimator_version=VERSION)
         unwritten = [record for record in records if not self.journal.finish(record)]
         self._backlog_to += len(records)
         # On a full disk, a second crash needs their progress again.
-        kept = self.table.clear({record.opened.slot for record in unwritten} | resumed.keys())
-        self.outbox.keep(slot for slot in kept if slot.index not in resumed)
-        self._resumed = [opened for opened, _ in resumed.values()]
+        kept = self.table.clear({record.opened.slot for record in unwritten} | resumable.keys())
+        self.outbox.keep(slot for slot in kept if slot.index not in resumable)
+        self._resumed = [opened for opened, _ in resumable.values()]
         for damage in self.journal.damage:
             _log.error("journal damaged: %s", damage)
         if records:
@@ -106,7 +106,7 @@ class Node:
         metrics.recovered(self.journal.depth)
         metrics.ledger.journal_damage.inc(len(self.journal.damage))
         return Recovered(
-            [Suspended(*resumed[slot.index], slot) for slot in kept if slot.index in resumed],
+            [Suspended(*resumable[slot.index], slot) for slot in kept if slot.index in resumable],
             [opened.background.response_id for opened in cut_off if opened.background is not UNSET],
         )
 

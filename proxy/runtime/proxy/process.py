@@ -359,7 +359,7 @@ class Proxy:
     async def _resume(self, recovered: Recovered, node: Node) -> None:
         for response_id in recovered.settled:
             await self._admission.owners.forget(response_id)
-        await self._resumption.resume(recovered.going_on, node.outbox)
+        await self._resumption.resume(recovered.resumable, node.outbox)
 
     def _models_handler(self) -> ModelsHandler:
         lists = FetchedLists(self._upstream, self._tasks)
