@@ -1,7 +1,8 @@
 """The definition of a dialect: the wire format of one endpoint.
 
-Invariant: every dialect can be metered, and only dialects have routes. To add one, write its modules in `dialects/`
-with a `Tally` and a `Dialect`, and add it to the list of dialects. Routes, settings and span names follow that list.
+Invariant: every dialect can be metered, and only dialects have routes. To add a dialect, write its modules in
+`dialects/` with a `Tally` and a `Dialect`, and add it to the list of dialects. Routes, settings and span names are made
+from that list.
 """
 
 from __future__ import annotations

@@ -110,6 +110,12 @@ def with_model(document: dict[str, Any], *, upstream_model: str, inject_usage: b
     return {**document, "model": upstream_model}
 
 
+def with_model_if_named(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
+    """The provider's document where the path names the model: a shallow copy. A model in the body becomes the upstream
+    one."""
+    return {**document, "model": upstream_model} if "model" in document else {**document}
+
+
 def flag(document: Mapping[str, Any], name: str, param: str | None = None) -> bool:
     """A boolean; absent and null are False. `param`: its path, if not `name`. Raises InvalidField."""
     value = document.get(name)

@@ -95,7 +95,7 @@ DIALECTS: tuple[Dialect, ...] = (
 )
 
 FAMILIES = tuple(dict.fromkeys(dialect.name.partition(".")[0] for dialect in DIALECTS))
-"""names of the APIs that the dialects belong to"""
+"""names of the API families that have dialects"""
 
 DIALECT_NAMES = (*FAMILIES, *(dialect.name for dialect in DIALECTS))
 """the values of a provider's `dialects`: a family, or one dialect"""

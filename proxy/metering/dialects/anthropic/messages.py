@@ -31,7 +31,7 @@ _FREE_BLOCKS = ("text", "thinking", "tool_use", "tool_result", "container_upload
 _WITH_USAGE = ("message_delta", "message_stop")
 
 PLACE = Place("delta content_block content", "text thinking partial_json content input stop_reason page_age")
-"""of output, in an event or an answer"""
+"""places of output in an event or an answer"""
 
 
 class MessagesTally(Tally):
@@ -90,7 +90,7 @@ class MessagesTally(Tally):
         self._read_usage(message.usage, final=False)
 
     def _read_block(self, index: int, block: Block) -> None:
-        """The start of a block, or in an answer the whole block. A tool result has neither name nor text."""
+        """Read the start of a block, or in an answer the whole block. A tool result has neither name nor text."""
         if block.type is not None and not block.type.endswith(_FREE_BLOCKS):
             self._keep_unknown(f"content.{word(block.type)}")
         if block.name:
@@ -141,7 +141,7 @@ class MessagesTally(Tally):
             )
 
     def _says_nothing(self, usage: Usage) -> bool:
-        """Whether the model that refused generated nothing; another one may have before it."""
+        """Whether the model that refused generated nothing; another model may have generated output before it."""
         return self.evidence.empty or usage.completion_tokens == 0
 
 

@@ -1,6 +1,6 @@
-"""Requests of Anthropic's messages: what admission needs, and the document for the provider.
+"""Requests of Anthropic's messages: the facts for admission, and the document for the provider.
 
-Invariants: only what admission needs is read. The document is forwarded unchanged except for the model's name.
+Invariants: only fields that admission needs are read. The document is forwarded unchanged except for the model's name.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _PromptCounter:
         self.attachments = 0
 
     def read(self, content: object) -> None:
-        """A text, or a list of blocks."""
+        """Read a text, or a list of blocks."""
         if isinstance(content, str):
             self.texts.append(content)
         elif isinstance(content, list):

@@ -53,15 +53,15 @@ KNOWN = members("index context_management error", _KNOWN, each("message", _KNOWN
 
 
 class MessageUsage(NamedTuple):
-    """What a usage object says."""
+    """The counts of a usage object."""
 
     usage: Usage
-    """of the model that served"""
+    """usage of the model that served"""
     served_model: str | None = None
-    """its name, if another one was requested"""
+    """name of the model that served, if another one was requested"""
     other_models: tuple[ModelUsage, ...] = ()
     longest_prompt_tokens: int | None = None
-    """of one step; None: there is one step, or none is told"""
+    """prompt tokens of the longest step; None: there is only one, or steps are not reported"""
 
 
 def usage_of(raw: dict[str, Any]) -> MessageUsage | None:
@@ -103,7 +103,7 @@ def usage_of(raw: dict[str, Any]) -> MessageUsage | None:
 
 
 def _whole(usage: Usage) -> Usage:
-    """With the prompt as the sum of all three inputs, and a total."""
+    """`usage` with the prompt as the sum of all three inputs, and a total."""
     if usage.prompt_tokens is None:
         return usage
     prompt = usage.prompt_tokens + (usage.cached_tokens or 0) + (usage.cache_write_tokens or 0)
@@ -111,7 +111,7 @@ def _whole(usage: Usage) -> Usage:
 
 
 def _joined(usages: Sequence[Usage], by: Callable[[list[int]], int]) -> Usage:
-    """The first one, with its counts and those of the others joined."""
+    """One usage whose counts are joined by `by`, such as `sum`; the other fields are those of the first usage."""
     counts: dict[str, int] = {}
     for name in (*_COUNTED, "cache_write_1h_tokens"):
         if known := [count for one in usages if (count := getattr(one, name)) is not None]:

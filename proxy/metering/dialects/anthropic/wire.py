@@ -32,7 +32,7 @@ class Delta(msgspec.Struct, gc=False):
 
 
 class Message(msgspec.Struct, gc=False):
-    """An answer; at the start of a stream only its id and the usage of its input."""
+    """An answer; at the start of a stream only the id and the usage of the input."""
 
     type: str | None = None
     id: str | None = None

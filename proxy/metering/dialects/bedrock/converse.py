@@ -1,7 +1,7 @@
 """The dialects of Converse and ConverseStream: events and answers → evidence, usage, finish reason.
 
-Invariants: a stream ends with `metadata`, which alone has the usage. What the provider's own tools are billed for, and
-its guardrails, is no part of the usage: it is named as unknown.
+Invariants: a stream ends with `metadata`, the only event with usage. Charges for the provider's own tools and
+guardrails are not part of the usage: they are named as unknown fields.
 """
 
 from __future__ import annotations
@@ -12,17 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.metering.dialect import NAME, Dialect
-from proxy.metering.dialects.bedrock.request import (
-    as_sent,
-    converse_facts,
-    converse_stream_facts,
-    count_facts,
-)
+from proxy.metering.dialects.bedrock.request import converse_facts, converse_stream_facts, count_facts
 from proxy.metering.dialects.bedrock.usage import CONVERSE_USAGE, converse_usage
 from proxy.metering.dialects.bedrock.wire import Block, Converse, ToolUse, converse_of
 from proxy.metering.plain import CountTally
 from proxy.metering.refusal import ErrorShape, Refusal
-from proxy.metering.request import json_bytes
+from proxy.metering.request import json_bytes, with_model_if_named
 from proxy.metering.tally import Tally, identifier, word
 from proxy.metering.unknown_fields import PATHS_MAX, members
 from proxy.metering.usage import service_of
@@ -76,7 +71,7 @@ class ConverseTally(Tally):
         return True
 
     def read_headers(self, headers: Mapping[str, str]) -> None:
-        """The id of the request, which the body does not have."""
+        """Read the id of the request, which the body lacks, and the terms of service."""
         self.response_id = identifier(headers.get(REQUEST_ID))
         self.served_as = service_of(headers.get(TIER), headers.get(LATENCY))
 
@@ -97,7 +92,7 @@ class ConverseTally(Tally):
             self.done = True
 
     def _read_outcome(self, said: Converse) -> None:
-        """The usage, and what it is billed by."""
+        """Read usage, terms of service, finish reason, and units of guardrails."""
         if said.usage:
             self._report(said.usage, converse_usage(said.usage))
         if said.tier is not None or said.performance is not None:
@@ -133,7 +128,7 @@ class ConverseTally(Tally):
         self.evidence.tool_events += 1
 
     def _read_guardrails(self, trace: object) -> None:
-        """Units of text and images that guardrails have looked at, which are billed by their own prices."""
+        """Count the units of text and images that guardrails have checked, which have prices of their own."""
         for name, units in _units(trace):
             path = f"guardrail.{name}"
             if path in self.unknown_items or len(self.unknown_items) < PATHS_MAX:
@@ -141,7 +136,7 @@ class ConverseTally(Tally):
 
 
 def _units(value: object, within: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
-    """What the usage in each guardrail's metrics counts, but for what is free."""
+    """The billed counts of the usage in each guardrail's metrics."""
     if depth > _TRACE_DEPTH_MAX:
         return
     if isinstance(value, list):
@@ -156,7 +151,7 @@ def _units(value: object, within: str = "", depth: int = 0) -> Iterator[tuple[st
 
 
 def bedrock_path(operation: str) -> dict[str, Any]:
-    """Where an operation is asked for."""
+    """The paths of an operation."""
     path = f"/model/{NAME}/{operation}"
     return {"paths": (path,), "upstream_path": path}
 
@@ -192,7 +187,7 @@ BEDROCK_CONVERSE = Dialect(
     name="bedrock.converse",
     **bedrock_path("converse"),
     facts=converse_facts,
-    upstream_document=as_sent,
+    upstream_document=with_model_if_named,
     tally=ConverseTally,
     errors=BEDROCK_ERRORS,
     framings=(EVENT_STREAM,),

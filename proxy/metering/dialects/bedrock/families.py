@@ -1,6 +1,6 @@
-"""The bodies of InvokeModel of all families but Anthropic: what each says, and what it counts.
+"""The bodies of InvokeModel of all families but Anthropic: their output and their counts.
 
-Invariants: nothing raises; well-typed fields are kept. A family is known by the fields of its answers, not by the
+Invariants: nothing raises; well-typed fields are kept. A family is recognised by the fields of its answers, not by the
 model's name, which a profile can hide. https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters.html
 """
 
@@ -25,7 +25,7 @@ class _Function(msgspec.Struct, gc=False):
 
 
 class _Call(msgspec.Struct, gc=False):
-    """Of models that copy OpenAI; Cohere's."""
+    """A tool call of Cohere's models, and of models that copy OpenAI."""
 
     index: int | None = None
     id: str | None = None
@@ -42,7 +42,7 @@ class _Message(msgspec.Struct, gc=False):
 
 
 class _Choice(msgspec.Struct, gc=False):
-    """Of models that copy OpenAI, and of DeepSeek's, whose choices are texts."""
+    """A choice of models that copy OpenAI, and of DeepSeek's, whose choices are texts."""
 
     text: str | None = None
     delta: _Message | None = None
@@ -67,7 +67,7 @@ class _Reason(msgspec.Struct, gc=False):
 
 
 class _Completion(msgspec.Struct, gc=False):
-    """AI21's first models."""
+    """A completion of AI21's first models."""
 
     content: _Text | None = msgspec.field(default=None, name="data")
     reason: _Reason | None = msgspec.field(default=None, name="finishReason")
@@ -78,10 +78,10 @@ class Invoked(msgspec.Struct, gc=False):
 
     id: Any = None
     type: str | None = None
-    """of Anthropic's events and answers"""
+    """type of Anthropic's events and answers"""
     usage: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = msgspec.field(default=None, name=METRICS)
-    """of the last event of a stream"""
+    """metrics in the last event of a stream"""
     error: Any = None
     # Nova: the events of Converse, each named by its member; answers are those of Converse.
     messageStart: Converse | None = None  # noqa: N815  as on the wire, and so are the next ones
@@ -124,11 +124,11 @@ class Part(NamedTuple):
     text: str | None = None
     reasoning: str | None = None
     call: tuple[int, str | None, str] | None = None
-    """of a tool: its index, its name unless it is a fragment, and its arguments"""
+    """a tool call: index, name (None in a fragment), arguments"""
 
 
 def parts_of(answer: Invoked) -> Iterator[Part]:
-    """What was generated, but for what is read as Converse."""
+    """The generated parts of an answer, except those that are read as Converse."""
     for text in (answer.outputText, answer.generation, answer.text, answer.completion):
         if text:
             yield Part(text)
@@ -156,7 +156,7 @@ def _calls(calls: list[_Call] | None) -> Iterator[Part]:
 
 
 def finish_of(answer: Invoked) -> str | None:
-    """Why it ended; None: it goes on, or does not say."""
+    """The finish reason; None: the answer continues, or reports none."""
     reasons = [answer.stop_reason, answer.finish_reason, answer.completionReason]
     for one in (*(answer.results or ()), *(answer.outputs or ()), *(answer.generations or ())):
         reasons += [one.stop_reason, one.finish_reason, one.titan_reason]
@@ -170,7 +170,7 @@ _COUNTS = ("inputTextTokenCount", "totalOutputTextTokenCount", "prompt_token_cou
 
 
 def counts_of(answer: Invoked) -> dict[str, Any]:
-    """Counts that stand in the answer itself, by their names there; empty: none."""
+    """Counts that are members of the answer itself, by name; empty: none."""
     counts = {name: value for name in _COUNTS if (value := getattr(answer, name)) is not None}
     if generated := [one.tokens for one in answer.results or () if one.tokens is not None]:
         counts["tokenCount"] = sum(generated)
@@ -180,5 +180,5 @@ def counts_of(answer: Invoked) -> dict[str, Any]:
 
 
 def is_vector(answer: Invoked) -> bool:
-    """Nothing was generated. The vectors are not decoded."""
+    """Whether nothing was generated. Vectors are not decoded."""
     return any(one and bytes(memoryview(one)[:1]) in (b"[", b"{") for one in (answer.embedding, answer.embeddings))

@@ -1,7 +1,7 @@
 """The dialects of InvokeModel, whole and streamed: the model's own bodies → evidence, usage, finish reason.
 
 Invariants: Anthropic's events and answers are read as its messages, Nova's as Converse, those of other families by
-their fields. What the body counts goes before the metrics of the last event, and these before the counts in headers.
+their fields. Counts in the body take precedence over the metrics of the last event, and these over counts in headers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _OTHERS = members(
 
 
 def _joined(*known: Members) -> Members:
-    """What is known of one of these is known of all. Members known in part are joined one level deep: `usage`."""
+    """The union of known members. Members that are known in part are joined one level deep: `usage`."""
     inner: dict[str, Members | frozenset[str]] = {}
     for one in known:
         for name, what in one.inner.items():
@@ -96,7 +96,7 @@ class InvokeTally(MessagesTally, ConverseTally):
         self._vector = False  # nothing is generated
 
     def read_headers(self, headers: Mapping[str, str]) -> None:
-        """The counts that the body may not have."""
+        """Read the id, the terms of service, and the counts for bodies without counts."""
         ConverseTally.read_headers(self, headers)
         told = {name: headers[header] for header, name in _COUNTS.items() if header in headers}
         self._headers = {
@@ -144,7 +144,7 @@ class InvokeTally(MessagesTally, ConverseTally):
         return True
 
     def settle(self) -> None:
-        """The answer has ended: what the body did not count, the head may. Idempotent."""
+        """Take the counts of the headers if the body had none, at the end of the answer. Idempotent."""
         if self._headers and not self._is_counted:
             self._report(self._headers, self._whole(flat_usage(self._headers)))
         super().settle()
@@ -170,7 +170,7 @@ class InvokeTally(MessagesTally, ConverseTally):
                 self._read_event(name, event)
 
     def _read_other(self, answer: Invoked, *, running: bool) -> None:
-        """`running`: counts are those so far, until the answer says why it ends."""
+        """`running`: the counts are running ones until the answer has a finish reason."""
         self._vector = self._vector or is_vector(answer)
         finish = finish_of(answer)
         if finish is not None:

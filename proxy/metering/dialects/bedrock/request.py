@@ -56,28 +56,23 @@ _CHATS = ("messages", "message")
 _DOCUMENTS_PER_QUERY = 100
 
 
-def as_sent(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
-    """A shallow copy. A model that the body names beside the path is the upstream one."""
-    return {**document, "model": upstream_model} if "model" in document else {**document}
-
-
 def converse_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request for one whole answer. Raises InvalidField."""
+    """Read a request of Converse for one whole answer. Raises InvalidField."""
     return _converse(document, named, streamed=False)
 
 
 def converse_stream_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request for a stream. Raises InvalidField."""
+    """Read a request of Converse for a stream. Raises InvalidField."""
     return _converse(document, named, streamed=True)
 
 
 def invoke_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request for one whole answer. Raises InvalidField."""
+    """Read a request of InvokeModel for one whole answer. Raises InvalidField."""
     return _invoke(document, named, streamed=False)
 
 
 def invoke_stream_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request for a stream. Raises InvalidField."""
+    """Read a request of InvokeModel for a stream. Raises InvalidField."""
     return _invoke(document, named, streamed=True)
 
 
@@ -160,7 +155,7 @@ def _object(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _limits(document: Mapping[str, Any], names: Iterable[str], within: str = "") -> list[int]:
-    """Those that are there, of the document or of an object in it."""
+    """The limits with these names, in the document or in an object of it."""
     holder, before = (_object(document, within), f"{within}.") if within else (document, "")
     limits = (integer(holder, name, f"{before}{name}", at_most=TOKENS_MAX) for name in names)
     return [limit for limit in limits if limit is not None]
@@ -175,7 +170,7 @@ def _invoke_limits(document: Mapping[str, Any]) -> list[int]:
 
 
 def _is_nova(messages: object) -> bool:
-    """Whether these are Nova's: each content is an array of objects that are known by their members, not by a type."""
+    """Whether the messages are Nova's: each content is an array of objects without a `type`."""
     contents = [one.get("content") if isinstance(one, dict) else None for one in _list(messages)]
     return bool(contents) and all(
         isinstance(content, list) and all(isinstance(block, dict) and "type" not in block for block in content)
@@ -193,13 +188,13 @@ def _check_guardrail(config: Mapping[str, Any]) -> None:
 
 
 def _embeds(document: Mapping[str, Any], model: str) -> bool:
-    """Whether nothing is generated but vectors: so says the request, or the model's name."""
+    """Whether the model only makes vectors, by the request or by the model's name."""
     says_so = "input_type" in document or "singleEmbeddingParams" in document
     return (says_so and not any(name in document for name in (*_CHATS, "prompt"))) or "embed" in model
 
 
 def _asked(document: Mapping[str, Any]) -> Usage:
-    """What a request is billed by that is not counted in tokens: images, and queries of a rerank model."""
+    """Usage that follows from the request and is not counted in tokens: images, and queries of a rerank model."""
     if any(name in document for name in _CHATS):
         return NO_USAGE
     if any(name in document for name in _OF_IMAGES):
@@ -225,7 +220,7 @@ def _prompt(document: Mapping[str, Any]) -> PromptEvidence:
 
 
 class _Prompt:
-    """Collects what a prompt consists of."""
+    """Collects the contents of a prompt."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -234,7 +229,7 @@ class _Prompt:
         self.media = 0
 
     def read(self, value: object, name: str) -> None:
-        """The member `name` of a request, or of an object in it."""
+        """Read the member `name` of a request, or of an object in it."""
         if isinstance(value, str):
             if name in _TEXTS:
                 self.texts.append(value)

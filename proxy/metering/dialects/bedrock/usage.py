@@ -1,8 +1,9 @@
 """The counts of Bedrock → `Usage`.
 
-Invariants: input excludes what was read from the cache and written to it; the prompt is the sum of the three, and the
-total has all of them. https://docs.aws.amazon.com/bedrock/latest/userguide/prompt-caching.html says so of Converse; in
-recorded answers it is so of the headers of InvokeModel, too.
+Invariants: input excludes tokens read from the cache and written to it; the prompt is the sum of the three, and the
+total includes all of them. Documented for Converse at
+https://docs.aws.amazon.com/bedrock/latest/userguide/prompt-caching.html; recorded answers show it for the headers of
+InvokeModel, too.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ def converse_usage(raw: dict[str, Any]) -> Usage | None:
 
 
 def flat_usage(raw: dict[str, Any]) -> Usage | None:
-    """The counts of an object without others in it; None if one is invalid."""
+    """The counts of a flat object; None if one is invalid."""
     usage = _FLAT(raw)
     return usage and _whole(usage)
 
 
 def usage_of(raw: dict[str, Any]) -> Usage | None:
-    """The counts of a usage object that is not Anthropic's, whoever's it is; None if one is invalid."""
+    """The counts of a usage object of any family but Anthropic; None if one is invalid."""
     if "inputTokens" in raw or "outputTokens" in raw:
         return converse_usage(raw)
     if "prompt_tokens" in raw or "completion_tokens" in raw:
@@ -68,7 +69,7 @@ def usage_of(raw: dict[str, Any]) -> Usage | None:
 
 
 def _whole(usage: Usage) -> Usage:
-    """With the prompt as the sum of all three inputs, and a total."""
+    """`usage` with the prompt as the sum of all three inputs, and a total."""
     if usage.prompt_tokens is not None:
         prompt = usage.prompt_tokens + (usage.cached_tokens or 0) + (usage.cache_write_tokens or 0)
         usage = structs.replace(usage, prompt_tokens=prompt)
@@ -76,7 +77,7 @@ def _whole(usage: Usage) -> Usage:
 
 
 def _written(details: object, ttl: str) -> Iterator[int]:
-    """Tokens written to the cache for so long. Raises ValueError."""
+    """Tokens written to the cache with this lifetime. Raises ValueError."""
     for one in details if isinstance(details, list) else ():
         if isinstance(one, dict) and one.get("ttl") == ttl:
             yield count(one.get("inputTokens")) or 0

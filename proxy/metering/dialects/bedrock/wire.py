@@ -10,7 +10,7 @@ from proxy.metering.wire.json_reader import reader
 
 
 class ToolUse(msgspec.Struct, gc=False):
-    """A call of a tool: whole, its beginning, or a fragment of its input."""
+    """A tool call: whole, its beginning, or a fragment of its input."""
 
     id: str | None = msgspec.field(default=None, name="toolUseId")
     name: str | None = None
@@ -27,7 +27,7 @@ class Reasoning(msgspec.Struct, gc=False):
 
 
 class Text(msgspec.Struct, gc=False):
-    """A text in an object of its own."""
+    """A text, wrapped in an object."""
 
     text: str | None = None
 
@@ -55,7 +55,7 @@ class Tier(msgspec.Struct, gc=False):
 
 
 class Performance(msgspec.Struct, gc=False):
-    """How the model was served."""
+    """The performance configuration that served."""
 
     latency: str | None = None
 

@@ -64,14 +64,14 @@ class Delta(msgspec.Struct, gc=False):
 
 
 class ChatEvent(msgspec.Struct, gc=False):
-    """One event of a stream, or one whole answer; only what is metered."""
+    """The metered fields of one event of a stream, or of one whole answer."""
 
     type: str | None = None
     id: str | None = None
     index: int | None = None
     delta: Delta | None = None
     message: Message | str | None = None
-    """of an answer; a string in an error"""
+    """message of an answer; a string in an error"""
     finish_reason: str | None = None
     usage: dict[str, Any] | None = None
 

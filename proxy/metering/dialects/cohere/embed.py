@@ -1,8 +1,8 @@
 """The dialect of Cohere's embed, version 2.
 
-Invariants: no vector is decoded. Usage: prompt = `billed_units.input_tokens` and `billed_units.image_tokens`, which are
-billed at prices of their own, one beside the other. Nothing is generated. Images of models that bill them by the piece
-(`billed_units.images`) have no unit here, and are named as unknown.
+Invariants: no vector is decoded. Usage: prompt = `billed_units.input_tokens` + `billed_units.image_tokens`, which have
+prices of their own. Nothing is generated. Images of models that bill by the image (`billed_units.images`) have no unit
+here, and are named as unknown fields.
 """
 
 from __future__ import annotations

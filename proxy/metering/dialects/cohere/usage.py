@@ -1,7 +1,7 @@
 """The usage object of Cohere's chat → `Usage`.
 
 Invariants: `tokens` are those processed by the model; `billed_units` are those that Cohere charges. The difference,
-which Cohere adds around prompt and answer, is unbilled. `billed_units` replace a missing count in `tokens`.
+which Cohere adds around prompt and answer, is unbilled. If `tokens` lacks a count, that of `billed_units` applies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The dialects of embedContent and batchEmbedContents, and of countTokens, which Google does not bill.
 
-Invariants: no vector is decoded. The body may name the model, which the path names, once more: it is rewritten there,
-too. Usage: prompt = `promptTokenCount`, which only newer models report; else it is estimated. Nothing is generated. The
-answer of countTokens is a result, and no usage.
+Invariants: no vector is decoded. The body may repeat the model of the path: it is rewritten there, too. Usage: prompt =
+`promptTokenCount`, which only newer models report; else it is estimated. Nothing is generated. The answer of
+countTokens is a result, not usage.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class EmbeddingTally(PlainTally):
 
     @staticmethod
     def answer_of(body: bytes) -> PlainAnswer | None:
-        """What is read of an answer."""
+        """The fields of `body`; None if it is no JSON object."""
         return _read(body)
 
     @staticmethod

@@ -96,7 +96,7 @@ class GeminiTally(Tally):
         return self.usage is not None and (self.done or self.finish_reason is not None)
 
     def settle(self) -> None:
-        """The answer has ended. Idempotent."""
+        """Resolve undecided counts at the end of the answer. Idempotent."""
         super().settle()
         if self._queries and self.usage is not None:
             self.usage = structs.replace(self.usage, searches=1 if self._once else len(self._queries))

@@ -1,7 +1,7 @@
-"""Requests of generateContent: what admission needs, and the document for the provider.
+"""Requests of generateContent: the facts for admission, and the document for the provider.
 
-Invariants: only what admission needs is read, in either spelling of the API (`maxOutputTokens`, `max_output_tokens`)
-but not both. The model is that of the path, not of the body.
+Invariants: only fields that admission needs are read, in either spelling of the API (`maxOutputTokens`,
+`max_output_tokens`) but not both. The model is that of the path, not of the body.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _embedded(requests: list[dict[str, Any]], where: str = "content") -> PromptE
 
 
 def naming_model(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
-    """A shallow copy with the upstream model wherever the body names one beside the path: Google wants the same."""
+    """A shallow copy with the upstream model wherever the body names one: Google requires the model of the path."""
     sent = _renamed(document, upstream_model)
     for name in _COUNTED:
         if isinstance(one := sent.get(name), dict):

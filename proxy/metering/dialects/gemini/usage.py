@@ -34,7 +34,7 @@ _PARTS = " ".join((
 ))  # fmt: skip
 
 USAGE = each("usageMetadata", f"{_reported.paths} {_PARTS} serviceTier trafficType")
-"""those of the usage"""
+"""known members of the usage"""
 KNOWN = members("candidates error modelVersion responseId createTime", USAGE)
 """the members of an event or an answer that are read, or cost nothing"""
 
@@ -81,7 +81,7 @@ _PRICED = {"AUDIO": "AUDIO", "4": "AUDIO", "IMAGE": "IMAGE", "2": "IMAGE"}
 
 
 def running(usage: Usage) -> Usage:
-    """Running counts without those of the completion, which are not final."""
+    """Running counts without the completion, which is not final."""
     audio = usage.audio_prompt_tokens
     return Usage(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens, audio_prompt_tokens=audio)
 

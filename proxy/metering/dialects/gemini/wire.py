@@ -52,7 +52,7 @@ class Grounding(msgspec.Struct, gc=False):
 
 
 class Candidate(msgspec.Struct, gc=False):
-    """One of the answers."""
+    """One of the candidates."""
 
     index: int | None = None
     content: Content | None = None
@@ -61,13 +61,13 @@ class Candidate(msgspec.Struct, gc=False):
 
 
 class PromptFeedback(msgspec.Struct, gc=False):
-    """The reason for missing candidates."""
+    """The reason why there are no candidates."""
 
     block_reason: str | int | None = msgspec.field(default=None, name="blockReason")
 
 
 class Generated(msgspec.Struct, gc=False):
-    """One event of a stream, or one whole answer; only what is metered."""
+    """The metered fields of one event of a stream, or of one whole answer."""
 
     candidates: list[Candidate] | None = None
     prompt_feedback: PromptFeedback | None = msgspec.field(default=None, name="promptFeedback")

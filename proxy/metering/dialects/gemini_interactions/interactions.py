@@ -83,7 +83,7 @@ class InteractionTally(Tally):
         return True
 
     def settle(self) -> None:
-        """The answer has ended. Idempotent."""
+        """Resolve undecided counts at the end of the answer. Idempotent."""
         super().settle()
         usage = self.usage
         if usage is None:
@@ -112,14 +112,14 @@ class InteractionTally(Tally):
             self._report(used, usage_of(used), ("tool_prompt",) if used.get("total_tool_use_tokens") else ())
 
     def _read_running(self, raw: dict[str, Any] | None) -> None:
-        """Counts so far: the completion is not final."""
+        """Report running counts: the completion is not final."""
         usage = usage_of(raw) if raw else None
         if usage is not None:
             self.completion_so_far, self.usage_raw = usage.completion_tokens, raw
             self.usage = Usage(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens)
 
     def _read_step(self, index: int, step: Step) -> None:
-        """The start of a step, or in an answer the whole step."""
+        """Read the start of a step, or in an answer the whole step."""
         kind = step.type or ""
         if kind.endswith("_call"):
             self._begin_call((index, "call"))

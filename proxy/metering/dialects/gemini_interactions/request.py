@@ -1,6 +1,6 @@
-"""Requests of interactions: what admission needs, and the document for the provider.
+"""Requests of interactions: the facts for admission, and the document for the provider.
 
-Invariants: only what admission needs is read. An agent stands in place of a model, and is routed by its name. The
+Invariants: only fields that admission needs are read. An agent replaces the model, and is routed by its name. The
 document is forwarded unchanged except for that name.
 """
 

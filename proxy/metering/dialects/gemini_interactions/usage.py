@@ -1,7 +1,7 @@
 """The usage object of interactions → `Usage`.
 
 Invariants: as in generateContent, tokens from the provider's tools are in the total and billed as prompt, and thoughts
-are part of the completion. `raw_prompt_token` repeats both with what is not billed.
+are part of the completion. `raw_prompt_token` repeats both together with unbilled tokens.
 """
 
 from __future__ import annotations

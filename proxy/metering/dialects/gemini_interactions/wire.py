@@ -13,7 +13,7 @@ from proxy.metering.wire.json_reader import reader
 
 
 class Content(msgspec.Struct, gc=False):
-    """A part of what the model wrote."""
+    """A part of the model's output."""
 
     type: str | None = None
     text: str | None = None
@@ -39,7 +39,7 @@ class Delta(msgspec.Struct, gc=False):
 
 
 class Interaction(msgspec.Struct, gc=False):
-    """A whole answer, or what an event says of it."""
+    """A whole answer, or its fields in an event."""
 
     id: str | None = None
     model: str | None = None
@@ -51,7 +51,7 @@ class Interaction(msgspec.Struct, gc=False):
 
 
 class Metadata(msgspec.Struct, gc=False):
-    """What any event may carry."""
+    """Metadata that any event may have."""
 
     usage: dict[str, Any] | None = msgspec.field(default=None, name="total_usage")
 

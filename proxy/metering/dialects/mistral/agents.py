@@ -1,7 +1,7 @@
 """The dialect of Mistral's agents/completions: chat with an agent in place of a model.
 
-Invariants: requests and answers have the shapes of chat. The agent's id is the model: it is routed and priced by its
-name, whatever model answers. The last chunk of a stream always has the usage, so that it is never injected.
+Invariants: requests and answers have the shapes of chat. The agent's id is the model for routing and prices, whatever
+model answers. The last chunk of a stream always has the usage, so that it is never injected.
 """
 
 from __future__ import annotations

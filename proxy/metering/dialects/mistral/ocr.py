@@ -23,7 +23,7 @@ from proxy.metering.usage import UNITS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
 
 PAGES = 10
-"""of a document of unknown length: a guess"""
+"""pages of a document of unknown length: a guess"""
 _ANNOTATIONS = ("document_annotation_format", "bbox_annotation_format")
 _DOCUMENTS = ("document_url", "image_url", "file", "file_id")
 _reported = UsageReader(pages="pages_processed")
@@ -90,7 +90,7 @@ def _asked(document: dict[str, Any]) -> Usage:
 
 
 def _pages(document: dict[str, Any]) -> int:
-    """The pages that a request names: numbers, or a text of numbers and ranges (`0-5,9`), which is read as a guess."""
+    """The number of pages that a request names. A text of numbers and ranges (`0-5,9`) counts as PAGES."""
     pages = document.get("pages")
     if isinstance(pages, list) and pages:
         return min(len(pages), UNITS_MAX)

@@ -51,7 +51,7 @@ class Message(msgspec.Struct, gc=False):
 
 
 class Line(msgspec.Struct, gc=False):
-    """One line of a stream, or one whole answer, of either dialect; only what is metered."""
+    """The metered fields of one line of a stream, or of one whole answer, of either dialect."""
 
     message: Message | None = None
     response: str | None = None

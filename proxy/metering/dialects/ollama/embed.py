@@ -1,6 +1,6 @@
 """The dialects of Ollama's embed and its older embeddings.
 
-Invariants: no vector is decoded. Usage: prompt = `prompt_eval_count`; the older one reports nothing, and is estimated.
+Invariants: no vector is decoded. Usage: prompt = `prompt_eval_count`; embeddings reports nothing, and is estimated.
 Nothing is generated.
 """
 
@@ -22,7 +22,7 @@ _reported = UsageReader(prompt_tokens="prompt_eval_count")
 
 
 class _OllamaEmbedding(PlainAnswer):
-    """The usage is the answer itself, and so are its times."""
+    """An answer, whose own members are the usage and the times."""
 
     prompt_eval_count: Any = None
     total_duration: Any = None
@@ -46,7 +46,7 @@ class OllamaEmbedTally(PlainTally):
 
     @staticmethod
     def answer_of(body: bytes) -> PlainAnswer | None:
-        """What is read of an answer."""
+        """The fields of `body`; None if it is no JSON object."""
         return _read(body)
 
     @staticmethod

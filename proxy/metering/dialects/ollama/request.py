@@ -1,7 +1,7 @@
-"""Requests of Ollama's chat and generate: what admission needs, and the document for the provider.
+"""Requests of Ollama's chat and generate: the facts for admission, and the document for the provider.
 
-Invariants: only what admission needs is read. The document is forwarded unchanged except for the model's name. A
-request without a prompt, which would only load or unload a model, is rejected: that is up to the operator.
+Invariants: only fields that admission needs are read. The document is forwarded unchanged except for the model's name.
+A request without a prompt, which would only load or unload a model, is rejected: loading is up to the operator.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _TEXTS = ("system", "prompt", "suffix")
 
 
 def chat_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request. Raises InvalidField."""
+    """Read a request of chat. Raises InvalidField."""
     messages = messages_of(document)
     images = sum(_images(message) for message in messages)
     return _facts(document, named, structs.replace(prompt_of(messages, document, _CHAT_AS_JSON), images=images))
 
 
 def generate_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request. Raises InvalidField."""
+    """Read a request of generate. Raises InvalidField."""
     for name in _TEXTS:
         if document.get(name) is not None and not isinstance(document[name], str):
             raise InvalidField(name, "must be a string")
@@ -54,7 +54,7 @@ def _facts(document: dict[str, Any], named: str | None, prompt: PromptEvidence) 
 
 
 def _limit(document: dict[str, Any]) -> int | None:
-    """The limit of the answer; in Ollama, 0 and less mean none."""
+    """The limit of the answer; in Ollama, 0 and less mean no limit."""
     options = document.get("options")
     if options is not None and not isinstance(options, dict):
         raise InvalidField("options", "must be an object")

@@ -35,7 +35,7 @@ PLACES = (
     Place("choices.delta.content.* choices.message.content.*", "text thinking content reference_ids"),
     Place("choices", "delta message text", mixed=True),
 )
-"""of output, in a chunk or an answer"""
+"""places of output in a chunk or an answer"""
 
 # Fields of an event's text.
 _TEXT_NAMES = ("content", "reasoning_content", "reasoning")
@@ -135,7 +135,7 @@ class ChatTally(Tally):
         return True
 
     def settle(self) -> None:
-        """The answer has ended: resolve what was undecided. Idempotent."""
+        """Resolve undecided texts and counts at the end of the answer. Idempotent."""
         self.flush()
         # OpenAI's models that search do so for every request, and their usage does not have it.
         # https://developers.openai.com/api/docs/guides/tools-web-search
@@ -149,7 +149,7 @@ class ChatTally(Tally):
                 self.flags.add("cumulative")
 
     def held(self) -> AnswerText | None:
-        """The text, of one choice only: the interleaved fragments of several are no text."""
+        """The text, if there is one choice: the interleaved fragments of several choices are no text."""
         choices = self._plain | self._plain_reasoning | {index for index, _ in self._growing}
         return super().held() if len(choices) <= 1 else None
 
@@ -284,8 +284,8 @@ class ChatTally(Tally):
 
 
 def _has_hidden_thoughts(model: str | None) -> bool:
-    """Google's models, whose thoughts are in the total alone at its compatible endpoint. They are billed as output.
-    https://ai.google.dev/gemini-api/docs/thinking#pricing"""
+    """Whether the model is Google's, at its OpenAI-compatible endpoint: thoughts are only in the total, and are billed
+    as output. https://ai.google.dev/gemini-api/docs/thinking#pricing"""
     return model is not None and model.rpartition("/")[2].startswith("gemini-")
 
 

@@ -1,7 +1,7 @@
 """The dialect of completions: text choices; `include_usage` and usage as in chat/completions.
 
-Invariants: as those of chat; only the request differs. Each prompt has `n` answers, and all `best_of` generated ones
-are billed, also those not returned. If `echo` repeats a prompt and no usage is reported, the repetition counts as
+Invariants: those of chat; only the request differs. Each prompt has `n` answers, and all `best_of` generated ones are
+billed, also those not returned. If `echo` repeats a prompt and no usage is reported, the repetition counts as
 generated, up to the request's limit.
 """
 

@@ -1,6 +1,7 @@
-"""Requests of chat/completions: what admission needs, and the document for the provider.
+"""Requests of chat/completions: the facts for admission, and the document for the provider.
 
-Invariants: only what admission needs is read. The document is forwarded unchanged except for the fields named here.
+Invariants: only fields that admission needs are read. The document is forwarded unchanged except for the fields named
+here.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def _stream_options(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def prompt_of(
     messages: list[dict[str, Any]], document: Mapping[str, Any], read_as_json: tuple[str, ...] = ()
 ) -> PromptEvidence:
-    """The evidence of the prompt, in every dialect with such messages. `read_as_json`: fields that models read as JSON,
-    beside tools and the response format."""
+    """The evidence of the prompt, in every dialect with such messages. `read_as_json`: further fields that models read
+    as JSON, as they read tools and the response format."""
     texts: list[str] = []
     kinds: list[object] = []
     calls: list[object] = []

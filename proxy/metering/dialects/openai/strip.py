@@ -51,7 +51,7 @@ class UsageStripper:
         return not self._held and not self._lf_is_stripped
 
     def pieces(self, payload: bytes) -> tuple[bytes, ...]:
-        """It does not depend on the meter."""
+        """always False: the stripper does not depend on the meter"""
         return (payload,)
 
     def feed(self, payload: bytes) -> bytes:
@@ -77,7 +77,7 @@ class UsageStripper:
         return out[0] if len(out) == 1 else b"".join(out)
 
     def _without_usage(self, payload: bytes) -> bytes:
-        """Of whole events; most have no usage."""
+        """`payload`, which has whole events only, without usage events."""
         if _USAGE not in payload:
             return payload
         events = payload.split(b"\n\n")

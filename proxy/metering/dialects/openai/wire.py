@@ -58,7 +58,7 @@ class Part(msgspec.Struct, gc=False):
     function_call: Function | None = None
     audio: Audio | None = None
     annotations: list[Any] | None = None
-    """among them citations of what was found in the web"""
+    """annotations, such as citations of web pages"""
 
 
 class Choice(msgspec.Struct, gc=False):
@@ -80,7 +80,7 @@ class XGroq(msgspec.Struct, gc=False):
 
 
 class Chunk(msgspec.Struct, gc=False):
-    """One event of a stream, or one whole answer; only what is metered."""
+    """The metered fields of one event of a stream, or of one whole answer."""
 
     id: str | None = None
     model: str | None = None
@@ -92,7 +92,7 @@ class Chunk(msgspec.Struct, gc=False):
     full_text: Any = None
     service_tier: str | None = None
     cost: Any = None
-    """Venice's: what it charges"""
+    """the cost that Venice charges"""
 
 
 chunk_of = reader(Chunk)

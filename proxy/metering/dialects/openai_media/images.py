@@ -155,7 +155,7 @@ def _given(document: dict[str, Any]) -> int:
 
 
 def _typed(document: dict[str, Any]) -> dict[str, Any]:
-    """A form's fields as JSON has them; what is no number and no boolean stays a string, and is refused as one."""
+    """A form's fields with JSON types. A value that is no number or boolean stays a string, and is refused later."""
     read = {**document}
     if isinstance(n := read.get("n"), str) and n.isascii() and n.isdecimal():
         read["n"] = int(n[:_DIGITS_MAX])

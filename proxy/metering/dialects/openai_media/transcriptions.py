@@ -141,7 +141,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
 
 
 def measured(facts: RequestFacts, document: dict[str, Any]) -> RequestFacts:
-    """With the length of the audio."""
+    """`facts` with the length of the audio."""
     file = document.get("file")
     length = length_of(file.content) if isinstance(file, Upload) else UNSEEN
     doubts = ("audio_doubtful",) if length.doubtful else ()

@@ -1,7 +1,7 @@
 """The dialect of Realtime: `GET /v1/realtime?model=…` as a WebSocket.
 
-Each response is an exchange, whoever began it, and so is each transcription of the client's audio, which another model
-makes. A session itself costs nothing.
+Each response is an exchange, requested or begun by the provider, and so is each transcription of the client's audio,
+which another model makes. A session itself costs nothing.
 """
 
 from __future__ import annotations

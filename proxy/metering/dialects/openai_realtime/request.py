@@ -1,6 +1,7 @@
-"""What clients of Realtime send: responses that they ask for, settings of the session, items of the conversation.
+"""Messages of Realtime's clients: requested responses, settings of the session, items of the conversation.
 
-Invariants: only what admission and estimates need is read. Nothing is changed but the name of the session's model.
+Invariants: only fields that admission and estimates need are read. Nothing is changed but the name of the session's
+model.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ def output_limit(settings: Mapping[str, Any], within: str) -> tuple[bool, int | 
 
 
 def model_in(session: Mapping[str, Any]) -> str | None:
-    """The model that a session is to have; None: not said. Raises InvalidField."""
+    """The model that a session changes to; None: no change. Raises InvalidField."""
     return None if session.get("model") is None else model_of(session)
 
 
 def transcriber_in(session: Mapping[str, Any]) -> tuple[bool, str | None]:
-    """Whether a session's settings say how the client's audio is transcribed, and by which model; None: it is not, or
-    the model is not named."""
+    """Whether a session's settings have a transcription of the client's audio, and its model; None: no transcription,
+    or no name of its model."""
     audio = session.get("audio")
     given = audio.get("input") if isinstance(audio, dict) else None
     for place, name in ((given, "transcription"), (session, "input_audio_transcription")):
@@ -73,7 +74,7 @@ def transcriber_in(session: Mapping[str, Any]) -> tuple[bool, str | None]:
 
 
 def bytes_per_s(session: Mapping[str, Any], side: str) -> int | None:
-    """Of a session's audio, `input` or `output`; None: not said."""
+    """Bytes per second of a session's audio, `input` or `output`; None: not set."""
     audio = session.get("audio")
     given = audio.get(side) if isinstance(audio, dict) else None
     found = given.get("format") if isinstance(given, dict) else session.get(f"{side}_audio_format")
@@ -84,12 +85,12 @@ def bytes_per_s(session: Mapping[str, Any], side: str) -> int | None:
 
 
 def audio_ms(encoded: object, per_s: int) -> int:
-    """The length of audio in base64."""
+    """The length of audio in base64, in milliseconds."""
     return len(encoded) * 3 // 4 * 1000 // per_s if isinstance(encoded, str) else 0
 
 
 class PendingInput:
-    """What has come into a conversation since its last response, and is in the next prompt."""
+    """The input of a conversation since its last response: a part of the next prompt."""
 
     __slots__ = ("_audio_ms", "_images", "_items", "_texts", "_tool_chars")
 
@@ -98,7 +99,7 @@ class PendingInput:
         self._items = self._images = self._tool_chars = self._audio_ms = 0
 
     def add_item(self, item: Mapping[str, Any], per_s: int) -> None:
-        """An item of the conversation."""
+        """Add an item of the conversation."""
         self._items += 1
         for part in _parts(item):
             for name in ("text", "transcript"):
@@ -110,25 +111,25 @@ class PendingInput:
         self._tool_chars += sum(len(item[name]) for name in ("arguments", "output") if isinstance(item.get(name), str))
 
     def add_text(self, text: str) -> None:
-        """Text of a message or of instructions."""
+        """Add text of a message or of instructions."""
         self._texts = [had + more for had, more in zip(self._texts, chars_of(text), strict=False)]
 
     def add_tools(self, tools: object) -> None:
-        """Definitions of functions."""
+        """Add definitions of functions."""
         if tools:
             self._tool_chars += json_bytes(tools)
 
     def add_audio(self, length_ms: int) -> None:
-        """Audio of the client."""
+        """Add audio of the client."""
         self._audio_ms += length_ms
 
     @property
     def audio_tokens(self) -> int:
-        """Of all the audio."""
+        """Tokens of all the audio."""
         return -(-self._audio_ms // MS_PER_PROMPT_TOKEN)
 
     def evidence(self) -> PromptEvidence:
-        """All but the audio."""
+        """The evidence of the input without its audio."""
         latin, wide, other, blanks, marks = self._texts
         return PromptEvidence(
             messages=self._items,

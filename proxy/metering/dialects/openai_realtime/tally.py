@@ -65,7 +65,7 @@ def usage_of(raw: dict[str, Any]) -> Usage | None:
 
 
 class RealtimeTally(Tally):
-    """The counts of one response. `bytes_per_s`: of its audio."""
+    """The counts of one response. `bytes_per_s`: bytes per second of the response's audio."""
 
     __slots__ = ("_audio_bytes", "_bytes_per_s", "_is_reported", "_unknown", "_with_deltas")
 
@@ -108,7 +108,7 @@ class RealtimeTally(Tally):
         return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """Read a usage again that was reported."""
+        """Read a reported usage again, from a ledger entry."""
         document = document_of(body)
         if not isinstance(document, dict):
             return False
@@ -140,7 +140,7 @@ class RealtimeTally(Tally):
             self.evidence.text_events += 1
 
     def _read_part(self, event: RealtimeEvent) -> None:
-        """A finished text, which counts unless it had deltas."""
+        """Read a finished text, which counts unless it had deltas."""
         index = event.output_index or 0
         if index not in self._with_deltas:
             self._with_deltas.add(index)
@@ -154,7 +154,7 @@ class RealtimeTally(Tally):
                 self._called.append(item.name)
 
     def _read_item(self, index: int, item: Item) -> None:
-        """A finished item, which counts unless it had deltas."""
+        """Read a finished item, which counts unless it had deltas."""
         self._read_call(index, item)
         if index in self._with_deltas:
             return
@@ -215,5 +215,5 @@ class TranscriptTally(Tally):
         return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """There are none."""
+        """Always False: transcriptions have no answers."""
         return False

@@ -1,7 +1,5 @@
-"""The shapes of Realtime's events on the wire. The names of the beta, which others speak, are read beside today's.
-
-https://developers.openai.com/api/reference/resources/realtime/server-events
-"""
+"""The shapes of Realtime's events on the wire. The names of the beta, which other providers use, are read as well as
+today's. https://developers.openai.com/api/reference/resources/realtime/server-events"""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ class Item(msgspec.Struct, gc=False):
 
 
 class StatusDetails(msgspec.Struct, gc=False):
-    """Why a response ended as it did."""
+    """The reason for the end of a response."""
 
     reason: str | None = None
     error: Any = None
@@ -46,7 +44,7 @@ class Response(msgspec.Struct, gc=False):
     output: list[Item] | None = None
     usage: dict[str, Any] | None = None
     conversation_id: str | msgspec.UnsetType | None = msgspec.UNSET
-    """None: it stands outside the conversation"""
+    """None: the response is outside the conversation"""
 
 
 class Failure(msgspec.Struct, gc=False):
@@ -56,7 +54,7 @@ class Failure(msgspec.Struct, gc=False):
     code: str | None = None
     param: str | None = None
     event_id: str | None = None
-    """of the client's message that it is about"""
+    """id of the client's message that the error is about"""
 
 
 class RealtimeEvent(msgspec.Struct, gc=False):

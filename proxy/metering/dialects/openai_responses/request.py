@@ -1,6 +1,6 @@
-"""Requests of OpenAI's responses: what admission needs, and the document for the provider.
+"""Requests of OpenAI's responses: the facts for admission, and the document for the provider.
 
-Invariants: only what admission needs is read. The document is forwarded unchanged except for the model's name.
+Invariants: only fields that admission needs are read. The document is forwarded unchanged except for the model's name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
 
 
 def continued(document: Mapping[str, Any]) -> str | None:
-    """The id of the response that it goes on with. Raises InvalidField."""
+    """The id of the response that the request continues. Raises InvalidField."""
     response_id = document.get("previous_response_id")
     if response_id is None or response_id == "":
         return None
@@ -57,7 +57,7 @@ def _items(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def prompt_of(document: Mapping[str, Any]) -> PromptEvidence:
-    """What it says to the model. Raises InvalidField."""
+    """The evidence of the prompt. Raises InvalidField."""
     texts: list[str] = []
     kinds: list[object] = []
     structures = [document[name] for name in _STRUCTURES if document.get(name)]

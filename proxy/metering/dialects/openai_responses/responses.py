@@ -66,7 +66,7 @@ images_of = UsageReader(
     total_tokens="total_tokens",
 )
 _IMAGES_MODEL = "gpt-image-1"
-"""the tool's model if none is named; same source"""
+"""model of the image tool if the request names none; from the source above"""
 _IMAGES = "image_gen"
 # Items that cost nothing beside their tokens, or are read. https://developers.openai.com/api/docs/pricing
 _ITEMS = frozenset((
@@ -180,7 +180,7 @@ class ResponsesTally(Tally):
             self.evidence.text_events += 1
 
     def _read_item(self, index: int, item: Item, *, whole: bool) -> None:
-        """The start of an item, or the `whole` item, which counts unless it had deltas."""
+        """Read the start of an item, or the `whole` item, which counts unless it had deltas."""
         kind = item.type or ""
         calls = kind.endswith("_call") or kind == "mcp_approval_request"
         if calls:
@@ -237,7 +237,7 @@ class ResponsesTally(Tally):
 
 
 class UnknownTally(ResponsesTally):
-    """An event of an unknown type, by itself: its output, and its usage wherever that stands."""
+    """The counts of one event of an unknown type: its output, and its usage wherever that is."""
 
     __slots__ = ()
 
@@ -248,7 +248,7 @@ class UnknownTally(ResponsesTally):
         self.flags.add("unknown_event")
 
     def read(self, event: bytes, name: bytes) -> ResponsesEvent | None:
-        """Read it."""
+        """Read the event."""
         whole = response_of(event)
         if whole is not None:
             self._read_usage(whole.usage, whole.tool_usage, last=True)

@@ -32,7 +32,7 @@ class Item(msgspec.Struct, gc=False):
     input: str | None = None
     code: str | None = None
     action: Any = None
-    """what a search call did: search, or open a page"""
+    """action of a search call: search, or open a page"""
 
 
 class Tool(msgspec.Struct, gc=False):
@@ -40,7 +40,7 @@ class Tool(msgspec.Struct, gc=False):
 
     type: str | None = None
     model: str | None = None
-    """of its own"""
+    """model of the tool"""
 
 
 class Incomplete(msgspec.Struct, gc=False):
@@ -59,11 +59,11 @@ class Response(msgspec.Struct, gc=False):
     incomplete_details: Incomplete | None = None
     service_tier: str | None = None
     tool_usage: dict[str, Any] | None = None
-    """what OpenAI's own tools used, beside `usage`"""
+    """usage of OpenAI's own tools, not included in `usage`"""
     tools: list[Tool] | None = None
     error: Any = None
     background: bool | None = None
-    """it is made whoever reads it"""
+    """background response"""
 
 
 class ResponsesEvent(msgspec.Struct, gc=False):

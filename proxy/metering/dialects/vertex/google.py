@@ -1,6 +1,6 @@
 """The dialects of Google's own models: generateContent, streamGenerateContent, countTokens and embedContent.
 
-Invariant: all but the paths is Gemini's.
+Invariant: only the paths differ from Gemini's.
 """
 
 from __future__ import annotations

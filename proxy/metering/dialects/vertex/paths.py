@@ -1,7 +1,7 @@
-"""Where a publisher's models are asked for.
+"""Paths of publishers' models.
 
-Invariant: the project and the location in a client's path are not read: a provider's are in its base URL, which ends
-with `/projects/…/locations/…`, or with the version in express mode, which has no projects.
+Invariant: the project and the location in a client's path are not read. Those of a provider are in its base URL, which
+ends with `/projects/…/locations/…`, or in express mode, which has no projects, with the version.
 """
 
 from __future__ import annotations

@@ -38,13 +38,13 @@ class _Embeddings(msgspec.Struct, gc=False):
 class _Prediction(msgspec.Struct, gc=False):
     embeddings: _Embeddings | None = None
     mime_type: str | None = msgspec.field(default=None, name="mimeType")
-    """of an image"""
+    """type of an image"""
 
 
 class _PredictAnswer(msgspec.Struct, gc=False):
     predictions: list[_Prediction] | None = None
     usage: dict[str, Any] | None = None
-    """only of what is read again: the counts, as they are kept"""
+    """counts of an entry that is read again"""
     error: Any = None
 
 
@@ -79,7 +79,7 @@ class PredictTally(Tally):
 
 
 def _counts(predictions: list[_Prediction]) -> dict[str, Any]:
-    """Empty: nothing is counted."""
+    """The counts of all predictions; empty: there are none."""
     told = [one.embeddings.statistics for one in predictions if one.embeddings is not None]
     tokens = [one.token_count for one in told if one is not None and one.token_count is not None]
     if tokens:

@@ -16,11 +16,11 @@ from proxy.metering.dialect import Dialect, Facts
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.vertex.paths import publisher_paths
-from proxy.metering.request import RequestFacts, with_model
+from proxy.metering.request import RequestFacts, with_model, with_model_if_named
 
 
 def _streaming(facts: Facts) -> Facts:
-    """The path asks for a stream, whatever the body says."""
+    """`facts` of a stream: the path requests one, whatever the body has."""
 
     def read(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         return structs.replace(facts(document, named), streamed=True)
@@ -28,13 +28,8 @@ def _streaming(facts: Facts) -> Facts:
     return read
 
 
-def _without_model(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
-    """A shallow copy. A model that the body names beside the path is the upstream one."""
-    return {**document, "model": upstream_model} if "model" in document else {**document}
-
-
 def _raw(dialect: Dialect, publisher: str, **more: Any) -> tuple[Dialect, Dialect]:
-    """Both methods."""
+    """The dialects of both methods."""
     plain = replace(dialect, name=f"vertex.{publisher}", **publisher_paths(publisher, "rawPredict"), **more)
     streamed = replace(
         plain,
@@ -46,7 +41,7 @@ def _raw(dialect: Dialect, publisher: str, **more: Any) -> tuple[Dialect, Dialec
 
 
 VERTEX_ANTHROPIC, VERTEX_ANTHROPIC_STREAM = _raw(
-    ANTHROPIC_MESSAGES, "anthropic", upstream_document=_without_model, headers_up=("anthropic-beta",), query=()
+    ANTHROPIC_MESSAGES, "anthropic", upstream_document=with_model_if_named, headers_up=("anthropic-beta",), query=()
 )
 # Its streams end with the usage, asked for or not.
 VERTEX_MISTRAL, VERTEX_MISTRAL_STREAM = _raw(OPENAI_CHAT, "mistralai", upstream_document=with_model, stripper=None)
