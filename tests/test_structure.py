@@ -30,6 +30,29 @@ def tracked() -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
+def annotated(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
+    """Name, type and line of every annotated variable, field and parameter, and of every property."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign):
+            yield ast.unparse(node.target).rpartition(".")[2], ast.unparse(node.annotation), node.lineno
+        elif isinstance(node, ast.arg) and node.annotation is not None:
+            yield node.arg, ast.unparse(node.annotation), node.lineno
+        elif isinstance(node, ast.FunctionDef) and node.returns is not None and node.decorator_list:
+            yield node.name, ast.unparse(node.returns), node.lineno
+
+
+def test_a_name_with_usd_is_dollars_and_one_with_nusd_nano_dollars() -> None:
+    """An integer in a name of dollars is off by 10^9; a `Nusd` says so in its name."""
+    wrong = {
+        f"{path.relative_to(ROOT)}:{line}: {name}: {type_}"
+        for path in FILES
+        for name, type_, line in annotated(ast.parse(path.read_text("utf-8"), str(path)))
+        if (re.search(r"(^|_)usd$", name) and re.search(r"\b(int|Nusd)\b", type_) and "Decimal" not in type_)
+        or (re.fullmatch(r"Nusd( \| (None|msgspec\.UnsetType|UnsetType))*", type_) and "nusd" not in name)
+    }
+    assert wrong == set()
+
+
 def test_importing_a_module_runs_nothing() -> None:
     """No call for its effect at the top of a module; `if __name__ == "__main__"` is not an import."""
     calls = {

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from proxy.billing.money import nusd_rounded_half_up
+from proxy.billing.money import Nusd, nusd_rounded_half_up
 from proxy.billing.pricing.prices import applied, multiplied, parts_at_most
 from proxy.billing.record import Price
 from proxy.foundation.ids import derived_id
@@ -123,7 +123,7 @@ class StoredBatch(Owned, frozen=True, kw_only=True):
     """of its lines"""
     input_file: str | None
     lines: int
-    held_nusd: int | None
+    held_nusd: Nusd | None
     """None: no money limit applies to the key"""
     names: str
     """as in `BatchInput`"""
@@ -148,13 +148,13 @@ def names_digest(digests: int) -> str:
     return f"{digests % (1 << 128):032x}"
 
 
-def batch_quote(shares: Sequence[tuple[Share, Price | None]], *, nusd_max: int) -> int:
+def batch_quote(shares: Sequence[tuple[Share, Price | None]], *, nusd_max: Nusd) -> int:
     """The amount to reserve in nUSD: an upper bound of the charges of lines that keep their own limits. `nusd_max`: of
     one line."""
     return sum(_quote(share, price, nusd_max) for share, price in shares)
 
 
-def _quote(share: Share, price: Price | None, nusd_max: int) -> int:
+def _quote(share: Share, price: Price | None, nusd_max: Nusd) -> int:
     if price is None or not price.tiers:
         return 0
     tiers = price.service_tiers.get(BATCH_TIER, price.tiers)

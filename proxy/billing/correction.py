@@ -26,7 +26,7 @@ from proxy.billing.entries import (
     stored_name,
     usage_of,
 )
-from proxy.billing.money import NUSD_PER_USD, nusd_from_usd, usd_text
+from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd, usd_text
 from proxy.billing.pricing.prices import pinned, price_text
 from proxy.billing.record import BillableParts, Price, PricedUsage
 from proxy.billing.reread import ReadAgain
@@ -77,8 +77,8 @@ class CorrectionRequest(msgspec.Struct, frozen=True, kw_only=True):
     cached_audio_tokens: int | None = None
     cached_image_tokens: int | None = None
     timed_audio_tokens: int | None = None
-    charge_nusd: int | None = None
-    cost_nusd: int | None = None
+    charge_nusd: Nusd | None = None
+    cost_nusd: Nusd | None = None
 
     @property
     def changes(self) -> dict[str, int]:
@@ -91,9 +91,9 @@ class ExchangeTotals(msgspec.Struct, frozen=True):
 
     terminal: LedgerEntry
     usage: Usage
-    charge_nusd: int | None
+    charge_nusd: Nusd | None
     """nUSD, as in an entry"""
-    cost_nusd: int | None
+    cost_nusd: Nusd | None
     bills: BillableParts
     source: str
     served_as: ServedAs
@@ -101,7 +101,7 @@ class ExchangeTotals(msgspec.Struct, frozen=True):
     price: Mapping[str, Any] | None
     """the price tier of the latest charge, in the form of `price_text`; None: unknown"""
     cost: Mapping[str, Any] | None
-    stated_nusd: int | None
+    stated_nusd: Nusd | None
     """nUSD that the provider states"""
     other_models: tuple[PricedUsage, ...]
     """of the latest statement, at its pinned prices"""
@@ -225,7 +225,7 @@ def _relisted(one: PricedUsage, price: Price | None, cost: Price | None) -> Pric
 
 def _at(
     price: Price | None, now: ExchangeTotals, bills: BillableParts, others: Sequence[tuple[Price | None, Usage]]
-) -> int | None:
+) -> Nusd | None:
     if price is None:
         return None
     return amount(price, now.usage, bills, now.served_as, stated_nusd=now.stated_nusd, others=others)
@@ -277,7 +277,7 @@ def _total_text(totals: ExchangeTotals, name: str) -> int | str | None:
 
 
 def _adjustment(
-    now: ExchangeTotals, usage: Usage, charge_nusd: int | None, cost_nusd: int | None, details: dict[str, Any]
+    now: ExchangeTotals, usage: Usage, charge_nusd: Nusd | None, cost_nusd: Nusd | None, details: dict[str, Any]
 ) -> LedgerEntry | None:
     """The entry with the differences between `now` and the new totals; None if there are none."""
     if (usage, charge_nusd, cost_nusd) == (now.usage, now.charge_nusd, now.cost_nusd):
@@ -320,10 +320,10 @@ def _usage_sum(entries: Sequence[LedgerEntry]) -> Usage:
     return Usage(*(sum(counts) if counts else None for counts in known))
 
 
-def _sum(entries: Sequence[LedgerEntry], name: str) -> int | None:
+def _sum(entries: Sequence[LedgerEntry], name: str) -> Nusd | None:
     """None only if no entry has a value."""
     known = [value for one in entries if (value := getattr(one, name)) is not None]
-    return sum(known) if known else None
+    return Nusd(sum(known)) if known else None
 
 
 def _latest_detail(ordered: Sequence[LedgerEntry], name: str, kind: type[_T]) -> _T | None:
@@ -339,13 +339,13 @@ def _priced(
     text: Mapping[str, Any] | None,
     after: ExchangeTotals,
     bills: BillableParts,
-    otherwise: int | None,
+    otherwise_nusd: Nusd | None,
     others: Sequence[tuple[Price | None, Usage]],
-) -> int | None:
-    """nUSD of the totals `after` a correction, at the pinned price `text`; `otherwise` if there is none. Raises
+) -> Nusd | None:
+    """nUSD of the totals `after` a correction, at the pinned price `text`; `otherwise_nusd` if there is none. Raises
     CorrectionError if the price does not apply to the new prompt length, or lacks a price for the used units."""
     if text is None:
-        return otherwise
+        return otherwise_nusd
     price = pinned(text)
     above = price.tiers[0].above_prompt_tokens if price.tiers else 0
     if above and (after.usage.prompt_tokens or 0) <= above:

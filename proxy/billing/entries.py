@@ -15,6 +15,7 @@ from uuid import UUID
 
 import msgspec
 
+from proxy.billing.money import Nusd
 from proxy.metering.usage import Usage, UsageSource
 
 ENTRIES = UUID("5b0a4b52-6d0e-5a39-9c39-2f7a1c0b7d11")
@@ -60,9 +61,9 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     total_tokens: int | None
     events: int
     bytes: int
-    cost_nusd: int | None = msgspec.field(name="cost_usd")
+    cost_nusd: Nusd | None = msgspec.field(name="cost_usd")
     """the provider's price, in nUSD here; a decimal string of USD in JSON, NUMERIC USD in SQL"""
-    charge_nusd: int | None = msgspec.field(name="charge_usd")
+    charge_nusd: Nusd | None = msgspec.field(name="charge_usd")
     """the amount billed to the key's owner, in nUSD here"""
     price_version: str | None
     provider_response_id: str | None

@@ -15,7 +15,7 @@ from math import inf
 import msgspec
 
 from proxy.billing.entries import EntryKind
-from proxy.billing.money import NUSD_PER_USD
+from proxy.billing.money import NUSD_PER_USD, Nusd
 from proxy.foundation.durations import seconds_from
 
 WINDOW_DEFAULT = "30d"
@@ -45,7 +45,7 @@ class OnStoreOutage(StrEnum):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one level; None: unlimited. Money: nUSD."""
 
-    budget_nusd: int | None = msgspec.field(default=None, name="budget_usd")
+    budget_nusd: Nusd | None = msgspec.field(default=None, name="budget_usd")
     budget_window: str = WINDOW_DEFAULT
     """`30d`, any number of h, d or w: consecutive windows from creation on; `calendar_month` (UTC); `none`: lifetime"""
     prepaid: bool = False
@@ -89,7 +89,7 @@ class LimitCounter(msgspec.Struct, frozen=True, gc=False):
     """the scope's id; `<scope's id>/credit` for lifetime spend minus top-ups"""
     since: float = 0.0
     """Unix seconds; exchanges that began earlier do not count"""
-    nusd_max: int | None = None
+    nusd_max: Nusd | None = None
     """bound of spent (since `since`) plus reserved"""
     rpm: int | None = None
     tpm: int | None = None
@@ -132,7 +132,7 @@ def limit_counters(scope: Scope, now: float) -> tuple[LimitCounter, ...]:
         since = 0.0 if limits.budget_nusd is None else window_start(limits.budget_window, scope.created_at, now)
         counters = (LimitCounter(scope.scope_id, since, limits.budget_nusd, limits.rpm, limits.tpm, limits.parallel),)
     if limits.prepaid:
-        counters += (LimitCounter(credit_counter_id(scope.scope_id), nusd_max=0),)
+        counters += (LimitCounter(credit_counter_id(scope.scope_id), nusd_max=Nusd(0)),)
     return counters
 
 

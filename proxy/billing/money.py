@@ -5,7 +5,14 @@ Invariant: only this module rounds, and the names of its functions state how.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from typing import NewType
+
+Nusd = NewType("Nusd", int)
+"""An amount in nano-USD: mypy keeps a count, or an amount of another unit, from taking its place. Arithmetic gives an
+int, whose unit the caller confirms by `Nusd(…)`."""
+ZERO_NUSD = Nusd(0)
 
 NUSD_PER_USD = 1_000_000_000
 
@@ -16,7 +23,7 @@ PER_THOUSAND = PARTS_PER_NUSD // 1_000
 PER_HOUR_OF_MS = PARTS_PER_NUSD // 3_600_000
 
 
-def nusd_from_usd(usd: Decimal | str | int) -> int:
+def nusd_from_usd(usd: Decimal | str | int) -> Nusd:
     """USD → nUSD, exact. Raises ValueError if `usd` is no finite number, or is finer than 1 nUSD."""
     try:
         amount = Decimal(usd)
@@ -27,7 +34,7 @@ def nusd_from_usd(usd: Decimal | str | int) -> int:
     nusd = amount * NUSD_PER_USD
     if nusd != nusd.to_integral_value():
         raise ValueError(f"finer than a nano-USD: {usd!r}")
-    return int(nusd)
+    return Nusd(int(nusd))
 
 
 def usd_text(nusd: int) -> str:
@@ -37,11 +44,16 @@ def usd_text(nusd: int) -> str:
     return f"{sign}{whole}.{part:09d}".rstrip("0") if part else f"{sign}{whole}"
 
 
-def nusd_rounded_half_up(parts: int) -> int:
+def total_nusd(amounts: Iterable[Nusd | None]) -> Nusd:
+    """The sum. An unknown amount adds nothing."""
+    return Nusd(sum(amount for amount in amounts if amount is not None))
+
+
+def nusd_rounded_half_up(parts: int) -> Nusd:
     """Σ counts × prices, all ≥ 0, in PARTS_PER_NUSD → nUSD. Rounded once, for the whole sum, half up."""
-    return (2 * parts + PARTS_PER_NUSD) // (2 * PARTS_PER_NUSD)
+    return Nusd((2 * parts + PARTS_PER_NUSD) // (2 * PARTS_PER_NUSD))
 
 
-def nusd_from_usd_rounded_half_up(usd: Decimal) -> int:
+def nusd_from_usd_rounded_half_up(usd: Decimal) -> Nusd:
     """USD ≥ 0 → nUSD. For price lists with binary rounding noise (0.13999999999999999)."""
-    return int((usd * NUSD_PER_USD).to_integral_value(rounding=ROUND_HALF_UP))
+    return Nusd(int((usd * NUSD_PER_USD).to_integral_value(rounding=ROUND_HALF_UP)))

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from proxy.billing.entries import EntryKind
+from proxy.billing.money import Nusd
 from proxy.metering.usage import TOKENS_MAX, Reading, Silence, Usage
 
 # Ten times the highest count that a meter accepts: estimates and sums of several answers can pass that one.
@@ -180,7 +181,7 @@ class Opened(msgspec.Struct, frozen=True):
     """index in the progress table"""
     bill: Mapping[str, str] = msgspec.field(default_factory=dict)
     """the provider's billing policy where it differs from the default: situation → `BillableParts` value"""
-    held_nusd: int | None = msgspec.field(default=None, name="held_usd")
+    held_nusd: Nusd | None = msgspec.field(default=None, name="held_usd")
     """nUSD reserved at admission; None: no money limit applies to the key"""
     attempts: tuple[Attempt, ...] = ()
     """in chronological order"""
@@ -264,7 +265,7 @@ class UsageRecord(msgspec.Struct, frozen=True):
     version: int = 1
     other_models: tuple[PricedUsage, ...] | msgspec.UnsetType = msgspec.UNSET
     """what other models used, which `reading` does not have; not written if there are none"""
-    stated_nusd_or_unset: int | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="stated_usd")
+    stated_nusd_or_unset: Nusd | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="stated_usd")
     """the cost that the provider states, in nUSD; not written if it states none"""
 
     @property
@@ -273,7 +274,7 @@ class UsageRecord(msgspec.Struct, frozen=True):
         return () if self.other_models is msgspec.UNSET else self.other_models
 
     @property
-    def stated_nusd(self) -> int | None:
+    def stated_nusd(self) -> Nusd | None:
         """The cost that the provider states."""
         return None if self.stated_nusd_or_unset is msgspec.UNSET else self.stated_nusd_or_unset
 

@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 
 from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_details
 from proxy.billing.entries import UNITS, LedgerEntry, entry_id
-from proxy.billing.money import usd_text
+from proxy.billing.money import Nusd, usd_text
 from proxy.billing.pricing.prices import (
     as_stated,
     can_charge,
@@ -190,8 +190,8 @@ def entry(record: UsageRecord) -> LedgerEntry:
 class Amounts(NamedTuple):
     """In nUSD; None: unknown, as of `amount`."""
 
-    charge: int | None
-    cost: int | None
+    charge_nusd: Nusd | None
+    cost_nusd: Nusd | None
 
 
 def amounts(record: UsageRecord) -> Amounts:
@@ -199,12 +199,12 @@ def amounts(record: UsageRecord) -> Amounts:
     return Amounts(charged(record), _cost(record))
 
 
-def charged(record: UsageRecord) -> int | None:
+def charged(record: UsageRecord) -> Nusd | None:
     """What the key's owner is charged."""
     return _comes_to(record, record.opened.price, record.bills, _PRICE_OF)
 
 
-def _cost(record: UsageRecord) -> int | None:
+def _cost(record: UsageRecord) -> Nusd | None:
     return _comes_to(record, record.opened.cost, incurred(record.reading.source, record.bills), _COST_OF)
 
 
@@ -213,7 +213,7 @@ _PRICE_OF, _COST_OF = attrgetter("price"), attrgetter("cost")
 
 def _comes_to(
     record: UsageRecord, list_: Price | None, bills: BillableParts, list_of: Callable[[PricedUsage], Price | None]
-) -> int | None:
+) -> Nusd | None:
     reading = record.reading
     if record.stated_nusd is None and record.other_models is UNSET:  # nearly every record
         return amount(list_, reading.usage, bills, reading.served_as)
@@ -228,16 +228,16 @@ def amount(
     billed: BillableParts,
     served_as: ServedAs = NOT_SAID,
     *,
-    stated_nusd: int | None = None,
+    stated_nusd: Nusd | None = None,
     others: Iterable[tuple[Price | None, Usage]] = (),
-) -> int | None:
+) -> Nusd | None:
     """nUSD; None: something is billed, but there is no price list, or it has no price for any of the used units.
 
     `stated_nusd`: by the provider, of everything. `others`: what other models used, with their prices; what has none
     adds nothing.
     """
     if billed is BillableParts.NOTHING:
-        return 0
+        return Nusd(0)
     if price is None:
         return None
     if stated_nusd is not None and as_stated(price, stated_nusd) and billed is BillableParts.EVERYTHING:
@@ -252,7 +252,7 @@ def incurred(source: str, billed: BillableParts) -> BillableParts:
     return BillableParts.EVERYTHING if source == UsageSource.REPORTED else billed
 
 
-def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None) -> dict[str, Any]:
+def _details(record: UsageRecord, charge_nusd: Nusd | None, cost_nusd: Nusd | None) -> dict[str, Any]:
     """The details of the entry: those of the record, and the prices behind its amounts."""
     opened, reading = record.opened, record.reading
     usage, served_as = reading.usage, reading.served_as

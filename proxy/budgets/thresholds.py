@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, bindparam, delete, literal, select, u
 from sqlalchemy.dialects import postgresql, sqlite
 
 from proxy.billing.limits import Limits, window_end, window_start
+from proxy.billing.money import Nusd
 from proxy.billing.reservation import CounterState
 from proxy.ledger.accounts.limits import limits_of
 from proxy.ledger.schema.tables import accounts, api_keys, budget_alerts
@@ -72,9 +73,9 @@ class Alert(msgspec.Struct, frozen=True):
     """percent"""
     since: float
     """start of the window; 0: lifetime"""
-    spent_nusd: int
+    spent_nusd: Nusd
     """spend at the time of detection"""
-    budget_nusd: int
+    budget_nusd: Nusd
     created_at: float
     state: str
     tries: int
@@ -198,7 +199,7 @@ def _reached(subject: Subject, counter: CounterState, now: float) -> Iterator[Al
                 scope_id=subject.scope_id,
                 threshold=threshold,
                 since=since,
-                spent_nusd=spent,
+                spent_nusd=Nusd(spent),
                 budget_nusd=limits.budget_nusd,
                 created_at=now,
                 state=OPEN,
@@ -208,7 +209,7 @@ def _reached(subject: Subject, counter: CounterState, now: float) -> Iterator[Al
             )
 
 
-def _alert_id(scope_id: str, since: float, threshold: int, budget_nusd: int) -> str:
+def _alert_id(scope_id: str, since: float, threshold: int, budget_nusd: Nusd) -> str:
     """The id of an alert, equal on every node."""
     text = f"{scope_id}\n{round(since * 1e6)}\n{threshold}\n{budget_nusd}"
     return f"alert_{hashlib.sha256(text.encode()).hexdigest()[:32]}"

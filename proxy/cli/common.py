@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from proxy.billing.money import nusd_from_usd
+from proxy.billing.money import Nusd, nusd_from_usd
 from proxy.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def option_value(read: Callable[[str], _T], text: str) -> _T:
         raise argparse.ArgumentTypeError(str(wrong)) from None
 
 
-def usd(text: str) -> int:
+def nusd(text: str) -> Nusd:
     """The type of an option in USD. Returns nano-dollars."""
     return option_value(nusd_from_usd, text)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
-from proxy.cli.common import Failure, audited_as, json_line, load_settings, option_value, store_of, usd, with_config
+from proxy.cli.common import Failure, audited_as, json_line, load_settings, nusd, option_value, store_of, with_config
 from proxy.settings import Settings, route
 from proxy.settings.kinds import FieldPath
 from proxy.settings.prices import PRICE
@@ -46,7 +46,7 @@ def add_commands(commands: Any) -> None:
     adjust.add_argument("exchange_id", metavar="EXCHANGE_ID")
     adjust.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the entry")
     for name, (option, help_text) in _MONEY.items():
-        adjust.add_argument(option, dest=name, type=usd, metavar="USD", help=help_text)
+        adjust.add_argument(option, dest=name, type=nusd, metavar="USD", help=help_text)
     for name in _COUNTS:
         adjust.add_argument(_option(name), type=int, metavar="N", help="charge and cost are recalculated, unless given")
     adjust.add_argument("--dry-run", action="store_true", help="print the entry without writing it")

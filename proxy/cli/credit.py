@@ -9,9 +9,9 @@ from proxy.cli.common import (
     add_owner_options,
     audited_as,
     json_line,
+    nusd,
     owner_of,
     store_of,
-    usd,
     with_commands,
     with_config,
 )
@@ -21,7 +21,7 @@ def add_commands(commands: Any) -> None:
     credit = with_commands(commands, "credit", "record payments of keys and accounts")
     add = with_config(credit, "add", "record a payment; a negative amount is a refund")
     add_owner_options(add)
-    add.add_argument("--usd", type=usd, required=True, metavar="USD")
+    add.add_argument("--usd", dest="nusd", type=nusd, required=True, metavar="USD")
     add.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the entry")
     audited_as(add, "credit.add", _add)
 
@@ -34,7 +34,7 @@ def _add(options: argparse.Namespace) -> int:
     with store_of(options) as store:
         scope_id, _, name = owner_of(store, options)
         line = add_credit(
-            store.ledger, exchange_id=exchange_id(), scope_id=scope_id, name=name, nusd=options.usd, why=options.reason
+            store.ledger, exchange_id=exchange_id(), scope_id=scope_id, name=name, nusd=options.nusd, why=options.reason
         )
     print(json_line(entry_json(line)))
     return 0

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits
-from proxy.billing.money import usd_text
-from proxy.cli.common import option_value, usd
+from proxy.billing.money import Nusd, usd_text
+from proxy.cli.common import nusd, option_value
 from proxy.foundation.durations import seconds_from
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     def option(name: str, kind: Callable[[str], Any], metavar: str, words: str) -> None:
         parser.add_argument(name, type=kind, metavar=metavar, help=words, default=argparse.SUPPRESS)
 
-    option("--budget", usd_or_none, "USD", "maximum spend in each window; none removes the limit")
+    option("--budget", nusd_or_none, "USD", "maximum spend in each window; none removes the limit")
     option(
         "--budget-window",
         str,
@@ -58,9 +58,9 @@ def limit_changes(options: argparse.Namespace) -> dict[str, Any]:
     return {name: given[option] for name, option in named.items() if option in given}
 
 
-def usd_or_none(text: str) -> int | None:
+def nusd_or_none(text: str) -> Nusd | None:
     """The type of an option in USD, or `none`. Returns nano-dollars."""
-    return None if text == NONE else usd(text)
+    return None if text == NONE else nusd(text)
 
 
 def count_or_none(text: str) -> int | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from proxy.billing.keys import ApiKey
+from proxy.billing.money import Nusd
 from proxy.budgets.admission import Admission
 from proxy.gateway.outbox import Outbox
 from proxy.gateway.tapes.tapes import Tapes
@@ -29,7 +30,7 @@ class Reserve:
 
     completion_tokens: int
     """reserved per answer, if the request sets no limit"""
-    nusd_max: int
+    nusd_max: Nusd
     """the largest reservation of a request, in nano-dollars"""
     exceeded_status: int
     """the HTTP status, 402 or 429"""

@@ -18,6 +18,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Table, func, literal, select, union
 
 from proxy.billing.entries import COUNTS, EntryKind
+from proxy.billing.money import Nusd, total_nusd
 from proxy.billing.period import Closings, Month
 from proxy.billing.receipt import EMPTY, digest_of
 from proxy.ledger.amounts import nusd_sum
@@ -69,7 +70,7 @@ class Statement:
     month: Month
     as_of: float
     """the ledger's clock, Unix seconds"""
-    opening_nusd: int
+    opening_nusd: Nusd
     lines: Sequence[UsageLine]
     adjustments: Sequence[Booking]
     credits: Sequence[Booking]
@@ -89,19 +90,19 @@ class Statement:
         return total_of(self.lines)
 
     @property
-    def adjusted_nusd(self) -> int:
+    def adjusted_nusd(self) -> Nusd:
         """The sum of all adjustments."""
-        return sum(one.usd for one in self.adjustments)
+        return total_nusd(one.nusd for one in self.adjustments)
 
     @property
-    def credited_nusd(self) -> int:
+    def credited_nusd(self) -> Nusd:
         """The sum of all credits."""
-        return sum(one.usd for one in self.credits)
+        return total_nusd(one.nusd for one in self.credits)
 
     @property
-    def closing_nusd(self) -> int:
+    def closing_nusd(self) -> Nusd:
         """The balance at the end of the month, or the current balance if the month is not over."""
-        return self.opening_nusd - self.total.charge_nusd - self.adjusted_nusd + self.credited_nusd
+        return Nusd(self.opening_nusd - self.total.charge_nusd - self.adjusted_nusd + self.credited_nusd)
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -154,8 +155,8 @@ def _from_closed_form(connection: Connection, owner: StatementOwner, month: Mont
         digest=digests.get(owner.scope_id, EMPTY) if owner.is_key else digest_of(digests),
     )
     whose = StatementOwner(owner.scope_id, owner.kind, name)
-    statement = _merged(whose, month, found, opening_nusd=0, as_of=closed_at, issued=issued)
-    return replace(statement, opening_nusd=closing_nusd - statement.closing_nusd)
+    statement = _merged(whose, month, found, opening_nusd=Nusd(0), as_of=closed_at, issued=issued)
+    return replace(statement, opening_nusd=Nusd(closing_nusd - statement.closing_nusd))
 
 
 def scopes_of(owner: StatementOwner) -> Any:
@@ -168,7 +169,7 @@ def _merged(
     month: Month,
     found: Iterable[ScopeActivity],
     *,
-    opening_nusd: int,
+    opening_nusd: Nusd,
     as_of: float,
     issued: Issued | None,
 ) -> Statement:
@@ -200,7 +201,7 @@ def _merged(
     )
 
 
-def _opening(connection: Connection, owner: StatementOwner, month: Month, closings: Closings) -> int:
+def _opening(connection: Connection, owner: StatementOwner, month: Month, closings: Closings) -> Nusd:
     """Credits less usage on all statements before an open month. Reads only sums and the entries settled since."""
     since = month.since
     own, below = _ENTRIES.key_id == owner.scope_id, _ENTRIES.key_id.in_(scopes_of(owner))
@@ -216,7 +217,7 @@ def _opening(connection: Connection, owner: StatementOwner, month: Month, closin
         connection, balances, balances.c.key_id == owner.scope_id
     )
     credited += _entries(connection, own, _ENTRIES.kind == EntryKind.CREDIT, later)
-    return credited - used
+    return Nusd(credited - used)
 
 
 def _sum(connection: Connection, table: Table, *conditions: ColumnElement[bool]) -> int:

@@ -148,7 +148,7 @@ def sections(statement: Statement) -> Iterator[Section]:
         ]
         rows = [
             (*_booked_day(one), str(one.day), one.exchange_id, one.model, one.why,
-             *_counts(one.counts, shown, others=others), text(one.usd))
+             *_counts(one.counts, shown, others=others), text(one.nusd))
             for one in statement.adjustments
         ]  # fmt: skip
         foot = ("Total", *[""] * (len(columns) + len(counted) - 1), text(statement.adjusted_nusd))
@@ -160,7 +160,7 @@ def sections(statement: Statement) -> Iterator[Section]:
             TableColumn("Reason", is_long=True),
             TableColumn("Credit", is_number=True),
         ]
-        rows = [(*_booked_day(one), one.exchange_id, one.why, text(one.usd)) for one in statement.credits]
+        rows = [(*_booked_day(one), one.exchange_id, one.why, text(one.nusd)) for one in statement.credits]
         yield Section("Credits", columns, rows, ("Total", "", "", text(statement.credited_nusd)))
 
 
@@ -249,7 +249,7 @@ def _csv_booking(kind: str, one: Booking, column: str, text: Callable[[int], str
         "exchange_id": one.exchange_id,
         "reason": safe_cell(one.why),
         **one.counts,
-        column: text(one.usd),
+        column: text(one.nusd),
     }
 
 
@@ -274,7 +274,7 @@ def _booking_json(one: Booking, column: str) -> dict[str, Any]:
         "model": one.model,
         "reason": one.why,
         "counts": dict(one.counts),
-        column: usd_text(one.usd),
+        column: usd_text(one.nusd),
     }
 
 
@@ -310,4 +310,4 @@ def _all_nusd(statement: Statement) -> Iterable[int]:
     yield from (statement.opening_nusd, statement.closing_nusd)
     for one in (statement.total, *(line.usages for line in statement.lines), *(one for *_, one in statement.keys)):
         yield from (one.charge_nusd, one.estimated_nusd)
-    yield from (one.usd for one in (*statement.adjustments, *statement.credits))
+    yield from (one.nusd for one in (*statement.adjustments, *statement.credits))

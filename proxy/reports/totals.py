@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Select, func, or_, select
 
 from proxy.billing.limits import credit_counter_id
+from proxy.billing.money import Nusd
 from proxy.ledger.schema.tables import accounts, api_keys, balances, ledger_entries
 from proxy.ledger.settling.clock import settled_until
 from proxy.ledger.settling.spend import sums
@@ -18,15 +19,15 @@ from proxy.ledger.settling.spend import sums
 class SpendAndCredit:
     """Lifetime spend and credit of one key, project or organization. Money: nUSD."""
 
-    used_nusd: int
+    used_nusd: Nusd
     """charges of the key, or of all keys below the account"""
-    credit_nusd: int
+    credit_nusd: Nusd
     """top-ups of this key or account itself, less refunds"""
 
     @property
-    def left_nusd(self) -> int:
+    def left_nusd(self) -> Nusd:
         """Credit less spend; negative if more was used than paid in."""
-        return self.credit_nusd - self.used_nusd
+        return Nusd(self.credit_nusd - self.used_nusd)
 
 
 def read_paid(engine: Engine, scope_ids: Collection[str]) -> dict[str, SpendAndCredit]:
@@ -37,7 +38,7 @@ def read_paid(engine: Engine, scope_ids: Collection[str]) -> dict[str, SpendAndC
     ids = sorted(scope_ids)
     wanted = [*ids, *map(credit_counter_id, ids)]
     spent = {one.counter_id: one.nusd for one in sums(engine, [(counter_id, 0.0) for counter_id in wanted])}
-    return {one: SpendAndCredit(spent[one], spent[one] - spent[credit_counter_id(one)]) for one in ids}
+    return {one: SpendAndCredit(Nusd(spent[one]), Nusd(spent[one] - spent[credit_counter_id(one)])) for one in ids}
 
 
 def read_balances(connection: Connection) -> dict[str, tuple[int, int]]:

@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Dialect, Engine, Select, case, func, literal_column, select
 
 from proxy.billing.entries import EntryKind
+from proxy.billing.money import Nusd
 from proxy.ledger.amounts import nusd_sum
 from proxy.ledger.schema.tables import api_keys, ledger_entries, usage_daily
 from proxy.storage.database import reading
@@ -73,8 +74,8 @@ class UsageTotals:
     cached_tokens: int
     completion_tokens: int
     requests: int
-    charge_nusd: int
-    cost_nusd: int
+    charge_nusd: Nusd
+    cost_nusd: Nusd
 
 
 def read_usage(engine: Engine, wanted: UsageFilter, rows_max: int) -> tuple[list[UsageTotals], int]:
@@ -191,8 +192,8 @@ def _totals(row: dict[str, Any], wanted: UsageFilter, non_requests: dict[tuple[A
         project_id=named.get("project_id"),
         model=named.get("model"),
         requests=int(row["requests"]) - non_requests.get((begin, *named.values()), 0),
-        charge_nusd=int(row["charge"]),
-        cost_nusd=int(row["cost"]),
+        charge_nusd=Nusd(int(row["charge"])),
+        cost_nusd=Nusd(int(row["cost"])),
         **{name: int(row[name]) for name in _TOKENS},
     )
 

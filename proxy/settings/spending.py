@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from proxy.billing.limits import OnStoreOutage
-from proxy.billing.money import NUSD_PER_USD
+from proxy.billing.money import Nusd, nusd_from_usd
 from proxy.foundation.secret import Secret
 from proxy.settings.kinds import about, choice, number, seconds, secret, size, usd, whole
 from proxy.settings.urls import url
@@ -30,8 +30,8 @@ class ReserveSettings:
             whole(1, COMPLETION_TOKENS_MAX), "output tokens reserved for a request without a limit of its own"
         ),
     )
-    nusd_max: int = field(
-        default=5 * NUSD_PER_USD,
+    nusd_max: Nusd = field(
+        default=nusd_from_usd(5),
         metadata=about(
             usd(REQUEST_USD_MAX), "largest reservation of one request; a stream that costs more "
             "extends its reservation while it runs", default="`5`", name="usd_max",
@@ -102,8 +102,8 @@ class BudgetSettings:
             formerly="when_down",
         ),
     )
-    outage_allowance_nusd: int = field(
-        default=NUSD_PER_USD,
+    outage_allowance_nusd: Nusd = field(
+        default=nusd_from_usd(1),
         metadata=about(
             usd(ALLOWANCE_USD_MAX), "largest total use by keys that fail open, in each process during "
             "one outage", default="`1`", formerly="allowance_usd", name="outage_allowance_usd",

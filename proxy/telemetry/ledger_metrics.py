@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from proxy.billing.entries import LedgerEntry
-from proxy.billing.money import NUSD_PER_USD
+from proxy.billing.money import NUSD_PER_USD, Nusd
 from proxy.telemetry.histogram import Histogram
 from proxy.telemetry.project_metrics import OTHER, ProjectMetrics
 
@@ -213,7 +213,7 @@ class LedgerMetrics:
         if self._keys_max:
             self._add_key(entry, counts)
         if self.projects is not None:
-            self.projects.add(entry.key_id, counts, max(0, entry.charge_nusd or 0))
+            self.projects.add(entry.key_id, counts, Nusd(max(0, entry.charge_nusd or 0)))
 
     def _add_key(self, entry: LedgerEntry, counts: Mapping[str, int]) -> None:
         key = self._key_label(entry.key_id)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter
 
-from proxy.billing.money import NUSD_PER_USD
+from proxy.billing.money import NUSD_PER_USD, ZERO_NUSD, Nusd
 
 OTHER = "other"
 
@@ -23,7 +23,7 @@ class _Used:
     """Usage of one key that is not counted yet."""
 
     tokens: Counts[str] = field(default_factory=Counts)
-    charge_nusd: int = 0
+    charge_nusd: Nusd = ZERO_NUSD
     """charges in nUSD"""
 
 
@@ -51,7 +51,7 @@ class ProjectMetrics:
             ("project",), registry=r,
         )  # fmt: skip
 
-    def add(self, key_id: str, tokens: Mapping[str, int], charge_nusd: int) -> None:
+    def add(self, key_id: str, tokens: Mapping[str, int], charge_nusd: Nusd) -> None:
         """Count one entry. `charge_nusd`: nUSD, not below 0."""
         label = self._label_of.get(key_id)
         if label is not None:
@@ -59,7 +59,7 @@ class ProjectMetrics:
             return
         used = self._waiting.setdefault(key_id, _Used())
         used.tokens.update(tokens)
-        used.charge_nusd += charge_nusd
+        used.charge_nusd = Nusd(used.charge_nusd + charge_nusd)
         self.unplaced.set()
 
     def waiting(self) -> list[str]:
@@ -81,7 +81,7 @@ class ProjectMetrics:
             self._projects.add(project)
         return project if project is not None and project in self._projects else OTHER
 
-    def _count(self, label: str, tokens: Mapping[str, int], charge_nusd: int) -> None:
+    def _count(self, label: str, tokens: Mapping[str, int], charge_nusd: Nusd) -> None:
         for kind, count in tokens.items():
             self.tokens.labels(label, kind).inc(count)
         self.charge.labels(label).inc(charge_nusd / NUSD_PER_USD)

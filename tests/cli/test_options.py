@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from proxy.cli import _parser
-from proxy.cli.common import usd
-from proxy.cli.limit_options import count_or_none, usd_or_none
+from proxy.cli.common import nusd
+from proxy.cli.limit_options import count_or_none, nusd_or_none
 
 TIMES = {"since", "until", "at"}
 RATES = {"input", "output", "cached_input"}
@@ -32,7 +32,7 @@ def expected(action: argparse.Action) -> set[Any]:
         return {"FILE", "FOLDER"}
     if action.dest in TIMES:
         return {"TIME"}
-    if action.type in (usd, usd_or_none) or action.dest in RATES:
+    if action.type in (nusd, nusd_or_none) or action.dest in RATES:
         return {"USD"}
     if action.type in (int, count_or_none):
         return {"N", None}

@@ -14,6 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from proxy.billing.limits import Limits
+from proxy.billing.money import Nusd
 from tests.crash.stage import quick_key, until
 from tests.support.responses_provider import USAGE, ResponsesProvider, responses_provider
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
@@ -96,7 +97,7 @@ def tokens(entry: dict[str, Any]) -> tuple[int, int]:
 async def test_it_goes_on_when_its_process_starts_again(deployment: Deployment, killed: bool) -> None:
     """Its reservation, too: the key may have one at a time."""
     proxy, provider = deployment.proxy, deployment.provider
-    key = deployment.key(Limits(parallel=1, budget_nusd=10**9, budget_window="none"))
+    key = deployment.key(Limits(parallel=1, budget_nusd=Nusd(10**9), budget_window="none"))
     await deployment.start()
     client = deployment.sdk(key)
     got = await client.responses.with_raw_response.create(

@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from proxy.billing.limits import Limits
-from proxy.billing.money import NUSD_PER_USD
+from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.cli import main
 from proxy.demo.script import Shape
@@ -133,7 +133,7 @@ async def test_an_older_ledger_is_put_back(
     monkeypatch.setenv("TEST_PROVIDER_KEY", Tokenweir.PROVIDER_KEY)
     monkeypatch.setenv("TEST_PEPPER", Tokenweir.PEPPER)
     served, steps = _deployment(ledger, tokenweir, request, tmp_path / "backup")
-    key = quick_key(served, Limits(budget_nusd=100 * NUSD_PER_USD))
+    key = quick_key(served, Limits(budget_nusd=nusd_from_usd(100)))
     for name in ("kept", "lost", "waits", "later"):
         provider.script(name, Shape("openai", tokens=3))
     async with Stage(served.start(), key) as stage:

@@ -24,6 +24,7 @@ import aiohttp
 from proxy.billing.adjustment import NUMBERS
 from proxy.billing.entries import stored_name
 from proxy.billing.limits import UNLIMITED, Limits
+from proxy.billing.money import Nusd
 from proxy.ledger.schema.migrate import migrate
 from proxy.storage.database import open_engine
 from tests.crash.chaos import Call, Kind, converse, deployment, nano, settle, shape, wrong_in
@@ -65,11 +66,13 @@ class Customer:
 
 
 FREE = Customer("free", ("stream", "stream", "stream", "plain", "leaves", "drains"))
-AMPLE = Customer("ample", ("stream", "stream", "plain", "leaves"), Limits(budget_nusd=10**12, budget_window="none"))
+AMPLE = Customer(
+    "ample", ("stream", "stream", "plain", "leaves"), Limits(budget_nusd=Nusd(10**12), budget_window="none")
+)
 # It is spent before the end of a step. Each answer is as long as its request allows, and so costs what is held for it:
 # whoever is granted what another one holds overspends.
 SCARCE = Customer(
-    "scarce", ("stream", "stream", "stream", "plain"), Limits(budget_nusd=1_200_000, budget_window="none")
+    "scarce", ("stream", "stream", "stream", "plain"), Limits(budget_nusd=Nusd(1_200_000), budget_window="none")
 )
 FEW = Customer("few", ("stream", "plain"), Limits(parallel=12))
 CUSTOMERS = (FREE, AMPLE, SCARCE, FEW)

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from proxy.billing.limits import Limits
-from proxy.billing.money import NUSD_PER_USD
+from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
 from proxy.budgets.open_budgets import open_budgets
 from proxy.budgets.store import BudgetStore
 from proxy.demo.script import Shape
@@ -108,7 +108,7 @@ async def test_a_standby_that_was_behind_is_promoted(
         migrate(url)
         more = {"queue_url": request.getfixturevalue("valkey").url} if queue == "redis" else {}
         served = tokenweir(start=False, ledger_url=url, **more)
-        key = quick_key(served, Limits(budget_nusd=100 * NUSD_PER_USD))
+        key = quick_key(served, Limits(budget_nusd=nusd_from_usd(100)))
         journal = served.folder / "data" / "journal"
         with standby_of(primary) as standby, engine_of(url) as engine:
             worker = served.worker().start() if queue == "redis" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from proxy.billing.limits import Limits
+from proxy.billing.money import Nusd
 from proxy.demo.script import Shape
 from tests.crash.chaos import exposition, gauges
 from tests.crash.stage import Stage, quick_key, until
@@ -11,7 +12,7 @@ from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Listening
 
 EACH = 5
-BUDGET = Limits(budget_nusd=10**12)
+BUDGET = Limits(budget_nusd=Nusd(10**12))
 
 
 def applied(worker: Listening) -> float:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from proxy.billing.limits import Limits
+from proxy.billing.money import Nusd
 from proxy.budgets.open_budgets import SWEPT_S
 from proxy.demo.script import Shape
 from tests.crash.chaos import nano, settle
@@ -138,7 +139,7 @@ async def both_spend(site: Site, *, flush: bool, lasts_s: float) -> Spent:
     # An answer costs a little less than a tenth of the budget.
     tokens, half, budget = 300, 5, 1_330_000
     near, far = (site.proxies[name] for name in PROXIES)
-    key = quick_key(near, Limits(budget_nusd=budget, budget_window="none"), alias="half")
+    key = quick_key(near, Limits(budget_nusd=Nusd(budget), budget_window="none"), alias="half")
     site.provider.reset()
     slow = site.provider.script("slow", Shape("openai", tokens=tokens, pace_ms=50))
     quick = site.provider.script("quick", Shape("openai", tokens=tokens))

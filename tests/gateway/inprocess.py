@@ -14,6 +14,7 @@ from typing import Any
 from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
+from proxy.billing.money import Nusd
 from proxy.billing.pricing.rules import NOBODY, Payer
 from proxy.billing.record import Opened, UsageRecord
 from proxy.billing.reservation import DenialReason, Denied, Reservation
@@ -216,7 +217,9 @@ async def gateway(
     running = ExchangeOwners()
     background = BackgroundExchanges(ports, running, pace)
     models = Models({"electron": route}, lambda _name: None)
-    opener = ExchangeOpener(keys=keys or Everybody(), models=models, ports=ports, reserve=Reserve(4096, 1 << 40, 402))
+    opener = ExchangeOpener(
+        keys=keys or Everybody(), models=models, ports=ports, reserve=Reserve(4096, Nusd(1 << 40), 402)
+    )
     uploads = Uploads(body_bytes_max=1 << 20)
     handler = ProxyHandler(
         keys=keys or Everybody(), opener=opener, ports=ports, uploads=uploads, request_bytes_max=1 << 20,

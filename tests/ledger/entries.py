@@ -16,6 +16,7 @@ from sqlalchemy import Engine, Table, delete, func, insert, select
 
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, LedgerEntry
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
+from proxy.billing.money import Nusd
 from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
 from proxy.ledger.schema.tables import account_clock, accounts, ledger_clock, metadata
 from proxy.ledger.settling.store import Arrival, LedgerStore
@@ -64,8 +65,8 @@ ENTRY = LedgerEntry(
     total_tokens=150,
     events=33,
     bytes=9_000,
-    cost_nusd=123_456_789,
-    charge_nusd=1_000_000_001,
+    cost_nusd=Nusd(123_456_789),
+    charge_nusd=Nusd(1_000_000_001),
     price_version="config-0badcafe",
     provider_response_id="resp-1",
     started_at=1_793_000_000.25,

@@ -126,8 +126,8 @@ def test_a_month_of_a_key(engine: Engine) -> None:
         "prompt_tokens": 300, "cached_tokens": 60, "completion_tokens": 150, "reasoning_tokens": 7,
         "total_tokens": 450, "images": 3,
     }  # fmt: skip
-    assert [(one.day, one.usd, one.why) for one in found.adjustments] == [(date(2026, 10, 31), -2, "@sum, a refund")]
-    assert [one.usd for one in found.credits] == [2_000_000_000]
+    assert [(one.day, one.nusd, one.why) for one in found.adjustments] == [(date(2026, 10, 31), -2, "@sum, a refund")]
+    assert [one.nusd for one in found.credits] == [2_000_000_000]
     assert (found.opening_nusd, found.closing_nusd) == (49_995, 49_995 - 1_000_000_001 + 2 + 2_000_000_000)
     assert found.keys == ()
 
@@ -152,7 +152,7 @@ def test_an_account_sees_what_each_of_its_keys_has_part_in(engine: Engine) -> No
         ("bert", 1, 20),
     ]
     assert sum(one.charge_nusd for *_, one in found.keys) == found.total.charge_nusd == 1_000_000_021
-    assert [one.usd for one in found.credits] == [9_000_000_000]
+    assert [one.nusd for one in found.credits] == [9_000_000_000]
 
 
 @pytest.mark.usefixtures("november")

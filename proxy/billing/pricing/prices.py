@@ -25,6 +25,7 @@ from proxy.billing.money import (
     PER_HOUR_OF_MS,
     PER_MILLION,
     PER_THOUSAND,
+    Nusd,
     nusd_from_usd,
     nusd_rounded_half_up,
     usd_text,
@@ -82,14 +83,14 @@ def multiplied(rates: Rates, *by: tuple[str, str]) -> Rates:
     return replace(rates, **{name: floor(rate * product + _HALF) for name, rate, product in prices if rate is not None})
 
 
-def as_stated(price: Price | None, stated_nusd: int | None) -> bool:
+def as_stated(price: Price | None, stated_nusd: Nusd | None) -> bool:
     """Whether an answer is priced at the cost that it states (None: it states none)."""
     return price is not None and price.stated != () and stated_nusd is not None
 
 
-def stated_charge(price: Price, nusd: int) -> int:
+def stated_charge(price: Price, nusd: Nusd) -> Nusd:
     """What is charged for an answer whose provider states this cost: rounded half up."""
-    return floor(nusd * prod(map(multiplier, _of_stated(price))) + _HALF)
+    return Nusd(floor(nusd * prod(map(multiplier, _of_stated(price))) + _HALF))
 
 
 def _of_stated(price: Price) -> list[str]:
@@ -112,7 +113,7 @@ def charge(
     bills: BillableParts,
     served_as: ServedAs = NOT_SAID,
     others: Iterable[tuple[Price | None, Usage]] = (),
-) -> int:
+) -> Nusd:
     """The price in nUSD of the parts of `usage` that `bills` selects, and of those of other models. An unreported or
     unpriced count adds nothing."""
     parts = _charged(rates_for(price, usage.prompt_tokens, served_as), usage, bills)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from proxy.billing.money import nusd_rounded_half_up
+from proxy.billing.money import Nusd, nusd_rounded_half_up
 from proxy.billing.pricing.prices import applied, multiplied, of_answer, parts_at_most
 from proxy.billing.record import Price, Rates, multiplier
 from proxy.metering.usage import NO_USAGE, NOT_SAID, ServedAs, Usage
@@ -20,7 +20,7 @@ from proxy.metering.usage import NO_USAGE, NOT_SAID, ServedAs, Usage
 class Quote(msgspec.Struct, frozen=True, gc=False):
     """The amounts to reserve."""
 
-    nusd: int
+    nusd: Nusd
     tokens: int
 
 
@@ -47,7 +47,7 @@ def quote(
     *,
     prompt_tokens: int,
     completion_tokens: int,
-    nusd_max: int,
+    nusd_max: Nusd,
     units: Usage = NO_USAGE,
     asked: ServedAs = NOT_SAID,
 ) -> Quote:
@@ -60,7 +60,7 @@ def quote(
     """
     tokens = prompt_tokens + completion_tokens
     if price is None or not price.tiers:
-        return Quote(0, tokens)
+        return Quote(Nusd(0), tokens)
     dearer: list[tuple[str, str]] = []
     if price.multipliers:  # what only an answer can say may not be said
         dearer = [by for by in applied(price, asked).items() if multiplier(by[1]) > 1 or not of_answer(by[0])]

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from proxy.billing.money import usd_text
+from proxy.billing.money import Nusd, usd_text
 from proxy.console.api.reading import read_json, read_query
 from proxy.console.api.sessions import ConsoleSession, Sessions, operator_only
 from proxy.http.connection import ClientConnection
@@ -154,6 +154,6 @@ def unavailable() -> ApiError:
     return overloaded("The ledger is unavailable now; try again later.", code="ledger_unavailable")
 
 
-def usd_number(nusd: int) -> Decimal:
+def usd_number(nusd: Nusd) -> Decimal:
     """nUSD → USD, exact."""
     return Decimal(usd_text(nusd))

@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from proxy.billing.money import usd_text
+from proxy.billing.money import Nusd, usd_text
 from proxy.console.api.endpoints import HEADERS, ApiCall, ApiReply, Endpoint, encoded
 from proxy.console.api.sessions import ConsoleSession, Sessions
 from proxy.foundation.times import iso_utc
@@ -188,5 +188,5 @@ def _stream(one: ExchangeSnapshot, now: float, *, operator: bool) -> Stream:
     )
 
 
-def _usd(nusd: int | None) -> str | None:
+def _usd(nusd: Nusd | None) -> str | None:
     return None if nusd is None else usd_text(nusd)

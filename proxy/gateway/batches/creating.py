@@ -25,6 +25,7 @@ from proxy.billing.batch import (
 )
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
+from proxy.billing.money import Nusd
 from proxy.billing.pricing.prices import can_quote
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Outcome, Price
@@ -144,7 +145,7 @@ class BatchMaker:
             created_at=found.reserved.at or now,  # in the windows that it was admitted in
             exchange_id=made, batch_id=None, state=BatchState.CREATING, endpoint=new.read.endpoint,
             input_file=new.input_file, lines=new.read.lines, names=new.read.names,
-            held_nusd=found.reserved.nusd if found.spends else None,
+            held_nusd=Nusd(found.reserved.nusd) if found.spends else None,
         )  # fmt: skip
         return batch, terms, found
 

@@ -17,6 +17,7 @@ from msgspec import UNSET
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
+from proxy.billing.money import Nusd
 from proxy.billing.pricing.prices import can_quote
 from proxy.billing.pricing.quote import Quote, completion_tokens, completion_tokens_bound, quote
 from proxy.billing.pricing.rules import Payer
@@ -38,7 +39,7 @@ from proxy.metering.file_ids import file_ids
 from proxy.metering.request import InvalidField, RequestFacts
 from proxy.metering.usage import NO_USAGE
 
-NOTHING_HELD = Quote(0, 0)
+NOTHING_HELD = Quote(Nusd(0), 0)
 
 T = TypeVar("T")
 
@@ -234,7 +235,7 @@ class ExchangeOpener:
                 completion_tokens_max=limit,
                 slot=slot.index,
                 bill=route.provider.settings.bill,
-                held_nusd=reservation.reserved.nusd if reservation.spends else None,
+                held_nusd=Nusd(reservation.reserved.nusd) if reservation.spends else None,
                 asked=UNSET if facts.asked is NO_USAGE else facts.asked,
                 silence=silence_of(self._ports.estimator, route, limit, facts),
                 echoes=facts.echoes or UNSET,

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from proxy.billing.money import Nusd
 from proxy.billing.record import BillableParts, Opened
 from proxy.billing.settlement import amount
 from proxy.gateway.exchange.relay import Relay
@@ -43,8 +44,8 @@ class ExchangeSnapshot(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     usage_source: Literal["reported", "estimated"]
-    charge_nusd: int | None
-    cost_nusd: int | None
+    charge_nusd: Nusd | None
+    cost_nusd: Nusd | None
     node: str | None = None
     """the reporting proxy, if it is on another machine"""
     heartbeat_age_s: float = 0.0

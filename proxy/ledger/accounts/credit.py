@@ -13,7 +13,7 @@ from proxy.billing.adjustment import BY_OPERATOR
 from proxy.billing.correction import REASON_CHARS_MAX
 from proxy.billing.entries import ENTRIES, NOTHING_USED, EntryKind, LedgerEntry
 from proxy.billing.limits import BUDGET_NUSD_MAX
-from proxy.billing.money import usd_text
+from proxy.billing.money import Nusd, usd_text
 from proxy.ledger.settling.store import Arrival, LedgerStore
 
 
@@ -22,7 +22,7 @@ class CreditError(ValueError):
 
 
 def add_credit(
-    store: LedgerStore, *, exchange_id: str, scope_id: str, name: str, nusd: int, why: str, at: float | None = None
+    store: LedgerStore, *, exchange_id: str, scope_id: str, name: str, nusd: Nusd, why: str, at: float | None = None
 ) -> LedgerEntry:
     """Add `nusd` of credit to a key or an account and return the entry; a negative amount is a refund. `exchange_id`: a
     new UUIDv7, which makes the call idempotent. `at`: Unix seconds, None: now.
@@ -40,7 +40,7 @@ def add_credit(
     return stored[0]
 
 
-def credit_entry(exchange_id: str, scope_id: str, name: str, nusd: int, why: str, at: float) -> LedgerEntry:
+def credit_entry(exchange_id: str, scope_id: str, name: str, nusd: Nusd, why: str, at: float) -> LedgerEntry:
     """The entry of a top-up. Raises CreditError."""
     if nusd == 0 or abs(nusd) > BUDGET_NUSD_MAX:
         raise CreditError(
@@ -60,8 +60,8 @@ def credit_entry(exchange_id: str, scope_id: str, name: str, nusd: int, why: str
         endpoint="",
         streamed=False,
         outcome=EntryKind.CREDIT,
-        cost_nusd=0,
-        charge_nusd=-nusd,
+        cost_nusd=Nusd(0),
+        charge_nusd=Nusd(-nusd),
         started_at=round(at, 6),  # the column's precision, so that the entry as read has the hash of the entry written
         duration_ms=0.0,
         details={"why": why.strip(), "by": BY_OPERATOR},

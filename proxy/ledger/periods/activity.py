@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select, uni
 
 from proxy.billing.entries import TOKENS, EntryKind, units_from
 from proxy.billing.merkle import MerkleTree
+from proxy.billing.money import ZERO_NUSD, Nusd, total_nusd
 from proxy.billing.period import Closings, LateSpan, Month, day_of
 from proxy.billing.receipt import BOOKED, line_leaf, line_of
 from proxy.ledger.amounts import rows_of
@@ -35,31 +36,31 @@ class Usages(msgspec.Struct):
     requests: int = 0
     counts: dict[str, int] = {}
     """name → reported or estimated count"""
-    charge_nusd: int = 0
+    charge_nusd: Nusd = ZERO_NUSD
     estimated: int = 0
     """requests with estimated usage"""
-    estimated_nusd: int = 0
+    estimated_nusd: Nusd = ZERO_NUSD
     """the part of `charge_nusd` with estimated usage"""
     unpriced: int = 0
     """requests without a price, which are not charged"""
 
-    def add(self, charge_nusd: int | None, source: str, counts: Iterable[tuple[str, int | None]]) -> None:
+    def add(self, charge_nusd: Nusd | None, source: str, counts: Iterable[tuple[str, int | None]]) -> None:
         """Adds one exchange."""
         self.requests += 1
         self.unpriced += charge_nusd is None
-        self.charge_nusd += charge_nusd or 0
+        self.charge_nusd = Nusd(self.charge_nusd + (charge_nusd or 0))
         if source == UsageSource.ESTIMATED:
             self.estimated += 1
-            self.estimated_nusd += charge_nusd or 0
+            self.estimated_nusd = Nusd(self.estimated_nusd + (charge_nusd or 0))
         add_counts(self.counts, counts)
 
     def add_all(self, other: Usages) -> None:
         """Adds other totals."""
         self.requests += other.requests
         self.unpriced += other.unpriced
-        self.charge_nusd += other.charge_nusd
+        self.charge_nusd = Nusd(self.charge_nusd + other.charge_nusd)
         self.estimated += other.estimated
-        self.estimated_nusd += other.estimated_nusd
+        self.estimated_nusd = Nusd(self.estimated_nusd + other.estimated_nusd)
         add_counts(self.counts, other.counts.items())
 
 
@@ -85,7 +86,7 @@ class Booking(msgspec.Struct, frozen=True):
     model: str
     why: str
     counts: dict[str, int]
-    usd: int
+    nusd: Nusd
     """nUSD: added to the charges (adjustment) or to the balance (credit)"""
 
 
@@ -98,14 +99,14 @@ class Activity(msgspec.Struct):
     credits: list[Booking] = []
 
     @property
-    def charged_nusd(self) -> int:
+    def charged_nusd(self) -> Nusd:
         """nUSD"""
-        return sum(one.usages.charge_nusd for one in self.lines) + sum(one.usd for one in self.adjustments)
+        return total_nusd([*(one.usages.charge_nusd for one in self.lines), *(one.nusd for one in self.adjustments)])
 
     @property
-    def credited_nusd(self) -> int:
+    def credited_nusd(self) -> Nusd:
         """nUSD"""
-        return sum(one.usd for one in self.credits)
+        return total_nusd(one.nusd for one in self.credits)
 
 
 class ScopeActivity(msgspec.Struct):
@@ -176,9 +177,9 @@ def _folded(scope_id: str, rows: Iterable[Any]) -> ScopeActivity:
             line = lines.setdefault((day_of(row.started_at), row.model), Usages())
             line.add(row.charge_nusd, row.usage_source, counts)
         elif row.kind == EntryKind.ADJUSTMENT:
-            activity.adjustments.append(_booking(row, counts, row.charge_nusd or 0))
+            activity.adjustments.append(_booking(row, counts, Nusd(row.charge_nusd or 0)))
         else:
-            activity.credits.append(_booking(row, counts, -(row.charge_nusd or 0)))
+            activity.credits.append(_booking(row, counts, Nusd(-(row.charge_nusd or 0))))
         tree.add(line_leaf(line_of(row)))
     activity.lines = [UsageLine(day, model, lines[day, model]) for day, model in sorted(lines)]
     for bookings in (activity.adjustments, activity.credits):
@@ -186,7 +187,7 @@ def _folded(scope_id: str, rows: Iterable[Any]) -> ScopeActivity:
     return ScopeActivity(scope_id, name, activity, tree.size, tree.root.hex())
 
 
-def _booking(row: Any, counts: Iterable[tuple[str, int | None]], nusd: int) -> Booking:
+def _booking(row: Any, counts: Iterable[tuple[str, int | None]], nusd: Nusd) -> Booking:
     summed: dict[str, int] = {}
     add_counts(summed, counts)
     return Booking(
@@ -198,7 +199,7 @@ def _booking(row: Any, counts: Iterable[tuple[str, int | None]], nusd: int) -> B
         model=row.model,
         why=str(row.why or ""),
         counts=summed,
-        usd=nusd,
+        nusd=nusd,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection, Engine, Select, func, select, tuple_, update
 
+from proxy.billing.money import Nusd
 from proxy.billing.period import Closing, Closings, Month, month_from, month_of
 from proxy.billing.receipt import EMPTY, digest_of
 from proxy.ledger.periods.activity import Activity, ScopeActivity, activities
@@ -166,7 +167,7 @@ def _store_all(engine: Engine, month: Month, found: Iterator[ScopeActivity]) -> 
 def _rows(connection: Connection, month: Month, found: Sequence[ScopeActivity]) -> list[dict[str, Any]]:
     ids = [one.scope_id for one in found]
     names, before = _names(connection, ids), totals_until(connection, month, ids)
-    nothing = Totals(0, 0)
+    nothing = Totals(Nusd(0), Nusd(0))
     return [
         {
             "scope_id": one.scope_id,
@@ -197,8 +198,8 @@ def month_digests(connection: Connection, month: Month) -> dict[str, str]:
 class Totals(NamedTuple):
     """Totals of a key or account since its first month. Money: nUSD."""
 
-    charged_nusd: int
-    credited_nusd: int
+    charged_nusd: Nusd
+    credited_nusd: Nusd
 
 
 def totals_until(connection: Connection, month: Month, ids: Sequence[str] | Select[Any]) -> dict[str, Totals]:

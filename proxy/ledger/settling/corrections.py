@@ -22,6 +22,7 @@ from proxy.billing.correction import (
     rerated,
 )
 from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
+from proxy.billing.money import ZERO_NUSD, Nusd
 from proxy.billing.pricing.prices import unpriced_service
 from proxy.billing.record import Price
 from proxy.billing.reread import read_again
@@ -45,14 +46,14 @@ class CorrectionResult:
     """The effect of rerating, for one key or for all. Money: nUSD, the amounts added."""
 
     adjusted: int = 0
-    charge_nusd: int = 0
-    cost_nusd: int = 0
+    charge_nusd: Nusd = ZERO_NUSD
+    cost_nusd: Nusd = ZERO_NUSD
 
     def add(self, line: LedgerEntry) -> None:
         """Count an adjustment."""
         self.adjusted += 1
-        self.charge_nusd += line.charge_nusd or 0
-        self.cost_nusd += line.cost_nusd or 0
+        self.charge_nusd = Nusd(self.charge_nusd + (line.charge_nusd or 0))
+        self.cost_nusd = Nusd(self.cost_nusd + (line.cost_nusd or 0))
 
 
 @dataclass(slots=True)
@@ -80,10 +81,10 @@ class SimulatedSum:
     """Charges and costs of exchanges, as settled and as simulated. Money: nUSD; unknown amounts count as 0."""
 
     exchanges: int = 0
-    charge_nusd: int = 0
-    simulated_charge_nusd: int = 0
-    cost_nusd: int = 0
-    simulated_cost_nusd: int = 0
+    charge_nusd: Nusd = ZERO_NUSD
+    simulated_charge_nusd: Nusd = ZERO_NUSD
+    cost_nusd: Nusd = ZERO_NUSD
+    simulated_cost_nusd: Nusd = ZERO_NUSD
     without_price: int = 0
     """exchanges whose tier has no price in the list: not simulated, or simulated at the prices of another tier"""
 

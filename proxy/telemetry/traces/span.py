@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from proxy.billing.money import NUSD_PER_USD
+from proxy.billing.money import NUSD_PER_USD, Nusd
 from proxy.billing.record import Attempt, Outcome, UsageRecord
 from proxy.billing.settlement import amounts
 from proxy.metering.dialects import DIALECTS
@@ -156,7 +156,7 @@ def _text_or_none(text: str | None) -> str | None:
     return None if text is None else _text(text)
 
 
-def _usd(nusd: int | None) -> float | None:
+def _usd(nusd: Nusd | None) -> float | None:
     return None if nusd is None else nusd / NUSD_PER_USD
 
 

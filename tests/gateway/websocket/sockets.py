@@ -14,6 +14,7 @@ import pytest
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMessage, WSMsgType
 
 from proxy.billing.limits import Limits, Scope
+from proxy.billing.money import Nusd
 from proxy.billing.record import Price, Rates, UsageRecord
 from proxy.gateway.upstream.routing import Route
 from tests.gateway.inprocess import Everybody, Gateway, gateway
@@ -163,7 +164,7 @@ SESSION = {
     "type": "session.updated",
     "session": {"model": "electron", "audio": {"input": {"transcription": {"model": EAR}}}},
 }
-SCOPES = (Scope("k", Limits(budget_nusd=10**9, rpm=1, tpm=10, parallel=1), 0.0),)
+SCOPES = (Scope("k", Limits(budget_nusd=Nusd(10**9), rpm=1, tpm=10, parallel=1), 0.0),)
 
 
 async def ask(client: Client, link: Link, **response: Any) -> None:

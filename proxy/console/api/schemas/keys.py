@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from proxy.billing.keys import Account, ApiKey
 from proxy.billing.limits import BUDGET_NUSD_MAX, LIFETIME, Limits, OnExhausted, OnStoreOutage
-from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
+from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd
 from proxy.console.api.endpoints import usd_number
 from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.limits import LIMITS
@@ -31,7 +31,7 @@ Tags = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...], 
 PaidOf = Callable[[Collection[str]], dict[str, SpendAndCredit]]
 """scope ids → spend and credit of these keys and accounts; raises OSError"""
 
-NOTHING_PAID = SpendAndCredit(0, 0)
+NOTHING_PAID = SpendAndCredit(Nusd(0), Nusd(0))
 
 
 class LimitFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
