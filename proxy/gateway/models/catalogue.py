@@ -1,7 +1,7 @@
-"""The models that a key may use: those of the configuration, and those that providers list behind its patterns.
+"""The models that a key may use: configured models, and listed models that match a configured pattern.
 
-Invariants: configured names come first, and hide what a provider lists under the same name. A name is listed once, and
-only for the model setting that would serve it.
+Invariants: configured names come first, and hide a listed model of that name. A name is listed once, and only for the
+model setting that would serve it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from proxy.settings import ModelSettings, route
 
 
 class Catalogue:
-    """All models, seen with a key."""
+    """The models of each key."""
 
     def __init__(
         self, models: Mapping[str, ModelSettings], providers: Mapping[str, Provider], lists: FetchedLists
     ) -> None:
-        """`providers`: by their names in the settings."""
+        """`providers`: name in the settings → provider."""
         self._models = models
         self._providers = providers
         self._lists = lists
@@ -31,21 +31,21 @@ class Catalogue:
         }
 
     async def models(self, key: ApiKey) -> dict[str, ListedModel]:
-        """Name → model, for all that `key` may use. It may wait for lists of providers."""
+        """Name → model, for all models that `key` may use. May wait for providers' lists."""
         patterns = self._patterns(key)
         lists = await self._lists.of(self._targets(patterns))
         found = {name: model for name, model in self._named.items() if key.allows(name)}
         for name, model in self._passed(patterns, lists):
             if key.allows(name):
                 found.setdefault(name, model)
-        for name in sorted(key.models or ()):  # allowed by name, and served by a pattern, whatever is listed
+        for name in sorted(key.models or ()):  # allowed by name, and served by a pattern, even if not listed
             if (setting := self._setting(name)) is not None:
                 found.setdefault(name, self._unlisted(name, setting))
         return found
 
     async def model(self, key: ApiKey, name: str) -> ListedModel | None:
-        """The one that clients call `name`; None if `key` may not use it, or there is none. A name that a pattern
-        passes to a provider whose list is not known may exist there: it is as good as configured."""
+        """The model that clients request as `name`; None if there is none, or `key` may not use it. A name that matches
+        a pattern counts as configured while the provider's list is unknown: the model may exist there."""
         setting = self._setting(name)
         if setting is None or not key.allows(name):
             return None
@@ -58,7 +58,7 @@ class Catalogue:
         return self._unlisted(name, setting) if listed is None and may_exist else listed
 
     def _patterns(self, key: ApiKey) -> list[ModelSettings]:
-        """Those that serve a name which `key` may use."""
+        """The patterns that serve a name which `key` may use."""
         if key.models is None:
             return [setting for setting in self._models.values() if setting.is_pattern]
         serving = (self._setting(name) for name in sorted(key.models))
@@ -67,7 +67,7 @@ class Catalogue:
     def _passed(
         self, patterns: Iterable[ModelSettings], lists: Mapping[str, Sequence[ListedModel]]
     ) -> Iterator[tuple[str, ListedModel]]:
-        """(name for clients, model) of what providers list behind `patterns`."""
+        """(name for clients, model) of each listed model that matches `patterns`."""
         for setting in patterns:
             prefix = setting.name.removesuffix("*")
             for target in setting.providers:
@@ -86,7 +86,7 @@ class Catalogue:
         return None if found is None else found[0]
 
     def _unlisted(self, name: str, setting: ModelSettings) -> ListedModel:
-        """What the configuration says of a model."""
+        """A model by the configuration only."""
         served = [dialects_of(self._providers[target.provider].settings.dialects) for target in setting.providers]
         return ListedModel(
             name=name,

@@ -1,7 +1,7 @@
 """Fetches and keeps the lists of models of providers.
 
-Invariants: at most one request to a provider runs at a time, however many clients wait for it; it belongs to none of
-them. A provider that fails keeps the list that it had. Its health as an upstream is not touched.
+Invariants: at most one request to a provider runs at a time, for all clients that wait; it continues when they leave.
+After a failure, the provider's earlier list is kept. Failures do not change the provider's health.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FETCH_S = 4.0
 # Providers publish a model every few weeks; a new deployment of one's own should be seen soon.
 FRESH_S = 300.0
 RETRY_S = 60.0
-# The longest list known, an aggregator's with descriptions, has 0.7 MB. To read this much holds up others for 10 ms.
+# The longest list known, an aggregator's with descriptions, has 0.7 MB. Reading it takes the event loop 10 ms.
 LIST_BYTES_MAX = 2 << 20
 
 _log = logging.getLogger(__name__)
@@ -34,19 +34,19 @@ Models = tuple[ListedModel, ...]
 
 @dataclass(slots=True)
 class _Kept:
-    """What is known of one provider's list."""
+    """The kept list of one provider."""
 
     models: Models | None = None
-    """as last listed; None: never"""
+    """the models of the last list; None: never read"""
     due_at: float = 0.0
-    """when it is fetched again, if a client asks"""
+    """when the list is fetched again, if a client requests it"""
     fetching: asyncio.Task[None] | None = None
     failure: str = ""
-    """why the last attempt failed; empty: it did not"""
+    """why the last attempt failed; empty: it succeeded"""
 
 
 class FetchedLists:
-    """The lists of all providers, fetched when they are asked for."""
+    """The lists of all providers, fetched on request."""
 
     def __init__(self, client: UpstreamClient, tasks: Tasks, *, now: Callable[[], float] = monotonic) -> None:
         self._client = client
@@ -87,7 +87,7 @@ class FetchedLists:
         kept.failure = failure
 
     async def _fetched(self, provider: Provider, where: ProviderList) -> Models:
-        """Raises UpstreamFailedError, UnreadableListError, TimeoutError."""
+        """Fetch and read the list. Raises UpstreamFailedError, UnreadableListError, TimeoutError."""
         request = provider.get(where.path, where.key_header, where.headers, instead_of=where.instead_of)
         async with asyncio.timeout(FETCH_S):
             answer = await self._client.ask(provider, request)
@@ -102,6 +102,6 @@ class FetchedLists:
         readable = answer.readable(body)
         if readable is None:
             raise UnreadableListError("compressed")
-        # In a thread, so that streams go on between two models; the body as a whole is one call that they wait for.
+        # In a thread, so that streams continue between two models; they wait only while the body is split into models.
         listed = await asyncio.to_thread(read_list, readable, where, provider.settings)
         return tuple(one for one in listed if not provider.is_revealed_by(one.name.encode()))

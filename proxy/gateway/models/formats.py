@@ -1,6 +1,6 @@
 """Lists of models in the formats that SDKs read. Pure.
 
-Invariant: a member that an SDK requires is there. What is not known has the value that means so; nothing is made up.
+Invariant: every member that an SDK requires is present. An unknown value is given as unknown, never invented.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from proxy.gateway.models.words import Words
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.refusal import ErrorShape
 
-# Of the API that `ollama.*` dialects copy: clients refuse to talk to an older server.
+# The version of Ollama's API: clients refuse older servers.
 OLLAMA_VERSION = "0.12.0"
 
 Document = dict[str, Any]
@@ -26,17 +26,17 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How the SDKs of one family read models."""
+    """The format of models for the SDKs of one family."""
 
     errors: ErrorShape
     one: Callable[[ListedModel], Document]
     listed: Callable[[Sequence[ListedModel], Query], Document]
-    """the document of a list, or of the page of it that the query asks for. Raises ApiError"""
+    """models and query → the document of the list, or of the requested page. Raises ApiError"""
     spoken: Collection[str] = ()
-    """the dialects by which its clients know a model as theirs; empty: they are shown every model"""
+    """clients see only models with one of these dialects; empty: all models"""
 
     def shows(self, model: ListedModel) -> bool:
-        """Whether clients of this family can request it."""
+        """True if clients of this family can request the model."""
         return not self.spoken or not model.dialects.isdisjoint(self.spoken)
 
 
@@ -45,17 +45,17 @@ def _errors(family: str) -> ErrorShape:
 
 
 def _uses(model: ListedModel, words: Words) -> list[str]:
-    """What the model can be used for, each word once."""
+    """The uses of the model, each word once."""
     return list(dict.fromkeys(word for dialect, word in words.items() if dialect in model.dialects))
 
 
 def _known(**members: object) -> Document:
-    """Without the members that are not known."""
+    """The members that are known."""
     return {name: value for name, value in members.items() if value}
 
 
 def _date(model: ListedModel) -> str:
-    """RFC 3339; the epoch means that it is not known."""
+    """The date of creation (RFC 3339); the epoch: unknown."""
     return datetime.fromtimestamp(model.created, UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -176,7 +176,7 @@ _BY_AGENT = {"mistral": MISTRAL, "cohere": COHERE}
 
 
 def format_for(headers: Mapping[str, str]) -> Format:
-    """The format for who asks at a path that several families share; OpenAI's if nothing is known of the client."""
+    """The client's format, at a path that several families share; OpenAI's for an unknown client."""
     agent = headers.get("User-Agent", "").lower()
     by_header = (found for name, found in _BY_HEADER.items() if name in headers)
     return next(by_header, None) or next((found for name, found in _BY_AGENT.items() if name in agent), OPENAI)

@@ -27,7 +27,7 @@ from proxy.http.server import Routes, Serve
 from proxy.keys.keyring import Keyring
 from proxy.settings.models import MODEL_NAME
 
-# Path → the format there; None: by who asks. Below each of them, a model has a path of its own.
+# Path → the format there; None: the client's. Each model has a path below each of them.
 PATHS: dict[str, Format | None] = {
     "/v1/models": None,
     "/v1beta/models": GEMINI,
@@ -35,7 +35,7 @@ PATHS: dict[str, Format | None] = {
 }
 # A name and some flags.
 SHOW_BYTES_MAX = 16 * 1024
-# A parameter or two; more are nobody's.
+# SDKs send one or two parameters.
 QUERY_FIELDS_MAX = 20
 
 Answer = Callable[[web.BaseRequest, ApiKey, Format], Awaitable[Document]]
@@ -49,7 +49,7 @@ class ModelsHandler:
         self._catalogue = catalogue
 
     def add_to(self, routes: Routes) -> None:
-        """Add the routes. Those of exchanges must have been added before: some of their paths begin alike."""
+        """Add the routes, after those of exchanges: some paths have a common beginning."""
         for path, known in PATHS.items():
             routes.local("GET", path, self._serving(self._listed, known))
             routes.named("GET", f"{path}/", "", partial(self._serving_one, known))
@@ -58,7 +58,7 @@ class ModelsHandler:
         routes.local("GET", "/api/version", self._serving(_version, OLLAMA))
 
     def _serving(self, answer: Answer, known: Format | None) -> Serve:
-        """The handler of a route. `known`: its format; None: by who asks."""
+        """The handler of a route. `known`: its format; None: the client's."""
 
         async def serve(request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
             spoken = known or format_for(request.headers)
@@ -84,7 +84,7 @@ class ModelsHandler:
         return spoken.listed([one for one in models.values() if spoken.shows(one)], query)
 
     async def _shown(self, request: web.BaseRequest, key: ApiKey, spoken: Format) -> Document:
-        """Ollama's way to ask for one model: by a body, and without the tag if that is `latest`."""
+        """Answer Ollama's request for one model: its name is in the body, without the tag `latest`."""
         try:
             document = parse_object(await read_body(request, bytes_max=SHOW_BYTES_MAX))
         except (web.RequestPayloadError, ConnectionError):
@@ -95,7 +95,7 @@ class ModelsHandler:
         return spoken.one(await self._found(key, spoken, *([name] if ":" in name else [name, f"{name}:latest"])))
 
     async def _found(self, key: ApiKey, spoken: Format, *names: str) -> ListedModel:
-        """The first model with one of `names`. Raises ApiError 404, also for what the key may not use."""
+        """The first model with one of `names`. Raises ApiError 404, also if the key may not use the model."""
         for name in names:
             model = await self._catalogue.model(key, name)
             if model is not None and spoken.shows(model):

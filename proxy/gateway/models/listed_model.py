@@ -1,4 +1,4 @@
-"""One model of a list, whoever reported it."""
+"""One model of a list: configured, or listed by a provider."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Lifecycle(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedModel:
-    """One model. The numbers are the provider's; 0: not known."""
+    """One model. The numbers are the provider's; 0: unknown."""
 
     name: str
-    """as it is requested: by clients, or (in a provider's own list) from the provider"""
+    """the name in requests: of clients, or (in a provider's list) to the provider"""
     provider: str
     """the name of the provider's settings"""
     dialects: frozenset[str]
-    """the names of the dialects that it can be requested in"""
+    """the names of the dialects that serve the model"""
     created: int = 0
     """Unix seconds"""
     input_tokens_max: int = 0

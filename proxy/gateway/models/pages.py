@@ -1,4 +1,4 @@
-"""Pages of a list, as queries ask for them. Pure."""
+"""Pages of a list, by the parameters of the query. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proxy.http import errors
 from proxy.http.errors import ApiError
 
 PAGE_MAX = 1000
-"""of every provider; a longer page is cut to this"""
+"""the longest page of every provider's API; longer requests are cut to it"""
 
 Query = Mapping[str, Sequence[str]]
 """parameter → its values"""
@@ -22,7 +22,7 @@ class Page:
 
     models: Sequence[ListedModel]
     has_more: bool
-    """in the direction in which the client reads"""
+    """more models follow, in the client's direction"""
 
     @property
     def last_name(self) -> str | None:
@@ -38,10 +38,10 @@ class Paging:
     size_default: int
     after: str
     before: str = ""
-    """empty: it pages forward only"""
+    """the parameter of backward paging; empty: forward only"""
 
     def page(self, models: Sequence[ListedModel], query: Query) -> Page:
-        """Raises ApiError, which names the parameter."""
+        """The requested page. Raises ApiError, which names the parameter."""
         size = self._size(query)
         after, before = (_place(models, query, parameter) for parameter in (self.after, self.before))
         if before is None:

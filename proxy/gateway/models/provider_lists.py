@@ -1,6 +1,6 @@
-"""How each family of providers lists its models: the request, and what is read of the answer. Pure.
+"""Reads the model list of each family of providers. Pure.
 
-Invariant: no text of a provider gets through but names that a configuration could hold, without the provider's secret.
+Invariant: the only texts taken from a provider are names that a configuration could contain, without its secret.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ MODELS_MAX = 2_000
 _NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9_.:/@+-]{0,199}", re.ASCII)
 # The last second of the year 9999: a later one has no date.
 _UNIX_MAX = 253_402_300_799
-# A context of more tokens is a mistake; larger numbers than these no JavaScript client reads exactly.
+# A larger number of tokens is a mistake, and beyond the exact integers of JavaScript clients.
 _TOKENS_MAX = 2**53 - 1
 
 
 class UnreadableListError(Exception):
-    """The answer is no list of models in the provider's language."""
+    """The answer is no list of models in the family's format."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderList:
-    """Where and how a family lists its models."""
+    """The path and the format of a family's model list."""
 
     path: str = "/models"
-    """after the base URL"""
+    """the path after the base URL"""
     instead_of: str = ""
     """the end of the base URL that `path` replaces"""
     key_header: KeyHeader = KeyHeader.AUTHORIZATION
     headers: str = ""
     name: str = "id"
-    """the member with a model's name"""
+    """the member that contains a model's name"""
     prefix: str = ""
-    """stands before each name"""
+    """the prefix of each name"""
     words: Words = field(default_factory=dict)
-    """what its words for a model's uses mean"""
+    """the family's words for the uses of a model"""
 
 
-_OPENAI = ProviderList(words=words.MISTRAL)  # of those who copy OpenAI's list, Mistral alone says what a model is for
+_OPENAI = ProviderList(words=words.MISTRAL)  # of the copies of OpenAI's list, only Mistral's reports uses
 PROVIDER_LISTS: dict[str, ProviderList] = {
     "openai": _OPENAI,
     "mistral": _OPENAI,
@@ -66,18 +66,18 @@ PROVIDER_LISTS: dict[str, ProviderList] = {
     "cohere": ProviderList("/v1/models?page_size=1000", instead_of="/v2", name="name", words=words.COHERE),
     "ollama": ProviderList("/tags", name="model"),
 }  # fmt: skip
-"""family → its list. Azure is missing: what it lists are not the deployments, by which it is asked. Bedrock and
-Vertex list their models elsewhere."""
+"""family → its list. Without Azure, which does not list deployments, the names in its requests. Bedrock and Vertex list
+their models elsewhere."""
 
 
 def provider_list(settings: ProviderSettings) -> ProviderList | None:
-    """The list of the first family that a provider speaks; None if none of them has one."""
+    """The list of the first family of the provider that has one; None: no family has one."""
     families = (name.partition(".")[0] for name in settings.dialects)
     return next((PROVIDER_LISTS[family] for family in families if family in PROVIDER_LISTS), None)
 
 
 class _Row(msgspec.Struct):
-    """The members that are read of a model, whatever their type."""
+    """The members that are read of a model, of any type."""
 
     id: Any = None
     name: Any = None
@@ -137,7 +137,7 @@ def _rows(raw: Iterable[msgspec.Raw]) -> Iterator[_Row]:
 
 
 def _name(row: _Row, of: ProviderList) -> str:
-    """Empty if it cannot be requested."""
+    """The model's name; empty if it cannot be requested."""
     told = getattr(row, of.name)
     name = told.removeprefix(of.prefix) if isinstance(told, str) else ""
     return name if _NAME.fullmatch(name) else ""
@@ -160,7 +160,7 @@ def _model(name: str, row: _Row, of: ProviderList, provider: str, served: frozen
 
 
 def _uses(row: _Row, words: Words) -> Collection[object] | None:
-    """The provider's words for what the model can be used for; None if it says nothing."""
+    """The provider's words for the uses of the model; None: not reported."""
     for told in (row.supportedGenerationMethods, row.endpoints):
         if isinstance(told, list):
             return told

@@ -1,5 +1,5 @@
-"""What providers call the uses of a model in their lists. Both directions use these tables: what a provider lists, and
-what its SDK is told."""
+"""The words of providers for the uses of a model. Both directions use these tables: reading a provider's list, and
+writing the list for an SDK."""
 
 from __future__ import annotations
 

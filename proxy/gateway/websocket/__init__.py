@@ -1,1 +1,1 @@
-"""WebSockets between clients and providers: a session of many exchanges."""
+"""Sessions of many exchanges over a WebSocket between a client and a provider."""

@@ -1,4 +1,4 @@
-"""Opens the provider's side of a session: which provider, with which credential, and what a refusal means.
+"""Opens the provider's side of a session: chooses the provider and the credential, and reads refusals.
 
 Invariants: nothing is generated before a session has begun, so another provider may replace any that fails. The
 connection is one of the pool, so that certificates, proxies and headers are those of HTTP. No redirect is followed, and
@@ -36,32 +36,31 @@ from proxy.http.websocket_head import chosen, lines_up, new_key
 from proxy.metering.dialect import Dialect
 from proxy.metering.wire.json_reader import document_of
 
-# What a server answers that knows the path, or none like it, but no WebSocket there. Some frameworks say 403, without
-# a word.
+# The statuses of servers without a WebSocket at the path. Some frameworks answer 403 without a body.
 _NO_SOCKET = frozenset((404, 405, 426, 501))
 
-# Twice the longest event that is read as a whole.
+# Twice the longest event that is parsed as a whole.
 MESSAGE_BYTES_MAX = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A provider's side that is open."""
+    """The open provider's side of a session."""
 
     socket: WebSocket
     protocol: str | None
     """the subprotocol that the provider has chosen"""
     route: Route
     use: Use | None
-    """of one of several credentials, for as long as the session lasts"""
+    """the use of one of several credentials, until the session ends"""
 
 
 class DeclinedError(Exception):
-    """The provider has answered with something else than a WebSocket."""
+    """The provider has declined the WebSocket."""
 
     def __init__(self, status: int, refusal: ApiError, *, speaks: bool) -> None:
-        """`status`: the provider's. `refusal`: what the client is told. `speaks`: it may be the request that it
-        declines, not the protocol."""
+        """`status`: the provider's. `refusal`: the error for the client. `speaks`: True if the provider may have
+        declined this request, and not the protocol."""
         super().__init__(f"declined: {status}")
         self.status = status
         self.refusal = refusal
@@ -69,12 +68,12 @@ class DeclinedError(Exception):
 
 
 class Dialler:
-    """Dials for one session."""
+    """Connects one session to a provider."""
 
     def __init__(
         self, ports: Ports, dialect: Dialect, request: web.BaseRequest, protocols: tuple[str, ...], route: Route
     ) -> None:
-        """`route`: the providers that may be asked, in order."""
+        """`route`: the providers to try, in order."""
         self._ports = ports
         self._dialect = dialect
         self._request = request
@@ -82,8 +81,8 @@ class Dialler:
         self._route = route
 
     async def dial(self, failed: Callable[[Route, Attempt], bool] = lambda _route, _attempt: True) -> Line:
-        """Ask one provider after another. `failed`: is told of each attempt that failed and of who is asked next, and
-        says whether that may be. Raises DeclinedError, UpstreamFailedError."""
+        """Try one provider after another. `failed`: called with the next route and each failed attempt; False ends the
+        failover. Raises DeclinedError, UpstreamFailedError."""
         while True:
             route, began_at = self._route, monotonic()
             outcome: DeclinedError | UpstreamFailedError
@@ -94,8 +93,8 @@ class Dialler:
             except DeclinedError as declined:
                 outcome, status = declined, declined.status
             left = [one for one in route.others if not one.provider.health.away_s(monotonic())]
-            asks_another = status is None or status == 429 or status >= 500
-            if not asks_another or not left:
+            should_fail_over = status is None or status == 429 or status >= 500
+            if not should_fail_over or not left:
                 raise outcome
             attempt = Attempt(
                 provider=route.provider.settings.name,
@@ -110,7 +109,7 @@ class Dialler:
                 raise outcome
 
     async def _ask(self, route: Route, began_at: float) -> Line:
-        """One provider, with one credential after another."""
+        """Try one provider, with one credential after another."""
         provider, tried = route.provider, list[Credential]()
         while True:
             use = None
@@ -154,7 +153,7 @@ class Dialler:
         return Line(socket, protocol, route, use)
 
     def _head(self, route: Route, use: Use | None, lines: str) -> bytes:
-        """The bytes of the request."""
+        """The bytes of the handshake request."""
         dialect, provider = self._dialect, route.provider
         assert dialect.socket is not None
         path, name = target(dialect, route.upstream_model, self._request.raw_path), dialect.socket.model_query
@@ -165,7 +164,7 @@ class Dialler:
         return provider.bodiless("GET", path, dialect.key_header, passed + lines, credential=credential)
 
     async def _declined(self, provider: Provider, answer: Answer, use: Use | None) -> DeclinedError:
-        """What the answer means. Raises UpstreamFailedError if it is nobody's to see."""
+        """Turn a non-101 answer into DeclinedError. Raises UpstreamFailedError if its body must not be shown."""
         now, status = monotonic(), answer.status
         if status >= 500:
             provider.health.failed(now)
@@ -183,13 +182,13 @@ class Dialler:
             answer.close()
         error = _error_in(body)
         if _speaks(self._dialect, status, error is not None, is_empty=not body):
-            return DeclinedError(status, _as_ours(status, error or {}), speaks=True)
+            return DeclinedError(status, _error_for_client(status, error or {}), speaks=True)
         provider.declined_sockets(self._dialect.name, now)
         return DeclinedError(status, errors.no_upgrade(), speaks=False)
 
 
 def _speaks(dialect: Dialect, status: int, explains: bool, *, is_empty: bool) -> bool:
-    """Whether a refusal may be about the request: also that there is no such model, where the path names one."""
+    """True if the refusal may be about this request, for example about the model in its path."""
     assert dialect.socket is not None
     if status == 404 and dialect.socket.model_query:
         return explains
@@ -202,12 +201,12 @@ def _error_in(body: bytes) -> dict[str, Any] | None:
     return error if isinstance(error, dict) else None
 
 
-def _as_ours(status: int, error: dict[str, Any]) -> ApiError:
-    """The provider's error, with its words."""
-    said, kind, code = (
+def _error_for_client(status: int, error: dict[str, Any]) -> ApiError:
+    """The error for the client, with the provider's message."""
+    text, kind, code = (
         value if isinstance(value := error.get(name), str) else None for name in ("message", "type", "code")
     )
-    message = said or "The provider refused the connection."
+    message = text or "The provider refused the connection."
     return ApiError(status, message, kind=kind or "invalid_request_error", code=code or "upstream_refused")
 
 
@@ -226,7 +225,7 @@ class _Protocol(BaseProtocol):
         self.socket: WebSocket | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of frames."""
+        """Receive bytes of frames."""
         if self.socket is not None:
             self.socket.feed_data(data)
 

@@ -1,4 +1,4 @@
-"""A client's message as an event: read as strictly as the body of a request."""
+"""Parses a client's message as an event, as strictly as the body of a request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proxy.http.websocket import TEXT, Message
 
 
 def document_of(message: Message) -> dict[str, Any] | None:
-    """The event; None: it is none, but audio, say. Raises ApiError for what two parsers could read in two ways."""
+    """The event; None: the message is no event, but for example audio. Raises ApiError if it is ambiguous."""
     payload = message.payload
     if message.kind is not TEXT and not payload.lstrip(b" \t\r\n\xef\xbb\xbf").startswith(b"{"):
         return None

@@ -1,8 +1,8 @@
 """The exchanges of one session: admitted, opened, fed and ended.
 
-Invariants: each is admitted by the key as it is then, at the provider that the session has. Everything that the
-provider bills belongs to one: a request of the client, an answer that the provider began by itself, or a transcription.
-Each ends once; `end_all` ends whatever is open.
+Invariants: each exchange is admitted by the current state of the key, at the session's provider. Everything that the
+provider bills belongs to an exchange: a request of the client, an answer that the provider began by itself, or a
+transcription. Each exchange ends once; `end_all` ends all that are open.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Exchanges:
-    """Those of one session. `line`: the provider's side, once it is connected."""
+    """The exchanges of one session. `line`: the provider's side, once it is connected."""
 
     def __init__(
         self,
@@ -60,15 +60,15 @@ class Exchanges:
         owners: ExchangeOwners,
         traceparent: str | None,
     ) -> None:
-        """`authenticate`: the session's key, if it is accepted still; raises ApiError. `model`: the session's, by the
-        client's name; empty: each request names its own, and the last one counts."""
+        """`authenticate`: returns the session's key, or raises ApiError if it is not valid any more. `model`: the
+        client's name of the session's model; empty: each request names a model, and the last one counts."""
         self.ran_short: Callable[[], None] = _nothing
-        """the budget does not hold what an exchange costs"""
+        """called when the cost of an exchange exceeds the budget"""
         self.stop: Callable[[], None] = _nothing
         """ends the session at once"""
         self.line: Line | None = None
         self.tokens = 0
-        """of those that have ended"""
+        """tokens of the exchanges that have ended"""
         self._keys = keys
         self._authenticate = authenticate
         self._opener = opener
@@ -82,19 +82,19 @@ class Exchanges:
         self._traceparent = traceparent
         self._turns: Turns[Turn] = Turns()
         self.open: set[Turn] = set()
-        """that have not ended"""
-        self._unrecorded: set[Turn] = set()  # that have, without a record yet
-        self._waiter: asyncio.Future[None] | None = None  # for their records
+        """exchanges that have not ended"""
+        self._unrecorded: set[Turn] = set()  # ended exchanges without a record yet
+        self._waiter: asyncio.Future[None] | None = None  # waits for their records
 
     @property
     def waiting(self) -> int:
-        """Requests whose answers have not begun."""
+        """How many requests wait for their answers to begin."""
         return self._turns.waiting
 
     # -- requests of the client
 
     async def admit(self, document: dict[str, Any], ask: ClientMessage) -> Turn:
-        """Open the exchange of a request. It is not sent yet. Raises ApiError."""
+        """Open the exchange of a request, which is not sent yet. Raises ApiError."""
         assert ask.facts is not None
         received_at = monotonic()
         for turn in self._turns.failed_in(ask.stream_id):
@@ -108,12 +108,12 @@ class Exchanges:
         return await self._open(ExchangeKind.ANSWER, facts, key, route, received_at)
 
     def went_up(self, ask: ClientMessage, turn: Turn) -> None:
-        """From now on its answer may come."""
+        """The request was sent: its answer may begin."""
         self._turns.asked(ask.stream_id, ask.event_id, turn)
 
     async def may_name(self, document: dict[str, Any], ask: ClientMessage) -> None:
-        """A message that asks for no answer can name a response or files all the same. Raises ApiError: they are not
-        the key's."""
+        """Check the response and the files that a message names, if it requests no answer. Raises ApiError if the key
+        may not use one."""
         if ask.continues is None and not (self._dialect.names_files and file_ids(document)):
             return
         assert self.line is not None
@@ -121,14 +121,15 @@ class Exchanges:
         await self._opener.pin_provider(route, ask.continues, document, self._dialect, await self._authenticate())
 
     async def may_have_model(self, model: str) -> str:
-        """The provider's name of a model that the client wants the session to have. Raises ApiError."""
+        """The provider's name of the model that the client requests for the session. Raises ApiError."""
         key = await self._authenticate()
         upstream_model = self._route(model, key).upstream_model
         self._names[upstream_model] = model
         return upstream_model
 
     async def may_transcribe(self, model: str) -> None:
-        """Raises ApiError: the key may not use this model, or its budget cannot be enforced for it."""
+        """Check a model for transcriptions. Raises ApiError if the key may not use it, or its budget cannot be
+        enforced."""
         key = await self._authenticate()
         route, scopes = self._transcribing(model, key), self._keys.scopes(key)
         price, _ = route.prices(self._ports.unix_time(), self._keys.payer(key))
@@ -138,8 +139,8 @@ class Exchanges:
     # -- events of the provider
 
     async def take(self, message: bytes, *, delivered: bool) -> None:
-        """An event. `delivered`: it is about to be written to the client. Raises ApiError: it is of an exchange that
-        may not run."""
+        """Meter an event of the provider. `delivered`: it is about to be written to the client. Raises ApiError if its
+        exchange may not run."""
         heard = self._wire.parse(message)
         step = self._turns.step(heard)
         for over in step.over:
@@ -165,19 +166,19 @@ class Exchanges:
         return End.COMPLETE if delivered else End.CLIENT_LEFT
 
     async def _begun(self, heard: ProviderEvent) -> Turn:
-        """Open an exchange that the provider has begun by itself. Raises ApiError."""
+        """Open an exchange for an answer that the provider began by itself. Raises ApiError."""
         received_at, key = monotonic(), await self._authenticate()
         facts = self._wire.facts_of(heard)
         if heard.kind is ExchangeKind.TRANSCRIPT:
             route = self._transcribing(facts.model, key)
-            # It is no request of the client: it counts against money, not against numbers of requests.
+            # It is no request of the client: only money limits it, not limits on the number of requests.
             scopes = [_of_money(scope) for scope in self._keys.scopes(key)]
             return await self._open(heard.kind, facts, key, route, received_at, scopes)
         facts = structs.replace(facts, model=facts.model or self._now()[0])
         return await self._open(heard.kind, facts, key, self._route(facts.model, key), received_at)
 
     def _name(self, turn: Turn, heard: ProviderEvent) -> None:
-        """The provider has named the answer: who made it is remembered before anybody can ask for it."""
+        """The provider has sent the id of the response: store the owner before a client can get the id."""
         response_id = turn.meter.tally.response_id
         if turn.named or response_id is None or not (self._dialect.stores and turn.facts.is_stored):
             return
@@ -189,7 +190,7 @@ class Exchanges:
     # -- opening and ending
 
     def _now(self) -> tuple[str, str | None]:
-        """The client's name of the session's model, and the provider's, if it is none that the client has named."""
+        """The client's name of the session's model; and the provider's name, if the client has not named the model."""
         stated, line = self._wire.stated_model, self.line
         if stated is None or line is None:
             return self._model, None
@@ -199,7 +200,7 @@ class Exchanges:
         return self._model, None if stated == first or stated.startswith(f"{first}-") else stated
 
     def _route(self, model: str, key: ApiKey) -> Route:
-        """At the session's provider, once there is one. Raises ApiError."""
+        """The route of a model, at the session's provider once it is connected. Raises ApiError."""
         route = self._opener.find_route(model, key, self._dialect)
         if self.line is None:
             return self._opener.order_by_health(route, model)
@@ -210,7 +211,8 @@ class Exchanges:
         return replace(route, others=())
 
     def _transcribing(self, model: str, key: ApiKey) -> Route:
-        """The provider's other model that transcribes what the client says, by its own name. Raises ApiError."""
+        """The route of the provider's model that transcribes the client's audio, by the provider's name. Raises
+        ApiError."""
         assert self.line is not None
         if not key.allows(model):
             raise errors.model_not_allowed(model)
@@ -255,7 +257,7 @@ class Exchanges:
         return turn
 
     def end(self, turn: Turn, end: End, *, status: int | None = None, heard: ProviderEvent | None = None) -> None:
-        """Write its record, as soon as its text is counted."""
+        """End an exchange: its record is written as soon as its text is counted."""
         line = self.line
         if line is not None and line.use is not None:
             turn.details["credential"] = line.use.credential.name
@@ -275,28 +277,28 @@ class Exchanges:
             self._waiter.set_result(None)
 
     async def until_recorded(self) -> None:
-        """Wait for the records of all that have ended: of some, the text is being counted."""
+        """Wait until every ended exchange has its record: the text of some is still counted."""
         if self._unrecorded:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    def let_go(self) -> None:
-        """Of the provider's credential."""
+    def release_credential(self) -> None:
+        """End the use of the provider's credential."""
         if self.line is not None and self.line.use is not None:
             self.line.use.end(self.tokens)
 
     def end_all(self, end: End) -> None:
-        """The session is over."""
+        """End all exchanges: the session has ended."""
         self._turns.clear()
         for turn in list(self.open):
             self.end(turn, end)
 
     def drop(self) -> None:
-        """Tell the session nothing more: a reference cycle would live until a garbage collection."""
+        """Drop the references to the session: a cycle would live until a garbage collection."""
         self.ran_short = self.stop = _nothing
 
     def generated(self) -> int:
-        """Estimated completion tokens of those that run."""
+        """Estimated completion tokens of the running exchanges."""
         return sum(turn.spending.generated(turn.meter) for turn in self.open if turn.runs)
 
 

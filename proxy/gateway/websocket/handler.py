@@ -1,7 +1,8 @@
 """Turns a client's handshake into a session.
 
-Invariants: nobody gets a session without a key. Where the URL names the model, the provider's side is open before the
-client's is, so that a refusal is an HTTP response; where each request names its own, the first one opens it.
+Invariants: a session needs a valid key. If the URL names the model, the provider is connected before the client's
+handshake is answered, so that a refusal is an HTTP response; if each request names a model, the first request connects
+the provider.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import parse
 from proxy.metering.dialect import Dialect
 
-# Sessions of a key whose requests are limited, for each request that may run: idle ones cost memory.
+# Sessions of a key per request that it may run in parallel: idle sessions take memory.
 SESSIONS_PER_REQUEST = 4
 
 
@@ -61,7 +62,7 @@ class WebSocketHandler:
         sessions_max: int,
         closed: Callable[[], str | None],
     ) -> None:
-        """`live`, `owners`: of all running exchanges. `closed`: the reason why no new requests are accepted, or
+        """`live`, `owners`: those of all running exchanges. `closed`: the reason why no new requests are accepted, or
         None."""
         self._keys = keys
         self._opener = opener
@@ -79,7 +80,7 @@ class WebSocketHandler:
     async def serve(
         self, request: web.BaseRequest, connection: ClientConnection, dialect: Dialect, _named: str | None
     ) -> web.StreamResponse:
-        """Serve one session to its end. Raises ApiError if there is none."""
+        """Serve one session to its end. Raises ApiError if it cannot begin."""
         if (reason := self._closed()) is not None:
             raise errors.overloaded(reason, code="not_accepting")
         secret = presented(request, parse)
@@ -96,7 +97,7 @@ class WebSocketHandler:
                 del self._sessions_of[key.key_id]
 
     def _check_number(self, key: ApiKey) -> None:
-        """Raises ApiError: there are too many sessions."""
+        """Raises ApiError if there are too many sessions."""
         if self._sessions_of.total() > self._sessions_max:
             raise errors.overloaded("Too many connections at once. Please try again later.", code="not_accepting")
         limits = [scope.limits.parallel for scope in self._keys.scopes(key) if scope.limits.parallel is not None]
@@ -199,8 +200,8 @@ class WebSocketHandler:
             ) from None
 
     def _limits(self, dialect: Dialect) -> TimeLimits:
-        """Of the first provider that may accept WebSockets in this dialect. Raises ApiError 426: none does, and clients
-        go on with HTTP."""
+        """The limits of the first provider that may accept WebSockets in this dialect. Raises ApiError 426 if none
+        does; clients then use HTTP."""
         now = monotonic()
         supporting = [one for one in self._providers.values() if one.speaks_sockets(dialect, now)]
         if not supporting:
@@ -209,7 +210,7 @@ class WebSocketHandler:
 
 
 def _model_in(request: web.BaseRequest, name: str) -> str:
-    """Raises ApiError."""
+    """The model in the query. Raises ApiError."""
     values = parse_qs(request.raw_path.partition("?")[2].partition("#")[0], max_num_fields=64).get(name, [])
     if len(values) != 1:
         raise errors.model_missing(name)

@@ -1,11 +1,11 @@
-"""A session: messages between one client and one provider, and the exchanges that they make.
+"""A session: relays messages between one client and one provider, and runs their exchanges.
 
-What happens becomes an event; `lifecycle.py` says what it means. `Exchanges` admits and meters, the dialect's wire
-reads both sides' messages.
+What happens on the two connections becomes an event of `lifecycle.py`, whose transition is done here. `Exchanges`
+admits and meters; the dialect's wire parses the messages of both sides.
 
-Invariants: a request of the client goes up when its exchange is admitted and open; one that is refused does not. An
-event of the provider goes down when its exchange is open, durable, and has noted it. One message of each direction is
-on its way at a time: who does not read is not read for.
+Invariants: a request is sent to the provider when its exchange is admitted and open; a refused one is not. An event is
+sent to the client when its exchange is open, durable, and has noted the event. In each direction one message is in
+flight at a time: a sender whose receiver does not read is not read.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from proxy.metering.socket import ClientMessage, SocketWire
 
 _log = logging.getLogger(__name__)
 
-# Requests that wait for their answers. OpenAI answers 16 at once.
+# Requests that may wait for their answers. OpenAI answers 16 at once.
 WAITING_MAX = 32
 # Messages of a client that are refused: so many at once, and so many a second.
 REFUSED_MAX = 100
 REFUSED_PER_S = 10
-# What a client is told when its session ends, as an event.
+# The error event for the client when its session ends.
 _ERRORS: Mapping[Event, Callable[[], ApiError]] = {
     Event.PROVIDER_LOST: errors.upstream_failed,
     Event.PROVIDER_BROKE: errors.upstream_failed,
@@ -65,7 +65,7 @@ Dial = Callable[[Route, Callable[[Route, Attempt], bool]], Awaitable[Line]]
 
 
 class Session:
-    """One session, when the client's handshake is over."""
+    """One session, from the client's completed handshake on."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class Session:
         dial: Dial,
         names_models: bool,
     ) -> None:
-        """`limits`: until a provider is connected. `dial`: connects to one of a route, for the first request.
-        `names_models`: each request names its model."""
+        """`limits`: those that apply until a provider is connected. `dial`: connects to a provider of a route, for the
+        first request. `names_models`: each request names its model."""
         self._client = client
         self._wire = wire
         self._exchanges = exchanges
@@ -98,7 +98,7 @@ class Session:
         self._is_unreachable = False  # no provider could be connected to
 
     async def run(self, line: Line | None) -> None:
-        """Until both sides are closed. `line`: the provider's side, if it is connected. Never raises, unless it is
+        """Run until both sides are closed. `line`: the provider's side, if it is connected. Raises only if it is
         cancelled."""
         tasks = Tasks()
         try:
@@ -112,16 +112,16 @@ class Session:
                 self._happened(Event.STOP_NOW)
             await tasks.stop()
             assert self._last is not None
-            self._exchanges.end_all(self._end)  # admitted in the very moment of the end
+            self._exchanges.end_all(self._end)  # exchanges admitted during the end
             self._exchanges.drop()
             try:
                 await self._close()
                 await self._exchanges.until_recorded()
             finally:
-                self._exchanges.let_go()
+                self._exchanges.release_credential()
 
     def stop(self) -> None:
-        """The proxy stops: what runs may go on, within the grace time."""
+        """The proxy stops: running exchanges may continue within the grace time."""
         self._happened(Event.STOP_BUSY if self._exchanges.open else Event.STOP_IDLE)
 
     def stop_now(self) -> None:
@@ -129,13 +129,13 @@ class Session:
         self._happened(Event.STOP_NOW)
 
     def ran_short(self) -> None:
-        """The budget does not hold what an exchange costs: cut after the message that is being read."""
+        """The cost of an exchange exceeds the budget: cut after the current message."""
         asyncio.get_running_loop().call_soon(self._happened, Event.BUDGET_CUT)
 
     # -- what happens
 
-    def _happened(self, event: Event, said: Closed | None = None) -> None:
-        """Take the event. `said`: the close frame that it is about, or what a side broke."""
+    def _happened(self, event: Event, closed: Closed | None = None) -> None:
+        """Take the event. `closed`: the received close frame, or the reason why a side must be closed."""
         if self._life.phase is Phase.ENDED:
             return
         try:
@@ -147,7 +147,7 @@ class Session:
             self._left_at = monotonic()
             self._note("policy", "drain")
         if transition.phase is Phase.ENDED:
-            self._last = event, transition, said
+            self._last = event, transition, closed
             self._over.set()
             if transition.end is End.CLIENT_LEFT and self._left_at == 0.0:
                 self._note("policy", "cancel")
@@ -176,7 +176,7 @@ class Session:
             self._broke_down(bug)
 
     def _settled(self) -> None:
-        """A message is dealt with: it may have been the last one that was waited for."""
+        """A message was processed: it may have ended the last exchange."""
         if self._life.phase in (Phase.STOPPING, Phase.LEAVING) and not self._exchanges.open:
             self._happened(Event.DONE)
 
@@ -197,7 +197,7 @@ class Session:
             self._settled()
 
     async def _notice_loss(self) -> None:
-        """Also while a message of the client waits for its exchange."""
+        """Notice the loss of the client's connection, also while a message waits for its exchange."""
         await self._client.until_lost()
         self._client_gone(None)
 
@@ -218,7 +218,7 @@ class Session:
         self._happened(Event.CLIENT_LEFT if drains and runs else Event.CLIENT_CLOSED, closed)
 
     async def _take_up(self, message: Message) -> None:
-        """A message of the client: passed on, unless it is refused."""
+        """Relay a message of the client, unless it is refused."""
         ask: ClientMessage | None = None
         try:
             document, payload = document_of(message), message.payload
@@ -228,7 +228,7 @@ class Session:
             elif self._exchanges.line is None:
                 raise errors.nothing_asked()
             line = self._exchanges.line
-            assert line is not None, "an exchange was admitted, or somebody asked before"
+            assert line is not None, "an exchange was admitted, or an earlier request connected the provider"
             await line.socket.send(Message(message.kind, payload))
         except ApiError as refusal:
             await self._refuse(refusal, ask)
@@ -236,7 +236,7 @@ class Session:
             self._happened(Event.PROVIDER_LOST)
 
     async def _admitted(self, document: dict[str, Any], ask: ClientMessage, payload: bytes) -> bytes:
-        """What goes up. Raises ApiError."""
+        """The bytes for the provider. Raises ApiError."""
         if ask.facts is None:
             if self._exchanges.line is None:
                 raise errors.nothing_asked()
@@ -266,7 +266,7 @@ class Session:
         return payload
 
     async def _connect_for(self, turn: Turn) -> None:
-        """Connect to a provider of its model. Raises ApiError."""
+        """Connect to a provider of the request's model. Raises ApiError."""
 
         def failed(route: Route, attempt: Attempt) -> bool:
             return turn.open_exchange.reassign(route, attempt)
@@ -290,7 +290,8 @@ class Session:
         self._connected.set()
 
     async def _refuse(self, refusal: ApiError, ask: ClientMessage | None) -> None:
-        """Say why a message does not go up. The session ends if none of its requests would any more."""
+        """Send the reason why a message is not relayed. The session ends if all later requests would be refused,
+        too."""
         self._ports.meters.refused(refusal.status, refusal.code)
         await self._say(refusal, ask)
         if refusal.status == 401:
@@ -326,7 +327,7 @@ class Session:
             self._settled()
 
     async def _take_down(self, message: Message) -> None:
-        """A message of the provider: metered, and passed on if the client is there."""
+        """Meter a message of the provider, and relay it if the client is there."""
         delivered = self._life.phase is not Phase.LEAVING
         try:
             await self._exchanges.take(message.payload, delivered=delivered)
@@ -354,7 +355,7 @@ class Session:
     # -- time
 
     async def _watch(self) -> None:
-        """Look at the deadlines, and keep both connections from being taken for idle ones."""
+        """Check the deadlines, and send pings so that neither connection is closed as idle."""
         while True:
             await asyncio.sleep(tick_s(self._limits))
             now = monotonic()
@@ -393,9 +394,9 @@ class Session:
     # -- the end
 
     async def _close(self) -> None:
-        """Tell the client why, and close both sides, as the table says."""
+        """Send the reason to the client, and close both sides, by the last transition."""
         assert self._last is not None
-        event, transition, said = self._last
+        event, transition, closed = self._last
         line = self._exchanges.line
         assert transition.client is not None
         assert transition.provider is not None
@@ -405,19 +406,19 @@ class Session:
                     await self._say(_ERRORS[event](), None)
             except TimeoutError:
                 pass
-        sides = [_closed(self._client, transition.client, said)]
+        sides = [_closed(self._client, transition.client, closed)]
         if line is not None:
-            sides.append(_closed(line.socket, transition.provider, said or _AWAY))
+            sides.append(_closed(line.socket, transition.provider, closed or _AWAY))
         await asyncio.gather(*sides)
 
 
-async def _closed(side: WebSocket, how: Close, said: Closed | None) -> None:
-    if how is ABORT or (how.code is None and said is None):
+async def _closed(side: WebSocket, how: Close, closed: Closed | None) -> None:
+    if how is ABORT or (how.code is None and closed is None):
         side.abort()
     elif how.code is not None:
         await side.close(how.code, how.reason)
-    elif said is not None:
-        await side.close(said.code, said.reason)
+    elif closed is not None:
+        await side.close(closed.code, closed.reason)
 
 
 def _side(socket: WebSocket, now: float) -> Side:

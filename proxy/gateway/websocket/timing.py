@@ -9,7 +9,7 @@ from proxy.gateway.websocket.lifecycle import Event, Phase
 
 # Middleboxes close what is silent for a minute.
 PING_S = 25.0
-# A side that answers no pings, and says nothing, is gone.
+# A side that sends nothing and answers no pings for this long is gone.
 SILENT_S = 3 * PING_S
 
 
@@ -17,33 +17,33 @@ class Side(Struct, gc=False):
     """One side's connection. Times by `time.monotonic`."""
 
     heard_at: float
-    """bytes came from it; later, while it is not read"""
+    """when bytes last arrived; now, while it is not read"""
     writing_since: float | None = None
-    """it does not take what is written to it; None: it does"""
+    """since when it has not taken what was written to it; None: it takes everything"""
 
 
 class Moments(Struct, gc=False):
-    """Where a session is."""
+    """The state of a session, and times of its last events by `time.monotonic`."""
 
     phase: Phase
     client: Side
     provider: Side | None
     """None: not connected yet"""
     said_at: float
-    """a message came, from either side"""
+    """when the last message arrived, from either side"""
     answered_at: float
-    """one came from the provider"""
+    """when the last message of the provider arrived"""
     asked_at: float | None = None
-    """of the oldest exchange that waits for its answer"""
+    """when the oldest exchange that waits for its answer began; None: none waits"""
     runs: bool = False
-    """an exchange has an answer that goes on"""
+    """True if an answer has begun and not ended"""
     began_at: float | None = None
-    """of the oldest exchange that waits or runs"""
+    """when the oldest open exchange began; None: none is open"""
     left_at: float = 0.0
 
 
 def due(now: float, at: Moments, limits: TimeLimits) -> Event | None:
-    """The deadline that has expired, if any; of several, the first of this order."""
+    """The expired deadline; None: none. Of several, the first in the order below."""
     return _of_client(now, at, limits) or _of_provider(now, at, limits) or _of_exchanges(now, at, limits)
 
 
@@ -79,6 +79,6 @@ def _of_exchanges(now: float, at: Moments, limits: TimeLimits) -> Event | None:
 
 
 def tick_s(limits: TimeLimits) -> float:
-    """How often to look: a second late at most, and a tenth of a short limit."""
+    """The interval of checks: at most a second, or a tenth of the shortest limit."""
     shortest = min(limits.idle_s, limits.first_byte_s, limits.total_s, limits.write_stall_s, limits.drain_s)
     return min(1.0, max(0.01, shortest / 10))

@@ -1,6 +1,6 @@
 """One exchange of a session, from admission to its record.
 
-Invariants: progress is recorded before what was delivered is written. It ends once, whatever raises where.
+Invariants: progress is recorded before the write to the client. The exchange ends once, even after an exception.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Turn:
         began_at: float,
         stop: Callable[[], None],
     ) -> None:
-        """`began_at`: by `time.monotonic`. `stop`: ends its session at once."""
+        """`began_at`: by `time.monotonic`. `stop`: ends the session at once."""
         self.exchange_id = open_exchange.opened.exchange_id
         self.open_exchange = open_exchange
         self.facts = facts
@@ -52,9 +52,9 @@ class Turn:
         self.ended = False
         self.details: dict[str, Any] = {"transport": "websocket"}
         self.named = False
-        """its answer is known by its id"""
+        """the id of the answer is known"""
         self._stop = stop
-        self._events = self._size = 0  # that went to the client
+        self._events = self._size = 0  # those written to the client
         self._first_token_at: float | None = None
 
     async def until_durable(self) -> None:
@@ -65,7 +65,7 @@ class Turn:
             self.open_exchange.durable = None
 
     def feed(self, message: bytes, *, delivered: bool) -> None:
-        """An event of the answer. `delivered`: it is about to be written to the client."""
+        """Meter an event of the answer. `delivered`: it is about to be written to the client."""
         self.runs = self.open_exchange.accepted = True
         meter, slot = self.meter, self.open_exchange.slot
         tally = meter.tally
@@ -81,8 +81,8 @@ class Turn:
         self.spending.folded(meter)
 
     def end(self, end: End, recorded: Callable[[], None], *, status: int | None = None) -> Usage:
-        """Write the record, and call `recorded` then: at once, or as soon as its text is counted. `status`: of a
-        request that was refused. Returns the usage, as far as it was reported."""
+        """Write the record, at once or as soon as its text is counted, and then call `recorded`. `status`: the status
+        of a refused request. Returns the reported part of the usage."""
         assert not self.ended, "an exchange ends once"
         self.ended = True
         metered = self._metered()

@@ -17,25 +17,25 @@ from typing import Generic, NamedTuple, TypeVar
 
 from proxy.metering.socket import EventPhase, ExchangeKind, ProviderEvent
 
-# Answers that have ended lately, whose events may still come.
+# The last ended answers, whose events may still arrive.
 ENDED_MAX = 64
 
 T = TypeVar("T")
 
 
 class Step(NamedTuple, Generic[T]):
-    """What an event means."""
+    """The effect of an event."""
 
     turn: T | None = None
-    """the exchange that it is of"""
+    """the exchange of the event; None: none"""
     opens: bool = False
-    """it is of one that must be opened first; then call `opened`"""
+    """the event belongs to an exchange that must be opened first; then call `opened`"""
     ends: bool = False
-    """it is the last one of it"""
+    """the event is the last of its exchange"""
     refused: bool = False
     """the exchange was refused: nothing was generated"""
     over: tuple[T, ...] = ()
-    """exchanges that have ended before it, without a last event"""
+    """exchanges that ended earlier, without a last event"""
 
 
 class _Running(Generic[T]):
@@ -46,7 +46,7 @@ class _Running(Generic[T]):
         self.answer_id = heard.answer_id
         self.stream_id = heard.stream_id
         self.failing = False
-        """an error came: no more may come"""
+        """an error arrived: further events may follow or not"""
 
 
 class Turns(Generic[T]):
@@ -59,35 +59,35 @@ class Turns(Generic[T]):
         self._ended: OrderedDict[str, None] = OrderedDict()
 
     def all(self) -> Iterator[T]:
-        """Those that wait or run."""
+        """All waiting and running exchanges."""
         for waiting in self._waiting.values():
             yield from (turn for _, turn in waiting)
         yield from (one.turn for one in self._running.values())
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """The number of waiting exchanges."""
         return sum(map(len, self._waiting.values()))
 
     @property
     def running(self) -> int:
-        """How many run."""
+        """The number of running exchanges."""
         return len(self._running)
 
     def clear(self) -> list[T]:
-        """All of them: the session has ended."""
+        """Remove all exchanges: the session has ended."""
         left = list(self.all())
         self._waiting.clear()
         self._running.clear()
         return left
 
     def failed_in(self, stream_id: str) -> list[T]:
-        """Those with this stream id that an error came for: the next request with it says that they are over."""
+        """The failed exchanges with this stream id: the next request with it shows that they have ended."""
         over = [key for key, one in self._running.items() if one.failing and one.stream_id == stream_id]
         return [self._end(key) for key in over]
 
     def asked(self, stream_id: str, event_id: str | None, turn: T) -> None:
-        """A request goes up."""
+        """A request is sent to the provider."""
         self._waiting.setdefault(stream_id, deque()).append((event_id, turn))
 
     def step(self, heard: ProviderEvent) -> Step[T]:
@@ -101,7 +101,7 @@ class Turns(Generic[T]):
                 return self._take(heard)
 
     def opened(self, heard: ProviderEvent, turn: T) -> None:
-        """An exchange was opened for this event, which said so."""
+        """An exchange was opened for this event, after a step with `opens`."""
         if heard.phase is not EventPhase.ENDS:
             self._running[heard.key] = _Running(turn, heard)
         elif heard.answer_id is not None:
