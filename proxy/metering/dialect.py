@@ -197,9 +197,9 @@ class Dialect:
 
     def _tally_with(self, headers: Mapping[str, str]) -> Callable[[bool | None], Tally]:
         def tally(cumulative: bool | None) -> Tally:
-            made = self.tally(cumulative)
-            made.read_headers(headers)
-            return made
+            created = self.tally(cumulative)
+            created.read_headers(headers)
+            return created
 
         return tally
 

@@ -182,10 +182,10 @@ class TextCounter(Protocol):
         self,
         held: AnswerText | None,
         prompt: PromptText | None,
-        told: Callable[[Counted | None, Profile | None], None],
+        on_counted: Callable[[Counted | None, Profile | None], None],
         *,
         urgent: bool,
     ) -> bool:
-        """Count these texts and drop them; then call `told` with the counts on the running event loop, None for a text
-        without a count. Returns False, without a call, if there is no room. Low priority: the counts only teach the
-        estimator."""
+        """Count these texts and drop them; then call `on_counted` with the counts on the running event loop, None for a
+        text without a count. Returns False, without a call, if there is no room. `urgent`: an entry waits for the
+        counts; else they only teach the estimator."""

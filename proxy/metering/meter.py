@@ -316,12 +316,12 @@ class StreamMeter(BodyMeter):
                 self._raw, self.tally.output_at_usage = self.tally.usage_raw, self.tally.output_events
             return None
         evidence = self.tally.evidence
-        said = evidence.text_events + evidence.tool_events
+        before = evidence.text_events + evidence.tool_events
         read = self.tally.read(event, name)
         if read is None:
             self._read_odd(event, name)
             return None
-        counted = evidence.text_events + evidence.tool_events > said
+        counted = evidence.text_events + evidence.tool_events > before
         members = event.count(b'":') - event.count(b'\\":')  # in texts, there is a backslash before a quote
         if not counted or members > self._members or self._looks:
             self._look(event, members, counted=counted)

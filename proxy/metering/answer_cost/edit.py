@@ -75,9 +75,9 @@ def _edited(document: bytes, path: UsagePath, cost: CostSoFar) -> bytes:
         at = found
     if document[at : at + 1] != b"{":
         return document
-    told = cost()
-    values = dict(zip((b'"cost"', b'"cost_details"'), told or UNKNOWN, strict=True))
-    return _with_members(document, at, values, add=told is not None)
+    known_cost = cost()
+    values = dict(zip((b'"cost"', b'"cost_details"'), known_cost or UNKNOWN, strict=True))
+    return _with_members(document, at, values, add=known_cost is not None)
 
 
 def _value_at(document: bytes, at: int, name: bytes) -> int | None:

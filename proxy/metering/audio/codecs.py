@@ -31,12 +31,12 @@ def is_vorbis(header: bytes) -> bool:
     return header.startswith(b"\x01vorbis") and len(header) >= _HEADER_BYTES
 
 
-def vorbis_s(header: bytes, packets: int, told: float) -> float:
-    """The seconds of `packets` packets. `told`: the length in samples that the container states. It counts if the
+def vorbis_s(header: bytes, packets: int, stated: float) -> float:
+    """The seconds of `packets` packets. `stated`: the length in samples that the container states. It counts if the
     packets can have it, else their longest possible length does."""
     rate, long_block = int.from_bytes(header[12:16], "little"), 1 << (header[28] >> 4)
     most = max(packets, 0) * long_block / 2
-    return (told if most * _LEAST <= told <= most else most) / rate if rate else 0.0
+    return (stated if most * _LEAST <= stated <= most else most) / rate if rate else 0.0
 
 
 # AAC: ISO/IEC 14496-3

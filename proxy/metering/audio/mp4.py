@@ -30,12 +30,12 @@ class _Track:
 
     def seconds(self, added: int, size: int) -> float:
         """The seconds of the samples in the tables and in fragments. `size`: bytes of the file."""
-        told = (self.deltas + added * self.delta) / self.scale if self.scale else 0.0
+        stated_s = (self.deltas + added * self.delta) / self.scale if self.scale else 0.0
         if self.frame and self.rate:
             frame_s = self.frame / self.rate
             most = (self.samples + added) * frame_s
-            return told if most - frame_s <= told <= most else most  # the last frame may be shorter
-        return max(told, size / _BYTES_PER_S_MAX) if self.samples + added else 0.0
+            return stated_s if most - frame_s <= stated_s <= most else most  # the last frame may be shorter
+        return max(stated_s, size / _BYTES_PER_S_MAX) if self.samples + added else 0.0
 
 
 def mp4_s(audio: bytes, parts: Parts) -> float:

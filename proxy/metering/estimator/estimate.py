@@ -313,24 +313,34 @@ def reading(
     exchange without usage and evidence is NOTHING. `counted`: the count of the answer's text; `prompt_counted`: tokens
     of the prompt, and the relative error. `echoes`: the answer repeats the prompt. `version`: the estimator's version.
     """
-    usage, told = metered.usage or NO_USAGE, metered.reported_completion
+    usage, reported = metered.usage or NO_USAGE, metered.reported_completion
     if not is_estimated(metered):
         return Reading(usage, UsageSource.REPORTED, **structs.asdict(metered.served_as))
     if usage.reported_nothing and not metered.generated and not accepted:
         return NOTHING
     estimate, by = _estimated(
-        metered, estimator, model_key, completion_tokens_max, bytes_seen, version, counted, reported=told is not None
+        metered,
+        estimator,
+        model_key,
+        completion_tokens_max,
+        bytes_seen,
+        version,
+        counted,
+        reported=reported is not None,
     )
     if echoes:
         estimate = estimate.held_to(completion_tokens_max)
     if prompt_counted is None:
-        prompt_counted = prompt_tokens_estimate, 0.0 if told is None else estimator.prompt_error(model_key)
+        prompt_counted = (
+            prompt_tokens_estimate,
+            0.0 if reported is None else estimator.prompt_error(model_key),
+        )
     prompt_tokens = prompt_counted[0] if usage.prompt_tokens is None else usage.prompt_tokens
     seen = _with_audio(usage, estimate, completion_tokens_max, bytes_seen)
     estimated = max(seen, usage.completion_tokens or 0) or asked.completion_tokens or 0
-    completion_tokens = estimated if told is None else told
+    completion_tokens = estimated if reported is None else reported
     from_request = seen < completion_tokens == asked.completion_tokens
-    expected_error = estimate.expected_error if told is None else prompt_counted[1]
+    expected_error = estimate.expected_error if reported is None else prompt_counted[1]
     whole = usage.total_tokens is None or metered.usage_behind > 0
     return Reading(
         structs.replace(
@@ -342,9 +352,9 @@ def reading(
         UsageSource.ESTIMATED,
         estimator=by,
         expected_error=max(expected_error, _ASKED_ERROR) if from_request else expected_error,
-        capped=estimate.capped and told is None,
-        hidden_tokens=estimate.hidden if told is None else None,
-        limit_exceeded=estimate.limit_exceeded and told is None,
+        capped=estimate.capped and reported is None,
+        hidden_tokens=estimate.hidden if reported is None else None,
+        limit_exceeded=estimate.limit_exceeded and reported is None,
         **structs.asdict(metered.served_as),
     )
 

@@ -200,12 +200,12 @@ class ReferencedEstimate(Learned):
         joined = [one * text_joined + other * call_joined for one, other in zip(text, calls, strict=True)]
         torn_letters = torn[_HEBREW] + torn[_INDIC] + torn[_HANGUL]
         excess = max(single - _EXCESS * torn[0], 0.0)
-        said = text_events * (1 - text_joined) + counted.text.tokens * text_joined
+        output_tokens = text_events * (1 - text_joined) + counted.text.tokens * text_joined
         return [
             *joined, single, torn[_EMOJI] + torn[_RARE], min(excess, torn_letters),
             torn[_HEBREW], torn[_INDIC], torn[_HANGUL], torn[_HAN] + torn[_KANA],
             1.0, evidence.tool_calls, max(evidence.tool_calls - 1, 0),
-            said * min(evidence.reasoning_chars / chars, 1.0) if evidence.reasoning_chars and chars else 0.0,
+            output_tokens * min(evidence.reasoning_chars / chars, 1.0) if evidence.reasoning_chars and chars else 0.0,
         ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ SILENCE = "silence-1"
 
 # Number of remembered answers.
 _MEMORY = 50.0
-# Before so many answers, nothing is said.
+# Number of answers from which a rate is used.
 _ANSWERS_MIN = 3.0
 # The fastest models generate some 3,000 tokens a second; shorter silences are those of the network.
 _PER_S_MAX, _SECONDS_MIN = 5_000.0, 0.2

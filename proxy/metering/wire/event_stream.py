@@ -22,7 +22,7 @@ from proxy.metering.wire.sse import Event
 
 # That of payloads in the format's specification; an image in base64 is shorter.
 MESSAGE_BYTES_MAX = 16 << 20
-# Bytes that cannot be read are told in blocks of this size, so that what they cost is known while they come.
+# Unreadable bytes are reported in blocks of this size, so that their cost is known while they arrive.
 _BLOCK_BYTES = 4096
 
 _PRELUDE = Struct(">III")
@@ -70,7 +70,7 @@ class EventStreamFramer:
         self._needed = _PRELUDE_BYTES  # bytes of it, before anything can be done
         self._passing = 0  # bytes that are still to come of a message that is too long
         self._lost = False  # no further message can be found
-        self._damaged_bytes = 0  # bytes of these that were not told yet
+        self._damaged_bytes = 0  # unreadable bytes that were not reported yet
         self.too_long = 0
         self.damaged = 0
 

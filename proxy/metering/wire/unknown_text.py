@@ -132,8 +132,7 @@ def _look(output: dict[str, Any], known: frozenset[str], found: FoundText, *, ge
         return
     read = "\n".join(text for name, value in output.items() if name in known for text in _strings(value, 0))
     for name, value in strange:
-        told = _REASONING.search(name)
-        into = found.texts if told is None else found.reasonings
+        into = found.texts if _REASONING.search(name) is None else found.reasonings
         if _MEDIA.fullmatch(name):
             if not generated_only:
                 found.texts.extend("\0" for _ in (value if isinstance(value, list) else [value]))

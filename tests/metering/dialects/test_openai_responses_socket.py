@@ -201,7 +201,7 @@ def test_a_prompt_has_what_the_response_before_it_had() -> None:
     assert (asked.context_tokens, asked.continues) == (None, "resp_0"), "whose it is must be looked up"
     for number in range(2 * MADE_MAX):
         wire.ended(ProviderEvent(EventPhase.ENDS, answer_id=f"resp-{number}"), Usage(1))
-    assert len(wire._made) == MADE_MAX  # type: ignore[attr-defined]
+    assert len(wire._responses) == MADE_MAX  # type: ignore[attr-defined]
 
 
 def test_an_error_has_the_shape_of_the_provider_s() -> None:

@@ -114,11 +114,11 @@ class MessagesTally(Tally):
         if not raw:
             return
         merged = self._merged | {name: value for name, value in raw.items() if value is not None}
-        told = usage_of(merged)
+        reported = usage_of(merged)
         usage = None
-        if told is not None:
+        if reported is not None:
             self._merged = self.usage_raw = merged
-            usage, self.served_model, self.other_models, longest = told
+            usage, self.served_model, self.other_models, longest = reported
             self.served_as = service_of(
                 merged.get("service_tier"), merged.get("speed"), merged.get("inference_geo"), longest
             )

@@ -91,17 +91,17 @@ class ConverseTally(Tally):
         if name == b"metadata":
             self.done = True
 
-    def _read_outcome(self, said: Converse) -> None:
+    def _read_outcome(self, answer: Converse) -> None:
         """Read usage, terms of service, finish reason, and units of guardrails."""
-        if said.usage:
-            self._report(said.usage, converse_usage(said.usage))
-        if said.tier is not None or said.performance is not None:
-            latency = None if said.performance is None else said.performance.latency
-            self.served_as = service_of(None if said.tier is None else said.tier.type, latency)
-        if said.stop_reason:
-            self.finish_reason = word(said.stop_reason)
-        if said.trace is not None:
-            self._read_guardrails(said.trace)
+        if answer.usage:
+            self._report(answer.usage, converse_usage(answer.usage))
+        if answer.tier is not None or answer.performance is not None:
+            latency = None if answer.performance is None else answer.performance.latency
+            self.served_as = service_of(None if answer.tier is None else answer.tier.type, latency)
+        if answer.stop_reason:
+            self.finish_reason = word(answer.stop_reason)
+        if answer.trace is not None:
+            self._read_guardrails(answer.trace)
 
     def _read_content(self, index: int, block: Block) -> None:
         if block.tool_use is not None:

@@ -140,10 +140,10 @@ def parts_of(answer: Invoked) -> Iterator[Part]:
             yield Part(completion.content.text)
     for choice in answer.choices or ():
         yield Part(choice.text)
-        for said in (choice.delta, choice.message):
-            if said is not None:
-                yield Part(said.content, said.reasoning or said.reasoning_content)
-                yield from _calls(said.tool_calls)
+        for message in (choice.delta, choice.message):
+            if message is not None:
+                yield Part(message.content, message.reasoning or message.reasoning_content)
+                yield from _calls(message.tool_calls)
     yield from _calls(answer.tool_calls)
 
 

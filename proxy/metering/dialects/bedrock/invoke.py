@@ -98,10 +98,10 @@ class InvokeTally(MessagesTally, ConverseTally):
     def read_headers(self, headers: Mapping[str, str]) -> None:
         """Read the id, the terms of service, and the counts for bodies without counts."""
         ConverseTally.read_headers(self, headers)
-        told = {name: headers[header] for header, name in _COUNTS.items() if header in headers}
+        texts = {name: headers[header] for header, name in _COUNTS.items() if header in headers}
         self._headers = {
             name: int(text)
-            for name, text in told.items()
+            for name, text in texts.items()
             if text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
         }
 

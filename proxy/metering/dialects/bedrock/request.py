@@ -184,7 +184,7 @@ def _list(value: object) -> list[Any]:
 
 def _check_guardrail(config: Mapping[str, Any]) -> None:
     if config and config.get("trace") not in ("enabled", "enabled_full"):
-        raise InvalidField("guardrailConfig.trace", "must be enabled: what a guardrail costs is read from its trace")
+        raise InvalidField("guardrailConfig.trace", "must be enabled: the cost of a guardrail is read from its trace")
 
 
 def _embeds(document: Mapping[str, Any], model: str) -> bool:

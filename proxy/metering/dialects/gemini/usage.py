@@ -47,15 +47,15 @@ def usage_of(raw: dict[str, Any]) -> Usage | None:
     try:
         asked = raw.get("promptTokensDetails")
         prompt = _parts(raw.get("promptTokenDetails") if asked is None else asked)  # so in answers of embeddings
-        made, cached = _parts(raw.get("candidatesTokensDetails")), _parts(raw.get("cacheTokensDetails"))
+        generated, cached = _parts(raw.get("candidatesTokensDetails")), _parts(raw.get("cacheTokensDetails"))
         return structs.replace(
             usage,
             prompt_tokens=_sum(usage.prompt_tokens, count(raw.get("toolUsePromptTokenCount"))),
             completion_tokens=_sum(usage.completion_tokens, usage.reasoning_tokens),
             audio_prompt_tokens=prompt.get("AUDIO"),
-            audio_completion_tokens=made.get("AUDIO"),
+            audio_completion_tokens=generated.get("AUDIO"),
             image_prompt_tokens=prompt.get("IMAGE"),
-            image_completion_tokens=made.get("IMAGE"),
+            image_completion_tokens=generated.get("IMAGE"),
             cached_audio_tokens=cached.get("AUDIO"),
             cached_image_tokens=cached.get("IMAGE"),
         )

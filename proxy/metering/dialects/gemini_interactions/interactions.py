@@ -33,7 +33,7 @@ from proxy.metering.wire.json_reader import compact
 from proxy.metering.wire.unknown_text import Outputs, Place
 
 _LAST = "interaction.completed"
-# Statuses of answers that are made elsewhere, and are not ended.
+# Statuses of background answers, which have not ended.
 _RUNNING = ("queued", "in_progress")
 # Output that is no text: a placeholder is counted for it, since only the usage has its cost.
 _MEDIA = frozenset({"image", "audio", "video", "document"})

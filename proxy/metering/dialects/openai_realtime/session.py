@@ -167,8 +167,8 @@ class RealtimeWire:
         model = session.get("model")
         if isinstance(model, str) and model:
             self.stated_model = model
-        said, transcriber = transcriber_in(session)
-        if said:
+        is_set, transcriber = transcriber_in(session)
+        if is_set:
             self.transcriber = transcriber
         for side in self._bytes_per_s:
             self._bytes_per_s[side] = bytes_per_s(session, side) or self._bytes_per_s[side]

@@ -217,9 +217,9 @@ class ResponsesTally(Tally):
             return
         usage = usage_of(raw)
         if usage is not None and usage != NO_USAGE and usage.searches is None:
-            told = None if tools is None else tools_of(tools)
-            if told is not None and told.searches is not None:
-                usage = structs.replace(usage, searches=told.searches)
+            tool_usage = None if tools is None else tools_of(tools)
+            if tool_usage is not None and tool_usage.searches is not None:
+                usage = structs.replace(usage, searches=tool_usage.searches)
             elif self._searches:
                 usage = structs.replace(usage, searches=len(self._searches))
         if usage is not None and usage != NO_USAGE and usage.file_searches is None and self._file_searches:

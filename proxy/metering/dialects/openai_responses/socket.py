@@ -59,7 +59,7 @@ class _SocketEvent(msgspec.Struct, gc=False):
 _read = reader(_SocketEvent)
 
 
-class _Made(msgspec.Struct, gc=False):
+class _MadeResponse(msgspec.Struct, gc=False):
     """A response of this connection."""
 
     stream_id: str
@@ -80,7 +80,7 @@ class ResponsesWire:
         """stream id → its last request, without the prompt"""
         self._steered: dict[str, PromptEvidence] = {}
         """stream id → the prompt of steering messages, for the next response"""
-        self._made: OrderedDict[str, _Made] = OrderedDict()
+        self._responses: OrderedDict[str, _MadeResponse] = OrderedDict()
         """response id → response"""
         self._context = 0  # tokens of the response that ended last
 
@@ -94,7 +94,7 @@ class ResponsesWire:
                 raise InvalidField("type", f"must be written '{RESPONSE_CREATE}'")
             return self._more(document)
         if "response" in document:  # LiteLLM would read the request in there instead
-            raise InvalidField("response", "is not supported: the fields of a request stand beside 'type'")
+            raise InvalidField("response", "is not supported: put the fields of the request next to 'type'")
         stream_id = self._stream_id(document.get("stream_id"))
         if flag(document, "background"):
             raise InvalidField("background", "is not supported over a WebSocket")
@@ -102,9 +102,9 @@ class ResponsesWire:
         changes: dict[str, Any] = {"streamed": True}
         if _generates_nothing(document):
             changes["completion_tokens_max"] = 0
-        if (made := self._made.get(asked.continues or "")) is not None:
+        if (response := self._responses.get(asked.continues or "")) is not None:
             prompt = _sum(asked.prompt, self._steered.pop(stream_id, None))
-            changes |= {"context_tokens": made.tokens, "continues": None, "prompt": prompt}
+            changes |= {"context_tokens": response.tokens, "continues": None, "prompt": prompt}
         asked = structs.replace(asked, **changes)
         self._facts[stream_id] = structs.replace(asked, prompt=PromptEvidence())
         return ClientMessage(asked, stream_id=stream_id)
@@ -112,14 +112,14 @@ class ResponsesWire:
     def _more(self, document: dict[str, Any]) -> ClientMessage:
         """Read a message that requests no response, but may steer one. Raises InvalidField."""
         response_id, stream_id = continued(document), document.get("stream_id")
-        made = self._made.get(response_id or "")
-        if made is not None:
-            response_id, stream_id = None, made.stream_id
+        response = self._responses.get(response_id or "")
+        if response is not None:
+            response_id, stream_id = None, response.stream_id
         stream_id = stream_id or ""
         known = response_id is None and isinstance(stream_id, str) and stream_id in self._facts
         if known and isinstance(document.get("input"), str | list):
-            said = structs.replace(prompt_of(document), text=NO_PROMPT_TEXT)
-            self._steered[stream_id] = _sum(said, self._steered.get(stream_id))
+            prompt = structs.replace(prompt_of(document), text=NO_PROMPT_TEXT)
+            self._steered[stream_id] = _sum(prompt, self._steered.get(stream_id))
         return ClientMessage(continues=response_id)
 
     def _stream_id(self, stream_id: object) -> str:
@@ -137,11 +137,11 @@ class ResponsesWire:
 
     def parse(self, message: bytes) -> ProviderEvent:
         """Read a provider's message. Never raises."""
-        said = _read(message)
-        if said is None or said.type is None:
+        event = _read(message)
+        if event is None or event.type is None:
             return ProviderEvent(EventPhase.CONTINUES, is_billable=False)
-        kind, stream_id = said.type, said.stream_id or ""
-        answer_id = None if said.response is None else said.response.id
+        kind, stream_id = event.type, event.stream_id or ""
+        answer_id = None if event.response is None else event.response.id
         if answer_id is not None and kind.startswith("response."):
             self._note(answer_id, stream_id)
         if kind == "error":
@@ -149,14 +149,16 @@ class ResponsesWire:
                 EventPhase.FAILS,
                 stream_id,
                 stream_id=stream_id,
-                status=said.status if isinstance(said.status, int) else None,
+                status=event.status if isinstance(event.status, int) else None,
             )
         if kind == "response.created":
             return ProviderEvent(EventPhase.BEGINS, stream_id, stream_id=stream_id, answer_id=answer_id)
         if kind in LAST:
             return ProviderEvent(EventPhase.ENDS, stream_id, stream_id=stream_id, answer_id=answer_id)
         if kind.startswith("response.") and not kind.startswith("response.steer."):
-            is_billable = any(one is not None for one in (said.delta, said.text, said.item, said.response, said.usage))
+            is_billable = any(
+                one is not None for one in (event.delta, event.text, event.item, event.response, event.usage)
+            )
             return ProviderEvent(
                 EventPhase.CONTINUES,
                 stream_id,
@@ -166,7 +168,7 @@ class ResponsesWire:
             )
         if kind == "response.steer.failed":
             self._steered.pop(stream_id, None)
-        if said.delta or counts(said.usage) or (said.response is not None and counts(said.response.usage)):
+        if event.delta or counts(event.usage) or (event.response is not None and counts(event.response.usage)):
             return ProviderEvent(EventPhase.ENDS, f"u:{kind}", ExchangeKind.UNKNOWN, stream_id=stream_id)
         return NO_EXCHANGE
 
@@ -191,13 +193,13 @@ class ResponsesWire:
         self._context = (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
         self._note(event.answer_id, event.stream_id).tokens = self._context
 
-    def _note(self, response_id: str, stream_id: str) -> _Made:
-        made = self._made.get(response_id)
-        if made is None:
-            made = self._made[response_id] = _Made(stream_id)
-            if len(self._made) > MADE_MAX:
-                self._made.popitem(last=False)
-        return made
+    def _note(self, response_id: str, stream_id: str) -> _MadeResponse:
+        response = self._responses.get(response_id)
+        if response is None:
+            response = self._responses[response_id] = _MadeResponse(stream_id)
+            if len(self._responses) > MADE_MAX:
+                self._responses.popitem(last=False)
+        return response
 
     def error(self, refusal: Refusal, message: ClientMessage | None) -> dict[str, Any]:
         """The event that refuses a client's message."""

@@ -80,8 +80,8 @@ class PredictTally(Tally):
 
 def _counts(predictions: list[_Prediction]) -> dict[str, Any]:
     """The counts of all predictions; empty: there are none."""
-    told = [one.embeddings.statistics for one in predictions if one.embeddings is not None]
-    tokens = [one.token_count for one in told if one is not None and one.token_count is not None]
+    statistics = [one.embeddings.statistics for one in predictions if one.embeddings is not None]
+    tokens = [one.token_count for one in statistics if one is not None and one.token_count is not None]
     if tokens:
         return {"token_count": sum(tokens)}
     images = sum(one.mime_type is not None for one in predictions)
@@ -108,7 +108,7 @@ def _text(instance: Mapping[str, Any], at: int) -> str:
     for name in ("content", "prompt"):
         if isinstance(text := instance.get(name), str):
             return text
-    raise InvalidField(f"instances[{at}]", "must have a text in content, to embed, or in prompt, to draw")
+    raise InvalidField(f"instances[{at}]", "must have a text in content (embeddings) or in prompt (images)")
 
 
 VERTEX_PREDICT = plain_dialect(
