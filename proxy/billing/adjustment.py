@@ -1,14 +1,14 @@
 """Adjustments by a better record of an exchange that is already settled.
 
-Invariants: in whatever order its records arrive, the entries of an exchange add up to the best of them. Entries are
-never changed, so a better record is booked as the difference. What an operator has set stands: a record that comes
-later says what it would have been, and changes nothing of it.
+Invariants: the entries of an exchange add up to its best record, in any order of arrival. Entries are never changed: a
+better record is booked as the difference. An amount that an operator has set does not change: a later record only adds
+the detail `stands` with its own numbers.
 
 The sweeper settles the exchanges of a machine whose lease expired, from their last announced progress. If the machine
-was only paused, it announces more progress, and may be swept again; or it sends its own record, which is final. A
-machine that crashed makes a record of each exchange that its journal has open. It knows no better than a final record
-that had left the machine, and was lost from its disk alone. Of two that know as little, the one with more events
-counts.
+was only paused, it announces more progress and may be swept again, or it sends its own record, which is final. A
+machine that crashed makes a record of each exchange that is open in its journal. Such a record is worse than a final
+one, which may have left the machine and been lost from its disk alone. Of two records of equal finality, the one with
+more events counts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ContradictionError(ValueError):
 
 
 class Finality(IntEnum):
-    """How well a record knows its exchange."""
+    """The completeness of the record of an exchange."""
 
     SWEPT = 0
     """made by a sweeper, from announced progress"""
@@ -63,7 +63,7 @@ class Finality(IntEnum):
 
 
 def finality(entry: LedgerEntry) -> Finality:
-    """That of the record which the entry was made from."""
+    """The finality of the record from which the entry was made."""
     if entry.details.get("swept"):
         return Finality.SWEPT
     return Finality.RECOVERED if entry.details.get("recovered") else Finality.FINAL
@@ -130,7 +130,7 @@ def restated(
 
 
 def _standing(by_hand: frozenset[str]) -> frozenset[str]:
-    """What stands: with one count, all of them, and the money that was calculated from them."""
+    """The totals that stay unchanged: if an operator set one count, all counts and the money calculated from them."""
     return by_hand if by_hand.isdisjoint(COUNTS) else by_hand.union(TOKENS, UNITS, MONEY)
 
 

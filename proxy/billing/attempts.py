@@ -21,7 +21,7 @@ ATTEMPTS_DETAIL = "attempts"
 
 
 def attempt_details(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
-    """The value of that detail."""
+    """The value of `ATTEMPTS_DETAIL`."""
     return [structs.asdict(attempt) for attempt in attempts]
 
 

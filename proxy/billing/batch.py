@@ -60,7 +60,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class BatchInput(msgspec.Struct, frozen=True):
-    """What was read of the lines, when they were checked."""
+    """The lines of an uploaded file, as read at its check."""
 
     endpoint: str
     shares: tuple[Share, ...]
@@ -81,13 +81,13 @@ class Terms(msgspec.Struct, frozen=True):
     price: Price | None
     cost: Price | None
     prompt_tokens: int
-    """of a line, on average; estimated"""
+    """estimated average of one line"""
     names: tuple[str, ...] = ()
-    """the lines that are of this model; empty: all that no other terms name"""
+    """names of the lines with this model; empty: all lines that no other terms name"""
 
 
 class Owned(msgspec.Struct, frozen=True, kw_only=True):
-    """Who made an object, and where."""
+    """The owner of an object, and the provider that stores it."""
 
     api: str
     """`openai.files`"""
@@ -106,29 +106,29 @@ class StoredFile(Owned, frozen=True, kw_only=True):
     file_id: str
     purpose: str = ""
     input: BatchInput | None = None
-    """of a file with lines of a batch"""
+    """the lines of a file that is the input of a batch"""
     made_by: str | None = None
-    """the exchange id of the batch whose results it has"""
+    """exchange id of the batch whose results the file contains"""
 
 
 class StoredBatch(Owned, frozen=True, kw_only=True):
-    """A batch, from its admission on."""
+    """A batch after its admission."""
 
     exchange_id: str
     batch_id: str | None
-    """the provider's; None: it is not known yet"""
+    """the provider's id of the batch; None: not known yet"""
     state: BatchState
     key_alias: str
     endpoint: str
-    """of its lines"""
+    """the endpoint of all lines"""
     input_file: str | None
     lines: int
     held_nusd: Nusd | None
-    """None: no money limit applies to the key"""
+    """nUSD reserved at admission; None: no money limit applies to the key"""
     names: str
-    """as in `BatchInput`"""
+    """see `BatchInput.names`"""
     files: tuple[str, ...] = ()
-    """with results, once it has ended"""
+    """ids of the files with results, after the end of the batch"""
 
 
 class Results(msgspec.Struct, frozen=True):

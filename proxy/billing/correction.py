@@ -42,7 +42,7 @@ REASON_CHARS_MAX = 500
 _T = TypeVar("_T")
 
 REREAD = "read_again"
-"""the detail of an adjustment that read a usage again: how it was served, by what is said there"""
+"""the detail of an adjustment that read a usage again: the service terms in that usage"""
 BY_RERATE = "rerate"
 CORRECTED = "corrected"
 """the usage_source of token counts that an operator set"""
@@ -97,14 +97,14 @@ class ExchangeTotals(msgspec.Struct, frozen=True):
     bills: BillableParts
     source: str
     served_as: ServedAs
-    """of the last usage or restating entry"""
+    """service terms of the last usage or restating entry"""
     price: Mapping[str, Any] | None
     """the price tier of the latest charge, in the form of `price_text`; None: unknown"""
     cost: Mapping[str, Any] | None
     stated_nusd: Nusd | None
-    """nUSD that the provider states"""
+    """cost that the provider states"""
     other_models: tuple[PricedUsage, ...]
-    """of the latest statement, at its pinned prices"""
+    """usage of other models in the latest statement, at its pinned prices"""
     by_hand: frozenset[str]
     """names of the fields that an operator set"""
     next_seq: int

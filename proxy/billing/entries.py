@@ -33,7 +33,7 @@ class EntryKind(StrEnum):
     ATTEMPT = "attempt"
     """a provider that failed before another one served the exchange"""
     CREDIT = "credit"
-    """a top-up; it has an exchange id of its own"""
+    """a top-up, under a new exchange id"""
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):

@@ -74,7 +74,7 @@ class ApiKey:
     tags: tuple[str, ...] = ()
     blocked_at: float | None = None
     old_digest: bytes | None = field(default=None, repr=False)
-    """of the secret before the last rotation"""
+    """digest of the secret before the last rotation"""
     old_until: float | None = None
     """Unix seconds until which the old secret is valid"""
 

@@ -57,7 +57,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     parallel: int | None = None
     """exchanges that run at the same time"""
     cost_in_answers: bool = False
-    """answers tell what they cost: no limit, but set, changed and shown with them"""
+    """the usage of each answer includes its cost; no limit, but set, changed and shown with the limits"""
 
     @property
     def spends(self) -> bool:

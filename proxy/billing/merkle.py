@@ -50,7 +50,7 @@ class MerkleTree:
 
 
 def path(leaves: Sequence[bytes], index: int) -> list[bytes]:
-    """The digests beside the way from leaf `index` to the root, the lowest first."""
+    """The sibling digests on the path from leaf `index` to the root, from the bottom up."""
     if len(leaves) == 1:
         return []
     split = _split(len(leaves))

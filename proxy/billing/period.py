@@ -79,7 +79,7 @@ class Closing:
 
     month: Month
     closed_at: float
-    """by the ledger's clock, Unix seconds: what is settled later is late"""
+    """Unix seconds by the ledger's clock; an entry of the month that settles later is late"""
 
 
 class LateSpan(NamedTuple):

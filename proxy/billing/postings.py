@@ -1,7 +1,7 @@
 """Double entry: each ledger entry as a transaction between accounts.
 
-Invariants: the postings of an entry add up to zero, and nothing else makes postings; so the accounts add up to zero,
-and an account's balance is the sum of its postings. Amounts that are unknown are not posted.
+Invariants: the postings of an entry add up to zero, and every posting belongs to an entry. So the accounts add up to
+zero, and the balance of an account is the sum of its postings. Unknown amounts are not posted.
 
 | account | is | its balance |
 |---|---|---|

@@ -93,39 +93,40 @@ class Rates(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     pages: int | None = None
     """nUSD per 1,000 pages"""
     annotated_pages: int | None = None
-    """likewise, instead of `pages`; None: as pages"""
+    """nUSD per 1,000 annotated pages, instead of `pages`; None: the price of `pages`"""
     cached_audio_input: int | None = None
-    """None: as cached_input"""
+    """None: the price of `cached_input`"""
     cached_image_input: int | None = None
-    """likewise"""
+    """None: the price of `cached_input`"""
 
 
 class Price(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A versioned price list of one model. Tiers are in rising order of `above_prompt_tokens`; none: only what answers
-    state is priced."""
+    """A versioned price list of one model. Tiers are in rising order of `above_prompt_tokens`. Without tiers, only the
+    cost that an answer states is a price."""
 
     version: str
     tiers: tuple[Rates, ...]
     service_tiers: Mapping[str, tuple[Rates, ...]] = msgspec.field(default_factory=dict)
     """the provider's name of a service tier (`priority`, `flex`, `batch`) → the price tiers that apply instead"""
     multipliers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """what multiplies the prices of all tokens, by its reason: a fact of the answer (`speed:fast`), or one that holds
-    for the whole list (`host:eu.api.openai.com`) → a decimal or a fraction, `1.1` or `5/3`"""
+    """reason → multiplier of the prices of all tokens, a decimal or a fraction: `1.1`, `5/3`. The reason is a fact of
+    the answer (`speed:fast`) or of the whole list (`host:eu.api.openai.com`)"""
     stated: tuple[str, ...] = ()
-    """multipliers of the cost that an answer states, which is then its price, and the list is for the others; empty:
-    the list is for all"""
+    """multipliers of the cost that an answer states. If there are any, the stated cost is the price, and the list
+    applies to answers without one. Empty: the list applies to every answer"""
     lacking: tuple[str, ...] = ()
-    """which of `input` and `output` have no price, in no tier; there they are 0. What uses such tokens is unpriced"""
+    """`input`, `output` or both, if no tier has a price for it; the tiers have 0. Usage of such tokens is unpriced"""
 
 
 class PricedUsage(msgspec.Struct, frozen=True):
-    """What another model used for the same answer, and its price lists."""
+    """Usage of another model for one answer, with its price lists."""
 
     model: str
     usage: Usage
     price: Price | None
-    """as in `Opened`, and so is the next one"""
+    """see `Opened.price`"""
     cost: Price | None
+    """see `Opened.cost`"""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -143,14 +144,14 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class BackgroundRun(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An answer that its provider makes in the background: how to ask for it."""
+    """How to poll an answer that the provider generates in the background."""
 
     response_id: str
     dialect: str
     project_id: str
-    """of the key"""
+    """the project of the key"""
     until: float
-    """Unix seconds: then the provider is asked to stop"""
+    """Unix seconds; at this time the proxy cancels the answer at the provider"""
     credential: str | None = None
     """the name of the provider's credential, if it has several"""
     query: str = ""
@@ -184,13 +185,13 @@ class Opened(msgspec.Struct, frozen=True):
     held_nusd: Nusd | None = msgspec.field(default=None, name="held_usd")
     """nUSD reserved at admission; None: no money limit applies to the key"""
     attempts: tuple[Attempt, ...] = ()
-    """in chronological order"""
+    """failed requests to earlier providers, in chronological order"""
     background: BackgroundRun | msgspec.UnsetType = msgspec.UNSET
-    """not written unless the provider goes on without a request"""
+    """not written unless the provider generates the answer in the background"""
     asked: Usage | msgspec.UnsetType = msgspec.UNSET
     """usage that follows from the request, for an answer that shows nothing; not written if there is none"""
     silence: Silence | msgspec.UnsetType = msgspec.UNSET
-    """of a model that hides reasoning; not written if its rate is unknown"""
+    """hidden tokens by the time to the first word, for a model that hides reasoning; not written if unknown"""
     echoes: bool | msgspec.UnsetType = msgspec.UNSET
     """the answer repeats the prompt, so that its text does not prove that the limit was exceeded; not written if not"""
 
@@ -264,13 +265,13 @@ class UsageRecord(msgspec.Struct, frozen=True):
     seq: int = 0
     version: int = 1
     other_models: tuple[PricedUsage, ...] | msgspec.UnsetType = msgspec.UNSET
-    """what other models used, which `reading` does not have; not written if there are none"""
+    """usage of other models, not included in `reading`; not written if there is none"""
     stated_nusd_or_unset: Nusd | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="stated_usd")
     """the cost that the provider states, in nUSD; not written if it states none"""
 
     @property
     def others(self) -> tuple[PricedUsage, ...]:
-        """What other models used."""
+        """Usage of other models."""
         return () if self.other_models is msgspec.UNSET else self.other_models
 
     @property

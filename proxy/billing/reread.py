@@ -1,7 +1,7 @@
-"""Reads again what a provider reported, as it is kept with an entry, with what this version knows of it.
+"""Reads the usage that is stored with an entry again, by the rules of this version.
 
-Invariants: only what the entry has is read: the usage object, and the numbers and words beside it that were not known.
-What cannot be read again, such as a search that was an item of the output, keeps its count.
+Invariants: only data of the entry is read: the usage object, and its unknown usage fields. A count that cannot be read
+again, such as a search that was an item of the output, does not change.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from proxy.metering.usage import ModelUsage, ServedAs, Usage, UsageSource
 
 
 class ReadAgain(msgspec.Struct, frozen=True):
-    """What a usage says by this version. A count that is None, or a word, is as it was."""
+    """A usage as read by this version. A count or service term that is None does not change."""
 
     usage: Usage
     served_as: ServedAs
     other_models: tuple[ModelUsage, ...]
 
     def usage_after(self, before: Usage) -> Usage:
-        """The counts with these."""
+        """`before`, with the counts that were read."""
         known = {name: count for name, count in structs.asdict(self.usage).items() if count is not None}
         return structs.replace(before, **known)
 
     def served_as_after(self, before: ServedAs) -> ServedAs:
-        """How it was served, with these words."""
+        """`before`, with the service terms that were read."""
         known = {name: word for name, word in structs.asdict(self.served_as).items() if word is not None}
         return structs.replace(before, **known)
 

@@ -1,4 +1,4 @@
-"""Who made a stored response, and where. Pure value."""
+"""The owner of a stored response, and its provider. A pure value."""
 
 from __future__ import annotations
 

@@ -188,30 +188,30 @@ def entry(record: UsageRecord) -> LedgerEntry:
 
 
 class Amounts(NamedTuple):
-    """In nUSD; None: unknown, as of `amount`."""
+    """Charge and cost of a record. None: unknown, see `amount`."""
 
     charge_nusd: Nusd | None
     cost_nusd: Nusd | None
 
 
 def amounts(record: UsageRecord) -> Amounts:
-    """What the record comes to."""
+    """The charge and the cost of the record."""
     return Amounts(charged(record), _cost(record))
 
 
 def charged(record: UsageRecord) -> Nusd | None:
-    """What the key's owner is charged."""
-    return _comes_to(record, record.opened.price, record.bills, _PRICE_OF)
+    """The charge to the owner of the key."""
+    return _amount_of(record, record.opened.price, record.bills, _PRICE_OF)
 
 
 def _cost(record: UsageRecord) -> Nusd | None:
-    return _comes_to(record, record.opened.cost, incurred(record.reading.source, record.bills), _COST_OF)
+    return _amount_of(record, record.opened.cost, incurred(record.reading.source, record.bills), _COST_OF)
 
 
 _PRICE_OF, _COST_OF = attrgetter("price"), attrgetter("cost")
 
 
-def _comes_to(
+def _amount_of(
     record: UsageRecord, list_: Price | None, bills: BillableParts, list_of: Callable[[PricedUsage], Price | None]
 ) -> Nusd | None:
     reading = record.reading
@@ -233,8 +233,8 @@ def amount(
 ) -> Nusd | None:
     """nUSD; None: something is billed, but there is no price list, or it has no price for any of the used units.
 
-    `stated_nusd`: by the provider, of everything. `others`: what other models used, with their prices; what has none
-    adds nothing.
+    `stated_nusd`: cost of the whole exchange that the provider states. `others`: usage of other models, with their
+    price lists; without a list it adds nothing.
     """
     if billed is BillableParts.NOTHING:
         return Nusd(0)
@@ -291,7 +291,7 @@ def _unpriced_counts(price: Price, record: UsageRecord) -> list[str]:
 
 
 def _add_other_models(details: dict[str, Any], record: UsageRecord) -> None:
-    """What they used, and which of them have no price."""
+    """Add the usage of other models, and the names of those without a price."""
     details[OTHER_MODELS_DETAIL] = other_models_detail(record.others)
     opened = record.opened
     lists = (("unpriced_units", opened.price, _PRICE_OF), ("cost_unpriced_units", opened.cost, _COST_OF))
@@ -308,11 +308,11 @@ def _is_priced(list_: Price | None, usage: Usage) -> bool:
 SERVED_INSTEAD_DETAIL = "served_instead_of"
 """the detail of a terminal entry with the provider's name of the model that was to serve, if another one did"""
 OTHER_MODELS_DETAIL = "other_models"
-"""the detail of a terminal entry that lists what other models used"""
+"""the detail of a terminal entry that lists the usage of other models"""
 
 
 def other_models_detail(others: Iterable[PricedUsage]) -> list[dict[str, Any]]:
-    """The value of that detail."""
+    """The value of `OTHER_MODELS_DETAIL`."""
     return [_other_model(one) for one in others]
 
 

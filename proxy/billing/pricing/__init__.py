@@ -1,1 +1,1 @@
-"""Price lists, the rules that change them, and what usage comes to by them. Pure."""
+"""Price lists, the rules that change them, and the charge for usage. Pure."""

@@ -33,7 +33,7 @@ _AWS = "aws"
 
 
 class _Multiplier(NamedTuple):
-    """What the package does not know: a multiplier of the prices of all tokens."""
+    """A multiplier of the prices of all tokens that genai-prices lacks."""
 
     provider: str
     """its id in the package"""
@@ -250,7 +250,7 @@ _NO_PRICE = Decimal(0)
 
 
 def _lacking(listed: ModelPrice) -> tuple[str, ...]:
-    """As in `Price`: embeddings have no price of output, speech has none of tokens."""
+    """The value of `Price.lacking`: embeddings have no output price, speech has no token price."""
     tokens = (("input", listed.input_mtok), ("output", listed.output_mtok))
     return tuple(name for name, column in tokens if column is None)
 

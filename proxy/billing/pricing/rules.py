@@ -1,8 +1,8 @@
-"""Rules that change a price list for some of its requests: by who pays, model, provider and time.
+"""Rules that change a price list for some requests: by the paying key or account, model, provider and time.
 
-Invariants: what a rule makes of a list depends only on what is known at admission, so that the list is pinned there and
-answers are priced by it alone. Of the rules with a list, and of those with a stated price, the first one that matches
-applies; of those that multiply, all. Every rule that changed a list is named in its version.
+Invariants: the changed list depends only on facts known at admission. It is pinned at admission, and the answer is
+priced by it alone. Of the rules with a list, the first match applies; also of the rules with a stated price. Of the
+rules with a multiplier, all matches apply. The version of a list names every rule that changed it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LISTS_KEPT = 4096
 
 
 NO_LIST = Price("no-list", ())
-"""for what is priced only by what answers state"""
+"""the list of a model whose price is the cost that its answers state"""
 
 
 class PriceSide(StrEnum):
@@ -79,14 +79,16 @@ class PriceRule:
     name: str
     changes: PriceSide = PriceSide.CHARGE
     keys: frozenset[str] = frozenset()
-    """ids or aliases; likewise the next two, with names"""
+    """ids or aliases of keys"""
     projects: frozenset[str] = frozenset()
+    """ids or names of projects"""
     organizations: frozenset[str] = frozenset()
+    """ids or names of organizations"""
     models: frozenset[str] = frozenset()
-    """names, with `*` for any text"""
+    """names of models, with `*` for any text"""
     providers: frozenset[str] = frozenset()
     begins: float | None = None
-    """Unix seconds; it matches from then on"""
+    """Unix seconds; the rule does not match before"""
     ends: float | None = None
     """and before this"""
     weekdays: tuple[str, ...] = ()
