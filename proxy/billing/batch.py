@@ -123,7 +123,7 @@ class StoredBatch(Owned, frozen=True, kw_only=True):
     """the endpoint of all lines"""
     input_file: str | None
     lines: int
-    held_nusd: Nusd | None
+    reserved_nusd: Nusd | None
     """nUSD reserved at admission; None: no money limit applies to the key"""
     names: str
     """see `BatchInput.names`"""

@@ -182,7 +182,7 @@ class Opened(msgspec.Struct, frozen=True):
     """index in the progress table"""
     bill: Mapping[str, str] = msgspec.field(default_factory=dict)
     """the provider's billing policy where it differs from the default: situation → `BillableParts` value"""
-    held_nusd: Nusd | None = msgspec.field(default=None, name="held_usd")
+    reserved_nusd: Nusd | None = msgspec.field(default=None, name="held_usd")
     """nUSD reserved at admission; None: no money limit applies to the key"""
     attempts: tuple[Attempt, ...] = ()
     """failed requests to earlier providers, in chronological order"""
@@ -298,7 +298,7 @@ def validate_record(record: UsageRecord) -> None:
         ),
         COUNT_MAX,
     )  # fmt: skip
-    _check_range("sizes", (record.bytes, opened.held_nusd, record.stated_nusd), AMOUNT_MAX)
+    _check_range("sizes", (record.bytes, opened.reserved_nusd, record.stated_nusd), AMOUNT_MAX)
     _check_range("times", (opened.started_at,), STARTED_MAX)
     for price in (
         opened.price,

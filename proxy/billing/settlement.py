@@ -269,8 +269,8 @@ def _details(record: UsageRecord, charge_nusd: Nusd | None, cost_nusd: Nusd | No
         details["stated_usd"] = usd_text(record.stated_nusd)
     if opened.attempts:
         details[ATTEMPTS_DETAIL] = attempt_details(opened.attempts)
-    if opened.held_nusd is not None:
-        details["held_usd"] = usd_text(opened.held_nusd)
+    if opened.reserved_nusd is not None:
+        details["held_usd"] = usd_text(opened.reserved_nusd)
     if charge_nusd is None:
         details["unpriced"] = True
     if cost_nusd is None:

@@ -102,7 +102,7 @@ def one(number: int, at: float, chance: Random) -> LedgerEntry:
         number, key=key_id, model=chance.choice(MODELS), started_at=at, usage=Usage(prompt, prompt // 3, output)
     )
     opened = replace(
-        record.opened, exchange_id=exchange_id(number, at), key_alias=KEYS[key_id][0], held_nusd=12_345_678,
+        record.opened, exchange_id=exchange_id(number, at), key_alias=KEYS[key_id][0], reserved_nusd=12_345_678,
         attempts=(Attempt("tensorloop", "large-v1", "answered 503", 503, at, 81.5),) if number % 9 == 4 else (),
     )  # fmt: skip
     record = replace(record, opened=opened, first_token_ms=chance.random() * 900, duration_ms=900 + output * 4.2)

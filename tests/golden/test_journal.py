@@ -118,7 +118,7 @@ def test_a_record_says_what_it_said(journal: Journal) -> None:
     assert rich.opened.price.tiers[1].above_prompt_tokens == 128_000
     assert rich.opened.price.service_tiers["priority"][0].output == 20_000_000_000
     assert rich.opened.price.tiers[0].cache_write_1h == 5_000_000_000
-    assert found[4].opened.held_nusd == 1_234_567_890
+    assert found[4].opened.reserved_nusd == 1_234_567_890
     guessed = found[5].reading
     assert (guessed.estimator, guessed.expected_error, guessed.capped, guessed.hidden_tokens) == (
         "ridge-2", 0.25, True, 12,

@@ -145,7 +145,7 @@ class BatchMaker:
             created_at=found.reserved.at or now,  # in the windows that it was admitted in
             exchange_id=made, batch_id=None, state=BatchState.CREATING, endpoint=new.read.endpoint,
             input_file=new.input_file, lines=new.read.lines, names=new.read.names,
-            held_nusd=Nusd(found.reserved.nusd) if found.spends else None,
+            reserved_nusd=Nusd(found.reserved.nusd) if found.spends else None,
         )  # fmt: skip
         return batch, terms, found
 
@@ -201,7 +201,7 @@ class BatchMaker:
         self, made_for: Asked, new: NewBatch, batch: StoredBatch, reservation: OpenReservation
     ) -> web.StreamResponse:
         """Ask, and remember what came of it. Raises ApiError."""
-        held, known = batch.held_nusd or 0, False
+        held, known = batch.reserved_nusd or 0, False
         try:
             answer = await self._answer(made_for, new, batch)
             if 200 <= answer.status < 300:

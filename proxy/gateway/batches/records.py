@@ -151,7 +151,7 @@ def batch_record(
         prompt_tokens_estimate=0,
         completion_tokens_max=None,
         slot=0,
-        held_nusd=batch.held_nusd,
+        reserved_nusd=batch.reserved_nusd,
     )
     case = situation(outcome, source=NOTHING.source, accepted=True, delivered=False)
     told: dict[str, Any] = {"lines": batch.lines, "succeeded": results.succeeded, "failed": results.failed}

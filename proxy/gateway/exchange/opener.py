@@ -235,7 +235,7 @@ class ExchangeOpener:
                 completion_tokens_max=limit,
                 slot=slot.index,
                 bill=route.provider.settings.bill,
-                held_nusd=Nusd(reservation.reserved.nusd) if reservation.spends else None,
+                reserved_nusd=Nusd(reservation.reserved.nusd) if reservation.spends else None,
                 asked=UNSET if facts.asked is NO_USAGE else facts.asked,
                 silence=silence_of(self._ports.estimator, route, limit, facts),
                 echoes=facts.echoes or UNSET,

@@ -19,7 +19,7 @@ class Spending:
         self._open_exchange = open_exchange
         self._estimator = estimator
         price = open_exchange.opened.price
-        self.limited = open_exchange.opened.held_nusd is not None and price is not None and price.tiers != ()
+        self.limited = open_exchange.opened.reserved_nusd is not None and price is not None and price.tiers != ()
         """True if a budget limits the exchange"""
 
     def folded(self, meter: BodyMeter) -> None:

@@ -443,7 +443,7 @@ stored_batches = Table(
     Column("input_file", _text()),
     Column("lines", BigInteger, nullable=False),
     # Reserved for all lines; null: no money limit applies.
-    Column("held_usd", Money, key="held_nusd"),
+    Column("held_usd", Money, key="reserved_nusd"),
     # A digest of the names of the lines.
     Column("names", _text(), nullable=False),
     # The ids of the files with results.

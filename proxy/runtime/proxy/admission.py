@@ -193,8 +193,8 @@ class AdmissionService:
         """Restore the reservation of an exchange of an earlier process that still runs. Without its key in memory, the
         reservation has no counters."""
         counters = _counters(self._keyring, opened.key_id)
-        reserved = Reservation(opened.exchange_id, counters, opened.held_nusd or 0, 0, opened.started_at)
-        return self.admission.reserve_resumed(reserved, spends=opened.held_nusd is not None)
+        reserved = Reservation(opened.exchange_id, counters, opened.reserved_nusd or 0, 0, opened.started_at)
+        return self.admission.reserve_resumed(reserved, spends=opened.reserved_nusd is not None)
 
     def reserve_again(self, lost: Iterable[Pending]) -> None:
         """Reserve again for records that the ledger has lost: they count against budgets until they are settled
@@ -205,9 +205,9 @@ class AdmissionService:
         """Reserve for batches that another process or an earlier run admitted."""
         await self._keyring.remember({batch.key_id for batch in batches})
         owed = [
-            _reservation(self._keyring, batch.exchange_id, batch.key_id, batch.held_nusd, batch.created_at)
+            _reservation(self._keyring, batch.exchange_id, batch.key_id, batch.reserved_nusd, batch.created_at)
             for batch in batches
-            if batch.held_nusd
+            if batch.reserved_nusd
         ]
         if reservations := [reserved for reserved in owed if reserved is not None]:
             self.admission.reserve_again(reservations)

@@ -108,7 +108,7 @@ class Admission:
         for batch in batches:
             self.held_again.append(batch.exchange_id)
             if batch.exchange_id not in there:  # else budgets release it after the next look at the ledger
-                self.budget.held[batch.exchange_id] = batch.held_nusd or 0
+                self.budget.held[batch.exchange_id] = batch.reserved_nusd or 0
 
 
 class Keys(OfToken):

@@ -243,7 +243,9 @@ class World(RuleBasedStateMachine):
         for batch_id in self.provider.batches:
             found = self.at.batches.find(batch_id)
             if found is not None and found.state is BatchState.RUNNING and found.exchange_id not in entered:
-                assert self.at.budget.held[found.exchange_id] == found.held_nusd, "it is reserved until it is settled"
+                assert self.at.budget.held[found.exchange_id] == found.reserved_nusd, (
+                    "it is reserved until it is settled"
+                )
 
     def teardown(self) -> None:
         try:

@@ -25,7 +25,7 @@ def test_it_is_the_price_of_the_tier_that_serves(tier: str | None, nusd: int) ->
     grown: list[int] = []
     open_exchange: Any = SimpleNamespace(
         opened=SimpleNamespace(
-            held_nusd=1, price=PRICE, prompt_tokens_estimate=10, completion_tokens_max=None, echoes=UNSET
+            reserved_nusd=1, price=PRICE, prompt_tokens_estimate=10, completion_tokens_max=None, echoes=UNSET
         ),
         reservation=SimpleNamespace(grow=grown.append),
         model_key="m",
@@ -45,7 +45,7 @@ def test_a_hold_grows_with_what_is_seen_whatever_was_asked(echoes: Any, least: i
     grown: list[int] = []
     open_exchange: Any = SimpleNamespace(
         opened=SimpleNamespace(
-            held_nusd=1, price=PRICE, prompt_tokens_estimate=0, completion_tokens_max=1, echoes=echoes
+            reserved_nusd=1, price=PRICE, prompt_tokens_estimate=0, completion_tokens_max=1, echoes=echoes
         ),
         reservation=SimpleNamespace(grow=grown.append),
         model_key="p/m",

@@ -33,7 +33,7 @@ def batch(number: int, **values: Any) -> StoredBatch:
     about = {
         "api": "openai.batches", "provider": "p", "credential": "one", "key_id": "anna", "project_id": "proj_a",
         "batch_id": f"batch_{number}", "state": BatchState.RUNNING, "key_alias": "a", "endpoint": "/v1/embeddings",
-        "input_file": "file-1", "lines": 2, "held_nusd": 1_000_000_001, "names": "ff",
+        "input_file": "file-1", "lines": 2, "reserved_nusd": 1_000_000_001, "names": "ff",
     }  # fmt: skip
     return StoredBatch(**about | {"exchange_id": f"x{number:03d}", "created_at": 100.0 + number} | values)
 
