@@ -99,8 +99,8 @@ def _info(options: argparse.Namespace) -> int:
         account = store.accounts.one(options.account)
         above = None if account.parent_id is None else store.accounts.one(account.parent_id)
         levels = [one for one in (account, above) if one is not None]
-        paid = read_paid(store.engine, [one.account_id for one in levels])
-        shown = [{**account_json(one), "balance": paid_json(paid[one.account_id])} for one in levels]
+        paid = read_paid(store.engine, [level.account_id for level in levels])
+        shown = [{**account_json(level), "balance": paid_json(paid[level.account_id])} for level in levels]
     print(json_line({**shown[0], **({"organization": shown[1]} if above is not None else {})}))
     return 0
 

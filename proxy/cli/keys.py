@@ -133,7 +133,7 @@ def _info(options: argparse.Namespace) -> int:
         project = store.accounts.one(key.project_id)
         assert project.parent_id is not None
         levels = {"project": project, "organization": store.accounts.one(project.parent_id)}
-        paid = read_paid(store.engine, [key.key_id, *(one.account_id for one in levels.values())])
+        paid = read_paid(store.engine, [key.key_id, *(level.account_id for level in levels.values())])
         above = {
             name: {**account_json(one), "balance": paid_json(paid[one.account_id])} for name, one in levels.items()
         }

@@ -129,8 +129,8 @@ def paid_json(paid: SpendAndCredit) -> dict[str, str]:
     }
 
 
-def _times(one: ApiKey | Account, *names: str) -> dict[str, str | None]:
+def _times(key: ApiKey | Account, *names: str) -> dict[str, str | None]:
     from proxy.foundation.times import iso_utc
 
-    moments = {name: getattr(one, name) for name in names}
+    moments = {name: getattr(key, name) for name in names}
     return {name: None if moment is None else iso_utc(moment) for name, moment in moments.items()}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from proxy.runtime.machine.unsettled import Unsettled
     from proxy.settings import Settings
 
-# Between two looks at what is not settled yet.
+# Interval at which unsettled records are counted.
 LOOK_S = 1.0
 
 
@@ -72,17 +72,17 @@ def _list(options: argparse.Namespace) -> int:
     from proxy.storage.database import reading
 
     with store_of(options) as store, reading(store.engine) as connection:
-        archives = {one.month: one for one in read_archives(connection)}
-        for one in read_periods(connection):
+        archives = {archive.month: archive for archive in read_archives(connection)}
+        for period in read_periods(connection):
             fields = {
-                "month": str(one.month),
-                "closed_at": iso_utc(one.closed_at),
-                "closed_by": one.closed_by,
-                "issued_at": None if one.issued_at is None else iso_utc(one.issued_at),
-                "entries": one.entries,
-                "digest": one.digest,
-                "left_behind": list(one.left_behind),
-                "archive": _archive_json(archives.get(one.month)),
+                "month": str(period.month),
+                "closed_at": iso_utc(period.closed_at),
+                "closed_by": period.closed_by,
+                "issued_at": None if period.issued_at is None else iso_utc(period.issued_at),
+                "entries": period.entries,
+                "digest": period.digest,
+                "left_behind": list(period.left_behind),
+                "archive": _archive_json(archives.get(period.month)),
             }
             print(json_line(fields))
     return 0

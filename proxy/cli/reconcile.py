@@ -88,5 +88,7 @@ def _json(finding: CheckFinding) -> dict[str, Any]:
 def _lines(finding: CheckFinding) -> list[str]:
     result = "ok" if finding.ok else f"{finding.differences} differ"
     in_flight = f" ({finding.in_flight} in flight)" if finding.in_flight else ""
-    examples = ("    " + ", ".join(f"{name}: {value}" for name, value in one.items()) for one in finding.examples)
+    examples = (
+        "    " + ", ".join(f"{name}: {value}" for name, value in example.items()) for example in finding.examples
+    )
     return [f"{finding.name:12}  {result:10}  {finding.description}{in_flight}", *examples]

@@ -44,9 +44,9 @@ def _status_json(engine: Any, name: str) -> dict[str, Any]:
         "failures": sink.failures,
         "last_error": sink.last_error,
         "rejected": [
-            {"entry_id": one.entry_id, "settled_at": iso_utc(one.settled_at), "reason": one.why}
-            for one in dead_letters(engine, name)
-            if one.state == OPEN
+            {"entry_id": dead_letter.entry_id, "settled_at": iso_utc(dead_letter.settled_at), "reason": dead_letter.why}
+            for dead_letter in dead_letters(engine, name)
+            if dead_letter.state == OPEN
         ],
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from proxy.demo.script import AS_SENT, AnyStep, Cut, Pairs, Script, Send, Wait
 from proxy.demo.shapes import GeneratedAnswer, Json, Language, Tool, json_bytes, sse, stream, tokens_of, whole
 
-# Each word or sign of it is one token of o200k, so that what was generated is known wherever an answer is cut.
+# Each word or sign is one token of o200k, so that the tokens of any beginning of the text are known.
 _TEXT = (
     "The mill stands below the bridge, and the water that passes it is measured twice each day. In the morning the "
     "keeper writes the height of the river in a long blue book; in the evening he reads the mark again and adds both "
@@ -42,7 +42,7 @@ TOOL = Tool(
      '",', ' "', "height", '":', " ", "312", ",", ' "', "unit", '":', ' "', "cm", '",', ' "', "note", '":', ' "', "the",
      " water", " rose", " in", " the", " night", " and", " the", " keeper", " closed", " the", " upper", " gate", '"}'),
 )  # fmt: skip
-# What a call costs beside its name and arguments: in recorded answers of gpt-4.1-mini with one call 7, 8 and 13 tokens.
+# Tokens of a call in addition to its name and arguments: in recorded answers of gpt-4.1-mini with one call 7, 8 and 13.
 CALL_TOKENS = 8
 
 PLAIN = Language("conformance", "conformance", cached=True)
@@ -359,7 +359,7 @@ def messages(names: Names, usage: Json | None = None) -> Scripted:
         ),
         ({"type": "message_stop"}, 0),
     ]
-    return Scripted(tuple(_named_event(*one) for one in events), Reported(PROMPT_TOKENS, len(TEXT)))
+    return Scripted(tuple(_named_event(*event) for event in events), Reported(PROMPT_TOKENS, len(TEXT)))
 
 
 def _message(names: Names, content: list[Json], stop_reason: str | None, usage: Json) -> Json:

@@ -60,7 +60,7 @@ from proxy.conformance.wires import (
 from proxy.demo.script import Cut, Fin, Reset
 from proxy.demo.shapes import Json, error_object, sse
 
-# What a gateway is to be told of every model of the suite: USD per million tokens, and per 1,000 searches.
+# The prices to configure at the gateway for every model of the suite: USD per million tokens, and per 1,000 searches.
 PRICES: Mapping[str, Decimal] = MappingProxyType(
     {
         "input": Decimal(2),
@@ -71,7 +71,7 @@ PRICES: Mapping[str, Decimal] = MappingProxyType(
         "searches": Decimal(10),
     }
 )
-# What it is to be told of tiers and speeds: each multiplies the prices of tokens.
+# The factors to configure for tiers and speeds: each multiplies the token prices.
 MULTIPLIERS: Mapping[str, Decimal] = MappingProxyType(
     {"tier:priority": Decimal(2), "tier:flex": Decimal("0.5"), "speed:fast": Decimal(6)}
 )
@@ -81,7 +81,7 @@ IMAGE_PRICES: Mapping[str, Decimal] = MappingProxyType({"input": Decimal(5), "ou
 
 # Between two tokens of a slow stream.
 PACE_MS = 10
-# After the tokens that somebody is to see before he leaves, or before the gateway is killed: long enough to do so.
+# Silence after the tokens that a client reads before it leaves or the gateway is killed: long enough for both.
 HALT_MS = 3_000
 LEFT_AFTER, KILLED_AFTER = 40, 48
 # For cases in which the provider ends first, so that no gateway lags behind.

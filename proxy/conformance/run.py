@@ -183,7 +183,9 @@ _Booked = Mapping[str, GatewayBill]
 
 async def _bills(plan: Plan, provider: CaseProvider, before: _Booked) -> _Booked:
     """The amounts booked since `before`, once every exchange has a line or the time is up."""
-    due = {case.model: sum(one.scripted.status == 200 for one in _served(provider, case)) for case in plan.cases}
+    due = {
+        case.model: sum(exchange.scripted.status == 200 for exchange in _served(provider, case)) for case in plan.cases
+    }
     deadline = time.monotonic() + plan.wait_s
     booked = await _since(plan, before)
     while time.monotonic() < deadline and any(_bill(case, booked).lines < due[case.model] for case in plan.cases):

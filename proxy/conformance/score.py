@@ -69,11 +69,11 @@ NOT_RUN = "not run"
 
 def truth_of(case: Case, served: Sequence[Served]) -> Truth:
     """The truth of a case. A gateway that repeats a request causes more than one exchange."""
-    reported = bool(served) and all(one.reported or one.scripted.status != 200 for one in served)
+    reported = bool(served) and all(exchange.reported or exchange.scripted.status != 200 for exchange in served)
     return Truth(
         len(served),
-        sum(one.prompt_tokens for one in served),
-        sum(one.completion_tokens for one in served),
+        sum(exchange.prompt_tokens for exchange in served),
+        sum(exchange.completion_tokens for exchange in served),
         reported,
         case.usd * len(served) if case.usd is not None and reported else None,
     )
@@ -83,7 +83,7 @@ def result_of(case: Case, served: Sequence[Served], received: Sequence[Received]
     """The verdict on a case that ran."""
     truth = truth_of(case, served)
     if not served:
-        status = next((one.status or one.failure for one in received), "no answer")
+        status = next((answer.status or answer.failure for answer in received), "no answer")
         return CaseResult(case, f"not passed on ({status})", "nothing", truth, bill)
     return CaseResult(case, relayed(case, served, received), billed(case, truth, bill), truth, bill)
 
@@ -136,27 +136,32 @@ def relayed(case: Case, served: Sequence[Served], received: Sequence[Received]) 
     if case.client.leaves_after == 0:
         return "-"
     shows = case.client.include_usage is True
-    left = [(one.scripted, one.scripted.body(with_usage=one.usage_requested and shows)) for one in served]
-    if any(_is_buffered(case, served[0].scripted, one) for one in received):
+    left = [
+        (exchange.scripted, exchange.scripted.body(with_usage=exchange.usage_requested and shows))
+        for exchange in served
+    ]
+    if any(_is_buffered(case, served[0].scripted, answer) for answer in received):
         return "buffered"
-    verdicts = [_matched(case, one, left) for one in received]
-    return next((one for one in verdicts if one not in {"bytes", "text"}), "text" if "text" in verdicts else "bytes")
+    verdicts = [_matched(case, answer, left) for answer in received]
+    return next(
+        (verdict for verdict in verdicts if verdict not in {"bytes", "text"}), "text" if "text" in verdicts else "bytes"
+    )
 
 
-def _matched(case: Case, one: Received, left: list[tuple[Scripted, bytes]]) -> str:
+def _matched(case: Case, answer: Received, left: list[tuple[Scripted, bytes]]) -> str:
     """The verdict on one answer. The exchange that it matches is removed from `left`."""
     for how, same in (("bytes", _has_same_bytes), ("text", _has_same_text)):  # equal bytes are preferred
         for scripted, sent in left:
-            if same(case, scripted, sent, one):
+            if same(case, scripted, sent, answer):
                 left.remove((scripted, sent))
-                return _seen_usage(case, scripted, one) or how
-    status = f"status {one.status}" if one.status != 200 else one.failure
+                return _seen_usage(case, scripted, answer) or how
+    status = f"status {answer.status}" if answer.status != 200 else answer.failure
     return f"differs ({status})" if status else "differs"
 
 
-def _has_same_bytes(case: Case, scripted: Scripted, sent: bytes, one: Received) -> bool:
+def _has_same_bytes(case: Case, scripted: Scripted, sent: bytes, answer: Received) -> bool:
     """True if the received bytes equal the sent ones. A gateway may append an error to a broken answer."""
-    got = one.body
+    got = answer.body
     if not scripted.broken:
         return (bool(got) and sent.startswith(got)) if case.cut_short else got == sent
     common = next((at for at, (due, came) in enumerate(zip(sent, got, strict=False)) if due != came), len(got))
@@ -169,12 +174,12 @@ def _is_error(rest: bytes) -> bool:
     return b"error" in rest or b"exception" in rest
 
 
-def _has_same_text(case: Case, scripted: Scripted, sent: bytes, one: Received) -> bool:
+def _has_same_text(case: Case, scripted: Scripted, sent: bytes, answer: Received) -> bool:
     """True if the received text equals the sent text; for a broken answer, a beginning of it."""
-    due, got = answer_text(sent), answer_text(one.body)
+    due, got = answer_text(sent), answer_text(answer.body)
     if case.cut_short or scripted.broken:
         return due.startswith(got) and _enough(scripted, len(got), len(due))
-    return got == due and (bool(due) or one.status == scripted.status)
+    return got == due and (bool(due) or answer.status == scripted.status)
 
 
 def _enough(scripted: Scripted, came: int, sent: int) -> bool:
@@ -182,23 +187,23 @@ def _enough(scripted: Scripted, came: int, sent: int) -> bool:
     return came == sent if scripted.broken and Reset() not in scripted.ends else came > 0
 
 
-def _seen_usage(case: Case, scripted: Scripted, one: Received) -> str:
+def _seen_usage(case: Case, scripted: Scripted, answer: Received) -> str:
     """The fault in the usage that the client received; empty: none."""
     if case.wire is not CHAT or case.cut_short or scripted.broken or not case.client.streams:
         return ""
     apart = any(piece.only_with_usage for piece in scripted.pieces)
-    seen = shows_usage(one.body)
+    seen = shows_usage(answer.body)
     if apart and seen != (case.client.include_usage is True):
         return "usage is shown" if seen else "usage is missing"
     return ""
 
 
-def _is_buffered(case: Case, scripted: Scripted, one: Received) -> bool:
+def _is_buffered(case: Case, scripted: Scripted, answer: Received) -> bool:
     """True if the gateway buffered a slow stream and sent it at once."""
     if case.cut_short or scripted.broken:
         return False
     due_s = sum(piece.pause_ms for piece in scripted.pieces if piece.tokens) / 1000
-    return one.took_s < due_s * BUFFERED_PART
+    return answer.took_s < due_s * BUFFERED_PART
 
 
 # -- the scoreboard ----------------------------------------------------------------------------------------------
@@ -206,7 +211,7 @@ def _is_buffered(case: Case, scripted: Scripted, one: Received) -> bool:
 
 def summary(results: Sequence[CaseResult]) -> str:
     """The last line of the scoreboard."""
-    ran = [one for one in results if one.ran]
+    ran = [result for result in results if result.ran]
     counted = Counter(one.billed for one in ran)
     whole = sum(one.relayed == "bytes" for one in ran)
     right = sum(one.right for one in ran)

@@ -62,7 +62,9 @@ def first_probe(provider: ProviderSettings) -> Probe:
 
 def endpoint_probe(provider: ProviderSettings) -> Probe | None:
     """The probe of an endpoint, by an empty request. None: no endpoint has a fixed path."""
-    paths = [one.upstream_path for one in DIALECTS if one.is_posted and supports(provider.dialects, one)]
+    paths = [
+        dialect.upstream_path for dialect in DIALECTS if dialect.is_posted and supports(provider.dialects, dialect)
+    ]
     path = next((one for one in paths if NAME not in one), None)
     return None if path is None else Probe("POST", path, {}, path)
 

@@ -11,7 +11,7 @@ from cryptography.x509 import Certificate, load_pem_x509_certificates
 from proxy.doctor.finding import Finding, error, ok, warning
 from proxy.settings import ProviderSettings
 
-# Enough for whoever has to apply for a new one.
+# Enough time to apply for a new certificate.
 SOON_S = 14 * 86_400.0
 
 

@@ -19,7 +19,7 @@ from proxy.runtime.machine.data_folder import ledger_url
 from proxy.storage.database import open_engine, reading
 from proxy.storage.postgres import require_suitable
 
-# The newest entries, in which what is not billed is looked for.
+# Number of the newest entries that are checked for unbilled usage.
 RECENT = 1_000
 # A larger difference between a provider's own sum and ours is said, as a share of it.
 STATED_ERROR_MAX = 0.02

@@ -49,14 +49,16 @@ def check(name: str, case: CheckedDeployment) -> list[Finding]:
     provider = case.settings.providers[name]
     first, *others = _by_credential(provider)
     found = _check(f"provider {name}", first, case)
-    return [*found, *(finding for one in others for finding in _check(f"provider {name}", one, case)[:1])]
+    return [*found, *(finding for other in others for finding in _check(f"provider {name}", other, case)[:1])]
 
 
 def _by_credential(provider: ProviderSettings) -> list[ProviderSettings]:
     """The provider with each of its API keys."""
     if not provider.credentials:
         return [provider]
-    return [replace(provider, api_key=one.api_key, credentials=(one,)) for one in provider.credentials]
+    return [
+        replace(provider, api_key=credential.api_key, credentials=(credential,)) for credential in provider.credentials
+    ]
 
 
 _PROJECT = re.compile(r"/v1(?:beta1)?/projects/[^/]+/locations/[^/]+")
@@ -120,7 +122,7 @@ def _answers(provider: ProviderSettings) -> bool:
 
 def _key_finding(title: str, provider: ProviderSettings, probe: Probe, answered: _Answered, missing: str) -> Finding:
     """The finding on the key: accepted or not. `missing`: an endpoint that the provider lacks, for the message."""
-    key = "".join(f" of credential {one.name}" for one in provider.credentials)
+    key = "".join(f" of credential {credential.name}" for credential in provider.credentials)
     key = key or ("" if provider.auth is None else " of its cloud")
     status = answered.status
     about_key = not probe.refusals or any(part in answered.text for part in probe.refusals)

@@ -94,16 +94,16 @@ def adjustments(connection: Connection, scope: CheckScope) -> CheckResult:
 
 def _misplaced(entries: Sequence[LedgerEntry]) -> Iterator[tuple[LedgerEntry, str]]:
     """The wrong adjustments of an exchange, with the reasons. `entries`: in the order of settling."""
-    terminal = next((one for one in entries if one.kind == EntryKind.USAGE), None)
-    for one in entries:
-        if one.kind != EntryKind.ADJUSTMENT:
+    terminal = next((entry for entry in entries if entry.kind == EntryKind.USAGE), None)
+    for entry in entries:
+        if entry.kind != EntryKind.ADJUSTMENT:
             continue
         if terminal is None:
-            yield one, "there is no terminal entry"
-        elif not isinstance(one.details, dict) or one.details.get("adjusts") != terminal.entry_id:
-            yield one, "refers to another entry than the terminal one"
-        elif (one.key_id, one.model, one.started_at) != (terminal.key_id, terminal.model, terminal.started_at):
-            yield one, "has another key, model or start time than its exchange"
+            yield entry, "there is no terminal entry"
+        elif not isinstance(entry.details, dict) or entry.details.get("adjusts") != terminal.entry_id:
+            yield entry, "refers to another entry than the terminal one"
+        elif (entry.key_id, entry.model, entry.started_at) != (terminal.key_id, terminal.model, terminal.started_at):
+            yield entry, "has another key, model or start time than its exchange"
     if terminal is not None:
         yield from ((one, "does not yield the totals that it states") for one in unexplained(entries))
 
@@ -122,12 +122,15 @@ def attempts(connection: Connection, scope: CheckScope) -> CheckResult:
         entries = [_entry(row) for row in rows]
         try:
             named = {
-                _content(line) for one in entries if one.kind != EntryKind.ATTEMPT for line in attempt_entries(one)
+                _content(line)
+                for entry in entries
+                if entry.kind != EntryKind.ATTEMPT
+                for line in attempt_entries(entry)
             }
         except (ValueError, TypeError):
             result.differs(exchange_id=exchange_id, wrong="names attempts that cannot be read")
             continue
-        there = {_content(one) for one in entries if one.kind == EntryKind.ATTEMPT}
+        there = {_content(entry) for entry in entries if entry.kind == EntryKind.ATTEMPT}
         if named != there:
             result.differs(exchange_id=exchange_id, named=len(named), as_named=len(named & there), there=len(there))
     return result
@@ -177,7 +180,7 @@ def _miscounted(entry: LedgerEntry, not_negative: Iterable[str]) -> str:
     if entry.outcome == "crashed" or (entry.usage_source == "estimated" and "usage" in details):
         return "; ".join(wrong)
     flags = details.get("flags") or ()
-    return "; ".join([*wrong, *(one for one in violations(usage) if one not in flags)])
+    return "; ".join([*wrong, *(violation for violation in violations(usage) if violation not in flags)])
 
 
 def prices(connection: Connection, scope: CheckScope) -> CheckResult:

@@ -11,7 +11,7 @@ from typing import Any
 from proxy.billing.money import usd_text
 from proxy.ledger.schema.tables import ledger_entries
 
-# Enough to see the fault; the number of differences is reported beside them.
+# Enough to see the fault; the number of differences is reported too.
 EXAMPLES_MAX = 10
 
 

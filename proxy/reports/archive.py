@@ -89,7 +89,7 @@ def months_before(engine: Engine, order: ArchiveOptions) -> list[Month]:
     with reading(engine) as connection:
         archived = archived_until(connection)
         periods = read_periods(connection)
-    closed = [one.month for one in periods if one.issued_at is not None]
+    closed = [period.month for period in periods if period.issued_at is not None]
     if not closed or closed[-1].next < order.before:
         first_open = closed[-1].next if closed else "no month"
         state = f"{first_open} is not closed" if closed else "no month is closed"
@@ -226,7 +226,7 @@ def _stored(
 
 def _checked(connection: Connection, month: Month, order: ArchiveOptions) -> Month:
     """The last month of the entries' statements. Raises ArchiveError."""
-    issued = [one.month for one in read_periods(connection) if one.issued_at is not None]
+    issued = [read_period.month for read_period in read_periods(connection) if read_period.issued_at is not None]
     last = contents.last_statements(connection, month, read_closings(connection))
     if last > issued[-1]:
         raise ArchiveError(f"{month}: some of its entries are on the statements of {last}, which is not closed")

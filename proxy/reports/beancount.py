@@ -54,7 +54,7 @@ class _Book:
 
     def add(self, source: ExportedEntry) -> None:
         entry = source.entry
-        lines = [(self._name(one), one.nusd) for one in postings(entry)]
+        lines = [(self._name(posting), posting.nusd) for posting in postings(entry)]
         if not lines:
             return
         day = day_of(source.settled_at if source.is_late else booked_at(source))

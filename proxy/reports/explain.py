@@ -39,9 +39,12 @@ def addends_of(entry: LedgerEntry) -> Sequence[Addend]:
         if as_stated(list_, entry.details.get("stated_usd")) and bills is BillableParts.EVERYTHING:
             return (Addend(_STATED, 1, entry.charge_nusd, PARTS_PER_NUSD),)
         items = addends(list_.tiers[0], usage_of(entry), bills) if list_.tiers else []
-        for one in other_models(entry.details.get(OTHER_MODELS_DETAIL)):
-            if one.price is not None and one.price.tiers:
-                items += [item._replace(model=one.model) for item in addends(one.price.tiers[0], one.usage, bills)]
+        for other_model in other_models(entry.details.get(OTHER_MODELS_DETAIL)):
+            if other_model.price is not None and other_model.price.tiers:
+                items += [
+                    item._replace(model=other_model.model)
+                    for item in addends(other_model.price.tiers[0], other_model.usage, bills)
+                ]
     except (ValueError, TypeError):
         return ()
     return items
@@ -95,15 +98,15 @@ def addends_json(entry: LedgerEntry) -> list[dict[str, str | int]]:
     return [item_json(one) for one in addends_of(entry)]
 
 
-def item_json(one: Addend) -> dict[str, str | int]:
+def item_json(addend: Addend) -> dict[str, str | int]:
     """One item for `--json`, with its model if that differs from the entry's."""
-    of: dict[str, str | int] = {"model": one.model} if one.model else {}
-    return {"price": one.name, "units": one.units, "rate_usd": usd_text(one.rate), **of}
+    of: dict[str, str | int] = {"model": addend.model} if addend.model else {}
+    return {"price": addend.name, "units": addend.units, "rate_usd": usd_text(addend.rate), **of}
 
 
-def _text(one: Addend) -> str:
-    price = f"{usd_text(one.rate)}{_PER.get(one.name, ' per million')}"
-    if one.name == "request":
+def _text(addend: Addend) -> str:
+    price = f"{usd_text(addend.rate)}{_PER.get(addend.name, ' per million')}"
+    if addend.name == "request":
         return f"{price} request"
-    of = f" of {one.model}" if one.model else ""
-    return f"{one.units}{_UNITS.get(one.name, f' {one.name}')}{of} × {price}"
+    of = f" of {addend.model}" if addend.model else ""
+    return f"{addend.units}{_UNITS.get(addend.name, f' {addend.name}')}{of} × {price}"

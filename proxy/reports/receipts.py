@@ -69,7 +69,9 @@ def read_receipt(engine: Engine, exchange_id: str) -> dict[str, Any]:
 
 def _require_entries(connection: Connection, month: Month) -> None:
     """Check that all entries of the month are in the ledger. Raises ValueError if some are in an archive."""
-    holder = next((one for one in read_archives(connection) if one.statements_until >= month), None)
+    holder = next(
+        (read_archive for read_archive in read_archives(connection) if read_archive.statements_until >= month), None
+    )
     if holder is not None:
         raise ValueError(f"{month}: entries of its statements are archived, in {holder.file} and before")
 
@@ -200,7 +202,7 @@ def _check_lines(statement: Mapping[str, Any], lines: Sequence[Line]) -> None:
         (EntryKind.CREDIT, "credits_usd", -1, {own}),
     ):
         charges = (line["charge_usd"] for line in lines if line["kind"] == kind and line["key_id"] in whose)
-        total = sum(nusd_from_usd(one) for one in charges if one is not None)
+        total = sum(nusd_from_usd(charge) for charge in charges if charge is not None)
         _check_equal(f"{name} of the entries", statement[name], usd_text(sign * total))
 
 

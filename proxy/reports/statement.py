@@ -92,12 +92,12 @@ class Statement:
     @property
     def adjusted_nusd(self) -> Nusd:
         """The sum of all adjustments."""
-        return total_nusd(one.nusd for one in self.adjustments)
+        return total_nusd(booking.nusd for booking in self.adjustments)
 
     @property
     def credited_nusd(self) -> Nusd:
         """The sum of all credits."""
-        return total_nusd(one.nusd for one in self.credits)
+        return total_nusd(booking.nusd for booking in self.credits)
 
     @property
     def closing_nusd(self) -> Nusd:
@@ -108,7 +108,7 @@ class Statement:
     def units(self) -> tuple[str, ...]:
         """Names of the counts that occur, in the order of COUNTS; always with prompt and completion tokens."""
         found = {name for line in self.lines for name in line.usages.counts}
-        found |= {name for one in self.adjustments for name in one.counts}
+        found |= {name for adjustment in self.adjustments for name in adjustment.counts}
         found |= {"prompt_tokens", "completion_tokens"}
         return tuple(name for name in COUNTS if name in found)
 
@@ -145,7 +145,7 @@ def _from_closed_form(connection: Connection, owner: StatementOwner, month: Mont
     name = next((one.name for one in found if one.scope_id == owner.scope_id), owner.name)
     totals = totals_until(connection, month, scopes_of(owner))
     credited = totals[owner.scope_id].credited_nusd if owner.scope_id in totals else 0
-    closing_nusd = credited - sum(one.charged_nusd for one in totals.values())
+    closing_nusd = credited - sum(total.charged_nusd for total in totals.values())
     digests = {one.scope_id: one.digest for one in found if one.entries}
     issued = Issued(
         number=f"{month}-{owner.scope_id}",

@@ -187,8 +187,8 @@ def statement_json(statement: Statement) -> dict[str, Any]:
             {"day": str(line.day), "model": line.model, **_usages_json(line.usages)} for line in statement.lines
         ],
         "keys": [{"key_id": key_id, "alias": name, **_usages_json(one)} for key_id, name, one in statement.keys],
-        "adjustments": [_booking_json(one, "charge_usd") for one in statement.adjustments],
-        "credits": [_booking_json(one, "credit_usd") for one in statement.credits],
+        "adjustments": [_booking_json(adjustment, "charge_usd") for adjustment in statement.adjustments],
+        "credits": [_booking_json(credit, "credit_usd") for credit in statement.credits],
         "total": _usages_json(statement.total),
     }  # fmt: skip
 
@@ -219,8 +219,8 @@ def statement_csv(statement: Statement) -> str:
     table.writeheader()
     table.writerow({"line": "opening", "day": statement.month.first, "balance_usd": text(statement.opening_nusd)})
     table.writerows(_csv_line(line, text) for line in statement.lines)
-    table.writerows(_csv_booking("adjustment", one, "charge_usd", text) for one in statement.adjustments)
-    table.writerows(_csv_booking("credit", one, "credit_usd", text) for one in statement.credits)
+    table.writerows(_csv_booking("adjustment", adjustment, "charge_usd", text) for adjustment in statement.adjustments)
+    table.writerows(_csv_booking("credit", credit, "credit_usd", text) for credit in statement.credits)
     table.writerow({"line": "closing", "day": statement.month.after, "balance_usd": text(statement.closing_nusd)})
     return text_file.getvalue()
 
@@ -240,41 +240,41 @@ def _csv_line(line: UsageLine, text: Callable[[int], str]) -> dict[str, Any]:
     }
 
 
-def _csv_booking(kind: str, one: Booking, column: str, text: Callable[[int], str]) -> dict[str, Any]:
+def _csv_booking(kind: str, booking: Booking, column: str, text: Callable[[int], str]) -> dict[str, Any]:
     return {
         "line": kind,
-        "day": iso_utc(one.booked_at)[:10],
-        "model": safe_cell(one.model),
-        "key": safe_cell(one.key_alias),
-        "exchange_id": one.exchange_id,
-        "reason": safe_cell(one.why),
-        **one.counts,
-        column: text(one.nusd),
+        "day": iso_utc(booking.booked_at)[:10],
+        "model": safe_cell(booking.model),
+        "key": safe_cell(booking.key_alias),
+        "exchange_id": booking.exchange_id,
+        "reason": safe_cell(booking.why),
+        **booking.counts,
+        column: text(booking.nusd),
     }
 
 
-def _usages_json(one: Usages) -> dict[str, Any]:
+def _usages_json(usages: Usages) -> dict[str, Any]:
     return {
-        "requests": one.requests,
-        "counts": dict(one.counts),
-        "charge_usd": usd_text(one.charge_nusd),
-        "estimated_requests": one.estimated,
-        "estimated_usd": usd_text(one.estimated_nusd),
-        "unpriced_requests": one.unpriced,
+        "requests": usages.requests,
+        "counts": dict(usages.counts),
+        "charge_usd": usd_text(usages.charge_nusd),
+        "estimated_requests": usages.estimated,
+        "estimated_usd": usd_text(usages.estimated_nusd),
+        "unpriced_requests": usages.unpriced,
     }
 
 
-def _booking_json(one: Booking, column: str) -> dict[str, Any]:
+def _booking_json(booking: Booking, column: str) -> dict[str, Any]:
     return {
-        "made_at": iso_utc(one.booked_at),
-        "entry_id": one.entry_id,
-        "exchange_id": one.exchange_id,
-        "day": str(one.day),
-        "key": one.key_alias,
-        "model": one.model,
-        "reason": one.why,
-        "counts": dict(one.counts),
-        column: usd_text(one.nusd),
+        "made_at": iso_utc(booking.booked_at),
+        "entry_id": booking.entry_id,
+        "exchange_id": booking.exchange_id,
+        "day": str(booking.day),
+        "key": booking.key_alias,
+        "model": booking.model,
+        "reason": booking.why,
+        "counts": dict(booking.counts),
+        column: usd_text(booking.nusd),
     }
 
 
@@ -291,8 +291,8 @@ def _summary(statement: Statement, text: Callable[[int], str]) -> Section:
     return Section("Summary", columns, rows, ("Closing balance", text(statement.closing_nusd)))
 
 
-def _booked_day(one: Booking) -> tuple[str]:
-    return (iso_utc(one.booked_at)[:10],)
+def _booked_day(booking: Booking) -> tuple[str]:
+    return (iso_utc(booking.booked_at)[:10],)
 
 
 def _counts(counts: Mapping[str, int], shown: Sequence[str], *, others: bool) -> list[str]:

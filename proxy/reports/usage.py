@@ -93,7 +93,7 @@ def read_usage(engine: Engine, wanted: UsageFilter, rows_max: int) -> tuple[list
             end = int(rows[-1]["bucket"]) * wanted.bucket_s if not daily else _unix(rows[-1]["bucket"])
         non_requests = _non_requests(connection, wanted) if daily else {}
     totals = [_totals(row, wanted, non_requests) for row in rows]
-    return [one for one in totals if one.begin < end], end
+    return [total for total in totals if total.begin < end], end
 
 
 def id_from(at: float) -> str:

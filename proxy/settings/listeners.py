@@ -34,7 +34,7 @@ class WorkerSettings:
 
 # A place in a stream is looked for in all that is kept of it: 16 MiB take some 50 ms.
 STREAM_BYTES_MAX = 16 << 20
-# More is no memory to give to streams that nobody may want back.
+# More memory would be wasted on streams that are rarely resumed.
 STREAMS_BYTES_MAX = 64 << 30
 
 

@@ -174,7 +174,7 @@ class TieredSettings(RateSettings):
     def all_rates(self) -> tuple[Rates, ...]:
         """The tiers for prompts of every length."""
         base = self.rates()
-        return base, *(_variant(base, one.rates(one.above_prompt_tokens)) for one in self.tiers)
+        return base, *(_variant(base, tier.rates(tier.above_prompt_tokens)) for tier in self.tiers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,7 @@ def _check_credentials(provider: ProviderSettings, at: FieldPath) -> None:
         check_auth(provider.auth, host, has_keys=has_keys, at=at.under("auth"))
     if provider.api_key is not None and provider.credentials:
         raise at.under("credentials").wrong("cannot be combined with `api_key`: give one of the two")
-    names = [one.name for one in provider.credentials]
+    names = [credential.name for credential in provider.credentials]
     for number, name in enumerate(names):
         if name in names[:number]:
             raise at.under("credentials").numbered(number).under("name").wrong("duplicate: it is listed before")
@@ -190,7 +190,7 @@ def _alias(model: ModelSettings, settings: Settings, at: FieldPath) -> ModelSett
     """The target of the alias, under the alias's name."""
     here = at.under("models").under(model.name)
     _refuse_beside(
-        model, tuple(one.name for one in fields(model) if one.name not in ("name", "alias_of")),
+        model, tuple(field.name for field in fields(model) if field.name not in ("name", "alias_of")),
         "cannot be combined with `alias_of`: an alias takes every field from the other model", here,
     )  # fmt: skip
     named = settings.models.get(model.alias_of)

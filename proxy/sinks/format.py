@@ -102,7 +102,7 @@ class BaseFormat(Generic[_S]):
             if source.owner
             else (None, None),
         }[self._settings.subject]
-        named = (self._settings.customers.get(one) for one in ours if one is not None)
+        named = (self._settings.customers.get(our) for our in ours if our is not None)
         return next((one for one in named if one is not None), ours[0])
 
     def _subject(self, source: ExportedEntry) -> str:

@@ -27,7 +27,7 @@ class LagoFormat(MeterFormat[LagoSettings]):
 
     def request(self, events: Sequence[SinkEvent], _unix_s: float) -> SinkRequest:
         """One request with a batch, which Lago accepts or rejects as a whole."""
-        body = msgspec.json.encode({"events": [one.fields for one in events]})
+        body = msgspec.json.encode({"events": [event.fields for event in events]})
         return SinkRequest(f"{self._settings.url}/api/v1/events/batch", body, self._bearer())
 
     def known(self, answer: PostResult, count: int) -> frozenset[int]:

@@ -35,7 +35,7 @@ class OpenMeterFormat(MeterFormat[OpenMeterSettings]):
 
     def request(self, events: Sequence[SinkEvent], _unix_s: float) -> SinkRequest:
         """One request with a batch. OpenMeter ignores an event whose source and id it has already."""
-        body = msgspec.json.encode([one.fields for one in events])
+        body = msgspec.json.encode([event.fields for event in events])
         headers = {**self._bearer(), "Content-Type": CLOUD_EVENTS}
         return SinkRequest(f"{self._settings.url}/api/v1/events", body, headers)
 

@@ -181,9 +181,9 @@ class AccountsApi:
         return text
 
 
-def _identity(one: ApiKey | Account) -> tuple[str, str]:
+def _identity(key: ApiKey | Account) -> tuple[str, str]:
     """Id and name of the account."""
-    return (one.key_id, one.alias) if isinstance(one, ApiKey) else (one.account_id, one.name)
+    return (key.key_id, key.alias) if isinstance(key, ApiKey) else (key.account_id, key.name)
 
 
 def _new_id(kind: str) -> str:

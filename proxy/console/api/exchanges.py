@@ -240,13 +240,13 @@ def _usage(found: SettledExchange) -> UsageShown:
     )
 
 
-def _charge(one: LedgerEntry) -> MoneyShown:
+def _charge(entry: LedgerEntry) -> MoneyShown:
     return MoneyShown(
-        usd=None if one.charge_nusd is None else usd_text(one.charge_nusd),
-        price=one.details.get("price"),
-        billed=one.details.get("billed"),
-        addends=[{**item_json(part), "amount_usd": _exact(part)} for part in addends_of(one)],
-        formula=sum_text(one),
+        usd=None if entry.charge_nusd is None else usd_text(entry.charge_nusd),
+        price=entry.details.get("price"),
+        billed=entry.details.get("billed"),
+        addends=[{**item_json(part), "amount_usd": _exact(part)} for part in addends_of(entry)],
+        formula=sum_text(entry),
     )
 
 
@@ -256,9 +256,9 @@ def _exact(part: Addend) -> str:
     return f"{usd.normalize():f}"
 
 
-def _cost(one: LedgerEntry) -> MoneyShown:
-    usd = None if one.cost_nusd is None else usd_text(one.cost_nusd)
-    return MoneyShown(usd=usd, price=one.details.get("cost"), billed=None, addends=[], formula="")
+def _cost(entry: LedgerEntry) -> MoneyShown:
+    usd = None if entry.cost_nusd is None else usd_text(entry.cost_nusd)
+    return MoneyShown(usd=usd, price=entry.details.get("cost"), billed=None, addends=[], formula="")
 
 
 def _adjustment(entry: LedgerEntry, settled_at: float, operator: bool) -> Adjustment:

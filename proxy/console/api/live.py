@@ -164,27 +164,27 @@ class LiveApi:
         )
 
 
-def _stream(one: ExchangeSnapshot, now: float, *, operator: bool) -> Stream:
+def _stream(exchange: ExchangeSnapshot, now: float, *, operator: bool) -> Stream:
     return Stream(
-        id=one.exchange_id,
-        key_id=one.key_id,
-        key_alias=one.key_alias,
-        provider=one.provider,
-        model=one.model,
-        endpoint=one.endpoint,
-        streamed=one.streamed,
-        state=one.state,
-        started_at=iso_utc(one.started_at),
-        age_s=round(max(0.0, now - one.started_at), 3),
-        events=one.events,
-        bytes=one.bytes,
-        prompt_tokens=one.prompt_tokens,
-        completion_tokens=one.completion_tokens,
-        usage_source=one.usage_source,
-        charge_usd=_usd(one.charge_nusd),
-        cost_usd=_usd(one.cost_nusd) if operator else UNSET,
-        node=one.node,
-        heartbeat_age_s=None if one.node is None else round(one.heartbeat_age_s, 1),
+        id=exchange.exchange_id,
+        key_id=exchange.key_id,
+        key_alias=exchange.key_alias,
+        provider=exchange.provider,
+        model=exchange.model,
+        endpoint=exchange.endpoint,
+        streamed=exchange.streamed,
+        state=exchange.state,
+        started_at=iso_utc(exchange.started_at),
+        age_s=round(max(0.0, now - exchange.started_at), 3),
+        events=exchange.events,
+        bytes=exchange.bytes,
+        prompt_tokens=exchange.prompt_tokens,
+        completion_tokens=exchange.completion_tokens,
+        usage_source=exchange.usage_source,
+        charge_usd=_usd(exchange.charge_nusd),
+        cost_usd=_usd(exchange.cost_nusd) if operator else UNSET,
+        node=exchange.node,
+        heartbeat_age_s=None if exchange.node is None else round(exchange.heartbeat_age_s, 1),
     )
 
 

@@ -129,7 +129,7 @@ class StatusApi:
 
     async def budgets(self, call: ApiCall) -> ApiReply:
         """The budgets that the caller may see. Raises OSError."""
-        every = [(scope_of(one.counter_id), one) for one in await self._counter_states()]
+        every = [(scope_of(state.counter_id), state) for state in await self._counter_states()]
         every = [(scope_id, one) for scope_id, one in every if call.session.may_see(scope_id)]
         known = await self._threads.run(self._subjects, {scope_id for scope_id, _ in every})
         prepaid = [one.scope_id for one in known.values() if one.limits.prepaid]
@@ -156,34 +156,34 @@ class StatusApi:
         )
 
 
-def _budget(one: CounterState, subject: Subject) -> Budget | None:
+def _budget(state: CounterState, subject: Subject) -> Budget | None:
     """The budget of a limit counter; None without a money limit."""
     limit = subject.limits.budget_nusd
     if limit is None:
         return None
-    spent = one.spent or 0
-    ends = subject.window_end(one.since)
+    spent = state.spent or 0
+    ends = subject.window_end(state.since)
     return Budget(
         scope_id=subject.scope_id,
         scope_kind=subject.kind,
         name=subject.name,
         window=subject.limits.budget_window,
-        window_start=iso_utc(one.since) if one.since else None,
+        window_start=iso_utc(state.since) if state.since else None,
         window_end=None if ends is None else iso_utc(ends),
         budget_usd=usd_text(limit),
         spent_usd=usd_text(spent),
-        held_usd=usd_text(one.reserved),
+        held_usd=usd_text(state.reserved),
         used_ratio=round(spent / limit, 6) if limit else 1.0,
-        running=one.open,
+        running=state.open,
     )
 
 
-def _credit(one: CounterState, subject: Subject, paid: Mapping[str, SpendAndCredit]) -> Budget | None:
+def _credit(state: CounterState, subject: Subject, paid: Mapping[str, SpendAndCredit]) -> Budget | None:
     """The prepaid balance as a budget; None if the scope is not prepaid or has no counter yet."""
-    if subject.scope_id not in paid or one.spent is None:
+    if subject.scope_id not in paid or state.spent is None:
         return None
     credit = paid[subject.scope_id].credit_nusd
-    spent = credit + one.spent  # the counter holds spend less credit
+    spent = credit + state.spent  # the counter holds spend less credit
     return Budget(
         scope_id=subject.scope_id,
         scope_kind=subject.kind,
@@ -193,9 +193,9 @@ def _credit(one: CounterState, subject: Subject, paid: Mapping[str, SpendAndCred
         window_end=None,
         budget_usd=usd_text(credit),
         spent_usd=usd_text(spent),
-        held_usd=usd_text(one.reserved),
+        held_usd=usd_text(state.reserved),
         used_ratio=round(spent / credit, 6) if credit > 0 else 1.0,
-        running=one.open,
+        running=state.open,
     )
 
 

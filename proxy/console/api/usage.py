@@ -224,30 +224,30 @@ class UsageApi:
         if upto == wanted.begin < wanted.end:
             raise invalid(f"One bucket has more than {ROWS_MAX} groups; filter, or group by fewer fields.", "group_by")
         by_bucket: dict[int, list[Any]] = {begin: [] for begin in range(wanted.begin, upto, width)}
-        for one in totals:
-            by_bucket[one.begin].append(result(one))
+        for total in totals:
+            by_bucket[total.begin].append(result(total))
         buckets = [bucket(start_time=at, end_time=at + width, results=found) for at, found in by_bucket.items()]
         more = upto < self._end(call.query, width)
         return ApiReply(page(listed=buckets, has_more=more, next_page=f"page_{upto}" if more else None))
 
 
-def _usage_result(one: UsageTotals) -> UsageResult:
+def _usage_result(totals: UsageTotals) -> UsageResult:
     return UsageResult(
-        input_tokens=one.prompt_tokens,
-        input_cached_tokens=one.cached_tokens,
-        output_tokens=one.completion_tokens,
-        num_model_requests=one.requests,
-        project_id=one.project_id,
-        api_key_id=one.key_id,
-        model=one.model,
+        input_tokens=totals.prompt_tokens,
+        input_cached_tokens=totals.cached_tokens,
+        output_tokens=totals.completion_tokens,
+        num_model_requests=totals.requests,
+        project_id=totals.project_id,
+        api_key_id=totals.key_id,
+        model=totals.model,
     )
 
 
-def _cost_result(one: UsageTotals, operator: bool) -> CostResult:
+def _cost_result(totals: UsageTotals, operator: bool) -> CostResult:
     return CostResult(
-        amount=Amount(usd_number(one.charge_nusd)),
-        provider_amount=Amount(usd_number(one.cost_nusd)) if operator else UNSET,
-        line_item=one.model,
-        project_id=one.project_id,
-        api_key_id=one.key_id,
+        amount=Amount(usd_number(totals.charge_nusd)),
+        provider_amount=Amount(usd_number(totals.cost_nusd)) if operator else UNSET,
+        line_item=totals.model,
+        project_id=totals.project_id,
+        api_key_id=totals.key_id,
     )

@@ -144,13 +144,13 @@ def _one(connection: Connection, id_or_name: str, kind: AccountKind | None) -> A
     candidates = read_accounts(
         connection, or_(_COLUMNS.account_id == id_or_name, _COLUMNS.name == id_or_name), *of_kind
     )
-    matches = [one for one in candidates if one.account_id == id_or_name] or candidates
+    matches = [candidate for candidate in candidates if candidate.account_id == id_or_name] or candidates
     if not matches:
         raise UnknownAccountError(f"{field}: none has the id or the name {id_or_name!r}")
     if len(matches) > 1:
         ids = ", ".join(
-            f"{one.account_id} ({one.kind.value}{'' if one.parent_id is None else f' of {one.parent_id}'})"
-            for one in matches[:IDS_SHOWN_MAX]
+            f"{match.account_id} ({match.kind.value}{'' if match.parent_id is None else f' of {match.parent_id}'})"
+            for match in matches[:IDS_SHOWN_MAX]
         )
         more = ", …" if len(matches) > IDS_SHOWN_MAX else ""
         raise UnknownAccountError(

@@ -51,7 +51,7 @@ def payer_of(engine: Engine) -> Callable[[str], Payer]:
 def owners_of(engine: Engine, scope_ids: Collection[str]) -> dict[str, Owner]:
     """The owners with these ids; unknown ids are left out. Raises LedgerUnavailable."""
     with reading(engine) as connection:
-        return {one.scope_id: one for ids in batches(scope_ids, IDS_MAX) for one in _owners(connection, ids)}
+        return {owner.scope_id: owner for ids in batches(scope_ids, IDS_MAX) for owner in _owners(connection, ids)}
 
 
 def _owners(connection: Connection, scope_ids: Collection[str]) -> Iterator[Owner]:

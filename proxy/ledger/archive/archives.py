@@ -57,7 +57,7 @@ def archived_until(connection: Connection) -> Month | None:
 
 def statements_until(connection: Connection) -> Month | None:
     """The last month of whose statements entries are in an archive; None: there is no archive."""
-    return max((one.statements_until for one in read_archives(connection)), default=None)
+    return max((archive.statements_until for archive in read_archives(connection)), default=None)
 
 
 def not_archived(connection: Connection) -> ColumnElement[bool]:
@@ -69,7 +69,10 @@ def not_archived(connection: Connection) -> ColumnElement[bool]:
 def holder_of(connection: Connection, exchange_id: str) -> Archive | None:
     """The archive with the entries of this exchange, if it was ever settled. None: it began later, or the id is
     invalid."""
-    return next((one for one in read_archives(connection) if exchange_id < first_id(one.month.end)), None)
+    return next(
+        (archive for archive in read_archives(connection) if exchange_id < first_id(archive.month.end)),
+        None,
+    )
 
 
 def absent(connection: Connection, exchange_id: str) -> str:

@@ -101,12 +101,14 @@ class Activity(msgspec.Struct):
     @property
     def charged_nusd(self) -> Nusd:
         """nUSD"""
-        return total_nusd([*(one.usages.charge_nusd for one in self.lines), *(one.nusd for one in self.adjustments)])
+        return total_nusd(
+            [*(line.usages.charge_nusd for line in self.lines), *(booking.nusd for booking in self.adjustments)]
+        )
 
     @property
     def credited_nusd(self) -> Nusd:
         """nUSD"""
-        return total_nusd(one.nusd for one in self.credits)
+        return total_nusd(booking.nusd for booking in self.credits)
 
 
 class ScopeActivity(msgspec.Struct):
@@ -138,7 +140,7 @@ def lines_of(
     """The entries on a month's statements, as rows for `line_of`; for each id in the order of `order_of`."""
     details = _ENTRIES.details
     fields = [*(_ENTRIES[name] for name in _FIELDS), details["units"].label("units"), details["why"].label("why")]
-    parts = [select(*fields).where(*conditions, *one) for one in _parts(month, closings)]
+    parts = [select(*fields).where(*conditions, *part) for part in _parts(month, closings)]
     all_of_them = union_all(*parts).subquery()
     order = (all_of_them.c[name] for name in ("key_id", "exchange_id", "kind", "seq"))
     query: Select[Any] = select(all_of_them).order_by(*order)
@@ -148,8 +150,8 @@ def lines_of(
 def late_usage(spans: Iterable[LateSpan]) -> ColumnElement[bool]:
     """An SQL condition: the entry is late usage."""
     late = (
-        and_(_ENTRIES.settled_at > one.after, _ENTRIES.settled_at <= one.by, _ENTRIES.started_at < one.began_before)
-        for one in spans
+        and_(_ENTRIES.settled_at > span.after, _ENTRIES.settled_at <= span.by, _ENTRIES.started_at < span.began_before)
+        for span in spans
     )
     return and_(_ENTRIES.kind == EntryKind.USAGE, or_(False, *late))
 

@@ -201,7 +201,7 @@ periods = Table(
     # The ledger's clock at the closing: what settles later is on a later statement.
     Column("closed_at", UtcTime, nullable=False),
     Column("closed_by", _text(), nullable=False),
-    # What was not settled yet at the closing: see unsettled.py. Null: nothing.
+    # Records that were not settled at the closing: see unsettled.py. Null: none.
     Column("left_behind", _json()),
     # When the closed form in scope_months was complete; null: it is not, and statements are read from the entries.
     Column("issued_at", UtcTime),
@@ -210,7 +210,7 @@ periods = Table(
     Column("digest", _text()),
 )
 
-# The closed form of a month: all that its statements say, for each key and account with entries of its own.
+# The closed form of a month: the contents of its statements, for each key and account that has entries.
 scope_months = Table(
     "scope_months",
     metadata,
@@ -247,7 +247,7 @@ archives = Table(
     Column("removed_at", UtcTime),
 )
 
-# Sums of archived entries that the ledger's own sums still have beside those of its entries.
+# Sums of archived entries, which the ledger's sums contain in addition to those of its entries.
 archived_sums = Table(
     "archived_sums",
     metadata,

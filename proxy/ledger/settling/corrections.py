@@ -176,7 +176,9 @@ class Corrections:
                     now = exchange_totals(one)
                     then = otherwise(now)
                     price, cost = prices(now.terminal, None)
-                    others = {one.model: prices(now.terminal, one.model) for one in now.other_models}
+                    others = {
+                        other_model.model: prices(now.terminal, other_model.model) for other_model in now.other_models
+                    }
                     line = rerated(then, price, cost, others)
                 except ValueError:  # a malformed exchange must not stop the others
                     result.unreadable += 1

@@ -36,7 +36,7 @@ def ledger_state(engine: Engine) -> LedgerState:
     before = timeline(engine)
     with reading(engine) as connection:
         clock_us = clock_of(connection)
-    # Of the server that told the clock, unless a promotion came in between: then the next call tells the later one.
+    # The timeline of the server that reported the clock. After a promotion in between, the next call reports the later.
     return LedgerState(before, clock_us)
 
 

@@ -116,8 +116,8 @@ class Statements:
 
     def batch(self, arrivals: Sequence[Arrival]) -> Batch:
         """Bind arrivals (one or more). Raises the error of an invalid row."""
-        rows = self.entries.bound([self._row(one) for one in arrivals])
-        return Batch(arrivals, rows, self.sums.bound([one.entry for one in arrivals]))
+        rows = self.entries.bound([self._row(arrival) for arrival in arrivals])
+        return Batch(arrivals, rows, self.sums.bound([arrival.entry for arrival in arrivals]))
 
     def _row(self, arrival: Arrival) -> tuple[Any, ...]:
         entry = arrival.entry
@@ -156,7 +156,9 @@ class Settling:
             self._insert(batch)
         self.insert_dead_letters(letters)
         return Settled(
-            inserted=tuple(one.entry for one in batch.arrivals if one.entry.kind != EntryKind.ATTEMPT) if batch else ()
+            inserted=tuple(arrival.entry for arrival in batch.arrivals if arrival.entry.kind != EntryKind.ATTEMPT)
+            if batch
+            else ()
         )
 
     def settle_any(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter]) -> Settled:
@@ -197,7 +199,7 @@ class Settling:
 
     def stored(self, exchange_ids: Iterable[str]) -> dict[Identity, Stored]:
         """All stored entries of these exchanges."""
-        ids = [one for one in exchange_ids if isinstance(one, str)]
+        ids = [exchange_id for exchange_id in exchange_ids if isinstance(exchange_id, str)]
         stored: dict[Identity, Stored] = {}
         for row in self.connection.execute(_STORED, {"exchange_ids": ids}):
             entry = LedgerEntry(*row[: len(ENTRY_FIELDS)])
@@ -306,7 +308,7 @@ def _is_of(stored: Stored | None, arrival: Arrival) -> bool:
 
 def attempts(arrivals: Iterable[Arrival]) -> list[Arrival]:
     """The entries of the failed attempts named in these arrivals. Only the exchange's own entry has the receipt."""
-    return [Arrival(line) for one in arrivals for line in attempt_entries(one.entry)]
+    return [Arrival(line) for arrival in arrivals for line in attempt_entries(arrival.entry)]
 
 
 class DuplicateInBatchError(Exception):

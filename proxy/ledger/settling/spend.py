@@ -111,10 +111,10 @@ def settled(engine: Engine, exchange_ids: Collection[str], until_us: int | None 
     )
     with reading(engine) as connection:
         return {
-            one
+            exchange_id
             for ids in batches(exchange_ids, IDS_MAX)
             for statement in (query, dropped)
-            for one in connection.execute(statement, {"ids": ids}).scalars()
+            for exchange_id in connection.execute(statement, {"ids": ids}).scalars()
         }
 
 
@@ -254,7 +254,7 @@ def _deltas(connection: Connection, rows: Sequence[Any]) -> list[SpendDelta]:
 
 def _part(deltas: Iterable[SpendDelta], counter_id: str, since: float) -> int:
     """The sum of the changes of one counter, in nUSD."""
-    return sum(one.nusd for one in deltas if counter_id in one.counter_ids and one.started_at >= since)
+    return sum(delta.nusd for delta in deltas if counter_id in delta.counter_ids and delta.started_at >= since)
 
 
 _ABOVE = (

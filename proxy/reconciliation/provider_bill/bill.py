@@ -196,7 +196,7 @@ class ProviderBill:
     def add(self, buckets: Iterable[BillBucket]) -> None:
         """Add a page. Raises BillError if there are too many."""
         buckets = list(buckets)
-        # An empty bucket has no subject of its own: its page's subjects apply.
+        # An empty bucket has no subject: the subjects of its page apply.
         subjects: set[BillSubject | None] = {result.subject for bucket in buckets for result in bucket.results}
         for bucket in buckets:
             for subject in subjects or {None}:

@@ -152,8 +152,8 @@ def compare(bill: ProviderBill, ours: Mapping[BillSubject, Sequence[LedgerTotals
     done = Compared()
     for subject in bill.subjects:
         table = _Table(bill, subject, names)
-        for one in ours[subject]:
-            table.add_ours(one)
+        for our in ours[subject]:
+            table.add_ours(our)
         table.close(done)
     for rows in (done.rows, done.models):
         rows.sort(key=_order)
@@ -175,7 +175,7 @@ def matched(theirs: Collection[str], ours: Collection[str]) -> dict[str, str]:
             return one
         return undated
 
-    return {one: one for one in ours} | {one: name(one) for one in theirs}
+    return {our: our for our in ours} | {their: name(their) for their in theirs}
 
 
 def is_dated(name: str, undated: str) -> bool:
@@ -217,28 +217,28 @@ class _Table:
         name = self._name(model)
         return self._rows.setdefault((day, name, kind), Row(day, name, kind))
 
-    def add_ours(self, one: LedgerTotals) -> None:
+    def add_ours(self, totals: LedgerTotals) -> None:
         """Add ledger totals to the day they began, and record the other day they may be counted on."""
-        for kind in self._kinds_of(one.model):
-            if one.began is not None:
-                self._add(one.began, one, kind)
-            if one.ended is not None and one.ended != one.began:
-                self._row(one.ended, one.model, kind).began_earlier += one.amounts[kind]
-            if one.ended is not None and one.began is None:
-                self._row(None, one.model, kind).began_earlier += one.amounts[kind]
+        for kind in self._kinds_of(totals.model):
+            if totals.began is not None:
+                self._add(totals.began, totals, kind)
+            if totals.ended is not None and totals.ended != totals.began:
+                self._row(totals.ended, totals.model, kind).began_earlier += totals.amounts[kind]
+            if totals.ended is not None and totals.began is None:
+                self._row(None, totals.model, kind).began_earlier += totals.amounts[kind]
 
-    def _add(self, began: date, one: LedgerTotals, kind: BillKind) -> None:
-        row, amount = self._row(began, one.model, kind), one.amounts[kind]
+    def _add(self, began: date, totals: LedgerTotals, kind: BillKind) -> None:
+        row, amount = self._row(began, totals.model, kind), totals.amounts[kind]
         row.ledger += amount
-        row.estimated += amount if one.estimated else 0
-        row.unknown += one.unknown[kind]
-        row.less += _less(one, kind)
-        row.more += one.unknown[kind] if kind is BillKind.REQUESTS else _less(one, kind)
-        row.rounding += _OUR_ROUNDING_NUSD * one.amounts[BillKind.REQUESTS] if kind is BillKind.COST else 0
-        if one.ended != one.began:
+        row.estimated += amount if totals.estimated else 0
+        row.unknown += totals.unknown[kind]
+        row.less += _less(totals, kind)
+        row.more += totals.unknown[kind] if kind is BillKind.REQUESTS else _less(totals, kind)
+        row.rounding += _OUR_ROUNDING_NUSD * totals.amounts[BillKind.REQUESTS] if kind is BillKind.COST else 0
+        if totals.ended != totals.began:
             row.ended_later += amount
-        if one.ended is None:
-            self._row(None, one.model, kind).ended_later += amount
+        if totals.ended is None:
+            self._row(None, totals.model, kind).ended_later += amount
 
     def close(self, done: Compared) -> None:
         """Sum the days of each model, and the models."""
@@ -261,11 +261,11 @@ class _Table:
         done.models += filter(_is_not_empty, models)
 
 
-def _less(one: LedgerTotals, kind: BillKind) -> float:
+def _less(totals: LedgerTotals, kind: BillKind) -> float:
     """The amount by which the provider may report less because of estimates."""
     if kind is BillKind.REQUESTS:
-        return one.amounts[kind] if one.estimated else 0
-    return ERRORS_MAX * one.errors[kind]
+        return totals.amounts[kind] if totals.estimated else 0
+    return ERRORS_MAX * totals.errors[kind]
 
 
 def _is_not_empty(row: Row) -> bool:

@@ -47,8 +47,8 @@ def read_bill(file: BinaryIO, *, since: float | None = None, until: float | None
             page = JsonPath(place.field("page").value, f"{place.path}{endpoint.path}: ")
             bill.request(endpoint, [(day_s, day_s + DAY_S) for day_s in days if within(day_s, day_s + DAY_S)])
         goes_on[endpoint] = page.has("has_more") and page.value["has_more"] is True
-        buckets = (one for one in _buckets(page, seen) if within(one.begin_s, one.end_s))
-        bill.add(one for one in buckets if days is None or one.begin_s - one.begin_s % DAY_S in days)
+        buckets = (bucket for bucket in _buckets(page, seen) if within(bucket.begin_s, bucket.end_s))
+        bill.add(bucket for bucket in buckets if days is None or bucket.begin_s - bucket.begin_s % DAY_S in days)
     bill.goes_on = any(goes_on.values())
     return bill
 

@@ -73,7 +73,7 @@ def _result(place: JsonPath) -> BillResult:
     kind = place.field("object")
     read = _READERS.get(kind.value) if isinstance(kind.value, str) else None
     if read is None:
-        raise kind.wrong(f"is not supported: export {', '.join(one.split('.')[-2] for one in _READERS)}")
+        raise kind.wrong(f"is not supported: export {', '.join(reader.split('.')[-2] for reader in _READERS)}")
     return read(place)
 
 

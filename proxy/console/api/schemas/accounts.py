@@ -102,13 +102,13 @@ class Credited(msgspec.Struct, frozen=True, kw_only=True):
     """lifetime charges"""
 
 
-def account_shown(one: Account, paid: SpendAndCredit) -> AccountInfo:
+def account_shown(account: Account, paid: SpendAndCredit) -> AccountInfo:
     """The account with its spend and credit."""
     return AccountInfo(
-        id=one.account_id,
-        kind=one.kind.value,
-        name=one.name,
-        organization_id=one.parent_id,
-        created_at=iso_utc(one.created_at),
-        **limits_shown(one, paid),
+        id=account.account_id,
+        kind=account.kind.value,
+        name=account.name,
+        organization_id=account.parent_id,
+        created_at=iso_utc(account.created_at),
+        **limits_shown(account, paid),
     )

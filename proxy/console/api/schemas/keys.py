@@ -178,9 +178,9 @@ def shown(key: ApiKey, paid: SpendAndCredit) -> dict[str, Any]:
     }
 
 
-def limits_shown(one: ApiKey | Account, paid: SpendAndCredit) -> dict[str, Any]:
+def limits_shown(key: ApiKey | Account, paid: SpendAndCredit) -> dict[str, Any]:
     """The fields of `LimitsShown`."""
-    limits = one.limits
+    limits = key.limits
     budgeted = limits.budget_nusd is not None
     return {
         "max_budget": None if limits.budget_nusd is None else usd_number(limits.budget_nusd),
@@ -190,7 +190,7 @@ def limits_shown(one: ApiKey | Account, paid: SpendAndCredit) -> dict[str, Any]:
         "max_parallel_requests": limits.parallel,
         "prepaid": limits.prepaid,
         "cost_in_answers": limits.cost_in_answers,
-        "blocked": one.blocked_at is not None,
+        "blocked": key.blocked_at is not None,
         "spend": usd_number(paid.used_nusd),
         "credit": usd_number(paid.credit_nusd),
     }
