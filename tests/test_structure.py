@@ -85,6 +85,34 @@ def test_no_module_of_tests_imports_from_another() -> None:
     assert found == set()
 
 
+# To import one takes tenths of a second to seconds, in each worker, whatever tests it then runs.
+SDKS = {
+    "anthropic",
+    "boto3",
+    "botocore",
+    "google",
+    "mistral_common",
+    "openai",
+    "playwright",
+    "schemathesis",
+    "tokenizers",
+}
+
+
+def test_no_module_of_tests_loads_an_sdk_when_it_is_imported() -> None:
+    """Those of tests/real are programs of their own."""
+    found = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in TESTS
+        if path.parent.name != "python"
+        for node in ast.parse(path.read_text("utf-8"), str(path)).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])
+        if name.partition(".")[0] in SDKS
+    }
+    assert found == set()
+
+
 # -- the project around it ---------------------------------------------------------------------------------------
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-import openai
 import pytest
 
 from tests.conformance.stand import Stand
 from tests.support import sse
+from tests.support.sdks import openai
 
 HERE = Path(__file__).parent
 # Nothing that is asked here takes longer, unless it hangs.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-import openai
 import pytest
 
 from proxy.demo.script import Script, Send, Shape, Stall
@@ -18,6 +17,7 @@ from tests.conformance.shapes import dollars, fixture
 from tests.conformance.stand import SOON_S, Stand
 from tests.support import sse
 from tests.support.net import chat_request, connect, post_chat
+from tests.support.sdks import openai
 
 MODEL = "electron"
 TALE = "".join(words(24))

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-import openai
 import pytest
 
 from proxy.demo.script import Cut, Script, Send, Shape, Stall
@@ -24,6 +23,7 @@ from tests.conformance.stand import DRAIN_TOKENS_FEW, SOON_S, Minted, Stand
 from tests.support import sse
 from tests.support.net import chat_request, connect, post_chat
 from tests.support.provider import broken_after, error_script, hangs_up
+from tests.support.sdks import openai
 
 MODEL = "gpt-4o-mini"
 TALE = "".join(words(24))

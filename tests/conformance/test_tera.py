@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import time
 
-import openai
 import pytest
 
 from proxy.demo.script import Script, Send, Shape, Stall, Wait
@@ -19,6 +18,7 @@ from tests.conformance.shapes import fixture
 from tests.conformance.stand import BEAT_S, IDLE_S, QUIET_MS, Stand
 from tests.support import sse
 from tests.support.net import post_chat
+from tests.support.sdks import openai
 
 MODEL, REASONER = "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen3.5-27B"
 # What the scripted provider says, if nobody limits it.

@@ -9,14 +9,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
-from openai import AsyncOpenAI
 
 from proxy.billing.limits import Limits
 from proxy.billing.money import Nusd
 from tests.crash.stage import quick_key, until
 from tests.support.responses_provider import USAGE, ResponsesProvider, responses_provider
+from tests.support.sdks import openai
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 
 pytestmark = pytest.mark.process
@@ -49,8 +48,8 @@ class Deployment:
     async def kill(self) -> None:
         await asyncio.to_thread(self.proxy.kill)
 
-    def sdk(self, key: str) -> AsyncOpenAI:
-        return AsyncOpenAI(base_url=self.proxy.base_url, api_key=key, max_retries=0, http_client=self._http)
+    def sdk(self, key: str) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=self.proxy.base_url, api_key=key, max_retries=0, http_client=self._http)
 
     async def status_of(self, exchange_id: str, key: str) -> int:
         """Of `GET /v1/exchanges/{id}`."""

@@ -6,13 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
-from openai import AsyncOpenAI
 
 from tests.crash.stage import quick_key, until
 from tests.distributed.apart import LEASE_S
 from tests.support.responses_provider import USAGE, ResponsesProvider, responses_provider
+from tests.support.sdks import openai
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 
 pytestmark = pytest.mark.process
@@ -44,7 +43,8 @@ async def test_a_machine_that_dies_and_comes_back(tmp_path: Path, ledger_url: st
 async def die_and_come_back(provider: ResponsesProvider, one: Tokenweir, two: Tokenweir, key: str) -> None:
     async with openai.DefaultAsyncHttpxClient(verify=False, trust_env=False) as http:
         here, there = (
-            AsyncOpenAI(base_url=each.base_url, api_key=key, max_retries=0, http_client=http) for each in (one, two)
+            openai.AsyncOpenAI(base_url=each.base_url, api_key=key, max_retries=0, http_client=http)
+            for each in (one, two)
         )
         made = await here.responses.create(model="gone", input="How much?", background=True)
         assert (await there.responses.retrieve(made.id)).status == "queued"

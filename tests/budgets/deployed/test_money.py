@@ -7,12 +7,12 @@ import json
 import re
 from typing import Any
 
-import openai
 import pytest
 
 from proxy.demo.script import Send, Stall, json_script
 from tests.budgets.deployed.limited import Limited, code, served
 from tests.support.net import ask, chat_request, connect
+from tests.support.sdks import openai
 from tests.support.sse import events
 
 FITS_TEN = ("--budget", "0.001", "--budget-window", "none")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-import openai
 import pytest
 
 from tests.budgets.deployed.limited import Limited, code, served
 from tests.support.net import ask, chat_request, connect
+from tests.support.sdks import openai
 
 
 async def test_requests_per_minute(limited: Limited) -> None:

@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
-from openai import AsyncOpenAI
 
 from proxy.billing.record import BillableParts, Outcome, UsageRecord
 from proxy.foundation.secret import Secret
@@ -21,6 +19,7 @@ from proxy.metering.usage import UsageSource
 from proxy.settings import Timeouts
 from tests.gateway.inprocess import KEY, Gateway, OfToken, OwnersInMemory, gateway
 from tests.support.responses_provider import SECRET, USAGE, ResponsesProvider, responses_provider
+from tests.support.sdks import openai
 
 # Asked for every few hundredths of a second.
 QUICK = Pace(first_s=0.02, pause_s_max=0.05, usage_s=0.05, gone_s=0.2, stopping_s=0.2)
@@ -54,13 +53,13 @@ async def http() -> AsyncIterator[openai.DefaultAsyncHttpxClient]:
 
 
 @pytest.fixture
-def sdk(proxy: Gateway, http: openai.DefaultAsyncHttpxClient) -> Callable[[str], AsyncOpenAI]:
+def sdk(proxy: Gateway, http: openai.DefaultAsyncHttpxClient) -> Callable[[str], openai.AsyncOpenAI]:
     """The SDK with this key."""
-    return lambda key: AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key=key, max_retries=0, http_client=http)
+    return lambda key: openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key=key, max_retries=0, http_client=http)
 
 
 @pytest.fixture
-def anna(sdk: Callable[[str], AsyncOpenAI]) -> AsyncOpenAI:
+def anna(sdk: Callable[[str], openai.AsyncOpenAI]) -> openai.AsyncOpenAI:
     return sdk("anna")
 
 
@@ -84,7 +83,7 @@ async def polled(provider: ResponsesProvider, response_id: str, times: int = 2) 
 
 
 async def test_it_is_billed_when_it_has_ended_whoever_asks(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI
+    provider: ResponsesProvider, proxy: Gateway, anna: openai.AsyncOpenAI
 ) -> None:
     made = await anna.responses.create(**ASKED)
     assert made.status == "queued"
@@ -111,7 +110,7 @@ async def test_who_asks_for_an_ended_answer_makes_it_known(
 ) -> None:
     slow = Pace(first_s=3600.0)
     async with gateway(tmp_path, provider.url, keys=KEYS, store=store, pace=slow) as proxy:
-        client = AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
+        client = openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
         made = await client.responses.create(**ASKED)
         await provider.finish(made.id)
         assert (await client.responses.retrieve(made.id)).status == "completed"
@@ -121,7 +120,7 @@ async def test_who_asks_for_an_ended_answer_makes_it_known(
 
 @pytest.mark.parametrize("leaves", [False, True])
 async def test_a_stream_is_the_meter_until_its_client_leaves(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI, leaves: bool
+    provider: ResponsesProvider, proxy: Gateway, anna: openai.AsyncOpenAI, leaves: bool
 ) -> None:
     stream = await anna.responses.create(**ASKED, stream=True)
     first = await anext(stream)
@@ -165,7 +164,7 @@ async def test_who_leaves_at_once_pays_all_the_same(provider: ResponsesProvider,
 
 @pytest.mark.parametrize(("usage", "source"), [(None, UsageSource.ESTIMATED), (USAGE, UsageSource.REPORTED)])
 async def test_a_cancelled_answer_costs_what_it_came_to(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI, usage: Any, source: UsageSource
+    provider: ResponsesProvider, proxy: Gateway, anna: openai.AsyncOpenAI, usage: Any, source: UsageSource
 ) -> None:
     """Also if the provider does not say: what was read of it, by a second stream, is not free."""
     provider.usage_of_cancelled = usage
@@ -186,7 +185,7 @@ async def test_a_cancelled_answer_costs_what_it_came_to(
 
 
 async def test_events_that_were_not_repeated_were_generated_too(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI
+    provider: ResponsesProvider, proxy: Gateway, anna: openai.AsyncOpenAI
 ) -> None:
     """Of a stream that goes on in the middle, all before it is estimated."""
     stream = await anna.responses.create(**ASKED, stream=True)
@@ -204,7 +203,7 @@ async def test_events_that_were_not_repeated_were_generated_too(
 
 
 async def test_an_answer_is_deleted_when_its_usage_is_known(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI, sdk: Callable[[str], AsyncOpenAI]
+    provider: ResponsesProvider, proxy: Gateway, anna: openai.AsyncOpenAI, sdk: Callable[[str], openai.AsyncOpenAI]
 ) -> None:
     made = await anna.responses.create(**ASKED)
     with pytest.raises(openai.ConflictError, match="cancel it first"):
@@ -224,7 +223,7 @@ async def test_what_was_cancelled_and_deleted_is_settled_at_once(
     provider: ResponsesProvider, tmp_path: Path, http: openai.DefaultAsyncHttpxClient
 ) -> None:
     async with gateway(tmp_path, provider.url, keys=KEYS, pace=QUICK) as proxy:
-        client = AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
+        client = openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
         made = await client.responses.create(**ASKED)
         await client.responses.cancel(made.id)
         await client.responses.delete(made.id)
@@ -233,7 +232,7 @@ async def test_what_was_cancelled_and_deleted_is_settled_at_once(
 
 
 async def test_what_is_read_counts_while_it_is_read(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+    provider: ResponsesProvider, proxy: Gateway, anna: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream of a cancelled answer may stay open."""
     monkeypatch.setattr("proxy.gateway.background.progress_reports.REPORT_S", QUICK.usage_s / 5)
@@ -251,7 +250,7 @@ async def test_what_is_read_counts_while_it_is_read(
 
 
 async def test_another_customers_answer_does_not_exist(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI, sdk: Callable[[str], AsyncOpenAI]
+    provider: ResponsesProvider, proxy: Gateway, anna: openai.AsyncOpenAI, sdk: Callable[[str], openai.AsyncOpenAI]
 ) -> None:
     made = await anna.responses.create(**ASKED)
     for ask in (sdk("dora").responses.retrieve, sdk("dora").responses.cancel, sdk("dora").responses.delete):
@@ -264,7 +263,7 @@ async def test_another_proxy_tells_what_was_read_there(
     provider: ResponsesProvider,
     proxy: Gateway,
     store: OwnersInMemory,
-    anna: AsyncOpenAI,
+    anna: openai.AsyncOpenAI,
     tmp_path: Path,
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -296,7 +295,7 @@ async def test_another_proxy_tells_what_was_read_there(
 
 @pytest.mark.parametrize("failing", [[503, 429, 401, 404, 500], [404]])
 async def test_a_provider_that_fails_for_a_while_is_asked_again(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI, failing: list[int]
+    provider: ResponsesProvider, proxy: Gateway, anna: openai.AsyncOpenAI, failing: list[int]
 ) -> None:
     provider.failing = list(failing)
     made = await anna.responses.create(**ASKED)
@@ -307,7 +306,7 @@ async def test_a_provider_that_fails_for_a_while_is_asked_again(
 
 
 async def test_what_has_expired_cannot_be_read_any_more(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI
+    provider: ResponsesProvider, proxy: Gateway, anna: openai.AsyncOpenAI
 ) -> None:
     made = await anna.responses.create(**ASKED)
     lost = provider.stored[made.id]
@@ -324,7 +323,7 @@ async def test_what_takes_too_long_is_stopped(
     provider: ResponsesProvider, tmp_path: Path, http: openai.DefaultAsyncHttpxClient
 ) -> None:
     async with gateway(tmp_path, provider.url, keys=KEYS, pace=QUICK, timeouts=Timeouts(background_s=0.3)) as proxy:
-        client = AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
+        client = openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
         provider.usage_of_cancelled = USAGE
         made = await client.responses.create(**ASKED)
         record = await the_record(proxy)
@@ -336,7 +335,7 @@ async def test_a_provider_that_never_ends_an_answer(
     provider: ResponsesProvider, tmp_path: Path, http: openai.DefaultAsyncHttpxClient
 ) -> None:
     async with gateway(tmp_path, provider.url, keys=KEYS, pace=QUICK, timeouts=Timeouts(background_s=0.1)) as proxy:
-        client = AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
+        client = openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
         stream = await client.responses.create(**ASKED, stream=True)
         response_id = (await anext(stream)).response.id
         for _ in range(40):
@@ -357,7 +356,7 @@ async def test_a_provider_that_never_ends_an_answer(
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_provider_that_knows_no_background_is_billed_at_once(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI, streamed: bool
+    provider: ResponsesProvider, proxy: Gateway, anna: openai.AsyncOpenAI, streamed: bool
 ) -> None:
     provider.ignores = True
     if streamed:
@@ -376,7 +375,7 @@ async def test_who_leaves_a_stream_that_is_not_made_in_the_background(
     """The provider says so, though it was asked for: the stream ends with its reader, or is drained."""
     provider.ignores = provider.waits = True
     async with gateway(tmp_path, provider.url, keys=KEYS, pace=QUICK, on_client_disconnect="drain") as proxy:
-        client = AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
+        client = openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
         stream = await client.responses.create(**ASKED, stream=True)
         response_id = (await anext(stream)).response.id
         await stream.close()
@@ -391,7 +390,7 @@ async def test_who_leaves_a_stream_that_is_not_made_in_the_background(
 
 
 async def test_a_budget_that_is_used_up_stops_the_provider(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI
+    provider: ResponsesProvider, proxy: Gateway, anna: openai.AsyncOpenAI
 ) -> None:
     provider.usage_of_cancelled = USAGE
     stream = await anna.responses.create(**ASKED, stream=True)
@@ -406,7 +405,7 @@ async def test_a_budget_that_is_used_up_stops_the_provider(
 
 
 async def test_a_full_journal_forgets_nothing_without_a_crash(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+    provider: ResponsesProvider, proxy: Gateway, anna: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_opened: object) -> None:
         raise OutboxFullError("full")
@@ -418,7 +417,7 @@ async def test_a_full_journal_forgets_nothing_without_a_crash(
 
 
 async def test_a_bug_of_ours_settles_it_by_what_was_seen(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+    provider: ResponsesProvider, proxy: Gateway, anna: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await anna.responses.create(**ASKED)
 
@@ -444,7 +443,11 @@ async def test_a_bug_of_ours_settles_it_by_what_was_seen(
     ],
 )
 async def test_an_answer_of_an_unknown_shape_is_settled_once(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI, body: bytes, read: tuple[int | None, int | None]
+    provider: ResponsesProvider,
+    proxy: Gateway,
+    anna: openai.AsyncOpenAI,
+    body: bytes,
+    read: tuple[int | None, int | None],
 ) -> None:
     provider.instead = body
     got = await anna.with_raw_response.responses.create(**ASKED)
@@ -454,7 +457,7 @@ async def test_an_answer_of_an_unknown_shape_is_settled_once(
 
 
 async def test_the_provider_may_make_it_in_the_background_unasked(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI
+    provider: ResponsesProvider, proxy: Gateway, anna: openai.AsyncOpenAI
 ) -> None:
     provider.stored["resp_x"] = {"id": "resp_x", "status": "queued", "usage": None, "output": []}
     provider.told["resp_x"] = []
@@ -466,7 +469,7 @@ async def test_the_provider_may_make_it_in_the_background_unasked(
 
 
 async def test_what_the_client_does_not_store_is_asked_for_too(
-    provider: ResponsesProvider, proxy: Gateway, anna: AsyncOpenAI
+    provider: ResponsesProvider, proxy: Gateway, anna: openai.AsyncOpenAI
 ) -> None:
     """OpenAI keeps it for ten minutes. https://developers.openai.com/api/docs/guides/background"""
     made = await anna.responses.create(**ASKED, store=False)

@@ -11,12 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import openai
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from openai import AsyncOpenAI, AsyncStream
-from openai.types.responses import ResponseStreamEvent
 
 from proxy.billing.record import BillableParts, UsageRecord
 from proxy.gateway.background.polling import Pace
@@ -24,6 +21,7 @@ from proxy.http.server import wait_until
 from proxy.metering.usage import UsageSource
 from tests.gateway.inprocess import KEY, Gateway, OfToken, OwnersInMemory, gateway
 from tests.support.responses_provider import ResponsesProvider, responses_provider
+from tests.support.sdks import openai
 
 QUICK = Pace(first_s=0.005, pause_s_max=0.02, usage_s=0.01, gone_s=0.05, stopping_s=0.05)
 TEAM = replace(KEY, project_id="proj_team")
@@ -41,7 +39,7 @@ class Made:
     response_id: str
     usage: dict[str, Any]
     """what it comes to, if it ends"""
-    stream: AsyncStream[ResponseStreamEvent] | None = None
+    stream: openai.AsyncStream[openai.types.responses.ResponseStreamEvent] | None = None
     ended: str = ""
     reports: bool = False
     """with its usage"""
@@ -61,9 +59,9 @@ class World:
     http: openai.DefaultAsyncHttpxClient
     made: list[Made] = field(default_factory=list)
 
-    def sdk(self, proxy: int, key: str) -> AsyncOpenAI:
+    def sdk(self, proxy: int, key: str) -> openai.AsyncOpenAI:
         url = f"{self.proxies[proxy].url}/v1"
-        return AsyncOpenAI(base_url=url, api_key=key, max_retries=0, http_client=self.http)
+        return openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0, http_client=self.http)
 
     def records(self) -> dict[str | None, list[UsageRecord]]:
         """By response."""
@@ -204,7 +202,7 @@ class Background(RuleBasedStateMachine):
         except openai.APIStatusError:
             return None
 
-    def saw(self, one: Made, event: ResponseStreamEvent) -> None:
+    def saw(self, one: Made, event: openai.types.responses.ResponseStreamEvent) -> None:
         one.pieces += event.type == "response.output_text.delta"
         one.whole = one.whole or getattr(getattr(event, "response", None), "usage", None) is not None
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from anthropic import AsyncAnthropic
-from openai import AsyncOpenAI
-
 from proxy.billing.entries import LedgerEntry
 from tests.gateway.batches.site import Site
 from tests.support.batch_provider import Document
+from tests.support.sdks import anthropic, openai
 
 CHAT = "/v1/chat/completions"
 LINE_NUSD = 37_500
@@ -36,22 +34,22 @@ def jsonl(*lines: Document) -> bytes:
     return "".join(json.dumps(one) + "\n" for one in lines).encode()
 
 
-async def uploaded(client: AsyncOpenAI, *lines: Document) -> str:
+async def uploaded(client: openai.AsyncOpenAI, *lines: Document) -> str:
     """The id of a file with these lines."""
     return (await client.files.create(file=("b.jsonl", jsonl(*lines)), purpose="batch")).id
 
 
-async def ordered(client: AsyncOpenAI, file_id: str) -> str:
+async def ordered(client: openai.AsyncOpenAI, file_id: str) -> str:
     """The id of a batch of a file."""
     return (await client.batches.create(input_file_id=file_id, endpoint=CHAT, completion_window="24h")).id
 
 
-async def made(client: AsyncOpenAI, *lines: Document) -> str:
+async def made(client: openai.AsyncOpenAI, *lines: Document) -> str:
     """The id of a batch of these lines."""
     return await ordered(client, await uploaded(client, *lines))
 
 
-async def made_by(client: AsyncAnthropic, *requests: Document) -> str:
+async def made_by(client: anthropic.AsyncAnthropic, *requests: Document) -> str:
     """The same of Anthropic's."""
     asked: Any = requests
     return (await client.messages.batches.create(requests=asked)).id

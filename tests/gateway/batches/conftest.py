@@ -6,15 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import anthropic
-import openai
 import pytest
-from anthropic import AsyncAnthropic
-from openai import AsyncOpenAI
 
 from tests.gateway.batches.sdks import AnthropicSdk, OpenAiSdk
 from tests.gateway.batches.site import Proxy, Site, site
 from tests.support.batch_provider import BatchProvider, batch_provider
+from tests.support.sdks import anthropic, openai
 
 
 @pytest.fixture
@@ -40,8 +37,8 @@ async def gpt(proxy: Proxy) -> AsyncIterator[OpenAiSdk]:
     async with AsyncExitStack() as opened:
         http = await opened.enter_async_context(openai.DefaultAsyncHttpxClient(verify=False, trust_env=False))
 
-        def client(key: str = "anna", url: str = proxy.url) -> AsyncOpenAI:
-            return AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=http)
+        def client(key: str = "anna", url: str = proxy.url) -> openai.AsyncOpenAI:
+            return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=http)
 
         yield client
 
@@ -52,7 +49,7 @@ async def claude(proxy: Proxy) -> AsyncIterator[AnthropicSdk]:
     async with AsyncExitStack() as opened:
         http = await opened.enter_async_context(anthropic.DefaultAsyncHttpxClient(verify=False, trust_env=False))
 
-        def client(key: str = "anna", url: str = proxy.url) -> AsyncAnthropic:
-            return AsyncAnthropic(base_url=url, api_key=key, max_retries=0, http_client=http)
+        def client(key: str = "anna", url: str = proxy.url) -> anthropic.AsyncAnthropic:
+            return anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0, http_client=http)
 
         yield client

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from anthropic import AsyncAnthropic
-from openai import AsyncOpenAI
+from tests.support.sdks import anthropic, openai
 
-OpenAiSdk: TypeAlias = Callable[..., AsyncOpenAI]
-AnthropicSdk: TypeAlias = Callable[..., AsyncAnthropic]
+OpenAiSdk: TypeAlias = Callable[..., "openai.AsyncOpenAI"]
+AnthropicSdk: TypeAlias = Callable[..., "anthropic.AsyncAnthropic"]

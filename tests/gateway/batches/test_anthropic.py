@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import anthropic
 import pytest
 
 from tests.gateway.batches.asking import LINE_NUSD, lines_of, made_by, own_entries, request
 from tests.gateway.batches.sdks import AnthropicSdk, OpenAiSdk
 from tests.gateway.batches.site import Proxy, Site
 from tests.support.batch_provider import SECRET, BatchProvider, Document, message_answer
+from tests.support.sdks import anthropic
 
 MESSAGE_NUSD = 39_000
 """11 prompt tokens at 2 USD per million, 7 generated ones at 8, at half the price"""

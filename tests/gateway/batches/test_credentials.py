@@ -9,16 +9,14 @@ from proxy.settings import CredentialSettings
 from tests.gateway.batches.asking import line, ordered, uploaded
 from tests.gateway.batches.site import Site
 from tests.support.batch_provider import BatchProvider
+from tests.support.sdks import openai
 
 
 async def test_a_batch_stays_with_its_credential(provider: BatchProvider, at: Site) -> None:
-    import openai
-    from openai import AsyncOpenAI
-
     both = tuple(CredentialSettings(name=name, api_key=Secret(f"sk-canary-of-{name}")) for name in ("one", "two"))
     proxy = await at.start(api_key=None, credentials=both)
     async with openai.DefaultAsyncHttpxClient(verify=False, trust_env=False) as http:
-        client = AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
+        client = openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
         file_id = await uploaded(client, line("a"))
         (made_with,) = {key for _, _, key in provider.asked}
         pool = proxy.service._settler._providers["openai"].pool

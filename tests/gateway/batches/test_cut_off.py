@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import openai
 import pytest
 from aiohttp import web
 
@@ -25,6 +24,7 @@ from tests.gateway.batches.asking import (
 from tests.gateway.batches.sdks import AnthropicSdk, OpenAiSdk
 from tests.gateway.batches.site import Proxy, Site
 from tests.support.batch_provider import NOW, BatchProvider
+from tests.support.sdks import openai
 
 
 class Broken(web.StreamResponse):

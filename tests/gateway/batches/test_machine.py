@@ -12,21 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 from aiohttp import web
-from anthropic import AsyncAnthropic
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from openai import AsyncOpenAI
 
 from proxy.billing.batch import BatchState
 from tests.gateway.batches.asking import line, made, made_by, request
 from tests.gateway.batches.site import Proxy, Site, site
 from tests.support.batch_provider import BatchProvider, Document, batch_provider, chat_answer, message_answer
 from tests.support.examples import examples
+from tests.support.sdks import anthropic, openai
 
 CALLS = ("made", "find", "ended", "terms", "recorded", "settle", "settle", "close", "claim", "postpone", "known")
 
@@ -86,13 +83,13 @@ class World(RuleBasedStateMachine):
             self.fault = None
             raise OSError("a fault of the test")
 
-    def _gpt(self, node: str, key: str = "anna") -> AsyncOpenAI:
+    def _gpt(self, node: str, key: str = "anna") -> openai.AsyncOpenAI:
         url = self.proxies[node].url
-        return AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=self.http)
+        return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=self.http)
 
-    def _claude(self, node: str, key: str = "anna") -> AsyncAnthropic:
+    def _claude(self, node: str, key: str = "anna") -> anthropic.AsyncAnthropic:
         made: Any = self.http
-        return AsyncAnthropic(base_url=self.proxies[node].url, api_key=key, max_retries=0, http_client=made)
+        return anthropic.AsyncAnthropic(base_url=self.proxies[node].url, api_key=key, max_retries=0, http_client=made)
 
     # -- what clients do
 

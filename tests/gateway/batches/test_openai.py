@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import openai
 import pytest
-from openai import AsyncOpenAI
 
 from proxy.billing.batch import BatchState
 from proxy.metering.stored_objects.api import PageAsked
@@ -15,9 +13,10 @@ from tests.gateway.batches.asking import CHAT, LINE_NUSD, jsonl, line, lines_of,
 from tests.gateway.batches.sdks import OpenAiSdk
 from tests.gateway.batches.site import KEYS, Proxy, Site
 from tests.support.batch_provider import SECRET, USAGE, BatchProvider, Document, chat_answer
+from tests.support.sdks import openai
 
 
-async def ended(client: AsyncOpenAI, batch_id: str) -> str:
+async def ended(client: openai.AsyncOpenAI, batch_id: str) -> str:
     """The id of the file with the results."""
     output = (await client.batches.retrieve(batch_id)).output_file_id
     assert output is not None

@@ -9,15 +9,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import openai
 import pytest
-from anthropic import AsyncAnthropic
-from openai import AsyncOpenAI
 
 from tests.gateway.batches.asking import LINE_NUSD, line, made, made_by, ordered, request, uploaded
 from tests.support.batch_provider import BatchProvider
 from tests.support.postgres import Server
+from tests.support.sdks import anthropic, openai
 from tests.support.tokenweir import Tokenweir, provider_section
 from tests.support.valkey import Valkey
 
@@ -47,11 +44,11 @@ class Deployment:
         )
         self._http = http
 
-    def gpt(self, key: str) -> AsyncOpenAI:
-        return AsyncOpenAI(base_url=self.proxy.base_url, api_key=key, max_retries=0, http_client=self._http)
+    def gpt(self, key: str) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=self.proxy.base_url, api_key=key, max_retries=0, http_client=self._http)
 
-    def claude(self, key: str) -> AsyncAnthropic:
-        return AsyncAnthropic(base_url=self.proxy.url, api_key=key, max_retries=0, http_client=self._http)
+    def claude(self, key: str) -> anthropic.AsyncAnthropic:
+        return anthropic.AsyncAnthropic(base_url=self.proxy.url, api_key=key, max_retries=0, http_client=self._http)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from botocore.eventstream import EventStreamBuffer
 
 from proxy.demo.script import Cut, Script, Send, Stall
 from tests.gateway.deployment import SOON_S, Deployment, charge, nusd
@@ -27,6 +26,8 @@ def script(*steps: Any, **more: Any) -> Script:
 
 def told(body: bytes) -> list[tuple[str, str]]:
     """Type and payload of each message, as AWS's own decoder reads them: it checks every checksum."""
+    from botocore.eventstream import EventStreamBuffer
+
     buffer = EventStreamBuffer()
     buffer.add_data(body)
     return [(one.headers.get(":event-type") or one.headers[":exception-type"], one.payload.decode()) for one in buffer]

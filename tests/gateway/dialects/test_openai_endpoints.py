@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from proxy.demo.script import Cut, Script, Send, Stall, json_script
@@ -16,6 +15,7 @@ from tests.gateway.deployment import SOON_S, Deployment, charge, nusd
 from tests.gateway.dialects.main_dialects import ask
 from tests.gateway.streams import without_run
 from tests.support.net import chat_request, connect
+from tests.support.sdks import openai
 from tests.support.sse import without_usage_event
 
 AUDIO = bytes(range(256)) * 300

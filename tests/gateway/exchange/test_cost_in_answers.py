@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from proxy.demo.script import Cut, Script, Send, json_script
@@ -20,6 +18,7 @@ from tests.gateway.streams import told as events_told
 from tests.metering.fixtures import CHAT_USAGE, chunk, say, sse, usage
 from tests.support.net import Response, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
+from tests.support.sdks import anthropic, openai
 from tests.support.sse import without_usage_event
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 

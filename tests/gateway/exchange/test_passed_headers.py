@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 
-import openai
-
 from proxy.demo.script import Script, Send
 from tests.gateway.deployment import Deployment
 from tests.support import provider as plans
 from tests.support.net import ask
+from tests.support.sdks import openai
 
 LIMITS = (("x-ratelimit-remaining-tokens", "7"), ("Anthropic-RateLimit-Requests-Limit", "50"), ("retry-after-ms", "9"))
 ANSWER = Send(json.dumps({"object": "chat.completion", "model": "m", "choices": []}).encode())

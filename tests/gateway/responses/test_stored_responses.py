@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-import openai
 import pytest
-from openai import AsyncOpenAI
 
 from proxy.foundation.secret import Secret
 from tests.gateway.inprocess import KEY, Gateway, OfToken, OwnersInMemory, gateway
 from tests.support.responses_provider import SECRET, ResponsesProvider, responses_provider
+from tests.support.sdks import openai
 
 TEAM = replace(KEY, project_id="proj_team")
 KEYS = OfToken(
@@ -24,7 +23,7 @@ KEYS = OfToken(
     dora=replace(KEY, key_id="dora"),
     emil=replace(KEY, key_id="emil"),
 )
-Sdk: TypeAlias = Callable[[str], AsyncOpenAI]
+Sdk: TypeAlias = Callable[[str], "openai.AsyncOpenAI"]
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ async def sdk(proxy: Gateway) -> AsyncIterator[Sdk]:
     """The SDK with this key."""
     async with AsyncExitStack() as opened:
         http = await opened.enter_async_context(openai.DefaultAsyncHttpxClient(verify=False, trust_env=False))
-        yield lambda key: AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key=key, max_retries=0, http_client=http)
+        yield lambda key: openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key=key, max_retries=0, http_client=http)
 
 
 async def test_a_response_is_asked_for_by_its_id(provider: ResponsesProvider, proxy: Gateway, sdk: Sdk) -> None:

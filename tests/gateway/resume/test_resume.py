@@ -11,11 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from openai import AsyncOpenAI
 
 from proxy.billing.record import Outcome, UsageRecord
 from proxy.gateway.background.polling import Pace
@@ -29,6 +27,7 @@ from tests.support import sse
 from tests.support.by_hand import ProviderByHand, Reading, asking, get, provider_by_hand
 from tests.support.net import ask, chat_request
 from tests.support.responses_provider import USAGE, responses_provider
+from tests.support.sdks import openai
 
 TEAM = replace(KEY, project_id="proj_team")
 KEYS = OfToken(anna=replace(TEAM, key_id="anna"), bert=replace(TEAM, key_id="bert"))
@@ -316,7 +315,7 @@ async def test_responses_are_resumed_by_their_own_sdk(tmp_path: Path) -> None:
             gateway(tmp_path, provider.url, keys=KEYS, tapes=tapes, pace=Pace(first_s=0.02))
         )
         anna, bert = (
-            AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key=key, max_retries=0, http_client=http)
+            openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key=key, max_retries=0, http_client=http)
             for key in ("anna", "bert")
         )
         provider.waits = True
@@ -357,7 +356,7 @@ async def test_a_stream_in_the_background_is_resumed_and_then_polled(tmp_path: P
                 tmp_path, provider.url, keys=KEYS, tapes=a_tape(), pace=Pace(first_s=0.02), drain=Drain(seconds=0.3)
             )
         )
-        anna = AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
+        anna = openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
         stream = await anna.responses.create(model="electron", input="How much?", stream=True, background=True)
         response_id = (await anext(stream)).response.id
         await stream.close()

@@ -6,10 +6,8 @@ import base64
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from aiohttp import WSServerHandshakeError
-from websockets.exceptions import ConnectionClosedError
 
 from proxy.billing.record import Outcome
 from proxy.billing.reservation import DenialReason
@@ -18,6 +16,7 @@ from proxy.settings import ForwardProxy, Secret, TlsSettings
 from tests.gateway.websocket.sockets import CREATE, Stage, begun, completed, done, said, stage
 from tests.support.certificates import Authority
 from tests.support.connect_proxy import connect_proxy
+from tests.support.sdks import openai
 from tests.support.socket_provider import SocketProvider
 
 AUDIO_USAGE: dict[str, Any] = {
@@ -106,6 +105,8 @@ async def test_responses_over_a_websocket(on: Stage) -> None:
 
 
 async def test_a_close_of_the_provider_says_its_code(on: Stage) -> None:
+    from websockets.exceptions import ConnectionClosedError
+
     async with client(on) as sdk:
         connection = await sdk.realtime.connect(model="electron").enter()
         link = await on.provider.link()

@@ -14,7 +14,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from botocore.loaders import Loader
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,6 +124,8 @@ def test_the_prompt_has_what_was_cached(raw: dict[str, Any], usage: Usage | None
 
 def test_the_documented_counts_are_all_read() -> None:
     """Whatever a later version of the service counts is named as unread."""
+    from botocore.loaders import Loader
+
     members = Loader().load_service_model("bedrock-runtime", "service-2")["shapes"]["TokenUsage"]["members"]
     raw = {name: 5 for name in members if name != "cacheDetails"} | {"newTokens": 7, "serverToolUsage": {"web": 2}}
     metered = whole(BEDROCK_CONVERSE, {"output": {"message": {"content": []}}, "usage": raw})
@@ -662,6 +663,8 @@ class No:
 
 
 def test_every_error_is_one_that_the_sdk_knows() -> None:
+    from botocore.loaders import Loader
+
     service = Loader().load_service_model("bedrock-runtime", "service-2")
     known = set(service["shapes"]) | {"UnrecognizedClientException"}
     streams = [set(service["shapes"][name]["members"]) for name in ("ResponseStream", "ConverseStreamOutput")]

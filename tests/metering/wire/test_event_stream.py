@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from botocore.eventstream import EventStreamBuffer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +54,8 @@ def test_published_messages_are_read_and_written(body: bytes, payload: bytes) ->
 
 @given(st.lists(messages, max_size=4), st.lists(st.integers(0, 400), max_size=6))
 def test_the_messages_are_those_that_aws_finds_at_every_cut(parts: list[bytes], at: list[int]) -> None:
+    from botocore.eventstream import EventStreamBuffer
+
     body = b"".join(parts)
     theirs = EventStreamBuffer()
     theirs.add_data(body)
@@ -174,6 +175,8 @@ def test_of_a_short_beginning_of_a_message_there_is_nothing() -> None:
 
 
 def test_our_own_errors_are_read_by_aws() -> None:
+    from botocore.eventstream import EventStreamBuffer
+
     buffer = EventStreamBuffer()
     buffer.add_data(exception(b'{"message":"no"}', "throttlingException"))
     (told,) = list(buffer)
