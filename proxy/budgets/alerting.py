@@ -34,7 +34,7 @@ class Thresholds:
         self._in_thread = in_thread
         self._known: set[str] = set()
 
-    async def look(self, states: Sequence[CounterState]) -> None:
+    async def check(self, states: Sequence[CounterState]) -> None:
         """Record the alerts of these counters, whose spend has grown. Idempotent. Raises LedgerUnavailable."""
         budgets = [state for state in states if state.spent and spend.scope_of(state.counter_id) == state.counter_id]
         if budgets:

@@ -20,7 +20,7 @@ from typing import Protocol
 import msgspec
 
 from proxy.billing.record import Opened
-from proxy.foundation.outage import Listener, Outage
+from proxy.foundation.outage import Outage, OutageListener
 from proxy.journal.frames import opened_payload
 from proxy.journal.progress import ProgressTable, name_of
 
@@ -117,7 +117,7 @@ class LeaseKeeper:
         node: str,
         epoch: int,
         caught_up: Callable[[], bool],
-        observer: Listener,
+        observer: OutageListener,
         renew_s: float = RENEW_S,
         announce_s: float = ANNOUNCE_S,
         resumed: Collection[Opened] = (),

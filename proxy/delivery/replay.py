@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from proxy.delivery.shipper import ReceiptSource, parts
-from proxy.foundation.outage import Listener, Outage
+from proxy.foundation.outage import Outage, OutageListener
 from proxy.journal.journal import Journal, Pending
 from proxy.journal.kept import FOLDER
 from proxy.journal.reader import settled_records
@@ -71,7 +71,7 @@ class Replayer:
         journal: Journal,
         ledger: LedgerStore,
         *,
-        observer: Listener,
+        observer: OutageListener,
         in_thread: Callable[..., Awaitable[Any]],
         revived: Callable[[Sequence[Pending], Sequence[int]], None],
     ) -> None:

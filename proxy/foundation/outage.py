@@ -10,7 +10,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-class Listener(Protocol):
+class OutageListener(Protocol):
     """Receives the start and the end of an outage, for metrics and the log."""
 
     def failed(self, error: Exception) -> None:
@@ -23,7 +23,7 @@ class Listener(Protocol):
 class Outage:
     """Call `began` at each failure and `over` at each success, or let `attempt` do so."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: OutageListener) -> None:
         self._listener = listener
         self._error: Exception | None = None
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from proxy.billing.keys import Account, ApiKey, KeyChanges
 from proxy.billing.limits import Scope
 from proxy.billing.pricing.rules import Payer
-from proxy.foundation.outage import Listener, Outage
+from proxy.foundation.outage import Outage, OutageListener
 from proxy.keys.guesses import Guesses
 from proxy.keys.secrets import digest, parse
 from proxy.ledger.accounts.key_store import KeyStore
@@ -77,7 +77,7 @@ class Keyring:
         *,
         pepper: bytes,
         unix_time: Callable[[], float],
-        observer: Listener,
+        observer: OutageListener,
     ) -> None:
         """`source`: called on a thread. `observer`: called when an outage of the source begins and ends."""
         assert pepper, "an empty pepper hashes nothing"

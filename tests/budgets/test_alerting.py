@@ -325,7 +325,7 @@ async def test_from_an_entry_to_somebodys_server(
     everybody = [
         Follower(
             budgets, FollowedLedger(engine), observer=seen,
-            on_spent=Thresholds(engine, unix_time=lambda: NOW, observer=seen).look,
+            on_spent=Thresholds(engine, unix_time=lambda: NOW, observer=seen).check,
         )
         for _ in range(2)
     ]  # fmt: skip
@@ -345,7 +345,7 @@ async def test_from_an_entry_to_somebodys_server(
     # After a restart everything is noticed already; a higher budget is another matter.
     fresh = Follower(
         budgets, FollowedLedger(engine), observer=seen,
-        on_spent=Thresholds(engine, unix_time=lambda: NOW, observer=seen).look,
+        on_spent=Thresholds(engine, unix_time=lambda: NOW, observer=seen).check,
     )  # fmt: skip
     await fresh.seed([LimitCounter("key-1", since=SINCE)])
     await fresh.follow()

@@ -29,7 +29,7 @@ SETTLE_S_MAX = 3_600.0
 _log = logging.getLogger(__name__)
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LostRecords(msgspec.Struct, frozen=True):
     """The settled records of one journal that the ledger lacks."""
 
     journal: Path
@@ -37,7 +37,7 @@ class Lost(msgspec.Struct, frozen=True):
     records: Sequence[DeliveredRecord]
 
 
-def lost(settings: Settings, store: LedgerStore) -> Iterator[Lost]:
+def lost(settings: Settings, store: LedgerStore) -> Iterator[LostRecords]:
     """Find the lost records of every journal of this machine. Raises OSError."""
     alone = DataFolder(settings.data_dir)
     for folder in (alone, *alone.left_behind(0)):
@@ -45,7 +45,7 @@ def lost(settings: Settings, store: LedgerStore) -> Iterator[Lost]:
         if node is not None:
             pages = lost_records(folder.journal, node.node_id, store)
             records = [DeliveredRecord(node.node_id, one.seq, one.payload) for page in pages for one in page]
-            yield Lost(folder.journal, node.node_id, records)
+            yield LostRecords(folder.journal, node.node_id, records)
 
 
 def settle_again(store: LedgerStore, records: Sequence[DeliveredRecord]) -> dict[str, int]:
@@ -55,14 +55,14 @@ def settle_again(store: LedgerStore, records: Sequence[DeliveredRecord]) -> dict
 
 
 async def _settled(store: LedgerStore, records: Sequence[DeliveredRecord]) -> dict[str, int]:
-    tally = _Tally()
-    settler = Settler(_Given(records), store, to_entry=entry, observer=tally)
+    counter = _ResultCounter()
+    settler = Settler(_GivenRecords(records), store, to_entry=entry, observer=counter)
     whole, _ = await asyncio.gather(settler.close(SETTLE_S_MAX), asyncio.wait_for(settler.run(), SETTLE_S_MAX))
     assert whole, "the settler ends when no record is left"
-    return dict(tally.results)
+    return dict(counter.results)
 
 
-class _Given:
+class _GivenRecords:
     """A settler's source that has the given records."""
 
     def __init__(self, records: Sequence[DeliveredRecord]) -> None:
@@ -77,7 +77,7 @@ class _Given:
     def drain(self) -> None: ...
 
 
-class _Tally:
+class _ResultCounter:
     """A settler's observer that counts results."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from proxy.billing.settlement import SERVED_INSTEAD_DETAIL
 from proxy.settings import ModelSettings, Settings, TargetSettings, route
 
 
-class Lists(NamedTuple):
+class PriceLists(NamedTuple):
     """The price lists of one exchange; None: unknown."""
 
     price: Price | None
@@ -41,7 +41,7 @@ class PriceLookup:
 
     def admitted(
         self, model: ModelSettings, passed: str, target: TargetSettings, at: float, payer: Payer, requested: str
-    ) -> Lists:
+    ) -> PriceLists:
         """The lists of a request for a model, at one of its providers. `passed`: the name that a pattern passes
         upstream."""
         # The price is the same whichever provider answers: the model's own, or the book's for the first one.
@@ -50,16 +50,16 @@ class PriceLookup:
         upstream_model = target.upstream_model or passed
         cost = target.cost.at(at) if target.cost else self._listed(target.provider, upstream_model, at)
         if not self._ruled.rules:
-            return Lists(price, cost)
-        return self._after_rules(Lists(price, cost), PricedRequest(payer, requested, target.provider, at))
+            return PriceLists(price, cost)
+        return self._after_rules(PriceLists(price, cost), PricedRequest(payer, requested, target.provider, at))
 
-    def named(self, requested: str, provider: str, upstream_model: str, at: float, payer: Payer) -> Lists:
+    def named(self, requested: str, provider: str, upstream_model: str, at: float, payer: Payer) -> PriceLists:
         """The lists of a request by the name `requested` that this provider served as `upstream_model`, even if the
         provider no longer serves it."""
         listed = self._listed(provider, upstream_model, at)
         found = route(self._settings.models, requested)
         if found is None:
-            return self._after_rules(Lists(listed, listed), PricedRequest(payer, requested, provider, at))
+            return self._after_rules(PriceLists(listed, listed), PricedRequest(payer, requested, provider, at))
         model, passed = found
         # Only the provider that served the exchange: the cost of another is unrelated.
         same = [target for target in model.providers if target.provider == provider]
@@ -67,14 +67,14 @@ class PriceLookup:
             if (target.upstream_model or passed) == upstream_model:
                 return self.admitted(model, passed, target, at, payer, requested)
         cost = same[0].cost if same else None
-        lists = Lists(model.price.at(at) if model.price else listed, cost.at(at) if cost else listed)
+        lists = PriceLists(model.price.at(at) if model.price else listed, cost.at(at) if cost else listed)
         return self._after_rules(lists, PricedRequest(payer, requested, provider, at))
 
-    def other(self, model: str, provider: str, at: float, payer: Payer) -> Lists:
+    def other(self, model: str, provider: str, at: float, payer: Payer) -> PriceLists:
         """The lists of another model that an answer used."""
         return self.named(model, provider, model, at, payer)
 
-    def __call__(self, entry: LedgerEntry, model: str | None = None) -> Lists:
+    def __call__(self, entry: LedgerEntry, model: str | None = None) -> PriceLists:
         """The lists of a past exchange, by its terminal entry; or of another `model` that the exchange used."""
         payer = self._payer_of(entry.key_id) if self._ruled.rules else NOBODY
         if model is None and SERVED_INSTEAD_DETAIL in entry.details:
@@ -83,10 +83,10 @@ class PriceLookup:
             return self.other(model, entry.provider, entry.started_at, payer)
         return self.named(entry.model, entry.provider, entry.upstream_model, entry.started_at, payer)
 
-    def _after_rules(self, lists: Lists, request: PricedRequest) -> Lists:
+    def _after_rules(self, lists: PriceLists, request: PricedRequest) -> PriceLists:
         if not self._ruled.rules:
             return lists
-        return Lists(
+        return PriceLists(
             self._ruled.after(lists.price, request, PriceSide.CHARGE),
             self._ruled.after(lists.cost, request, PriceSide.COST),
         )

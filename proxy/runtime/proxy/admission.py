@@ -82,7 +82,7 @@ class LedgerFollowing:
         self.follower = Follower(
             store,
             FollowedLedger(engine, in_thread),
-            on_spent=thresholds.look,
+            on_spent=thresholds.check,
             on_settled=on_settled,
             observer=FollowerObserver(metrics.budgets),
         )

@@ -10,7 +10,7 @@ from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Price
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route
-from proxy.runtime.machine.price_lookup import Lists, PriceLookup
+from proxy.runtime.machine.price_lookup import PriceLists, PriceLookup
 from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import ModelSettings, ProviderSettings, Settings, TargetSettings
 from proxy.settings import route as find_model
@@ -47,7 +47,7 @@ def model_table(
         def route_to(target: TargetSettings, others: tuple[Route, ...]) -> Route:
             provider, name = providers[target.provider], target.upstream_model or passed
 
-            def prices(at: float, payer: Payer, other: str | None = None) -> Lists:
+            def prices(at: float, payer: Payer, other: str | None = None) -> PriceLists:
                 if other is not None:
                     return lookup.other(other, target.provider, at, payer)
                 return lookup.admitted(model, passed, target, at, payer, requested)
