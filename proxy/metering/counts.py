@@ -125,12 +125,12 @@ def with_thoughts(usage: Usage) -> Usage:
     return structs.replace(usage, reasoning_tokens=rest)
 
 
-# A part that is larger than its whole by more than this factor and number is beside it: other tokenizers, and prompts
-# that a provider adds and does not count, differ by less. Caches hold at least 1,024 tokens where they are counted
-# beside the prompt. https://platform.claude.com/docs/en/build-with-claude/prompt-caching
+# A part that exceeds its whole by more than this factor and number is not included in it: other tokenizers, and prompts
+# that a provider adds and does not count, differ by less. Caches have at least 1,024 tokens where they are not included
+# in the prompt. https://platform.claude.com/docs/en/build-with-claude/prompt-caching
 _BESIDE_FACTOR, _BESIDE_TOKENS = 1.5, 1_000
-# Of reasoning that exceeds the completion: it is beside it if at least this share of the completion was seen, give or
-# take some tokens that show no characters.
+# Reasoning that exceeds the completion is not included in it if at least this share of the completion was seen, apart
+# from some tokens without characters.
 _SEEN_SHARE, _UNSEEN_TOKENS = 0.5, 2
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 # A part of one of these types has its file in `file_id`; OpenAI's chat has it in the member `file`.
 _PARTS = frozenset({"input_file", "input_image", "file", "container_upload", "computer_screenshot"})
-# What has a file, whatever its type: the mask of an image tool.
+# Members with a file, of any type: the mask of an image tool.
 _HOLDERS = frozenset({"input_image_mask"})
 # Written by a model, after definitions that are the client's own.
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
@@ -24,21 +24,21 @@ def may_name_files(body: bytes) -> bool:
 
 def file_ids(document: dict[str, Any]) -> set[str]:
     """The ids of all named files."""
-    found: set[str] = set()
+    file_ids: set[str] = set()
     waiting: list[tuple[object, bool]] = [(document, False)]
     while waiting:
         value, holds = waiting.pop()
         if isinstance(value, list):
             waiting += [(one, False) for one in value]
         elif isinstance(value, dict):
-            _read(value, found, holds=holds)
+            _read(value, file_ids, holds=holds)
             is_call = _type(value) in _CALLS
             waiting += [
                 (inner, name in _HOLDERS)
                 for name, inner in value.items()
                 if isinstance(inner, dict | list) and not (is_call and name == "input")
             ]
-    return found
+    return file_ids
 
 
 def _type(part: dict[str, Any]) -> str:
@@ -46,11 +46,11 @@ def _type(part: dict[str, Any]) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def _read(part: dict[str, Any], found: set[str], *, holds: bool) -> None:
+def _read(part: dict[str, Any], file_ids: set[str], *, holds: bool) -> None:
     if holds or _type(part) in _PARTS:
         inner = part.get("file")
         for one in (part, inner) if isinstance(inner, dict) else (part,):
             if isinstance(file_id := one.get("file_id"), str):
-                found.add(file_id)
+                file_ids.add(file_id)
     if isinstance(several := part.get("file_ids"), list):
-        found.update(one for one in several if isinstance(one, str))
+        file_ids.update(one for one in several if isinstance(one, str))

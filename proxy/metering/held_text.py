@@ -100,7 +100,7 @@ class AnswerText:
     def __init__(self, room: TextRoom) -> None:
         self._room = room
         self._taken = 0
-        self._left = 0  # bytes of what is taken
+        self._left = 0  # bytes of taken texts
         self._texts = [bytearray(), bytearray(), bytearray()]  # by TextKind
         self.is_lost = False
         """a part of the text is missing: it cannot be counted"""

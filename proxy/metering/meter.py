@@ -212,7 +212,7 @@ class StreamMeter(BodyMeter):
         self._matcher: TemplateMatcher | None = None  # of the last event's template
         self._truncated = _TruncatedText()
         self._members = 0  # of the event with the most whose members are known
-        self._looks = False  # events have text that is not read, beside text that is
+        self._looks = False  # events have unknown text and text that is read
         self._cut = False  # the stream ended within an event
         self._raw: dict[str, Any] | None = None  # the usage object of the last report
         self._first_report: bytes | None = None  # events with usage
@@ -336,8 +336,8 @@ class StreamMeter(BodyMeter):
         before."""
         if self.tally.failed is not None:
             return
-        found = self.tally.read_unknown_text(event, counted=counted)
-        if found and counted:
+        has_unknown_text = self.tally.read_unknown_text(event, counted=counted)
+        if has_unknown_text and counted:
             self._looks = True
         elif counted:
             self._members = max(self._members, members)
@@ -358,7 +358,7 @@ class StreamMeter(BodyMeter):
             self.tally.flags.add("unparsable_event")
 
     def _read_unfinished(self, event: bytes, name: bytes) -> None:
-        # Count it if it is complete, or what there is of a large one; half an event is no anomaly of the provider.
+        # A complete event counts, and so does the received part of a large one. Half an event sets no flag.
         read = partial(self._read_end, name=name)
         if type(event) is LongText:
             self._truncated.read(self.tally, event, read)

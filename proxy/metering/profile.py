@@ -14,7 +14,7 @@ import msgspec
 _DIGITS = b"0123456789"
 _LETTERS = bytes(byte for byte in range(0x80) if chr(byte).isalpha())
 _MARKS = bytes(byte for byte in range(0x21, 0x7F) if not chr(byte).isalnum())
-# What is no first byte of a character beyond ASCII.
+# Bytes that do not begin a character beyond ASCII.
 _NOT_FIRST = bytes(range(0xC0))
 _NUMBERS = re.compile(rb"[0-9]{1,3}")
 # Whitespace beyond one blank or line end, which vocabularies join differently.
@@ -161,7 +161,7 @@ CountTokens = Callable[[list[str]], list[int]]
 """Texts → the tokens of each"""
 
 # Some 250 tokens. A piece ends before a blank, where tokens end, too; in text without blanks, a cut token costs one
-# token for each piece. It bounds what a vocabulary does at once: some take longer than in proportion.
+# token for each piece. It bounds the work of a vocabulary in one step: some take more than linear time.
 PIECE_CHARS = 1024
 
 
@@ -173,10 +173,10 @@ def profiles_of(texts: Sequence[str], count: CountTokens) -> list[Profile]:
 
 
 def _pieces(text: str) -> list[str]:
-    found, start = [], 0
+    pieces, start = [], 0
     while len(text) - start > PIECE_CHARS:
         end = text.rfind(" ", start + 1, start + PIECE_CHARS)
         end = start + PIECE_CHARS if end < 0 else end
-        found.append(text[start:end])
+        pieces.append(text[start:end])
         start = end
-    return [*found, text[start:]]
+    return [*pieces, text[start:]]

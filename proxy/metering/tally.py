@@ -149,12 +149,12 @@ class Tally:
     def read_unknown_text(self, text: bytes, *, counted: bool) -> bool:
         """Count generated text in members that `read` and `read_answer` do not know, and flag it. `counted`: the event
         already counts as one with output. Returns whether there is any."""
-        found = NO_TEXT if self.outputs is None else self.outputs.unknown_text(text)
-        if not found.texts and not found.reasonings:
+        unknown = NO_TEXT if self.outputs is None else self.outputs.unknown_text(text)
+        if not unknown.texts and not unknown.reasonings:
             return False
         self.flags.add("unread_text")
-        self._texts += found.texts
-        self._reasonings += found.reasonings
+        self._texts += unknown.texts
+        self._reasonings += unknown.reasonings
         self.evidence.text_events += not counted
         return True
 

@@ -86,15 +86,15 @@ def unknown_fields(
 ) -> UnknownFields:
     """The unknown fields of these JSON objects, and `items`, whose paths are unknown fields already. A text that is no
     JSON object has none."""
-    found: dict[str, Value] = {**items}
+    unknown: dict[str, Value] = {**items}
     for text in texts:
-        _look_into_members(_members_in(text), known, found)
-    if not found:
+        _look_into_members(_members_in(text), known, unknown)
+    if not unknown:
         return NO_UNKNOWN_FIELDS
-    paths = sorted(found)
+    paths = sorted(unknown)
     if len(paths) > PATHS_MAX:
         paths = [*paths[: PATHS_MAX - 1], _MORE]
-    values = {path: found[path] for path in paths if path != _MORE and not _in_usage(path.split("."))}
+    values = {path: unknown[path] for path in paths if path != _MORE and not _in_usage(path.split("."))}
     return UnknownFields(tuple(paths), values)
 
 
@@ -103,7 +103,7 @@ _value_of = msgspec.json.Decoder().decode
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
-def _look_into_members(inner: dict[str, Any], known: Members, found: dict[str, Value]) -> None:
+def _look_into_members(inner: dict[str, Any], known: Members, unknown: dict[str, Value]) -> None:
     """Add the unknown fields of an event, an answer or its holder. Known members are not decoded: an answer has
     megabytes of them."""
     for name, raw in inner.items():
@@ -111,9 +111,9 @@ def _look_into_members(inner: dict[str, Any], known: Members, found: dict[str, V
             continue
         what = known.inner.get(name)
         if name in _HOLDERS and isinstance(what, Members) and (held := _members_in(raw)):
-            _look_into_members(held, what, found)
+            _look_into_members(held, what, unknown)
         else:
-            _look_at_member(name, _value(raw), known, (), found)
+            _look_at_member(name, _value(raw), known, (), unknown)
 
 
 def _members_in(holder: Any) -> dict[str, Any]:
@@ -138,55 +138,55 @@ def _value(raw: Any) -> Any:
         return _BEYOND if document is None else document
 
 
-def _look_at_member(name: str, value: Any, known: Members, path: tuple[str, ...], found: dict[str, Value]) -> None:
+def _look_at_member(name: str, value: Any, known: Members, path: tuple[str, ...], unknown: dict[str, Value]) -> None:
     what = known.inner.get(name)
     if what is None:
         what, name = _UNKNOWN, name if _NAME.fullmatch(name) else _OTHER
     if value:
-        _look_at(value, what, (*path, name), found)
+        _look_at(value, what, (*path, name), unknown)
 
 
-def _look_at(value: Any, known: Members | frozenset[str], path: tuple[str, ...], found: dict[str, Value]) -> None:
+def _look_at(value: Any, known: Members | frozenset[str], path: tuple[str, ...], unknown: dict[str, Value]) -> None:
     """Add a number other than 0, or a word that is unknown or in a usage; look into objects and lists."""
     kind = type(value)
-    if len(found) > PATHS_MAX:
+    if len(unknown) > PATHS_MAX:
         return
     if kind is dict or kind is list:
         inner = known if isinstance(known, Members) else _UNKNOWN
         if len(path) > _DEPTH_MAX:  # too deep to look into: named as a whole
-            found[".".join(path)] = None
+            unknown[".".join(path)] = None
         elif kind is dict:
-            _look_into(value, inner, path, found)
+            _look_into(value, inner, path, unknown)
         else:
-            _look_into_list(value, inner, path, found)
+            _look_into_list(value, inner, path, unknown)
     elif kind is str:
         word = value.lower()
         if word not in known if type(known) is frozenset else _in_usage(path):
             word = word if _WORD.fullmatch(word) else _OTHER
-            found[f"{'.'.join(path)}={word}"] = word
+            unknown[f"{'.'.join(path)}={word}"] = word
     elif value is _BEYOND:
-        found[".".join(path)] = None
+        unknown[".".join(path)] = None
     elif kind is not bool:
-        found[".".join(path)] = value if -_VALUE_MAX < value < _VALUE_MAX else None
+        unknown[".".join(path)] = value if -_VALUE_MAX < value < _VALUE_MAX else None
 
 
-def _look_into(value: dict[str, Any], known: Members, path: tuple[str, ...], found: dict[str, Value]) -> None:
+def _look_into(value: dict[str, Any], known: Members, path: tuple[str, ...], unknown: dict[str, Value]) -> None:
     whole = known.whole
     for name, one in value.items():
         if one and name not in whole:
-            _look_at_member(name, one, known, path, found)
+            _look_at_member(name, one, known, path, unknown)
 
 
-def _look_into_list(value: list[Any], known: Members, path: tuple[str, ...], found: dict[str, Value]) -> None:
+def _look_into_list(value: list[Any], known: Members, path: tuple[str, ...], unknown: dict[str, Value]) -> None:
     for one in value:
         modality = one.get("modality") if type(one) is dict else None
         if modality is None:
             if one:  # a list in a list counts as a level, so that the depth is bounded
-                _look_at(one, known, (*path, _OTHER) if type(one) is list else path, found)
+                _look_at(one, known, (*path, _OTHER) if type(one) is list else path, unknown)
         elif (name := str(modality)) not in known.whole:
             named = {at: number for at, number in one.items() if at != "modality"}
             here = (*path, name if _WORD.fullmatch(name.lower()) else _OTHER)
-            _look_at(named, known.inner.get(name, _UNKNOWN), here, found)
+            _look_at(named, known.inner.get(name, _UNKNOWN), here, unknown)
 
 
 def _in_usage(path: Iterable[str]) -> bool:

@@ -22,7 +22,7 @@ from proxy.metering.held_text import NO_PROMPT_TEXT, PromptText
 
 # No model known in 2026 has a context above 10 million tokens; a higher count is an error of the provider.
 TOKENS_MAX = 100_000_000
-# Likewise for generated images and searches of one request; each costs more than ten thousand tokens.
+# Limit of generated images and searches of one request; each costs more than ten thousand tokens.
 UNITS_MAX = 10_000
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)

@@ -34,7 +34,7 @@ _NAME = re.compile(rb"[\s,]*+(%b)\s*+:\s*+" % _STRING, re.DOTALL)
 _SCALAR = re.compile(rb'%b|[^\s,\[\]{}"]++' % _STRING, re.DOTALL)
 _BRACKET = re.compile(rb'[^"\[\]{}]*+(?:%b[^"\[\]{}]*+)*+([\[\]{}])' % _STRING, re.DOTALL)
 _BLANKS = b" \t\r\n"
-# A line of data, and what is before it. Several of them are one document, which no known provider sends.
+# A line of data, and the lines before it. Several lines of data would be one document; no known provider sends that.
 _DATA_LINE = re.compile(rb"(?:\A|(?<=[\r\n]))data: ?([^\r\n]*)")
 _USAGE = b'"usage"'
 

@@ -15,7 +15,7 @@ from proxy.metering.wire.sse import EVENT_BYTES_MAX
 
 # Two consecutive line ends. CR LF is one line end.
 _END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
-# What of an unfinished event can be part of them.
+# The last bytes of an unfinished event that can be part of _END.
 _LOOK_BACK = 2
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 

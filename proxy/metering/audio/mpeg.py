@@ -16,14 +16,14 @@ _KBITS = {
     (2, 1): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
 }
 _RATES = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
-# So many frames in a row are no chance: 11 bits of a pattern each, and valid numbers.
+# This many frames in a row are no coincidence: each has a pattern of 11 bits and valid numbers.
 _SURE = 3
 _HEADER_BYTES = 7
 
 
 def _headers() -> dict[tuple[int, int], tuple[int, float]]:
     """The second and third byte of each valid MPEG header → its bytes, without padding, and its seconds."""
-    found: dict[tuple[int, int], tuple[int, float]] = {}
+    headers: dict[tuple[int, int], tuple[int, float]] = {}
     for version, rates in _RATES.items():
         for layer in (1, 2, 3):  # layer 3, 2 and 1
             samples = {3: 384, 2: 1152, 1: 1152 if version == 3 else 576}[layer]
@@ -32,8 +32,8 @@ def _headers() -> dict[tuple[int, int], tuple[int, float]]:
                     size = 12_000 * kbits // rate * 4 if layer == 3 else samples * 125 * kbits // rate
                     for protection in (0, 1):
                         second = 0xE0 | version << 3 | layer << 1 | protection
-                        found[second, kbits_index << 4 | rate_index << 2] = size, samples / rate
-    return found
+                        headers[second, kbits_index << 4 | rate_index << 2] = size, samples / rate
+    return headers
 
 
 _HEADERS = _headers()
@@ -68,11 +68,11 @@ def frame_at(audio: bytes, at: int) -> tuple[int, float] | None:
     second, third = audio[at + 1], audio[at + 2]
     if second & 0xF6 == 0xF0:
         return _adts(audio, at)
-    found = _HEADERS.get((second, third & 0xFC))
-    if found is None:
+    header = _HEADERS.get((second, third & 0xFC))
+    if header is None:
         return None
     padding = third >> 1 & 1
-    return (found[0] + (4 * padding if second >> 1 & 3 == 3 else padding)), found[1]
+    return (header[0] + (4 * padding if second >> 1 & 3 == 3 else padding)), header[1]
 
 
 def _adts(audio: bytes, at: int) -> tuple[int, float] | None:

@@ -21,7 +21,7 @@ class _Stream:
         """`first`: the beginning of the stream's first packet."""
         self._first = first
         self._is_opus = first.startswith(b"OpusHead")
-        self._begun = False  # a packet goes on in the next page
+        self._begun = False  # a packet continues on the next page
         self._packets = self._position = 0
         self._opus_s = 0.0
 

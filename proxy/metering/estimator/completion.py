@@ -31,7 +31,7 @@ BELIEFS = (
     Weight(9.0, 10.0, least=-3.0, most=300.0),  # tool calls: the template around each, and its name in one event
     Weight(13.0, 15.0, least=-3.0, most=300.0),  # tool calls after the first: the template around all of them
     Weight(0.0, 0.25, least=-1.0, most=2.0),  # the part of the text that was reasoning: some do not bill it
-    # Corrections to what is counted above:
+    # Corrections to the counters above:
     Weight(0.0, 0.3, least=-2.0, most=2.0),  # blanks: about one per word
     Weight(0.0, 0.3, least=-2.0, most=2.0),  # digits and punctuation
     Weight(0.0, 0.8, least=-2.0, most=4.0),  # Latin letters with marks
@@ -142,7 +142,7 @@ def hidden_of(evidence: Evidence, usage: Usage) -> float:
     if reasoning <= _HIDDEN_FACTOR * streamed + _HIDDEN_MIN or reasoning > completion:
         return 0.0
     if (usage.total_tokens or 0) >= (usage.prompt_tokens or 0) + completion + reasoning:
-        return 0.0  # reasoning is counted beside the completion, not in it
+        return 0.0  # reasoning is not included in the completion
     return min(reasoning - streamed, completion - 1.0)
 
 

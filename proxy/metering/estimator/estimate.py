@@ -50,7 +50,7 @@ RUNNING_COUNT = "running-count"
 # Models of OpenAI whose own vocabulary is the reference, o200k, at any provider.
 # https://github.com/openai/tiktoken/blob/main/tiktoken/model.py
 _HAVE_REFERENCE = re.compile(r"gpt-(4o|4\.[15]|[5-9]|oss)|chatgpt-4o|o[1-9](-|$)")
-# So many answers of a model are counted at first, and then one in so many.
+# The first answers of a model that are all counted; after them, one of this many is.
 _ALL_COUNTED, _ONE_COUNTED_IN = 200, 64
 # Error of a count that follows from the request alone: the tokens of an image or of speech vary.
 _ASKED_ERROR = 0.5
@@ -401,12 +401,12 @@ def _estimated(
     if reported or (counted is not None and not counted.tokens):
         counted = None
     more: dict[str, Any] = {"counted": counted} if counted else {}
-    found = estimator.completion(
+    estimate = estimator.completion(
         model_key, metered.evidence, completion_tokens_max=limit, bytes_seen=bytes_seen, **more
     )
-    if so_far is not None and so_far.tokens > found.tokens:
+    if so_far is not None and so_far.tokens > estimate.tokens:
         return so_far, RUNNING_COUNT
-    return found, version_of(model_key, counted, version)
+    return estimate, version_of(model_key, counted, version)
 
 
 def _filled(usage: Usage, asked: Usage) -> Usage:

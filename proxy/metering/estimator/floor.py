@@ -18,7 +18,7 @@ _EVENTS_MIN = 8
 # Characters of a token at most, on average of a text: half of what tokenizers have in English. Blanks and punctuation
 # come in long runs that are one token, and prove nothing.
 _CHARS_PER_TOKEN = 8
-# Tokens of an ideograph at least, likewise.
+# Least tokens of an ideograph: half of those of tokenizers.
 _WIDE_TOKENS = 0.3
 
 

@@ -11,7 +11,7 @@ from proxy.metering.estimator.regression import Learned
 from proxy.metering.profile import Profile
 from proxy.metering.usage import PromptEvidence
 
-# Those of `prompts` that are not characters of the text.
+# The counters of `prompts` that do not count characters of the text.
 _BESIDE = (0, 1, 5, 6, 7, 8, 9, 10, 11, 12)
 BELIEFS = (*TEXT_BELIEFS, *(prompts.BELIEFS[index] for index in _BESIDE))
 

@@ -18,7 +18,7 @@ BELIEFS = (
     Weight(1 / 2.2, 0.2, least=0.1, most=3.0),  # other characters
     Weight(1 / 5.5, 0.08, least=0.0, most=1.0),  # bytes of tools, schemas and earlier calls
     Weight(500.0, 500.0, least=0.0, most=5000.0),  # images and attachments
-    # Corrections to what is counted above:
+    # Corrections to the counters above:
     Weight(0.0, 80.0, least=-50.0, most=1500.0),  # any tools: some templates explain them at length
     Weight(0.0, 10.0, least=-50.0, most=300.0),  # tools
     Weight(0.0, 8.0, least=-20.0, most=60.0),  # earlier calls

@@ -79,20 +79,20 @@ _NONE: frozenset[int] = frozenset()
 
 # Tokens per event: up to the first value events are counted, from the second one the reference's tokens.
 _SINGLE, _JOINED = 1.5, 1.9
-# Tokens of other text than long words: most of those above a usual count are of code, base64 and the like. Reference
-# tokens of other scripts vary so much, and a rare character has up to so many.
+# Tokens above a usual count are mostly those of code, base64 and the like, not of long words. The usual count allows
+# this factor for reference tokens of other scripts, and this many tokens for a rare character.
 _USUAL_MOST, _RARE_MOST = 1.3, 4.0
-# With more events than so many times the reference's tokens, letters are torn into several tokens.
+# With more events than this factor times the reference's tokens, letters are torn into several tokens.
 _EXCESS = 1.2
 # Share of a count that the features do not explain.
 NOISE = 0.03
-# An answer that lies further off, in expected deviations, is odd. Once so many were not, the odd ones teach nothing,
-# unless most of the recent ones are odd: then the model has changed. 200 odd ones in a row do not come to that.
+# An answer further off than _ODD expected deviations is odd. After _KNOWN usual answers, odd ones teach nothing, unless
+# most of the recent answers are odd: then the model has changed. 200 odd ones in a row are not enough for that.
 _ODD, _KNOWN, _MOSTLY, _MEMORY = 4.0, 10.0, 0.5, 400.0
-# No vocabulary has fewer or more tokens than so many times the reference's, beside templates of calls: neither has an
-# answer of a script that the model never used before.
+# Bounds of any vocabulary's tokens, as factors of the reference's, plus tokens for templates of calls. They hold for
+# answers in a script that the model never used before, too.
 _LEAST, _MOST, _BESIDE = 0.5, 5.0, 100.0
-# In nine of ten answers the error is at most so many deviations: at first, then learned within bounds, in small steps.
+# In nine of ten answers the error is at most this many deviations at first; learned within bounds, in small steps.
 MOST_DEVIATIONS, _SHARE, _QUANTILE_STEP, _DEVIATIONS_MIN, _DEVIATIONS_MAX = 1.65, 0.9, 0.1, 0.8, 6.0
 
 

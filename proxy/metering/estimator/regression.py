@@ -15,16 +15,16 @@ from typing import Annotated, ClassVar, Self
 import msgspec
 from msgspec import Meta, structs
 
-# Noise of a reported count: so many tokens (rounding), and this share of them (not visible in the counters).
+# Noise of a reported count: in tokens (rounding), and as a share of them (not visible in the counters).
 _NOISE_TOKENS, NOISE_SHARE = 0.7, 0.05
-# The variance of an answer is raised until its error is at most so many standard deviations.
+# The variance of an answer is raised until its error is at most this many standard deviations.
 _OUTLIER = 2.5
 # The share forgotten with every answer: some 300 answers are remembered.
 _FORGOTTEN = 0.003
-# The prior error weighs as much as this many answers; about so many answers are remembered.
+# The prior error weighs as much as _SHRINK answers; about _MEMORY answers are remembered.
 _SHRINK, _MEMORY = 5.0, 200.0
-# After so many answers, learn only from one in so many, and from those with a larger error than this, and than so many
-# times the usual one: learning costs ten times as much as estimating.
+# After _LEARNED answers, learn only from one of _ONE_IN, and from answers whose error exceeds _SURPRISE and _UNUSUAL
+# times the usual error: learning costs ten times as much as estimating.
 _LEARNED, _ONE_IN, _SURPRISE, _UNUSUAL = 100, 32, 0.05, 2.0
 # A larger error is an outlier, and counts as this.
 _ERROR_MAX = 2.0

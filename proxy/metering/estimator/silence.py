@@ -23,7 +23,7 @@ SILENCE = "silence-1"
 _MEMORY = 50.0
 # Number of answers from which a rate is used.
 _ANSWERS_MIN = 3.0
-# The fastest models generate some 3,000 tokens a second; shorter silences are those of the network.
+# The fastest models generate some 3,000 tokens a second; shorter silences are caused by the network.
 _PER_S_MAX, _SECONDS_MIN = 5_000.0, 0.2
 # A silence is at most as many of the usual hidden tokens: longer ones are the provider's.
 _USUAL_MOST = 20.0
@@ -63,21 +63,21 @@ class Pace(Statistics):
         return Silence(round(self.hidden / self.seconds, 3), most if limit is None else min(most, limit), billed)
 
 
-def with_silence(found: Reading, metered: Metered, silence: Silence | None, seconds: float) -> Reading:
+def with_silence(reading: Reading, metered: Metered, silence: Silence | None, seconds: float) -> Reading:
     """The reading of an exchange that ended before its first word, `seconds` after the request was sent."""
-    if silence is None or found.source is not UsageSource.ESTIMATED or found.usage.completion_tokens != 0:
-        return found
+    if silence is None or reading.source is not UsageSource.ESTIMATED or reading.usage.completion_tokens != 0:
+        return reading
     if metered.complete or not metered.evidence.empty:
-        return found
+        return reading
     tokens = min(round(silence.tokens_per_s * max(seconds, 0.0)), silence.tokens_max)
     if tokens <= 0:
-        return found
+        return reading
     if not silence.billed:
-        return structs.replace(found, hidden_by_time=tokens)
+        return structs.replace(reading, hidden_by_time=tokens)
     usage = structs.replace(
-        found.usage, completion_tokens=tokens, total_tokens=(found.usage.prompt_tokens or 0) + tokens
+        reading.usage, completion_tokens=tokens, total_tokens=(reading.usage.prompt_tokens or 0) + tokens
     )
     return structs.replace(
-        found, usage=usage, estimator=SILENCE, expected_error=max(found.expected_error or 0.0, _ERROR),
+        reading, usage=usage, estimator=SILENCE, expected_error=max(reading.expected_error or 0.0, _ERROR),
         hidden_tokens=tokens, hidden_by_time=tokens,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 from proxy.metering.estimator.regression import Errors, Learned, Weight
 from proxy.metering.usage import Evidence
 
-# From the same recorded streams as those of `completion`; rounded.
+# From the recorded streams of `completion.BELIEFS`; rounded.
 BELIEFS = (
     Weight(0.4, 1.0, least=0.0, most=100.0),  # the answer: its end token, which some providers count
     Weight(1.0, 0.05, least=0.2, most=5.0),  # tokens counted

@@ -138,7 +138,7 @@ class BatchApi(ObjectApi):
     """the end of the path of the results; None: results are in files"""
 
 
-# OpenAI states no limit and Anthropic 64 characters; the name stands in an entry.
+# OpenAI states no limit and Anthropic 64 characters; the name is stored in an entry.
 CUSTOM_ID_CHARS_MAX = 256
 
 

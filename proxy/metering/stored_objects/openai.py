@@ -111,7 +111,7 @@ def status_of(body: bytes) -> BatchStatus | None:
     return BatchStatus(
         batch.id,
         word(batch.status),
-        # What was generated and has no file yet is still to come.
+        # Completed requests without an output file yet: the file will follow.
         ended=batch.status in _ENDED and (batch.output_file_id is not None or not counts.completed),
         created_at=batch.created_at,
         ended_at=batch.completed_at or batch.failed_at or batch.expired_at or batch.cancelled_at,
@@ -144,7 +144,7 @@ OPENAI_FILES = FileApi(
     page_asked=_files_asked,
     page=_page,
     fields={"purpose": True, "expires_after[anchor]": False, "expires_after[seconds]": False},
-    # Files for fine-tuning, evals and assistants lead to what is not metered.
+    # Files for fine-tuning, evals and assistants are used by services that are not metered.
     purposes=("batch", "user_data", "vision"),
 )
 

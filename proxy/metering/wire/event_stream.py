@@ -177,7 +177,7 @@ def _sized(size: int) -> Event:
 
 def _texts(headers: bytes) -> dict[bytes, bytes] | None:
     """The headers that are texts; None if they are malformed."""
-    found: dict[bytes, bytes] = {}
+    texts: dict[bytes, bytes] = {}
     at, end = 0, len(headers)
     while at < end:
         name_end = at + 1 + headers[at]
@@ -197,9 +197,9 @@ def _texts(headers: bytes) -> dict[bytes, bytes] | None:
         if begin + size > end:
             return None
         if kind == _TEXT:
-            found[headers[at + 1 : name_end]] = headers[begin : begin + size]
+            texts[headers[at + 1 : name_end]] = headers[begin : begin + size]
         at = begin + size
-    return found
+    return texts
 
 
 def message(headers: Mapping[str, str], payload: bytes) -> bytes:

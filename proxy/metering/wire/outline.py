@@ -11,7 +11,7 @@ import re
 
 from proxy.metering.wire.brackets import OPENING, STRING_END
 
-# Names, ids, reasons and numbers are shorter; what is longer is a text, an image or a signature.
+# Names, ids, reasons and numbers are shorter; longer strings are texts, images or signatures.
 STRING_BYTES_MAX = 1024
 # What objects and lists keep at most, by depth; the last one applies to all below. A usage object has under 16 KiB.
 _ROOM = (1 << 20, 512 << 10, 64 << 10)
@@ -23,7 +23,7 @@ TEXT_NAMES = frozenset(
 )  # fmt: skip
 """members whose strings are generated text, in any dialect"""
 
-# What is between strings and brackets, then a whole string, a bracket, an unterminated string or the end of the piece.
+# Bytes between strings and brackets, then a whole string, a bracket, an unterminated string or the end of the piece.
 # Each match begins where the last one ended, so that no byte is scanned more than twice.
 _TOKEN = re.compile(rb'([^"\[\]{}]*+)(?:"([^"\\]*+(?:\\.[^"\\]*+)*)"|([\[\]{}])|(")|\Z)', re.DOTALL)
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
@@ -52,8 +52,8 @@ class Outline:
     def __init__(self) -> None:
         self._kept = bytearray()
         self._size = 0
-        # Of each open object or list: where its contents begin in `_kept`; where the first of it and those around it is
-        # full, and which one that is; `_kept_text` at its beginning.
+        # Each open object or list: the offset of its contents in `_kept`; the offset at which the first of it and its
+        # holders is full, and the index of that one; `_kept_text` at its beginning.
         self._open: list[tuple[int, int, int, int]] = []
         self._hidden: int | None = None  # open brackets within the one that was emptied; None: none was
         self._begun = False
@@ -64,7 +64,7 @@ class Outline:
         self._length = 0  # of the string
         self._after_colon = False
         self._name = b""  # the last string that was no value
-        self._text = 0  # bytes of generated text; those of them in `_kept`
+        self._text = 0  # bytes of generated text; the next field counts those in `_kept`
         self._kept_text = 0
 
     def feed(self, piece: bytes) -> None:

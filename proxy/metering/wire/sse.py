@@ -18,7 +18,7 @@ EVENT_BYTES_MAX = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 _DATA = b"data: "
 _STARTS = (b"data:", b"event:")
-# What is kept of the lines of a too long event that are no data; names of events are shorter.
+# Kept bytes of lines without data in a too long event; names of events are shorter.
 _LINE_BYTES_MAX = 256
 _USAGE = b'"usage"'
 _LOUD = re.compile(rb'"usage"(?!\s*:\s*null)')
@@ -207,8 +207,8 @@ class EventFramer:
         blocks = whole.split(b"\n\n")
         if whole.count(b"\n") == 2 * (len(blocks) - 1) and len(whole) <= self._bytes_max:
             # The common case: one line per event.
-            found = [(b[6:], b"") if b.startswith(_DATA) else event_of(b) for b in blocks if b]
-            return [event for event in found if event is not None]
+            parsed = [(b[6:], b"") if b.startswith(_DATA) else event_of(b) for b in blocks if b]
+            return [event for event in parsed if event is not None]
         return [event for block in blocks if (event := self._checked(block.strip(b"\n"))) is not None]
 
     def _checked(self, block: bytes) -> Event | None:

@@ -32,7 +32,7 @@ _REASONING = re.compile(r"analysis|reason|think|thought")
 _MEDIA = re.compile(r"(audio|file|image|video)s?")
 # Signatures and media: words of a language have blanks between them.
 _BLOB = re.compile(r"[A-Za-z0-9+/=_:;,.?&%#~-]{64,}", re.ASCII)
-# A word of a label beside what is read.
+# A word of a label, next to text that is read.
 _WORD = re.compile(r"[a-z0-9_.-]{0,32}", re.ASCII)
 # Thinking blocks are lists of objects with a list of objects with a text.
 _DEPTH_MAX = 5

@@ -24,8 +24,8 @@ from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.usage import Usage, service_of
 from proxy.metering.wire.unknown_text import Outputs, Place
 
-# Ends of the types of blocks that cost nothing beside their tokens. Code is run free of charge for the first hours of a
-# month, as an account sees it; searches are read from the usage. https://platform.claude.com/docs/en/about-claude/pricing
+# Ends of the types of blocks that cost nothing but their tokens. Running code is free for an account's first hours of a
+# month; searches are read from the usage. https://platform.claude.com/docs/en/about-claude/pricing
 _FREE_BLOCKS = ("text", "thinking", "tool_use", "tool_result", "container_upload", "compaction")
 # Events whose usage is that of the whole answer.
 _WITH_USAGE = ("message_delta", "message_stop")

@@ -31,7 +31,7 @@ def _under_deployment(dialect: Dialect) -> Dialect:
         key_header=KeyHeader.API_KEY,
         headers_down=_HEADERS_DOWN,
         query=("api-version",),
-        names_files=False,  # nobody can upload any here
+        names_files=False,  # there is no upload at these paths
     )
 
 
@@ -45,7 +45,7 @@ def _under_v1(dialect: Dialect) -> Dialect:
         key_header=KeyHeader.API_KEY,
         headers_down=_HEADERS_DOWN,
         query=("api-version",),
-        names_files=False,  # nobody can upload any here
+        names_files=False,  # there is no upload at these paths
     )
 
 

@@ -30,7 +30,7 @@ REQUEST_ID, TIER, LATENCY = (
     "x-amzn-bedrock-service-tier",
     "x-amzn-bedrock-performanceconfig-latency",
 )
-# Word filters cost nothing, and neither do patterns of one's own. https://aws.amazon.com/bedrock/pricing/
+# Word filters and the customer's own patterns cost nothing. https://aws.amazon.com/bedrock/pricing/
 _FREE = re.compile("wordPolicy|Free")
 # The depth of a guardrail's metrics in its trace is 4.
 _TRACE_DEPTH_MAX = 8

@@ -109,7 +109,7 @@ class Invoked(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     stop_reason: str | None = None
     finish_reason: str | None = None
-    # What is not generated from token to token.
+    # Members of answers without generated tokens.
     embedding: msgspec.Raw = _NOTHING
     embeddings: msgspec.Raw = _NOTHING
     images: list[msgspec.Raw] | None = None

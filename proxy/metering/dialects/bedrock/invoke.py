@@ -91,8 +91,8 @@ class InvokeTally(MessagesTally, ConverseTally):
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)
-        self._counts: dict[str, Any] = {}  # those in the events so far: Llama's first one alone has the prompt's
-        self._headers: dict[str, Any] = {}  # the counts in the head
+        self._counts: dict[str, Any] = {}  # counts of the events so far: in Llama's, only the first has the prompt
+        self._headers: dict[str, Any] = {}  # the counts in headers
         self._vector = False  # nothing is generated
 
     def read_headers(self, headers: Mapping[str, str]) -> None:

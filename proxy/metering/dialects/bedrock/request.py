@@ -28,9 +28,9 @@ from proxy.metering.usage import (
 
 # The most answers that a model gives at once: Cohere's five, AI21's sixteen; 128 is OpenAI's limit.
 N_MAX = 128
-# The names that a limit of an answer has, by what holds the prompt, for a field that a model ignores limits nothing.
-# Beside `messages` they are those of Mistral and all that copy OpenAI, or Nova's, whose contents have no types; beside
-# `inputText` Titan's; else Mistral's and Cohere's, Claude 2's, Llama's, and that of AI21's first models.
+# Names of an answer's limit, by the field with the prompt: a field that a model ignores limits nothing. With
+# `messages`: Mistral's and those of copies of OpenAI, or Nova's, whose contents have no types; with `inputText`:
+# Titan's; else Mistral's, Cohere's, Claude 2's, Llama's, and that of AI21's first models.
 # https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters.html
 _OF_MESSAGES = ("max_tokens", "max_completion_tokens")
 _OF_NOVA = ("maxTokens", "max_new_tokens")
@@ -38,21 +38,21 @@ _OF_TITAN = ("maxTokenCount",)
 _OF_PROMPTS = ("max_tokens", "max_tokens_to_sample", "max_gen_len", "maxTokens")
 _OF_ANY = (*_OF_MESSAGES, *_OF_NOVA, *_OF_PROMPTS)
 _SEVERAL = ("num_generations", "numResults", "n")
-# What holds a prompt, in the families that are known.
+# Fields with a prompt, in the known families.
 _PROMPTS = (
     "messages", "system", "prompt", "inputText", "message", "chat_history", "preamble", "query", "texts", "documents",
     "inputs", "input", "singleEmbeddingParams", "textToImageParams",
 )  # fmt: skip
-# Members with text; with what the model reads as JSON; with images, and other media.
+# Members with text; with JSON that the model reads; with images; with other media.
 _TEXTS = frozenset((*_PROMPTS, "text", "content", "value", "thinking", "title", "snippet"))
 _STRUCTURES = frozenset({"json", "toolUse", "tool_calls", "parameter_values"})
 _IMAGES = frozenset({"image", "images", "inputImage", "image_url", "inputImages"})
 _MEDIA = frozenset({"document", "video", "audio", "source", "file"})
-# What only requests for images have: those of Amazon's models, and Stability's.
+# Fields of requests for images only, to Amazon's models and Stability's.
 _OF_IMAGES = ("taskType", "imageGenerationConfig", "aspect_ratio")
-# What only a request for text has.
+# Fields of requests for text only.
 _CHATS = ("messages", "message")
-# A query of a rerank model has at most so many documents. https://aws.amazon.com/bedrock/pricing/
+# Most documents of one query of a rerank model. https://aws.amazon.com/bedrock/pricing/
 _DOCUMENTS_PER_QUERY = 100
 
 

@@ -20,7 +20,7 @@ from proxy.metering.usage import Usage
 
 _CONVERSE = UsageReader(
     prompt_tokens="inputTokens",
-    # Nova says both.
+    # Nova reports both.
     cached_tokens="cacheReadInputTokens | cacheReadInputTokenCount",
     cache_write_tokens="cacheWriteInputTokens | cacheWriteInputTokenCount",
     completion_tokens="outputTokens",

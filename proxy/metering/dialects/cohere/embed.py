@@ -22,7 +22,7 @@ from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import PromptEvidence, Usage
 
 _reported = UsageReader(prompt_tokens="billed_units.input_tokens", image_prompt_tokens="billed_units.image_tokens")
-# The three forms of what is to become vectors.
+# The three fields with input.
 _FORMS = ("texts", "images", "inputs")
 
 

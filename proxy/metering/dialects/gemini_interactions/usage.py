@@ -68,13 +68,13 @@ def _objects(value: object) -> list[dict[str, Any]]:
 
 
 def _part(parts: object, modality: str) -> int | None:
-    found = (one for one in _objects(parts) if str(one.get("modality")).lower() == modality)
-    return next((count(one.get("tokens")) for one in found), None)
+    same = (part for part in _objects(parts) if str(part.get("modality")).lower() == modality)
+    return next((count(part.get("tokens")) for part in same), None)
 
 
 def _searches(counts: object) -> int | None:
-    found = (one for one in _objects(counts) if one.get("type") == "google_search")
-    return next((count(one.get("count"), UNITS_MAX) for one in found), None)
+    searches = (entry for entry in _objects(counts) if entry.get("type") == "google_search")
+    return next((count(entry.get("count"), UNITS_MAX) for entry in searches), None)
 
 
 def _sum(one: int | None, other: int | None) -> int | None:

@@ -15,7 +15,7 @@ from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence
 from proxy.metering.wire.text import chars_of
 
-# As in the estimator's prior: a prompt of tokens counts as a text of so many characters.
+# As in the estimator's prior: a token of a prompt counts as this many characters.
 _CHARS_PER_TOKEN = 4.4
 _KINDS = "a string, or a non-empty array of strings or of tokens"
 

@@ -45,7 +45,7 @@ queue_time prompt_time completion_time total_time total_time_sec total_prompt_ti
 avg_tok_per_sec avg_prompt_tok_per_sec avg_compl_tok_per_sec tokens_per_second prompt_tokens_per_second
 time_to_first_token_ms time_per_output_token_ms draft_tokens draft_tokens_acceptance prefill_time decode_time_arr
 """
-# What the provider says that it charges, in money: of OpenRouter, Avian, Vercel, Perplexity, xAI, Pydantic.
+# Stated costs, in money: of OpenRouter, Avian, Vercel, Perplexity, xAI, Pydantic.
 _STATED = "cost cost_details cost_in_usd_ticks market_cost pydantic_ai_gateway"
 # Mistral's, of audio in the prompt.
 _SECONDS = "prompt_audio_seconds"

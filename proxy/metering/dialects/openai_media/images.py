@@ -41,7 +41,7 @@ tokens_of = UsageReader(
     image_completion_tokens="output_tokens_details.image_tokens",
 )
 """reads the usage of images and speech"""
-# Parts of what is read; the cost as xAI states it.
+# Parts of counts that are read; the cost that xAI states.
 _NOT_BILLED = "output_tokens_details.text_tokens input_tokens_details.text_tokens cost_in_usd_ticks"
 
 

@@ -185,7 +185,7 @@ class RealtimeTally(Tally):
             return
         usage = usage_of(raw)
         if usage is not None and not usage.reported_nothing and not self._is_reported:
-            self._is_reported, self.usage = True, None  # what was counted so far gives way
+            self._is_reported, self.usage = True, None  # the reported usage replaces the count so far
         self._report(raw, usage)
 
 

@@ -68,13 +68,13 @@ images_of = UsageReader(
 _IMAGES_MODEL = "gpt-image-1"
 """model of the image tool if the request names none; from the source above"""
 _IMAGES = "image_gen"
-# Items that cost nothing beside their tokens, or are read. https://developers.openai.com/api/docs/pricing
+# Items that cost nothing but their tokens, or are read. https://developers.openai.com/api/docs/pricing
 _ITEMS = frozenset((
     "message", "reasoning", "function_call", "custom_tool_call", "web_search_call", "computer_call", "local_shell_call",
     "apply_patch_call", "tool_search_call", "mcp_call", "mcp_list_tools", "mcp_approval_request",
     "compaction", "image_generation_call", "file_search_call",
 ))  # fmt: skip
-# Counts of no bill, and what the provider says that it charges: of xAI, OpenRouter, Pydantic.
+# Counts that are not billed, and stated costs: of xAI, OpenRouter, Pydantic.
 _NOT_BILLED = "context_details cost cost_details cost_in_usd_ticks pydantic_ai_gateway"
 # The output is read by its items; the others repeat the request, or are times.
 _ANSWER = """
@@ -90,7 +90,7 @@ _KNOWN = " ".join((
 ))  # fmt: skip
 
 
-# What is read of items and their parts, and what the answer says of its reasoning.
+# Members that are read of items, of their parts, and of the answer's reasoning.
 _WRITTEN = "content text refusal transcript summary reasoning"
 
 

@@ -23,7 +23,7 @@ from proxy.metering.usage import NO_USAGE, UNITS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of
 
-# More than Imagen makes at once; unless a request says, it makes four.
+# Imagen makes fewer at once; without a number in the request, four.
 _IMAGES_MAX, _IMAGES = 16, 4
 
 
