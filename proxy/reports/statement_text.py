@@ -22,24 +22,24 @@ from proxy.reports.export import safe_cell
 from proxy.reports.statement import Issued, Statement, total_of
 
 CENTS = 2
-LATE_USAGE = "Usage of closed months, settled later"
+LATE_USAGE = "Late usage from earlier months"
 ESTIMATED = "≈"
 
 _SHOWN = {
     "prompt_tokens": "Input",
-    "cached_tokens": "of which cached",
+    "cached_tokens": "incl. cached",
     "completion_tokens": "Output",
-    "reasoning_tokens": "of which reasoning",
+    "reasoning_tokens": "incl. reasoning",
 }
 """counts that have a column each; the token total is redundant"""
 _OTHERS = {
     "cache_write_tokens": "cache writes",
-    "cache_write_1h_tokens": "of which 1-hour cache writes",
+    "cache_write_1h_tokens": "incl. 1-hour cache writes",
     "audio_prompt_tokens": "audio input",
-    "cached_audio_tokens": "of which cached audio",
+    "cached_audio_tokens": "incl. cached audio",
     "audio_completion_tokens": "audio output",
     "image_prompt_tokens": "image input",
-    "cached_image_tokens": "of which cached images",
+    "cached_image_tokens": "incl. cached images",
     "image_completion_tokens": "image output",
     "images": "images",
     "audio_ms": "ms of audio",
@@ -47,7 +47,7 @@ _OTHERS = {
     "searches": "searches",
     "file_searches": "file searches",
     "pages": "pages",
-    "annotated_pages": "of which annotated pages",
+    "annotated_pages": "incl. annotated pages",
     "timed_audio_tokens": "of audio input, counted in ms",
 }
 
@@ -103,8 +103,8 @@ def status_lines(statement: Statement) -> Iterator[str]:
         yield f"Provisional: {status}. As of {_second(statement.as_of)} UTC."
     else:
         closed_at = _second(issued.closed_at)
-        yield f"Number {issued.number}, version {issued.version}. Closed {closed_at} UTC; it never changes."
-        yield f"Digest of its {issued.entries:,} entries (format {FORMAT}): {issued.digest}"
+        yield f"Number {issued.number}, version {issued.version}. Final since {closed_at} UTC."
+        yield f"Digest of {issued.entries:,} entries (format {FORMAT}): {issued.digest}"
 
 
 def _second(unix_s: float) -> str:
@@ -283,7 +283,7 @@ def _summary(statement: Statement, text: Callable[[int], str]) -> Section:
     rows = [
         ("Opening balance", text(statement.opening_nusd)),
         ("Usage", text(-total.charge_nusd)),
-        *([(f"{ESTIMATED} of which estimated", f"({text(-total.estimated_nusd)})")] if total.estimated else []),
+        *([(f"{ESTIMATED} incl. estimated", f"({text(-total.estimated_nusd)})")] if total.estimated else []),
         ("Adjustments", text(-statement.adjusted_nusd)),
         ("Credits", text(statement.credited_nusd)),
     ]
