@@ -93,7 +93,7 @@ bench: $(READY)  ## the tables of docs/operations/benchmarks.md (needs a C compi
 	@$(BIN)/python -m tests.bench.apart
 
 faults: $(READY) ## the long runs: kills by the hundred, and random examples
-	@$(BIN)/python -m pytest -m slow -n 0 --timeout 14400
+	@HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -m slow -n 0 --timeout 14400
 	@HYPOTHESIS_PROFILE=random $(PYTEST) $(TOGETHER) -m "hypothesis and $(ALL)" --timeout 600
 
 soak: $(READY)   ## all faults mixed for an hour (TOKENWEIR_SOAK_S: seconds)

@@ -36,6 +36,7 @@ from proxy.ledger.accounts.limits import limits_row
 from proxy.ledger.schema.tables import accounts, api_keys
 from proxy.storage.database import writing
 from tests.support.ledger_tables import read_alerts
+from tests.support.ledgers import on_both_databases
 
 DAY_S = 86_400.0
 MINTED = datetime(2026, 11, 1, 9, tzinfo=UTC).timestamp() + 0.123456
@@ -118,6 +119,7 @@ def test_only_budgets_that_are_now_have_alerts(engine: Engine) -> None:
     assert [(one.scope_id, one.threshold) for one in reached(engine, standings, NOW)] == [("proj_1", 50)]
 
 
+@on_both_databases
 def test_a_threshold_is_noticed_once(engine: Engine) -> None:
     made(engine, "key_1", Limits(budget_nusd=BUDGET))
     first = reached(engine, [a_standing(BUDGET // 2)], NOW)
@@ -143,6 +145,7 @@ def test_another_window_or_budget_is_another_alert(engine: Engine) -> None:
     assert len({one.alert_id for one in read_alerts(engine)}) == 3
 
 
+@on_both_databases
 def test_many_notice_it_at_once_and_one_of_them_says_so(engine: Engine) -> None:
     alerts = [an_alert(number) for number in range(20)]
     with several() as pool:
@@ -166,6 +169,7 @@ def test_who_claims_an_alert_has_it_alone_and_for_a_while(engine: Engine) -> Non
     ]  # fmt: skip
 
 
+@on_both_databases
 def test_many_claim_at_once_and_each_alert_has_one_sender(engine: Engine) -> None:
     record_new(engine, [an_alert(number) for number in range(30)])
     with several() as pool:

@@ -19,6 +19,7 @@ from proxy.ledger.schema.tables import dead_letters, ledger_entries
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import open_engine
 from tests.ledger.entries import a_store, assert_sums, batch_of, count, stored
+from tests.support.ledgers import on_both_databases
 from tests.support.processes import CLEAN
 
 pytestmark = pytest.mark.process
@@ -68,6 +69,7 @@ def _join(children: list[BaseProcess]) -> None:
     assert [child.exitcode for child in children] == [0] * len(children)
 
 
+@on_both_databases
 def test_two_settle_the_same_entries_at_once_and_a_follower_misses_none(ledger_url: str, engine: Engine) -> None:
     _settle_together(ledger_url, engine, settlers=2)
 

@@ -40,6 +40,7 @@ from tests.ledger.priced_entries import (
     settle,
 )
 from tests.support.examples import examples
+from tests.support.ledgers import on_both_databases
 
 LONG_AGO = time.time() - 3_000
 ENTRY = ledger_entries.c
@@ -138,6 +139,7 @@ def ledger(engine: Engine, rows: dict[Table, list[dict[str, Any]]]) -> Engine:
     return engine
 
 
+@on_both_databases
 def test_nothing_is_wrong_with_a_ledger_that_is_right(ledger: Engine) -> None:
     for since in (None, 0.0, LONG_AGO, LONG_AGO + 1):
         findings = reconcile(ledger, clock=time.time, since=since)
@@ -146,6 +148,7 @@ def test_nothing_is_wrong_with_a_ledger_that_is_right(ledger: Engine) -> None:
         assert all(one.description for one in findings)
 
 
+@on_both_databases
 def test_units_and_ways_of_serving_are_priced_again_from_what_is_stored(engine: Engine) -> None:
     list_price = replace(PRICE.tiers[0], cache_write=10**9, reasoning=7 * 10**8, searches=10**10, request=10**6)
     price = configured(list_price, service_tiers={"priority": DEARER.tiers})
@@ -314,6 +317,7 @@ def test_what_is_broken_by_hand_is_found(
     assert wrong(ledger, since=LONG_AGO - 3 * 86_400) == expected
 
 
+@on_both_databases
 def test_money_that_is_no_money_is_found(ledger: Engine) -> None:
     """As far as the database takes it: Postgres takes only NaN, SQLite takes anything."""
     shared = ledger.dialect.name == "postgresql"
@@ -343,6 +347,7 @@ def test_tokens_that_are_no_numbers_are_found(tmp_path: Path) -> None:
     ledger.dispose()
 
 
+@on_both_databases
 def test_sums_that_are_no_money_are_found(ledger: Engine) -> None:
     value = "'NaN'" if ledger.dialect.name == "postgresql" else "0.12345678912"
     for table in ("balances", "usage_daily"):
@@ -437,6 +442,7 @@ def test_what_has_not_come_at_the_end_is_not_missed(engine: Engine) -> None:
     assert holes(engine) == (0, 0, [])
 
 
+@on_both_databases
 def test_the_first_of_an_epoch_is_missed(engine: Engine) -> None:
     second = (2 << EPOCH_BITS) + 1
     receipts(engine, [FIRST + 1, FIRST + 2, second, second + 1])
@@ -541,6 +547,7 @@ def test_a_ledger_that_is_being_written_shows_no_difference(engine: Engine, ledg
     assert found(engine)["journals"].in_flight == 0
 
 
+@on_both_databases
 def test_what_is_settled_between_two_looks_is_seen_by_both_or_by_none(engine: Engine, ledger_url: str) -> None:
     """Before each statement somebody else settles an entry, with a hole before it."""
     elsewhere = open_engine(ledger_url)
@@ -571,6 +578,7 @@ STEPS = st.lists(
 )
 
 
+@on_both_databases
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_whatever_is_done_in_whatever_order_all_adds_up(engine: Engine, steps: list[tuple[str, int, int]]) -> None:

@@ -15,6 +15,7 @@ from proxy.reports import entry_reader
 from proxy.reports.entry_reader import EntryFilter, EntryReader, entry_json
 from tests.ledger.entries import an_entry, arriving, assert_sums
 from tests.support.ledger_tables import read_balances, read_daily
+from tests.support.ledgers import on_both_databases
 
 PUBLIC = [
     *("entry_id", "exchange_id", "kind", "key_id", "key_alias", "provider", "model", "upstream_model", "endpoint"),
@@ -59,6 +60,7 @@ def test_filters(engine: Engine, store: LedgerStore, wanted: EntryFilter, number
     assert found == [an_entry(n).exchange_id for n in numbers]
 
 
+@on_both_databases
 def test_a_follower_misses_nothing_and_repeats_nothing(
     engine: Engine, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +84,7 @@ def test_a_follower_misses_nothing_and_repeats_nothing(
     assert sorted(seen) == sorted(settled)
 
 
+@on_both_databases
 def test_balances_by_key(engine: Engine, store: LedgerStore) -> None:
     store.settle(arriving(an_entry(0, key_id="b"), an_entry(1, key_id="a"), an_entry(2, key_id="b", charge_nusd=None)))
     by_key = {balance.key_id: balance for balance in read_balances(engine)}
@@ -89,6 +92,7 @@ def test_balances_by_key(engine: Engine, store: LedgerStore) -> None:
     assert (by_key["b"].entries, by_key["b"].charged_nusd, by_key["b"].total_tokens) == (2, 1_000_000_001, 300)
 
 
+@on_both_databases
 def test_usage_by_day_key_and_model(engine: Engine, store: LedgerStore) -> None:
     day_s = 86_400
     midnight = datetime(2026, 11, 1, tzinfo=UTC).timestamp()

@@ -26,6 +26,7 @@ from proxy.reports.statement_pdf import statement_pdf
 from proxy.reports.statement_text import statement_csv, statement_json
 from proxy.storage.database import writing
 from tests.ledger.entries import an_entry, arriving
+from tests.support.ledgers import on_both_databases
 
 KEY, PROJECT, ORGANIZATION = (
     StatementOwner("key-1", "key", "anna"),
@@ -113,6 +114,7 @@ def read(engine: Engine, whose: StatementOwner, month: str) -> Statement:
     return read_statement(engine, whose, month_from(month))
 
 
+@on_both_databases
 @pytest.mark.usefixtures("november")
 def test_a_month_of_a_key(engine: Engine) -> None:
     found = read(engine, KEY, "2026-11")

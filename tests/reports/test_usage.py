@@ -22,6 +22,7 @@ from proxy.reports.usage import DAY_S, UsageFilter, id_from, read_usage
 from proxy.storage.database import reading
 from tests.ledger.entries import a_ledger, an_entry
 from tests.ledger.priced_entries import a_real_entry, a_real_store, settle
+from tests.support.ledgers import on_both_databases
 
 MIDNIGHT = 1_793_059_200
 
@@ -58,6 +59,7 @@ def charges(
     }
 
 
+@on_both_databases
 def test_every_width_adds_up_the_same_entries(engine: Engine) -> None:
     settle(engine, *ENTRIES)
     assert charges(engine, DAY_S) == {(-DAY_S,): (1, 1), (0,): (10_110, 4)}
@@ -118,6 +120,7 @@ def pages(engine: Engine, limit: int = 2, **wanted: Any) -> list[int]:
             return listed
 
 
+@on_both_databases
 @pytest.mark.parametrize("scanned_max", [2, 5_000])
 def test_a_list_has_every_exchange_once_newest_first(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, scanned_max: int

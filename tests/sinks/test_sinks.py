@@ -32,6 +32,7 @@ from proxy.sinks.sender import SinkSender
 from proxy.sinks.stripe import MeteredQuantity
 from proxy.storage.database import writing
 from tests.ledger.entries import an_entry, arriving
+from tests.support.ledgers import on_both_databases
 from tests.support.net import free_port
 
 SECRET = Secret("sk_of_the_sink")
@@ -272,6 +273,7 @@ async def test_stripe_by_the_charge_and_a_customer_that_nobody_named(plant: Plan
     assert plant.seen.refusals == [(an_entry(1).entry_id, "customers: has no id for the key of key key-2")]
 
 
+@on_both_databases
 async def test_a_webhook_gets_everything(plant: Plant) -> None:
     ids = plant.settle(*mixed())
     await plant.sender("webhook").poll()
@@ -374,6 +376,7 @@ async def test_who_dies_after_sending_makes_no_duplicate(
     assert (found.sink.sent, found.waiting) == (4, 0)
 
 
+@on_both_databases
 async def test_many_senders_send_each_entry_once(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "CHUNK_OF_SINGLES", 3)
     ids = plant.settle(*(an_entry(number) for number in range(10)))

@@ -1,4 +1,9 @@
-"""Migrated ledgers for tests, on each of the databases. Those of a session are emptied for each test that uses them."""
+"""Migrated ledgers for tests, on each of the databases. Those of a session are emptied for each test that uses them.
+
+A test with a ledger runs on SQLite in `make test` and on Postgres in `make faults`. What depends on the database
+(uniqueness, transactions, locks, sums, time types, statements of its own) is marked `on_both_databases` and runs on
+both in `make test`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,9 @@ from proxy.storage.database import open_engine, sqlite_url
 from tests.ledger.entries import a_store, emptied
 from tests.support.postgres import Server
 from tests.support.sqlite import empty_ledger
+
+on_both_databases = pytest.mark.parametrize("ledger_url", ["sqlite", "postgres"], indirect=True)
+"""of a test with the fixture `ledger_url`, `engine` or `store`: it depends on the database"""
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +55,7 @@ def kept_engines() -> Callable[[str], Engine]:
     return cache(open_engine)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def ledger_url(request: pytest.FixtureRequest, kept_engines: Callable[[str], Engine]) -> Iterator[str]:
     """A migrated database with nothing in it, once of each kind."""
     url = str(request.getfixturevalue(f"kept_on_{request.param}"))

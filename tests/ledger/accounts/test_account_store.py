@@ -12,6 +12,7 @@ from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT, Account, A
 from proxy.billing.limits import UNLIMITED, Limits
 from proxy.ledger.accounts.account_store import AccountStore, NameTakenError, UnknownAccountError
 from proxy.storage.database import open_engine
+from tests.support.ledgers import on_both_databases
 
 NOW = 1_793_000_000.0
 
@@ -34,6 +35,7 @@ def test_two_are_there_from_the_beginning(fresh_ledger_url: str) -> None:
     engine.dispose()
 
 
+@on_both_databases
 def test_an_account_comes_back_as_it_was_made(accounts: AccountStore) -> None:
     limits = Limits(budget_nusd=3, budget_window="calendar_month", parallel=4)
     acme = accounts.create_organization(account_id="org-1", name="acme", limits=limits)
@@ -44,6 +46,7 @@ def test_an_account_comes_back_as_it_was_made(accounts: AccountStore) -> None:
     assert [accounts.one(name) for name in ("org-1", "web")] == [acme, web]
 
 
+@on_both_databases
 def test_a_name_belongs_to_one_of_its_kind_and_organization(accounts: AccountStore) -> None:
     accounts.create_organization(account_id="org-1", name="acme")
     accounts.create_organization(account_id="org-2", name="bolt")
@@ -116,6 +119,7 @@ def test_blocking_and_unblocking_and_again(accounts: AccountStore) -> None:
         accounts.block("nobody")
 
 
+@on_both_databases
 def test_changes_made_at_once_take_one_revision_each_and_a_name_once(accounts: AccountStore) -> None:
     def make_or_none(number: int) -> Account | None:
         try:

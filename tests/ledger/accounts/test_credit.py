@@ -32,6 +32,7 @@ from tests.ledger.entries import balances_of, days_of, emptied, stored
 from tests.ledger.priced_entries import FIRST, NODE, a_real_entry, a_real_store, settle
 from tests.support.examples import examples
 from tests.support.ledger_tables import read_balances, read_daily
+from tests.support.ledgers import on_both_databases
 
 ENTRY = ledger_entries.c
 USD = 10**9
@@ -51,6 +52,7 @@ def wrong(engine: Engine, **options: Any) -> dict[str, int]:
     return {one.name: one.differences for one in reconcile(engine, clock=time.time, **options) if not one.ok}
 
 
+@on_both_databases
 def test_a_top_up_is_an_entry_that_lowers_the_balance(engine: Engine) -> None:
     settle(engine, a_real_entry(0))
     used = a_real_entry(0).charge_nusd or 0
@@ -82,6 +84,7 @@ def test_a_refund_is_a_top_up_with_the_other_sign(engine: Engine) -> None:
     assert wrong(engine) == {}
 
 
+@on_both_databases
 def test_the_same_top_up_again_pays_nothing_more_and_another_is_refused(engine: Engine) -> None:
     paid = pay(engine, 50 * USD)
     assert pay(engine, 50 * USD) == paid
@@ -131,6 +134,7 @@ def test_it_is_found_by_its_name_and_followed(engine: Engine) -> None:
 # -- what keys and accounts have used and paid in -------------------------------------------------------------------
 
 
+@on_both_databases
 def test_used_by_the_keys_below_and_paid_in_for_itself(engine: Engine) -> None:
     keys = KeyStore(engine, clock=time.time)
     accounts = AccountStore(engine, clock=time.time)
@@ -244,6 +248,7 @@ STEPS = st.lists(
 )
 
 
+@on_both_databases
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_balances_are_sums_of_all_entries_and_days_of_those_that_are_no_credit(

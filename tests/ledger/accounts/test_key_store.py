@@ -17,6 +17,7 @@ from proxy.ledger.accounts.account_store import AccountStore, UnknownAccountErro
 from proxy.ledger.accounts.key_store import AliasTakenError, KeyStore, KeyStoreError, UnknownKeyError
 from proxy.ledger.schema.tables import api_keys
 from proxy.storage.database import reading
+from tests.support.ledgers import on_both_databases
 
 
 @dataclass
@@ -57,6 +58,7 @@ def make(
     )
 
 
+@on_both_databases
 def test_a_key_comes_back_as_it_was_made(keys: KeyStore, clock: Clock) -> None:
     limits = Limits(budget_nusd=5 * 10**9, budget_window="12h", prepaid=True, rpm=1, tpm=RATE_MAX, parallel=2)
     made = [
@@ -114,6 +116,7 @@ def test_keys_and_accounts_count_their_changes_together(engine: Engine, keys: Ke
     assert keys.changes_since(3).rows == [organization, blocked, project]
 
 
+@on_both_databases
 def test_an_alias_belongs_to_one_live_key(keys: KeyStore, clock: Clock) -> None:
     make(keys, 1, "anna", expires_at=clock.now + 10)
     with pytest.raises(AliasTakenError, match="anna"):
@@ -151,6 +154,7 @@ def test_an_alias_is_a_name(keys: KeyStore, alias: str) -> None:
         make(keys, 1, alias)
 
 
+@on_both_databases
 def test_changes_made_at_once_take_one_revision_each_and_an_alias_once(engine: Engine, keys: KeyStore) -> None:
     """As many machines would: with a lock only where it is needed, two would take the same revision or alias."""
 
@@ -280,6 +284,7 @@ def test_a_revoked_key_stays_as_it_is(keys: KeyStore) -> None:
     assert list(keys.every()) == [revoked]
 
 
+@on_both_databases
 def test_changes_at_once_lose_nothing(engine: Engine, keys: KeyStore, clock: Clock) -> None:
     """Each reads what it changes under the lock: one that does not would undo another's."""
     make(keys, 1, "anna")
@@ -305,6 +310,7 @@ def test_every_key_is_read_page_by_page(keys: KeyStore, monkeypatch: pytest.Monk
     assert [one.revoked_at is None for one in few] == [True] * 6 + [False]
 
 
+@on_both_databases
 def test_a_page_of_the_selected_keys_and_how_many_there_are(keys: KeyStore, clock: Clock) -> None:
     accounts = AccountStore(keys._engine, clock=clock)
     accounts.create_project(account_id="proj-1", name="web", organization=DEFAULT_ORGANIZATION)
@@ -337,6 +343,7 @@ def test_the_usable_keys_that_changed_last(keys: KeyStore, clock: Clock) -> None
     assert keys.changes_since(latest.revision).rows == []
 
 
+@on_both_databases
 def test_changes_come_in_pages_with_the_keys_of_digests(keys: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHANGES_MAX", 3)
     made = [make(keys, number, f"key {number}") for number in range(1, 6)]

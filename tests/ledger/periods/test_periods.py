@@ -35,11 +35,13 @@ from tests.ledger.periods.books import (
     everything,
 )
 from tests.support.examples import AT_RANDOM
+from tests.support.ledgers import on_both_databases
 from tests.support.sqlite import empty_ledger
 
 __all__ = ["book"]
 
 
+@on_both_databases
 def test_an_issued_month_never_moves(book: Book) -> None:
     book.settle(an_entry(1, started_at=at("2026-10-20"), charge_nusd=4_830_000), "2026-10-20")
     book.close(OCTOBER, "2026-11-02")
@@ -201,6 +203,7 @@ def test_late_is_what_the_spans_say() -> None:
             assert late == (month != month_of(at(began))), (began, settled)
 
 
+@on_both_databases
 def test_reconcile_finds_what_was_changed_in_a_closed_month(book: Book) -> None:
     for number, key in enumerate(("key-1", "key-2", "key-3")):
         book.settle(an_entry(number, key_id=key, started_at=at("2026-10-20")), "2026-10-20")

@@ -24,6 +24,7 @@ from proxy.reports.table_text import why
 from proxy.storage.database import reading, writing
 from tests.ledger.entries import assert_sums, stored
 from tests.ledger.priced_entries import DEARER, FIRST, NODE, a_real_record, a_real_store
+from tests.support.ledgers import on_both_databases
 
 BEGAN = 1_793_000_000.25
 UNREACHED = Attempt("far", "far-large", "not connected: TimeoutError", None, BEGAN, 10_000.5)
@@ -92,6 +93,7 @@ def test_for_budgets_only_the_exchange_itself_counts(engine: Engine) -> None:
     assert [one.nusd for one in found] == [an_entry(0).charge_nusd]
 
 
+@on_both_databases
 def test_a_repeat_changes_nothing(engine: Engine) -> None:
     store = a_real_store(engine)
     store.settle([arrival(0, REFUSED)])
@@ -128,6 +130,7 @@ def test_what_a_person_sets_right_and_what_prices_do_leaves_attempts_alone(engin
     assert wrong(engine) == {}
 
 
+@on_both_databases
 def test_without_its_exchange_an_attempt_is_not_stored(engine: Engine) -> None:
     bad = Arrival(replace(an_entry(0, REFUSED), key_alias=None), NODE, FIRST)  # type: ignore[arg-type]
     settled = a_real_store(engine).settle([bad, arrival(1)])

@@ -20,6 +20,7 @@ from proxy.reconciliation.reconcile import reconcile
 from proxy.storage.database import open_engine, writing
 from tests.ledger.entries import assert_sums, stored
 from tests.ledger.priced_entries import COST, DEARER, PRICE, a_real_entry, a_real_record, a_real_store, settle
+from tests.support.ledgers import on_both_databases
 
 EVER: dict[str, Any] = {"since": 0.0, "until": 2e9}
 
@@ -85,6 +86,7 @@ def test_an_exchange_that_is_not_there_is_refused(engine: Engine, at_work: Corre
     assert stored(engine) == []
 
 
+@on_both_databases
 def test_four_people_at_once_end_with_what_the_last_one_said(engine: Engine, ledger_url: str) -> None:
     """Each has a connection of its own; the differences of all add up."""
     settle(engine, a_real_entry(0))
@@ -119,6 +121,7 @@ def test_four_people_at_once_end_with_what_the_last_one_said(engine: Engine, led
     assert_right(engine)
 
 
+@on_both_databases
 def test_rerating_gives_every_exchange_of_the_model_the_money_of_the_price_once(
     engine: Engine, at_work: Corrections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +212,7 @@ def test_one_that_cannot_be_read_leaves_the_others_alone(engine: Engine, at_work
     assert (done.exchanges, done.unreadable, done.total.adjusted) == (2, 1, 1)
 
 
+@on_both_databases
 def test_what_changes_between_the_look_and_the_lock_is_seen(
     engine: Engine, at_work: Corrections, monkeypatch: pytest.MonkeyPatch
 ) -> None:

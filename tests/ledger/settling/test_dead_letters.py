@@ -22,6 +22,7 @@ from proxy.reconciliation.reconcile import reconcile
 from proxy.storage.database import open_engine, reading
 from tests.ledger.entries import assert_sums, count, stored
 from tests.ledger.priced_entries import FIRST, NODE, a_real_entry, a_real_record, a_real_store, settle
+from tests.support.ledgers import on_both_databases
 
 
 def to_entry(payload: bytes) -> LedgerEntry:
@@ -161,6 +162,7 @@ def test_a_reason_to_drop_is_a_sentence(engine: Engine, letters: DeadLetters, wh
     assert len(letters.open()) == 1
 
 
+@on_both_databases
 def test_a_letter_is_named_by_the_beginning_of_its_id(engine: Engine, letters: DeadLetters) -> None:
     bury(engine, *(of_record(n) for n in range(3)))
     for letter in letters.open():
@@ -187,6 +189,7 @@ def _a_row() -> dict[str, Any]:
     return {"reason": "r", "payload": "{}", "times_seen": 1, "state": "open", **times}
 
 
+@on_both_databases
 def test_two_people_retry_the_same_letter_at_once(engine: Engine, ledger_url: str, letters: DeadLetters) -> None:
     bury(engine, *(of_record(n) for n in range(5)))
     todo = letters.open()
@@ -214,6 +217,7 @@ def test_two_people_retry_the_same_letter_at_once(engine: Engine, ledger_url: st
     assert_sums(engine)
 
 
+@on_both_databases
 def test_the_entry_and_the_mark_are_one_transaction(engine: Engine, letters: DeadLetters) -> None:
     bury(engine, of_record())
     before = letters.open()

@@ -25,6 +25,7 @@ from proxy.metering.usage import TOKENS_MAX
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import LedgerUnavailable, reading
 from tests.ledger.entries import a_record, an_entry, count, number_of
+from tests.support.ledgers import on_both_databases
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ def flaky(engine: Engine, trouble: list[Exception]) -> Flaky:
     return store
 
 
+@on_both_databases
 async def test_what_is_pending_gets_into_the_ledger_in_shared_transactions(engine: Engine, store: LedgerStore) -> None:
     source, seen = Source(), Seen()
     source.add(range(600))
@@ -249,6 +251,7 @@ async def test_the_letter_of_a_record_names_its_exchange(engine: Engine, store: 
     assert spend.settled(engine, [exchange_id]) == {exchange_id}, "its hold is let go of"
 
 
+@on_both_databases
 async def test_an_absent_database_is_waited_for(engine: Engine) -> None:
     trouble: list[Exception] = [LedgerUnavailable("gone"), LedgerUnavailable("gone"), RuntimeError("a bug of ours")]
     source, seen = Source(), Seen()
@@ -261,6 +264,7 @@ async def test_an_absent_database_is_waited_for(engine: Engine) -> None:
     assert seen.inserted == count(engine, ledger_entries) == 3
 
 
+@on_both_databases
 async def test_a_commit_whose_answer_was_lost_is_not_doubled(engine: Engine) -> None:
     store = flaky(engine, [LedgerUnavailable("connection lost at COMMIT")])
     store.commits_first = True

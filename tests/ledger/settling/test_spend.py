@@ -27,6 +27,7 @@ from proxy.reconciliation.reconcile import reconcile
 from proxy.storage.database import LedgerUnavailable, writing
 from tests.ledger.entries import a_store, an_entry, arriving, emptied
 from tests.support.examples import examples
+from tests.support.ledgers import on_both_databases
 
 DAY_S = 86_400
 MIDNIGHT = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
@@ -104,6 +105,7 @@ def test_an_empty_ledger_has_spent_nothing(tree: Engine) -> None:
     assert changes(tree, 0, 10) == ([], 0, 0)
 
 
+@on_both_databases
 def test_each_level_counts_its_keys(tree: Engine, store: LedgerStore) -> None:
     store.settle(
         arriving(*(an_entry(n, key_id=key, charge_nusd=10**n) for n, key in enumerate([*KEYS, "key_unknown"])))
@@ -115,6 +117,7 @@ def test_each_level_counts_its_keys(tree: Engine, store: LedgerStore) -> None:
     }  # fmt: skip
 
 
+@on_both_databases
 def test_a_window_begins_to_the_microsecond(tree: Engine, store: LedgerStore) -> None:
     begun = (NOON - 1e-6, NOON, NOON + 1e-6, MIDNIGHT + DAY_S - 1e-6, MIDNIGHT + DAY_S, MIDNIGHT + 2 * DAY_S)
     store.settle(
@@ -129,6 +132,7 @@ def test_a_window_begins_to_the_microsecond(tree: Engine, store: LedgerStore) ->
         assert {one.since: one.nusd for one in sums(tree, [(scope, since) for since in windows])} == windows
 
 
+@on_both_databases
 def test_a_boundary_between_floats_is_where_a_store_finds_it(tree: Engine, store: LedgerStore) -> None:
     """A window's begin comes out of float arithmetic; an entry's time is a whole microsecond."""
     at = NOON + 0.123457
@@ -148,6 +152,7 @@ def test_adjustments_count_with_their_exchange(tree: Engine, store: LedgerStore)
     assert [one.nusd for one in sums(tree, [("key_1", NOON), ("proj_a", 0.0), ("key_1", NOON + 1)])] == [300, 300, 0]
 
 
+@on_both_databases
 def test_credit_is_paid_in_for_one_scope_and_is_no_usage(tree: Engine, store: LedgerStore) -> None:
     store.settle(arriving(an_entry(0, key_id="key_1", charge_nusd=5), an_entry(1, key_id="key_3", charge_nusd=70)))
     store.settle(arriving(credit(2, "key_1", 1_000), credit(3, "org_1", 50_000), credit(4, "org_1", -20)))
@@ -162,6 +167,7 @@ def test_credit_is_paid_in_for_one_scope_and_is_no_usage(tree: Engine, store: Le
     assert [one.nusd for one in usage] == [5, 75, 5, 75, 0]
 
 
+@on_both_databases
 def test_sums_are_exact_where_floats_are_not(tree: Engine, store: LedgerStore) -> None:
     charges = [1_234_567_890_123_457 + n for n in range(3)]  # 1.2 million USD and a bit
     for n, charge in enumerate(charges):
@@ -181,6 +187,7 @@ def test_a_ledger_without_its_clock_says_so(tree: Engine) -> None:
 # -- changes
 
 
+@on_both_databases
 def test_a_change_says_where_it_counts(tree: Engine, store: LedgerStore) -> None:
     store.settle(arriving(an_entry(0, key_id="key_3", charge_nusd=5, started_at=NOON + 0.25)))
     store.settle(arriving(credit(1, "org_1", 9)))
@@ -301,6 +308,7 @@ def test_what_is_added_up_is_not_read_again(tree: Engine, store: LedgerStore, mo
     assert {one["account_id"] for one in found_wrong(tree)} == {"proj_a", "org_1", "proj_c", "org_2"}
 
 
+@on_both_databases
 def test_any_number_may_add_up_at_once(tree: Engine, store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(account_sums, "ENTRIES_MAX", 2)
     for number in range(60):
@@ -336,6 +344,7 @@ STEPS = st.lists(
 )
 
 
+@on_both_databases
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=STEPS, since_us=st.integers(0, 3 * DAY_S * 1_000_000), limit=st.integers(1, 5),

@@ -32,6 +32,7 @@ from tests.ledger.entries import (
 )
 from tests.support.examples import examples
 from tests.support.ledger_tables import read_balances
+from tests.support.ledgers import on_both_databases
 
 
 def letters(engine: Engine) -> Sequence[Any]:
@@ -39,6 +40,7 @@ def letters(engine: Engine) -> Sequence[Any]:
         return connection.execute(select(dead_letters).order_by(dead_letters.c.exchange_id)).all()
 
 
+@on_both_databases
 def test_an_entry_comes_back_as_it_went_in(engine: Engine, store: LedgerStore) -> None:
     full = an_entry(1, details={"flags": ["ü", "\u2028"], "depth": {"a": [1, 2.5, None, True]}})
     bare = an_entry(
@@ -55,6 +57,7 @@ def test_an_entry_comes_back_as_it_went_in(engine: Engine, store: LedgerStore) -
     assert sorted(stored(engine), key=lambda e: e.exchange_id) == [full, bare]
 
 
+@on_both_databases
 @pytest.mark.parametrize(
     "nusd", [0, 1, 999_999_999, 1_000_000_000, -1, 123_456_789_123_456, 2**23 * 10**9 - 1, 1 - 2**23 * 10**9]
 )
@@ -64,6 +67,7 @@ def test_money_is_exact_to_the_nano_dollar(engine: Engine, store: LedgerStore, n
     assert read_balances(engine)[0].charged_nusd == nusd
 
 
+@on_both_databases
 def test_many_small_charges_add_up_exactly(engine: Engine, store: LedgerStore) -> None:
     dear = an_entry(0, charge_nusd=4_000_000_000_000_000)
     store.settle(arriving(dear))  # four million dollars: floats are coarse there
@@ -72,6 +76,7 @@ def test_many_small_charges_add_up_exactly(engine: Engine, store: LedgerStore) -
     assert_sums(engine)
 
 
+@on_both_databases
 def test_a_repeat_changes_nothing(engine: Engine, store: LedgerStore) -> None:
     entries = [an_entry(n) for n in range(3)]
     store.settle(arriving(*entries))
@@ -82,6 +87,7 @@ def test_a_repeat_changes_nothing(engine: Engine, store: LedgerStore) -> None:
     assert count(engine, dead_letters) == 0
 
 
+@on_both_databases
 def test_another_content_under_the_same_id_is_an_alarm_and_no_overwrite(engine: Engine, store: LedgerStore) -> None:
     store.settle(arriving(an_entry(1)))
     forged = an_entry(1, charge_nusd=1)
@@ -121,6 +127,7 @@ POISON: dict[str, dict[str, Any]] = {
 }
 
 
+@on_both_databases
 @pytest.mark.parametrize("differences", POISON.values(), ids=list(POISON))
 def test_a_bad_row_is_kept_aside_and_its_neighbours_settle(
     engine: Engine, store: LedgerStore, differences: dict[str, Any]
@@ -135,6 +142,7 @@ def test_a_bad_row_is_kept_aside_and_its_neighbours_settle(
     assert json.loads(letter.payload)["entry_id"] == bad.entry_id
 
 
+@on_both_databases
 def test_letters_go_down_in_the_same_transaction_and_are_counted_once(engine: Engine, store: LedgerStore) -> None:
     letter = DeadLetter("unreadable: ValueError", '{"half":', "x-1", "usage", 0)
     store.settle(arriving(an_entry(1)), [letter])
@@ -144,6 +152,7 @@ def test_letters_go_down_in_the_same_transaction_and_are_counted_once(engine: En
     assert row.last_seen > row.first_seen
 
 
+@on_both_databases
 def test_nothing_is_half_done_when_the_commit_fails(engine: Engine, store: LedgerStore) -> None:
     store.settle(arriving(an_entry(0)))
 
@@ -214,6 +223,7 @@ def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
     engine.dispose()
 
 
+@on_both_databases
 def test_the_database_itself_refuses_a_second_terminal_entry(engine: Engine, store: LedgerStore) -> None:
     """Whatever code will be written one day: the unique key stands in SQL."""
     store.settle(arriving(an_entry(1), an_entry(2)))
@@ -226,6 +236,7 @@ def test_the_database_itself_refuses_a_second_terminal_entry(engine: Engine, sto
 # -- receipts ----------------------------------------------------------------------------------------------------
 
 
+@on_both_databases
 def test_a_receipt_is_found_in_entries_and_in_dead_letters(engine: Engine, store: LedgerStore) -> None:
     epoch = 7 << 40  # as journals number their records
     bad = replace(an_entry(3), duration_ms=None)
@@ -266,6 +277,7 @@ def test_a_retried_letter_that_comes_again_is_open_again_and_a_dropped_one_stays
     assert found == {"retried": ("open", True), "dropped": ("dropped", False)}
 
 
+@on_both_databases
 @pytest.mark.parametrize("text", ["nul \0 inside", "half a pair \ud800", "\x1b[31m"])
 def test_whatever_a_letter_holds_it_is_stored(engine: Engine, store: LedgerStore, text: str) -> None:
     store.settle([], [DeadLetter(text, text, text, text)])
@@ -282,6 +294,7 @@ def swept(number: int = 1, **differences: Any) -> LedgerEntry:
     return an_entry(number, outcome="crashed", completion_tokens=7, charge_nusd=70, details=details, **differences)
 
 
+@on_both_databases
 def test_a_late_record_of_a_swept_exchange_becomes_the_difference(engine: Engine, store: LedgerStore) -> None:
     late = an_entry(1, charge_nusd=100, completion_tokens=5, cached_tokens=None)
     store.settle(arriving(swept()))
@@ -348,6 +361,7 @@ def test_in_one_batch_with_the_sweeper_in_either_order(engine: Engine, store: Le
     assert_sums(engine)
 
 
+@on_both_databases
 def test_a_difference_that_cannot_be_stored_is_a_dead_letter(engine: Engine, store: LedgerStore) -> None:
     """-2**63 and 2**63 - 1 are both sound; what is between them is not."""
     largest = (1 << 63) - 1
@@ -374,6 +388,7 @@ ENTRIES = st.builds(
 )
 
 
+@on_both_databases
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(ENTRIES, max_size=6), max_size=6))
 def test_any_batches_in_any_order_settle_each_entry_once(

@@ -26,6 +26,7 @@ from proxy.storage.database import reading
 from tests.ledger.entries import assert_sums, emptied
 from tests.ledger.priced_entries import FIRST, NODE, a_real_record, a_real_store
 from tests.support.examples import AT_RANDOM
+from tests.support.ledgers import on_both_databases
 
 Settle = Callable[[Engine, bytes], Settled]
 
@@ -138,6 +139,7 @@ def test_a_record_that_two_versions_settle_is_repeated(
     }
 
 
+@on_both_databases
 @pytest.mark.parametrize("late", [False, True])
 def test_what_0_1_has_settled_is_known(engine: Engine, late: bool) -> None:
     record = a_real_record()

@@ -15,6 +15,7 @@ from proxy.ledger.stored_objects.files import FileStore
 from proxy.ledger.stored_objects.pages import UnknownCursorError
 from proxy.metering.stored_objects.api import Order, PageAsked
 from proxy.metering.usage import Usage
+from tests.support.ledgers import on_both_databases
 
 INPUT = BatchInput("/v1/chat/completions", (Share("m", "up", 3, 10, 20, 7, units=Usage(searches=2)),), "0f")
 TERMS = (Terms("m", "up", Price("p", (Rates(1, 2, 3),)), None, 4, ("a", "ü")), Terms("n", "n", None, None, 1))
@@ -65,6 +66,7 @@ def test_a_file_is_read_as_it_was_written(files: FileStore) -> None:
     assert files.find(["file-01"]) == {}
 
 
+@on_both_databases
 @pytest.mark.parametrize("order", list(Order))
 def test_pages_have_all_of_ones_own_and_nothing_else(files: FileStore, order: Order) -> None:
     for number in range(7):
@@ -106,6 +108,7 @@ def test_a_batch_is_read_as_it_was_written(batches: BatchStore) -> None:
     assert batches.page("openai.batches", key("bert"), PageAsked(9)) == ([], False)
 
 
+@on_both_databases
 def test_a_batch_goes_its_way_once(batches: BatchStore, files: FileStore) -> None:
     add(batches, batch(1, batch_id=None, state=BatchState.CREATING))
     assert batches.page("openai.batches", key("anna"), PageAsked(9)) == ([], False), "nobody has it yet"
@@ -132,6 +135,7 @@ def test_a_batch_goes_its_way_once(batches: BatchStore, files: FileStore) -> Non
     assert files.find(["file-07", "file-08"]) == {}
 
 
+@on_both_databases
 def test_a_key_has_a_bounded_number_of_unfinished_batches(batches: BatchStore) -> None:
     for number in range(3):
         assert batches.add(batch(number), TERMS, node="n", next_at=0.0, unfinished_max=3)
@@ -141,6 +145,7 @@ def test_a_key_has_a_bounded_number_of_unfinished_batches(batches: BatchStore) -
     assert batches.add(batch(3), TERMS, node="n", next_at=0.0, unfinished_max=3)
 
 
+@on_both_databases
 def test_one_node_asks_for_a_batch_and_another_after_it(batches: BatchStore) -> None:
     add(batches, batch(1), next_at=100.0)
     add(batches, batch(2), next_at=300.0)

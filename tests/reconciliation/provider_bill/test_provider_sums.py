@@ -25,6 +25,7 @@ from proxy.reconciliation.provider_bill.provider_sums import read_ledger_totals
 from tests.ledger.entries import a_store, an_entry, arriving, stored
 from tests.reconciliation.provider_bill.bills import MIDNIGHT, completions, costs, openai, page, read
 from tests.support.examples import examples
+from tests.support.ledgers import on_both_databases
 
 HOUR_S = 3_600
 DAYS = 3
@@ -63,6 +64,7 @@ def test_only_this_provider_and_this_time(engine: Engine, store: LedgerStore) ->
     assert sums(read_ledger_totals(engine, "nobody", WHOLE)) == {}
 
 
+@on_both_databases
 def test_what_goes_over_midnight_is_told_apart(engine: Engine, store: LedgerStore) -> None:
     long = {"duration_ms": 2.0 * HOUR_S * 1000}
     store.settle(
@@ -100,6 +102,7 @@ def test_estimates_and_what_nobody_knows_are_told_apart(engine: Engine, store: L
     }  # fmt: skip
 
 
+@on_both_databases
 def test_parts_of_the_tokens_are_summed_from_what_is_stored(engine: Engine, store: LedgerStore) -> None:
     parts = {"cache_write_tokens": 40, "audio_prompt_tokens": 5, "image_completion_tokens": 9, "searches": 1}
     store.settle(arriving(at(1, 0, details={"units": parts}), at(1, 1, details={"units": {"cache_write_tokens": 2}})))
