@@ -132,8 +132,8 @@ class Admission:
         self._counted = asyncio.Event()
         """set when the store has the reservations of this node's earlier runs, or when announcing them has failed"""
         self._announced = self._tidied = 0
-        """number of announcements, and the number after the last tidying: an announcement may contain settled exchanges
-        """
+        """number of announcements, and their number at the last tidying: an announcement may contain settled
+        exchanges"""
 
     @property
     def reserved_nusd(self) -> int:

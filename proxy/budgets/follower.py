@@ -75,7 +75,8 @@ class Follower:
         self._reported_to: str | None = None
         """the page at which a new leader's report of all counters continues; None: the report is complete"""
         self._unseeded: tuple[float, int] | None = None
-        """the event loop's time and the ledger's time at which no counter was seeded; None: a counter is seeded"""
+        """the event loop's time and the ledger's time when no counter was seeded; None: not observed since a counter
+        was seeded"""
         self._seeding: dict[SeedRequest, asyncio.Future[None]] = {}
         self._queue: list[SeedRequest] = []
         """seed requests that no reader has taken yet"""

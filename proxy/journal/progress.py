@@ -53,8 +53,8 @@ _EVIDENCE_OF, _TOKENS_OF, _UNITS_OF = (attrgetter(*names) for names in (_EVIDENC
 _USAGE_WORDS: Final = (*enumerate(_TOKEN_NAMES, _USAGE), *enumerate(_UNIT_NAMES, _UNITS))
 _LAYOUT_AT: Final = SLOT_WORDS - 1
 _RUNNING: Final = _LAYOUT_AT - 1
-"""the relation of the usage to the answer: in the low half as in _USAGE, in the high half the part that the usage does
-not cover, without its highest bit. Older versions left this word 0, which reads as NOT_RUNNING"""
+"""the relation of the usage to a running answer: in the low half `completion_tokens` plus 1, in the high half, without
+its highest bit, `behind`. Older versions left this word 0, which reads as NOT_RUNNING"""
 _HALF_BITS: Final = 32
 _WAITS: Final = 1 << 63
 """highest bit of _RUNNING: there was no note yet, and _NOTED_AT_MS is the time of the last `wait`"""
@@ -89,7 +89,7 @@ class Progress:
     evidence: Evidence
     usage: Usage | None
     running: Running = NOT_RUNNING
-    """the relation of the usage to the answer"""
+    """the relation of the usage to a running answer"""
     waited_at: float = 0.0
     """Unix seconds of the last `wait` before the first note; 0.0: none"""
 

@@ -52,7 +52,8 @@ def parse(presented: str) -> str | None:
 
 
 def _checksum(random: str) -> str:
-    """The checksum of a secret's random part. It protects only against typing errors: anybody can compute it."""
+    """The checksum of a secret's random part. It detects typing errors, not forgeries: every reader of this code can
+    compute it."""
     crc = zlib.crc32(random.encode("ascii")).to_bytes(4, "big")
     return base64.urlsafe_b64encode(crc).decode("ascii")[:_CHECKSUM_CHARS]
 

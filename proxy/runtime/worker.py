@@ -1,7 +1,7 @@
 """One worker process: settles the records in the queue and the exchanges of dead proxies, and maintains the ledger.
 
-Invariants: any number of workers do equal work at once, and none of it twice. Of each shard of the queue, one worker
-takes the records, and settles them in the ledger's shard of equal number. The parts start in one order and stop in the
+Invariants: any number of workers run at once, and no work is done twice. Of each shard of the queue, one worker takes
+the records, and settles them in the ledger's shard of equal number. The parts start in one order and stop in the
 reverse; a start that fails or is cancelled stops the parts that had started. A graceful stop finishes the current
 batches.
 """

@@ -33,7 +33,7 @@ class Queue:
         name = f"worker-{secrets.token_hex(6)}"
         claim_after_ms, reclaim = int(settings.lease_s * 1000), ReclaimLock()
         self.roster = WorkerRoster(self.redis, name, shards=settings.queue_shards)
-        """for workers only"""
+        """the live workers; only workers use this list"""
         self.lanes = [
             RedisQueue(
                 self.redis,
@@ -46,12 +46,12 @@ class Queue:
             for lane in range(max(1, LANES // settings.queue_shards))
             for shard in range(settings.queue_shards)
         ]
-        """for workers only"""
+        """the receiving ends of the streams; only workers use them"""
         self.shards = self.lanes[: settings.queue_shards]
         """one lane of each stream"""
         self.leases = RedisLeases(self.redis)
         self.outgoing = ShardedQueue(self.shards)
-        """the sending end, for proxies only"""
+        """the sending end of all streams; only proxies use it"""
 
     async def check(self) -> None:
         """Check the server. Raises QueueUnsuitable, whose message is for the operator; QueueUnavailable."""

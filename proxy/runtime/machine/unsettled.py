@@ -79,8 +79,8 @@ def _open_letters(engine: Engine, month: Month) -> list[str]:
 
 
 async def close_months(settings: Settings, engine: Engine, store: LedgerStore, in_thread: InThread) -> None:
-    """Close each month `billing.close_after_days` after its end, when all of it is settled; until cancelled.
-    Interrupted closings are completed first."""
+    """Close each month `billing.close_after_days` after its end, when all of it is settled; until cancelled. Each round
+    also completes the closings that were interrupted, even if no month is due."""
     waiting: Month | None = None
     while True:
         try:
