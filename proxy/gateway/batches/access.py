@@ -1,7 +1,7 @@
-"""Who may do what with files and batches.
+"""Access control of files and batches.
 
-Invariants: an object exists for the key that made it and for keys of its project, and for nobody else; so does what
-such a file holds. A refusal has the format of the client's SDK.
+Invariants: an object and its content exist for the key that made it and for keys of its project only. An error has the
+format of the client's SDK.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from proxy.ledger.stored_objects.pages import UnknownCursorError
 from proxy.metering.request import InvalidField
 from proxy.metering.stored_objects.api import ObjectApi, Operation, PageAsked
 
-# A parameter or two; more are nobody's.
+# SDKs send one or two parameters.
 QUERY_FIELDS_MAX = 20
 # A request to cancel has no body; SDKs may send an empty object.
 NO_BODY_BYTES_MAX = 16 * 1024
@@ -55,7 +55,7 @@ Handle = Callable[[Asked], Awaitable[web.StreamResponse]]
 
 
 class Access:
-    """Lets requests in, and looks up objects."""
+    """Authenticates requests, and looks up objects."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Access:
         return await handle(Asked(api, key, request, connection, object_id or ""))
 
     async def stored(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        """The result of a call to the database. Raises ApiError."""
+        """The result of a call to the database. Raises ApiError if it is unavailable."""
         try:
             result: _T = await self.ports.in_thread(call, *arguments)
         except UnknownCursorError as unknown:
@@ -115,7 +115,7 @@ class Access:
         return result
 
     async def file(self, asked: Asked) -> tuple[StoredFile, Provider]:
-        """The file of a request, and its provider. Raises ApiError: for this key there is none."""
+        """The file of a request, and its provider. Raises ApiError if it does not exist for this key."""
         file_id = asked.object_id
         found = await self.stored(self.ports.files.find, [file_id]) if is_id(file_id) else {}
         file = found.get(file_id)
@@ -124,7 +124,7 @@ class Access:
         return file, self.provider(file.provider)
 
     async def batch(self, asked: Asked) -> tuple[StoredBatch, Provider]:
-        """The same for a batch."""
+        """The batch of a request, and its provider. Raises ApiError if it does not exist for this key."""
         batch_id = asked.object_id
         batch = await self.stored(self.ports.batches.find, batch_id) if is_id(batch_id) else None
         if batch is None or batch.api != asked.api.name or not asked.key.shares(batch.key_id, batch.project_id):
@@ -132,7 +132,7 @@ class Access:
         return batch, self.provider(batch.provider)
 
     def provider(self, name: str) -> Provider:
-        """Raises ApiError: it is not configured any more."""
+        """The provider of this name. Raises ApiError if it is not configured any more."""
         provider = self._providers.get(name)
         if provider is None:
             raise errors.upstream_failed()
@@ -141,7 +141,7 @@ class Access:
     async def files_at(
         self, key: ApiKey, file_ids: Collection[str], provider: str | None, *, param: str = "file_id"
     ) -> dict[str, StoredFile]:
-        """The files that a request names, which must be the key's, and at this provider if one is given. Raises
+        """The files that a request names. The key must own them, and `provider` store them, if it is given. Raises
         ApiError."""
         found = await self.stored(self.ports.files.find, [one for one in file_ids if is_id(one)])
         for file_id in file_ids:
@@ -179,7 +179,7 @@ def page_asked(asked: Asked) -> PageAsked:
 
 
 def passed_on(asked: Asked, answer: Answer, provider: Provider, body: bytes, exchange_id: str = "") -> Reply:
-    """An object as the answer to the client."""
+    """The response to the client, with the provider's object."""
     reply = Reply(asked.request)
     headers = downward(
         answer.head,
@@ -189,11 +189,11 @@ def passed_on(asked: Asked, answer: Answer, provider: Provider, body: bytes, exc
         rules=provider.header_rules,
         own=asked.connection.headers,
     )
-    plain = [(name, value) for name, value in headers if name.lower() != "content-encoding"]  # it was read
+    plain = [(name, value) for name, value in headers if name.lower() != "content-encoding"]  # it was decoded
     reply.begin(answer.status, plain, length=len(body), body=body)
     return reply
 
 
 def json_answer(document: dict[str, Any]) -> web.Response:
-    """An answer of the proxy's own."""
+    """A JSON response of the proxy."""
     return web.Response(body=msgspec.json.encode(document), content_type=JSON_TYPE)

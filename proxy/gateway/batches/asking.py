@@ -1,7 +1,7 @@
-"""Asks providers about objects.
+"""Requests to providers about objects.
 
-Invariants: the target consists of the API's path, an id, and the query names that the API lists. An answer is read
-whole only within a bound.
+Invariants: the target consists of the API's path, an id, and the query names that the API lists. An answer that is read
+as a whole has a limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from proxy.metering.stored_objects.api import ObjectApi
 
 # The longest known objects are batches that failed with the errors of some hundred lines.
 OBJECT_BYTES_MAX = 1 << 20
-# Of results that wait to be read, besides one line.
+# Bytes of results that wait to be read, in addition to one line.
 AHEAD_BYTES_MAX = 256 * 1024
 # A longer line is metered by its beginning: four times the longest answer of a model with 128,000 tokens of output.
 LINE_BYTES_MAX = 16 << 20
@@ -34,7 +34,7 @@ _VALUE = re.compile(r"[A-Za-z0-9_.~%+-]{0,200}", re.ASCII)
 
 
 def is_id(text: str) -> bool:
-    """Whether it can be the id of an object."""
+    """True if `text` can be the id of an object."""
     return _ID.fullmatch(text) is not None
 
 
@@ -47,8 +47,8 @@ def request_to(
     credential: str | None,
     client: web.BaseRequest | None = None,
 ) -> bytes:
-    """The bytes of a request without a body. `after`: what follows the API's path; `client`: the request that it is
-    made for."""
+    """The bytes of a request without a body. `after`: the end of the path, after the API's. `client`: the
+    client's request."""
     path, headers = target(api, after, client), _headers(provider, api, client)
     return provider.bodiless(method, path, api.key_header, headers, accepts="*/*", credential=credential)
 
@@ -85,7 +85,7 @@ def _headers(provider: Provider, api: ObjectApi, client: web.BaseRequest | None)
 
 
 def _query(raw_path: str, names: tuple[str, ...]) -> Iterator[str]:
-    """The parameters that pass, as the client wrote them."""
+    """The query parameters that are relayed, with their values unchanged."""
     for part in raw_path.partition("?")[2].partition("#")[0].split("&"):
         name, _, value = part.partition("=")
         if unquote(name) in names and _VALUE.fullmatch(value) and part.isascii() and part.isprintable():
@@ -93,7 +93,7 @@ def _query(raw_path: str, names: tuple[str, ...]) -> Iterator[str]:
 
 
 async def asked(client: UpstreamClient, provider: Provider, request: bytes) -> Answer:
-    """The head of the answer. Raises ApiError."""
+    """Send a request. Returns the answer with its head. Raises ApiError."""
     try:
         async with asyncio.timeout(provider.limits.first_byte_s):
             return await client.ask(provider, request)
@@ -119,8 +119,8 @@ async def object_in(answer: Answer, provider: Provider) -> bytes:
 
 
 async def lines_in(answer: Answer, *, idle_s: float) -> AsyncIterator[tuple[bytes, int]]:
-    """The lines of a body, the beginnings of those that are too long, and their lengths. However short they are, other
-    tasks run in between. Raises UpstreamFailedError, TimeoutError."""
+    """The lines of a body with their lengths; only the beginnings of those that are too long. Other tasks run in
+    between, even if lines are short. Raises UpstreamFailedError, TimeoutError."""
     if answer.coding:
         raise UpstreamFailedError("compressed although that was declined")
     pieces, current_slice = _Pieces(answer), Slice()
@@ -146,7 +146,7 @@ async def lines_in(answer: Answer, *, idle_s: float) -> AsyncIterator[tuple[byte
 
 
 class _Pieces:
-    """A sink whose pieces are taken one by one; the provider is read no faster."""
+    """A sink that hands out its pieces one by one; the provider is read no faster."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -156,7 +156,7 @@ class _Pieces:
         self._changed = asyncio.Event()
 
     async def next(self) -> bytes | None:
-        """All that has come; None: that was the end. Raises UpstreamFailedError."""
+        """The bytes that have arrived; None: the end. Raises UpstreamFailedError."""
         while not self._pieces:
             if self._failed:
                 raise UpstreamFailedError("broke off")

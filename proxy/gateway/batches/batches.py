@@ -1,6 +1,6 @@
-"""Serves batches: makes them, and answers for them.
+"""Serves requests about batches.
 
-Invariant: what a batch has generated is passed on only when the ledger has all its lines.
+Invariant: the results of a batch are relayed only when the ledger has all its lines.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from proxy.metering.wire.brackets import OPENING, Brackets
 
 # Some ids, and 16 short members of metadata.
 ORDER_BYTES_MAX = 64 * 1024
-# A client waits for the ledger this long; then it is to ask again.
+# A client waits for the ledger this long; then it must repeat the request.
 WAIT_S = 60.0
-# Results that vanish sooner may be gone before they are in the ledger.
+# Results that are deleted sooner may be gone before they are in the ledger.
 RESULTS_KEPT_S_MIN = 86_400
 # OpenAI's only one.
 WINDOW = "24h"
 
-# Of a body whose requests are looked for at once: some milliseconds, if all of it is brackets.
+# Bytes of a body that are searched for requests at once: some milliseconds, if all of them are brackets.
 PIECE_BYTES = 16 * 1024
-# Of one request, as `parse_object` limits them: with more it has too many arrays and objects.
+# The brackets of one request, by the limits of `parse_object` on arrays and objects.
 BRACKETS_MAX = 2 * CONTAINERS_MAX + 1
 
 _ARRAY_BEGINS = re.compile(rb'(?:\xef\xbb\xbf)?\s*+\{\s*+"requests"\s*+:\s*+\[')
@@ -53,7 +53,7 @@ _FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output
 
 
 class BatchesHandler:
-    """Serves the clients' requests about batches."""
+    """Serves requests about batches."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class BatchesHandler:
         self._request_bytes_max = request_bytes_max
 
     def handlers(self) -> Mapping[Operation, Handle]:
-        """What is done for each operation."""
+        """Operation → its handler."""
         return {
             CREATE: self._create, LIST: self._list, CANCEL: self._cancel, RESULTS: self._results,
             RETRIEVE: self._retrieve, DELETE: self._delete,
@@ -120,7 +120,7 @@ class BatchesHandler:
             upload.free()
 
     async def _of_file(self, made_for: Asked) -> NewBatch:
-        """OpenAI's: the lines are in a file, which was checked when it came. Raises ApiError."""
+        """Make a batch of OpenAI's kind: its lines are in a file, which was checked at its upload. Raises ApiError."""
         document = parse_object(await body_of(made_for.request, ORDER_BYTES_MAX))
         _check_order(document)
         file_id = document["input_file_id"]
@@ -133,7 +133,7 @@ class BatchesHandler:
         return NewBatch(file.input, {}, provider, file.credential, file_id, serialise(document))
 
     async def _of_requests(self, made_for: Asked, body: bytes) -> NewBatch:
-        """Anthropic's: the lines come with the request. Raises ApiError."""
+        """Make a batch of Anthropic's kind: its lines are in the request. Raises ApiError."""
         api = made_for.api
         assert isinstance(api, BatchApi)
         default = self._reserve.completion_tokens
@@ -175,7 +175,7 @@ class BatchesHandler:
         return await self._object(made_for, CANCEL)
 
     async def _object(self, made_for: Asked, operation: Operation) -> web.StreamResponse:
-        """An operation that is answered with the batch."""
+        """An operation whose answer is the batch."""
         batch, provider = await self._access.batch(made_for)
         request = request_to(
             provider, made_for.api, operation.method, after_of(made_for.object_id, operation.after),
@@ -209,7 +209,7 @@ class BatchesHandler:
             answer.close()
 
     async def _seen(self, batch: StoredBatch, made_for: Asked, body: bytes) -> bytes:
-        """The object for the client. If the batch has ended, its files are its owner's, and it is being settled."""
+        """The object for the client. If the batch has ended, its files get its owner, and settling begins."""
         api = made_for.api
         assert isinstance(api, BatchApi)
         status = api.status(body)
@@ -226,7 +226,7 @@ class BatchesHandler:
 
 
 def _check_order(document: Mapping[str, Any]) -> None:
-    """The members of a request for a batch of a file. Raises ApiError."""
+    """Check the members of a request for a batch of a file. Raises ApiError."""
     for name in document:
         if name not in _FIELDS:
             raise _invalid(shown_name(name), "is no field of a batch")
@@ -242,7 +242,7 @@ def _check_order(document: Mapping[str, Any]) -> None:
 
 
 async def _requests(body: bytes, current_slice: Slice) -> AsyncIterator[bytes]:
-    """The requests, one by one and not read yet; other tasks run in between. Raises ApiError."""
+    """Yield the requests unparsed; other tasks run in between. Raises ApiError."""
     begins = _ARRAY_BEGINS.match(body)
     if begins is None:
         raise _no_array()
@@ -259,7 +259,7 @@ async def _requests(body: bytes, current_slice: Slice) -> AsyncIterator[bytes]:
             if brackets.depth == 1 and body[at] in OPENING:
                 _check_between(body[after_last:at], b"," if number else b"", number)
                 request, found = at, 1
-            elif brackets.depth == 0 or found > BRACKETS_MAX:  # one with so many is cut, and refused when it is read
+            elif brackets.depth == 0 or found > BRACKETS_MAX:  # too many: cut, and refused when it is parsed
                 yield body[request : at + 1]
                 after_last, number = at + 1, number + 1
             elif brackets.depth < 0:
@@ -271,7 +271,7 @@ async def _requests(body: bytes, current_slice: Slice) -> AsyncIterator[bytes]:
 
 
 def _check_between(text: bytes, expected: bytes, number: int) -> None:
-    """The text before a request, or before the array's end. Raises ApiError."""
+    """Check the text before a request, or before the end of the array. Raises ApiError."""
     if text.strip() != expected:
         raise _invalid(f"requests[{number}]", "must be an object") if text.strip(b", \t\r\n") else _no_array()
 
@@ -281,7 +281,7 @@ def _no_array() -> errors.ApiError:
 
 
 def _line(raw: bytes, where: str) -> dict[str, Any]:
-    """One of them. Raises ApiError."""
+    """Parse one request. Raises ApiError."""
     if not raw.startswith(b"{"):
         raise _invalid(where, "must be an object")
     document = parse_object(raw)

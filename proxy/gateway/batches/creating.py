@@ -1,8 +1,8 @@
-"""Makes batches: checked, priced, reserved and remembered before a provider is asked.
+"""Makes batches: checks, prices, reserves and stores them before the request to the provider.
 
-Invariants: a batch is in the database before its provider is asked, and its id before the client is told. Its quote is
-reserved from then on until its entry is in the ledger. If the provider refuses it, that is its end; if nobody knows
-what became of it, the watcher finds out.
+Invariants: a batch is in the database before the request to its provider, and its id before the response to the client.
+Its quote stays reserved until its entry is in the ledger. If the provider refuses the batch, it is deleted; if the
+result of the request is unknown, the watcher determines it.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ from proxy.http import errors
 from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.metering.stored_objects.api import BatchApi
 
-# As many as a node asks for in a quarter of an hour.
+# As many batches as a node polls in a quarter of an hour.
 UNFINISHED_MAX = 1_000
-# A provider has told its other clients by then.
+# By then the batch is in the provider's list.
 SOON_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """What a client wants to be made."""
+    """A batch that a client wants to make."""
 
     read: BatchInput
     names: Mapping[str, Sequence[str]]
@@ -66,7 +66,7 @@ class NewBatch:
     credential: str | None
     input_file: str | None
     body: bytes
-    """of the request to the provider"""
+    """the body of the request to the provider"""
 
 
 class BatchMaker:
@@ -100,14 +100,14 @@ class BatchMaker:
         self._making: set[asyncio.Task[web.StreamResponse]] = set()
 
     async def aclose(self) -> None:
-        """Leave to the watcher what is being made."""
+        """Stop, and leave unfinished batches to the watcher."""
         making = list(self._making)
         for task in making:
             task.cancel()
         await asyncio.gather(*making, return_exceptions=True)
 
     async def make(self, made_for: Asked, new: NewBatch) -> web.StreamResponse:
-        """Raises ApiError: it is not made, or nobody knows yet."""
+        """Make the batch. Raises ApiError if it was not made, or this is not known yet."""
         batch, terms, reservation = await self._admitted(made_for, new)
         kept = False
         try:
@@ -117,13 +117,13 @@ class BatchMaker:
         finally:
             if not kept:
                 reservation.close(0, 0)
-        # What was sent goes on if the client leaves, or this process is told to stop.
+        # A sent request continues if the client leaves or this process stops.
         making = asyncio.get_running_loop().create_task(self._made(made_for, new, batch, reservation))
         self._making.add(making)
         making.add_done_callback(self._making.discard)
         return await asyncio.shield(making)
 
-    # -- before the provider is asked
+    # -- before the request to the provider
 
     async def _admitted(self, made_for: Asked, new: NewBatch) -> tuple[StoredBatch, tuple[Terms, ...], OpenReservation]:
         key, made = made_for.key, exchange_id()
@@ -142,7 +142,7 @@ class BatchMaker:
         batch = StoredBatch(
             api=made_for.api.name, provider=new.provider.settings.name, credential=new.credential,
             key_id=key.key_id, key_alias=key.alias, project_id=key.project_id,
-            created_at=found.reserved.at or now,  # in the windows that it was admitted in
+            created_at=found.reserved.at or now,  # in the windows in which it was admitted
             exchange_id=made, batch_id=None, state=BatchState.CREATING, endpoint=new.read.endpoint,
             input_file=new.input_file, lines=new.read.lines, names=new.read.names,
             reserved_nusd=Nusd(found.reserved.nusd) if found.spends else None,
@@ -150,7 +150,7 @@ class BatchMaker:
         return batch, terms, found
 
     def _terms(self, made_for: Asked, new: NewBatch, now: float) -> tuple[Terms, ...]:
-        """Of each model, those with the most lines last: they need no names. Raises ApiError."""
+        """The terms of each model. The model with the most lines is last: its terms need no names. Raises ApiError."""
         payer = self._payer(made_for.key)
         totals: dict[str, list[int]] = {}
         upstream: dict[str, str] = {}
@@ -187,7 +187,7 @@ class BatchMaker:
         ports = self._access.ports
 
         def add() -> bool:
-            # The watcher leaves it alone while it may still be made here.
+            # The watcher ignores the batch while this process may still make it.
             later = self._unix_time() + FOUND_S
             return ports.batches.add(batch, terms, node=ports.node, next_at=later, unfinished_max=UNFINISHED_MAX)
 
@@ -200,7 +200,7 @@ class BatchMaker:
     async def _made(
         self, made_for: Asked, new: NewBatch, batch: StoredBatch, reservation: OpenReservation
     ) -> web.StreamResponse:
-        """Ask, and remember what came of it. Raises ApiError."""
+        """Send the request, and store the result. Raises ApiError."""
         held, known = batch.reserved_nusd or 0, False
         try:
             answer = await self._answer(made_for, new, batch)
@@ -215,12 +215,12 @@ class BatchMaker:
             held, known = 0, await self._refused(batch)
             raise failure.refusal() from None
         finally:
-            reservation.close(held, 0)  # it ends with the batch's entry, which the ledger gets when all lines are there
+            reservation.close(held, 0)  # it ends with the batch's entry, which follows those of all lines
             if not known:
                 await self._leave(batch)
 
     async def _answer(self, made_for: Asked, new: NewBatch, batch: StoredBatch) -> Answer:
-        """Raises NotSentError; ApiError if it may have been made."""
+        """The provider's answer. Raises NotSentError; ApiError if the batch may have been made."""
         wire = posting_to(
             new.provider, made_for.api, JSON_TYPE, new.body, credential=new.credential, client=made_for.request
         )
@@ -235,7 +235,7 @@ class BatchMaker:
             raise errors.upstream_stalled() from None
 
     async def _refused(self, batch: StoredBatch) -> bool:
-        """It was not made. False: that cannot be written now."""
+        """The batch was not made: delete it. False if the database is unavailable."""
         try:
             await self._settler.close(batch, Outcome.REFUSED_UPSTREAM, None)
         except OSError:
@@ -243,7 +243,7 @@ class BatchMaker:
         return True
 
     async def _leave(self, batch: StoredBatch) -> None:
-        """The watcher finds out what became of it."""
+        """Leave the batch to the watcher, which determines whether it was made."""
         ports = self._access.ports
         with suppress(OSError):
             await ports.in_thread(ports.batches.postpone, batch.exchange_id, self._unix_time() + SOON_S)
@@ -280,6 +280,6 @@ def _leads_to(way: Route, provider: Provider, upstream_model: str) -> bool:
 
 
 def _require_price(model: str, price: Price | None, units: Any, *, generates: bool) -> None:
-    """Raises ApiError: a budget could not be enforced."""
+    """Raises ApiError if a budget cannot be enforced without a price."""
     if price is None or ((price.lacking or not price.tiers) and not can_quote(price, units, generates=generates)):
         raise errors.model_unpriced(model)

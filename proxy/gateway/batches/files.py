@@ -1,7 +1,7 @@
 """Serves files: uploads, lists, contents.
 
-Invariants: a file with lines of a batch is checked before it goes up. The results of a batch are passed on only when
-the ledger has its lines, and deleted only then. Storage is not billed; how many files a key has is bounded.
+Invariants: a file with lines of a batch is checked before it is uploaded. The results of a batch are relayed or deleted
+only when the ledger has its lines. Storage is not billed; the number of files of a key is limited.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from proxy.metering.stored_objects.api import (
     Operation,
 )
 
-# Of a key, without results. With 64 MiB each they are a quarter of what OpenAI keeps for an organization.
+# Files of a key, without results. With 64 MiB each they are a quarter of OpenAI's limit for an organization.
 FILES_MAX = 10_000
 # The purpose of files with lines of a batch.
 BATCH = "batch"
@@ -61,7 +61,7 @@ _made = msgspec.json.Decoder(_Made).decode
 
 
 class FilesHandler:
-    """Serves the clients' requests about files."""
+    """Serves requests about files."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class FilesHandler:
         self._settled = settled
 
     def handlers(self) -> Mapping[Operation, Handle]:
-        """What is done for each operation."""
+        """Operation → its handler."""
         return {
             CREATE: self._create, LIST: self._list, CONTENT: self._content, RETRIEVE: self._retrieve,
             DELETE: self._delete,
@@ -107,7 +107,7 @@ class FilesHandler:
             body = await body_of(request, self._request_bytes_max, upload.grew)
             upload.arrived()
             document = CODECS[RequestBody.MULTIPART].parse(body, request.headers.get("Content-Type", ""))
-            del body  # each is as large as the file
+            del body  # each of them is as large as the file
             purpose = _purpose(api, document)
             read, provider = await self._checked(made_for, document, purpose)
             content_type, body = CODECS[RequestBody.MULTIPART].write(document)
@@ -126,7 +126,8 @@ class FilesHandler:
     async def _checked(
         self, made_for: Asked, document: dict[str, Any], purpose: str
     ) -> tuple[BatchInput | None, Provider]:
-        """What is read of lines, which are replaced by what goes up; and where it goes."""
+        """Check an upload: its lines are replaced by those for the provider. Returns what was read of them, and the
+        provider."""
         if purpose != BATCH:
             return None, self._first(made_for.api)
         api = _batches_of(made_for.api)
@@ -141,14 +142,14 @@ class FilesHandler:
         await self._access.files_at(key, file_ids, provider)
 
     def _first(self, api: ObjectApi) -> Provider:
-        """A file that is for no model goes to the first provider that takes files. Raises ApiError."""
+        """The first provider that takes files, for a file without a model. Raises ApiError."""
         found = next((one for one in self._providers.values() if one.supports(api)), None)
         if found is None:
             raise errors.bad_request("No provider takes files of this API.", code="endpoint_not_supported")
         return found
 
     async def _sent(self, made_for: Asked, provider: Provider, wire: bytes, file: StoredFile) -> web.StreamResponse:
-        """`file`: as it will be remembered, but for its id."""
+        """Upload the file, and store its owner. `file`: the stored row, still without the id. Raises ApiError."""
         answer = await asked(self._client, provider, wire)
         if not 200 <= answer.status < 300:
             return await passed(answer, provider, "", made_for.request, made_for.connection)
@@ -199,13 +200,13 @@ class FilesHandler:
 
 
 def _batches_of(api: ObjectApi) -> BatchApi:
-    """The batches that files of this API are for."""
+    """The API of the batches that use files of this API."""
     family = api.name.partition(".")[0]
     return next(one for one in BATCH_APIS if one.name.partition(".")[0] == family)
 
 
 def _purpose(api: FileApi, document: dict[str, Any]) -> str:
-    """What an upload is for, after a check of its fields. Raises ApiError."""
+    """The purpose of an upload, after a check of its fields. Raises ApiError."""
     for name in document:
         if name != "file" and name not in api.fields:
             raise errors.bad_request(f"{name}: is no field of an upload", param=name, code="invalid_value")
@@ -218,7 +219,7 @@ def _purpose(api: FileApi, document: dict[str, Any]) -> str:
     if api.purposes and purpose not in api.purposes:
         served = ", ".join(api.purposes)
         raise errors.bad_request(
-            f"purpose: must be one of {served}; files for others lead to what cannot be metered",
+            f"purpose: must be one of {served}; files for other purposes cannot be metered",
             param="purpose", code="invalid_value",
         )  # fmt: skip
     return str(purpose)

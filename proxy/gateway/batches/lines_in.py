@@ -1,7 +1,7 @@
-"""Checks the lines of a batch before anything is sent: each one as strictly as a request of its own.
+"""Checks the lines of a batch before the request to the provider, each as strictly as a single request.
 
-Invariants: what goes up is what was read, serialised again. All lines go to one provider. What a line may cost is
-known, or the batch is refused. An error names the line and the field.
+Invariants: the lines for the provider are the parsed lines, serialised again. All lines go to one provider. The largest
+cost of each line is known, or the batch is refused. An error names the line and the field.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from proxy.metering.usage import NO_USAGE, Usage
 
 # More kinds of lines than models are configured.
 SHARES_MAX = 100
-# Of blank lines that are skipped at once: half a millisecond.
+# Bytes of blank lines that are skipped at once: half a millisecond.
 BLANK_BYTES = 64 * 1024
 # The ids of files in one look-up.
 FILES_MAX = 1_000
@@ -46,12 +46,12 @@ FILES_MAX = 1_000
 _BLANK = re.compile(rb"[ \t\n\r\f\v]*+")
 
 CheckFiles = Callable[[ApiKey, Collection[str], str], Awaitable[None]]
-"""key, ids of files and the provider that is to have them: raises ApiError"""
+"""key, ids of files, and the provider that must store them. Raises ApiError"""
 
 
 @dataclass(slots=True)
 class _Totals:
-    """What a share adds up to, so far."""
+    """The totals of the lines of one model so far."""
 
     route: Route
     share: Share
@@ -59,7 +59,7 @@ class _Totals:
 
 
 class LineChecker:
-    """Reads the lines of one batch, one after another; then `checked`."""
+    """Call `line` for each line of one batch, then `checked`."""
 
     def __init__(
         self, api: BatchApi, key: ApiKey, models: Models, estimator: Estimator, *, completion_tokens_default: int
@@ -81,7 +81,7 @@ class LineChecker:
 
     @property
     def provider(self) -> Provider:
-        """The one of all lines, once there is one."""
+        """The provider of all lines; None before the first line."""
         assert self._provider is not None
         return self._provider
 
@@ -92,7 +92,7 @@ class LineChecker:
             return self._checked(custom_id, endpoint, body)
 
     async def checked(self, check_files: CheckFiles) -> BatchInput:
-        """All lines were read. Raises ApiError."""
+        """The checked lines, when all were read. Raises ApiError."""
         if self._endpoint is None:
             raise errors.bad_request("The batch has no requests.", code="empty_batch")
         ids = sorted(self._files)
@@ -121,7 +121,7 @@ class LineChecker:
         self._add(name, facts, route)
         self._files |= file_ids(body)
         sent = dialect.upstream_document(body, upstream_model=route.upstream_model, inject_usage=False)
-        sent.pop(MEMBER, None)  # nobody could tell what a line costs before it is settled
+        sent.pop(MEMBER, None)  # the cost of a line is not known before it is settled
         return sent
 
     @property
@@ -150,7 +150,7 @@ class LineChecker:
         return dialect
 
     def _route(self, model: str, dialect: Dialect) -> Route:
-        """Raises ApiError, InvalidField."""
+        """The route of a line. Raises ApiError, InvalidField."""
         known = self._routes.get(model)
         if known is not None:
             return known
@@ -208,7 +208,7 @@ def batch_ways(models: Models, model: str, key: ApiKey, api: BatchApi, dialect: 
 
 
 async def checked_file(content: bytes, checker: LineChecker) -> bytes:
-    """The lines of a file for OpenAI's batches, as they go up. Raises ApiError."""
+    """The lines of a file for OpenAI's batches, as they are uploaded. Raises ApiError."""
     written: list[bytes] = []
     for number, line in _lines(content):
         if not line:
@@ -250,12 +250,12 @@ def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def name_digest(name: str) -> int:
-    """Of a line's name: their sum is the same in any order."""
+    """A digest of a line's name. The sum of the digests does not depend on the order of the lines."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=16).digest())
 
 
 def _refuse(facts: RequestFacts) -> None:
-    """What has no place in a batch. Raises InvalidField."""
+    """Raises InvalidField for a request that a batch cannot contain."""
     if facts.streamed:
         raise InvalidField("stream", "is not supported in batches")
     if facts.in_background:
@@ -265,7 +265,7 @@ def _refuse(facts: RequestFacts) -> None:
 
 
 def _summed(units: Usage, more: Usage) -> Usage:
-    """The counts that are not tokens."""
+    """The sum of counts that are not tokens."""
     if more is NO_USAGE:
         return units
     counts = {
@@ -278,7 +278,7 @@ def _summed(units: Usage, more: Usage) -> Usage:
 
 @contextmanager
 def _within(member: str) -> Iterator[None]:
-    """Names the member that an invalid field is in."""
+    """Add the enclosing member to the name of an invalid field."""
     try:
         yield
     except InvalidField as refusal:
@@ -287,7 +287,7 @@ def _within(member: str) -> Iterator[None]:
 
 @contextmanager
 def _named(where: str) -> Iterator[None]:
-    """Names the line of what is refused."""
+    """Add the line to an error."""
     try:
         yield
     except InvalidField as refusal:

@@ -1,8 +1,8 @@
-"""Lists of a key's own objects.
+"""Lists of a key's objects.
 
-Invariant: a list is made from what the proxy knows to be the key's own; each object on the page is asked for by its id.
-So no list of a provider, which has everybody's, is ever shown or searched, and pages are those of the key's own, also
-if its objects are at several providers.
+Invariant: a list is made from the stored owners of objects; each object on the page is requested by its id. A
+provider's list, which has the objects of all keys, is neither shown nor searched. A page may have objects of several
+providers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from proxy.http.errors import ApiError
 AT_ONCE = 8
 
 Seen = Callable[[str, bytes], Awaitable[bytes]]
-"""what is done with an object, by its id, before it is shown. Raises ApiError"""
+"""called with the id and the object before it is shown. Raises ApiError"""
 
 
 async def _as_it_is(_object_id: str, body: bytes) -> bytes:
@@ -39,8 +39,8 @@ async def listed(
     more: bool,
     seen: Seen = _as_it_is,
 ) -> web.StreamResponse:
-    """`objects`: ids, with the provider and the credential of each. Those that a provider does not have any more are
-    left out. Raises ApiError."""
+    """`objects`: ids, with the provider and the credential of each. Objects that a provider does not have any more
+    are left out. Raises ApiError."""
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def one(object_id: str, provider_name: str, credential: str | None) -> msgspec.Raw | None:

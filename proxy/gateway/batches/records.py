@@ -1,7 +1,7 @@
-"""The records of a batch: one for each line that was answered, and one for the batch. Pure.
+"""The records of a batch: one for each answered line, and one for the batch. Pure.
 
-Invariant: they depend only on the batch, its terms and the provider's line: made again, they are the same, whoever
-makes them.
+Invariant: records depend only on the batch, its terms and the provider's line, so that another process makes equal
+ones.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from proxy.metering.usage import NOTHING
 
 @dataclass(frozen=True, slots=True)
 class LinePrices:
-    """What the lines of one model are billed by."""
+    """The prices of the lines of one model."""
 
     terms: Terms
     of: PricesOf
-    """other models that serve"""
+    """the prices of other models that serve a line"""
     bill: Mapping[str, str]
     """the provider's billing policy"""
     not_billed: frozenset[str]
@@ -50,7 +50,7 @@ class LineRecords:
         status: BatchStatus,
         estimator: Estimator,
     ) -> None:
-        """`prices`: one without names, for all that the others do not name."""
+        """`prices`: the prices without names apply to all lines that the others do not name."""
         self._batch = batch
         self._dialect = dialect
         self._estimator = estimator
@@ -59,8 +59,8 @@ class LineRecords:
         self._named = {name: one for one in prices for name in one.terms.names}
 
     def record(self, line: ResultLine, place: str, size: int) -> UsageRecord | None:
-        """The record of a line; None: nothing is billed. `place`: of the line, if it has no name; `size`: of the line,
-        which may be longer than what there is of it."""
+        """The record of a line; None: nothing is billed. `place`: the number of the line, if it has no name.
+        `size`: the length of the line, of which `line` may be the beginning."""
         if line.answer is None:
             return None
         meter: BodyMeter
@@ -85,7 +85,7 @@ class LineRecords:
             upstream_model=terms.upstream_model,
             endpoint=batch.endpoint,
             streamed=False,
-            started_at=batch.created_at,  # in the windows that the batch was admitted in
+            started_at=batch.created_at,  # in the windows in which the batch was admitted
             price=FREE if free else terms.price,
             cost=FREE if free else terms.cost,
             prompt_tokens_estimate=0 if free else terms.prompt_tokens,
@@ -134,7 +134,8 @@ def batch_record(
     results: Results,
     status: BatchStatus | None,
 ) -> UsageRecord:
-    """The record of the batch itself, which costs nothing. `path`: of the API; `status`: at its end, if it is known."""
+    """The record of the batch itself, which costs nothing. `path`: that of the API. `status`: the status at
+    the end; None: unknown."""
     first = terms[0]
     opened = Opened(
         exchange_id=batch.exchange_id,
@@ -173,5 +174,5 @@ def batch_record(
 
 
 def _duration_ms(status: BatchStatus) -> float:
-    """By the provider's clock."""
+    """The duration of the batch, by the provider's clock."""
     return max(0.0, round(((status.ended_at or status.created_at) - status.created_at) * 1000, 3))

@@ -9,14 +9,14 @@ from proxy.metering.stored_objects import OBJECT_APIS
 from proxy.metering.stored_objects.api import ObjectApi, Operation
 
 Serving = Callable[[Sequence[ObjectApi], Operation, str | None], Serve]
-"""the APIs at a path, what is asked, and the id of an object → the handler"""
+"""the APIs at a path, the operation, and the id of an object → the handler"""
 
 # What Anthropic's SDKs always send, and OpenAI's never.
 _ANTHROPIC_HEADER = "anthropic-version"
 
 
 def add_to(routes: Routes, serving: Serving) -> None:
-    """Add all routes. Those of exchanges must have been added before: some of their paths begin alike."""
+    """Add all routes, after those of exchanges: some paths have a common beginning."""
     paths: dict[str, list[ObjectApi]] = {}
     for api in OBJECT_APIS:
         paths.setdefault(api.path, []).append(api)
@@ -36,7 +36,7 @@ def _of(serving: Serving, apis: Sequence[ObjectApi], operation: Operation) -> Ca
 
 
 def spoken(apis: Sequence[ObjectApi], headers: Mapping[str, str]) -> ObjectApi:
-    """The API that the client speaks, at a path that two families share."""
+    """The API of the client, at a path that two families share."""
     anthropic = [api for api in apis if api.name.startswith("anthropic.")]
     if len(apis) > 1 and anthropic:
         return anthropic[0] if _ANTHROPIC_HEADER in headers else next(api for api in apis if api not in anthropic)

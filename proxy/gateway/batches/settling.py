@@ -1,8 +1,8 @@
 """Settles batches: reads their results from the provider, and writes an entry for each line.
 
-Invariants: the ledger has an entry for every line that was answered, and after them the one of the batch, before the
-batch is called settled. Whoever stops in between leaves nothing to repair: what is there already is left out the next
-time. In one process, a batch is settled by one task, however many wait for it.
+Invariants: the ledger has an entry for every answered line, and then the entry of the batch, before the state is
+`settled`. After an interruption there is nothing to repair: settling again adds only missing entries. In one process, a
+batch is settled by one task, for all that wait.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.stored_objects import BATCH_APIS, files_of
 from proxy.metering.stored_objects.api import CONTENT, BatchApi, BatchStatus, ObjectApi, ResultLine
 
-# As in the settler: a transaction of so many takes some tens of milliseconds.
+# Records of one transaction, as in the settler: it takes some tens of milliseconds.
 RECORDS_MAX = 250
-# Reading and metering results takes the event loop's time, from streams.
+# Reading and metering results takes time of the event loop from streams.
 AT_ONCE = 2
 
 # An object is some kilobytes, and nothing is generated for it.
@@ -39,7 +39,8 @@ _APIS = {api.name: api for api in BATCH_APIS}
 
 
 class NotReadableError(Exception):
-    """The provider does not give what is needed now; a later try may succeed. `missing`: it does not know the batch."""
+    """The provider does not return the batch or its results now; a later try may succeed. `missing`: it does not have
+    the batch."""
 
     def __init__(self, why: str, *, missing: bool = False) -> None:
         super().__init__(why)
@@ -47,7 +48,7 @@ class NotReadableError(Exception):
 
 
 def api_of(batch: StoredBatch) -> BatchApi:
-    """The API that it was made by."""
+    """The API with which the batch was made."""
     return _APIS[batch.api]
 
 
@@ -72,11 +73,11 @@ class BatchSettler:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def settle(self, batch: StoredBatch) -> bool:
-        """Ask for the batch, and settle it if it has ended; False: it has not. Raises NotReadableError, OSError."""
+        """Poll the batch, and settle it if it has ended; False: it has not. Raises NotReadableError, OSError."""
         return await asyncio.shield(self.begin(batch))
 
     def begin(self, batch: StoredBatch) -> asyncio.Task[bool]:
-        """The same, in the background."""
+        """Settle the batch in the background."""
         running = self._running.get(batch.exchange_id)
         if running is None:
             running = asyncio.get_running_loop().create_task(self._settle(batch), name="settling a batch")
@@ -86,7 +87,7 @@ class BatchSettler:
         return running
 
     async def ended(self, batch: StoredBatch, status: BatchStatus) -> None:
-        """Remember the files with the results. Raises OSError."""
+        """Store the owners of the files with the results. Raises OSError."""
         files = [
             StoredFile(
                 api=files_of(api_of(batch)).name,
@@ -104,22 +105,23 @@ class BatchSettler:
         await self._ports.in_thread(self._ports.batches.ended, batch, files)
 
     async def close(self, batch: StoredBatch, outcome: Outcome, state: BatchState | None) -> None:
-        """Write the entry of a batch of which nothing is billed, which ends its reservation. `state`: its last one;
-        None: it is forgotten. Raises OSError."""
+        """Write the entry of a batch without billed lines, which ends its reservation. `state`: the final one; None:
+        the batch is deleted. Raises OSError."""
         terms = await self._ports.in_thread(self._ports.batches.terms, batch.exchange_id)
         if terms:  # else another process has forgotten it
             await self._write([batch_record(batch, api_of(batch).path, terms, outcome, Results(), None)])
             await self._finish(batch, state)
 
     async def names(self, batch: StoredBatch, status: BatchStatus) -> str:
-        """The digest of the names of lines, of a batch at the same provider. Raises NotReadableError."""
+        """The digest of the names of the results' lines. `status`: a batch at the provider of `batch`. Raises
+        NotReadableError."""
         digests = 0
         async for line, _ in self._lines(batch, status):
             digests += name_digest(line.custom_id or "")
         return names_digest(digests)
 
     async def aclose(self) -> None:
-        """Stop what is being settled: it goes on after the next start."""
+        """Stop all settling; the next process continues it."""
         running = list(self._running.values())
         for task in running:
             task.cancel()
@@ -206,7 +208,7 @@ class BatchSettler:
         return None if route is None else only_at(route, provider)
 
     async def _lines(self, batch: StoredBatch, status: BatchStatus) -> AsyncIterator[tuple[ResultLine, int]]:
-        """All lines of the results, and their lengths. `batch`: one at the same provider."""
+        """All lines of the results, and their lengths. `status`: a batch at the provider of `batch`."""
         provider, api = self._provider(batch), api_of(batch)
         places: list[tuple[ObjectApi, str]]
         if api.results_after is not None:
@@ -230,7 +232,7 @@ class BatchSettler:
                 raise NotReadableError(f"results broke off: {failure}") from None
 
     async def _write(self, records: Sequence[UsageRecord]) -> None:
-        """Those that the ledger does not have."""
+        """Write the records that the ledger does not have."""
         there = await self._ports.recorded([record.opened.exchange_id for record in records])
         new = [record for record in records if record.opened.exchange_id not in there]
         if new:
@@ -245,11 +247,11 @@ class BatchSettler:
 
 
 def _prices_of(route: Route | None, at: float, payer: Payer, model: str) -> tuple[Price | None, Price | None]:
-    """Of another model than the requested one; of one that is not configured any more, nothing is known."""
+    """The prices of a model that served instead of the requested one; None if the route is not configured any more."""
     return (None, None) if route is None else route.prices(at, payer, model)
 
 
 def _seen(task: asyncio.Task[bool]) -> None:
-    """Its error is for those who wait; perhaps none does."""
+    """Retrieve the error of the task, which asyncio would log if nothing waits for it."""
     if not task.cancelled():
         task.exception()

@@ -1,8 +1,8 @@
-"""Asks providers for batches until they have ended, and looks for those whose making was cut off.
+"""Polls batches until they have ended, and searches for batches whose creation was interrupted.
 
-Invariants: a batch is asked for until it is settled, or is lost: its provider does not have it, or its results, any
-more. A batch whose making nobody saw the end of is the client's if it is found at the provider, and else it was not
-made; nothing of a stranger's batch is ever shown.
+Invariants: a batch is polled until it is settled or lost: its provider does not have it, or its results, any more. A
+batch whose creation was interrupted gets its owner if it is found at the provider, and else was not made. Batches of
+other users of the provider are never shown.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from proxy.gateway.upstream.provider import Provider
 from proxy.http.errors import ApiError
 from proxy.metering.stored_objects.api import BatchStatus
 
-# Batches in one look, each with a request to its provider.
+# Batches that are polled at once, each with a request to its provider.
 LOOK_BATCHES = 16
-# Longer than a look takes; later, another process asks for the batch.
+# Longer than a poll takes; later, another process polls the batch.
 CLAIM_S = 120.0
-# OpenAI and Anthropic end a batch after a day. One that is not known then was deleted there.
+# OpenAI and Anthropic end a batch after a day. One that the provider does not have then was deleted there.
 MISSING_S = 2 * 86_400.0
 # They keep results for 30 and 29 days.
 LOST_S = 31 * 86_400.0
@@ -48,17 +48,17 @@ _log = logging.getLogger(__name__)
 
 
 class Intervals(NamedTuple):
-    """Seconds between two looks."""
+    """Seconds between two polls."""
 
     look_s: float = 5.0
-    """at the batches of this process"""
+    """between two checks of the batches of this process"""
     first_s: float = 10.0
-    """at a young batch: most of them take minutes"""
+    """between polls of a young batch: most batches take minutes"""
     longest_s: float = 300.0
-    """at an old one"""
+    """between polls of an old batch"""
 
     def next_s(self, age_s: float) -> float:
-        """For a batch of this age: a twentieth of it."""
+        """The interval for a batch of this age: a twentieth of the age."""
         return min(max(age_s / 20, self.first_s), self.longest_s)
 
 
@@ -75,7 +75,7 @@ _page = msgspec.json.Decoder(_Page).decode
 
 
 class Watcher:
-    """`run` it as long as the process serves."""
+    """Call `run` as long as the process serves."""
 
     def __init__(
         self,
@@ -94,18 +94,18 @@ class Watcher:
         self._intervals = intervals
         self._unix_time = unix_time
         self._held: set[str] = set()
-        """the batches that this process has reserved for"""
+        """exchange ids of the batches that this process has reserved for"""
         self._tidy_at = 0.0
         self._outage = Outage(OutageLog("looking for batches"))
         self._bugs = Outage(OutageLog("settling batches"))
         self._unreadable: dict[str, Outage] = {}  # by exchange id
 
     def admitted(self, exchange_id: str) -> None:
-        """This process has admitted it, and has reserved for it."""
+        """This process has admitted the batch, and has reserved for it."""
         self._held.add(exchange_id)
 
     async def run(self) -> None:
-        """Look for batches until cancelled."""
+        """Poll batches until cancelled."""
         while True:
             try:
                 while await self.look() == LOOK_BATCHES:
@@ -118,7 +118,7 @@ class Watcher:
             await asyncio.sleep(self._intervals.look_s)
 
     async def look(self) -> int:
-        """Ask for the batches that are due; returns their number. Raises OSError: none was asked for."""
+        """Poll the batches that are due; returns their number. Raises OSError if none could be polled."""
         ports = self._ports
         due: list[StoredBatch] = await ports.in_thread(self._claim)
         if new := [batch for batch in due if batch.exchange_id not in self._held]:
@@ -126,7 +126,7 @@ class Watcher:
             self._held.update(batch.exchange_id for batch in new)
         outcomes = await asyncio.gather(*map(self._ask, due), return_exceptions=True)
         if failures := [one for one in outcomes if isinstance(one, Exception)]:
-            self._bugs.began(failures[0])  # it holds up no other batch, and is asked for again when its claim is over
+            self._bugs.began(failures[0])  # it delays no other batch, and is polled again when its claim expires
         elif due:
             self._bugs.over()
         return len(due)
@@ -135,7 +135,7 @@ class Watcher:
         return self._ports.batches.claim(self._ports.node, now=self._unix_time(), for_s=CLAIM_S, limit=LOOK_BATCHES)
 
     async def _ask(self, batch: StoredBatch) -> None:
-        """Raises OSError: it is asked for later."""
+        """Poll one batch. Raises OSError: it is polled again later."""
         outage = self._unreadable.get(batch.exchange_id)
         if outage is None:
             what = f"asking {batch.provider} for the batch {batch.batch_id or 'of exchange ' + batch.exchange_id}"
@@ -165,15 +165,15 @@ class Watcher:
             self._tidy_at = now + TIDY_S
             await self._ports.in_thread(self._ports.batches.forget_older, now - FORGOTTEN_S)
 
-    # -- batches whose making was cut off
+    # -- batches whose creation was interrupted
 
     async def _find(self, batch: StoredBatch) -> bool:
-        """Look for it at its provider. True: it was not made. Raises NotReadableError, OSError."""
+        """Search for the batch at its provider. True: it was not made. Raises NotReadableError, OSError."""
         candidates = [status for status in await self._listed(batch) if _may_be(batch, status)]
         known = await self._ports.in_thread(self._ports.batches.known, [one.batch_id for one in candidates])
         candidates = [status for status in candidates if status.batch_id not in known]
         found = candidates
-        if batch.input_file is None:  # only the names of its lines tell it from others, and results have them
+        if batch.input_file is None:  # only the names of its lines identify it, and they are in the results
             found = [one for one in candidates if one.ended and await self._settler.names(batch, one) == batch.names]
             if len(found) > 1:
                 raise NotReadableError("several batches may be the one whose making was cut off", missing=True)
@@ -188,7 +188,7 @@ class Watcher:
         return True
 
     async def _listed(self, batch: StoredBatch) -> Sequence[BatchStatus]:
-        """The provider's batches since this one was admitted."""
+        """The batches in the provider's list since this one was admitted."""
         provider, api = self._providers.get(batch.provider), api_of(batch)
         if provider is None:
             raise NotReadableError("its provider is not configured any more")
@@ -218,7 +218,7 @@ class Watcher:
 
 
 def _may_be(batch: StoredBatch, status: BatchStatus) -> bool:
-    """Whether this can be the batch whose making was cut off."""
+    """True if `status` can be the batch whose creation was interrupted."""
     if not -SKEW_S <= status.created_at - batch.created_at <= FOUND_S + SKEW_S:
         return False
     if batch.input_file is not None:
