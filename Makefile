@@ -41,7 +41,7 @@ demo: $(RUNTIME) ## real streams through the proxy into a ledger, in under a min
 # The tests start hundreds of processes: each reads what the first one compiled.
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest -q
-TOGETHER := -n 5 --dist worksteal
+TOGETHER := -n 3 --dist worksteal
 # What starts no process; all that Python and pip give; what needs a program beside them.
 FAST := not process and not external and not slow and not real
 ALL := not external and not slow and not real

