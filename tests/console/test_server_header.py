@@ -46,7 +46,7 @@ REQUESTS: dict[str, tuple[bytes, int | None, int | None]] = {
 }
 
 
-async def test_E9_no_answer_names_its_server_s_software(
+async def test_no_answer_names_its_server_s_software(
     tokenweir: Callable[..., Tokenweir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADMIN", SECRET)

@@ -131,7 +131,7 @@ async def test_fewer_workers_settle_what_the_others_left(fleet: Tokenweir, provi
     assert alone.stop() == 0
 
 
-async def test_E7_a_hangup_is_a_line_in_the_log_and_nothing_else(fleet: Tokenweir, provider: ScriptedProvider) -> None:
+async def test_a_hangup_is_a_line_in_the_log_and_nothing_else(fleet: Tokenweir, provider: ScriptedProvider) -> None:
     key = quick_key(fleet)
     fleet.start()
     before = {child.pid for child in members(fleet)}
@@ -149,7 +149,7 @@ async def test_E7_a_hangup_is_a_line_in_the_log_and_nothing_else(fleet: Tokenwei
     assert "started again" not in fleet.log.read_text()
 
 
-def test_E7_a_hangup_while_the_processes_start_is_survived(fleet: Tokenweir) -> None:
+def test_a_hangup_while_the_processes_start_is_survived(fleet: Tokenweir) -> None:
     launched = fleet.launch()
     signalled: set[int] = set()
     with pytest.MonkeyPatch.context() as patch:
@@ -165,7 +165,7 @@ def test_E7_a_hangup_while_the_processes_start_is_survived(fleet: Tokenweir) -> 
     assert fleet.stop() == 0
 
 
-def test_E9_the_folder_of_a_killed_parent_is_removed_at_the_next_start(fleet: Tokenweir, tmp_path: Path) -> None:
+def test_the_folder_of_a_killed_parent_is_removed_at_the_next_start(fleet: Tokenweir, tmp_path: Path) -> None:
     temporary = tmp_path / "t"
     temporary.mkdir()
     fleet.environment["TMPDIR"] = str(temporary)
@@ -186,7 +186,7 @@ def test_E9_the_folder_of_a_killed_parent_is_removed_at_the_next_start(fleet: To
     assert others.exists()
 
 
-def test_E9_a_folder_in_use_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_in_use_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with supervisor._socket_folder() as first:
         with supervisor._socket_folder() as second:

@@ -177,7 +177,7 @@ async def _without_recovery(running: Tokenweir, chaos: Chaos, instant: Instant) 
     assert running.log.read_text().count("recovered") == recovered
 
 
-async def test_E7_a_hangup_ends_nothing(running: Tokenweir, key: str, provider: ScriptedProvider) -> None:
+async def test_a_hangup_ends_nothing(running: Tokenweir, key: str, provider: ScriptedProvider) -> None:
     name = provider.script("hangup", SHORT)
     async with Stage(running, key) as stage:
         client, response = await stage.begin(name)

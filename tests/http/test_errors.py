@@ -158,5 +158,5 @@ def test_who_is_sent_away_for_now_is_told_when_to_come_back() -> None:
     [errors.upstream_failed, errors.upstream_proxy_failed, errors.upstream_auth, errors.upstream_stalled,
      errors.shutting_down, errors.internal, errors.malformed],
 )  # fmt: skip
-def test_SC4_what_happened_behind_us_is_said_in_fixed_words(make: Callable[..., Any]) -> None:
+def test_what_happened_behind_us_is_said_in_fixed_words(make: Callable[..., Any]) -> None:
     assert not inspect.signature(make).parameters

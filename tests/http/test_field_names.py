@@ -44,7 +44,7 @@ def refused(document: dict[str, Any]) -> tuple[str | None, str | None]:
         ({"É": 1, "é": 2}, "é"),
     ],
 )
-def test_E3_names_that_are_equal_but_for_case_are_duplicates(document: dict[str, Any], param: str) -> None:
+def test_names_that_are_equal_but_for_case_are_duplicates(document: dict[str, Any], param: str) -> None:
     assert refused(document) == (param, "duplicate_key")
 
 
@@ -61,7 +61,7 @@ def test_E3_names_that_are_equal_but_for_case_are_duplicates(document: dict[str,
         ({"inferenceConfig": {"MaxTokens": 9}}, "inferenceConfig.maxTokens"),
     ],
 )
-def test_E3_a_known_field_in_another_case_is_refused(document: dict[str, Any], param: str) -> None:
+def test_a_known_field_in_another_case_is_refused(document: dict[str, Any], param: str) -> None:
     assert refused(document) == (param, "invalid_key")
 
 
@@ -75,11 +75,11 @@ def test_E3_a_known_field_in_another_case_is_refused(document: dict[str, Any], p
         {"messages": [{"role": "user", "content": "x"}, {"Role": "y"}]},
     ],
 )
-def test_E3_other_names_are_the_client_s_own(document: dict[str, Any]) -> None:
+def test_other_names_are_the_client_s_own(document: dict[str, Any]) -> None:
     assert CODECS[RequestBody.JSON].parse(json.dumps(document).encode(), "application/json") == document
 
 
-def test_E3_fields_of_forms_are_compared_too() -> None:
+def test_fields_of_forms_are_compared_too() -> None:
     part = b'--b\r\nContent-Disposition: form-data; name="%s"\r\n\r\nm\r\n'
     body = part % b"model" + part % b"Model" + b"--b--\r\n"
     with pytest.raises(ApiError) as refusal:
@@ -125,7 +125,7 @@ INPUTS: tuple[dict[str, Any], ...] = (
     [one for one in DIALECTS if one.is_posted and one.request_body is not RequestBody.MULTIPART],
     ids=lambda d: d.name,
 )
-def test_E3_the_list_has_every_field_that_a_dialect_reads(dialect: Dialect) -> None:
+def test_the_list_has_every_field_that_a_dialect_reads(dialect: Dialect) -> None:
     read: set[str] = set()
     reached = False
     for more in INPUTS:
@@ -150,7 +150,7 @@ MESSAGES_UP: tuple[tuple[Dialect, dict[str, Any]], ...] = (
 
 
 @pytest.mark.parametrize(("dialect", "message"), MESSAGES_UP)
-def test_E3_the_list_has_every_field_that_is_read_of_a_message(dialect: Dialect, message: dict[str, Any]) -> None:
+def test_the_list_has_every_field_that_is_read_of_a_message(dialect: Dialect, message: dict[str, Any]) -> None:
     assert dialect.socket is not None
     noted = Noted({name: Noted(value) if isinstance(value, dict) else value for name, value in message.items()})
     dialect.socket.wire().ask(noted)
@@ -161,7 +161,7 @@ def test_E3_the_list_has_every_field_that_is_read_of_a_message(dialect: Dialect,
 
 
 @pytest.mark.parametrize("field", ["Model", "\u017ftream"])
-async def test_E3_a_cheap_model_s_request_cannot_name_a_dear_one(deployment: Deployment, field: str) -> None:
+async def test_a_cheap_model_s_request_cannot_name_a_dear_one(deployment: Deployment, field: str) -> None:
     model = deployment.plan("cancel", [])
     document = {"model": model, "messages": MESSAGES, field: "dear"}
     async with await connect(deployment.url) as client:
@@ -171,5 +171,5 @@ async def test_E3_a_cheap_model_s_request_cannot_name_a_dear_one(deployment: Dep
     assert deployment.seen(model) == []
 
 
-def test_E3_a_long_conversation_is_compared_once_per_set_of_names() -> None:
+def test_a_long_conversation_is_compared_once_per_set_of_names() -> None:
     refuse_ambiguous_names({"messages": MESSAGES * 10_000})

@@ -105,7 +105,7 @@ def test_a_repetition_is_the_same_but_for_its_boundary() -> None:
         ],
     ],
 )  # fmt: skip
-def test_SM2_what_is_no_plain_form_is_refused(body: bytes, param: str | None, code: str) -> None:
+def test_what_is_no_plain_form_is_refused(body: bytes, param: str | None, code: str) -> None:
     with pytest.raises(ApiError) as refusal:
         parse(body, TYPE)
     assert (refusal.value.status, refusal.value.param, refusal.value.code) == (400, param, code)

@@ -195,7 +195,7 @@ def test_the_field_is_named_where_it_can_be(body: bytes, param: str | None) -> N
     json.loads(refusal.value.body())
 
 
-def test_DS5_too_many_containers_are_refused_and_braces_in_text_are_not() -> None:
+def test_too_many_containers_are_refused_and_braces_in_text_are_not() -> None:
     with pytest.raises(ApiError) as refusal:
         parse_object(b'{"a":[' + b"[]," * CONTAINERS_MAX + b"[]]}")
     assert (refusal.value.status, refusal.value.code) == (400, "json_too_large")
@@ -237,13 +237,13 @@ AS_MANY_AS_MAY_BE: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", TOO_MANY)
-def test_E6_a_body_of_too_many_parts_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_body_of_too_many_parts_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(json_body, "_DECODER", None)
     assert code_of(TOO_MANY[name]()) == "json_too_large"
 
 
 @pytest.mark.parametrize("name", AS_MANY_AS_MAY_BE)
-def test_E6_a_body_at_the_bounds_is_parsed_and_text_counts_as_nothing(name: str) -> None:
+def test_a_body_at_the_bounds_is_parsed_and_text_counts_as_nothing(name: str) -> None:
     body = AS_MANY_AS_MAY_BE[name]()
     assert parse_object(body) == json.loads(body)
 
@@ -260,7 +260,7 @@ def test_E6_a_body_at_the_bounds_is_parsed_and_text_counts_as_nothing(name: str)
         lambda n: b"[" * 65 + b"\\" * n,
     ],
 )
-def test_DS5_the_look_for_depth_is_linear(make: Any) -> None:
+def test_the_look_for_depth_is_linear(make: Any) -> None:
     """Counted by the CPU's clock, against itself: for ten times the bytes a square takes a hundred times as long."""
     code_of(make(1000))
     small, large = (min(_seconds(make(n)) for _ in range(2)) for n in (10_000, 100_000))
@@ -316,18 +316,18 @@ async def test_a_body_that_is_there_is_read_at_once() -> None:
     assert await read_body(Asked(content), bytes_max=2) == b"{}"  # type: ignore[arg-type]
 
 
-async def test_DS2_a_body_that_says_it_is_too_long_is_not_waited_for() -> None:
+async def test_a_body_that_says_it_is_too_long_is_not_waited_for() -> None:
     refusal = await _refusal(Asked(reader(), Content_Length="101"))
     assert (refusal.status, refusal.code) == (413, "request_too_large")
 
 
-async def test_DS2_a_body_that_grows_too_long_is_not_read_on() -> None:
+async def test_a_body_that_grows_too_long_is_not_read_on() -> None:
     content = reader()
     content.feed_data(b"x" * 101)
     assert (await _refusal(Asked(content))).status == 413
 
 
-async def test_DS2_a_body_whose_end_is_there_is_measured_too() -> None:
+async def test_a_body_whose_end_is_there_is_measured_too() -> None:
     content = reader()
     content.feed_data(b"x" * 101)
     content.feed_eof()
@@ -335,7 +335,7 @@ async def test_DS2_a_body_whose_end_is_there_is_measured_too() -> None:
 
 
 @pytest.mark.parametrize("coding", ["br", "zstd", "identity, gzip", "x"])
-async def test_DS2_other_compressions_are_refused(coding: str) -> None:
+async def test_other_compressions_are_refused(coding: str) -> None:
     refusal = await _refusal(Asked(reader(), Content_Encoding=coding))
     assert (refusal.status, refusal.param) == (415, "Content-Encoding")
 
@@ -392,7 +392,7 @@ async def test_a_body_may_have_many_members() -> None:
     assert await read_body(held(body, "gzip"), bytes_max=1 << 20) == text  # type: ignore[arg-type]
 
 
-async def test_DS2_a_compressed_body_is_measured_as_it_unfolds() -> None:
+async def test_a_compressed_body_is_measured_as_it_unfolds() -> None:
     """A thousandth of its size arrives; no more than one slice beyond the limit is ever in memory."""
     grown: list[int] = []
     asked = held(gzip.compress(bytes(64 << 20)), "gzip")
@@ -405,12 +405,12 @@ async def test_DS2_a_compressed_body_is_measured_as_it_unfolds() -> None:
     assert peak < 4 << 20
 
 
-async def test_DS1_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_body, "BODY_S", 0.05)
     assert (await _refusal(Asked(reader()))).status == 408
 
 
-async def test_DS1_a_body_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte buys its share of time at the slowest rate, and no more."""
     monkeypatch.setattr(request_body, "BODY_S", 0.1)
     content = reader()

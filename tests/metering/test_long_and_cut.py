@@ -106,7 +106,6 @@ def lasts(filler: str) -> list[tuple[Dialect, dict[str, Any]]]:
 
 @pytest.mark.parametrize(("dialect", "last"), lasts("\\u6c34 x" * (LONG // 4)), ids=lambda v: getattr(v, "name", None))
 def test_the_usage_of_a_long_last_event_counts(dialect: Dialect, last: dict[str, Any]) -> None:
-    """E1."""
     for framing in framings(dialect):
         body = body_of(framing, [json.dumps(last).encode()])
         results = [metered(dialect, framing, body, size) for size in (len(body), 60_000, 1_000_003)]
@@ -330,7 +329,6 @@ ANSWERS: list[tuple[Dialect, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("dialect", "answer"), ANSWERS, ids=lambda value: getattr(value, "name", None))
 def test_a_cut_answer_has_its_text_and_only_whole_usage(dialect: Dialect, answer: dict[str, Any]) -> None:
-    """B4."""
     for ascii_only in (True, False):
         body = json.dumps(answer, ensure_ascii=ascii_only).encode()
         whole = answered(dialect, body)

@@ -55,14 +55,12 @@ def _lengths(body: bytes, key: str) -> dict[str, bytes]:
         "empty": b"",
         "overflow": b"9" * 40,
     }
-    made = {
-        f"SM1 length {name}": request(body, key, b"Content-Length: " + v, length=False) for name, v in values.items()
-    }
+    made = {f"length {name}": request(body, key, b"Content-Length: " + v, length=False) for name, v in values.items()}
     return made | {
-        "SM1 length and coding": request(chunked(body), key, CHUNKED),
-        "SM1 length twice": request(body, key, b"Content-Length: " + size),
-        "SM1 length twice, different": request(body, key, b"Content-Length: 3"),
-        "SM1 length with a blank before the colon": request(body, key, b"Content-Length : " + size, length=False),
+        "length and coding": request(chunked(body), key, CHUNKED),
+        "length twice": request(body, key, b"Content-Length: " + size),
+        "length twice, different": request(body, key, b"Content-Length: 3"),
+        "length with a blank before the colon": request(body, key, b"Content-Length : " + size, length=False),
     }
 
 
@@ -79,16 +77,16 @@ def _codings(body: bytes, key: str) -> dict[str, bytes]:
         "with a parameter": b"chunked;q=1",
     }
     made = {
-        f"SM1 coding {name}": request(chunked(body), key, b"Transfer-Encoding: " + value, length=False)
+        f"coding {name}": request(chunked(body), key, b"Transfer-Encoding: " + value, length=False)
         for name, value in values.items()
     }
     old = b"POST /v1/chat/completions HTTP/1.0"
     return made | {
-        "SM1 coding header twice": request(chunked(body), key, CHUNKED, CHUNKED, length=False),
-        "SM1 coding with a blank before the colon": request(
+        "coding header twice": request(chunked(body), key, CHUNKED, CHUNKED, length=False),
+        "coding with a blank before the colon": request(
             chunked(body), key, b"Transfer-Encoding : chunked", length=False
         ),
-        "SM2 coding in HTTP/1.0": request(chunked(body), key, CHUNKED, line=old, length=False),
+        "coding in HTTP/1.0": request(chunked(body), key, CHUNKED, line=old, length=False),
     }
 
 
@@ -110,7 +108,7 @@ def _chunks(body: bytes, key: str) -> dict[str, bytes]:
         "size of 2 to the 64": b"1%016x\r\n" % len(body) + body + b"\r\n0\r\n\r\n",
         "no size": b"\r\n" + body + b"\r\n0\r\n\r\n",
     }
-    return {f"SM1 chunk {name}": request(wire, key, CHUNKED, length=False) for name, wire in bodies.items()}
+    return {f"chunk {name}": request(wire, key, CHUNKED, length=False) for name, wire in bodies.items()}
 
 
 def _fields(body: bytes, key: str) -> dict[str, bytes]:
@@ -126,31 +124,31 @@ def _fields(body: bytes, key: str) -> dict[str, bytes]:
         "folded": b"X-A: b\r\n c",
         "LF alone": b"X-A: b\nX-B: c",
     }
-    made = {f"SM1 field {name}": request(body, key, line) for name, line in fields.items()}
+    made = {f"field {name}": request(body, key, line) for name, line in fields.items()}
     twice = {
         "authorization": b"Authorization: Bearer other",
         "content type": b"Content-Type: text/plain\r\nContent-Type: application/json",
         "content encoding": b"Content-Encoding: identity\r\nContent-Encoding: gzip",
     }
-    made |= {f"SM2 twice {name}": request(body, key, lines) for name, lines in twice.items()}
+    made |= {f"twice {name}": request(body, key, lines) for name, lines in twice.items()}
     return made | {
-        "SM1 first field folded": request(body, key, line=LINE + b"\r\n X-A: b"),
-        "SM6 line feed after Host": request(body, key, host=b"Host: test\n"),
-        "SM6 bearer with a NUL": request(body, key + "\0"),
+        "first field folded": request(body, key, line=LINE + b"\r\n X-A: b"),
+        "line feed after Host": request(body, key, host=b"Host: test\n"),
+        "bearer with a NUL": request(body, key + "\0"),
     }
 
 
 def _hosts(body: bytes, key: str) -> dict[str, bytes]:
     hosts = {
-        "SM1 host missing": b"",
-        "SM1 host twice": b"Host: a\r\nHost: b\r\n",
-        "SM2 host empty": b"Host: \r\n",
-        "SM2 host with a path": b"Host: a/admin?x=\r\n",
-        "SM2 host with a blank": b"Host: a b\r\n",
-        "SM2 host with a user": b"Host: a@b\r\n",
-        "SM2 host list": b"Host: a,b\r\n",
-        "SM2 host with a long port": b"Host: a:99999999\r\n",
-        "SM2 host not ASCII": "Host: ä\r\n".encode(),
+        "host missing": b"",
+        "host twice": b"Host: a\r\nHost: b\r\n",
+        "host empty": b"Host: \r\n",
+        "host with a path": b"Host: a/admin?x=\r\n",
+        "host with a blank": b"Host: a b\r\n",
+        "host with a user": b"Host: a@b\r\n",
+        "host list": b"Host: a,b\r\n",
+        "host with a long port": b"Host: a:99999999\r\n",
+        "host not ASCII": "Host: ä\r\n".encode(),
     }
     return {name: request(body, key, host=host) for name, host in hosts.items()}
 
@@ -176,7 +174,7 @@ def _lines(body: bytes, key: str) -> dict[str, bytes]:
         "NUL": b"/v1/chat\0/completions",
         "not ASCII": "/v1/chat/ä".encode(),
     }
-    made = {f"SM2 target {name}": request(body, key, line=b"POST " + t + b" HTTP/1.1") for name, t in targets.items()}
+    made = {f"target {name}": request(body, key, line=b"POST " + t + b" HTTP/1.1") for name, t in targets.items()}
     lines = {
         "tabs": b"POST\t/v1/chat/completions\tHTTP/1.1",
         "HTTP/2.0": b"POST /v1/chat/completions HTTP/2.0",
@@ -186,10 +184,10 @@ def _lines(body: bytes, key: str) -> dict[str, bytes]:
         "method not a token": b"P(ST /v1/chat/completions HTTP/1.1",
         "blank before": b" POST /v1/chat/completions HTTP/1.1",
     }
-    made |= {f"SM1 line {name}": request(body, key, line=line) for name, line in lines.items()}
+    made |= {f"line {name}": request(body, key, line=line) for name, line in lines.items()}
     return made | {
-        "SM1 preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        "SM1 TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(50),
+        "preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(50),
     }
 
 
@@ -198,16 +196,16 @@ def _unusual(body: bytes, key: str) -> dict[str, bytes]:
     connect = b"CONNECT elsewhere.test:443 HTTP/1.1"
     long_line = b"POST /" + b"a" * 20_000 + b" HTTP/1.1"
     return {
-        "SM2 GET with a body": request(body, key, line=get),
-        "SM2 GET with chunks": request(chunked(body), key, CHUNKED, line=get, length=False),
-        "SM2 trailer announced": request(chunked(body), key, CHUNKED, b"Trailer: Authorization", length=False),
-        "SM2 compressed": request(body, key, b"Content-Encoding: gzip"),
-        "SM5 upgrade": request(body, key, b"Connection: upgrade", b"Upgrade: websocket"),
-        "SM5 GET upgrade": request(b"", key, b"Connection: upgrade", b"Upgrade: websocket", line=get, length=False),
-        "SM5 CONNECT": request(b"", key, line=connect, length=False),
-        "SM5 CONNECT to the route": request(b"", key, line=b"CONNECT /v1/chat/completions HTTP/1.1", length=False),
-        "SM5 expectation": request(body, key, b"Expect: 200-ok"),
-        "DS2 long field": request(body, key, b"X-A: " + b"a" * 20_000),
-        "DS2 many fields": request(body, key, *(b"X-%d: a" % n for n in range(500))),
-        "DS2 long target": request(body, key, line=long_line),
+        "GET with a body": request(body, key, line=get),
+        "GET with chunks": request(chunked(body), key, CHUNKED, line=get, length=False),
+        "trailer announced": request(chunked(body), key, CHUNKED, b"Trailer: Authorization", length=False),
+        "compressed": request(body, key, b"Content-Encoding: gzip"),
+        "upgrade": request(body, key, b"Connection: upgrade", b"Upgrade: websocket"),
+        "GET upgrade": request(b"", key, b"Connection: upgrade", b"Upgrade: websocket", line=get, length=False),
+        "CONNECT": request(b"", key, line=connect, length=False),
+        "CONNECT to the route": request(b"", key, line=b"CONNECT /v1/chat/completions HTTP/1.1", length=False),
+        "expectation": request(body, key, b"Expect: 200-ok"),
+        "long field": request(body, key, b"X-A: " + b"a" * 20_000),
+        "many fields": request(body, key, *(b"X-%d: a" % n for n in range(500))),
+        "long target": request(body, key, line=long_line),
     }

@@ -1,4 +1,4 @@
-"""BE1 to BE13 and OB1 to OB5: nobody reads for free, and nobody pays for what was only written in a text."""
+"""Evasion of billing: no client reads for free, and no text of an answer is taken for usage."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def _streamed(guarded: Guarded, name: str, events: list[bytes], **more: An
     return await _entry(guarded, response)
 
 
-async def test_BE1_to_leave_before_the_usage_is_not_to_leave_before_the_bill(guarded: Guarded) -> None:
+async def test_to_leave_before_the_usage_is_not_to_leave_before_the_bill(guarded: Guarded) -> None:
     events = [_delta(content=f" water{number}" * 20) for number in range(5)]
     model = guarded.provider.script("leaves", (*(Send(event) for event in events), Stall()))
     async with await connect(guarded.url) as client:
@@ -63,7 +63,7 @@ async def test_BE1_to_leave_before_the_usage_is_not_to_leave_before_the_bill(gua
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": None}])
-async def test_BE2_usage_is_asked_for_whatever_the_client_says(options: Any, guarded: Guarded) -> None:
+async def test_usage_is_asked_for_whatever_the_client_says(options: Any, guarded: Guarded) -> None:
     response = await _ask(guarded, "tera", stream_options=options and options | {"include_obfuscation": False})
     (seen,) = guarded.provider.log()
     assert seen["body"]["stream_options"]["include_usage"] is True
@@ -72,12 +72,12 @@ async def test_BE2_usage_is_asked_for_whatever_the_client_says(options: Any, gua
     assert (await _entry(guarded, response))["completion_tokens"] == seen["completion_tokens"]
 
 
-async def test_BE2_the_client_that_asks_gets_it(guarded: Guarded) -> None:
+async def test_the_client_that_asks_gets_it(guarded: Guarded) -> None:
     response = await _ask(guarded, "tera", usage=True)
     assert len([one for one in reading.events(response.body) if reading.is_usage_event(one)]) == 1
 
 
-async def test_BE2_nothing_is_asked_for_without_a_stream(guarded: Guarded) -> None:
+async def test_nothing_is_asked_for_without_a_stream(guarded: Guarded) -> None:
     response = await _ask(guarded, "tera", stream=False)
     (seen,) = guarded.provider.log()
     assert "stream_options" not in seen["body"]
@@ -118,16 +118,14 @@ async def test_BE2_nothing_is_asked_for_without_a_stream(guarded: Guarded) -> No
         ("messages", ["hello"], "messages[0]"),
     ],
 )
-async def test_BE4_a_field_of_the_wrong_type_or_size_is_named(
-    field: str, value: Any, param: str, guarded: Guarded
-) -> None:
+async def test_a_field_of_the_wrong_type_or_size_is_named(field: str, value: Any, param: str, guarded: Guarded) -> None:
     response = await post_chat(guarded.url, ask("tera") | {field: value}, key=guarded.key)
     error = json.loads(response.body)["error"]
     assert (response.status, error["type"], error["param"]) == (400, "invalid_request_error", param)
     assert guarded.provider.log() == []
 
 
-async def test_BE4_a_huge_limit_is_no_bill(guarded: Guarded) -> None:
+async def test_a_huge_limit_is_no_bill(guarded: Guarded) -> None:
     response = await _ask(guarded, "tera", max_tokens=1_000_000, n=2)
     entry = await _entry(guarded, response)
     (seen,) = guarded.provider.log()
@@ -146,7 +144,7 @@ async def test_BE4_a_huge_limit_is_no_bill(guarded: Guarded) -> None:
         b'"\\ud800":1,"\\ud800":2',
     ],
 )
-async def test_BE3_one_name_twice_is_refused_at_any_depth(member: bytes, guarded: Guarded) -> None:
+async def test_one_name_twice_is_refused_at_any_depth(member: bytes, guarded: Guarded) -> None:
     good = json.dumps(ask("tera")).encode()
     good = good.replace(b'"model": "tera", ', b"") if member.startswith(b'"model') else good
     good = good.replace(b', "stream": true', b"") if member.startswith(b'"stream') else good
@@ -155,7 +153,7 @@ async def test_BE3_one_name_twice_is_refused_at_any_depth(member: bytes, guarded
     assert guarded.provider.log() == []
 
 
-async def test_BE3_what_goes_up_is_what_was_checked(guarded: Guarded) -> None:
+async def test_what_goes_up_is_what_was_checked(guarded: Guarded) -> None:
     """The provider gets the parsed object, not the bytes: escapes resolved, numbers exact, a lone surrogate kept."""
     big = "9" * 400
     body = (
@@ -204,7 +202,7 @@ async def test_BE3_what_goes_up_is_what_was_checked(guarded: Guarded) -> None:
         )
     ],
 )
-async def test_BE5_what_nobody_meters_is_not_there(line: str, guarded: Guarded) -> None:
+async def test_what_nobody_meters_is_not_there(line: str, guarded: Guarded) -> None:
     method, path = line.split()
     body = json.dumps(ask("tera")).encode() if method == "POST" else b""
     wire = chat_request(body, path=path, key=guarded.key).replace(b"POST", method.encode(), 1)
@@ -227,14 +225,14 @@ async def test_BE5_what_nobody_meters_is_not_there(line: str, guarded: Guarded) 
     ids=["reasoning_content", "reasoning", "refusal", "tool", "function"],
 )
 @pytest.mark.parametrize("index", [0, 3])
-async def test_BE10_what_is_not_content_counts_too(delta: dict[str, Any], index: int, guarded: Guarded) -> None:
+async def test_what_is_not_content_counts_too(delta: dict[str, Any], index: int, guarded: Guarded) -> None:
     entry = await _streamed(guarded, "generates", [_delta(index, **delta)] * 3 + [DONE])
     assert entry["usage_source"] == "estimated"
     assert entry["completion_tokens"] >= 60
 
 
 @pytest.mark.parametrize("ending", ["reset", "fin", "error"])
-async def test_BE11_content_before_a_failure_is_settled_as_delivered(ending: str, guarded: Guarded) -> None:
+async def test_content_before_a_failure_is_settled_as_delivered(ending: str, guarded: Guarded) -> None:
     events = [_delta(content=" water" * 20) for _ in range(5)]
     error = sse({"error": {"message": "overloaded " * 50, "type": "server_error"}})
     plan = sse_script([*events, error, DONE]) if ending == "error" else broken_after(events, ending)  # type: ignore[arg-type]
@@ -257,7 +255,7 @@ WIRE_WORDS = [
 
 
 @pytest.mark.parametrize("words", WIRE_WORDS)
-async def test_OB1_a_text_about_usage_is_no_usage(words: str, guarded: Guarded) -> None:
+async def test_a_text_about_usage_is_no_usage(words: str, guarded: Guarded) -> None:
     entry = await _streamed(guarded, "words", [_delta(content=words), _delta(content=" more"), _usage(), DONE])
     assert (entry["usage_source"], entry["completion_tokens"], entry["prompt_tokens"]) == ("reported", 7, 11)
     entry = await _streamed(guarded, "words", [_delta(content=words), _delta(content=" more"), DONE])
@@ -266,7 +264,7 @@ async def test_OB1_a_text_about_usage_is_no_usage(words: str, guarded: Guarded) 
 
 
 @pytest.mark.parametrize("nested", [{"delta": {"usage": {"completion_tokens": 9 * 10**5}}}, {"usage": USAGE}])
-async def test_OB1_usage_counts_only_at_the_top(nested: dict[str, Any], guarded: Guarded) -> None:
+async def test_usage_counts_only_at_the_top(nested: dict[str, Any], guarded: Guarded) -> None:
     chunk = sse({"id": "c1", "choices": [{"index": 0, "delta": {"content": "x"}, **nested}]})
     entry = await _streamed(guarded, "nested", [chunk, DONE])
     assert entry["usage_source"] == "estimated"
@@ -274,7 +272,7 @@ async def test_OB1_usage_counts_only_at_the_top(nested: dict[str, Any], guarded:
 
 
 @pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\u0085", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
-async def test_OB2_a_line_ends_at_cr_and_lf_only(mark: str, guarded: Guarded) -> None:
+async def test_a_line_ends_at_cr_and_lf_only(mark: str, guarded: Guarded) -> None:
     forged = f"data: {{}}{mark}data: [DONE]{mark}{mark}data: "
     text = json.dumps(forged, ensure_ascii=False)
     for code in range(0x20):
@@ -286,7 +284,7 @@ async def test_OB2_a_line_ends_at_cr_and_lf_only(mark: str, guarded: Guarded) ->
 
 
 @pytest.mark.parametrize("count", ["-5", "NaN", "1e400", "true", '"7"', "9" * 30, "1.5", "[7]", "{}", "Infinity"])
-async def test_OB3_a_count_that_is_none_is_never_billed(count: str, guarded: Guarded) -> None:
+async def test_a_count_that_is_none_is_never_billed(count: str, guarded: Guarded) -> None:
     usage = f'{{"prompt_tokens":11,"completion_tokens":{count},"total_tokens":18}}'
     raw = f'data: {{"id":"c1","choices":[],"usage":{usage}}}\n\n'.encode()
     entry = await _streamed(guarded, "odd-count", [_delta(content=" water" * 20), raw, DONE])
@@ -295,20 +293,20 @@ async def test_OB3_a_count_that_is_none_is_never_billed(count: str, guarded: Gua
     assert 0 < float(entry["charge_usd"]) < 0.001
 
 
-async def test_OB4_usages_are_not_added(guarded: Guarded) -> None:
+async def test_usages_are_not_added(guarded: Guarded) -> None:
     growing = [event for n in range(1, 8) for event in (_delta(content=" x"), _usage(completion_tokens=n))]
     entry = await _streamed(guarded, "growing", [*growing, DONE])
     assert (entry["usage_source"], entry["completion_tokens"], entry["prompt_tokens"]) == ("reported", 7, 11)
 
 
-async def test_OB4_a_usage_that_falls_is_flagged_and_not_added(guarded: Guarded) -> None:
+async def test_a_usage_that_falls_is_flagged_and_not_added(guarded: Guarded) -> None:
     falling = [_delta(content=" x"), _usage(completion_tokens=7), _usage(completion_tokens=3), DONE]
     entry = await _streamed(guarded, "falling", falling)
     assert "usage_decreased" in entry["details"]["flags"]
     assert entry["completion_tokens"] == 7
 
 
-async def test_OB5_a_part_is_not_paid_for_twice(guarded: Guarded) -> None:
+async def test_a_part_is_not_paid_for_twice(guarded: Guarded) -> None:
     parts = {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 5}}
     entry = await _streamed(guarded, "parts", [_delta(content=" x"), _usage(**parts), DONE])
     counts = [entry[f"{kind}_tokens"] for kind in ("prompt", "cached", "completion", "reasoning", "total")]
@@ -317,7 +315,7 @@ async def test_OB5_a_part_is_not_paid_for_twice(guarded: Guarded) -> None:
     assert float(entry["charge_usd"]) == pytest.approx(charge_usd, abs=1e-12)
 
 
-async def test_OB5_a_part_larger_than_the_whole_is_flagged_and_not_believed(guarded: Guarded) -> None:
+async def test_a_part_larger_than_the_whole_is_flagged_and_not_believed(guarded: Guarded) -> None:
     parts = {"prompt_tokens_details": {"cached_tokens": 400}, "completion_tokens_details": {"reasoning_tokens": 500}}
     entry = await _streamed(guarded, "parts", [_delta(content=" x"), _usage(**parts), DONE])
     assert {"cached_exceeds_prompt", "reasoning_exceeds_completion"} <= set(entry["details"]["flags"])

@@ -1,4 +1,4 @@
-"""SC4, SC8, SC13: secrets and texts are planted, everything that can happen happens, and they are found nowhere."""
+"""Leaks: secrets and texts are planted, all kinds of exchanges are made, and no log, file or answer has them."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_everything_happened(aviary: Aviary) -> None:
     assert COMPLETION.encode() in b"".join(answer.body for answer in aviary.answers), "the answer did come down"
 
 
-def test_SC4_the_keys_are_nowhere(aviary: Aviary) -> None:
+def test_the_keys_are_nowhere(aviary: Aviary) -> None:
     left = aviary.tokenweir.outputs() + aviary.metrics + aviary.command_lines + aviary.printed
     answered = b"".join(answer.head + answer.body for answer in aviary.answers)
     for secret in (aviary.key, aviary.tokenweir.PROVIDER_KEY):
@@ -219,14 +219,14 @@ def test_SC4_the_keys_are_nowhere(aviary: Aviary) -> None:
     assert b"keys create" not in aviary.command_lines
 
 
-def test_SC4_the_providers_key_does_not_come_down(aviary: Aviary) -> None:
+def test_the_providers_key_does_not_come_down(aviary: Aviary) -> None:
     """But for what a provider itself writes into a stream that has begun: its bytes are passed on as they are."""
     for answer in aviary.answers:
         if answer.header("content-type") != "text/event-stream":
             assert aviary.tokenweir.PROVIDER_KEY.encode() not in answer.head + answer.body
 
 
-def test_SC8_no_prompt_and_no_answer_is_kept(aviary: Aviary) -> None:
+def test_no_prompt_and_no_answer_is_kept(aviary: Aviary) -> None:
     left = aviary.tokenweir.outputs() + aviary.metrics + aviary.command_lines + aviary.printed
     for text in (PROMPT, COMPLETION):
         assert text.encode() not in left
@@ -234,7 +234,7 @@ def test_SC8_no_prompt_and_no_answer_is_kept(aviary: Aviary) -> None:
         assert text.encode("utf-16-le") not in left
 
 
-def test_SC8_what_the_ledger_packs_is_looked_into_as_well(aviary: Aviary) -> None:
+def test_what_the_ledger_packs_is_looked_into_as_well(aviary: Aviary) -> None:
     """Whatever a file's format hides from a search, the database gives back as text."""
     connection = sqlite3.connect(aviary.tokenweir.folder / "data" / "ledger.db")
     try:
@@ -246,7 +246,7 @@ def test_SC8_what_the_ledger_packs_is_looked_into_as_well(aviary: Aviary) -> Non
         assert text not in dump
 
 
-def test_SC13_what_is_on_disk_is_its_owners(aviary: Aviary) -> None:
+def test_what_is_on_disk_is_its_owners(aviary: Aviary) -> None:
     data_dir = aviary.tokenweir.folder / "data"
     found = {path: stat.S_IMODE(path.stat().st_mode) for path in [data_dir, *data_dir.rglob("*")]}
     assert {path.name for path in found} >= {"data", "journal", "ledger.db", "pepper", "progress.table"}

@@ -1,4 +1,4 @@
-"""SC1, SC2, SC5, SC6, SC7, SM3, SM6, SM7, TN2, BE13: what is the client's stays below, what is the provider's above."""
+"""Isolation: headers, credentials and connections of clients and of providers do not cross the proxy."""
 
 from __future__ import annotations
 
@@ -76,9 +76,7 @@ def _stream(headers: tuple[tuple[str, str], ...]) -> Script:
     [(_json_answer(200, TELLING), False), (_stream(TELLING), True), (_json_answer(429, TELLING), False)],
     ids=["json", "stream", "refusal"],
 )
-async def test_SC7_a_provider_tells_the_client_nothing_of_itself(
-    script: Script, streams: bool, guarded: Guarded
-) -> None:
+async def test_a_provider_tells_the_client_nothing_of_itself(script: Script, streams: bool, guarded: Guarded) -> None:
     model = guarded.provider.script("telling", script)
     response = await _ask(guarded, model, stream=streams)
     assert response.status == script.status
@@ -91,14 +89,14 @@ async def test_SC7_a_provider_tells_the_client_nothing_of_itself(
         assert secret not in response.head
 
 
-async def test_SC7_a_cookie_is_never_sent_back(guarded: Guarded) -> None:
+async def test_a_cookie_is_never_sent_back(guarded: Guarded) -> None:
     model = guarded.provider.script("cookie", _json_answer(200, TELLING))
     for _ in range(2):
         await _ask(guarded, model, stream=False)
     assert all("cookie" not in _names(one) for one in guarded.provider.log())
 
 
-async def test_SC7_a_client_tells_the_provider_nothing_of_itself(guarded: Guarded) -> None:
+async def test_a_client_tells_the_provider_nothing_of_itself(guarded: Guarded) -> None:
     sent = {
         "Cookie": "session=client-cookie",
         "X-Forwarded-For": "10.1.2.3",
@@ -131,7 +129,7 @@ async def test_SC7_a_client_tells_the_provider_nothing_of_itself(guarded: Guarde
 
 
 @pytest.mark.parametrize("value", [b"a\tb", b"caf\xc3\xa9", b"\xff", b"a\x80b"])
-async def test_SM6_only_visible_ascii_goes_up(value: bytes, guarded: Guarded) -> None:
+async def test_only_visible_ascii_goes_up(value: bytes, guarded: Guarded) -> None:
     body = json.dumps(ask("tera")).encode()
     async with await connect(guarded.url) as client:
         await client.send(request(body, guarded.key, b"OpenAI-Beta: " + value, b"traceparent: plain"))
@@ -142,7 +140,7 @@ async def test_SM6_only_visible_ascii_goes_up(value: bytes, guarded: Guarded) ->
 
 
 @pytest.mark.parametrize("value", ["a\tb", "a\x7fb", "a\rSet-Cookie: x=y", "é", "a\0b"])
-async def test_SM6_only_visible_ascii_comes_down(value: str, guarded: Guarded) -> None:
+async def test_only_visible_ascii_comes_down(value: str, guarded: Guarded) -> None:
     wire = whole(completion("yes"), f"X-Request-Id: {value}", "openai-version: 1")
     async with raw_provider(guarded.raw_port, lambda _: [wire]):
         response = await _ask(guarded, "raw", stream=False)
@@ -152,7 +150,7 @@ async def test_SM6_only_visible_ascii_comes_down(value: str, guarded: Guarded) -
     assert response.header("set-cookie") is None
 
 
-async def test_SC1_no_field_of_the_body_steers_where_it_goes(guarded: Guarded) -> None:
+async def test_no_field_of_the_body_steers_where_it_goes(guarded: Guarded) -> None:
     fields = (
         "api_base",
         "base_url",
@@ -175,7 +173,7 @@ async def test_SC1_no_field_of_the_body_steers_where_it_goes(guarded: Guarded) -
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_SC2_a_redirect_is_not_followed(status: int, guarded: Guarded) -> None:
+async def test_a_redirect_is_not_followed(status: int, guarded: Guarded) -> None:
     async with raw_provider(guarded.raw_port, lambda _: [whole(completion("stolen"))]) as elsewhere:
         away = (("Location", f"http://127.0.0.1:{guarded.raw_port}/v1/chat/completions"),)
         model = guarded.provider.script("away", _json_answer(status, away))
@@ -185,7 +183,7 @@ async def test_SC2_a_redirect_is_not_followed(status: int, guarded: Guarded) -> 
     assert elsewhere.connections == 0
 
 
-async def test_SM3_the_request_that_goes_up_is_made_here(guarded: Guarded) -> None:
+async def test_the_request_that_goes_up_is_made_here(guarded: Guarded) -> None:
     async with raw_provider(guarded.raw_port, lambda _: [whole(completion("yes"))]) as raw:
         body = json_bytes(ask("raw", stream=False))
         line = b"POST /v1/chat/completions?api_base=http://evil.test&x=../../y HTTP/1.1"
@@ -201,9 +199,7 @@ async def test_SM3_the_request_that_goes_up_is_made_here(guarded: Guarded) -> No
 
 @pytest.mark.parametrize("pause", [0.0, 0.2], ids=["at once", "while it is idle"])
 @pytest.mark.parametrize("streams", [False, True])
-async def test_SM7_what_comes_after_an_answer_is_not_the_next_one(
-    streams: bool, pause: float, guarded: Guarded
-) -> None:
+async def test_what_comes_after_an_answer_is_not_the_next_one(streams: bool, pause: float, guarded: Guarded) -> None:
     good = streamed(CONTENT, DONE) if streams else whole(completion("yes"))
     poison = streamed(CONTENT.replace(b"yes", b"poison"), DONE) if streams else whole(completion("poison"))
     parts: list[bytes | float] = [good, pause, poison] if pause else [good + poison]
@@ -222,7 +218,7 @@ async def test_SM7_what_comes_after_an_answer_is_not_the_next_one(
     assert len(raw.requests) == 2
 
 
-async def test_SM7_a_body_cut_short_is_not_completed_by_the_next(guarded: Guarded) -> None:
+async def test_a_body_cut_short_is_not_completed_by_the_next(guarded: Guarded) -> None:
     short = whole(completion("yes"))[:-20]
     async with raw_provider(guarded.raw_port, lambda n: [short, 0.05] if n == 0 else [whole(completion("two"))]) as raw:
         async with await connect(guarded.url) as client:
@@ -235,7 +231,7 @@ async def test_SM7_a_body_cut_short_is_not_completed_by_the_next(guarded: Guarde
     assert raw.connections == 2
 
 
-async def test_SM7_an_aborted_stream_is_not_read_on_by_the_next(guarded: Guarded) -> None:
+async def test_an_aborted_stream_is_not_read_on_by_the_next(guarded: Guarded) -> None:
     head = streamed(CONTENT)[: -len(b"0\r\n\r\n")]
     rest: list[bytes | float] = [head, 0.3, b"%x\r\n%b\r\n0\r\n\r\n" % (len(DONE), DONE)]
     async with raw_provider(guarded.raw_port, lambda n: rest if n == 0 else [streamed(CONTENT, DONE)]) as raw:
@@ -249,7 +245,7 @@ async def test_SM7_an_aborted_stream_is_not_read_on_by_the_next(guarded: Guarded
     assert raw.connections == 2
 
 
-async def test_TN2_BE13_who_pays_is_the_key_and_nothing_else(guarded: Guarded) -> None:
+async def test_who_pays_is_the_key_and_nothing_else(guarded: Guarded) -> None:
     forged = {
         "X-Request-Id": "same",
         "X-Tokenweir-Exchange": "01900000-0000-7000-8000-000000000000",
@@ -289,7 +285,7 @@ async def test_TN2_BE13_who_pays_is_the_key_and_nothing_else(guarded: Guarded) -
         f"Bearer {'tw-' + 'é' * 43}",
     ],
 )
-async def test_SC6_what_is_no_key_opens_nothing(presented: str, guarded: Guarded) -> None:
+async def test_what_is_no_key_opens_nothing(presented: str, guarded: Guarded) -> None:
     body = json.dumps(ask("tera")).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\nAuthorization: {presented}"
     async with await connect(guarded.url, source="127.0.2.2") as client:
@@ -300,7 +296,7 @@ async def test_SC6_what_is_no_key_opens_nothing(presented: str, guarded: Guarded
     assert guarded.provider.log() == []
 
 
-async def test_SC5_a_key_is_its_whole_length(guarded: Guarded) -> None:
+async def test_a_key_is_its_whole_length(guarded: Guarded) -> None:
     key = guarded.key
     other = "A" if key[-1] != "A" else "B"
     near = (
@@ -319,7 +315,7 @@ async def test_SC5_a_key_is_its_whole_length(guarded: Guarded) -> None:
     assert len(guarded.provider.log()) == 1
 
 
-async def test_SC4_the_providers_own_key_in_its_answer_is_not_passed_on(guarded: Guarded) -> None:
+async def test_the_providers_own_key_in_its_answer_is_not_passed_on(guarded: Guarded) -> None:
     secret = guarded.tokenweir.PROVIDER_KEY
     for status in (400, 401, 403, 404, 429, 500):
         model = guarded.provider.script("echo", error_script(status, f"Incorrect API key provided: {secret}."))

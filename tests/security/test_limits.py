@@ -1,4 +1,4 @@
-"""DS1 to DS11: everything a client or a provider can make long, deep, slow or many has an end."""
+"""Denial of service: everything that a client or a provider can make long, deep, slow or many has a limit."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ async def _serving(serve: Serve = _hello) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\n", b"\r\n" * 100])
-async def test_DS1_a_head_that_does_not_come_is_not_waited_for(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_head_that_does_not_come_is_not_waited_for(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_connection, "FIRST_HEAD_S", 0.1)
     async with _serving() as url, await connect(url) as client:
         await client.send(sent)
         assert await client.read_to_end(timeout_s=5) == b""
 
 
-async def test_DS1_a_head_that_trickles_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_head_that_trickles_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_connection, "FIRST_HEAD_S", 0.2)
     async with _serving() as url, await connect(url) as client:
         await client.send(b"GET / HTTP/1.1\r\n")
@@ -71,7 +71,7 @@ async def _trickle(client: RawClient) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_DS1_the_second_head_of_a_connection_is_not_waited_for_either(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_second_head_of_a_connection_is_not_waited_for_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_server, "KEEP_ALIVE_S", 0.2)
     async with _serving() as url, await connect(url) as client:
         await client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -80,7 +80,7 @@ async def test_DS1_the_second_head_of_a_connection_is_not_waited_for_either(monk
         assert await client.read_to_end(timeout_s=5) == b""
 
 
-async def test_DS1_who_has_sent_a_request_is_not_hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_has_sent_a_request_is_not_hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_connection, "FIRST_HEAD_S", 0.1)
 
     async def slowly(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
@@ -92,7 +92,7 @@ async def test_DS1_who_has_sent_a_request_is_not_hurried(monkeypatch: pytest.Mon
         assert (await client.read()).body == b"at last"
 
 
-async def test_DS1_half_a_body_holds_nothing(guarded: Guarded) -> None:
+async def test_half_a_body_holds_nothing(guarded: Guarded) -> None:
     """Neither a stream's place nor the provider: nothing is admitted before the body is whole."""
     clients = [await connect(guarded.url) for _ in range(EXCHANGES_MAX * 2)]
     wire = chat_request(ask("tera"), key=guarded.key)
@@ -114,25 +114,25 @@ async def _refused(guarded: Guarded, wire: bytes) -> tuple[int, str | None]:
 
 
 @pytest.mark.parametrize("in_chunks", [False, True])
-async def test_DS2_a_large_body_is_refused(in_chunks: bool, guarded: Guarded) -> None:
+async def test_a_large_body_is_refused(in_chunks: bool, guarded: Guarded) -> None:
     body = json.dumps(ask("tera", padding="x" * REQUEST_BYTES_MAX)).encode()
     wire = request(chunked(body), guarded.key, CHUNKED, length=False) if in_chunks else request(body, guarded.key)
     assert await _refused(guarded, wire) == (413, "request_too_large")
 
 
-async def test_DS2_a_large_body_is_refused_before_it_is_sent(guarded: Guarded) -> None:
+async def test_a_large_body_is_refused_before_it_is_sent(guarded: Guarded) -> None:
     wire = request(b"", guarded.key, b"Content-Length: 99999999999", length=False)
     assert await _refused(guarded, wire) == (413, "request_too_large")
 
 
-async def test_DS2_a_body_of_the_largest_size_is_served(guarded: Guarded) -> None:
+async def test_a_body_of_the_largest_size_is_served(guarded: Guarded) -> None:
     bare = len(json.dumps(ask("tera", padding="")).encode())
     body = json.dumps(ask("tera", padding="x" * (REQUEST_BYTES_MAX - bare))).encode()
     assert len(body) == REQUEST_BYTES_MAX
     assert (await post_chat(guarded.url, body, key=guarded.key)).status == 200
 
 
-async def test_DS2_pipelined_requests_are_answered_one_by_one(guarded: Guarded) -> None:
+async def test_pipelined_requests_are_answered_one_by_one(guarded: Guarded) -> None:
     wire = request(b"", guarded.key, line=b"GET /v1/models HTTP/1.1", length=False)
     async with await connect(guarded.url) as client:
         await client.send(wire * 200)
@@ -157,14 +157,14 @@ async def test_DS2_pipelined_requests_are_answered_one_by_one(guarded: Guarded) 
         (b"", "invalid_json"),
     ],
 )
-async def test_DS5_a_hard_body_is_refused_and_costs_little(body: bytes, code: str, guarded: Guarded) -> None:
+async def test_a_hard_body_is_refused_and_costs_little(body: bytes, code: str, guarded: Guarded) -> None:
     """While it is read, nobody else is served: so it must be read at once, whatever it is."""
     started = time.monotonic()
     assert await _refused(guarded, request(body, guarded.key)) == (400, code)
     assert time.monotonic() - started < 5
 
 
-async def test_DS3_nothing_is_unpacked(guarded: Guarded) -> None:
+async def test_nothing_is_unpacked(guarded: Guarded) -> None:
     """A compressed answer nobody asked for is passed on as it is: small here, however large it would become."""
     bomb = sse({"id": "c1", "choices": [{"index": 0, "delta": {"content": "0" * 1_000_000}}]})
     model = guarded.provider.script("bomb", gzipped([bomb] * 8))
@@ -174,7 +174,7 @@ async def test_DS3_nothing_is_unpacked(guarded: Guarded) -> None:
     assert response.body.startswith(b"\x1f\x8b")
 
 
-async def test_DS4_a_line_without_end_is_passed_on(guarded: Guarded) -> None:
+async def test_a_line_without_end_is_passed_on(guarded: Guarded) -> None:
     model = guarded.provider.script("line", long_line(4 << 20, after=[CONTENT, DONE]))
     response = await post_chat(guarded.url, ask(model), key=guarded.key, timeout_s=20)
     assert response.ended == "complete"
@@ -182,7 +182,7 @@ async def test_DS4_a_line_without_end_is_passed_on(guarded: Guarded) -> None:
     assert response.body.endswith(CONTENT + DONE)
 
 
-async def test_DS7_a_client_that_does_not_read_holds_the_provider(guarded: Guarded) -> None:
+async def test_a_client_that_does_not_read_holds_the_provider(guarded: Guarded) -> None:
     """The provider is not read faster than the client: what lies between them is bounded."""
     total = 64 << 20
     model = guarded.provider.script("flood", (Send(b": " + b"x" * 65_532 + b"\n\n", times=total >> 16), Stall()))
@@ -207,7 +207,7 @@ async def _until_still(guarded: Guarded, model: str) -> int:
             before = now
 
 
-async def test_DS9_keys_that_nobody_has_are_refused_by_the_hundred(guarded: Guarded) -> None:
+async def test_keys_that_nobody_has_are_refused_by_the_hundred(guarded: Guarded) -> None:
     async def guess(number: int) -> int:
         key = f"tw-{number:043d}"
         return (await post_chat(guarded.url, ask("tera"), key=key, timeout_s=20, source=GUESSER)).status
@@ -220,7 +220,7 @@ async def test_DS9_keys_that_nobody_has_are_refused_by_the_hundred(guarded: Guar
     assert answer.status == 200, "others come from the same address, through one edge"
 
 
-async def test_DS11_more_streams_than_there_are_places_are_refused_and_harm_none(guarded: Guarded) -> None:
+async def test_more_streams_than_there_are_places_are_refused_and_harm_none(guarded: Guarded) -> None:
     """The ones that run go on; the one too many learns when to come back; a place that is let go is taken again."""
     model = guarded.provider.script("waits", (Send(CONTENT), Stall()))
     clients = [await connect(guarded.url) for _ in range(EXCHANGES_MAX)]
@@ -240,7 +240,7 @@ async def test_DS11_more_streams_than_there_are_places_are_refused_and_harm_none
             await asyncio.sleep(0.02)
 
 
-async def test_SC4_our_own_bug_shows_and_logs_no_word_of_a_client(caplog: pytest.LogCaptureFixture) -> None:
+async def test_our_own_bug_shows_and_logs_no_word_of_a_client(caplog: pytest.LogCaptureFixture) -> None:
     words = "-".join(("the", "clients", "own", "words"))
 
     async def broken(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:

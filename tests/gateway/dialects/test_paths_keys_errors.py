@@ -74,7 +74,7 @@ async def test_a_name_in_a_path_is_found_as_it_stands_there_or_escaped(path: str
      "a#b", "a\\b", "a\nb", "a%252fb", "a%2f%2fb", "%2fa", "a%2f", "a%2f..%2fb", "a/%2e%2e/b", "a%00b", "a%5cb",
      "a%3fb", "a%", "a%20b"],
 )  # fmt: skip
-def test_SM2_what_is_no_name_leads_nowhere(name: str) -> None:
+def test_what_is_no_name_leads_nowhere(name: str) -> None:
     with pytest.raises(ApiError) as refusal:
         routes().find("POST", f"/toy/models/{name}:say")
     assert refusal.value.status == 404

@@ -139,7 +139,7 @@ async def test_the_first_provider_is_asked_and_no_other(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 529])
-async def test_BE11_another_provider_answers_for_one_that_does_not(pair: Pair, status: int) -> None:
+async def test_another_provider_answers_for_one_that_does_not(pair: Pair, status: int) -> None:
     case = f"status-{status}"
     if status == 529:  # not a stream
         response = await pair.post(pair.plan(case, error_script(status, "no"), TALE), stream=False)

@@ -142,7 +142,7 @@ async def stream_from(upstream: Fussy, route: Route) -> int:
     return answer.status
 
 
-async def test_B3_a_request_that_is_refused_either_way_does_not_end_the_usage_of_others() -> None:
+async def test_a_request_that_is_refused_either_way_does_not_end_the_usage_of_others() -> None:
     route = routes(1, set())
     upstream = Fussy(400, 400, 200)
     assert await stream_from(upstream, route) == 400
@@ -150,7 +150,7 @@ async def test_B3_a_request_that_is_refused_either_way_does_not_end_the_usage_of
     assert upstream.asked == [True, False, True]
 
 
-async def test_B3_a_model_that_accepts_the_request_only_without_the_field_is_remembered_for_an_hour(
+async def test_a_model_that_accepts_the_request_only_without_the_field_is_remembered_for_an_hour(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1000.0
@@ -164,7 +164,7 @@ async def test_B3_a_model_that_accepts_the_request_only_without_the_field_is_rem
     assert upstream.asked[-1] is True
 
 
-def test_B3_the_remembered_models_are_bounded_and_the_oldest_goes_first() -> None:
+def test_the_remembered_models_are_bounded_and_the_oldest_goes_first() -> None:
     provider = routes(1, set()).provider
     for at in range(WITHOUT_USAGE_MAX + 1):
         provider.accepted_only_without_usage(f"m{at}", float(at))
@@ -172,7 +172,7 @@ def test_B3_the_remembered_models_are_bounded_and_the_oldest_goes_first() -> Non
     assert remembered == list(range(1, WITHOUT_USAGE_MAX + 1))
 
 
-async def test_E4_a_failure_of_this_machine_is_no_provider_s_and_no_other_is_asked() -> None:
+async def test_a_failure_of_this_machine_is_no_provider_s_and_no_other_is_asked() -> None:
     class Exhausted(Fussy):
         async def ask(self, _provider: Provider, wire: bytes) -> Any:
             self.asked.append(True)

@@ -84,7 +84,7 @@ class Deaf:
     def internal_error(self) -> None: ...
 
 
-async def test_E8_that_all_idle_connections_close_at_once_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_that_all_idle_connections_close_at_once_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_MAX", 100_000)
 
     def close_all(connections: list[tuple[UpstreamConnection, Transport]]) -> None:
@@ -105,7 +105,7 @@ TLS: Any = object()
 """no test here connects with TLS"""
 
 
-async def test_E8_idle_connections_are_bounded_and_the_oldest_is_closed() -> None:
+async def test_idle_connections_are_bounded_and_the_oldest_is_closed() -> None:
     client = UpstreamClient(TLS)
     connections = busy(client, IDLE_MAX + 2)
     for connection, _ in connections:
@@ -115,7 +115,7 @@ async def test_E8_idle_connections_are_bounded_and_the_oldest_is_closed() -> Non
     await client.close()
 
 
-async def test_E8_old_idle_connections_are_closed_and_young_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_idle_connections_are_closed_and_young_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(module, "monotonic", lambda: now)
     client = UpstreamClient(TLS)
@@ -130,7 +130,7 @@ async def test_E8_old_idle_connections_are_closed_and_young_ones_stay(monkeypatc
     await client.close()
 
 
-# -- E4: this machine's own limits
+# -- this machine's own limits
 
 
 def provider_at(url: str) -> Provider:
@@ -178,7 +178,7 @@ async def test_a_resolver_without_descriptors_may_say_anything(number: int, monk
     await client.close()
 
 
-async def test_E4_without_descriptors_it_is_this_machine_that_failed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_descriptors_it_is_this_machine_that_failed(caplog: pytest.LogCaptureFixture) -> None:
     client = UpstreamClient(TLS)
     async with listening() as url:
         for host in ("127.0.0.1", "localhost"):
@@ -211,7 +211,7 @@ def several(*numbers: int) -> OSError:
     ],
     ids=str,
 )
-async def test_E4_which_failures_are_this_machine_s(
+async def test_which_failures_are_this_machine_s(
     monkeypatch: pytest.MonkeyPatch, failure: Exception, ours: bool
 ) -> None:
     async def fails(*_args: object, **_named: object) -> None:
@@ -224,7 +224,7 @@ async def test_E4_which_failures_are_this_machine_s(
     assert raised.value.refusal().status == (503 if ours else 502)
 
 
-async def test_E4_an_outage_that_comes_and_goes_is_logged_once_until_it_is_over(
+async def test_an_outage_that_comes_and_goes_is_logged_once_until_it_is_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 1000.0
@@ -242,7 +242,7 @@ async def test_E4_an_outage_that_comes_and_goes_is_logged_once_until_it_is_over(
     await client.close()
 
 
-def test_E4_the_system_s_certificates_are_read_at_the_start() -> None:
+def test_the_system_s_certificates_are_read_at_the_start() -> None:
     """Read later without a free descriptor, there would be none, and no error."""
     client = UpstreamClient()
     with no_descriptors():
@@ -295,7 +295,7 @@ async def without_descriptors(tokenweir: Tokenweir, key: str, model: str, count:
     return answers
 
 
-async def test_E4_no_provider_is_blamed_and_the_log_says_it_once(
+async def test_no_provider_is_blamed_and_the_log_says_it_once(
     exhausted: tuple[Tokenweir, str], provider: ScriptedProvider
 ) -> None:
     tokenweir, key = exhausted
@@ -308,7 +308,7 @@ async def test_E4_no_provider_is_blamed_and_the_log_says_it_once(
     assert {entry["provider"] for entry in entries} == {"a"}, "no failover, and the breaker of the first stayed closed"
 
 
-async def test_E4_the_client_learns_that_the_proxy_is_at_fault(
+async def test_the_client_learns_that_the_proxy_is_at_fault(
     exhausted: tuple[Tokenweir, str], provider: ScriptedProvider
 ) -> None:
     tokenweir, key = exhausted

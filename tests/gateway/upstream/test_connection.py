@@ -124,7 +124,7 @@ async def test_head_and_body_at_every_cut_and_the_connection_is_usable_again() -
 
 
 @pytest.mark.parametrize("head", [b"9 ", b"9\t", b"9;a=b", b"9 ;a"])
-async def test_B10_a_chunk_whose_head_is_not_just_digits_is_written_anew(head: bytes) -> None:
+async def test_a_chunk_whose_head_is_not_just_digits_is_written_anew(head: bytes) -> None:
     heard = Heard()
     connection, _ = Pool().connected()
     asked = connection.ask(b"request")
@@ -164,7 +164,7 @@ async def test_interim_answers_are_passed_over_at_every_cut() -> None:
         assert head_of(asked).status == 200
 
 
-async def test_E5_interim_answers_are_bounded_however_they_arrive() -> None:
+async def test_interim_answers_are_bounded_however_they_arrive() -> None:
     interim = b"HTTP/1.1 102 Processing\r\n\r\n"
     for pieces in ([interim * 3000 + SIZED], [interim] * 3000):
         connection, transport = Pool().connected()
@@ -176,7 +176,7 @@ async def test_E5_interim_answers_are_bounded_however_they_arrive() -> None:
         assert transport.closed
 
 
-async def test_E5_each_request_may_have_as_many_interim_answers_as_the_first() -> None:
+async def test_each_request_may_have_as_many_interim_answers_as_the_first() -> None:
     pool = Pool()
     connection, _ = pool.connected()
     for requests in (1, 2):

@@ -49,7 +49,7 @@ def routes() -> Routes:
     ],
     ids=["none", "name", "object", "no tally", "not callable", "no framing"],
 )
-def test_BE5_a_route_without_a_meter_cannot_be_registered(dialect: Any) -> None:
+def test_a_route_without_a_meter_cannot_be_registered(dialect: Any) -> None:
     made = Routes()
     with pytest.raises(TypeError, match="meter"):
         made.metered(dialect, serve)
@@ -57,7 +57,7 @@ def test_BE5_a_route_without_a_meter_cannot_be_registered(dialect: Any) -> None:
         made.find("POST", CHAT)
 
 
-def test_BE5_every_field_of_a_dialect_must_be_given() -> None:
+def test_every_field_of_a_dialect_must_be_given() -> None:
     required = [one.name for one in dataclasses.fields(Dialect) if one.default is dataclasses.MISSING]
     assert {"tally", "facts", "errors"} <= set(required)
 
@@ -83,7 +83,7 @@ def test_found(raw_path: str) -> None:
      "http://test" + CHAT, "/v1//chat/completions", "?" + CHAT, "/v1/v1" + CHAT, "/v1/healthz", "/v1/v1/healthz",
      "/openai/healthz", "/v2/chat/completions", "/openai" + CHAT.upper()],
 )  # fmt: skip
-def test_SM2_a_path_is_itself_or_nothing(raw_path: str) -> None:
+def test_a_path_is_itself_or_nothing(raw_path: str) -> None:
     with pytest.raises(ApiError) as refusal:
         routes().find("POST", raw_path)
     assert (refusal.value.status, refusal.value.code) == (404, "unknown_url")
@@ -167,7 +167,7 @@ def test_a_name_leads_where_the_configuration_says() -> None:
     assert models.route("any/") is models.route("Big") is models.route("") is None
 
 
-def test_SC1_no_name_is_an_address() -> None:
+def test_no_name_is_an_address() -> None:
     models = Models(NAMED, lambda name: route_to(name))
     found = models.route("http://evil.test/v1")
     assert found is not None

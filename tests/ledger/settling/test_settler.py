@@ -346,7 +346,7 @@ PRICED = Price("v1", (Rates(input=10**9, cached_input=0, output=0),))
     ],
     ids=["negative", "absurd", "searches", "events", "duration", "kind", "time", "price", "service tier"],
 )
-async def test_E9_a_record_with_numbers_that_no_proxy_writes_is_a_dead_letter(
+async def test_a_record_with_numbers_that_no_proxy_writes_is_a_dead_letter(
     engine: Engine, store: LedgerStore, record: UsageRecord, reason: str
 ) -> None:
     source, seen = Source(), Seen()
@@ -358,7 +358,7 @@ async def test_E9_a_record_with_numbers_that_no_proxy_writes_is_a_dead_letter(
 
 
 @pytest.mark.parametrize("record", [with_usage(prompt_tokens=COUNT_MAX), with_usage(cached_tokens=500), a_record(1)])
-def test_E9_what_a_proxy_can_write_is_valid(record: UsageRecord) -> None:
+def test_what_a_proxy_can_write_is_valid(record: UsageRecord) -> None:
     validate_record(record)
     most = 128 * TOKENS_MAX  # n × the limit, both by the client
     validate_record(replace(record, opened=replace(record.opened, price=PRICED, cost=None, completion_tokens_max=most)))
