@@ -18,6 +18,7 @@ GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
 # (synonym, beginning of the file's path below proxy/) → the reason.
 EXCEPTED = {
     ("acts", "ledger/"): "the stored name of the audit log's table",
+    ("sibling", "billing/merkle.py"): "a node of a Merkle tree with the same parent",
 }
 
 _ROW = re.compile(r"\| \*.*\|([^|]*)\|")
