@@ -1,0 +1,105 @@
+"""Runs the tests of the gate against one mutant at a time, in a copy of the project.
+
+`python -m tests.mutants.run` prints each of the fifty mutants and the tests that find it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.mutants.mutate import Mutant, chosen
+
+ROOT = Path(__file__).parents[2]
+GATE = "not external and not slow and not real"
+
+# Area -> its modules, how many mutants of them, and the tests that are run first.
+AREAS: Mapping[str, tuple[Sequence[str], int, Sequence[str]]] = {
+    "meter": (("proxy/metering/*.py", "proxy/metering/wire/*.py"), 13, ("tests/metering",)),
+    "billing": (("proxy/billing/*.py", "proxy/billing/pricing/*.py"), 13, ("tests/billing", "tests/ledger")),
+    "ledger": (("proxy/ledger/settling/*.py", "proxy/ledger/accounts/*.py"), 12, ("tests/ledger",)),
+    "exchange": (("proxy/gateway/exchange/*.py",), 12, ("tests/gateway/exchange", "tests/gateway")),
+}
+
+# Mutants that change nothing a test could see, each with the reason.
+EQUIVALENT: Mapping[str, str] = {}
+
+
+def modules(patterns: Sequence[str]) -> list[str]:
+    """Paths from the root, in the order of their names."""
+    return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern))
+
+
+def mutants_of(area: str) -> list[Mutant]:
+    """The chosen mutants of an area; equivalent ones are replaced by the next."""
+    patterns, count, _ = AREAS[area]
+    more = chosen(ROOT, modules(patterns), count + len(EQUIVALENT))
+    return [mutant for mutant in more if mutant.name not in EQUIVALENT][:count]
+
+
+class Copy:
+    """A copy of the project in a folder of its own; use it as a context manager."""
+
+    def __enter__(self) -> Copy:
+        self._folder = tempfile.TemporaryDirectory(prefix="mutants")
+        self.root = Path(self._folder.name) / "main"
+        ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "data")
+        shutil.copytree(ROOT, self.root, ignore=ignored)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def failing_test(self, mutant: Mutant, first: Sequence[str]) -> str | None:
+        """The first test that fails with this mutant; None: it survives the whole gate."""
+        path = self.root / mutant.module
+        original = path.read_text("utf-8")
+        path.write_text(mutant.source, "utf-8")
+        try:
+            return self._run(first) or self._run(("tests",))
+        finally:
+            path.write_text(original, "utf-8")
+
+    def _run(self, paths: Sequence[str]) -> str | None:
+        command = [
+            sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "--timeout", "60", "-p", "no:cacheprovider", "-m", GATE,
+            *(path for path in paths if (self.root / path).exists()),
+        ]  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
+        ran = subprocess.run(
+            command,
+            cwd=self.root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ran.returncode == 0:
+            return None
+        lines = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        return lines[0][:160] if lines else f"exit code {ran.returncode}: {ran.stdout[-160:]}"
+
+
+def main() -> int:
+    """Print the result of each mutant. Returns the number of survivors."""
+    survivors = 0
+    with Copy() as copy:
+        for area, (_, _, first) in AREAS.items():
+            for mutant in mutants_of(area):
+                found = copy.failing_test(mutant, first)
+                survivors += found is None
+                print(
+                    f"{'SURVIVES' if found is None else 'found'}  {mutant.line:4} {mutant.name}\n          {found}",
+                    flush=True,
+                )
+    return survivors
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(), 1))
