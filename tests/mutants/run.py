@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.mutants.mutate import Mutant, chosen
@@ -35,15 +35,17 @@ def modules(patterns: Sequence[str]) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern))
 
 
-def mutants_of(area: str) -> list[Mutant]:
-    """The chosen mutants of an area; equivalent ones are replaced by the next."""
+def mutants_of(area: str, *, listed: bool = False) -> list[Mutant]:
+    """The chosen mutants of an area. Equivalent ones are passed over, unless `listed`."""
     patterns, count, _ = AREAS[area]
-    more = chosen(ROOT, modules(patterns), count + len(EQUIVALENT))
-    return [mutant for mutant in more if mutant.name not in EQUIVALENT][:count]
+    ranked = chosen(ROOT, modules(patterns), count + len(EQUIVALENT))
+    return ranked if listed else [mutant for mutant in ranked if mutant.name not in EQUIVALENT][:count]
 
 
 class Copy:
     """A copy of the project in a folder of its own; use it as a context manager."""
+
+    _is_green = False
 
     def __enter__(self) -> Copy:
         self._folder = tempfile.TemporaryDirectory(prefix="mutants")
@@ -61,45 +63,55 @@ class Copy:
         original = path.read_text("utf-8")
         path.write_text(mutant.source, "utf-8")
         try:
-            return self._run(first) or self._run(("tests",))
+            found = self._failure(first)
+        finally:
+            path.write_text(original, "utf-8")
+        if found is not None:
+            return found
+        self._assert_green()
+        path.write_text(mutant.source, "utf-8")
+        try:
+            return self._failure(("tests",))
         finally:
             path.write_text(original, "utf-8")
 
-    def _run(self, paths: Sequence[str]) -> str | None:
-        command = [
-            sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "--timeout", "60", "-p", "no:cacheprovider", "-m", GATE,
-            *(path for path in paths if (self.root / path).exists()),
-        ]  # fmt: skip
+    def _assert_green(self) -> None:
+        """Without a fault the copy passes, so that a failure proves something. Tried once."""
+        if not self._is_green:
+            failure = self._failure(("tests",))
+            assert failure is None, f"fails without any fault: {failure}"
+            self._is_green = True
+
+    def _failure(self, paths: Sequence[str]) -> str | None:
+        existing = [path for path in paths if (self.root / path).exists()]
+        options = ["-q", "-x", "-n", "2", "--timeout", "60", "-p", "no:cacheprovider", "-m", GATE]
         environment = {**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
         ran = subprocess.run(
-            command,
-            cwd=self.root,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            [sys.executable, "-m", "pytest", *options, *existing],
+            cwd=self.root, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
         if ran.returncode == 0:
             return None
         lines = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
         return lines[0][:160] if lines else f"exit code {ran.returncode}: {ran.stdout[-160:]}"
 
 
-def main() -> int:
-    """Print the result of each mutant. Returns the number of survivors."""
-    survivors = 0
-    with Copy() as copy:
+def results() -> Iterator[tuple[Mutant, str | None]]:
+    """Each chosen mutant, and the test that finds it; None: it survives."""
+    with Copy() as project:
         for area, (_, _, first) in AREAS.items():
             for mutant in mutants_of(area):
-                found = copy.failing_test(mutant, first)
-                survivors += found is None
-                print(
-                    f"{'SURVIVES' if found is None else 'found'}  {mutant.line:4} {mutant.name}\n          {found}",
-                    flush=True,
-                )
-    return survivors
+                yield mutant, project.failing_test(mutant, first)
+
+
+def main() -> int:
+    """Print the result of each mutant. Returns the exit code."""
+    survivors = 0
+    for mutant, found in results():
+        survivors += found is None
+        print(f"{'SURVIVES' if found is None else 'found'} line {mutant.line}, {mutant.name}\n    {found}", flush=True)
+    return 1 if survivors else 0
 
 
 if __name__ == "__main__":
-    sys.exit(min(main(), 1))
+    sys.exit(main())
