@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +19,15 @@ GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
 # (synonym, beginning of the file's path below proxy/) → the reason.
 EXCEPTED = {
     ("acts", "ledger/"): "the stored name of the audit log's table",
+    ("held", "budgets/sqlite/tables.py"): "the stored name of the table of reservations, `holds`",
+    ("hold", "budgets/sqlite/tables.py"): "the stored name of the table of reservations, `holds`",
     ("sibling", "billing/merkle.py"): "a node of a Merkle tree with the same parent",
+}
+
+# synonym → the only places where it is refused: elsewhere it has another meaning.
+WITHIN = {
+    "hold": ("billing/", "budgets/", "runtime/proxy/admission.py"),  # locks and buffers hold, too
+    "held": ("billing/", "budgets/", "runtime/proxy/admission.py"),
 }
 
 _ROW = re.compile(r"\| \*.*\|([^|]*)\|")
@@ -55,21 +64,26 @@ def found(source: str, refused: frozenset[str]) -> Iterator[tuple[int, str, str]
                 yield getattr(node, "lineno", 0), word, " ".join(text.split())[:80]
 
 
+@lru_cache
+def suspects(refused: frozenset[str]) -> re.Pattern[str]:
+    """A synonym as a word, within CamelCase, or in capitals. Most files have none, and are not parsed."""
+    words = "|".join(sorted(refused))
+    return re.compile(
+        rf"(?<![A-Za-z])(?:{words})(?![a-z])|(?:{words.title()})(?![a-z])|(?<![A-Z])(?:{words.upper()})(?![A-Z])"
+    )
+
+
 def main() -> int:
     """Print each use that is not excepted, and each exception without a use. Returns 1 if there is any."""
     refused = synonyms(GLOSSARY.read_text("utf-8"))
-    either = "|".join(sorted(refused))
-    # As a word, within CamelCase, or in capitals: most files have none, and are not parsed.
-    suspect = re.compile(
-        rf"(?<![A-Za-z])(?:{either})(?![a-z])|(?:{either.title()})(?![a-z])|(?<![A-Z])(?:{either.upper()})(?![A-Z])"
-    )
     wrong, used = [], set()
     for path in sorted((ROOT / "proxy").rglob("*.py")):
         source = path.read_text("utf-8")
-        if not suspect.search(source):
-            continue
         name = path.relative_to(ROOT / "proxy").as_posix()
-        for line, word, text in found(source, refused):
+        here = frozenset(word for word in refused if name.startswith(WITHIN.get(word, "")))
+        if not suspects(here).search(source):
+            continue
+        for line, word, text in found(source, here):
             places = {place for place in EXCEPTED if place[0] == word and name.startswith(place[1])}
             used |= places
             if not places:

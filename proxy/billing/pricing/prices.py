@@ -67,7 +67,7 @@ def _fact(reason: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def of_answer(reason: str) -> bool:
-    """Whether a reason depends on the answer; others hold for the whole list."""
+    """True if a reason depends on the answer; other reasons apply to the whole list."""
     return reason.partition(":")[0] in _OF_ANSWERS
 
 
