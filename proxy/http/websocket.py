@@ -1,10 +1,10 @@
 """One side of a WebSocket (RFC 6455), over aiohttp's frames: a client's or a provider's.
 
-Invariants: messages are whole, and passed on byte for byte, as text or as binary; what is not UTF-8 in a text is for
-its reader to refuse. Pings are answered here. Nothing is compressed. A message has a limit, and so has what is
-buffered: who does not read is not read for. A side that closes is told once, with its code and reason. The bytes of
-pings and pongs are not counted as those of messages; pings and pongs have a rate. However small its frames are, a side
-takes the event loop's time in slices.
+Invariants: messages are complete, and relayed byte for byte, as text or as binary; the receiver must refuse text that
+is not UTF-8. Pings are answered here. Nothing is compressed. A message has a limit, and so have buffered bytes: a
+sender whose receiver does not read is not read. A closing side is reported once, with its code and reason. Bytes of
+pings and pongs do not count as those of messages; the rate of pings and pongs is limited. A side takes the event loop's
+time in slices, even if its frames are small.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from aiohttp.streams import EofStream
 from proxy.foundation.slices import Slice
 from proxy.http.request_body import BODY_BYTES_PER_S_MIN, BODY_S
 
-# Whole messages that wait for their reader, before the other side is not read any more. Each direction of a session
+# Complete messages that may wait for `receive` before the other side is not read any more. Each direction of a session
 # holds twice as much, and one message.
 QUEUE_BYTES = 64 * 1024
-# Who has been told that a connection closes may take so long to answer.
+# How long the answer to a close frame is waited for.
 CLOSE_S = 2.0
 # Pings and pongs of one side: so many at once, and so many a second. Clients and providers send one in some seconds.
 CONTROL_FRAMES_MAX = 1_000
@@ -35,7 +35,7 @@ CONTROL_FRAMES_PER_S = 10
 CONTROL_HEAD_BYTES = 6
 # The bytes of a message in fragments, frame heads included, are at most so many times its limit.
 FRAMED_RATIO_MAX = 2
-# Of a close frame (RFC 6455, 5.5): 125 bytes with the code.
+# The reason in a close frame (RFC 6455, 5.5): 125 bytes with the code.
 REASON_BYTES_MAX = 123
 
 TEXT, BINARY = WSMsgType.TEXT, WSMsgType.BINARY
@@ -45,7 +45,7 @@ NO_CODE = 1005
 
 
 class Message(NamedTuple):
-    """A whole message."""
+    """A complete message."""
 
     kind: WSMsgType
     """TEXT or BINARY"""
@@ -53,13 +53,13 @@ class Message(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """Why a side is closed."""
+    """The reason why a side is closed."""
 
     code: int
     """NO_CODE: none was given"""
     reason: str = ""
     by_peer: bool = True
-    """its close frame came; False: it broke the protocol or a limit, and is to be told so"""
+    """True: the peer sent a close frame; False: the peer broke the protocol or a limit, and gets a close frame"""
 
 
 class PeerLostError(ConnectionError):
@@ -106,7 +106,7 @@ class _Queue(WebSocketDataQueue):
 
 
 class WebSocket:
-    """Made when the handshake is over; `feed_data` and `feed_eof` are called by the connection."""
+    """An open WebSocket, after the handshake. The connection calls `feed_data` and `feed_eof`."""
 
     def __init__(
         self,
@@ -118,16 +118,16 @@ class WebSocket:
         grew: Callable[[int], bool] | None = None,
         shrank: Callable[[int], None] | None = None,
     ) -> None:
-        """`masks`: this end is the client's. `grew`, `shrank`: of bytes of messages that are not whole yet, or that
-        nobody has taken; `grew` returns False if there is no room for them."""
+        """`masks`: this end is the client's. `grew`, `shrank`: called with bytes of messages that are incomplete or not
+        received yet; `grew` returns False if there is no room for them."""
         self._transport = transport
         self._protocol = protocol
         self._queue = _Queue(protocol, asyncio.get_running_loop(), self._whole, self._control)
         self._reader = WebSocketReader(self._queue, message_bytes_max + 1, compress=False, decode_text=False)
         self._writer = WebSocketWriter(protocol, transport, use_mask=masks, limit=QUEUE_BYTES)
         self._grew, self._shrank = grew, shrank
-        self._part = 0  # bytes of the message that is not whole
-        self._waiting = 0  # bytes of those that nobody has taken
+        self._part = 0  # bytes of the incomplete message
+        self._waiting = 0  # bytes of complete messages that were not received yet
         self._taken = 0  # of the one that was taken last
         self._part_max = FRAMED_RATIO_MAX * message_bytes_max + QUEUE_BYTES
         self._part_began = monotonic()  # when that message could have begun
@@ -138,14 +138,14 @@ class WebSocket:
         self._closing = False
         self._lost = asyncio.Event()
         self.heard_at = monotonic()
-        """something came"""
+        """when bytes last arrived"""
         self.writing_since: float | None = None
-        """the other side does not take what is written; None: it does"""
+        """since when the other side has not taken what was written; None: it takes everything"""
 
     # -- called by the connection
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Bytes have come."""
+        """Receive bytes."""
         self.heard_at = monotonic()
         if self._broken is None and self._grew is not None:
             self._count(len(data))
@@ -220,17 +220,17 @@ class WebSocket:
                     await self._writer.send_frame(payload, WSMsgType.PONG)
 
     async def until_lost(self) -> None:
-        """Wait until there is no connection, which whoever is busy with a message would not notice."""
+        """Wait until the connection is lost. A caller that processes a message would not notice otherwise."""
         await self._lost.wait()
 
     def _let_go(self) -> None:
-        """The last message is dealt with."""
+        """The last message was processed: release its bytes."""
         if self._shrank is not None and self._taken:
             self._shrank(self._taken)
         self._taken = 0
 
     async def send(self, message: Message) -> None:
-        """Write it at once, and wait until the other side takes it. Raises PeerLostError."""
+        """Write the message, and wait until the other side has taken it. Raises PeerLostError."""
         self._senders += 1
         if self.writing_since is None:
             self.writing_since = monotonic()
@@ -244,7 +244,7 @@ class WebSocket:
                 self.writing_since = None
 
     async def ping(self) -> None:
-        """Keep whoever is in between from closing an idle connection. One that is lost is told to its reader."""
+        """Send a ping, so that middleboxes do not close an idle connection. If it is lost, `receive` raises."""
         if not self._protocol.writing_paused:
             with suppress(ConnectionError):
                 await self._writer.send_frame(b"", WSMsgType.PING)
@@ -255,7 +255,8 @@ class WebSocket:
         return not self._protocol._reading_paused  # noqa: SLF001  there is no other way
 
     async def close(self, code: int, reason: str = "") -> None:
-        """Say so, wait for the answer for a moment, and disconnect. Never raises; a second call does nothing."""
+        """Send a close frame, wait up to CLOSE_S for the answer, and disconnect. Never raises; a second call does
+        nothing."""
         if self._closing:
             return
         self._closing = True
@@ -292,5 +293,5 @@ class WebSocket:
 
 
 def _cut(reason: str) -> bytes:
-    """As much of it as fits, as whole characters."""
+    """The reason, cut to the limit at a whole character."""
     return reason.encode("utf-8", "replace")[:REASON_BYTES_MAX].decode("utf-8", "ignore").encode()

@@ -77,11 +77,11 @@ class LineChecker:
         self._digests = 0
         self._files: set[str] = set()
         self.slice = Slice()
-        """of the event loop's time"""
+        """the current slice of the event loop's time"""
 
     @property
     def provider(self) -> Provider:
-        """The provider of all lines; None before the first line."""
+        """The provider of all lines. Only after the first line."""
         assert self._provider is not None
         return self._provider
 

@@ -120,7 +120,7 @@ class Action(StrEnum):
     RESUME = auto()
     """resume reading from the provider"""
     STOP_WRITING = auto()
-    """write nothing more to the client; what was delivered is final"""
+    """write nothing more to the client; the delivered counts are final"""
     STOP = auto()
     """release the provider's connection, or abort it in the middle of an answer"""
     SEND_ERROR_EVENT = auto()
@@ -132,7 +132,7 @@ class Action(StrEnum):
     FINISH = auto()
     """write the end of the body"""
     CLOSE_CLIENT = auto()
-    """close the client's connection after what is written: the body has no proper end"""
+    """close the client's connection after the last write: the body has no proper end"""
     ABORT = auto()
     """close the client's connection at once"""
 

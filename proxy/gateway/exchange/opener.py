@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AdmissionTerms:
     """The prices and limits of an exchange, fixed at admission."""
 
     at: float
@@ -140,19 +140,25 @@ class ExchangeOpener:
             route=route, payer=terms.payer,
         )  # fmt: skip
 
-    def _terms(self, dialect: Dialect, key: ApiKey, facts: RequestFacts, route: Route) -> Terms:
+    def _terms(self, dialect: Dialect, key: ApiKey, facts: RequestFacts, route: Route) -> AdmissionTerms:
         """Prices and prompt estimate of the request, fixed at admission."""
         now = self._ports.unix_time()
         payer = self._keys.payer(key)
         if dialect.free:
-            return Terms(now, FREE, FREE, 0, payer)
+            return AdmissionTerms(now, FREE, FREE, 0, payer)
         price, cost = route.prices(now, payer)
         if dialect.free_unpriced:
             price, cost = price or FREE, cost or FREE
-        return Terms(now, price, cost, prompt_tokens(self._ports.estimator, route, facts), payer)
+        return AdmissionTerms(now, price, cost, prompt_tokens(self._ports.estimator, route, facts), payer)
 
     async def _reserved(
-        self, exchange_id: str, key: ApiKey, facts: RequestFacts, route: Route, terms: Terms, scopes: Sequence[Scope]
+        self,
+        exchange_id: str,
+        key: ApiKey,
+        facts: RequestFacts,
+        route: Route,
+        terms: AdmissionTerms,
+        scopes: Sequence[Scope],
     ) -> OpenReservation:
         """Reserve at every level. Raises ApiError if a limit is reached."""
         price = terms.price
@@ -166,7 +172,7 @@ class ExchangeOpener:
             raise refusal(found, key, scopes, wanted, at=terms.at, exceeded_status=self._reserve.exceeded_status)
         return found
 
-    def _quote(self, facts: RequestFacts, route: Route, terms: Terms) -> Quote:
+    def _quote(self, facts: RequestFacts, route: Route, terms: AdmissionTerms) -> Quote:
         return quote(
             terms.price,
             prompt_tokens=terms.prompt_tokens,
@@ -184,7 +190,7 @@ class ExchangeOpener:
             model_max=route.completion_tokens_max,
         )
 
-    def _requested(self, held: Quote, facts: RequestFacts, route: Route, terms: Terms) -> RequestedAmounts:
+    def _requested(self, held: Quote, facts: RequestFacts, route: Route, terms: AdmissionTerms) -> RequestedAmounts:
         if held is NOTHING_HELD:
             return RequestedAmounts()
         completion = self._completion_tokens(facts, route)
@@ -206,7 +212,7 @@ class ExchangeOpener:
         key: ApiKey,
         facts: RequestFacts,
         route: Route,
-        terms: Terms,
+        terms: AdmissionTerms,
         reservation: OpenReservation,
     ) -> tuple[Opened, Slot, asyncio.Future[None] | None]:
         """Open the exchange in the outbox. Raises ApiError if that is full."""

@@ -1,7 +1,7 @@
 """The tape of one exchange's stream, as the exchange writes it.
 
 Invariants: the client is written to first, then the tape. When the client is gone, the rest is still kept. The entry
-counts what the first client got, not what is kept after the disconnect.
+has the counts of the first client, without the bytes after the disconnect.
 """
 
 from __future__ import annotations

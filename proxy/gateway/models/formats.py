@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from proxy.gateway.models import words
-from proxy.gateway.models.listed_model import Lifecycle, ListedModel
+from proxy.gateway.models.listed_model import ListedModel, ModelStatus
 from proxy.gateway.models.pages import Paging, Query
 from proxy.gateway.models.words import Words
 from proxy.metering.dialects import DIALECTS
@@ -82,7 +82,7 @@ def _all_of(one: Callable[[ListedModel], Document]) -> Callable[[Sequence[Listed
 # -- Anthropic
 
 _ANTHROPIC_PAGES = Paging("limit", 20, "after_id", "before_id")
-_SERVED = (Lifecycle.ACTIVE, Lifecycle.DEPRECATED)
+_SERVED = (ModelStatus.ACTIVE, ModelStatus.DEPRECATED)
 
 
 def _anthropic(model: ListedModel) -> Document:
@@ -126,7 +126,7 @@ _COHERE_PAGES = Paging("page_size", 20, "page_token")
 
 def _cohere(model: ListedModel) -> Document:
     known = _known(context_length=model.input_tokens_max)
-    deprecated = model.lifecycle is not Lifecycle.ACTIVE
+    deprecated = model.lifecycle is not ModelStatus.ACTIVE
     uses = _uses(model, words.COHERE)
     return {"name": model.name, "endpoints": uses, "finetuned": False, "is_deprecated": deprecated, **known}
 

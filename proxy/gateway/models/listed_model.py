@@ -9,7 +9,7 @@ from enum import StrEnum
 from proxy.metering.dialects import DIALECTS, supports
 
 
-class Lifecycle(StrEnum):
+class ModelStatus(StrEnum):
     """Anthropic's words for how long a model is still served."""
 
     ACTIVE = "active"
@@ -31,7 +31,7 @@ class ListedModel:
     """Unix seconds"""
     input_tokens_max: int = 0
     output_tokens_max: int = 0
-    lifecycle: Lifecycle = Lifecycle.ACTIVE
+    lifecycle: ModelStatus = ModelStatus.ACTIVE
 
 
 def dialects_of(names: Iterable[str]) -> frozenset[str]:

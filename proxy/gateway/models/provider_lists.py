@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from proxy.gateway.models import words
-from proxy.gateway.models.listed_model import Lifecycle, ListedModel, dialects_of
+from proxy.gateway.models.listed_model import ListedModel, ModelStatus, dialects_of
 from proxy.gateway.models.words import Words
 from proxy.metering.dialect import KeyHeader
 from proxy.settings import ProviderSettings
@@ -155,7 +155,7 @@ def _model(name: str, row: _Row, of: ProviderList, provider: str, served: frozen
             row.max_input_tokens, row.inputTokenLimit, row.context_length, row.context_window, row.max_context_length
         ),
         output_tokens_max=_first(row.max_tokens, row.outputTokenLimit, row.max_completion_tokens),
-        lifecycle=Lifecycle(row.lifecycle) if row.lifecycle in tuple(Lifecycle) else Lifecycle.ACTIVE,
+        lifecycle=ModelStatus(row.lifecycle) if row.lifecycle in tuple(ModelStatus) else ModelStatus.ACTIVE,
     )
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from proxy.gateway.websocket.dial import Line
 
 
-class Exchanges:
+class SessionExchanges:
     """The exchanges of one session. `line`: the provider's side, once it is connected."""
 
     def __init__(

@@ -28,7 +28,7 @@ from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider, TimeLimits
 from proxy.gateway.upstream.routing import Route
 from proxy.gateway.websocket.dial import DeclinedError, Dialler, Line
-from proxy.gateway.websocket.exchanges import Exchanges
+from proxy.gateway.websocket.exchanges import SessionExchanges
 from proxy.gateway.websocket.session import Session
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
@@ -162,7 +162,7 @@ class WebSocketHandler:
         async def dial(route: Route, failed: Callable[[Route, Attempt], bool]) -> Line:
             return await Dialler(self._ports, dialect, request, shake.protocols, route).dial(failed)
 
-        exchanges = Exchanges(
+        exchanges = SessionExchanges(
             keys=self._keys,
             authenticate=authenticate,
             opener=self._opener,

@@ -49,7 +49,7 @@ class Event(StrEnum):
     CLIENT_BROKE = auto()
     """the client broke the protocol or a limit"""
     CLIENT_STALLED = auto()
-    """the client has not taken what was written to it for too long"""
+    """the client has not read for too long"""
     # The provider.
     PROVIDER_CLOSED = auto()
     """the provider sent a close frame"""
@@ -58,7 +58,7 @@ class Event(StrEnum):
     PROVIDER_BROKE = auto()
     """the provider broke the protocol or a limit"""
     PROVIDER_STALLED = auto()
-    """the provider has not taken what was written to it for too long"""
+    """the provider has not read for too long"""
     UNREACHABLE = auto()
     """no provider could be connected to; the client got the error"""
     # Time.
@@ -72,7 +72,7 @@ class Event(StrEnum):
     """the limit of a drain, in seconds or tokens"""
     IDLE = auto()
     """no exchange runs, and no message came for too long"""
-    # Exchanges and money.
+    # SessionExchanges and money.
     DONE = auto()
     """the last running exchange has ended"""
     REFUSED = auto()
@@ -200,7 +200,7 @@ IMPOSSIBLE: Mapping[tuple[Phase, Event], str] = {
 """phase and event → why they cannot happen"""
 
 
-class Lifecycle:
+class SessionLifecycle:
     """The phase of one session."""
 
     __slots__ = ("phase",)

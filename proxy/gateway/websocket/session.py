@@ -1,7 +1,7 @@
 """A session: relays messages between one client and one provider, and runs their exchanges.
 
-What happens on the two connections becomes an event of `lifecycle.py`, whose transition is done here. `Exchanges`
-admits and meters; the dialect's wire parses the messages of both sides.
+What happens on the two connections becomes an event of `lifecycle.py`, whose transition is done here.
+`SessionExchanges` admits and meters; the dialect's wire parses the messages of both sides.
 
 Invariants: a request is sent to the provider when its exchange is admitted and open; a refused one is not. An event is
 sent to the client when its exchange is open, durable, and has noted the event. In each direction one message is in
@@ -29,8 +29,8 @@ from proxy.gateway.upstream.provider import TimeLimits
 from proxy.gateway.upstream.routing import Route
 from proxy.gateway.websocket.dial import DeclinedError, Line
 from proxy.gateway.websocket.documents import document_of
-from proxy.gateway.websocket.exchanges import Exchanges
-from proxy.gateway.websocket.lifecycle import ABORT, Close, Event, Lifecycle, Phase, Transition
+from proxy.gateway.websocket.exchanges import SessionExchanges
+from proxy.gateway.websocket.lifecycle import ABORT, Close, Event, Phase, SessionLifecycle, Transition
 from proxy.gateway.websocket.timing import PING_S, Moments, Side, due, tick_s
 from proxy.gateway.websocket.turn import Turn
 from proxy.http import errors
@@ -71,7 +71,7 @@ class Session:
         self,
         client: WebSocket,
         wire: SocketWire,
-        exchanges: Exchanges,
+        exchanges: SessionExchanges,
         ports: Ports,
         *,
         limits: TimeLimits,
@@ -87,7 +87,7 @@ class Session:
         self._limits = limits
         self._dial = dial
         self._names_models = names_models
-        self._life = Lifecycle()
+        self._life = SessionLifecycle()
         self._connected = asyncio.Event()
         self._over = asyncio.Event()
         self._last: tuple[Event, Transition, Closed | None] | None = None

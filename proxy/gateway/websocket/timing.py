@@ -19,7 +19,7 @@ class Side(Struct, gc=False):
     heard_at: float
     """when bytes last arrived; now, while it is not read"""
     writing_since: float | None = None
-    """since when it has not taken what was written to it; None: it takes everything"""
+    """since when written bytes wait for the side to read; None: none wait"""
 
 
 class Moments(Struct, gc=False):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.gateway.exchange.lifecycle import End, ImpossibleEventError
-from proxy.gateway.websocket.lifecycle import ABORT, IMPOSSIBLE, TABLE, Event, Lifecycle, Phase
+from proxy.gateway.websocket.lifecycle import ABORT, IMPOSSIBLE, TABLE, Event, Phase, SessionLifecycle
 
 PRESENT = (Phase.OPEN, Phase.STOPPING)
 
@@ -47,7 +47,7 @@ def test_a_client_is_told_unless_it_knows() -> None:
 
 @given(st.lists(st.sampled_from(Event), max_size=12))
 def test_any_walk_ends_at_most_once(events: list[Event]) -> None:
-    life, ends = Lifecycle(), 0
+    life, ends = SessionLifecycle(), 0
     for event in events:
         before = life.phase
         try:
