@@ -31,7 +31,7 @@ class CompressedMeter(BodyMeter):
         self._opaque_bytes = 0
 
     def feed(self, payload: bytes) -> None:
-        """More of the body."""
+        """Add bytes of the body."""
         self.bytes_seen += len(payload)
         if self._decompressor is None:
             self._opaque_bytes += len(payload)

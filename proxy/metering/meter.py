@@ -112,7 +112,7 @@ class JsonMeter(BodyMeter):
         self._held = held
 
     def feed(self, payload: bytes) -> None:
-        """More of the body."""
+        """Add bytes of the body."""
         self.bytes_seen += len(payload)
         kept = payload if self._skim is None else self._skim.feed(payload)
         if self._stream is not None:

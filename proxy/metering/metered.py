@@ -104,7 +104,7 @@ class BodyMeter:
         """Count events that `matcher` has matched; they are not fed."""
 
     def feed(self, payload: bytes) -> None:
-        """More of the body."""
+        """Add bytes of the body."""
         self.bytes_seen += len(payload)
 
     def fold(self) -> None:

@@ -11,12 +11,11 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
-from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
+from proxy.metering.dialects.mistral.completions import MISTRAL_FIM
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
-from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
-from proxy.metering.dialects.openai.rerank import OPENAI_RERANK
+from proxy.metering.dialects.openai.plain import OPENAI_EMBEDDINGS, OPENAI_RERANK
 from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS

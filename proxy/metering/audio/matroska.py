@@ -32,7 +32,7 @@ class _Sound:
         self.number = self.kind = self.rate = 0
         self.codec = self.private = b""
         self.cluster = 0.0
-        """seconds that blocks are relative to"""
+        """time of the cluster in seconds: times of its blocks are relative to it"""
         self._packets = self._bytes = 0
         self._opus_s = self._mpeg_s = self._times_s = 0.0
         self._last: float | None = None

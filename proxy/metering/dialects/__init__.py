@@ -18,16 +18,13 @@ from proxy.metering.dialects.cohere.embed import COHERE_EMBED
 from proxy.metering.dialects.gemini.embed import GEMINI_BATCH_EMBED, GEMINI_COUNT_TOKENS, GEMINI_EMBED
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
 from proxy.metering.dialects.gemini_interactions.interactions import GEMINI_INTERACTIONS
-from proxy.metering.dialects.mistral.agents import MISTRAL_AGENTS
-from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
+from proxy.metering.dialects.mistral.completions import MISTRAL_AGENTS, MISTRAL_FIM
 from proxy.metering.dialects.mistral.ocr import MISTRAL_OCR
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.ollama.embed import OLLAMA_EMBED, OLLAMA_EMBEDDINGS
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
-from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
-from proxy.metering.dialects.openai.moderations import OPENAI_MODERATIONS
-from proxy.metering.dialects.openai.rerank import OPENAI_RERANK
+from proxy.metering.dialects.openai.plain import OPENAI_EMBEDDINGS, OPENAI_MODERATIONS, OPENAI_RERANK
 from proxy.metering.dialects.openai_media.images import OPENAI_IMAGE_EDITS, OPENAI_IMAGE_VARIATIONS, OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS, OPENAI_TRANSLATIONS

@@ -12,8 +12,7 @@ import msgspec
 
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
-from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
-from proxy.metering.dialects.openai.moderations import OPENAI_MODERATIONS
+from proxy.metering.dialects.openai.plain import OPENAI_EMBEDDINGS, OPENAI_MODERATIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField

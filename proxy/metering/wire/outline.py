@@ -68,7 +68,7 @@ class Outline:
         self._kept_text = 0
 
     def feed(self, piece: bytes) -> None:
-        """More of the text."""
+        """Add bytes of the text."""
         self._size += len(piece)
         if self._lost and not self._begun:
             return  # it is no JSON
@@ -220,7 +220,7 @@ class HeldText:
         return self._outline is not None
 
     def add(self, part: bytes) -> None:
-        """More of the text."""
+        """Add bytes of the text."""
         if self._outline is not None:
             self._outline.feed(part)
             return

@@ -73,7 +73,7 @@ class _LongEvent:
         self._name = b""
 
     def feed(self, part: bytes) -> None:
-        """More of the event."""
+        """Add bytes of the event."""
         first, *others = part.split(b"\n")
         self._read(first)
         for line in others:

@@ -9,9 +9,7 @@ from typing import Any
 
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
-from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
-from proxy.metering.dialects.openai.moderations import OPENAI_MODERATIONS
-from proxy.metering.dialects.openai.rerank import OPENAI_RERANK
+from proxy.metering.dialects.openai.plain import OPENAI_EMBEDDINGS, OPENAI_MODERATIONS, OPENAI_RERANK
 from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS

@@ -19,7 +19,7 @@ import pytest
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
-from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
+from proxy.metering.dialects.mistral.completions import MISTRAL_FIM
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES

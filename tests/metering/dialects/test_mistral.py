@@ -13,8 +13,7 @@ from proxy.billing.pricing.book import PriceBook
 from proxy.billing.pricing.prices import addends, can_charge, charge, configured
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.mistral.agents import MISTRAL_AGENTS
-from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
+from proxy.metering.dialects.mistral.completions import MISTRAL_AGENTS, MISTRAL_FIM
 from proxy.metering.dialects.mistral.ocr import MISTRAL_OCR, PAGES
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS

@@ -9,9 +9,7 @@ import pytest
 
 from proxy.metering import meter as meters
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
-from proxy.metering.dialects.openai.moderations import OPENAI_MODERATIONS
-from proxy.metering.dialects.openai.rerank import OPENAI_RERANK
+from proxy.metering.dialects.openai.plain import OPENAI_EMBEDDINGS, OPENAI_MODERATIONS, OPENAI_RERANK
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage

@@ -12,7 +12,7 @@ from typing import Any
 from proxy.metering.dialect import NAME, Dialect, KeyHeader, Rewrite
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
-from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
+from proxy.metering.dialects.openai.plain import OPENAI_EMBEDDINGS
 from proxy.metering.dialects.openai_media.images import OPENAI_IMAGE_EDITS, OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS, OPENAI_TRANSLATIONS

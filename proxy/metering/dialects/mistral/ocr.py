@@ -13,7 +13,7 @@ import msgspec
 from msgspec import structs
 
 from proxy.metering.counts import UsageReader
-from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
+from proxy.metering.dialects.mistral.completions import MISTRAL_FIM
 from proxy.metering.plain import plain_dialect
 from proxy.metering.refusal import ErrorShape
 from proxy.metering.request import InvalidField

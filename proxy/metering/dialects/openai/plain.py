@@ -1,12 +1,16 @@
-"""The dialect of rerank, shared by Cohere, Jina, vLLM and llama.cpp.
+"""The dialects without streams: embeddings, moderations and rerank.
 
-Invariant: the provider's count is billed: tokens, or search units, which are `searches` here.
+Invariants: no vector is decoded or buffered. Moderations are free if no price is configured, as at OpenAI; with a price
+they are billed like any request: by the reported usage or the estimated prompt, and by the price per request. Rerank,
+which Cohere, Jina, vLLM and llama.cpp share, is billed by the provider's count: tokens, or search units, which are
+`searches` here.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from proxy.metering.dialects.openai.inputs import inputs_of
 from proxy.metering.plain import plain_dialect
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField
@@ -14,7 +18,33 @@ from proxy.metering.usage import PromptEvidence
 from proxy.metering.wire.text import chars_of
 
 
-def _prompt(document: dict[str, Any]) -> PromptEvidence:
+def _input(document: dict[str, Any]) -> PromptEvidence:
+    return inputs_of(document, "input", parts=True).evidence()
+
+
+OPENAI_EMBEDDINGS = plain_dialect(
+    name="openai.embeddings",
+    paths=("/v1/embeddings",),
+    upstream_path="/embeddings",
+    operation="embeddings",
+    prompt=_input,
+    errors=OPENAI_ERRORS,
+    cost_path=("usage",),
+)
+
+OPENAI_MODERATIONS = plain_dialect(
+    name="openai.moderations",
+    paths=("/v1/moderations",),
+    upstream_path="/moderations",
+    operation="moderation",
+    prompt=_input,
+    default_model="omni-moderation-latest",  # OpenAI's default; its SDKs leave the model out
+    errors=OPENAI_ERRORS,
+    free_unpriced=True,
+)
+
+
+def _query_and_documents(document: dict[str, Any]) -> PromptEvidence:
     """The query counts once per document, since models read it with each."""
     query, documents = document.get("query"), document.get("documents")
     if not isinstance(query, str | dict):
@@ -43,6 +73,6 @@ OPENAI_RERANK = plain_dialect(
     paths=("/v1/rerank", "/v2/rerank"),
     upstream_path="/rerank",
     operation="rerank",
-    prompt=_prompt,
+    prompt=_query_and_documents,
     errors=OPENAI_ERRORS,
 )

@@ -1,14 +1,17 @@
-"""The dialect of Mistral's fim/completions: fills in between a prompt and a suffix; answers have the shapes of chat.
+"""The dialects of Mistral's fim/completions and agents/completions, whose answers have the shapes of chat.
 
-Invariants: one prompt has one answer. The last chunk of a stream always has the usage, so that it is never injected.
-Usage is read as in chat.
+Invariants: the last chunk of a stream always has the usage, so that it is never injected. Usage is read as in chat.
+fim fills in between a prompt and a suffix, with one answer. Requests to agents have the shapes of chat. The agent's id
+is the model for routing and prices, whatever model answers.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.openai import request as chat
 from proxy.metering.dialects.openai.chat import ChatTally
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of, prompt_evidence
@@ -16,7 +19,7 @@ from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request. Raises InvalidField."""
+    """Read a request of fim/completions. Raises InvalidField."""
     return RequestFacts(
         model=named or model_of(document),
         streamed=flag(document, "stream"),
@@ -54,4 +57,26 @@ MISTRAL_FIM = Dialect(
     errors=ErrorShape("/v1/fim/", _refused, _refused),
     headers_down=("mistral-correlation-id",),
     cost_path=("usage",),
+)
+
+
+def agent_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Read a request to an agent. Raises InvalidField."""
+    return chat.facts(document, named or model_of(document, "agent_id"))
+
+
+def _agent_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
+    """A shallow copy with the provider's name of the agent."""
+    return {**document, "agent_id": upstream_model}
+
+
+MISTRAL_AGENTS = replace(
+    MISTRAL_FIM,
+    name="mistral.agents",
+    paths=("/v1/agents/completions",),
+    upstream_path="/agents/completions",
+    operation="chat",
+    facts=agent_facts,
+    upstream_document=_agent_document,
+    errors=ErrorShape("/v1/agents/", MISTRAL_FIM.errors.body, MISTRAL_FIM.errors.event_body),
 )
