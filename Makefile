@@ -86,6 +86,7 @@ checks:
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m tests.support.javascript
+	@$(BIN)/python -m tests.support.growth
 	@$(BIN)/python -m tests.support.glossary
 
 bench: $(READY)  ## the tables of docs/operations/benchmarks.md (needs a C compiler; nginx for the ratios)
