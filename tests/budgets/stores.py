@@ -10,6 +10,7 @@ from proxy.budgets.redis.store import RedisBudgets
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore
 from proxy.storage.redis_client import open_redis
+from tests.support.clock import Clock
 
 NOW = 1_800_000_000.25
 # How long a loss waits for a node.
@@ -21,23 +22,13 @@ async def warm(store: RedisBudgets) -> None:
     await store._redis.hset(store._key("life"), "warm", 0)
 
 
-class Clock:
-    """Unix time, as a test wants it."""
-
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Stores(ABC):
     """One store; each `node` is a handle of its own."""
 
     kind = ""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = Clock(NOW)
         self.nodes: list[BudgetStore] = []
 
     def node(self, name: str) -> BudgetStore:

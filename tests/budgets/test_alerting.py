@@ -33,6 +33,7 @@ from proxy.sinks.alert_webhook import AT_ONCE, Webhook, body_of
 from proxy.sinks.signing import signature
 from proxy.storage.database import LedgerUnavailable, writing
 from tests.ledger.entries import a_ledger, a_store, an_entry, arriving
+from tests.support.clock import Clock
 from tests.support.ledger_tables import read_alerts
 from tests.support.net import closed_port, free_port
 
@@ -40,16 +41,6 @@ SECRET = Secret("a secret between us")
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 SINCE = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
 BUDGET = 10 * NUSD_PER_USD
-
-
-@dataclass
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    now: float = NOW
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -134,7 +125,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(NOW)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from proxy.delivery.redis_queue import CLAIM_AFTER_MS, GROUP, TIDY_S, ReclaimLoc
 from proxy.journal.frames import UndecodableError
 from proxy.journal.journal import Pending
 from proxy.storage.redis_client import ANSWER_S, BLOCK_MS, QueueUnavailable, RedisClient, open_redis
+from tests.support.clock import Clock
 from tests.support.faulty import FaultyPath
 from tests.support.scripted_redis import ScriptedRedis, bulk
 from tests.support.valkey import Valkey
@@ -37,16 +38,6 @@ def records(count: int, first: int = 1, *, length: int = 0) -> list[Pending]:
 
 def seqs(taken: Sequence[DeliveredRecord]) -> list[int]:
     return [one.seq for one in taken]
-
-
-class Clock:
-    """A monotonic clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture
@@ -227,12 +218,12 @@ async def test_after_flushall_the_stream_begins_anew(make: Make, valkey: Valkey)
 
 
 async def test_flushall_is_no_error_for_who_tidies_up(make: Make, valkey: Valkey) -> None:
-    clock = Clock()
+    clock = Clock(1_000.0)
     queue = make(url=valkey.url, monotonic=clock)
     await queue.add(records(1), "node")
     await queue.settled(await queue.take(10))
     valkey.ask("FLUSHALL")
-    clock.now_s += TIDY_S
+    clock.now += TIDY_S
     assert list(await queue.take(10)) == []
 
 
@@ -469,7 +460,7 @@ async def consumers(queue: RedisQueue) -> set[str]:
 
 
 async def test_names_of_workers_that_died_long_ago_are_removed_once_they_hold_nothing(make: Make) -> None:
-    clock = Clock()
+    clock = Clock(1_000.0)
     idle, holding, alive = (
         make("idle", claim_after_ms=5),
         make("holding", claim_after_ms=5),
@@ -480,18 +471,18 @@ async def test_names_of_workers_that_died_long_ago_are_removed_once_they_hold_no
     assert len(await holding.take(1)) == 1
     assert await consumers(idle) == {"idle", "holding"}
     await asyncio.sleep(0.2)
-    clock.now_s += TIDY_S
+    clock.now += TIDY_S
     orphans = await alive.take(1)
     assert seqs(orphans) == [2]
     assert await consumers(alive) == {"holding", "alive"}
-    clock.now_s += TIDY_S
+    clock.now += TIDY_S
     await alive.take(1)
     assert await consumers(alive) == {"alive"}
 
 
 async def test_what_is_pending_with_nobody_is_found(make: Make) -> None:
     """An operator removed a worker's name by hand: its messages are delivered, and nobody's."""
-    clock = Clock()
+    clock = Clock(1_000.0)
     dead, alive = make("dead"), make("alive", monotonic=clock)
     await dead.add(records(3), "node")
     await dead.take(2)
@@ -501,11 +492,11 @@ async def test_what_is_pending_with_nobody_is_found(make: Make) -> None:
     assert seqs(last) == [3]
     await alive.settled(last)
     assert list(await alive.take(10)) == []
-    clock.now_s += TIDY_S
+    clock.now += TIDY_S
     taken = await alive.take(10)
     assert seqs(taken) == [1, 2]
     await alive.settled(taken)
-    clock.now_s += TIDY_S
+    clock.now += TIDY_S
     assert list(await alive.take(10)) == []
 
 

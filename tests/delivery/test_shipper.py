@@ -23,6 +23,7 @@ from proxy.delivery.shipper import ASK_MAX, OVERDUE_S, Shipper
 from proxy.journal.journal import Journal
 from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.journal.records import ROOMY, opened, record
+from tests.support.clock import Clock
 from tests.support.faulty import FaultyPath
 from tests.support.net import closed_port
 from tests.support.valkey import Valkey
@@ -92,16 +93,6 @@ class Seen:
         self.ends.append(error)
 
 
-class Clock:
-    """A monotonic clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 async def at_once(work: Callable[..., Any], *arguments: object) -> Any:
     return work(*arguments)
 
@@ -111,7 +102,7 @@ class Machine:
 
     def __init__(self, folder: Path, queue: RedisQueue, ledger: Ledger) -> None:
         self.folder, self.queue, self.ledger = folder, queue, ledger
-        self.seen, self.clock = Seen(), Clock()
+        self.seen, self.clock = Seen(), Clock(100.0)
         self.on_sent: list[int] = []
         self.written = 0
         self.open()
@@ -242,7 +233,7 @@ async def test_a_record_is_kept_until_the_ledger_has_it_though_the_queue_does(
         await other_end.settled(taken)  # a worker that forgets to settle: the messages are gone
         await until(lambda: len(ledger.asked) > 3)
         assert machine.pending == written
-        machine.clock.now_s += OVERDUE_S
+        machine.clock.now += OVERDUE_S
         async with worker(other_end, ledger):
             await until(lambda: not machine.pending)
     assert ledger.seqs == written
@@ -295,7 +286,7 @@ async def test_after_flushall_all_that_is_unconfirmed_is_sent_again(
         valkey.ask("FLUSHALL")
         await asyncio.sleep(0.1)
         assert machine.seen.again == 0, "it is not overdue yet"
-        machine.clock.now_s += OVERDUE_S
+        machine.clock.now += OVERDUE_S
         await until(lambda: machine.seen.again == 450)
         async with worker(queues(valkey.url), ledger):
             await until(lambda: not machine.pending)
@@ -317,7 +308,7 @@ async def test_kill_9_of_a_server_that_kept_nothing(
         await asyncio.sleep(0.1)
         assert machine.pending == written
         await asyncio.to_thread(valkey.start)
-        machine.clock.now_s += OVERDUE_S
+        machine.clock.now += OVERDUE_S
         await until(lambda: not machine.pending)
     assert len(ledger.seqs) == 200
     assert set(ledger.brought.values()) == {1}
@@ -389,7 +380,7 @@ async def test_a_long_outage_of_the_ledger_sends_nothing_twice(folder: Path, que
         written = machine.write(300)
         await until(lambda: len(machine.on_sent) == 300)
         for _ in range(5):
-            machine.clock.now_s += OVERDUE_S
+            machine.clock.now += OVERDUE_S
             await asyncio.sleep(0.05)
         assert len(machine.seen.failures) == 1
         assert await other_end.depth() == 300
@@ -410,12 +401,12 @@ async def test_what_waits_in_the_queue_is_not_sent_again_unless_it_gets_lost_the
         written = machine.write(30)
         await until(lambda: len(machine.on_sent) == 30)
         for _ in range(5):
-            machine.clock.now_s += OVERDUE_S
+            machine.clock.now += OVERDUE_S
             await asyncio.sleep(0.05)
         assert await other_end.depth() == 30
         assert machine.seen.again == 0
         valkey.ask("FLUSHALL")
-        machine.clock.now_s += OVERDUE_S
+        machine.clock.now += OVERDUE_S
         async with worker(other_end, ledger):
             await until(lambda: not machine.pending)
     assert (ledger.seqs, machine.seen.again) == (written, 30)
@@ -439,7 +430,7 @@ async def test_a_record_that_is_settled_while_it_is_looked_for_is_not_sent_again
     async with machine.shipping():
         written = machine.write(7)
         await until(lambda: len(machine.on_sent) == 7)
-        machine.clock.now_s += OVERDUE_S
+        machine.clock.now += OVERDUE_S
         await until(lambda: not machine.pending)
     assert (ledger.seqs, machine.seen.again) == (written, 0)
     assert await plain.depth() == 0
@@ -581,7 +572,7 @@ async def storm(machine: Machine, server: Valkey, path: FaultyPath, chance: rand
         case 5:
             ledger.away = not ledger.away
         case 6:
-            machine.clock.now_s += OVERDUE_S
+            machine.clock.now += OVERDUE_S
         case 7:
             path.stall()
             await asyncio.sleep(0.02)
@@ -601,7 +592,7 @@ async def weather(folder: Path, server: Valkey, queues: Queues, ledger: Ledger, 
             ledger.away = False
             async with asyncio.timeout(30):
                 while machine.pending:
-                    machine.clock.now_s += OVERDUE_S
+                    machine.clock.now += OVERDUE_S
                     await asyncio.sleep(0.05)
         assert len(ledger.brought) == machine.written, f"seed {seed}"
         assert max(ledger.deliveries) < DEAD_LETTER_DELIVERIES, "no record is laid aside for its network"

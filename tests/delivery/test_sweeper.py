@@ -22,20 +22,11 @@ from proxy.metering.estimator.estimate import VERSION, Estimator
 from proxy.metering.usage import Evidence, Usage, UsageSource
 from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.journal.records import exchange_id, opened
+from tests.support.clock import Clock
 from tests.support.leases import LocalLeases
 from tests.support.valkey import Valkey
 
 LEASE_S = 30.0
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Ledger:
@@ -129,7 +120,7 @@ class Proxy:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_000.0)
 
 
 @pytest.fixture

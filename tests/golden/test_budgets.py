@@ -28,6 +28,7 @@ from tests.golden.reading import (
     of_this_boot,
     sqlite_lines,
 )  # fmt: skip
+from tests.support.clock import Clock
 from tests.support.valkey import Valkey
 
 NOW = 1_800_000_000.25
@@ -56,18 +57,9 @@ REDIS_KEYS = [
 PEPPER = (HERE / "pepper").read_bytes()
 
 
-class Clock:
-    """Unix time."""
-
-    now = NOW
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(NOW)
 
 
 @pytest.fixture

@@ -20,21 +20,15 @@ from proxy.keys.claims_redis import RedisClaims
 from proxy.keys.idempotency import Claims, ClaimStore, ClaimsUnavailable, Seal
 from proxy.keys.response_owners import OwnerStore, ResponseOwners
 from proxy.storage.redis_client import open_redis
+from tests.support.clock import Clock
 
 PEPPER = b"p" * 32
 RETENTION_S = 60.0
 
 
-class Clock:
-    now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_000_000.0)
 
 
 @pytest.fixture(params=["local", "redis"])

@@ -32,21 +32,12 @@ from proxy.sinks.sender import SinkSender
 from proxy.sinks.stripe import MeteredQuantity
 from proxy.storage.database import writing
 from tests.ledger.entries import an_entry, arriving
+from tests.support.clock import Clock
 from tests.support.ledgers import on_both_databases
 from tests.support.net import free_port
 
 SECRET = Secret("sk_of_the_sink")
 Answers = list[int | Callable[[], Any]]
-
-
-@dataclass
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    now: float = 1_793_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -193,7 +184,7 @@ class Plant:
     engine: Engine
     store: LedgerStore
     server: Server
-    clock: Clock = field(default_factory=Clock)
+    clock: Clock = field(default_factory=lambda: Clock(1_793_000_000.0))
     seen: Seen = field(default_factory=Seen)
     answer_s: float = 10.0
     """as long as a server may think"""

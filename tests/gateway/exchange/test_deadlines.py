@@ -111,7 +111,7 @@ class Timer:
             self.timers.remove(self)
 
 
-class Clock:
+class TimedLoop:
     """A loop and a clock that move together, by hand."""
 
     def __init__(self) -> None:
@@ -137,13 +137,13 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> TimedLoop:
+    clock = TimedLoop()
     monkeypatch.setattr(watch_module, "monotonic", lambda: clock.now)
     return clock
 
 
-def watched(clock: Clock, limits: TimeLimits) -> tuple[Deadlines, dict[str, Moments], list[tuple[float, Event]]]:
+def watched(clock: TimedLoop, limits: TimeLimits) -> tuple[Deadlines, dict[str, Moments], list[tuple[float, Event]]]:
     now = {"moments": replace(BEGUN, last_piece_at=1000)}
     found: list[tuple[float, Event]] = []
 
@@ -158,7 +158,7 @@ def watched(clock: Clock, limits: TimeLimits) -> tuple[Deadlines, dict[str, Mome
     return watch, now, found
 
 
-def test_one_timer_follows_a_stream_without_being_moved(clock: Clock) -> None:
+def test_one_timer_follows_a_stream_without_being_moved(clock: TimedLoop) -> None:
     watch, now, found = watched(clock, LIMITS)
     watch.rearm()
     fired = 0
@@ -173,7 +173,7 @@ def test_one_timer_follows_a_stream_without_being_moved(clock: Clock) -> None:
     assert clock.timers == []
 
 
-def test_heartbeats_go_on_until_the_end(clock: Clock) -> None:
+def test_heartbeats_go_on_until_the_end(clock: TimedLoop) -> None:
     watch, _, found = watched(clock, replace(LIMITS, heartbeat_s=3))
     watch.rearm()
     clock.run_until(1030)
@@ -185,7 +185,7 @@ def test_heartbeats_go_on_until_the_end(clock: Clock) -> None:
     ]
 
 
-def test_silence_is_shorter_once_the_stream_has_said_that_it_is_done(clock: Clock) -> None:
+def test_silence_is_shorter_once_the_stream_has_said_that_it_is_done(clock: TimedLoop) -> None:
     watch, _, found = watched(clock, LIMITS)
     watch.rearm()
     clock.run_until(1001)
@@ -206,7 +206,7 @@ def test_silence_is_shorter_once_the_stream_has_said_that_it_is_done(clock: Cloc
     ],
 )
 def test_another_provider_has_its_own_time_to_begin_and_what_is_left_of_the_whole(
-    clock: Clock, other: dict[str, Any], due: tuple[float, Event]
+    clock: TimedLoop, other: dict[str, Any], due: tuple[float, Event]
 ) -> None:
     watch, now, found = watched(clock, LIMITS)
     now["moments"] = asked = replace(BEGUN, phase=Phase.ASKING, client=Client.WAITING)
@@ -219,7 +219,7 @@ def test_another_provider_has_its_own_time_to_begin_and_what_is_left_of_the_whol
     assert (round(at, 2), event) == due
 
 
-def test_a_stopped_watch_finds_nothing(clock: Clock) -> None:
+def test_a_stopped_watch_finds_nothing(clock: TimedLoop) -> None:
     watch, _, found = watched(clock, LIMITS)
     watch.rearm()
     watch.stop()
@@ -228,7 +228,7 @@ def test_a_stopped_watch_finds_nothing(clock: Clock) -> None:
     assert (found, clock.timers) == ([], [])
 
 
-def test_a_pause_counts_from_its_own_beginning(clock: Clock) -> None:
+def test_a_pause_counts_from_its_own_beginning(clock: TimedLoop) -> None:
     watch, now, found = watched(clock, LIMITS)
     watch.rearm()
     clock.run_until(1008)
@@ -239,7 +239,7 @@ def test_a_pause_counts_from_its_own_beginning(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("at", [1000.5, 1004.9, 1005.1, 1049.9])
-def test_what_begins_while_the_timer_runs_is_found_in_time_without_moving_it(clock: Clock, at: float) -> None:
+def test_what_begins_while_the_timer_runs_is_found_in_time_without_moving_it(clock: TimedLoop, at: float) -> None:
     watch, now, found = watched(clock, replace(LIMITS, idle_s=60))
     watch.rearm()
     clock.run_until(at)
@@ -248,7 +248,7 @@ def test_what_begins_while_the_timer_runs_is_found_in_time_without_moving_it(clo
     assert found == [(pytest.approx(at + LIMITS.write_stall_s), Event.WRITE_STALL)]
 
 
-def test_who_is_blocked_after_the_end_is_still_found(clock: Clock) -> None:
+def test_who_is_blocked_after_the_end_is_still_found(clock: TimedLoop) -> None:
     now = {"moments": BEGUN}
     found: list[Event] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,20 +17,13 @@ from proxy.ledger.accounts.account_store import AccountStore, UnknownAccountErro
 from proxy.ledger.accounts.key_store import AliasTakenError, KeyStore, KeyStoreError, UnknownKeyError
 from proxy.ledger.schema.tables import api_keys
 from proxy.storage.database import reading
+from tests.support.clock import Clock
 from tests.support.ledgers import on_both_databases
-
-
-@dataclass
-class Clock:
-    now: float = 1_793_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_793_000_000.0)
 
 
 @pytest.fixture
