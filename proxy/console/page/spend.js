@@ -69,7 +69,7 @@ function headline(groups, operator) {
   const tokens = groups.reduce((total, one) => total + one.input + one.output, 0);
   const margin = charge > 0n ? percent(Number(charge - cost) / Number(charge)) : "–";
   return el("div", { class: "tiles" },
-    tile("Revenue", money(charge), "including corrections"),
+    tile(operator ? "Revenue" : "Charged", money(charge), "including corrections"),
     operator && tile("Provider cost", money(cost)),
     operator && tile("Margin", money(charge - cost), `${margin} of the charge`),
     tile("Requests", count(requests)), tile("Tokens", count(tokens), "prompt and output"));

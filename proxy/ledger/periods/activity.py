@@ -1,7 +1,8 @@
 """The usage, adjustments and credits of a key or account in a month, summed from its entries.
 
 Invariant: the sums are a function of the entries and of the closings (see proxy/billing/period.py), so a closed month
-always gives the same sums and the same digest.
+always gives the same sums and the same digest. A closed month is stored as the JSON of its `Activity`
+(`scope_months.content`): stored names stay.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class Usages(msgspec.Struct):
     requests: int = 0
     counts: dict[str, int] = {}
     """name → reported or estimated count"""
-    charge_nusd: Nusd = ZERO_NUSD
+    charge_nusd: Nusd = msgspec.field(default=ZERO_NUSD, name="charge_usd")
     estimated: int = 0
     """requests with estimated usage"""
-    estimated_nusd: Nusd = ZERO_NUSD
+    estimated_nusd: Nusd = msgspec.field(default=ZERO_NUSD, name="estimated_usd")
     """the part of `charge_nusd` with estimated usage"""
     unpriced: int = 0
     """requests without a price, which are not charged"""
@@ -86,7 +87,7 @@ class Booking(msgspec.Struct, frozen=True):
     model: str
     why: str
     counts: dict[str, int]
-    nusd: Nusd
+    nusd: Nusd = msgspec.field(name="usd")
     """nUSD: added to the charges (adjustment) or to the balance (credit)"""
 
 
