@@ -97,12 +97,11 @@ def test_shape(name: str) -> None:
     assert ALL[name].event() == b"data: " + ALL[name].body() + b"\n\n"
 
 
-@pytest.mark.parametrize("name", ALL)
-async def test_the_sdk_understands_it(name: str) -> None:
-    refusal = ALL[name]
+async def test_the_sdk_understands_each() -> None:
+    """The client names the one that it wants as its model."""
 
-    async def refuse(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
-        raise refusal
+    async def refuse(request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
+        raise ALL[(await request.json())["model"]]
 
     routes = Routes()
     routes.local("POST", "/v1/chat/completions", refuse)
@@ -110,16 +109,17 @@ async def test_the_sdk_understands_it(name: str) -> None:
     port = await server.start("127.0.0.1", 0)
     client = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0)
     try:
-        with pytest.raises(getattr(openai, EXCEPTIONS[refusal.status])) as raised:
-            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
+        for name, refusal in ALL.items():
+            with pytest.raises(getattr(openai, EXCEPTIONS[refusal.status])) as raised:
+                await client.chat.completions.create(model=name, messages=[{"role": "user", "content": "x"}])
+            error = raised.value
+            assert (error.code, error.param, error.type) == (refusal.code, refusal.param, refusal.kind), name
+            assert isinstance(error.body, dict)
+            assert error.body["message"] == refusal.message, name
     finally:
         await client.close()
         await server.stop_listening()
         await server.close()
-    error = raised.value
-    assert (error.code, error.param, error.type) == (refusal.code, refusal.param, refusal.kind)
-    assert isinstance(error.body, dict)
-    assert error.body["message"] == refusal.message
 
 
 @pytest.mark.parametrize(

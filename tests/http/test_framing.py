@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from proxy.http.framing import LINE_BYTES_MAX, BadFramingError, ChunkReader, LengthReader, read_head, whole_chunks
 from tests.http.frames import framed, unframed
-from tests.support.examples import examples
+from tests.support.examples import examples, repeats
 
 LAST = b"0\r\n\r\n"
 # What a payload is made of here: everything that framing is made of, so that one can be taken for the other.
@@ -67,9 +67,10 @@ def random_chunks(rng: random.Random) -> list[bytes]:
     return [b"".join(rng.choices(NASTY, k=rng.randint(1, 6))) for _ in range(rng.randint(0, 5))]
 
 
+@pytest.mark.hypothesis
 def test_the_payload_is_the_same_at_twenty_thousand_random_cuts() -> None:
     rng = random.Random(20_000)
-    for _ in range(20_000):
+    for _ in range(repeats(20_000, gate=2_000)):
         chunks = random_chunks(rng)
         extensions = rng.choices([b"", b"", b"", b";a=b", b' ;name="v"', b" ", b"\t"], k=len(chunks))
         last = rng.choice([LAST, b"0;x\r\n\r\n", b"000\r\nA: b\r\n\r\n", b"0\r\nA: b\r\nC: d\r\n\r\n"])
@@ -105,13 +106,14 @@ def test_whole_chunks_keep_their_framing_and_others_do_not() -> None:
     assert reader.rest == b""
 
 
+@pytest.mark.hypothesis
 def test_the_quick_way_takes_only_what_it_is_sure_of() -> None:
     rng = random.Random(7)
     assert whole_chunks(framed(b"data: a\n\n")) == b"data: a\n\n"
     assert whole_chunks(framed(b"one") + framed(b"two")) == b"onetwo"
     for wire in (LAST, framed(b"a") + LAST, framed(b"a")[:-1], framed(b"a", b";x"), b"5\r\nhell\r\n", b"\r\n"):
         assert whole_chunks(wire) is None, wire
-    for _ in range(20_000):
+    for _ in range(repeats(20_000, gate=4_000)):
         wire = b"".join(map(framed, random_chunks(rng)))
         at = sorted(rng.choices(range(len(wire) + 1), k=2))
         piece = rng.choice([wire, wire[slice(*at)]])
@@ -137,7 +139,7 @@ GARBAGE = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), GARBAGE, st.randoms(use_true_random=False))
 def test_what_comes_before_a_break_is_read_at_every_cut(
     chunks: list[bytes], garbage: bytes, rng: random.Random

@@ -19,6 +19,7 @@ from proxy.http.connection import ClientConnection, with_one_user_agent
 from proxy.http.server import Routes, Server
 from proxy.http.unreadable_head import FIELD_BYTES_MAX, FIELDS_MAX, HEAD_BYTES_MAX, TARGET_BYTES_MAX
 from proxy.metering.dialects import DIALECTS
+from tests.support.examples import examples
 
 LINE, HOST, END = b"POST /v1/chat/completions HTTP/1.1\r\n", b"Host: a\r\n", b"Connection: close\r\n\r\n"
 GEMINI, ANTHROPIC = b"POST /v1beta/models/m:generateContent HTTP/1.1\r\n", b"POST /v1/messages HTTP/1.1\r\n"
@@ -179,7 +180,7 @@ BYTES = (b"\r\n", b"\n", b"\r", b"\0", b" ", b":", b"3\r\nabc\r\n0\r\n\r\n", b"A
 FRAGMENTS = st.sampled_from((*LINES, *(field + b"\r\n" for field in FIELDS), *BYTES)) | st.binary(max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(FRAGMENTS, max_size=10), st.lists(st.integers(0, 400), max_size=3))
 def test_whatever_comes_each_answer_is_well_formed_and_quotes_no_secret(
     asked: Asked, log: list[logging.LogRecord], fragments: list[bytes], cuts: list[int]

@@ -6,6 +6,7 @@ import json
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,29 +27,35 @@ from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
 from proxy.metering.wire import ndjson, outline
 from proxy.metering.wire.cut import completed
-from proxy.metering.wire.framing import JSON_ARRAY, SSE, Framing
+from proxy.metering.wire.framing import JSON_ARRAY, LONG_EVENT_BYTES_MAX, SSE, Framing
 from proxy.metering.wire.json_array import JsonArrayFramer
 from proxy.metering.wire.outline import LongText, Outline
-from proxy.metering.wire.sse import EventFramer
+from proxy.metering.wire.sse import EVENT_BYTES_MAX, EventFramer
 from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
 from tests.support.examples import examples
 from tests.support.linear import assert_linear
 
 MB = 1 << 20
-LONG = 2 * MB
+# The limits of these tests are a fifth of the real ones, so that they take a fifth of the time.
+KEPT_BYTES_MAX = MB // 5
+LONG = 2 * KEPT_BYTES_MAX // 5 * 5
 
 
 @pytest.fixture(autouse=True)
-def lines_are_as_short_as_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests are quicker so."""
-    monkeypatch.setattr(ndjson, "LINE_BYTES_MAX", MB)
+def limits_are_a_fifth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ndjson, "LINE_BYTES_MAX", KEPT_BYTES_MAX)
+    monkeypatch.setattr(outline, "_ROOM", tuple(room // 5 for room in outline._ROOM))
+
+
+def shortened(framing: Framing, bytes_max: int = KEPT_BYTES_MAX) -> Framing:
+    """The framing, with another limit of one event; that of a line is patched."""
+    if framing.framer is ndjson.LineFramer:
+        return framing
+    return replace(framing, framer=partial(JsonArrayFramer if framing is JSON_ARRAY else EventFramer, bytes_max))
 
 
 def framings(dialect: Dialect) -> list[Framing]:
-    """Those of the dialect; Gemini's with the limit of all others, to be quicker."""
-    if dialect is GEMINI_STREAM:
-        return [SSE, replace(JSON_ARRAY, framer=JsonArrayFramer)]
-    return list(dialect.framings)
+    return [shortened(framing) for framing in dialect.framings]
 
 
 def body_of(framing: Framing, documents: list[bytes]) -> bytes:
@@ -57,7 +64,7 @@ def body_of(framing: Framing, documents: list[bytes]) -> bytes:
     return b"".join(framing.event(document, "") for document in documents)
 
 
-def metered(dialect: Dialect, framing: Framing, body: bytes, size: int = 60_000) -> Metered:
+def metered(dialect: Dialect, framing: Framing, body: bytes, size: int = 12_000) -> Metered:
     meter = dialect.stream_meter(framing)
     for at in range(0, len(body), size):
         meter.feed(body[at : at + size])
@@ -73,7 +80,7 @@ def answered(dialect: Dialect, body: bytes, size: int = 1 << 20) -> Metered:
 
 def lasts(filler: str) -> list[tuple[Dialect, dict[str, Any]]]:
     """The last event of each dialect, made long by `filler` beside its usage."""
-    junk = {"instructions": filler, "tools": [{"description": filler[: 1 << 20]}] * 4}
+    junk = {"instructions": filler, "tools": [{"description": filler[:KEPT_BYTES_MAX]}] * 4}
     return [
         (OPENAI_CHAT, {"x": junk, "choices": [{"delta": {}, "finish_reason": "stop"}], "usage": CHAT_USAGE}),
         (OPENAI_COMPLETIONS, {"x": filler, "choices": [{"text": "x", "finish_reason": "stop"}], "usage": CHAT_USAGE}),
@@ -100,7 +107,7 @@ def lasts(filler: str) -> list[tuple[Dialect, dict[str, Any]]]:
             {"type": "message-end", "x": junk, "delta": {"finish_reason": "COMPLETE", "usage": COHERE_USAGE}},
         ),
         (OLLAMA_CHAT, {"x": junk, "done": True, "done_reason": "stop", "prompt_eval_count": 9, "eval_count": 777}),
-        (OLLAMA_GENERATE, {"context": [123456] * 200_000, "done": True, "prompt_eval_count": 9, "eval_count": 777}),
+        (OLLAMA_GENERATE, {"context": [123456] * 40_000, "done": True, "prompt_eval_count": 9, "eval_count": 777}),
     ]
 
 
@@ -108,7 +115,7 @@ def lasts(filler: str) -> list[tuple[Dialect, dict[str, Any]]]:
 def test_the_usage_of_a_long_last_event_counts(dialect: Dialect, last: dict[str, Any]) -> None:
     for framing in framings(dialect):
         body = body_of(framing, [json.dumps(last).encode()])
-        results = [metered(dialect, framing, body, size) for size in (len(body), 60_000, 1_000_003)]
+        results = [metered(dialect, framing, body, size) for size in (len(body), 12_000, 200_003)]
         assert results[0].usage is not None
         assert (results[0].usage.prompt_tokens, results[0].usage.completion_tokens) == (9, 777)
         assert (results[0].complete, results[0].failed, results[0].flags) == (True, None, ("event_too_long",))
@@ -138,15 +145,16 @@ def test_the_text_of_a_long_event_counts_by_its_size(dialect: Dialect, event: di
         result = metered(dialect, framing, body)
         assert abs(result.evidence.chars - LONG) < 10
         assert result.flags == ("event_too_long",)
-        cut = metered(dialect, framing, body[: MB + 600_000])
-        assert abs(cut.evidence.chars - (MB + 600_000)) < 200
+        end = KEPT_BYTES_MAX * 8 // 5
+        cut = metered(dialect, framing, body[:end])
+        assert abs(cut.evidence.chars - end) < 200
         assert not cut.usage_final
 
 
 def test_a_long_event_that_repeats_the_answer_adds_nothing() -> None:
     said = {"type": "response.output_text.delta", "output_index": 0, "delta": "tide " * 1000}
     output = [{"type": "message", "content": [{"type": "output_text", "text": "tide " * 1000}]}]
-    response = {"status": "completed", "instructions": "x" * 2 * MB, "output": output}
+    response = {"status": "completed", "instructions": "x" * LONG, "output": output}
     documents = [json.dumps(said).encode(), json.dumps({"type": "response.completed", "response": response}).encode()]
     assert metered(OPENAI_RESPONSES, SSE, body_of(SSE, documents)).evidence.chars == 5000
     # Cut within its end: the client left.
@@ -157,14 +165,14 @@ def test_a_long_event_that_repeats_the_answer_adds_nothing() -> None:
 
 def test_a_long_first_event_is_no_output() -> None:
     """It repeats the instructions; the client may leave behind it."""
-    created = {"type": "response.created", "response": {"instructions": [{"content": [{"text": "x" * 2 * MB}]}]}}
+    created = {"type": "response.created", "response": {"instructions": [{"content": [{"text": "x" * LONG}]}]}}
     result = metered(OPENAI_RESPONSES, SSE, body_of(SSE, [json.dumps(created).encode()]))
     assert (result.evidence.empty, result.complete) == (True, False)
 
 
 @pytest.mark.parametrize(
     ("dialect", "framing", "head", "tail"),
-    [
+    [  # a framing of None: one JSON answer
         (OLLAMA_CHAT, OLLAMA_CHAT.framings[0], b'{"message":{"content":"', b'"},"done":false}\n'),
         (OPENAI_CHAT, SSE, b'data: {"choices":[{"delta":{"content":"', b'"}}]}\n\n'),
         (OPENAI_CHAT, SSE, b"data: ", b"\n\n"),
@@ -175,21 +183,29 @@ def test_a_long_first_event_is_no_output() -> None:
         (OPENAI_CHAT, None, b'{"choices":[{"message":{"content":"', b""),
     ],
 )
+@pytest.mark.parametrize("part", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_100_mb_take_bounded_memory_and_are_not_free(
-    dialect: Dialect, framing: Framing | None, head: bytes, tail: bytes
+    monkeypatch: pytest.MonkeyPatch, dialect: Dialect, framing: Framing | None, head: bytes, tail: bytes, part: int
 ) -> None:
-    piece = b"The tide turns at noon. " * 2731  # 64 KiB
-    meter = dialect.plain_meter() if framing is None else dialect.stream_meter(framing)
+    """In `make test` a fifth of all sizes, in `make faults` all of them."""
+    monkeypatch.setattr(meter_module, "JSON_BYTES_MAX", meter_module.JSON_BYTES_MAX // part)
+    monkeypatch.setattr(ndjson, "LINE_BYTES_MAX", (8 * MB) // part)
+    piece, pieces = b"The tide turns at noon. " * (2731 // part), 1600  # 64 KiB
+    if framing is None:
+        meter = dialect.plain_meter()
+    else:
+        event_bytes_max = LONG_EVENT_BYTES_MAX if framing is JSON_ARRAY else EVENT_BYTES_MAX
+        meter = dialect.stream_meter(shortened(framing, event_bytes_max // part))
     tracemalloc.start()
     meter.feed(head)
-    for _ in range(1600):
+    for _ in range(pieces):
         meter.feed(piece)
     meter.feed(tail)
     result = meter.close()
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert most < 70 * MB  # twice the longest kept text, and its copies
-    assert 0.999 < result.evidence.chars / (1600 * len(piece)) < 1.001
+    assert most < 70 * MB / part  # twice the longest kept text, and its copies
+    assert 0.999 < result.evidence.chars / (pieces * len(piece)) < 1.001
 
 
 VALUES = st.recursive(

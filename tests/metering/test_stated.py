@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from decimal import Decimal
@@ -12,7 +11,7 @@ import pytest
 
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.stated import stated_usd
-from tests.metering.corpus.corpus import CORPUS
+from tests.metering.corpus.corpus import CORPUS, all_lines
 from tests.metering.corpus.dialects import metered
 
 BEHIND = {"upstream_inference_cost": 0.004}
@@ -58,12 +57,12 @@ WRITTEN = {
 }
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 def test_every_recorded_statement_is_read() -> None:
     by_name = {dialect.name: dialect for dialect in DIALECTS}
-    packed = (CORPUS / "open.jsonl").read_bytes(), gzip.decompress((CORPUS / "more_streams.jsonl.gz").read_bytes())
     read = dict.fromkeys(WRITTEN, 0)
-    for line in b"\n".join(packed).split(b"\n"):
+    for line in all_lines():
         record = json.loads(line) if line else {"dialect": None, "provider_host": None}
         dialect, host = by_name.get(record["dialect"]), record["provider_host"]
         if dialect is None or host not in WRITTEN or record["truth"] is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gzip
 import json
 from collections import Counter
 from typing import Any
@@ -23,7 +22,7 @@ from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.unknown_fields import NO_UNKNOWN_FIELDS, PATHS_MAX, UnknownFields, members, unknown_fields
-from tests.metering.corpus.corpus import CORPUS
+from tests.metering.corpus.corpus import CORPUS, all_lines
 from tests.metering.corpus.dialects import metered, spoken
 from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
 
@@ -210,15 +209,15 @@ UNREAD = {
 }  # fmt: skip
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 def test_of_recorded_answers_only_what_may_cost_something_is_unread() -> None:
     """And only two of them were served at another price than the usual one; the book has it."""
     book = PriceBook()
     multiplied: dict[str, dict[str, str]] = {}
     by_name = {dialect.name: dialect for dialect in DIALECTS}
-    packed = (CORPUS / "open.jsonl").read_bytes(), gzip.decompress((CORPUS / "more_streams.jsonl.gz").read_bytes())
     found: Counter[tuple[str, str]] = Counter()
-    for line in b"\n".join(packed).split(b"\n"):
+    for line in all_lines():
         record = json.loads(line) if line else {"dialect": "none"}
         dialect = by_name.get(SPOKEN.get(record["dialect"], record["dialect"]))
         if dialect is None or not spoken(record):

@@ -127,7 +127,7 @@ class TestCosts:
         return report
 
 
-@dataclass
+@dataclass(eq=False)
 class RunCost:
     """In the process that prints: adds up, and compares with what was asked for."""
 

@@ -15,6 +15,12 @@ def examples(count: int) -> int:
     return count if AT_RANDOM else max(count // 3, min(count, _FEWEST))
 
 
+def repeats(count: int, *, gate: int) -> int:
+    """Of a loop or a walk of `count` steps in `make faults`: `gate` of them in the gate. The test needs the mark
+    `hypothesis`, by which `make faults` selects it."""
+    return count if AT_RANDOM else gate
+
+
 def load_profile() -> None:
     """For tests that do not say how many. No deadline for one example: a machine may be busy."""
     hypothesis.settings.register_profile(

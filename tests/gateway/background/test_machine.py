@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -20,6 +21,7 @@ from proxy.gateway.background.polling import Pace
 from proxy.http.server import wait_until
 from proxy.metering.usage import UsageSource
 from tests.gateway.inprocess import KEY, Gateway, OfToken, OwnersInMemory, gateway
+from tests.support.examples import repeats
 from tests.support.responses_provider import ResponsesProvider, responses_provider
 from tests.support.sdks import openai
 
@@ -286,11 +288,12 @@ class Background(RuleBasedStateMachine):
                 assert (read.usage.completion_tokens or 0) >= 3 * one.pieces / 4
 
 
+@pytest.mark.hypothesis
 def test_each_exchange_is_billed_once_by_its_final_usage() -> None:
     run_state_machine_as_test(
         Background,
         settings=settings(
-            max_examples=25, stateful_step_count=25, deadline=None,
+            max_examples=repeats(25, gate=8), stateful_step_count=repeats(25, gate=20), deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip

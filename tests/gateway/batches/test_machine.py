@@ -22,7 +22,7 @@ from proxy.billing.batch import BatchState
 from tests.gateway.batches.asking import line, made, made_by, request
 from tests.gateway.batches.site import Proxy, Site, site
 from tests.support.batch_provider import BatchProvider, Document, batch_provider, chat_answer, message_answer
-from tests.support.examples import examples
+from tests.support.examples import repeats
 from tests.support.sdks import anthropic, openai
 
 CALLS = ("made", "find", "ended", "terms", "recorded", "settle", "settle", "close", "claim", "postpone", "known")
@@ -286,7 +286,7 @@ class World(RuleBasedStateMachine):
 
 
 World.TestCase.settings = settings(
-    max_examples=examples(60), stateful_step_count=20, deadline=None,
+    max_examples=repeats(60, gate=12), stateful_step_count=20, deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 TestWorld = pytest.mark.hypothesis(World.TestCase)

@@ -1,5 +1,6 @@
 """Recorded answers of real providers, replayed through the proxy: what arrives is what was recorded, and what the
-ledger says is what the provider reported. Each record is parted in one way here, and in every way by `make real`.
+ledger says is what the provider reported. Every third record, parted in one way, here; every record, parted in every
+way, in `make real`.
 
 Exceptions, each by name: refusals of 401 (their text is about the proxy's own key) are replaced by our own; in
 chat streams whose usage was not asked for, the usage-only events are taken out. Nothing else differs.
@@ -29,13 +30,13 @@ def chat_records(corpus: Path) -> list[dict[str, Any]]:
 
 
 def chosen(records: list[dict[str, Any]]) -> Iterator[Replay]:
-    """Each at one chunking, the next record at the next one; `make real` replays each at every one."""
-    for turn, record in enumerate(records):
+    """Every third, each at one chunking, the next record at the next one; `make real` replays each at every one."""
+    for turn, record in enumerate(records[::3]):
         ways = list(replays([record]))
         yield ways[turn % len(ways)]
 
 
-async def test_every_recorded_chat(deployment: Deployment, corpus: Path) -> None:
+async def test_recorded_chats(deployment: Deployment, corpus: Path) -> None:
     records = chat_records(corpus)
     assert len(records) == 309
     turns: Counter[str] = Counter()
@@ -51,10 +52,10 @@ async def test_every_recorded_chat(deployment: Deployment, corpus: Path) -> None
         check(replay, entries.get(model) or await deployment.entry(model))
     count = Counter((replay.how, replay.asked) for replay, _ in planned)
     assert len(count) == 12
-    assert min(count.values()) >= 7, count
+    assert min(count.values()) >= 2, count
 
 
-async def test_every_recorded_answer_in_other_languages(deployment: Deployment, corpus: Path) -> None:
+async def test_recorded_answers_in_other_languages(deployment: Deployment, corpus: Path) -> None:
     records = records_of(corpus, *ASKED)
     assert len(records) == 339
     todo = [(replay, deployment.plan("many", replay.script(), "corpus")) for replay in chosen(records)]
@@ -64,7 +65,7 @@ async def test_every_recorded_answer_in_other_languages(deployment: Deployment, 
     for replay, model in todo:
         check(replay, entries.get(model) or await deployment.entry(model))
     count = Counter(replay.how for replay, _ in todo)
-    assert min(count.values()) >= 10, count
+    assert min(count.values()) >= 3, count
 
 
 async def test_the_same_body_reads_the_same_at_every_chunking(deployment: Deployment, corpus: Path) -> None:

@@ -25,6 +25,7 @@ from proxy.settings import Drain
 from tests.gateway.inprocess import KEY, Gateway, OfToken, gateway
 from tests.support import sse
 from tests.support.by_hand import ProviderByHand, Reading, asking, get, provider_by_hand
+from tests.support.examples import examples
 from tests.support.net import ask, chat_request
 from tests.support.responses_provider import USAGE, responses_provider
 from tests.support.sdks import openai
@@ -410,6 +411,7 @@ def up_to(body: bytes, number: int) -> bytes:
     return body[:place]
 
 
+@pytest.mark.hypothesis
 def test_every_cut_gives_the_whole_stream(tmp_path: Path) -> None:
     """Of what a client got, as far as it has counted events, and what comes after that."""
     with asyncio.Runner() as runner:
@@ -422,7 +424,7 @@ def test_every_cut_gives_the_whole_stream(tmp_path: Path) -> None:
 
         provider, proxy = runner.run(opened())
 
-        @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
         @given(cases())
         def each(case: dict[str, Any]) -> None:
             runner.run(asyncio.wait_for(example(provider, proxy, **case), 20))

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from proxy.gateway.upstream.credentials import REJECTED_REST_S, WINDOW_S, Credential, CredentialPool, Use
 from proxy.gateway.upstream.health import REST_S_MAX
 from proxy.settings import CredentialSettings, Secret
+from tests.support.examples import examples, repeats
 
 START = 1_000.0
 
@@ -208,6 +209,7 @@ class Choices(RuleBasedStateMachine):
 
 
 TestChoices = Choices.TestCase
+TestChoices.settings = settings(max_examples=examples(150), stateful_step_count=repeats(50, gate=20))
 
 
 def test_a_credential_is_known_by_itself() -> None:

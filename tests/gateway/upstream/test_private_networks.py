@@ -26,6 +26,7 @@ from tests.gateway.inprocess import gateway
 from tests.support.certificates import Authority, Issued
 from tests.support.connect_proxy import Behaviour, ConnectProxy, connect_proxy
 from tests.support.net import ask, chat_request, closed_port, connect
+from tests.support.tls import system_tls
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 REQUEST = b"POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
@@ -104,7 +105,7 @@ def at(proxy: ConnectProxy, credentials: str | None = None, *, tls: bool = False
 
 @asynccontextmanager
 async def pool() -> AsyncIterator[UpstreamClient]:
-    client = UpstreamClient()
+    client = UpstreamClient(system_tls())
     try:
         yield client
     finally:

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from proxy.gateway.websocket.turns import ENDED_MAX, Step, Turns
 from proxy.metering.socket import NO_EXCHANGE, EventPhase, ExchangeKind, ProviderEvent
+from tests.support.examples import examples, repeats
 
 
 def begins(key: str = "r:1", answer_id: str | None = "1", **more: Any) -> ProviderEvent:
@@ -229,7 +230,7 @@ class AnySession(RuleBasedStateMachine):
 
 
 TestAnySession = AnySession.TestCase
-TestAnySession.settings = settings(max_examples=60, stateful_step_count=40)
+TestAnySession.settings = settings(max_examples=examples(60), stateful_step_count=repeats(40, gate=20))
 
 
 @given(st.lists(EVENTS, max_size=30))

@@ -30,10 +30,11 @@ from tests.gateway.websocket.sockets import (
     said,
     stage,
 )
+from tests.support.examples import repeats
 from tests.support.socket_provider import Link
 
 TRANSCRIPT = "conversation.item.input_audio_transcription"
-WALKS, STEPS_MAX = 40, 14
+WALKS, STEPS_MAX = repeats(40, gate=12), 14
 # What comes of an answer that has ended, and is nobody's.
 LATE = "late"
 NEVER = {Outcome.CRASHED, Outcome.UPSTREAM_STALLED}
@@ -141,6 +142,7 @@ class Walk:
         await self.client.socket.close()
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("policy", ["cancel", "drain"])
 @pytest.mark.parametrize("path", [REALTIME, RESPONSES])
 async def test_whatever_is_said_each_exchange_ends_once(path: str, policy: str, tmp_path: Path) -> None:

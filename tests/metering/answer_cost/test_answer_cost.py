@@ -293,6 +293,7 @@ def test_our_own_answers_of_every_family() -> None:
     assert sum(counted) >= len(counted) // 2
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 def test_recorded_answers() -> None:
     counted = [check(dialect, body, streamed=streamed) for dialect, body, streamed in recorded()]

@@ -6,12 +6,20 @@ import functools
 import gzip
 import json
 import random
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
+
+AT_ONE_CUT_OR_EVERY = pytest.mark.parametrize(
+    "every", [pytest.param(False, id="one cut"), pytest.param(True, id="every cut", marks=pytest.mark.real)]
+)
+"""of a test that reads every record: in the gate each at one cut, in `make real` each at every one"""
 
 FIELDS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")
 
@@ -43,12 +51,21 @@ FITTED: dict[str, dict[str, int | None]] = {
 
 
 @functools.cache
+def lines_of(name: str) -> list[bytes]:
+    """The lines of one of the corpus's two files: each is one record in JSON."""
+    packed = (CORPUS / name).read_bytes()
+    return (gzip.decompress(packed) if name.endswith(".gz") else packed).split(b"\n")
+
+
+def all_lines() -> list[bytes]:
+    return [*lines_of("open.jsonl"), *lines_of("more_streams.jsonl.gz")]
+
+
+@functools.cache
 def records_named(*dialects: str) -> list[dict[str, Any]]:
     """All records that the corpus has under these names."""
-    lines = (CORPUS / "open.jsonl").read_bytes().split(b"\n")
-    lines += gzip.decompress((CORPUS / "more_streams.jsonl.gz").read_bytes()).split(b"\n")
     quoted = [f'"{name}"'.encode() for name in dialects]
-    found = [json.loads(line) for line in lines if any(name in line for name in quoted)]
+    found = [json.loads(line) for line in all_lines() if any(name in line for name in quoted)]
     return [record for record in found if record["dialect"] in dialects]
 
 
@@ -60,3 +77,9 @@ def cuts(body: bytes, seed: str) -> Iterator[list[bytes]]:
     yield [body[a:b] for a, b in pairwise(at)]
     inside = [at for at in range(1, len(body)) if body[at] & 0xC0 == 0x80]  # inside UTF-8
     yield [body[a:b] for a, b in zip([0, *inside], [*inside, len(body)], strict=True)]
+
+
+def some_cuts(ways: Iterable[list[bytes]], seed: str, *, every: bool) -> list[list[bytes]]:
+    """`every`: all of the ways; otherwise one of them, which one depends on the seed."""
+    found = list(ways)
+    return found if every else [found[zlib.crc32(seed.encode()) % len(found)]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gzip
 import json
 from typing import Any
 
@@ -14,7 +13,7 @@ from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.usage import Usage
-from tests.metering.corpus.dialects import CORPUS
+from tests.metering.corpus.corpus import all_lines
 
 NOTHING_GENERATED = (OPENAI_EMBEDDINGS, OPENAI_MODERATIONS, OPENAI_RERANK)
 
@@ -36,11 +35,9 @@ WRITER = "api.writer.com"
 @functools.cache
 def recorded() -> list[dict[str, Any]]:
     """All records of these endpoints."""
-    packed = gzip.decompress((CORPUS / "more_streams.jsonl.gz").read_bytes())
-    lines = (CORPUS / "open.jsonl").read_bytes().split(b"\n") + packed.split(b"\n")
     names = {name for _, each, _ in NAMES for name in each}
     quoted = [f'"{name}"'.encode() for name in names]
-    found = [json.loads(line) for line in lines if any(name in line for name in quoted)]
+    found = [json.loads(line) for line in all_lines() if any(name in line for name in quoted)]
     return [record for record in found if record["dialect"] in names]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gzip
 import json
 import re
 from typing import Any
@@ -15,7 +14,7 @@ from proxy.metering.dialects.openai.strip import UsageStripper, is_usage_event
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
 from proxy.metering.wire.sse import EventFramer, quiet_events
-from tests.metering.corpus.corpus import CORPUS, FIELDS, FITTED, cuts
+from tests.metering.corpus.corpus import AT_ONE_CUT_OR_EVERY, CORPUS, FIELDS, FITTED, cuts, lines_of, some_cuts
 
 pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 
@@ -23,9 +22,7 @@ pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus
 @functools.cache
 def recorded(name: str) -> list[dict[str, Any]]:
     """The openai.chat records of one file."""
-    packed = (CORPUS / name).read_bytes()
-    text = gzip.decompress(packed) if name.endswith(".gz") else packed
-    lines = [line for line in text.split(b"\n") if b'"openai.chat"' in line]
+    lines = [line for line in lines_of(name) if b'"openai.chat"' in line]
     return [record for line in lines if (record := json.loads(line))["dialect"] == "openai.chat"]
 
 
@@ -76,17 +73,32 @@ def told(raw: dict[str, Any], body: str) -> dict[str, int | None]:
 _CITED = re.compile(r'"type": ?"url_citation"')
 
 
+@AT_ONE_CUT_OR_EVERY
 @pytest.mark.parametrize("name", ["open.jsonl", "more_streams.jsonl.gz"])
-def test_usage_is_the_truth_at_every_cut(name: str) -> None:
+def test_usage_is_the_truth(name: str, every: bool) -> None:
     records = recorded(name)
     assert len(records) >= 300
     for record in records:
-        body = record["body"].encode()
-        results = [metered(record, pieces) for pieces in cuts(body, record["id"])]
+        ways = some_cuts(cuts(record["body"].encode(), record["id"]), record["id"], every=every)
+        results = [metered(record, pieces) for pieces in ways]
         check(record, results[0])
+        if name == "open.jsonl":
+            check_evidence(record, results[0])
         assert all(result == results[0] for result in results), record["id"]
 
 
+def check_evidence(record: dict[str, Any], result: Metered) -> None:
+    """Whatever was generated is evidence, and errors are not."""
+    if record["status"] >= 400:
+        assert result.evidence.empty, record["id"]
+        assert result.failed == "error_body", record["id"]
+    hidden = record["truth"] and (record["truth"]["reasoning_tokens"] or 0)
+    visible = record["truth"] and (record["truth"]["completion_tokens"] or 0) - hidden
+    if visible and visible > 2:
+        assert not result.evidence.empty, record["id"]
+
+
+@pytest.mark.real
 def test_one_byte_at_a_time() -> None:
     short = [record for record in recorded("open.jsonl") if len(record["body"]) < 12_000]
     assert len(short) > 150
@@ -95,29 +107,18 @@ def test_one_byte_at_a_time() -> None:
         check(record, metered(record, [body[at : at + 1] for at in range(len(body))]))
 
 
-def test_whatever_was_generated_is_evidence_and_errors_are_not() -> None:
-    for record in recorded("open.jsonl"):
-        result = metered(record, [record["body"].encode()])
-        if record["status"] >= 400:
-            assert result.evidence.empty, record["id"]
-            assert result.failed == "error_body", record["id"]
-        hidden = record["truth"] and (record["truth"]["reasoning_tokens"] or 0)
-        visible = record["truth"] and (record["truth"]["completion_tokens"] or 0) - hidden
-        if visible and visible > 2:
-            assert not result.evidence.empty, record["id"]
-
-
-def test_stripping_takes_the_usage_events_and_nothing_else() -> None:
+@AT_ONE_CUT_OR_EVERY
+def test_stripping_takes_the_usage_events_and_nothing_else(every: bool) -> None:
     taken = 0
     for record in recorded("open.jsonl"):
         if not record["streamed"]:
             continue
         body = record["body"].encode()
-        for pieces in cuts(body, record["id"]):
+        kept = [event for event in all_events(body) if not is_usage_event(event)]
+        for pieces in some_cuts(cuts(body, record["id"]), record["id"], every=every):
             stripper = UsageStripper()
             out = b"".join(p if stripper.idle and quiet_events(p) else stripper.feed(p) for p in pieces)
             out += stripper.close()
-            kept = [event for event in all_events(body) if not is_usage_event(event)]
             assert all_events(out) == kept, record["id"]
             assert len(out) == len(body) or stripper.stripped, record["id"]
         taken += stripper.stripped

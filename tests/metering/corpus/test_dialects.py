@@ -8,7 +8,6 @@ count of reasoning, which the truth leaves out (all else of it is equal).
 from __future__ import annotations
 
 import functools
-import gzip
 import json
 from collections import Counter
 from dataclasses import replace
@@ -23,8 +22,9 @@ from proxy.metering.dialects.mistral.completions import MISTRAL_FIM
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
+from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
-from tests.metering.corpus.corpus import FITTED
+from tests.metering.corpus.corpus import AT_ONE_CUT_OR_EVERY, FITTED, all_lines, some_cuts
 from tests.metering.corpus.dialects import CORPUS, FIELDS, cuts, exception, in_tokens, metered, spoken
 
 # Mistral speaks chat at OpenAI's path; the corpus names it apart.
@@ -49,8 +49,7 @@ def recorded() -> dict[str, list[dict[str, Any]]]:
     """All records, by dialect."""
     found: dict[str, list[dict[str, Any]]] = {dialect.name: [] for dialect, *_ in LANGUAGES}
     names = [f'"dialect": "{name}"'.encode() for name in found] + [f'"dialect":"{name}"'.encode() for name in found]
-    packed = gzip.decompress((CORPUS / "more_streams.jsonl.gz").read_bytes())
-    for line in (CORPUS / "open.jsonl").read_bytes().split(b"\n") + packed.split(b"\n"):
+    for line in all_lines():
         if any(name in line for name in names):
             record = json.loads(line)
             if spoken(record):
@@ -65,13 +64,15 @@ def expected(dialect: Dialect, record: dict[str, Any]) -> Usage | None:
     return truth and Usage(**{name: truth[name] for name in FIELDS} | FITTED.get(record["id"], {}))
 
 
+@AT_ONE_CUT_OR_EVERY
 @pytest.mark.parametrize(("dialect", "count", "known"), LANGUAGES, ids=[dialect.name for dialect, *_ in LANGUAGES])
-def test_usage_is_the_truth_at_every_cut(dialect: Dialect, count: int, known: dict[str, int]) -> None:
+def test_usage_is_the_truth(dialect: Dialect, count: int, known: dict[str, int], every: bool) -> None:
     records = recorded()[dialect.name]
     assert len(records) == count
     exceptions: Counter[str] = Counter()
     for record in records:
-        results = [metered(dialect, record, pieces) for pieces in cuts(record["body"].encode(), record["id"])]
+        ways = some_cuts(cuts(record["body"].encode(), record["id"]), record["id"], every=every)
+        results = [metered(dialect, record, pieces) for pieces in ways]
         assert all(result == results[0] for result in results), record["id"]
         assert "unread_text" not in results[0].flags, record["id"]
         if in_tokens(results[0].usage) != expected(dialect, record):
@@ -79,21 +80,16 @@ def test_usage_is_the_truth_at_every_cut(dialect: Dialect, count: int, known: di
             assert why is not None, record["id"]
             exceptions[why] += 1
         assert results[0].complete or record["status"] != 200 or record["truth"] is None, record["id"]
+        if not dialect.free:
+            check_evidence(record, results[0])
     assert exceptions == known
 
 
-SPEAKING = [dialect for dialect, *_ in LANGUAGES if not dialect.free]
-
-
-@pytest.mark.parametrize("dialect", SPEAKING, ids=lambda one: one.name)
-def test_whatever_was_generated_is_evidence_and_errors_are_not(dialect: Dialect) -> None:
-    unseen = 0
-    for record in recorded()[dialect.name]:
-        result = metered(dialect, record, [record["body"].encode()])
-        if record["status"] >= 400:
-            assert result.evidence.empty, record["id"]
-            assert result.failed == "error_body" or not result.complete, record["id"]
-        truth = record["truth"]
-        visible = truth and (truth["completion_tokens"] or 0) - (truth["reasoning_tokens"] or 0)
-        unseen += bool(visible and visible > 5 and result.evidence.empty)
-    assert unseen == 0
+def check_evidence(record: dict[str, Any], result: Metered) -> None:
+    """Whatever was generated is evidence, and errors are not."""
+    if record["status"] >= 400:
+        assert result.evidence.empty, record["id"]
+        assert result.failed == "error_body" or not result.complete, record["id"]
+    truth = record["truth"]
+    visible = truth and (truth["completion_tokens"] or 0) - (truth["reasoning_tokens"] or 0)
+    assert not (visible and visible > 5 and result.evidence.empty), record["id"]

@@ -7,7 +7,6 @@ of ours (29 records); and one stream was recorded without its finishReason, so t
 from __future__ import annotations
 
 import functools
-import gzip
 import json
 from collections import Counter
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
-from tests.metering.corpus.corpus import CORPUS, FIELDS, cuts
+from tests.metering.corpus.corpus import AT_ONE_CUT_OR_EVERY, CORPUS, FIELDS, all_lines, cuts, some_cuts
 from tests.metering.corpus.dialects import in_tokens
 from tests.metering.corpus.gemini import UNFINISHED
 
@@ -26,9 +25,7 @@ pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus
 
 @functools.cache
 def recorded() -> list[dict[str, Any]]:
-    lines = (CORPUS / "open.jsonl").read_bytes().split(b"\n")
-    lines += gzip.decompress((CORPUS / "more_streams.jsonl.gz").read_bytes()).split(b"\n")
-    found = [json.loads(line) for line in lines if b'"google.generate"' in line]
+    found = [json.loads(line) for line in all_lines() if b'"google.generate"' in line]
     return [record for record in found if record["dialect"] == "google.generate"]
 
 
@@ -63,35 +60,29 @@ def check(record: dict[str, Any], result: Metered) -> None:
     assert ("tool_prompt" in result.flags) == bool(tools), where
 
 
-def test_usage_is_the_truth_at_every_cut() -> None:
+@AT_ONE_CUT_OR_EVERY
+def test_usage_is_the_truth(every: bool) -> None:
     arrays = tools = 0
+    silent = Counter[str]()
     for record in recorded():
         body = record["body"].encode()
-        results = [metered(record, pieces) for pieces in cuts(body, record["id"])]
+        results = [metered(record, pieces) for pieces in some_cuts(cuts(body, record["id"]), record["id"], every=every)]
         check(record, results[0])
+        if record["truth"] and record["truth"]["candidates_tokens"] and results[0].evidence.empty:
+            silent[str(results[0].finish_reason)] += 1
         assert all(result == results[0] for result in results), record["id"]
         arrays += record["streamed"] and body.startswith(b"[")
         tools += "tool_prompt" in results[0].flags
     assert (len(recorded()), arrays, tools) == (334, 17, 29)
+    # Calls that were never made: their tokens are billed, and nothing of them is shown.
+    assert set(silent) <= {"UNEXPECTED_TOOL_CALL", "MAX_TOKENS", "STOP"}
+    assert silent.total() <= 6, silent
 
 
+@pytest.mark.real
 def test_one_byte_at_a_time() -> None:
     short = [record for record in recorded() if len(record["body"]) < 6_000]
     assert len(short) > 100
     for record in short:
         body = record["body"].encode()
         check(record, metered(record, [body[at : at + 1] for at in range(len(body))]))
-
-
-def test_what_was_generated_is_evidence() -> None:
-    silent = Counter[str]()
-    for record in recorded():
-        truth = record["truth"]
-        if truth is None or not truth["candidates_tokens"]:
-            continue
-        result = metered(record, [record["body"].encode()])
-        if result.evidence.empty:
-            silent[str(result.finish_reason)] += 1
-    # Calls that were never made: their tokens are billed, and nothing of them is shown.
-    assert set(silent) <= {"UNEXPECTED_TOOL_CALL", "MAX_TOKENS", "STOP"}
-    assert silent.total() <= 6, silent

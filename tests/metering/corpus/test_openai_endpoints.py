@@ -12,6 +12,7 @@ from msgspec import structs
 
 from proxy.metering.dialect import Dialect
 from proxy.metering.usage import Usage
+from tests.metering.corpus.corpus import AT_ONE_CUT_OR_EVERY, some_cuts
 from tests.metering.corpus.dialects import CORPUS, cuts, metered
 from tests.metering.corpus.openai_endpoints import (
     NAMES,
@@ -23,12 +24,14 @@ from tests.metering.corpus.openai_endpoints import (
 pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 
 
+@AT_ONE_CUT_OR_EVERY
 @pytest.mark.parametrize(("dialect", "names", "count"), NAMES, ids=[dialect.name for dialect, *_ in NAMES])
-def test_usage_is_the_truth_at_every_cut(dialect: Dialect, names: tuple[str, ...], count: int) -> None:
+def test_usage_is_the_truth(dialect: Dialect, names: tuple[str, ...], count: int, every: bool) -> None:
     records = records_of(dialect, names)
     assert len(records) == count
     for record in records:
-        results = [metered(dialect, record, pieces) for pieces in cuts(record["body"].encode(), record["id"])]
+        ways = some_cuts(cuts(record["body"].encode(), record["id"]), record["id"], every=every)
+        results = [metered(dialect, record, pieces) for pieces in ways]
         assert all(result == results[0] for result in results), record["id"]
         told = results[0].usage
         without = {"cache_write_tokens": None, "audio_completion_tokens": None}  # of chats that were recorded here
