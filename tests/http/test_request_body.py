@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import HttpVersion10, HttpVersion11, StreamReader
 from aiohttp.base_protocol import BaseProtocol
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
@@ -31,6 +31,7 @@ from proxy.http.json_body import (
     serialise,
 )
 from proxy.http.request_body import read_body
+from tests.support.examples import examples
 from tests.support.turns import measured_turns
 
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -352,6 +353,7 @@ def held(body: bytes, coding: str) -> Asked:
     [("gzip", gzip.compress), ("GZIP", gzip.compress), ("deflate", zlib.compress), ("identity", bytes),
      ("gzip", lambda body: gzip.compress(body[:3]) + gzip.compress(body[3:]))],
 )  # fmt: skip
+@settings(max_examples=examples(60))
 @given(st.binary(max_size=2000), st.integers(1, 800_000))
 def test_a_compressed_body_is_read(coding: str, pack: Callable[[bytes], bytes], part: bytes, times: int) -> None:
     body = part * (times // (len(part) or 1) if coding != "identity" else 1)

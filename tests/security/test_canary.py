@@ -80,9 +80,12 @@ class Aviary:
         assert self.tokenweir.stop() == 0
 
 
-@pytest.fixture(scope="module")
-def aviary(tmp_path_factory: pytest.TempPathFactory, provider_process: ScriptedProvider) -> Iterator[Aviary]:
-    """Everything that can happen has happened in it, and it has stopped."""
+@pytest.fixture(scope="module", params=["copied", pytest.param("by command", marks=pytest.mark.slow)])
+def aviary(
+    tmp_path_factory: pytest.TempPathFactory, provider_process: ScriptedProvider, request: pytest.FixtureRequest
+) -> Iterator[Aviary]:
+    """Everything that can happen has happened in it, and it has stopped. Only what was started by its command shows a
+    command line of its own."""
     provider_process.reset()
     deployment = Tokenweir(
         tmp_path_factory.mktemp("aviary"),
@@ -90,7 +93,8 @@ def aviary(tmp_path_factory: pytest.TempPathFactory, provider_process: ScriptedP
         shutdown_grace_s=0.1,
         estimates={},  # texts are held and counted
     )
-    deployment.program = COMMAND  # what ps shows of it is searched too
+    if request.param == "by command":
+        deployment.program = COMMAND
     deployment.start()
     aviary = Aviary(deployment, provider_process, deployment.key())
     try:
@@ -202,7 +206,7 @@ def test_everything_happened(aviary: Aviary) -> None:
     assert outcomes >= {"served", "client_left", "upstream_failed", "crashed", "shut_down", "refused_upstream"}
     assert len(aviary.answers) > 100
     assert b"tokenweir_exchanges_total" in aviary.metrics
-    assert b"serve" in aviary.command_lines
+    assert (b"serve" in aviary.command_lines) is (aviary.tokenweir.program is not None)
     logged = [one for one in aviary.provider.log() if PROMPT in str(one["body"])]
     assert len(logged) > 10, "the prompt did go up"
     assert COMPLETION.encode() in b"".join(answer.body for answer in aviary.answers), "the answer did come down"

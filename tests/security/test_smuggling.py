@@ -14,11 +14,12 @@ from aiohttp import http_parser
 from proxy.http.server import Routes, Server
 from tests.security.guarded import Guarded
 from tests.security.payloads import CHUNKED, LINE, chunked, refused, request
+from tests.support.examples import repeats
 from tests.support.net import RawClient, ask, connect
 
 BODY = json.dumps(ask("tera")).encode()
 NAMES = tuple(refused(BODY, "key"))
-RANDOM_CASES = 240
+RANDOM_CASES = repeats(240, gate=80)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -118,6 +119,7 @@ async def test_what_connection_names_is_not_what_we_forget(guarded: Guarded) -> 
     assert ["Authorization", f"Bearer {guarded.tokenweir.PROVIDER_KEY}"] in seen["headers"]
 
 
+@pytest.mark.hypothesis
 async def test_random_damage_never_makes_two_requests_of_one_nor_another_body(guarded: Guarded) -> None:
     """One byte of the head or the framing inserted, replaced or lost: served as meant, or not at all."""
     cases = [_damaged(seed, guarded.key) for seed in range(RANDOM_CASES)]

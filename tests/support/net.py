@@ -65,6 +65,24 @@ class Response:
         return next((value for key, value in self.headers if key.lower() == name.lower()), None)
 
 
+class _Found:
+    """Whether a body has `until` in it, or `size` bytes. Each byte is looked at once."""
+
+    def __init__(self, response: Response, until: bytes | None, size: int | None) -> None:
+        self._response, self._until, self._size = response, until, size
+        self._body = bytearray()
+        self._pieces = 0
+
+    def now(self) -> bool:
+        before = len(self._body)
+        for piece in self._response.pieces[self._pieces :]:
+            self._body += piece.body
+        self._pieces = len(self._response.pieces)
+        if self._size is not None and len(self._body) >= self._size:
+            return True
+        return self._until is not None and self._body.find(self._until, max(0, before - len(self._until))) >= 0
+
+
 class RawClient:
     """One connection. Use `async with await RawClient.connect(…)`."""
 
@@ -122,11 +140,10 @@ class RawClient:
         """Read on until the body ends, has `until` in it, or has `size` bytes; `response.ended` says how it stands."""
         assert self._body is not None
         assert self._body.response is response
+        found = _Found(response, until, size)
         async with asyncio.timeout(timeout_s):
             self._unread = self._body.feed(self._unread)
-            while response.ended == "open" and not (
-                (until is not None and until in response.body) or (size is not None and len(response.body) >= size)
-            ):
+            while response.ended == "open" and not found.now():
                 try:
                     arrived = await self._more()
                 except ConnectionError:

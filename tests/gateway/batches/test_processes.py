@@ -183,6 +183,7 @@ async def machines(
         yield both[0], both[1]
 
 
+@pytest.mark.slow
 async def test_a_reservation_outlives_the_machine_until_the_lines_are_booked(
     provider: BatchProvider, machines: tuple[Deployment, Deployment]
 ) -> None:

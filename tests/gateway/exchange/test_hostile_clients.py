@@ -178,7 +178,7 @@ async def test_the_clock_of_a_provider_starts_when_it_is_asked(tokenweir: Make, 
 
 
 async def test_a_stream_does_not_keep_its_prompt(tokenweir: Make, provider: ScriptedProvider) -> None:
-    streams, prompt = 20, "water " * 170_000
+    streams, prompt = 10, "water " * 170_000
     running = tokenweir()
     key = running.key()
     name = provider.script("long", [Send(piece(60)), Stall()])
@@ -219,7 +219,12 @@ async def test_a_repeated_request_gets_the_stored_answer_however_it_was_framed(
 
 
 @pytest.mark.parametrize(
-    "signals", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)]
+    "signals",
+    [
+        (signal.SIGTERM, signal.SIGINT),
+        pytest.param((signal.SIGINT, signal.SIGINT), marks=pytest.mark.slow),
+        pytest.param((signal.SIGINT, signal.SIGTERM), marks=pytest.mark.slow),
+    ],
 )
 async def test_a_second_signal_settles_what_runs_and_writes_no_second_head(
     tokenweir: Make, provider: ScriptedProvider, signals: tuple[signal.Signals, ...]

@@ -50,7 +50,9 @@ def rerated(running: Tokenweir, model: str) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+@pytest.mark.parametrize(
+    "stream", [pytest.param(False, id="plain"), pytest.param(True, id="stream", marks=pytest.mark.slow)]
+)
 async def test_the_images_of_a_tool_are_billed_at_the_prices_of_their_model(
     tokenweir: Make, provider: ScriptedProvider, stream: bool
 ) -> None:

@@ -22,6 +22,7 @@ from tests.support import sse
 from tests.support.net import RawClient, Response, connect
 
 BEAT = b": keep-alive\n\n"
+LANGUAGES = ("openai", "tera", "siliconstorm", "siliconstorm-fulltext")
 
 
 async def relayed(deployment: Deployment, events: Sequence[bytes], *, usage: bool | None) -> dict[str, Response]:
@@ -37,8 +38,18 @@ async def relayed(deployment: Deployment, events: Sequence[bytes], *, usage: boo
     return dict(zip(plans, responses, strict=True))
 
 
-@pytest.mark.parametrize("usage", [None, False, True])
-@pytest.mark.parametrize("language", ["openai", "tera", "siliconstorm", "siliconstorm-fulltext"])
+@pytest.mark.parametrize(
+    ("language", "usage"),
+    [
+        ("openai", None),
+        ("openai", True),
+        ("tera", None),
+        ("siliconstorm", None),
+        ("siliconstorm-fulltext", None),
+        *(pytest.param(language, False, marks=pytest.mark.slow) for language in LANGUAGES),
+        *(pytest.param(language, True, marks=pytest.mark.slow) for language in LANGUAGES[1:]),
+    ],
+)
 async def test_every_cutting_gives_the_same_bytes_and_the_same_entry(
     deployment: Deployment, language: str, usage: bool | None
 ) -> None:

@@ -104,6 +104,7 @@ async def test_another_provider_is_asked_where_there_are_no_credentials(
     assert attempt["details"]["failed"] == "no credentials: ProfileNotFound"
 
 
+@pytest.mark.slow
 async def test_a_start_without_the_extra_says_what_to_install(
     tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider, tmp_path: Any
 ) -> None:
