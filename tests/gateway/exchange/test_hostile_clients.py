@@ -78,7 +78,7 @@ async def gone(running: Tokenweir) -> None:
             await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("framing", ["length", "chunked"])
+@pytest.mark.parametrize("framing", ["chunked", pytest.param("length", marks=pytest.mark.slow)])
 async def test_no_deadline_writes_into_what_a_client_has_not_taken_yet(
     tokenweir: Make, provider: ScriptedProvider, framing: str
 ) -> None:
