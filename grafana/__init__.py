@@ -1,3 +1,3 @@
-"""Grafana's dashboards, as code. `python -m grafana` writes dashboards/*.json; a test holds the two together, and asks
-every panel's question of a real Prometheus and a real Postgres.
+"""Grafana's dashboards, as code. `python -m grafana` writes dashboards/*.json. Tests compare these files with the
+code, and run the queries of every panel on a real Prometheus and a real Postgres.
 """

@@ -14,5 +14,5 @@ FOLDER = Path(__file__).parent / "dashboards"
 
 
 def written() -> dict[str, str]:
-    """The name of each file → its text."""
+    """Map file names to JSON texts."""
     return {f"{board.uid}.json": json.dumps(board.json(), indent=2, ensure_ascii=False) + "\n" for board in BOARDS}

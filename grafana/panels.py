@@ -1,5 +1,5 @@
-"""What dashboards are made of. Law: a panel says in its description what its numbers are; positions follow from the
-order and the widths; the same words make the same JSON.
+"""Parts of dashboards. Invariants: the description of a panel defines its numbers; positions follow from the
+order and the widths; the JSON is deterministic.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ WIDTH = 24
 PROMETHEUS = {"type": "prometheus", "uid": "tokenweir-prometheus"}
 POSTGRES = {"type": "grafana-postgresql-datasource", "uid": "tokenweir-postgres"}
 
-# What a value is turned into: a limit → a colour. A stat without limits stays neutral.
+# Colours of thresholds. A stat without limits stays neutral.
 GOOD, FAIR, BAD = "green", "orange", "red"
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """PromQL with a legend; or SQL, of which the columns are the legend."""
+    """PromQL with a legend; or SQL, whose columns are the legend."""
 
     text: str
     legend: str = ""
@@ -30,7 +30,7 @@ class Query:
     """only the value at the end of the range"""
 
     def json(self, ref: str) -> dict[str, Any]:
-        """As a panel holds it."""
+        """Return the target of a panel."""
         if self.sql:
             return {
                 "refId": ref, "datasource": POSTGRES, "format": self.shape, "rawQuery": True, "editorMode": "code",
@@ -44,7 +44,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One rectangle."""
+    """A panel of a dashboard."""
 
     title: str
     says: str
@@ -57,10 +57,10 @@ class Panel:
     bars: bool = False
     limits: Sequence[tuple[float | None, str]] = ()
     units: Mapping[str, str] = field(default_factory=dict)
-    """of columns of a table that have another one"""
+    """units of table columns that differ from `unit`"""
 
     def json(self, number: int, x: int, y: int) -> dict[str, Any]:
-        """As a dashboard holds it."""
+        """Return the panel of a dashboard."""
         return {
             "id": number,
             "type": self.kind,
@@ -119,7 +119,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A choice at the top: everything, or one or several values."""
+    """A variable of a dashboard: all values, one or several."""
 
     name: str
     label: str
@@ -127,7 +127,7 @@ class Variable:
     sql: bool = False
 
     def json(self) -> dict[str, Any]:
-        """As a dashboard holds it. In SQL everything is `%`, of several none may be chosen."""
+        """Return the variable of a dashboard. In SQL "All" is `%`, and only one value can be selected."""
         return {
             "type": "query", "name": self.name, "label": self.label, "query": self.query, "definition": self.query,
             "datasource": POSTGRES if self.sql else PROMETHEUS, "refresh": 2, "sort": 1, "includeAll": True,
@@ -138,7 +138,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """One dashboard."""
+    """A dashboard."""
 
     uid: str
     title: str
@@ -149,7 +149,7 @@ class Board:
     refresh: str = "10s"
 
     def json(self) -> dict[str, Any]:
-        """As Grafana takes it."""
+        """Return the dashboard in Grafana's format."""
         return {
             "uid": self.uid,
             "title": f"Tokenweir: {self.title}",
@@ -169,7 +169,7 @@ class Board:
 
 
 def placed(panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """One after the other, as words in lines: what does not fit begins the next row, below the highest of this one."""
+    """Place panels in rows: a panel that does not fit begins the next row, below the highest panel of this one."""
     made: list[dict[str, Any]] = []
     x = y = highest = 0
     for number, panel in enumerate(panels, 1):

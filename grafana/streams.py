@@ -1,4 +1,4 @@
-"""*Streams now*: what clients feel. From Prometheus."""
+"""*Streams now*: latency and outcomes of exchanges. From Prometheus."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _rates(series: str, by: str, labels: str = "") -> list[Query]:
 STREAMS = Board(
     uid="tokenweir-streams",
     title="Streams now",
-    says="What clients feel: how soon the first token comes, how evenly the others, and what the proxy adds.",
+    says="Latency for clients: time to first token, time between events, and the overhead of the proxy.",
     since="now-15m",
     refresh="5s",
     variables=[
@@ -40,17 +40,17 @@ STREAMS = Board(
     panels=[
         Panel(
             title="In flight", kind="stat", width=4, height=4,
-            says="Exchanges that have begun and not ended, of all proxies.",
+            says="Running exchanges of all proxies.",
             queries=[Query("sum(tokenweir_exchanges_in_flight)")],
         ),
         Panel(
             title="Exchanges per second", kind="stat", width=4, height=4, unit="reqps",
-            says="That ended, however they did.",
+            says="Ended exchanges, with any outcome.",
             queries=[Query(f"sum(rate(tokenweir_exchanges_total{_OF}[$__rate_interval]))")],
         ),
         Panel(
-            title="Served to the end", kind="stat", width=4, height=4, unit="percentunit",
-            says="Of the exchanges that ended: the provider finished and the client was there.",
+            title="Share of complete answers", kind="stat", width=4, height=4, unit="percentunit",
+            says="Ended exchanges with the outcome served: the client received the whole answer.",
             limits=[(None, BAD), (0.9, FAIR), (0.97, GOOD)],
             queries=[
                 Query(
@@ -61,28 +61,28 @@ STREAMS = Board(
         ),
         Panel(
             title="First token, p95", kind="stat", width=4, height=4, unit="s",
-            says="From a request's arrival to its first generated token on the way to the client: 19 of 20 are faster.",
+            says="From the request's arrival to the first token sent to the client: 19 of 20 are faster.",
             queries=_quantile_now("tokenweir_time_to_first_token_seconds", 0.95, _OF),
         ),
         Panel(
             title="Between events, p95", kind="stat", width=4, height=4, unit="s",
-            says="Between two pieces of a stream, as they come from providers (all of them).",
+            says="Between two pieces of a stream, as received from providers (all providers).",
             queries=_quantile_now("tokenweir_inter_event_seconds", 0.95),
         ),
         Panel(
             title="Overhead, p99", kind="stat", width=4, height=4, unit="s",
-            says="What the proxy adds before a request goes up.",
+            says="Time in the proxy before the request is sent to the provider.",
             limits=[(None, GOOD), (0.01, FAIR), (0.05, BAD)],
             queries=_quantile_now("tokenweir_relay_overhead_seconds", 0.99),
         ),
         Panel(
             title="Time to first token", unit="s", width=12,
-            says="From a request's arrival to its first generated token on the way to the client; streams only.",
+            says="From the request's arrival to the first token sent to the client; streams only.",
             queries=_quantiles("tokenweir_time_to_first_token_seconds", _OF),
         ),
         Panel(
             title="Time to first token, p95 by model", unit="s", width=12,
-            says="19 of 20 are faster.",
+            says="19 of 20 streams are faster.",
             queries=[
                 Query(
                     "histogram_quantile(0.95, sum by (le, provider, model) (rate("
@@ -93,12 +93,12 @@ STREAMS = Board(
         ),
         Panel(
             title="Time between events", unit="s",
-            says="Between two pieces of a stream, as they come from providers: the proxy holds none back.",
+            says="Between two pieces of a stream, as received from providers; the proxy delays none.",
             queries=_quantiles("tokenweir_inter_event_seconds"),
         ),
         Panel(
-            title="Time between events, all of them", unit="s", kind="heatmap",
-            says="How many of each length: a second band is a provider that sends in bursts.",
+            title="Time between events, distribution", unit="s", kind="heatmap",
+            says="Number of intervals by length: a second band is a provider that sends in bursts.",
             queries=[
                 Query(
                     "sum by (le) (increase(tokenweir_inter_event_seconds_bucket[$__rate_interval]))",
@@ -107,40 +107,40 @@ STREAMS = Board(
             ],
         ),
         Panel(
-            title="What the proxy adds", unit="s",
-            says="From a request's arrival to its dispatch: reading it, who may, budgets, the journal.",
+            title="Overhead of the proxy", unit="s",
+            says="From the request's arrival to its dispatch: parsing, authorization, budgets, journal.",
             queries=_quantiles("tokenweir_relay_overhead_seconds"),
         ),
         Panel(
             title="In flight by proxy", stacked=True,
-            says="Exchanges that have begun and not ended.",
+            says="Running exchanges.",
             queries=[Query("sum by (instance) (tokenweir_exchanges_in_flight)", "{{instance}}")],
         ),
         Panel(
-            title="How exchanges end", unit="reqps", stacked=True,
-            says="By outcome; each exchange has exactly one.",
+            title="Exchanges by outcome", unit="reqps", stacked=True,
+            says="Each exchange has exactly one outcome.",
             queries=_rates("tokenweir_exchanges_total", "outcome", _OF),
         ),
         Panel(
-            title="Clients that leave", unit="reqps", stacked=True,
-            says="Before the end, by the policy that followed: cancel closes upstream, drain reads on for the bill.",
+            title="Client disconnects", unit="reqps", stacked=True,
+            says="By policy: cancel closes the provider's stream, drain reads it to its end for the reported usage.",
             queries=_rates("tokenweir_client_disconnects_total", "policy", '{provider=~"$provider"}'),
         ),
         Panel(
             title="Tokens per second", unit="short", stacked=True,
-            says="Generated, as they were settled, by where their count comes from.",
+            says="Output tokens by source of the count, when they are settled.",
             queries=_rates(
                 "tokenweir_tokens_total", "model, source", '{provider=~"$provider", model=~"$model", type="output"}'
             ),
         ),
         Panel(
-            title="How long drains read on", unit="s",
-            says="After the client left, where the policy is to drain.",
+            title="Duration of drains", unit="s",
+            says="From the disconnect of the client to the end of the stream.",
             queries=_quantiles("tokenweir_provider_drain_seconds", '{provider=~"$provider"}'),
         ),
         Panel(
-            title="Requests refused", unit="reqps", stacked=True,
-            says="Not admitted, by status and code: nothing was sent up, nothing is billed.",
+            title="Refused requests", unit="reqps", stacked=True,
+            says="By status and code. Nothing was sent to a provider, nothing is billed.",
             queries=_rates("tokenweir_refusals_total", "status, code"),
         ),
     ],

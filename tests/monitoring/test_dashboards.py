@@ -39,7 +39,7 @@ SCRAPE_S = 1
 CONTENT = sse({"id": "c1", "choices": [{"index": 0, "delta": {"content": "yes"}, "finish_reason": None}]})
 MODELS = ("tera", "silent", "drained")
 # What nothing here makes: no record is bad, no provider fails for good. An answer that there is none is one.
-ZEROES = {"Alerts", "Dead letters", "Differences"}
+ZEROES = {"Firing alerts", "Dead letters", "Ledger differences"}
 PANELS = [(board.uid, panel) for board in BOARDS for panel in board.json()["panels"]]
 VARIABLES = [(board.uid, variable) for board in BOARDS for variable in board.json()["templating"]["list"]]
 
