@@ -6,10 +6,9 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import pytest
-from genai_prices import types as book_types
-from genai_prices.data import providers as book_providers
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -30,6 +29,9 @@ from proxy.billing.pricing.rules import NO_LIST
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import amount
 from proxy.metering.usage import Usage
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelPrice
 
 TEN_CENTS = Rates(input=100_000_000, cached_input=50_000_000, output=400_000_000)
 AT = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
@@ -277,12 +279,16 @@ def test_a_list_that_lacks_a_price_charges_as_a_whole_one_or_not_at_all(
 
 @pytest.mark.parametrize(("listed", "nusd"), [(None, 2_000_000_000), (Decimal(0), 0), (Decimal("0.5"), 500_000_000)])
 def test_free_cached_tokens_are_free_and_unlisted_ones_cost_what_others_do(listed: Decimal | None, nusd: int) -> None:
+    from genai_prices import types as book_types
+
     price = book_types.ModelPrice(input_mtok=Decimal(2), cache_read_mtok=listed, output_mtok=Decimal(3))
     assert _tiers(price) == (Rates(2_000_000_000, nusd, 3_000_000_000),)
 
 
 def test_the_price_is_that_of_the_time(book: PriceBook) -> None:
     """Some list prices of the book begin on a date; before it, another one holds."""
+    from genai_prices.data import providers as book_providers
+
     for provider in book_providers:
         for model in provider.models:
             if not isinstance(model.prices, list) or len(model.prices) != 2:
@@ -300,8 +306,10 @@ def test_the_price_is_that_of_the_time(book: PriceBook) -> None:
     pytest.skip("this version of the book has no dated price to test with")
 
 
-def _their_price(listed: book_types.ModelPrice, usage: Usage) -> Decimal:
+def _their_price(listed: ModelPrice, usage: Usage) -> Decimal:
     """The book's own computation, in USD."""
+    from genai_prices import types as book_types
+
     theirs = {
         "input_tokens": usage.prompt_tokens, "cache_read_tokens": usage.cached_tokens,
         "cache_write_tokens": usage.cache_write_tokens, "cache_write_1h_tokens": usage.cache_write_1h_tokens,
@@ -312,6 +320,8 @@ def _their_price(listed: book_types.ModelPrice, usage: Usage) -> Decimal:
 
 
 def test_our_charge_is_the_books_own_for_every_model_it_lists(book: PriceBook) -> None:
+    from genai_prices.data import providers as book_providers
+
     known = {
         "input_mtok", "cache_read_mtok", "cache_write_mtok", "cache_write_1h_mtok", "output_mtok",
         "output_reasoning_mtok", "web_searches_kcount", "requests_kcount",
