@@ -19,7 +19,7 @@ from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 
 
 class Metered(msgspec.Struct, frozen=True):
-    """The result of metering one answer."""
+    """The result of metering one answer. Notes about background responses contain it under its stored names."""
 
     usage: Usage | None
     """the last reported usage; None: not reported"""
@@ -47,7 +47,7 @@ class Metered(msgspec.Struct, frozen=True):
     """`usage` has all counts of an ended answer: it came with or after a finish reason or the last event, alone in an
     event that no output followed, or in a whole JSON answer. False: no usage, or running counts in events with output
     """
-    unknown_usage_fields: UnknownFields = NO_UNKNOWN_FIELDS
+    unknown_usage_fields: UnknownFields = msgspec.field(default=NO_UNKNOWN_FIELDS, name="unread")
     """reported fields that this version does not read"""
     stated_usd: Decimal | None = None
     """the cost that the provider states, in USD"""

@@ -19,7 +19,11 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
 READ_TOKENS = 12
 STATUS = {"unknown_key": 401, "spent": 402, "limited": 429}
-SAYS = {"unknown_key": "Incorrect API key", "spent": "You exceeded your current quota", "limited": "Rate limit reached"}
+SAYS = {
+    "unknown_key": "Incorrect API key",
+    "spent": "This request does not fit the budget of this key",
+    "limited": "Rate limit of 1 requests per minute",
+}
 _OPENAI = {"unknown_key": "invalid_api_key", "spent": "insufficient_quota", "limited": "rate_limit_exceeded"}
 KINDS = {
     "openai": _OPENAI,
