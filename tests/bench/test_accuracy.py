@@ -12,6 +12,8 @@ from tests.bench.accuracy import Model, figures, odd, odd_texts, of_all_kinds, p
 from tests.bench.tokenized import LONG, SHORT, SINGLE, TOKENS_MIN, VOCABULARIES, events, stream, vocabulary
 
 SEED = 5
+# Of this vocabulary, estimates are measured in `make test`, after so many lessons.
+ONE, FEW_LESSONS = next(iter(VOCABULARIES)), 8
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +26,16 @@ def models() -> list[Model]:
     ]
 
 
+def test_a_few_lessons_of_one_vocabulary() -> None:
+    models = [Model.of(ONE, SINGLE, SEED, lessons=FEW_LESSONS, cuts=1)]
+    cold, learned = of_all_kinds(models, 0), of_all_kinds(models, FEW_LESSONS)
+    assert cold.reference.median <= 0.06
+    assert cold.reference.high <= 0.27
+    assert learned.reference.median <= 0.03
+    assert learned.counters.high > learned.reference.high, "what the count of the text is for"
+
+
+@pytest.mark.slow
 def test_after_twenty_lessons_one_model_for_all_kinds(models: list[Model]) -> None:
     found = of_all_kinds(models, accuracy.LESSONS)
     assert found.reference.streams == 168
@@ -34,6 +46,7 @@ def test_after_twenty_lessons_one_model_for_all_kinds(models: list[Model]) -> No
     assert found.counters.high > 2 * found.reference.high, "what the count of the text is for"
 
 
+@pytest.mark.slow
 def test_cold(models: list[Model]) -> None:
     found = of_all_kinds(models, 0)
     assert found.reference.median <= 0.06
@@ -42,17 +55,20 @@ def test_cold(models: list[Model]) -> None:
     assert found.covered >= 0.9
 
 
+@pytest.mark.slow
 def test_prompts(models: list[Model]) -> None:
     found = of_all_kinds(models, accuracy.LESSONS, prompt)
     assert found.reference.median <= 0.05
     assert found.reference.high <= 0.25
 
 
+@pytest.mark.slow
 def test_a_tool_call_cold(models: list[Model]) -> None:
     found = figures(tool_calls(models))
     assert found.reference.high <= 0.15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", odd_texts(random.Random(1)))
 def test_odd_texts_cold(models: list[Model], name: str) -> None:
     """Of whitespace, vocabularies differ more than twofold: `docs/explanation/estimates.md` says so."""
@@ -61,6 +77,7 @@ def test_odd_texts_cold(models: list[Model], name: str) -> None:
     assert found.reference.bias == pytest.approx(1, abs=0.25)
 
 
+@pytest.mark.slow
 def test_odd_streams_move_nothing_of_others(models: list[Model]) -> None:
     assert max(map(abs, poisoned(models[1::4], accuracy.LESSONS))) <= 0.03
 
@@ -79,13 +96,15 @@ def test_a_character_is_never_torn() -> None:
 def test_a_cut_stream_has_the_tokens_of_what_came() -> None:
     rng = random.Random(1)
     cut = vocabulary("DeepSeek V4")
-    found = [one for _ in range(60) if (one := stream(cut, rng, "code", 1, SINGLE, whole=False, prompt=False))]
+    found = [one for _ in range(20) if (one := stream(cut, rng, "code", 1, SINGLE, whole=False, prompt=False))]
     assert all(one.tokens >= TOKENS_MIN for one in found)
     assert all(one.tokens == one.evidence.text_events + one.evidence.tool_events for one in found)
-    assert len({one.tokens for one in found}) > 10
+    assert len({one.tokens for one in found}) > 5
 
 
-@pytest.mark.parametrize("name", VOCABULARIES)
+@pytest.mark.parametrize(
+    "name", [name if name == ONE else pytest.param(name, marks=pytest.mark.slow) for name in VOCABULARIES]
+)
 def test_a_vocabulary_cuts_and_loses_nothing(name: str) -> None:
     cut = vocabulary(name)
     for kind in kinds.KINDS:

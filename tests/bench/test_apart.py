@@ -52,6 +52,7 @@ def test_records_have_every_field() -> None:
     assert [name for name in ENTRY_FIELDS if getattr(made, name) is None] == []
 
 
+@pytest.mark.slow
 def test_a_past_is_what_settling_would_have_left(ledger: Ledger) -> None:
     fill(ledger, 5_000)
     assert ledger.settled == 5_000
@@ -67,6 +68,7 @@ def test_a_past_is_what_settling_would_have_left(ledger: Ledger) -> None:
     assert dashboards.last_entries(ledger).rows == 5
 
 
+@pytest.mark.slow
 def test_the_processor_time_of_postgres_has_that_of_sessions_that_ended(ledger: Ledger) -> None:
     work = "SELECT sum(n) FROM generate_series(1, 1500000) AS n"
     before, until = postgres_s(ledger.postgres.pid), time.monotonic() + 10

@@ -27,6 +27,7 @@ def recorded() -> Recorded:
     return Recorded.read()
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 @pytest.mark.parametrize("teach", [ridge, referenced])
 def test_the_figures_are_reached(recorded: Recorded, teach: Teach) -> None:
@@ -61,6 +62,7 @@ def test_where_the_reference_is_the_models_own_it_is_exact(recorded: Recorded) -
         assert found.bias == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 def test_prompts() -> None:
     _, counters, reference = asked.figures(asked.measured(records()))

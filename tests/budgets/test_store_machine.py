@@ -34,6 +34,7 @@ from proxy.budgets.store import BudgetsIncomplete, BudgetStore, OwnReservations
 from proxy.budgets.verdicts import bounds_rate
 from tests.budgets.model import Model
 from tests.budgets.stores import NOW, LocalStores, RedisStores, Stores
+from tests.support.examples import examples
 
 _T = TypeVar("_T")
 
@@ -550,10 +551,10 @@ def on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
         yield machine("redis", request.getfixturevalue("redis_url"), request.getfixturevalue("prefix"))
 
 
-def run(of: type[Budgets], *, examples: int, steps: int) -> None:
+def run(of: type[Budgets], *, count: int, steps: int) -> None:
     """So many, derandomised where nothing else is asked for."""
     chosen = settings(
-        max_examples=examples,
+        max_examples=count,
         stateful_step_count=steps,
         deadline=None,
         database=None,
@@ -564,7 +565,7 @@ def run(of: type[Budgets], *, examples: int, steps: int) -> None:
 
 
 def test_whatever_happens_the_store_stands_as_the_model(on: type[Budgets]) -> None:
-    run(on, examples=25, steps=40)
+    run(on, count=examples(25), steps=40)
 
 
 def test_a_request_of_a_node_that_was_taken_for_dead_counts_twice_for_a_minute(
@@ -586,4 +587,4 @@ def test_a_request_of_a_node_that_was_taken_for_dead_counts_twice_for_a_minute(
 @pytest.mark.slow
 def test_whatever_happens_for_long(on: type[Budgets], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUDGET_MACHINE_RANDOM", "1")
-    run(on, examples=700, steps=100)
+    run(on, count=700, steps=100)

@@ -92,7 +92,7 @@ def tokens(entry: dict[str, Any]) -> tuple[int, int]:
     return entry["prompt_tokens"], entry["completion_tokens"]
 
 
-@pytest.mark.parametrize("killed", [True, False])
+@pytest.mark.parametrize("killed", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_it_goes_on_when_its_process_starts_again(deployment: Deployment, killed: bool) -> None:
     """Its reservation, too: the key may have one at a time."""
     proxy, provider = deployment.proxy, deployment.provider

@@ -37,7 +37,7 @@ def started_by_a_user(running: Tokenweir) -> Iterator[Tokenweir]:
     running.program = None
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 async def test_what_runs_may_finish_and_nothing_new_begins(
     started_by_a_user: Tokenweir, key: str, provider: ScriptedProvider, number: signal.Signals
 ) -> None:

@@ -39,7 +39,8 @@ from proxy.storage.database import open_engine, reading
 from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.distributed.books import wrong_books
 
-RATE = 300
+# Exchanges a second: of `make faults`, and of the short forms in `make test`.
+RATE, SHORT_RATE = 300, 60
 TICK_S = 0.01
 SLOTS = 4096
 # Shorter than in real life, and longer than Redis stands still here for and the keeper then takes to come back.
@@ -108,8 +109,9 @@ class _Shipping(Seen):
 class Plant:
     """`async with plant(...)`: it runs within."""
 
-    def __init__(self, folder: Path, rng: Random, seen: Seen) -> None:
+    def __init__(self, folder: Path, rng: Random, seen: Seen, rate: int = RATE) -> None:
         self.rng = rng
+        self._rate = rate
         self.seen = seen
         self.truths: dict[str, int] = {}
         """exchange → its completion tokens"""
@@ -129,11 +131,11 @@ class Plant:
         """Exchanges begin, and end by themselves, most of them soon."""
         owed = 0.0
         while self._loading:
-            owed += RATE * TICK_S
+            owed += self._rate * TICK_S
             while owed >= 1 and self.live < SLOTS // 2:
                 owed -= 1
                 self.begin()
-            owed = min(owed, RATE)
+            owed = min(owed, self._rate)
             await asyncio.sleep(TICK_S)
 
     async def unload(self) -> None:
@@ -217,11 +219,12 @@ async def plant(
     settling: bool = True,
     lease_s: float = LEASE_S,
     renew_s: float = RENEW_S,
+    rate: int = RATE,
 ) -> AsyncIterator[Plant]:
     """One that runs. `settling`: with a settler and a sweeper, or the machine alone. Whoever wants to compare calls
     `heal` before the end."""
     seen: Any = Seen()
-    made = Plant(folder, rng, seen)
+    made = Plant(folder, rng, seen, rate)
     node = made.journal.node.node_id
     ours, theirs = open_redis(redis_url), open_redis(redis_url)
     engines = [open_engine(ledger_url) for _ in range(2)]

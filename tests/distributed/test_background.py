@@ -24,7 +24,7 @@ def proxy(folder: Path, provider: ResponsesProvider, **urls: str) -> Tokenweir:
     )  # fmt: skip
 
 
-@pytest.mark.waits
+@pytest.mark.slow
 async def test_a_machine_that_dies_and_comes_back(tmp_path: Path, ledger_url: str, queue_url: str) -> None:
     async with responses_provider() as provider:
         one, two = (

@@ -92,7 +92,7 @@ async def spent_is_charged(served: Tokenweir, engine: Engine) -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize("queue", ["local", "redis"])
+@pytest.mark.parametrize("queue", [pytest.param("local", marks=pytest.mark.slow), "redis"])
 async def test_a_standby_that_was_behind_is_promoted(
     queue: str,
     tokenweir: Callable[..., Tokenweir],

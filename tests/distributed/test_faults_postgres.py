@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine, event
 from proxy.delivery import shipper
 from proxy.ledger.schema.migrate import migrate
 from proxy.storage.database import open_engine
-from tests.distributed.plant import Plant, Seen, heal, plant
+from tests.distributed.plant import RATE, SHORT_RATE, Plant, Seen, heal, plant
 from tests.support.faulty import FaultyPath
 from tests.support.postgres import PostgresServer, own_server
 from tests.support.valkey import Valkey
@@ -200,9 +200,10 @@ async def strike(
     """Every kind `each` times, in any order; what is wrong, and the figures."""
     migrate(sick.server.url(sick.name))
     began, rng = time.monotonic(), Random(SEED)
+    rate = RATE if each > 1 else SHORT_RATE
     faults = [*kinds] * each
     rng.shuffle(faults)
-    async with plant(folder, rng, redis_url=valkey.url, ledger_url=sick.url) as made:
+    async with plant(folder, rng, redis_url=valkey.url, ledger_url=sick.url, rate=rate) as made:
         for fault in faults:
             await asyncio.sleep(rng.uniform(0.05, 0.4))
             await fault(made)

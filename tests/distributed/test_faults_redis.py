@@ -16,7 +16,7 @@ import pytest
 
 from proxy.delivery import shipper
 from proxy.storage.database import open_engine
-from tests.distributed.plant import Plant, Seen, heal, plant
+from tests.distributed.plant import RATE, SHORT_RATE, Plant, Seen, heal, plant
 from tests.support.faulty import FaultyPath
 from tests.support.net import closed_port
 from tests.support.valkey import Valkey
@@ -162,7 +162,9 @@ async def strike(redis: Redis, folder: Path, ledger_url: str, each: int) -> tupl
     kinds: list[Fault] = [redis.kill, redis.flush, redis.stop, redis.fill, redis.demote, redis.lose_answer]
     faults = kinds * each
     rng.shuffle(faults)
-    async with plant(folder, rng, redis_url=redis.url, ledger_url=ledger_url) as made:
+    async with plant(
+        folder, rng, redis_url=redis.url, ledger_url=ledger_url, rate=RATE if each > 1 else SHORT_RATE
+    ) as made:
         for fault in faults:
             await asyncio.sleep(rng.uniform(0.05, 0.4))
             await fault(made)
@@ -186,14 +188,8 @@ async def test_each_kind_of_fault(redis: Redis, tmp_path: Path, ledger_url: str)
     assert redis.lost["messages"]
 
 
-@pytest.mark.waits
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("CONFIG", "SET", "maxmemory", "1"),
-        pytest.param(("REPLICAOF", "127.0.0.1", "1"), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("CONFIG", "SET", "maxmemory", "1"), ("REPLICAOF", "127.0.0.1", "1")])
 async def test_a_board_that_can_be_read_and_not_written_declares_nobody_dead(
     redis: Redis, tmp_path: Path, ledger_url: str, words: tuple[str, ...]
 ) -> None:

@@ -128,7 +128,7 @@ async def test_a_machine_that_was_only_asleep_gets_an_adjustment(apart: Apart, p
     await asyncio.to_thread(settle, proxy)
 
 
-@pytest.mark.waits
+@pytest.mark.slow
 async def test_a_kill_on_a_full_disk_after_the_ledger_has_it_is_no_conflict(
     apart: Apart, provider: ScriptedProvider
 ) -> None:

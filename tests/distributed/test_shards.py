@@ -23,7 +23,7 @@ from tests.ledger.entries import assert_sums
 from tests.ledger.priced_entries import FIRST, NODE, a_real_record
 from tests.support.provider import ScriptedProvider
 
-SHARDS, KEYS, RECORDS = 3, 20, 1_500
+SHARDS, KEYS = 3, 20
 PATIENCE_S = 120.0
 
 
@@ -49,28 +49,30 @@ def pending(number: int) -> Pending:
 
 
 @pytest.mark.waits
+@pytest.mark.parametrize("count", [300, pytest.param(1_500, marks=pytest.mark.slow)])
 async def test_workers_come_and_go_and_each_record_is_settled_once(
-    apart: Apart, streams: list[RedisQueue], ledger_url: str
+    apart: Apart, streams: list[RedisQueue], ledger_url: str, count: int
 ) -> None:
     """Versions before 0.2 sent to any stream; a record that is sent again may be in two."""
-    records = [pending(number) for number in range(RECORDS)]
+    step = count // 15
+    records = [pending(number) for number in range(count)]
     workers = [apart.unstarted_worker() for _ in range(3)]
     await asyncio.gather(*(asyncio.to_thread(one.start) for one in workers))
-    for at in range(0, RECORDS, 100):
-        part = records[at : at + 100]
+    for at in range(0, count, step):
+        part = records[at : at + step]
         await ShardedQueue(streams).add(part, NODE)
-        await streams[at // 100 % SHARDS].add(part[::10], NODE)
-        if at == RECORDS // 3:
+        await streams[at // step % SHARDS].add(part[::10], NODE)
+        if at == count // 3:
             workers[0].kill()
-        if at == RECORDS // 2:
+        if at == 7 * step:
             await asyncio.to_thread(workers[1].stop)
     async with asyncio.timeout(PATIENCE_S):
         while any([await stream.depth() for stream in streams]):
             await asyncio.sleep(0.1)
     proxy = apart.proxies[0]
-    entries = await asyncio.to_thread(proxy.until, lambda all_: len(all_) >= RECORDS, timeout_s=PATIENCE_S)
+    entries = await asyncio.to_thread(proxy.until, lambda all_: len(all_) >= count, timeout_s=PATIENCE_S)
     assert Counter(entry["exchange_id"] for entry in entries) == Counter(
-        a_real_record(number).opened.exchange_id for number in range(RECORDS)
+        a_real_record(number).opened.exchange_id for number in range(count)
     )
     engine = open_engine(ledger_url)
     assert_sums(engine)

@@ -130,7 +130,7 @@ def test_servers_wait_for_the_ledger_and_then_serve(deployed: Tokenweir, ledger_
 
 
 @pytest.mark.parametrize("ledger_url", ["empty"], indirect=True)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_server_that_waits_can_be_stopped(deployed: Tokenweir, number: signal.Signals) -> None:
     worker = deployed.worker()
     for server, port in zip((deployed, worker), ports(deployed), strict=True):

@@ -64,7 +64,7 @@ def on_postgres(postgres: Server) -> Iterator[str]:
     postgres.drop_database(name)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The ledger as 0.1 left it."""
     if request.param == "sqlite":
@@ -95,11 +95,13 @@ def entries(engine: Engine) -> list[dict[str, Any]]:
     return shown(EntryReader(engine, EntryFilter()).new_entries())
 
 
+@pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
 def test_it_becomes_what_the_code_expects(url: str) -> None:
     migrate(url)
     assert check(url) == []
 
 
+@pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
 def test_every_entry_says_what_it_said(engine: Engine) -> None:
     assert entries(engine) == golden_entries()
     kinds = [one["kind"] for one in golden_entries()]
@@ -136,6 +138,7 @@ def records() -> list[Arrival]:
     return [one for one in made if one.entry.exchange_id in of_ledger]
 
 
+@pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
 def test_what_comes_again_is_known(engine: Engine, store: LedgerStore) -> None:
     """Ids, content hashes and receipts are those of 0.1: nothing is charged twice, and nothing is a conflict."""
     again = records()

@@ -87,8 +87,8 @@ def bean_check(folder: Path, text: str) -> str:
 
 @pytest.mark.process
 def test_the_real_checker_accepts_it_and_asserts_our_balances(tmp_path: Path) -> None:
-    text = exported(tmp_path, 2_000)
-    assert text.count("  exchange: ") > 1_900
+    text = exported(tmp_path, 400)
+    assert text.count("  exchange: ") > 380
     assert text.count(" balance ") == len(NAMES) + 1
     assert bean_check(tmp_path, text) == ""
 

@@ -37,7 +37,7 @@ def large_world(seed: int) -> Tally:
     return world(seed, exchanges=WORLD_EXCHANGES, share=SHARES[seed % len(SHARES)])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_the_books_are_right_whatever_happens(seed: int) -> None:
     tally = world(SEED + seed, exchanges=1_000)
     assert tally.wrong == [], f"seed {SEED + seed}"
@@ -46,7 +46,7 @@ def test_the_books_are_right_whatever_happens(seed: int) -> None:
 
 
 def test_the_same_seed_is_the_same_world() -> None:
-    assert world(SEED, exchanges=400) == world(SEED, exchanges=400)
+    assert world(SEED, exchanges=200) == world(SEED, exchanges=200)
 
 
 @pytest.mark.slow

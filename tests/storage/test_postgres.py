@@ -288,8 +288,13 @@ def _settle_many(store: LedgerStore, batches: int) -> int:
     return sum(len(settled.inserted) + settled.repeated for settled in done)
 
 
+@pytest.mark.parametrize(
+    "falls",
+    [("stop_immediately",), pytest.param(("stop_immediately", "kill", "stop"), marks=pytest.mark.slow)],
+    ids=["one fall", "three falls"],
+)
 def test_the_server_is_restarted_and_killed_under_load(
-    server: PostgresServer, engine: Engine, store: LedgerStore
+    server: PostgresServer, engine: Engine, store: LedgerStore, falls: tuple[str, ...]
 ) -> None:
     done: list[int] = []
     stopped = False
@@ -301,12 +306,12 @@ def test_the_server_is_restarted_and_killed_under_load(
 
     with ThreadPoolExecutor(1) as pool:
         settling: Future[None] = pool.submit(settle)
-        for fall in (server.stop_immediately, server.kill, server.stop):
+        for fall in falls:
             before = len(done)
             while len(done) < before + 3:  # it is under load
                 assert not settling.done()
                 time.sleep(0.001)
-            fall()
+            getattr(server, fall)()
             server.start()
         stopped = True
         settling.result(60)
@@ -314,6 +319,7 @@ def test_the_server_is_restarted_and_killed_under_load(
     assert_sums(engine)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_and_comes(postgres_cluster: Any) -> None:
     with own_server(postgres_cluster) as server:
         name = server.new_database()
@@ -356,6 +362,7 @@ def test_too_many_connections(server: PostgresServer, engine: Engine, store: Led
     assert len(store.settle(batch_of(range(5))).inserted) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.privileged
 def test_the_disk_is_full(postgres_cluster: Any) -> None:
     """A file system of its own for one tablespace."""

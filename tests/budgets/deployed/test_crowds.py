@@ -1,7 +1,8 @@
 """A thousand requests at once against a budget that fits ten: exactly ten are served, whatever serves them.
 
-Each round has a key of its own. In `make faults`, a thousand rounds on one machine, and a thousand through three
-proxies on one Redis; then every hold is gone, and what was spent is what the ledger says.
+Each round has a key of its own. In `make test`, a hundred requests are enough. In `make faults`, a thousand rounds on
+one machine, and a thousand through three proxies on one Redis; then every
+reservation is gone, and the ledger says what was spent.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from tests.support.net import RawClient, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
 
 CROWD, FIT, TOKENS = 1_000, 10, 100
+# Of `make test`.
+SMALL_CROWD = 100
 # Fewer, for those in a hurry: TOKENWEIR_CROWDS=200 make faults
 ROUNDS = int(os.environ.get("TOKENWEIR_CROWDS", "1000"))
 BUDGET_NUSD = FIT * TOKENS * 1_000
@@ -60,8 +63,8 @@ class Crowd:
         self._clients = clients
 
     @classmethod
-    async def gather(cls, urls: Sequence[str]) -> Crowd:
-        return cls([await connect(urls[number % len(urls)]) for number in range(CROWD)])
+    async def gather(cls, urls: Sequence[str], crowd: int) -> Crowd:
+        return cls([await connect(urls[number % len(urls)]) for number in range(crowd)])
 
     async def ask(self, key: str, model: str) -> Counter[int]:
         """All at once; how many got which status."""
@@ -78,18 +81,18 @@ class Crowd:
         return (await client.read(60)).status
 
 
-async def rounds(proxies: Sequence[Limited], count: int) -> list[str]:
-    """What is wrong after so many."""
+async def rounds(proxies: Sequence[Limited], count: int, clients: int) -> list[str]:
+    """What is wrong after so many, each of so many clients."""
     first = proxies[0]
     keys = new_keys(first, count)
     await asyncio.sleep(LEARNED_S)
     model = first.model(TOKENS)
-    crowd = await Crowd.gather([one.url for one in proxies])
+    crowd = await Crowd.gather([one.url for one in proxies], clients)
     wrong: list[str] = []
     try:
         for number, key in enumerate(keys.values()):
             found = await crowd.ask(key, model)
-            if found != {200: FIT, 402: CROWD - FIT}:
+            if found != {200: FIT, 402: clients - FIT}:
                 wrong.append(f"round {number}: {dict(found)}")
     finally:
         crowd.close()
@@ -112,7 +115,7 @@ def machine(tmp_path: Path, provider: ScriptedProvider) -> Limited:
 async def test_a_crowd_at_one_machine(machine: Limited) -> None:
     machine.tokenweir.start()
     try:
-        assert await rounds([machine], 2) == []
+        assert await rounds([machine], 2, SMALL_CROWD) == []
     finally:
         machine.tokenweir.close()
 
@@ -124,7 +127,7 @@ async def test_a_crowd_at_three_proxies(
     machines = Machines(tmp_path, provider, ledger_url, queue_url, 3)
     machines.start()
     try:
-        assert await rounds(machines.proxies, 1) == []
+        assert await rounds(machines.proxies, 1, SMALL_CROWD) == []
     finally:
         machines.close()
 
@@ -146,7 +149,7 @@ async def test_a_thousand_crowds(
         machines.start()
         proxies, close = machines.proxies, machines.close
     try:
-        wrong = await rounds(proxies, ROUNDS)
+        wrong = await rounds(proxies, ROUNDS, CROWD)
     finally:
         close()
     with capsys.disabled():

@@ -74,7 +74,10 @@ async def begin(limited: Limited, key: str, stack: AsyncExitStack) -> Callable[[
 
 @pytest.mark.process
 @pytest.mark.waits
-@pytest.mark.parametrize("asleep_now", ["nobody", "one", "each in turn"])
+@pytest.mark.parametrize(
+    "asleep_now",
+    [pytest.param("nobody", marks=pytest.mark.slow), pytest.param("one", marks=pytest.mark.slow), "each in turn"],
+)
 async def test_a_replica_that_is_behind_grants_nothing_twice(
     machines: Machines, replicated: Replicated, asleep_now: str
 ) -> None:

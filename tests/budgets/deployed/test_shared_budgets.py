@@ -62,7 +62,7 @@ async def test_a_server_that_forgets_everything_opens_nothing_and_locks_nobody_o
     assert (await second.at_rest(key_id)).spent == 1_000_000
 
 
-@pytest.mark.waits
+@pytest.mark.slow
 async def test_a_machine_that_never_comes_back_lets_go(machines: Machines) -> None:
     first, second = machines.proxies
     key_id, key = first.key("--budget", "0.01", "--budget-window", "none")
@@ -106,7 +106,7 @@ async def test_while_redis_is_down_each_key_goes_by_its_policy(machines: Machine
     assert (await first.at_rest(open_id)).spent == 300_000, "what was served meanwhile counts"
 
 
-@pytest.mark.waits
+@pytest.mark.slow
 async def test_a_database_that_hangs_refuses_nobody_whose_budget_is_not_spent(
     tmp_path: Path, provider: ScriptedProvider, postgres_cluster: Path, queue_url: str
 ) -> None:
@@ -150,7 +150,7 @@ async def holding_all(
 
 
 @pytest.mark.waits
-@pytest.mark.parametrize("how", ["flush", "failover"])
+@pytest.mark.parametrize("how", ["flush", pytest.param("failover", marks=pytest.mark.slow)])
 async def test_a_loss_while_a_proxy_sleeps_grants_nothing_twice(machines: Machines, valkey: Valkey, how: str) -> None:
     """Seen: another proxy was granted all of the sleeper's budget again 1.6 s later, and both were settled."""
     first, second = machines.proxies
@@ -174,7 +174,7 @@ async def test_a_loss_while_a_proxy_sleeps_grants_nothing_twice(machines: Machin
     assert (await second.post(key, second.model(600), max_tokens=600)).status == 200
 
 
-@pytest.mark.waits
+@pytest.mark.slow
 async def test_a_proxy_that_never_comes_back_after_a_loss_is_not_waited_for(machines: Machines, valkey: Valkey) -> None:
     first, second = machines.proxies
     async with AsyncExitStack() as stack:
