@@ -30,7 +30,7 @@ from tests.support.ledgers import engine, ledger_url, store
 __all__ = ["engine", "ledger_url", "store"]
 
 _NOTHING = OwnReservations((), (), ())
-NODES = 3
+NODES, EACH = 3, 12
 KEYS = ("key_1", "key_2")
 
 
@@ -98,6 +98,16 @@ def gates_of(key_id: str, since: float) -> tuple[LimitCounter, ...]:
 
 
 @pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize(
+    ("ledger_url", "budgets"),
+    [
+        ("sqlite", "local"),
+        ("postgres", "redis"),
+        pytest.param("sqlite", "redis", marks=pytest.mark.slow),
+        pytest.param("postgres", "local", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
 async def test_what_was_held_is_spent_once_it_is_settled(
     engine: Engine, store: LedgerStore, budgets: list[BudgetStore]
 ) -> None:
@@ -111,7 +121,7 @@ async def test_what_was_held_is_spent_once_it_is_settled(
     running = True
 
     async def serve(node: int) -> None:
-        for number in range(node * 100, node * 100 + 25):
+        for number in range(node * 100, node * 100 + EACH):
             key_id = chance.choice(KEYS)
             charge, entry = chance.randint(1, 10**9), an_entry(number)
             reservation = Reservation(entry.exchange_id, gates_of(key_id, since), 2 * 10**9, 10)

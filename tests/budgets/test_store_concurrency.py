@@ -23,7 +23,7 @@ from tests.support.processes import CLEAN
 
 AT_ONCE, FIT, NUSD = 1_000, 10, 97
 NODES = 4
-QUICK, LONG = 5, 1_000
+QUICK, LONG = 2, 1_000
 
 
 def counters_of(number: int) -> tuple[LimitCounter, ...]:

@@ -12,6 +12,7 @@ import pytest
 from proxy.cli import main
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
+from tests.support.sqlite import with_empty_ledger
 
 MODEL = {"provider": "tera", "price": {"input": 1, "output": 2}, "cost": {"input": 1, "output": 1}}
 
@@ -26,6 +27,9 @@ class Commands:
 
     def __init__(self, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.config = config
+        data_dir = config.parent / "data"
+        if not data_dir.exists() and "ledger:" not in config.read_text():
+            with_empty_ledger(data_dir)  # quicker than the first command's migrations
         self._capsys = capsys
         self.err = ""
         self.out = ""

@@ -147,6 +147,7 @@ async def test_a_stream_goes_on_without_its_client(deployment: Deployment) -> No
     assert (other["model"], tokens(other)) == ("meanwhile", TOKENS), "an expired one is not given up at once"
 
 
+@pytest.mark.slow
 async def test_several_processes_bill_each_once_whoever_deletes_it(
     opened: AsyncExitStack, provider: ResponsesProvider, http: openai.DefaultAsyncHttpxClient, tmp_path: Path
 ) -> None:

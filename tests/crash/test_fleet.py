@@ -47,6 +47,7 @@ def open_journals(fleet: Tokenweir) -> set[str]:
     return {path.parent.parent.name for path in (fleet.folder / "data").glob("worker-*/journal/node.json")}
 
 
+@pytest.mark.slow
 async def test_one_port_many_processes_one_ledger(fleet: Tokenweir, provider: ScriptedProvider) -> None:
     key = quick_key(fleet)
     fleet.start()
@@ -101,6 +102,7 @@ def _runs(child: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_first_start_that_fails_is_a_failure(tokenweir: Callable[..., Tokenweir], tmp_path: Path) -> None:
     fleet = tokenweir(options=("--workers", "2"), start=False)
     (fleet.folder / "data").write_text("not a folder")
@@ -111,6 +113,7 @@ def test_a_first_start_that_fails_is_a_failure(tokenweir: Callable[..., Tokenwei
     child.stdout.close()
 
 
+@pytest.mark.slow
 async def test_fewer_workers_settle_what_the_others_left(fleet: Tokenweir, provider: ScriptedProvider) -> None:
     key = quick_key(fleet)
     fleet.start()
@@ -131,6 +134,7 @@ async def test_fewer_workers_settle_what_the_others_left(fleet: Tokenweir, provi
     assert alone.stop() == 0
 
 
+@pytest.mark.slow
 async def test_a_hangup_is_a_line_in_the_log_and_nothing_else(fleet: Tokenweir, provider: ScriptedProvider) -> None:
     key = quick_key(fleet)
     fleet.start()
@@ -149,6 +153,7 @@ async def test_a_hangup_is_a_line_in_the_log_and_nothing_else(fleet: Tokenweir, 
     assert "started again" not in fleet.log.read_text()
 
 
+@pytest.mark.slow
 def test_a_hangup_while_the_processes_start_is_survived(fleet: Tokenweir) -> None:
     launched = fleet.launch()
     signalled: set[int] = set()
@@ -165,6 +170,7 @@ def test_a_hangup_while_the_processes_start_is_survived(fleet: Tokenweir) -> Non
     assert fleet.stop() == 0
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_killed_parent_is_removed_at_the_next_start(fleet: Tokenweir, tmp_path: Path) -> None:
     temporary = tmp_path / "t"
     temporary.mkdir()
@@ -186,9 +192,14 @@ def test_the_folder_of_a_killed_parent_is_removed_at_the_next_start(fleet: Token
     assert others.exists()
 
 
-def test_a_folder_in_use_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_in_use_is_not_removed_and_one_of_a_killed_parent_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left_behind = tmp_path / f"{supervisor.FOLDER_PREFIX}x"
+    left_behind.mkdir()
     with supervisor._socket_folder() as first:
+        assert not left_behind.exists()
         with supervisor._socket_folder() as second:
             assert (first.is_dir(), second.is_dir()) == (True, True)
         assert not second.exists()

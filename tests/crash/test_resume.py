@@ -40,6 +40,7 @@ async def taken_up(url: str, key: str, exchange_id: str, after: int) -> Reading:
     return client
 
 
+@pytest.mark.slow
 async def test_any_process_has_the_streams_of_all(tmp_path: Path, provider: ScriptedProvider) -> None:
     proxy = deployment(tmp_path, provider, options=("--workers", "3"), resume={"minutes": 1})
     key, other = quick_key(proxy), quick_key(proxy, alias="other")

@@ -169,7 +169,9 @@ async def test_what_runs_may_end_and_nothing_new_begins(made: Tokenweir, speakin
     assert (entry["outcome"], entry["usage_source"]) == ("served", "reported")
 
 
-@pytest.mark.parametrize("again", [True, False], ids=["a second signal", "after the grace"])
+@pytest.mark.parametrize(
+    "again", [pytest.param(True, marks=pytest.mark.slow), False], ids=["a second signal", "after the grace"]
+)
 async def test_a_session_that_must_end_is_told_why(again: bool, made: Tokenweir, speaking: SocketProvider) -> None:
     async with talk(made, speaking) as on:
         client, link = await on.asked("cut")
@@ -187,6 +189,7 @@ async def test_a_session_that_must_end_is_told_why(again: bool, made: Tokenweir,
     assert Decimal(entry["charge_usd"]) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [("--workers", "2")], indirect=True, ids=["two processes"])
 async def test_sessions_of_several_processes(made: Tokenweir, speaking: SocketProvider) -> None:
     async with talk(made, speaking) as on:

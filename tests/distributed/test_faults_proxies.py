@@ -12,7 +12,6 @@ from random import Random
 
 import pytest
 
-from proxy.ledger.schema.migrate import migrate
 from proxy.storage.database import open_engine
 from tests.crash.chaos import Chaos, Instant
 from tests.distributed.apart import Apart
@@ -24,6 +23,8 @@ from tests.support.valkey import Valkey
 # Another run: TOKENWEIR_CHAOS_SEED=… make faults
 SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
 KILLS, STREAMS = 200, 100
+# Of `make test`.
+FEW_STREAMS = 25
 WORKERS = 2
 # Nobody who is started again at once is to be taken for dead.
 LEASE_S = 30.0
@@ -32,19 +33,19 @@ LEASE_S = 30.0
 class Deployment:
     """A proxy and two workers, with servers and a provider of their own, and the rounds on them."""
 
-    def __init__(self, folder: Path, number: int, postgres: Server) -> None:
+    def __init__(self, folder: Path, number: int, postgres: Server, migrated: str, streams: int) -> None:
+        """`migrated`: the name of a migrated database."""
         self._postgres = postgres
-        self._name = postgres.new_database()
+        self._name = postgres.new_database(migrated)
         self._valkey = Valkey(folder / f"valkey-{number}").start()
         self._provider = ScriptedProvider()
         self._url = postgres.url(self._name)
-        migrate(self._url)
         self._apart = Apart(folder / f"apart-{number}", self._provider, self._url, self._valkey.url, lease_s=LEASE_S)
         proxy = self._apart.proxies[0].start()
         for _ in range(WORKERS):
             self._apart.worker()
         rng = Random(f"{SEED} proxies {number}")
-        self.chaos = Chaos(proxy, self._provider, self._apart.key, rng, streams=STREAMS)
+        self.chaos = Chaos(proxy, self._provider, self._apart.key, rng, streams=streams)
         self._rng = rng
 
     async def kill(self, times: int) -> list[str]:
@@ -68,27 +69,30 @@ class Deployment:
 
 
 @pytest.fixture
-def deployments(tmp_path: Path, postgres: Server, request: pytest.FixtureRequest) -> Iterator[list[Deployment]]:
-    """As many as the test asks for."""
+def deployments(
+    tmp_path: Path, postgres: Server, migrated: str, request: pytest.FixtureRequest
+) -> Iterator[list[Deployment]]:
+    """As many as the test asks for, each under so many streams."""
+    count, streams = request.param
     made: list[Deployment] = []
     try:
-        for number in range(request.param):
-            made.append(Deployment(tmp_path, number, postgres))  # noqa: PERF401  those that are made must be ended
+        for number in range(count):
+            made.append(Deployment(tmp_path, number, postgres, migrated, streams))  # noqa: PERF401  those that are made must be ended
         yield made
     finally:
         for one in made:
             one.close()
 
 
-@pytest.mark.parametrize("deployments", [1], indirect=True)
-async def test_a_kill_under_a_hundred_streams(deployments: list[Deployment]) -> None:
+@pytest.mark.parametrize("deployments", [(1, FEW_STREAMS)], indirect=True)
+async def test_a_kill_under_live_streams(deployments: list[Deployment]) -> None:
     [one] = deployments
     assert await one.kill(1) == []
-    assert one.chaos.exchanges >= STREAMS
+    assert one.chaos.exchanges >= FEW_STREAMS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("deployments", [2], indirect=True)
+@pytest.mark.parametrize("deployments", [(2, STREAMS)], indirect=True)
 async def test_two_hundred_kills(deployments: list[Deployment], capsys: pytest.CaptureFixture[str]) -> None:
     """Two deployments at a time: while one starts again, the other has its streams."""
     began = time.monotonic()

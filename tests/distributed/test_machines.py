@@ -154,6 +154,7 @@ async def test_a_kill_on_a_full_disk_after_the_ledger_has_it_is_no_conflict(
     assert proxy.unreconciled() == []
 
 
+@pytest.mark.slow
 async def test_no_worker_and_no_redis_and_the_streams_go_on(
     apart: Apart, provider: ScriptedProvider, valkey: Valkey
 ) -> None:

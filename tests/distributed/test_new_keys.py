@@ -68,6 +68,7 @@ async def test_new_keys_work_at_once_at_every_process(machines: Sequence[Tokenwe
     assert found == {200: KEYS * REQUESTS}
 
 
+@pytest.mark.slow
 async def test_a_flood_of_guesses_is_looked_up_a_few_times_and_stops_nobody(machines: Sequence[Tokenweir]) -> None:
     proxy = machines[0]
     known = quick_key(proxy, alias="known")

@@ -91,7 +91,7 @@ def ports(deployed: Tokenweir) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("ledger_url", "processes"),
-    [("of 0.1", 1), ("empty", 2)],
+    [("of 0.1", 1), pytest.param("empty", 2, marks=pytest.mark.slow)],
     ids=["one on a ledger of 0.1", "two on an empty one"],
     indirect=["ledger_url"],
 )

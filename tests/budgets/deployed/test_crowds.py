@@ -120,7 +120,7 @@ async def test_a_crowd_at_one_machine(machine: Limited) -> None:
         machine.tokenweir.close()
 
 
-@pytest.mark.waits
+@pytest.mark.slow
 async def test_a_crowd_at_three_proxies(
     tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str
 ) -> None:

@@ -54,6 +54,7 @@ async def test_what_waits_in_the_journal_counts_before_the_ledger_has_it(alone: 
     alone.entries(key_id, 10)
 
 
+@pytest.mark.slow
 async def test_counters_that_are_thrown_away_are_made_anew(alone: Limited) -> None:
     key_id, key = alone.key("--budget", "0.001", "--budget-window", "none")
     model = alone.model(100)
@@ -79,6 +80,7 @@ def fleet(tmp_path: Path, provider: ScriptedProvider) -> Iterator[Limited]:
         tokenweir.close()
 
 
+@pytest.mark.slow
 async def test_processes_on_one_port_share_a_budget(fleet: Limited) -> None:
     key_id, key = fleet.key("--budget", "0.001", "--budget-window", "none")
     answers = await fleet.many(key, fleet.model(100, first_ms=50), 100)

@@ -149,8 +149,8 @@ async def holding_all(
     return key_id, key, partial(client.read_body, head)
 
 
-@pytest.mark.waits
-@pytest.mark.parametrize("how", ["flush", pytest.param("failover", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["flush", "failover"])
 async def test_a_loss_while_a_proxy_sleeps_grants_nothing_twice(machines: Machines, valkey: Valkey, how: str) -> None:
     """Seen: another proxy was granted all of the sleeper's budget again 1.6 s later, and both were settled."""
     first, second = machines.proxies

@@ -122,7 +122,7 @@ KINDS = st.sampled_from(["usage", "usage", "usage", "adjustment", "credit"])
 
 
 @settings(
-    max_examples=25 if AT_RANDOM else 10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25 if AT_RANDOM else 5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     st.lists(

@@ -236,7 +236,7 @@ def test_followers_of_busy_shards_see_each_entry_once(
 ) -> None:
     """Shards, corrections of all of them, one that levels clocks, and three kinds of readers, all at once."""
     monkeypatch.setattr(account_sums, "ENTRIES_MAX", 7)
-    batches = 40
+    batches = 15
     done = threading.Event()
     seen: list[SpendDelta] = []
     read: list[LedgerEntry] = []

@@ -112,7 +112,7 @@ def a_payload(record: UsageRecord, unknown: dict[str, int]) -> bytes:
 
 
 @pytest.mark.hypothesis
-@settings(max_examples=30 if AT_RANDOM else 10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30 if AT_RANDOM else 5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     number=st.integers(0, 9),
     late=st.booleans(),
