@@ -10,11 +10,17 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Dialect
 
+from proxy import cli
+from proxy.billing.entries import LedgerEntry
+from proxy.ledger.settling import store as store_module
+from proxy.ledger.settling.settling import Statements
 from tests.gateway.deployment import deployment, deployment_process
 from tests.support import cost
 from tests.support.browser import browser
@@ -143,6 +149,23 @@ def pytest_configure(config: pytest.Config) -> None:
     cost.register(config)
     if os.environ.get("CI") == "true" and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Promised(), "promised")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _made_once() -> Iterator[None]:
+    """The parser of the commands and the statements of a ledger: to make them takes longer than most tests."""
+    made: dict[tuple[Any, ...], Statements] = {}
+
+    def statements(dialect: Dialect, content_hash: Callable[[LedgerEntry], str], clock_id: int) -> Statements:
+        name = dialect.name, content_hash, clock_id
+        if name not in made:
+            made[name] = Statements(dialect, content_hash, clock_id)
+        return made[name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "_parser", cache(cli._parser))
+        patch.setattr(store_module, "Statements", statements)
+        yield
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import os
 import hypothesis
 
 AT_RANDOM = os.environ.get("HYPOTHESIS_PROFILE") == "random"
-_FEWEST = 20
+_FEWEST = 10
 
 
 def examples(count: int) -> int:
