@@ -10,7 +10,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-ver
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help install ready demo test all-tests test-fast test-cost check checks check-deploy coverage bench faults soak real lock clean
-help:            ## what can be made
+help:            ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 # The lists are whole, so pip resolves nothing: its resolver refuses a list as soon as a newer release of a package
@@ -31,10 +31,10 @@ $(READY): $(RUNTIME) requirements/dev.txt
 	@$(PIP) $(LOCKED) -r requirements/dev.txt
 	@touch $@
 
-install: $(RUNTIME) ## what runs, in .venv
+install: $(RUNTIME) ## runtime packages, in .venv
 ready: $(READY)
 
-demo: $(RUNTIME) ## real streams through the proxy into a ledger, in under a minute
+demo: $(RUNTIME) ## a tour: streams through the proxy into a ledger, in under a minute
 	@$(BIN)/tokenweir demo
 	@echo; echo "Next: $(BIN)/tokenweir demo --keep goes on serving, with the console; README.md has a quick start"
 
@@ -49,7 +49,7 @@ ALL := not external and not slow and not real
 ASKED := --asked-cpu-s 300 --asked-wall-s 180
 DEPLOY := external and not slow and not real
 
-test: $(READY)         ## all tests that need nothing but Python, and check beside them
+test: $(READY)         ## all tests that need only Python; and make check
 	@$(MAKE) --no-print-directory -j 2 check all-tests
 
 # In a fresh clone each process would compile all tests for itself, all at once: a minute and a half of work, where one
@@ -62,16 +62,16 @@ all-tests: $(COMPILED)
 	@$(PYTEST) $(TOGETHER) -m "$(ALL)" $(ASKED)
 
 # TESTS: a folder or files, if not all.
-test-cost: $(COMPILED) ## CPU-seconds of make test by folder, and its fifty dearest tests (TESTS=tests/ledger: of these only)
+test-cost: $(COMPILED) ## CPU-seconds of make test by folder, and the fifty most expensive tests (TESTS=tests/ledger: of these only)
 	@$(PYTEST) $(TOGETHER) -m "$(ALL)" $(ASKED) --cost $(TESTS)
 
-test-fast: $(READY)    ## those that start no process: seconds, while you work
+test-fast: $(READY)    ## tests that start no process, for use while you work
 	@$(PYTEST) -n 2 -m "$(FAST)" --asked-cpu-s 60
 
-check-deploy: $(READY) ## those that need a program: nginx, HAProxy, Caddy, Helm, systemd, Prometheus, Node, curl, Chromium, a C compiler, or root and network namespaces
+check-deploy: $(READY) ## tests that need another program: nginx, HAProxy, Caddy, Helm, systemd, Prometheus, Node, curl, Chromium, a C compiler, or root and network namespaces
 	@$(PYTEST) -n 2 --dist worksteal -m "$(DEPLOY)"
 
-coverage: $(READY)     ## branch coverage of make test and make check-deploy, processes counted
+coverage: $(READY)     ## branch coverage of make test and make check-deploy, subprocesses included
 	@rm -f .coverage .coverage.*
 	@$(BIN)/python -m coverage run -m pytest -q $(TOGETHER) -m "not slow and not real" --timeout 300
 	@$(BIN)/python -m coverage combine --quiet
@@ -93,20 +93,20 @@ bench: $(READY)  ## the tables of docs/operations/benchmarks.md (needs a C compi
 	@$(BIN)/python -m tests.bench.run
 	@$(BIN)/python -m tests.bench.apart
 
-faults: $(READY) ## the long runs: kills by the hundred, and random examples
+faults: $(READY) ## long runs: hundreds of kills, and random examples
 	@HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -m slow -n 0 --timeout 14400
 	@HYPOTHESIS_PROFILE=random $(PYTEST) $(TOGETHER) -m "hypothesis and $(ALL)" --timeout 600
 
 soak: $(READY)   ## all faults mixed for an hour (TOKENWEIR_SOAK_S: seconds)
 	@TOKENWEIR_SOAK_S=$${TOKENWEIR_SOAK_S:-3600} $(BIN)/python -m pytest -m slow -n 0 --timeout 0 tests/distributed/test_soak.py
 
-real: $(READY)   ## recorded answers of real providers at every chunking, a real llama-server, official SDKs and agents (where they are at hand)
+real: $(READY)   ## recorded answers of real providers at every chunking, a real llama-server, official SDKs and agents (if installed)
 	@$(BIN)/python -m pytest -m real -n 0 --timeout 3600
 
-lock: $(READY)   ## renew requirements/: all that is used here; of that, what runs, and what builds the package
+lock: $(READY)   ## update requirements/: all packages; those for runtime; those for the build
 	@$(LOCK) --group dev --group build pyproject.toml -o requirements/dev.txt
 	@$(LOCK) -c requirements/dev.txt pyproject.toml -o requirements/runtime.txt
 	@$(LOCK) -c requirements/dev.txt --group build -o requirements/build.txt
 
-clean:           ## remove what make made
+clean:           ## remove generated files
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

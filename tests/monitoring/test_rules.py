@@ -49,7 +49,7 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
     "TokenweirDown": ({f"up{WHO}": "0x120"}, AT_A, "a:1 (tokenweir) cannot be scraped."),
     "TokenweirNotScraped": (
         {'tokenweir_build_info{version="1"}': None}, {},
-        "Prometheus has no Tokenweir at all: all other alerts are blind.",
+        "Prometheus scrapes no Tokenweir process: no other alert can fire.",
     ),
     "TokenweirUnsettled": (
         {f"tokenweir_unsettled_exchanges{WHO}": "402x120", f"tokenweir_journal_pending_records{WHO}": "400x120"}, AT_A,
@@ -68,7 +68,7 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
         "The journal of a:1 was damaged in 1 places when it was opened.",
     ),
     "TokenweirDeadLetters": (
-        {"tokenweir_dead_letters": "2x120"}, {}, "2 records could not be settled, and nobody has dealt with them."
+        {"tokenweir_dead_letters": "2x120"}, {}, "2 records could not be settled and are open dead letters."
     ),
     "TokenweirLeasesDamaged": (
         {"tokenweir_leases_damaged_total": "0x70 1x50"}, {}, "A lease of a dead proxy cannot be read."
@@ -83,19 +83,19 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
     ),
     "TokenweirProviderFailing": (
         {'tokenweir_failed_attempts_total{provider="p",reason="failed"}': "0+61x120"}, OF_P,
-        "50.82% of what p is asked fails.",
+        "50.82% of the attempts at p fail.",
     ),
     "TokenweirBreakerOpen": (
         {'tokenweir_provider_breaker{provider="p",state="open"}': "1x120"}, OF_P,
-        "p is not asked: its circuit breaker is open.",
+        "p gets no requests: its circuit breaker is open.",
     ),
     "TokenweirBudgetRefusals": (
         {'tokenweir_budget_rejections_total{reason="money"}': "0+60x120"}, {},
-        "50% of all good requests are refused by a limit.",
+        "50% of all valid requests are refused by a limit.",
     ),
     "TokenweirBudgetStoreUnavailable": (
         {'tokenweir_budget_rejections_total{reason="store_unavailable"}': "0+1x120"}, {},
-        "Requests are refused because nobody can say what is left of their budgets.",
+        "Requests are refused because the budget store is unavailable.",
     ),
     "TokenweirUnaccounted": (
         {f"tokenweir_unsettled_exchanges{WHO}": "4x120"}, AT_A,
@@ -103,14 +103,14 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
     ),
     "TokenweirLedgerDiffers": (
         {'tokenweir_reconcile_differences{check="balances"}': "3x120"}, {"check": "balances"},
-        "The audit of the ledger found 3 differences: balances.",
+        "The integrity check of the ledger found 3 differences: balances.",
     ),
     "TokenweirBudgetDrift": (
-        {"tokenweir_budget_drift_usd": "-0.25x120"}, {}, "Sums of budgets differ from the ledger by 0.25 USD."
+        {"tokenweir_budget_drift_usd": "-0.25x120"}, {}, "Budget counters differ from the ledger by 0.25 USD."
     ),
     "TokenweirNotAudited": (
         {"tokenweir_reconcile_timestamp_seconds": "0x120"}, {},
-        "No worker has audited the ledger for more than an hour.",
+        "No integrity check of the ledger has ended for more than an hour.",
     ),
     "TokenweirUnpriced": (
         {'tokenweir_unpriced_total{provider="p",model="m"}': "_x70 1x50"}, OF_M,
@@ -119,7 +119,7 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
     "TokenweirUnpricedUnits": (
         {'tokenweir_unpriced_units_total{provider="p",unit="tier:priority"}': "_x70 1x50"},
         OF_P | {"unit": "tier:priority"},
-        "Exchanges of p used tier:priority, which has no price of its own.",
+        "Exchanges of p used tier:priority, which has no price.",
     ),
     "TokenweirUnreadUsage": (
         {'tokenweir_unread_usage_total{provider="p",path="usage.ticks"}': "_x70 1x50"}, OF_P | {"path": "usage.ticks"},
@@ -131,7 +131,7 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
     ),
     "TokenweirProxyDied": (
         {"tokenweir_swept_exchanges_total": "0x110 5x10"}, {},
-        "A proxy was silent for a lease; its exchanges were settled from there.",
+        "A proxy did not renew its lease; its exchanges were settled from the lease.",
     ),
 }  # fmt: skip
 
