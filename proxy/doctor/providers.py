@@ -2,6 +2,7 @@
 
 Invariants: a check makes a few free requests, one if there is no fault; only the model of `CheckedDeployment.call`
 costs tokens. The gateway's client makes the connection, so certificates and HTTP proxy are those of the gateway.
+The files of `providers.<name>.tls` are checked without a connection.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ import re
 import socket
 import ssl
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from cryptography.x509 import Certificate, load_pem_x509_certificates
+
 from proxy.doctor.base_urls import Probe, candidates, endpoint_probe, first_probe, has_no_fixed_path, is_api
-from proxy.doctor.certificates import check_files
 from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
 from proxy.gateway.upstream.client import UpstreamClient
@@ -32,6 +37,54 @@ from proxy.metering.dialects import DIALECTS, supports
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.stored_objects import OBJECT_APIS
 from proxy.settings import ProviderSettings, SettingsError, route
+
+# Enough time to apply for a new certificate.
+SOON_S = 14 * 86_400.0
+
+
+def check_files(title: str, provider: ProviderSettings, now: float) -> list[Finding]:
+    """Check that the certificates are valid at `now` (Unix seconds). The files must be readable, and the key must
+    belong to the certificate."""
+    found = []
+    if provider.tls.ca_file is not None:
+        found.append(_validity(title, f"providers.{provider.name}.tls.ca_file", _latest(provider.tls.ca_file), now))
+    if provider.tls.cert_file is not None:
+        found.append(_validity(title, f"providers.{provider.name}.tls.cert_file", _first(provider.tls.cert_file), now))
+    return found
+
+
+def _read(file: Path) -> Sequence[Certificate]:
+    return load_pem_x509_certificates(file.read_bytes())
+
+
+def _first(file: Path) -> Certificate:
+    """The first certificate, which is the client's; the others are intermediate certificates."""
+    return _read(file)[0]
+
+
+def _latest(file: Path) -> Certificate:
+    """The certificate with the latest expiry, because a CA file may also contain older ones."""
+    return max(_read(file), key=lambda one: one.not_valid_after_utc)
+
+
+def _validity(title: str, field: str, certificate: Certificate, now: float) -> Finding:
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if end.timestamp() < now:
+        return error(title, f"{field}: the certificate expired at {_day(end)}", "replace the file, and restart")
+    if begin.timestamp() > now:
+        return error(
+            title,
+            f"{field}: the certificate is valid only from {_day(begin)}",
+            "check the file and this machine's clock",
+        )
+    if end.timestamp() < now + SOON_S:
+        return warning(title, f"{field}: the certificate expires at {_day(end)}", "replace the file, and restart")
+    return ok(title, f"{field}: the certificate is valid until {_day(end)}")
+
+
+def _day(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
 
 CONNECT_S = 5.0
 # For an answer from another address at a host that has just answered. A check has ten seconds.

@@ -3,8 +3,9 @@
 On a disconnect aiohttp can only cancel the handler, which would also cancel work that must continue (a drain, a
 settlement). Here the exchange gets a callback instead, and its task continues.
 
-A malformed request head gets an error response in HTTP/1.1; then the connection is closed. Invariant: aiohttp's message
-about the head is neither sent nor logged, since it quotes the client.
+A malformed request head gets an error response in HTTP/1.1; then the connection is closed. Invariants: aiohttp's
+message about the head is neither sent nor logged, since it quotes the client. Nothing of the head is quoted: of the
+parser's message, only header names of a closed list are used.
 """
 
 from __future__ import annotations
@@ -17,21 +18,65 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from aiohttp import HttpVersion11, web
+from aiohttp.http_exceptions import BadHttpMessage, BadStatusLine, InvalidHeader, InvalidURLError, LineTooLong
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from proxy.http import errors
-from proxy.http.errors import JSON_TYPE, ApiError
+from proxy.http.errors import JSON_TYPE, ApiError, bad_request, malformed
 from proxy.http.headers import SERVER
-from proxy.http.unreadable_head import (
-    FIELD_BYTES_MAX,
-    FIELDS_MAX,
-    HEAD_BYTES_MAX,
-    TARGET_BYTES_MAX,
-    HeadTooLongError,
-    refusal_of,
-)
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
+
+# The path and query of a request: the longest known are Azure's, of some hundred bytes.
+TARGET_BYTES_MAX = 8 * 1024
+# One header: a token with hundreds of groups, or a browser's cookies for a whole domain.
+FIELD_BYTES_MAX = 16 * 1024
+FIELDS_MAX = 128
+# All headers, as far as they have arrived while the head is incomplete.
+HEAD_BYTES_MAX = 64 * 1024
+
+# The parser reports this for a closed list of headers only.
+_REPEATED = re.compile(r"Duplicate '([A-Za-z-]{1,20})' header found\.")
+_TLS = b"\x16\x03"
+
+
+class HeadTooLongError(Exception):
+    """A head that has not ended within HEAD_BYTES_MAX."""
+
+
+def refusal_of(error: BaseException | None, *, began: bytes) -> ApiError:
+    """The response to a head that begins with `began` and that the parser refused with `error`."""
+    if began.startswith(_TLS):
+        return bad_request("This port speaks HTTP, and the request is HTTPS.", code="malformed_request")
+    if isinstance(error, HeadTooLongError):
+        return _too_large(f"The request's headers are together longer than {HEAD_BYTES_MAX} bytes.")
+    if isinstance(error, LineTooLong):
+        if error.args[1] == TARGET_BYTES_MAX:
+            return ApiError(414, f"The URL is longer than {TARGET_BYTES_MAX} bytes.", code="url_too_long")
+        return _too_large(f"A header of the request is longer than {FIELD_BYTES_MAX} bytes.")
+    if isinstance(error, (BadStatusLine, InvalidURLError)):
+        return bad_request("The request line is not well-formed HTTP/1.1.", code="malformed_request")
+    if isinstance(error, InvalidHeader):
+        return bad_request("A header of the request is not well-formed.", code="malformed_request")
+    if isinstance(error, BadHttpMessage):
+        return _of_message(error.message)
+    return malformed()
+
+
+def _of_message(message: str) -> ApiError:
+    if message == "Too many headers received":
+        return _too_large(f"The request has more than {FIELDS_MAX} headers.")
+    if message.startswith("Missing 'Host'"):
+        return bad_request("The request has no Host header.", param="Host", code="missing_header")
+    if repeated := _REPEATED.fullmatch(message):
+        name = repeated[1]
+        return bad_request(f"The request has more than one {name} header.", param=name, code="duplicate_header")
+    return malformed()
+
+
+def _too_large(message: str) -> ApiError:
+    return ApiError(431, message, code="headers_too_large")
+
 
 # A new connection must send its first request head within this time, so that idle sockets are freed.
 FIRST_HEAD_S = 10.0
@@ -45,7 +90,7 @@ LOOK_BYTES = 4096
 _TARGET = re.compile(rb"[\r\n]*[A-Z]{1,16} (/[!-~]{0,255})")
 _USER_AGENT = re.compile(rb"\r\nuser-agent:", re.IGNORECASE)
 # As long as the original name, so that nothing else of the head moves.
-_REPEATED = b"\r\nX-Repeated:"
+_REPEATED_HEADER = b"\r\nX-Repeated:"
 
 _log = logging.getLogger(__name__)
 
@@ -218,7 +263,7 @@ def with_one_user_agent(data: bytes) -> bytes:
     first = _USER_AGENT.search(head)
     if first is None:
         return data
-    return head[: first.end()] + _USER_AGENT.sub(_REPEATED, head[first.end() :]) + rest
+    return head[: first.end()] + _USER_AGENT.sub(_REPEATED_HEADER, head[first.end() :]) + rest
 
 
 def answer_in_http11(request: web.BaseRequest) -> None:

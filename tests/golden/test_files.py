@@ -23,8 +23,7 @@ from proxy.reports.export import ExportedEntry
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.settings.sinks import CustomerSource as Customer
 from proxy.sinks.alert_webhook import body_of
-from proxy.sinks.kinds import SINKS, format_of
-from proxy.sinks.stripe import MeteredQuantity
+from proxy.sinks.kinds import SINKS, MeteredQuantity, format_of
 from tests.golden.reading import BEGAN, HERE, exchange_id, golden_entries, golden_json
 
 BODIES = golden_json("bodies.json")

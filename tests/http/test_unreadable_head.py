@@ -15,9 +15,15 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.http.connection import ClientConnection, with_one_user_agent
+from proxy.http.connection import (
+    FIELD_BYTES_MAX,
+    FIELDS_MAX,
+    HEAD_BYTES_MAX,
+    TARGET_BYTES_MAX,
+    ClientConnection,
+    with_one_user_agent,
+)
 from proxy.http.server import Routes, Server
-from proxy.http.unreadable_head import FIELD_BYTES_MAX, FIELDS_MAX, HEAD_BYTES_MAX, TARGET_BYTES_MAX
 from proxy.metering.dialects import DIALECTS
 from tests.support.examples import examples
 

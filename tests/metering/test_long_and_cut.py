@@ -25,10 +25,10 @@ from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIP
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
-from proxy.metering.wire import ndjson, outline
+from proxy.metering.wire import framing as stream_framing
+from proxy.metering.wire import outline
 from proxy.metering.wire.cut import completed
-from proxy.metering.wire.framing import JSON_ARRAY, LONG_EVENT_BYTES_MAX, SSE, Framing
-from proxy.metering.wire.json_array import JsonArrayFramer
+from proxy.metering.wire.framing import JSON_ARRAY, LONG_EVENT_BYTES_MAX, SSE, Framing, JsonArrayFramer
 from proxy.metering.wire.outline import LongText, Outline
 from proxy.metering.wire.sse import EVENT_BYTES_MAX, EventFramer
 from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
@@ -43,13 +43,13 @@ LONG = 2 * KEPT_BYTES_MAX // 5 * 5
 
 @pytest.fixture(autouse=True)
 def limits_are_a_fifth(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ndjson, "LINE_BYTES_MAX", KEPT_BYTES_MAX)
+    monkeypatch.setattr(stream_framing, "LINE_BYTES_MAX", KEPT_BYTES_MAX)
     monkeypatch.setattr(outline, "_ROOM", tuple(room // 5 for room in outline._ROOM))
 
 
 def shortened(framing: Framing, bytes_max: int = KEPT_BYTES_MAX) -> Framing:
     """The framing, with another limit of one event; that of a line is patched."""
-    if framing.framer is ndjson.LineFramer:
+    if framing.framer is stream_framing.LineFramer:
         return framing
     return replace(framing, framer=partial(JsonArrayFramer if framing is JSON_ARRAY else EventFramer, bytes_max))
 
@@ -59,7 +59,7 @@ def framings(dialect: Dialect) -> list[Framing]:
 
 
 def body_of(framing: Framing, documents: list[bytes]) -> bytes:
-    if framing.content_type == "application/json" and framing.framer is not ndjson.LineFramer:
+    if framing.content_type == "application/json" and framing.framer is not stream_framing.LineFramer:
         return b"[" + b",\n".join(documents) + b"]"
     return b"".join(framing.event(document, "") for document in documents)
 
@@ -189,7 +189,7 @@ def test_100_mb_take_bounded_memory_and_are_not_free(
 ) -> None:
     """In `make test` a fifth of all sizes, in `make faults` all of them."""
     monkeypatch.setattr(meter_module, "JSON_BYTES_MAX", meter_module.JSON_BYTES_MAX // part)
-    monkeypatch.setattr(ndjson, "LINE_BYTES_MAX", (8 * MB) // part)
+    monkeypatch.setattr(stream_framing, "LINE_BYTES_MAX", (8 * MB) // part)
     piece, pieces = b"The tide turns at noon. " * (2731 // part), 1600  # 64 KiB
     if framing is None:
         meter = dialect.plain_meter()

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.period import Closings
-from proxy.billing.postings import Account, postings
 from proxy.ledger.accounts.owners import owners_of
 from proxy.ledger.settling.store import Arrival
-from proxy.reports.beancount import write_beancount
+from proxy.reports.beancount import Account, postings, write_beancount
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.reports.export import with_owners
 from proxy.reports.totals import read_balances

@@ -25,11 +25,10 @@ from proxy.ledger.settling.store import LedgerStore
 from proxy.settings.sinks import CustomerSource
 from proxy.sinks import progress as kept
 from proxy.sinks import sender as sending
-from proxy.sinks.kinds import SINKS
+from proxy.sinks.kinds import SINKS, MeteredQuantity
 from proxy.sinks.posting import bounded_retry_after_s
 from proxy.sinks.progress import SinkStatus, dead_letters, sink_status
 from proxy.sinks.sender import SinkSender
-from proxy.sinks.stripe import MeteredQuantity
 from proxy.storage.database import writing
 from tests.ledger.entries import an_entry, arriving
 from tests.support.clock import Clock

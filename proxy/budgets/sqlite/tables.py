@@ -26,9 +26,8 @@ from proxy.billing.reservation import (
     Verdict,
 )
 from proxy.budgets.seed_generations import SeedGenerations
-from proxy.budgets.sqlite.counters import CounterTable, rows_of
+from proxy.budgets.sqlite.counters import CounterTable, ResolvedLimitsTable, rows_of, stored_limits_of
 from proxy.budgets.sqlite.file import BudgetFile, Damaged
-from proxy.budgets.sqlite.resolved_limits import ResolvedLimitsTable, stored_limits_of
 from proxy.budgets.verdicts import bounds_reservations, levels, passes, verdict
 
 # Inserts nothing if its set of counters is missing.

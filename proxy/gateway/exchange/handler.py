@@ -1,6 +1,10 @@
 """Turns a request into an open exchange, and serves it.
 
 Invariants: nothing is sent upstream before the exchange is open in the outbox. A refusal before that leaves no entry.
+
+`Idempotency-Key`: a repeated request is billed once. A token belongs to one API key. A stored answer is sent again
+unchanged. A repeat during the first request, or without a stored answer, returns 409 with the exchange's id. Another
+body or path under the same token returns 422. A token whose request was not billed can be used again.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
+from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import OnExhausted
 from proxy.billing.record import Outcome
@@ -19,7 +24,6 @@ from proxy.foundation.ids import exchange_id
 from proxy.gateway.authentication import authenticated
 from proxy.gateway.exchange.exchange import Exchange
 from proxy.gateway.exchange.hand_over import Background
-from proxy.gateway.exchange.idempotency import Claim, claimed
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.gateway.exchange.opener import ExchangeOpener, checked
 from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
@@ -28,13 +32,86 @@ from proxy.gateway.exchange.uploads import Upload, Uploads
 from proxy.gateway.ports import Ports
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
-from proxy.http.headers import TRACEPARENT
+from proxy.http.errors import JSON_TYPE, ApiError
+from proxy.http.headers import EXCHANGE_HEADER, SERVER, TRACEPARENT
 from proxy.http.request_body import CODECS, is_compressed, read_body
+from proxy.keys.idempotency import Claims
 from proxy.keys.keyring import Keyring
 from proxy.metering.answer_cost.request import MEMBER, cost_asked
 from proxy.metering.dialect import Dialect
 from proxy.metering.file_ids import may_name_files
 from proxy.metering.request import RequestFacts
+
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+REPLAYED_HEADER = "idempotent-replayed"
+# Stripe's and the RFC draft's own limit.
+TOKEN_CHARS_MAX = 255
+
+
+class Claim:
+    """The claim of a request on its token. Call `end` exactly once."""
+
+    def __init__(self, claims: Claims, key_id: str, token: str, exchange_id: str) -> None:
+        self._claims = claims
+        self._key_id = key_id
+        self._token = token
+        self._exchange_id = exchange_id
+
+    def keep_answer(self, open_exchange: OpenExchange) -> None:
+        """Let the exchange keep its answer, if that is short enough."""
+        open_exchange.keeps = self._claims.answer_bytes_max
+
+    async def end(self, open_exchange: OpenExchange | None) -> None:
+        """Record the end of the exchange; None: it was not admitted. Never raises."""
+        billed = open_exchange is not None and open_exchange.billed
+        answer = open_exchange.kept if open_exchange is not None else None
+        await self._claims.end(self._key_id, self._token, self._exchange_id, billed=billed, answer=answer)
+
+
+async def claimed(
+    request: web.BaseRequest, key: ApiKey, body: bytes, exchange_id: str, claims: Claims
+) -> Claim | web.Response | None:
+    """The claim of a request with a token; the stored answer of an earlier one; None without a token.
+
+    Raises ApiError for a repeated request whose answer is not stored.
+    """
+    token = request.headers.get(IDEMPOTENCY_HEADER)
+    if token is None:
+        return None
+    if not 1 <= len(token) <= TOKEN_CHARS_MAX or not token.isascii() or not token.isprintable():
+        message = f"{IDEMPOTENCY_HEADER} must have 1 to {TOKEN_CHARS_MAX} printable ASCII characters."
+        raise errors.bad_request(message, param=IDEMPOTENCY_HEADER, code="invalid_header")
+    try:
+        earlier = await claims.claim(key.key_id, token, request.raw_path.encode() + b"\n" + body, exchange_id)
+    except OSError:
+        message = f"This {IDEMPOTENCY_HEADER} cannot be checked right now. Please try again later."
+        raise errors.overloaded(message, code="idempotency_unknown") from None
+    if earlier is None:
+        return Claim(claims, key.key_id, token, exchange_id)
+    return _stored_answer(earlier)
+
+
+def _stored_answer(earlier: IdempotencyRecord) -> web.Response:
+    headers = dict((SERVER, (EXCHANGE_HEADER, earlier.exchange_id)))
+    if earlier.same_body and earlier.answer is not None:
+        headers[REPLAYED_HEADER] = "true"
+        return web.Response(body=earlier.answer, content_type=JSON_TYPE, headers=headers)
+    refusal = _repeat_refused(earlier)
+    refusal.headers = (*headers.items(), errors.NO_RETRY)
+    raise refusal
+
+
+def _repeat_refused(earlier: IdempotencyRecord) -> ApiError:
+    which = f"the exchange {earlier.exchange_id}"
+    if not earlier.same_body:
+        message = f"This {IDEMPOTENCY_HEADER} belongs to another request, {which}."
+        return ApiError(422, message, param=IDEMPOTENCY_HEADER, code="idempotency_mismatch")
+    if earlier.ended:
+        message = f"This request was served before, by {which}, and is not billed again; its answer is not stored."
+        return ApiError(409, message, param=IDEMPOTENCY_HEADER, code="idempotency_served")
+    message = f"This request is being served, by {which}."
+    return ApiError(409, message, param=IDEMPOTENCY_HEADER, code="idempotency_running")
+
 
 # Each measurement holds the interpreter for half a second at most; several at once would take as long in total.
 MEASURED_AT_ONCE = 1

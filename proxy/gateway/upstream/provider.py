@@ -1,6 +1,8 @@
 """A configured provider: its origin, the heads of its requests, and what was learned from its answers.
 
 Invariants: a request goes only to the configured origin; a secret is in its head only, and never shown.
+Credentials of a cloud are added to a request just before it is sent, not kept with it, and fetched off the event loop.
+A provider whose extra is not installed cannot be made.
 """
 
 from __future__ import annotations
@@ -8,13 +10,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from proxy.foundation.header_names import HeaderNames
-from proxy.gateway.upstream.cloud.authorization import Authorization, authorization_of
 from proxy.gateway.upstream.credentials import Credential, CredentialPool
 from proxy.gateway.upstream.health import Health
 from proxy.gateway.upstream.tunnel import Egress
@@ -22,8 +23,46 @@ from proxy.http.errors import JSON_TYPE
 from proxy.http.headers import USER_AGENT, HeaderRules
 from proxy.metering import dialects
 from proxy.metering.dialect import Dialect, KeyHeader
-from proxy.settings import ProviderSettings
+from proxy.settings import ProviderSettings, SettingsError
 from proxy.settings.provider_headers import HeaderSettings
+
+
+class Authorization(Protocol):
+    """Authorizes the requests of one provider."""
+
+    async def authorized(self, request: bytes) -> bytes:
+        """The request with its credentials. Raises CredentialFailedError."""
+
+    def is_revealed_by(self, body: bytes) -> bool:
+        """True if `body` contains one of the credentials."""
+
+
+def authorization_of(provider: ProviderSettings) -> Authorization | None:
+    """The authorization of a provider; None: it takes an API key, or nothing. Raises SettingsError if an extra is
+    missing, or a file cannot be used."""
+    auth = provider.auth
+    if auth is None:
+        return None
+    name = provider.name
+    try:
+        if auth.aws is not None:
+            from proxy.gateway.upstream.cloud.aws import AwsAuthorization
+
+            parts = urlsplit(provider.base_url)
+            region = auth.aws.region_at(parts.hostname or "")
+            assert region is not None, "checked with the settings"
+            return AwsAuthorization(auth.aws, region, f"{parts.scheme}://{parts.netloc}", name)
+        from proxy.gateway.upstream.cloud.google import GoogleAuthorization
+
+        assert auth.google is not None, "checked with the settings"
+        return GoogleAuthorization(auth.google, name)
+    except ImportError as missing:
+        kind, extra = ("aws", "bedrock") if auth.aws is not None else ("google", "vertex")
+        raise SettingsError(
+            f"providers.{name}.auth.{kind}: needs a package that is not installed ({missing.name}): "
+            f"pip install 'tokenweir[{extra}]'"
+        ) from None
+
 
 # Prepared heads, per provider: paths may contain the name of a model, so there can be many.
 HEADS_MAX = 256

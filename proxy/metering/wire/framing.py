@@ -1,6 +1,12 @@
 """The framings of streams: content type, splitting into events, and the form of our own events.
 
-Invariant: a framer yields the same events for every way of cutting the bytes, in linear time and bounded memory.
+Invariant: a framer yields the same events for every way of cutting the bytes, in linear time,
+also for one-byte pieces, and bounded memory: the event of a too long line or element is its outline.
+
+* Lines of JSON (`LineFramer`): only LF ends a line; blank lines are skipped. LINE_BYTES_MAX bounds a line.
+* One long JSON array (`JsonArrayFramer`): an element is an object or array directly within the outermost array;
+  brackets in strings are skipped. Each is yielded as soon as its last byte arrives. A body that does not begin as an
+  array has no elements.
 """
 
 from __future__ import annotations
@@ -10,10 +16,120 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+from proxy.metering.wire.brackets import OPENING, Brackets
 from proxy.metering.wire.event_stream import CONTENT_TYPE, EventStreamFramer, exception
-from proxy.metering.wire.json_array import JsonArrayFramer
-from proxy.metering.wire.ndjson import LineFramer, quiet_lines
-from proxy.metering.wire.sse import Event, EventFramer, quiet_events
+from proxy.metering.wire.outline import HeldText, LongText
+from proxy.metering.wire.sse import EVENT_BYTES_MAX, Event, EventFramer, quiet_events
+
+_BLANK = b" \t\r\n\xef\xbb\xbf"
+
+
+class JsonArrayFramer:
+    """Finds whole elements. One longer than `bytes_max` is reduced to its outline and counted in `too_long`."""
+
+    __slots__ = ("_after_element", "_begun", "_brackets", "_held", "too_long")
+
+    damaged = 0
+    """there are no checksums"""
+
+    def __init__(self, bytes_max: int = EVENT_BYTES_MAX) -> None:
+        self._held = HeldText(bytes_max)  # the unfinished element
+        self._brackets = Brackets()
+        self._begun: bool | None = None  # whether it begins as an array; None: only blanks so far
+        self._after_element = False  # only blanks since the last element
+        self.too_long = 0
+
+    @property
+    def at_boundary(self) -> bool:
+        """True after an element of an open array: `,` and another one may follow."""
+        return self._after_element
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """The elements that `piece` completes, in order."""
+        if self._begun is None:
+            piece = piece.lstrip(_BLANK)
+            if piece:
+                self._begun = piece.startswith(b"[")
+        return self._scanned(piece) if self._begun and piece else []
+
+    def close(self) -> Event | None:
+        """The unfinished last element, if any. The framer is empty afterwards."""
+        return self._taken() if self._held else None
+
+    def _scanned(self, piece: bytes) -> list[Event]:
+        events: list[Event] = []
+        brackets = self._brackets
+        begin = 0  # of the unread bytes, or of the element's part in this piece
+        for at in brackets.feed(piece):
+            depth, opens = brackets.depth, piece[at] in OPENING
+            if depth == 0:  # the array is closed: ignore the rest
+                self._begun = self._after_element = False
+                return events
+            if depth == 1 and not opens:
+                self._held.add(piece[begin : at + 1])
+                events.append(self._taken())
+                self._after_element, begin = True, at + 1
+            elif depth == 2 and opens:
+                self._after_element, begin = False, at
+        if brackets.depth > 1:
+            self._held.add(piece[begin:])
+        elif piece[begin:].strip(_BLANK):
+            self._after_element = False
+        return events
+
+    def _taken(self) -> Event:
+        element = self._held.take()
+        self.too_long += isinstance(element, LongText)
+        return element, b""
+
+
+# Ollama's last line contains the whole context as numbers: up to a million tokens of seven digits.
+LINE_BYTES_MAX = 8 << 20
+
+
+def quiet_lines(payload: bytes) -> int:
+    """How many lines `payload` has, if it is fed at their boundary and ends at one. 0: unknown."""
+    return payload.count(b"\n") if payload.endswith(b"\n") else 0
+
+
+class LineFramer:
+    """Finds whole lines. One longer than LINE_BYTES_MAX is reduced to its outline and counted in `too_long`."""
+
+    __slots__ = ("_held", "too_long")
+
+    damaged = 0
+    """there are no checksums"""
+
+    def __init__(self) -> None:
+        self._held = HeldText(LINE_BYTES_MAX)  # the unfinished line
+        self.too_long = 0
+
+    @property
+    def at_boundary(self) -> bool:
+        """True if no unfinished line is buffered."""
+        return not self._held
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """The lines that `piece` completes, in order."""
+        *ended, unfinished = piece.split(b"\n")
+        events = []
+        for line in ended:
+            self._held.add(line)
+            if (event := self._taken()) is not None:
+                events.append(event)
+        self._held.add(unfinished)
+        return events
+
+    def close(self) -> Event | None:
+        """The unterminated last line, if it is not blank. The framer is empty afterwards."""
+        return self._taken()
+
+    def _taken(self) -> Event | None:
+        line = self._held.take()
+        if isinstance(line, LongText):
+            self.too_long += 1
+            return line, b""
+        return (line, b"") if line.strip() else None
 
 
 class Framer(Protocol):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.metering.wire.brackets import Brackets
-from proxy.metering.wire.json_array import JsonArrayFramer
+from proxy.metering.wire.framing import JsonArrayFramer
 
 TEXTS = st.text(alphabet=st.sampled_from('a"\\[]{}, \n\u00e9'), max_size=60).map(str.encode)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering.wire.json_array import JsonArrayFramer
+from proxy.metering.wire.framing import JsonArrayFramer
 from proxy.metering.wire.sse import EVENT_BYTES_MAX
 from tests.metering.fixtures import cuts
 from tests.support.linear import assert_linear

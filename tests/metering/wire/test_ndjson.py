@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering.wire import ndjson
-from proxy.metering.wire.ndjson import LineFramer
+from proxy.metering.wire import framing as stream_framing
+from proxy.metering.wire.framing import LineFramer
 from proxy.metering.wire.outline import Outline
 from tests.support.linear import assert_linear
 
@@ -37,7 +37,7 @@ def framed(pieces: list[bytes]) -> tuple[list[bytes], bytes | None, int]:
 @given(BODIES, st.lists(st.integers(0, 200)), st.integers(1, 9))
 def test_the_lines_are_the_same_for_every_cut(body: bytes, at: list[int], longest: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ndjson, "LINE_BYTES_MAX", longest)
+        patch.setattr(stream_framing, "LINE_BYTES_MAX", longest)
         places = sorted({0, len(body), *(min(place, len(body)) for place in at)})
         lines = body.split(b"\n")
         kept = [outlined(line, longest) for line in lines[:-1] if line.strip() or len(line) > longest]
@@ -63,7 +63,7 @@ def test_an_endless_line_takes_bounded_memory_and_linear_time(monkeypatch: pytes
         framer = LineFramer()
         for _ in range(pieces):
             framer.feed(b"x" * 64)
-            assert len(framer._held.raw) <= ndjson.LINE_BYTES_MAX
+            assert len(framer._held.raw) <= stream_framing.LINE_BYTES_MAX
         assert framer.feed(b"\n{}\n") == [(b"", b""), (b"{}", b"")]
         assert framer.too_long == 1
 

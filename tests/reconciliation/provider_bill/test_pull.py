@@ -13,10 +13,9 @@ import pytest
 from proxy.foundation.secret import Secret
 from proxy.reconciliation.provider_bill import anthropic as bill_anthropic
 from proxy.reconciliation.provider_bill import openai as bill_openai
-from proxy.reconciliation.provider_bill.admin_api import PullError, admin_api_of
 from proxy.reconciliation.provider_bill.bill import DAY_S, BillKind, BillSubject, ProviderBill
 from proxy.reconciliation.provider_bill.file import DAYS_MAX, read_bill
-from proxy.reconciliation.provider_bill.pull import LIMITS, PullLimits, pull, whole_days
+from proxy.reconciliation.provider_bill.pull import LIMITS, PullError, PullLimits, admin_api_of, pull, whole_days
 from proxy.settings import ProviderSettings
 from tests.reconciliation.provider_bill.admin_server import (
     KEY,

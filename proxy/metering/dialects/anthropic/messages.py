@@ -10,19 +10,70 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from proxy.metering.counts import with_total
 from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.dialects.anthropic.request import facts
 from proxy.metering.dialects.anthropic.usage import KNOWN, usage_of
-from proxy.metering.dialects.anthropic.wire import Block, Delta, Message, event_of, message_of
 from proxy.metering.plain import CountTally
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes
 from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.usage import Usage, service_of
+from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.unknown_text import Outputs, Place
+
+
+class Block(msgspec.Struct, gc=False):
+    """A content block: whole in an answer, its beginning in a stream."""
+
+    type: str | None = None
+    id: str | None = None
+    name: str | None = None
+    text: str | None = None
+    thinking: str | None = None
+    input: Any = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    """A fragment of a block, or the end of a message."""
+
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+    content: Any = None
+    """a compaction's text"""
+    stop_reason: str | None = None
+
+
+class Message(msgspec.Struct, gc=False):
+    """An answer; at the start of a stream only the id and the usage of the input."""
+
+    type: str | None = None
+    id: str | None = None
+    content: list[Block] | None = None
+    stop_reason: str | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+class MessagesEvent(msgspec.Struct, gc=False):
+    """One event of a stream."""
+
+    type: str | None = None
+    index: int | None = None
+    message: Message | None = None
+    content_block: Block | None = None
+    delta: Delta | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+event_of = reader(MessagesEvent)
+message_of = reader(Message)
+
 
 # Ends of the types of blocks that cost nothing but their tokens. Running code is free for an account's first hours of a
 # month; searches are read from the usage. https://platform.claude.com/docs/en/about-claude/pricing

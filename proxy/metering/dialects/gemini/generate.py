@@ -8,6 +8,7 @@ Invariants:
 - Searches are the distinct queries of groundingMetadata; up to Gemini 2 one per answer with any, as Google bills them.
 - A stream is SSE (`?alt=sse`) or one JSON array. An array has no heartbeats. An own error event is its last element and
   closes it; it needs an element before it.
+- Reading raises nothing; well-typed fields are kept. Payloads of images and audio are not read.
 """
 
 from __future__ import annotations
@@ -16,18 +17,88 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from proxy.metering.dialect import NAME, Dialect, KeyHeader
 from proxy.metering.dialects.gemini.request import plain_facts, stream_facts, upstream_document
 from proxy.metering.dialects.gemini.usage import KNOWN, running, served_as_in, usage_of
-from proxy.metering.dialects.gemini.wire import Candidate, FunctionCall, Generated, Part, generated_of
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.usage import NO_USAGE, NOT_SAID, UNITS_MAX, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
-from proxy.metering.wire.json_reader import compact
+from proxy.metering.wire.json_reader import compact, reader
 from proxy.metering.wire.unknown_text import Outputs, Place
+
+
+class FunctionCall(msgspec.Struct, gc=False):
+    """A call of a client's or provider's tool, or a fragment of one."""
+
+    name: str | None = None
+    args: Any = None
+    partial_args: Any = msgspec.field(default=None, name="partialArgs")
+
+
+class Code(msgspec.Struct, gc=False):
+    """Code that the model generated for the provider to run. Its result is not generated."""
+
+    code: str | None = None
+
+
+class Part(msgspec.Struct, gc=False):
+    """A part of a candidate: one of these fields is set."""
+
+    text: str | None = None
+    thought: bool | None = None
+    function_call: FunctionCall | None = msgspec.field(default=None, name="functionCall")
+    tool_call: FunctionCall | None = msgspec.field(default=None, name="toolCall")
+    executable_code: Code | None = msgspec.field(default=None, name="executableCode")
+    code_execution_result: Any = msgspec.field(default=None, name="codeExecutionResult")
+    tool_response: Any = msgspec.field(default=None, name="toolResponse")
+    inline_data: Any = msgspec.field(default=None, name="inlineData")
+
+
+class Content(msgspec.Struct, gc=False):
+    """The content of a candidate."""
+
+    parts: list[Part] | None = None
+
+
+class Grounding(msgspec.Struct, gc=False):
+    """The search queries of an answer."""
+
+    queries: list[Any] | None = msgspec.field(default=None, name="webSearchQueries")
+
+
+class Candidate(msgspec.Struct, gc=False):
+    """One of the candidates."""
+
+    index: int | None = None
+    content: Content | None = None
+    finish_reason: str | int | None = msgspec.field(default=None, name="finishReason")
+    grounding: Grounding | None = msgspec.field(default=None, name="groundingMetadata")
+
+
+class PromptFeedback(msgspec.Struct, gc=False):
+    """The reason why there are no candidates."""
+
+    block_reason: str | int | None = msgspec.field(default=None, name="blockReason")
+
+
+class Generated(msgspec.Struct, gc=False):
+    """The metered fields of one event of a stream, or of one whole answer."""
+
+    candidates: list[Candidate] | None = None
+    prompt_feedback: PromptFeedback | None = msgspec.field(default=None, name="promptFeedback")
+    usage: dict[str, Any] | None = msgspec.field(default=None, name="usageMetadata")
+    response_id: str | None = msgspec.field(default=None, name="responseId")
+    model: str | None = msgspec.field(default=None, name="modelVersion")
+    error: Any = None
+
+
+generated_of = reader(Generated)
+"""reads one JSON object; None if it is none"""
+
 
 # Sixteen times Google's own limit. Further candidates of a stream are read but not tracked individually.
 CANDIDATES_MAX = 128

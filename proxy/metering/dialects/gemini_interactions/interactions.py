@@ -4,33 +4,162 @@ Invariants: generated output is counted (text, summaries of thoughts, calls); re
 has the usage and the outcome, and no output. Searches are those of `grounding_tool_count`, else the distinct queries of
 the answer's search calls; up to Gemini 2 one per answer, as in generateContent. A provider's base URL ends as for
 generateContent.
+
+Reading raises nothing; well-typed fields are kept. Payloads of images and audio are not read. Of a request, only fields
+that admission needs are read. An agent replaces the model, and is routed by its name. The document is forwarded
+unchanged except for that name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.dialects.gemini.generate import BILLED_ONCE, GEMINI_ERRORS
-from proxy.metering.dialects.gemini_interactions.request import facts, upstream_document
 from proxy.metering.dialects.gemini_interactions.usage import KNOWN, usage_of
-from proxy.metering.dialects.gemini_interactions.wire import (
-    Content,
-    Delta,
-    Interaction,
-    InteractionEvent,
-    Step,
-    event_of,
-    interaction_of,
-)
 from proxy.metering.refusal import ErrorShape, Refusal
+from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of, prompt_evidence, service_asked
 from proxy.metering.tally import Tally, identifier, says_error, word
-from proxy.metering.usage import UNITS_MAX, Usage, service_in_tier
+from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, PromptEvidence, Usage, service_in_tier
 from proxy.metering.wire.framing import LONG_SSE
-from proxy.metering.wire.json_reader import compact
+from proxy.metering.wire.json_reader import compact, reader
 from proxy.metering.wire.unknown_text import Outputs, Place
+
+# Fields that the model reads as JSON: of the request, of a step.
+_STRUCTURES = ("tools", "response_format")
+_CALLED = ("arguments", "result")
+_ATTACHED = frozenset({"audio", "video", "document", "file"})
+_DEPTH_MAX = 8
+
+
+def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Read a request. Raises InvalidField."""
+    if flag(document, "background"):
+        # Its answer would be fetched by a later request, which is not metered.
+        raise InvalidField("background", "is not supported: an answer is metered only in its own request")
+    config = document.get("generation_config")
+    if config is not None and not isinstance(config, dict):
+        raise InvalidField("generation_config", "must be an object")
+    limit = "generation_config.max_output_tokens"
+    return RequestFacts(
+        model=named or model_of(document, _model_field(document)),
+        streamed=flag(document, "stream"),
+        completion_tokens_max=integer(config or {}, "max_output_tokens", limit, at_most=TOKENS_MAX),
+        prompt=_prompt(document),
+        served_as=service_asked(document),
+    )
+
+
+def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
+    """A shallow copy with the upstream name of the model or the agent."""
+    return {**document, _model_field(document): upstream_model}
+
+
+def _model_field(document: Mapping[str, Any]) -> str:
+    if "agent" not in document:
+        return "model"
+    if "model" in document:
+        raise InvalidField("agent", "must not be combined with model")
+    return "agent"
+
+
+def _prompt(document: Mapping[str, Any]) -> PromptEvidence:
+    texts: list[str] = []
+    kinds: list[object] = []
+    structures = [document[name] for name in _STRUCTURES if document.get(name)]
+    asked = document.get("input")
+    if asked is not None and not isinstance(asked, str | list | dict):
+        raise InvalidField("input", "must be a string, an object or an array")
+    for part in (document.get("system_instruction"), asked):
+        _read(part, texts, kinds, structures)
+    return prompt_evidence(
+        texts,
+        messages=(len(asked) if isinstance(asked, list) else 1) + bool(document.get("system_instruction")),
+        structures=structures,
+        images=kinds.count("image"),
+        attachments=sum(kind in _ATTACHED for kind in kinds),
+    )
+
+
+def _read(part: object, texts: list[str], kinds: list[object], structures: list[object], depth: int = 0) -> None:
+    """Add the texts of steps and their contents, the types of other contents, and calls as JSON."""
+    if isinstance(part, str):
+        texts.append(part)
+    elif isinstance(part, list) and depth < _DEPTH_MAX:
+        for one in part:
+            _read(one, texts, kinds, structures, depth + 1)
+    elif isinstance(part, dict):
+        kinds.append(part.get("type"))
+        structures += [part[name] for name in _CALLED if part.get(name)]
+        for name in ("text", "content", "summary"):
+            if depth < _DEPTH_MAX:
+                _read(part.get(name), texts, kinds, structures, depth + 1)
+
+
+class Content(msgspec.Struct, gc=False):
+    """A part of the model's output."""
+
+    type: str | None = None
+    text: str | None = None
+
+
+class Step(msgspec.Struct, gc=False):
+    """One step of an answer, or the start of one: a thought, output, a call or the result of one."""
+
+    type: str | None = None
+    name: str | None = None
+    arguments: Any = None
+    content: list[Content] | None = None
+    summary: list[Content] | None = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    """A fragment of a step."""
+
+    type: str | None = None
+    text: str | None = None
+    content: Content | None = None
+    arguments: Any = None
+
+
+class Interaction(msgspec.Struct, gc=False):
+    """A whole answer, or its fields in an event."""
+
+    id: str | None = None
+    model: str | None = None
+    status: str | None = None
+    service_tier: str | None = None
+    steps: list[Step] | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+class Metadata(msgspec.Struct, gc=False):
+    """Metadata that any event may have."""
+
+    usage: dict[str, Any] | None = msgspec.field(default=None, name="total_usage")
+
+
+class InteractionEvent(msgspec.Struct, gc=False):
+    """One event of a stream."""
+
+    type: str | None = msgspec.field(default=None, name="event_type")
+    index: int | None = None
+    step: Step | None = None
+    delta: Delta | None = None
+    interaction: Interaction | None = None
+    usage: dict[str, Any] | None = None
+    metadata: Metadata | None = None
+    error: Any = None
+
+
+event_of = reader(InteractionEvent)
+interaction_of = reader(Interaction)
+
 
 _LAST = "interaction.completed"
 # Statuses of background answers, which have not ended.
