@@ -57,7 +57,7 @@ def test_a_boundary_is_between_two_lines() -> None:
 
 
 def test_an_endless_line_takes_bounded_memory_and_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ndjson, "LINE_BYTES_MAX", ndjson.LINE_BYTES_MAX // 5)
+    monkeypatch.setattr(stream_framing, "LINE_BYTES_MAX", stream_framing.LINE_BYTES_MAX // 5)
 
     def read(pieces: int) -> None:
         framer = LineFramer()
