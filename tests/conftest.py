@@ -84,7 +84,7 @@ load_profile()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Before those of other tiers are deselected."""
+    """Set marks before tests of other tiers are deselected."""
     for item in items:
         kinds = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
         fixtures = getattr(item, "fixturenames", ())
@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A test without a mark that starts a process fails, whoever runs it."""
+    """Fail a test that starts a process without the mark `process`."""
     if any(item.get_closest_marker(name) for name in TIERS):
         return (yield)
     with no_processes():
@@ -145,7 +145,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers' reports come to the process that started them."""
+    """Collect the reports of workers in the controller."""
     cost.register(config)
     if os.environ.get("CI") == "true" and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Promised(), "promised")

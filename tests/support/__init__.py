@@ -1,1 +1,1 @@
-"""What tests of several rooms share: a provider in its own process, a raw client, a reference parser."""
+"""Helpers of several test packages: a provider in its own process, a raw client, a reference parser."""

@@ -31,7 +31,7 @@ Before: TypeAlias = Callable[[str, str], Awaitable[web.StreamResponse | None]]
 
 
 def chat_answer(model: str, text: str = "Much.") -> Document:
-    """The body of a line's answer."""
+    """The body of an answer to an OpenAI line."""
     message = {"role": "assistant", "content": text, "refusal": None}
     choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
     return {
@@ -41,7 +41,7 @@ def chat_answer(model: str, text: str = "Much.") -> Document:
 
 
 def message_answer(model: str, text: str = "Much.") -> Document:
-    """The same of Anthropic's."""
+    """The body of an answer to an Anthropic line."""
     return {
         "id": "msg_1", "type": "message", "role": "assistant", "model": model, "stop_reason": "end_turn",
         "stop_sequence": None, "content": [{"type": "text", "text": text}], "usage": ANTHROPIC_USAGE,
@@ -54,7 +54,7 @@ def _rfc(at: float) -> str:
 
 @dataclass
 class BatchProvider:
-    """Its files and batches, and what it was asked. `openai_url`, `anthropic_url`: base URLs."""
+    """Files, batches and received requests of the provider. `openai_url`, `anthropic_url`: base URLs."""
 
     openai_url: str = ""
     anthropic_url: str = ""

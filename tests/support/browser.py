@@ -21,7 +21,7 @@ FLAGS = [
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """For tests that are not async: its driver runs an event loop of its own."""
+    """A browser for synchronous tests: its driver runs an event loop."""
     if not CHROMIUM.exists():
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright for Python is not installed")

@@ -1,4 +1,4 @@
-"""A provider and a client by hand: the test says what each sends, and when."""
+"""A provider and a client under the control of the test, which sends each piece."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 
 
 class ProviderByHand:
-    """Answers nothing by itself."""
+    """A provider that answers only when the test sends a piece."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[Answering] = asyncio.Queue()
@@ -84,7 +84,7 @@ async def provider_by_hand() -> AsyncIterator[ProviderByHand]:
 
 
 class Reading:
-    """A client in the middle of an answer."""
+    """A client that is reading an answer."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -133,7 +133,7 @@ class Reading:
             self.ended = self._chunks.rest is not None
 
     def leave(self) -> None:
-        """Break the connection."""
+        """Reset the connection."""
         self._writer.transport.abort()
 
 

@@ -26,7 +26,7 @@ class Issued:
 
 
 class Authority:
-    """A CA that nobody trusts but those who are told to."""
+    """A certificate authority that is trusted only where a test configures it."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ class Authority:
         return made
 
     def server_context(self, issued: Issued, *, clients: bool = False) -> ssl.SSLContext:
-        """Of a server. `clients`: each must present a certificate of this authority."""
+        """The TLS context of a server. `clients`: each must present a certificate of this authority."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(issued.cert, issued.key)
         if clients:

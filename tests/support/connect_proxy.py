@@ -33,15 +33,15 @@ PIECE_BYTES = 16 * 1024
 
 @dataclass
 class ConnectProxy:
-    """What it does, and what it was asked for."""
+    """The script of the proxy, and the heads of received requests."""
 
     behaviour: Behaviour = "tunnels"
     credentials: str | None = None
-    """`user:password` that it wants"""
+    """required `user:password`"""
     port: int = 0
     heads: list[bytes] = field(default_factory=list)
     open: int = 0
-    """connections to it, at present"""
+    """open connections to the proxy"""
 
     @property
     def targets(self) -> list[str]:
@@ -104,7 +104,7 @@ async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 async def connect_proxy(
     behaviour: Behaviour = "tunnels", *, credentials: str | None = None, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[ConnectProxy]:
-    """It listens on 127.0.0.1."""
+    """Start a proxy on 127.0.0.1."""
     proxy = ConnectProxy(behaviour, credentials)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, ssl=tls)
     proxy.port = server.sockets[0].getsockname()[1]

@@ -129,7 +129,7 @@ class TestCosts:
 
 @dataclass(eq=False)
 class RunCost:
-    """In the process that prints: adds up, and compares with what was asked for."""
+    """The controller's plugin: adds up the CPU-seconds, and compares them with the limit."""
 
     config: pytest.Config
     began_s: float = field(default_factory=time.monotonic)
@@ -153,7 +153,7 @@ class RunCost:
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Workers are reaped by now."""
+        """Print the summary. Workers are reaped by then."""
         wall_s, cpu_s = time.monotonic() - self.began_s, reaped_cpu_s()
         terminalreporter.ensure_newline()
         for line in self._tables(cpu_s):
@@ -183,7 +183,7 @@ class RunCost:
 
 
 def verdict(cpu_s: float, wall_s: float, loop_s: float, asked_cpu_s: float, asked_wall_s: float) -> str:
-    """One line: measured, and asked of a machine where the loop takes so long."""
+    """One line: measured CPU-seconds, and the limit for a machine with this loop time."""
     line = f"cost: {cpu_s:.0f} CPU-s, {wall_s:.0f} s of wall time; reference loop {loop_s:.2f} s"
     asked = [f"{asked_cpu_s * loop_s:.0f} CPU-s"] if asked_cpu_s else []
     asked += [f"{asked_wall_s * loop_s:.0f} s"] if asked_wall_s else []

@@ -22,7 +22,7 @@ def repeats(count: int, *, gate: int) -> int:
 
 
 def load_profile() -> None:
-    """For tests that do not say how many. No deadline for one example: a machine may be busy."""
+    """Register the default settings. No deadline for one example: a machine may be busy."""
     hypothesis.settings.register_profile(
         "tokenweir", max_examples=examples(150), derandomize=not AT_RANDOM, deadline=None, print_blob=True
     )

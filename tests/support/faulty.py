@@ -27,14 +27,14 @@ class FaultyPath:
     """Use it as a context manager; connect to `port`. Faults can be set at any time from any thread."""
 
     def __init__(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
-        """To `host`:`port`. `tls`: speak it with the clients, and plainly with the server."""
+        """A path to `host`:`port`. `tls`: use TLS with the clients, and none with the server."""
         self.port = 0
         self.accepted = 0
         """connections so far"""
         self.delay_s = 0.0
-        """each piece, each way, waits so long"""
+        """delay of each piece, in each direction"""
         self.split_bytes = PIECE_BYTES
-        """a longer piece goes on in parts of this length, one packet each"""
+        """a longer piece is split into packets of this length"""
         self._server_address = host, port
         self._tls = tls
         self._links: set[_Link] = set()
@@ -43,7 +43,7 @@ class FaultyPath:
         self._thread = threading.Thread(target=self._loop.run_forever, name="faulty-path", daemon=True)
         self._listener: socket.socket | None = None
         self._fresh: set[socket.socket] = set()
-        """accepted, and not served yet"""
+        """accepted connections that are not served yet"""
         self._tasks: set[asyncio.Task[None]] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -60,11 +60,11 @@ class FaultyPath:
         self._loop.close()
 
     def stall(self) -> None:
-        """Pass nothing on, either way; connections stay, and new ones are accepted."""
+        """Relay nothing in either direction; connections stay, and new ones are accepted."""
         self._do_soon(self._flowing.clear)
 
     def flow(self) -> None:
-        """Go on."""
+        """Relay again."""
         self._do_soon(self._flowing.set)
 
     def reset(self) -> None:
@@ -80,13 +80,13 @@ class FaultyPath:
         self._do(self._refuse)
 
     def heal(self) -> None:
-        """No fault any more."""
+        """End all faults."""
         self.delay_s, self.split_bytes, self._losing = 0.0, PIECE_BYTES, None
         self.flow()
         self._do(self._listen)
 
     def lead_to(self, host: str, port: int) -> None:
-        """Another server from now on. End every connection to the one before."""
+        """Switch to another server. End every connection to the previous one."""
         self._server_address = host, port
         self.reset()
 
@@ -96,7 +96,7 @@ class FaultyPath:
 
     @property
     def lost(self) -> bool:
-        """True once the reply was lost."""
+        """True after the reply was lost."""
         return self._losing is None
 
     # -- on the path's own loop ----------------------------------------------------------------------------------
@@ -227,12 +227,12 @@ class _Link:
     ) -> None:
         self.client, self.server = client, server
         self.asked = b""
-        """what the client sent since the last reply"""
+        """bytes from the client since the last reply"""
         for _, writer in (client, server):
             writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def abort(self) -> None:
-        """RST both ways."""
+        """Send RST in both directions."""
         _reset(self.client[1])
         _reset(self.server[1])
 
@@ -245,7 +245,7 @@ class _Link:
             writer.close()
 
     async def swallow(self) -> None:
-        """Read what the server says until it is quiet."""
+        """Read from the server until it sends nothing more."""
         with suppress(TimeoutError):
             while True:
                 async with asyncio.timeout(QUIET_S):

@@ -18,7 +18,7 @@ OF_RELEASE = Path(__file__).with_name("size_of_release.json")
 
 
 class Size(msgspec.Struct, frozen=True):
-    """Of the Python files of a folder. A class that inherits from `Protocol` itself is a protocol."""
+    """The size of a folder's Python files. A class that inherits from `Protocol` directly is a protocol."""
 
     files: int
     lines: int

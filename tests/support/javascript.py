@@ -26,7 +26,7 @@ TYPES = [
 
 
 def installed() -> Path | None:
-    """Where the tools are; None: they cannot be had here."""
+    """The folder of the tools; None: they cannot be installed."""
     if shutil.which("npm") is None:
         return None
     name = "-".join(f"{tool}-{version}" for tool, version in TOOLS.items())
@@ -49,7 +49,7 @@ def installed() -> Path | None:
 
 
 def main() -> int:
-    """The exit code: not 0 if there is something to mend, or nothing could be checked in CI."""
+    """The exit code: not 0 if there are errors, or if the tools are missing in CI."""
     programs = installed()
     if programs is None:
         print("the console's JavaScript was not checked: npm is missing, or cannot install", ", ".join(TOOLS))

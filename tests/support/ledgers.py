@@ -22,7 +22,7 @@ from tests.support.postgres import Server
 from tests.support.sqlite import empty_ledger
 
 on_both_databases = pytest.mark.parametrize("ledger_url", ["sqlite", "postgres"], indirect=True)
-"""of a test with the fixture `ledger_url`, `engine` or `store`: it depends on the database"""
+"""mark of a test with the fixture `ledger_url`, `engine` or `store` that depends on the database"""
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ def migrated(postgres: Server) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def kept_on_postgres(postgres: Server, migrated: str) -> Iterator[str]:
-    """One for many tests: to make it costs more than most of them."""
+    """A Postgres database for many tests: its creation takes longer than most of them."""
     name = postgres.new_database(migrated)
     yield postgres.url(name)
     postgres.drop_database(name)
@@ -44,14 +44,14 @@ def kept_on_postgres(postgres: Server, migrated: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def kept_on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One for many tests."""
+    """An SQLite file for many tests."""
     migrate(url := sqlite_url(tmp_path_factory.mktemp("kept") / "ledger.db"))
     return url
 
 
 @pytest.fixture(scope="session")
 def kept_engines() -> Callable[[str], Engine]:
-    """One for each database that is kept: it knows the statements that it has compiled."""
+    """One engine for each kept database, with its cache of compiled statements."""
     return cache(open_engine)
 
 
@@ -73,7 +73,7 @@ def engine(ledger_url: str, kept_engines: Callable[[str], Engine]) -> Engine:
 
 @pytest.fixture
 def store(engine: Engine) -> LedgerStore:
-    """Writes to it."""
+    """A store that writes to the ledger."""
     return a_store(engine)
 
 

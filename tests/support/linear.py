@@ -1,4 +1,4 @@
-"""Shows that work takes linear time, by itself: no clock of a machine, no limit in seconds."""
+"""Checks that work takes linear time, without a limit in seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Providers that list models, and the routes for models before them, all in the process of the test."""
+"""Providers with lists of models, and the proxy's routes for models, in the process of the test."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ _ENDS = {"cohere": "/cohere/v2"}
 
 @dataclass
 class Upstream:
-    """The providers: what they answer, and what they were asked."""
+    """Answers of the providers, and the received requests."""
 
     url: str = ""
     answers: dict[str, bytes] = field(
@@ -108,7 +108,7 @@ class Upstream:
     asked: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
     """path with query, headers"""
     silent: bool = False
-    """requests are taken, and not answered while this lasts"""
+    """while true, requests are accepted and not answered"""
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         """One list."""
@@ -129,7 +129,7 @@ class Upstream:
 
 @dataclass
 class Listing:
-    """The routes for models. `key`: whoever asks with `Bearer good` has this one."""
+    """The routes for models. `key`: the key of the token `good`."""
 
     url: str
     upstream: Upstream
@@ -137,15 +137,15 @@ class Listing:
     lists: FetchedLists
     key: ApiKey = KEY
     now: float = 0.0
-    """seconds of the clock that says when a list is due"""
+    """clock of the lists, in seconds"""
 
     def allow(self, *models: str) -> None:
-        """The key may use only these."""
+        """Restrict the key to these models."""
         self.key = replace(KEY, models=frozenset(models))
 
 
 class _Keys(Keyring):
-    """One key, for whoever has its secret."""
+    """A keyring with one key, for the token `good`."""
 
     listing: Listing
 

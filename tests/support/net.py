@@ -33,7 +33,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Response:
-    """One answer as it came over the wire; it grows while it is read."""
+    """One received answer; it grows while it is read."""
 
     status: int
     reason: str
@@ -44,11 +44,11 @@ class Response:
     pieces: list[Piece] = field(default_factory=list)
     """the body without its framing, as it arrived"""
     chunk_sizes: list[int] = field(default_factory=list)
-    """of the HTTP chunks that came whole, the last one of size 0 not counted"""
+    """sizes of the complete HTTP chunks, without the last one of size 0"""
     trailers: list[tuple[str, str]] = field(default_factory=list)
     wire_parts: list[bytes] = field(default_factory=list)
     ended: str = "open"
-    """open, complete (as its framing promised), cut (closed before), reset"""
+    """open, complete (by its framing), cut (closed before), reset"""
 
     @property
     def body(self) -> bytes:
@@ -137,7 +137,7 @@ class RawClient:
     async def read_body(
         self, response: Response, *, until: bytes | None = None, size: int | None = None, timeout_s: float = 10
     ) -> Response:
-        """Read on until the body ends, has `until` in it, or has `size` bytes; `response.ended` says how it stands."""
+        """Read until the body ends, contains `until`, or has `size` bytes; `response.ended` is its state."""
         assert self._body is not None
         assert self._body.response is response
         found = _Found(response, until, size)
@@ -167,16 +167,16 @@ class RawClient:
         return self._take()
 
     def half_close(self) -> None:
-        """Say that no more is coming (FIN), and go on listening."""
+        """Send FIN, and keep reading."""
         self._sock.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
-        """Leave with an RST."""
+        """Disconnect with an RST."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._sock.close()
 
     def close(self) -> None:
-        """Leave. Idempotent."""
+        """Disconnect. Idempotent."""
         self._sock.close()
 
     async def _more(self) -> bool:
@@ -190,13 +190,13 @@ class RawClient:
 
 
 class _BodyReader:
-    """Takes the framing off one body, byte by byte if need be."""
+    """Decodes the framing of one body, also byte by byte."""
 
     def __init__(self, response: Response) -> None:
         self.response = response
         self._unread = b""
         self._left = 0
-        """bytes of body still to come before the framing speaks again"""
+        """bytes of body before the next framing"""
         length = response.header("content-length")
         bodyless = response.status in {204, 304}
         if (response.header("transfer-encoding") or "").lower() == "chunked":
@@ -207,7 +207,7 @@ class _BodyReader:
             self._step = self._by_close
 
     def feed(self, arrived: bytes) -> bytes:
-        """Take what arrived; what is left over once the body is complete comes back."""
+        """Feed bytes; returns those after the end of the body."""
         self._unread += arrived
         while self.response.ended == "open" and self._step():
             pass
@@ -218,7 +218,7 @@ class _BodyReader:
         return over
 
     def ended_by_close(self) -> str:
-        """What it means that the connection is closed now."""
+        """The state of the answer if the connection closes now."""
         return "complete" if self._step == self._by_close else "cut"
 
     def _by_close(self) -> bool:

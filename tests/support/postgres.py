@@ -53,12 +53,12 @@ def binaries() -> Path:
 
 
 def unprivileged(command: Sequence[str]) -> list[str]:
-    """The command, as somebody who is not root."""
+    """The command, run by a user that is not root."""
     return [*(_NOBODY if os.geteuid() == 0 else []), *command]
 
 
 def _with_tiny_disk(place: Path, size_mb: int) -> list[str]:
-    """What a command is put behind to see a file system of its own at `place`; skips the test where it cannot."""
+    """Prefix of a command with a separate file system at `place`; skips the test where that is impossible."""
     own_mounts = ["unshare", "-U", "-r", "-m"]
     mount = f"mount -t tmpfs -o size={size_mb}m,mode=0700 none '{place}'"
     tried = subprocess.run([*own_mounts, "sh", "-c", mount], capture_output=True, text=True, check=False)
@@ -81,7 +81,7 @@ def new_cluster(folder: Path) -> Path:
 
 
 class PostgresServer:
-    """One server. Nobody else's: it may be stopped, killed, filled up and restarted."""
+    """A server of one test, which may stop, kill, fill and restart it."""
 
     def __init__(
         self, cluster: Path, folder: Path, *, tiny_disk_mb: int = 0, host: str = "127.0.0.1", **settings: str
@@ -112,7 +112,7 @@ class PostgresServer:
         self._mourner: subprocess.Popen[bytes] | None = None
 
     def start(self) -> PostgresServer:
-        """Returns when it answers. A server that was killed recovers first."""
+        """Start the server and wait until it answers. A killed server recovers first."""
         until = time.monotonic() + START_S_MAX
         while not self._answers():
             assert time.monotonic() < until, self.log.read_text()[-3000:]
@@ -146,18 +146,18 @@ class PostgresServer:
         self._ended()
 
     def stop_immediately(self) -> None:
-        """As `pg_ctl stop -m immediate`."""
+        """Stop like `pg_ctl stop -m immediate`."""
         self.stop(signal.SIGQUIT)
 
     def kill(self) -> None:
-        """kill -9 of the postmaster; its children see that and go."""
+        """kill -9 of the postmaster; its children then exit."""
         assert self._child is not None
         self._child.kill()
         self._ended()
 
     @contextmanager
     def hanging(self) -> Iterator[None]:
-        """SIGSTOP to every process of it: its connections stay, and nobody answers."""
+        """SIGSTOP to every process of the server: connections stay, without answers."""
         assert self._child is not None
         postmaster = self._child.pid
         _signal(postmaster, signal.SIGSTOP)  # first: from now on it has no new children
@@ -171,17 +171,17 @@ class PostgresServer:
                 _signal(pid, signal.SIGCONT)
 
     def url(self, database: str, *, user: str = OWNER) -> str:
-        """As `ledger:` takes it."""
+        """The URL for the setting `ledger`."""
         return f"postgresql://{user}@{self.host}:{self.port}/{database}"
 
     def new_database(self, template: str = "template1", *, options: str = "") -> str:
-        """The name of a new one that nobody else uses."""
+        """Create a database with a unique name; returns the name."""
         name = f"test_{os.getpid()}_{next(_numbers)}"
         self.execute(f"CREATE DATABASE {name} OWNER {OWNER} TEMPLATE {template} {options}")
         return name
 
     def drop_database(self, name: str) -> None:
-        """Whoever is connected to it is not any more."""
+        """Drop a database and its connections."""
         self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def execute(self, statement: str, *, database: str = "postgres") -> list[tuple[Any, ...]]:
@@ -252,25 +252,25 @@ class GivenServer:
     """A server that is there (TEST_DATABASE_URL): new databases in it, and nothing else is touched."""
 
     def __init__(self, url: str) -> None:
-        """`url`: of somebody who may create databases."""
+        """`url`: of a role that may create databases."""
         self._url = url
 
     def url(self, database: str) -> str:
-        """As `ledger:` takes it."""
+        """The URL for the setting `ledger`."""
         return urlunsplit(urlsplit(self._url)._replace(path=f"/{quote(database)}"))
 
     def new_database(self, template: str = "template1", *, options: str = "") -> str:
-        """The name of a new one that nobody else uses."""
+        """Create a database with a unique name; returns the name."""
         name = f"tokenweir_test_{os.getpid()}_{next(_numbers)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template} {options}")
         return name
 
     def drop_database(self, name: str) -> None:
-        """Whoever is connected to it is not any more."""
+        """Drop a database and its connections."""
         self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def execute(self, statement: str, *, database: str | None = None) -> list[tuple[Any, ...]]:
-        """The rows, if there are any."""
+        """Run a statement; returns its rows, if any."""
         url = self._url if database is None else self.url(database)
         with psycopg.connect(url, autocommit=True) as connection:
             result = connection.execute(statement.encode())

@@ -35,7 +35,7 @@ def end_copying() -> None:
 
 
 class Running(Protocol):
-    """A process, as tests see it: what they use of subprocess.Popen."""
+    """A process of a test: a part of the interface of subprocess.Popen."""
 
     pid: int
     stdout: IO[str] | None
@@ -53,7 +53,7 @@ class Copied:
     """
 
     def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path) -> None:
-        """Of its outputs, one is read at `stdout`, and the other is added to the file."""
+        """The parent reads the output at `stdout`; the other output is appended to the file."""
         read, write = os.pipe()
         self.stdout: IO[str] | None = os.fdopen(read)
         try:
@@ -78,19 +78,19 @@ class Copied:
         return code
 
     def send_signal(self, sig: int) -> None:
-        """Nothing to one that has ended: its number may be another's."""
+        """Send a signal, unless the process has ended: its id may be reused."""
         if self.poll() is None:
             os.kill(self.pid, signal.Signals(sig))
 
 
 class Handed(Protocol):
-    """A file that goes over to a copy."""
+    """A file that a copy inherits."""
 
     def detach(self) -> int: ...
 
 
 def _run(arguments: list[str], folder: Path, environment: dict[str, str], log: Path, out: Handed) -> None:
-    """In the copy."""
+    """Run in the copy."""
     from proxy.cli import main
 
     process.current_process().daemon = False  # it may have children of its own
@@ -105,7 +105,7 @@ def _run(arguments: list[str], folder: Path, environment: dict[str, str], log: P
 
 @contextmanager
 def no_processes() -> Iterator[None]:
-    """Within it, whatever starts a process raises AssertionError."""
+    """A context in which the start of a process raises AssertionError."""
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise AssertionError("a test that starts a process is marked `process` (pytest.mark.process)")

@@ -27,7 +27,7 @@ def installed(name: str) -> str:
 
 
 def promtool(*arguments: str, stdin: str = "") -> str:
-    """What it says; fails the test if it complains."""
+    """Run promtool; returns its output. Fails the test if promtool fails."""
     done = subprocess.run(
         [installed("promtool"), *arguments], input=stdin, capture_output=True, text=True, timeout=60, check=False
     )
@@ -36,7 +36,7 @@ def promtool(*arguments: str, stdin: str = "") -> str:
 
 
 class Prometheus:
-    """One server in a folder of its own, on a free port."""
+    """A server with its own folder, on a free port."""
 
     def __init__(self, folder: Path, config: Path, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -56,7 +56,7 @@ class Prometheus:
             return json.load(response)["data"]
 
     def until(self, holds: Callable[[Prometheus], bool], what: str) -> None:
-        """Return as soon as it holds; an answer that does not come yet is a no."""
+        """Wait until the condition holds; a missing answer counts as false."""
         deadline = time.monotonic() + START_S_MAX
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The scripted provider as tests use it: a process of its own, plans by name, its log as the truth."""
+"""The scripted provider for tests: a separate process, plans by name, and a log of all exchanges."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def sse_script(
     wire_pause_ms: float | None = None,
     pace_ms: float = 0,
 ) -> Script:
-    """A proper event stream of these events' bytes, parted into HTTP chunks and writes as said."""
+    """A complete event stream of these bytes, split into HTTP chunks and writes by the arguments."""
     return Script(
         steps=tuple(sends(events, pace_ms=pace_ms)),
         chunking=chunking(how, seed),
@@ -206,7 +206,7 @@ def error_script(status: int, message: str, headers: Sequence[tuple[str, str]] =
 
 
 def with_length(events: Sequence[bytes]) -> Script:
-    """An event stream that says its length instead of being chunked."""
+    """An event stream with a Content-Length instead of chunks."""
     return Script(steps=tuple(sends(events)), framing="length")
 
 
@@ -216,7 +216,7 @@ def until_close(events: Sequence[bytes]) -> Script:
 
 
 def gzipped(events: Sequence[bytes]) -> Script:
-    """An event stream that is compressed although nobody asked for it."""
+    """An event stream that is compressed without a request for it."""
     return Script(steps=tuple(sends(events)), gzip=True)
 
 
@@ -226,17 +226,17 @@ def redirect(location: str, status: int = 307) -> Script:
 
 
 def silent() -> Script:
-    """Takes the request and never says a word."""
+    """Accept the request and send nothing."""
     return Script(steps=(Stall(),), framing="raw")
 
 
 def hangs_up() -> Script:
-    """Takes the request and closes without a word."""
+    """Accept the request and close the connection."""
     return Script(steps=(Fin(),), framing="raw")
 
 
 def garbage(wire: bytes = b"\x16\x03\x01\x02\x00 this is not HTTP\r\n\r\n") -> Script:
-    """Answers with something that is not HTTP."""
+    """Send bytes that are not HTTP."""
     return Script(steps=(Raw(wire), Fin()), framing="raw")
 
 

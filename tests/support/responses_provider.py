@@ -1,4 +1,4 @@
-"""A provider that stores responses and makes them in the background, as OpenAI does, in the process of the test."""
+"""A provider with stored and background responses, like OpenAI's, in the process of the test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUNNING = ("queued", "in_progress")
 
 @dataclass
 class ResponsesProvider:
-    """Its responses, and what it was asked."""
+    """Responses of the provider, and received requests."""
 
     url: str = ""
     stored: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class ResponsesProvider:
     instead: bytes | None = None
     """the answer to the next request that makes one"""
     ignores: bool = False
-    """it does not know `background`: what is asked for is made at once"""
+    """ignore `background`: generate each response at once"""
     waits: bool = False
     """until it is told to finish"""
     streams_stay: bool = False
@@ -51,7 +51,7 @@ class ResponsesProvider:
         return sum(request.transport is not None for request in self.streams)
 
     def polls(self, response_id: str) -> int:
-        """How often the response was asked for."""
+        """Number of requests for the response."""
         return sum(method == "GET" and path.endswith(response_id) for method, path, _ in self.asked)
 
     async def say(self, response_id: str, text: str) -> None:

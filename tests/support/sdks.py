@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 
 class _Late(ModuleType):
-    """Stands for a module, and imports it for its first attribute."""
+    """A module that is imported when its first attribute is read."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # pytest and its plugins look for such names in every object of a module of tests

@@ -1,4 +1,4 @@
-"""A provider that speaks WebSocket, in the test's process: it says what the test tells it, and keeps what it hears."""
+"""A provider with WebSockets, in the test's process: it sends the test's events, and keeps the received messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S = 20.0
 
 @dataclass
 class Link:
-    """One connection to it."""
+    """A connection to the provider."""
 
     path: str
     query: str
@@ -60,7 +60,7 @@ class Link:
         return message
 
     async def until_gone(self) -> tuple[int | None, str] | None:
-        """Wait until the other side has left; how it did."""
+        """Wait until the other side has closed; returns how."""
         await self.until(lambda link: link.gone)
         return self.closed
 
@@ -84,7 +84,7 @@ class SocketProvider:
         self.reads.set()
         self.base_url = ""
         self.greets: Callable[[Link], Any] | None = None
-        """called with each new link, to say what is said first"""
+        """called with each new connection, to send the first events"""
         self.answers: Callable[[Link, Any], Any] | None = None
         """called with each message"""
         self._protocols = protocols

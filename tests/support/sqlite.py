@@ -25,6 +25,6 @@ def empty_ledger(file: Path) -> str:
 
 
 def with_empty_ledger(data_dir: Path) -> None:
-    """What a first start makes of its folder, as far as the ledger goes."""
+    """Create the ledger's files of a first start in a folder."""
     data_dir.mkdir(mode=0o700)
     empty_ledger(data_dir / "ledger.db")

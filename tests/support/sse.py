@@ -52,7 +52,7 @@ def events(body: bytes) -> list[Event]:
 
 
 def data_events(body: bytes) -> list[Event]:
-    """The events that say something, `[DONE]` included."""
+    """The events with data, `[DONE]` included."""
     return [event for event in events(body) if event.payload is not None]
 
 
@@ -62,7 +62,7 @@ def chunks(body: bytes) -> list[dict[str, Any]]:
 
 
 def done(body: bytes) -> bool:
-    """True if the stream said `[DONE]`."""
+    """True if the stream contains `[DONE]`."""
     return any(event.done for event in events(body))
 
 

@@ -16,7 +16,7 @@ TIMEOUT_S = 5.0
 
 
 class Echo:
-    """A server that gives back what it gets, and knows what it got."""
+    """An echo server that keeps the received bytes."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Tokenweir as tests use it: its own process, started by its own command, asked by its own commands."""
+"""Deployments for tests: processes of Tokenweir, started and queried by its commands."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def provider_section(base_url: str, **settings: Any) -> dict[str, Any]:
 
 
 class Listening:
-    """A process of ours that says where it listens: started, killed, stopped, started again."""
+    """A process of Tokenweir that prints its address; tests start, kill and stop it."""
 
     def __init__(self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class Listening:
         self._arguments = arguments
 
     def launch(self) -> Running:
-        """Begin to run, and wait for nothing."""
+        """Start without waiting."""
         self.child = self._began(self._arguments, self.log)
         return self.child
 
@@ -73,7 +73,7 @@ class Listening:
             )  # fmt: skip
 
     def start(self) -> Self:
-        """Run; returns when it listens."""
+        """Start; returns when it listens."""
         self.child = self.launch()
         assert self.child.stdout is not None
         for line in self.child.stdout:
@@ -91,7 +91,7 @@ class Listening:
         self._wait()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it: SIGSTOP and SIGCONT, say."""
+        """Send a signal, such as SIGSTOP or SIGCONT."""
         assert self.child is not None
         self.child.send_signal(number)
 
@@ -103,7 +103,7 @@ class Listening:
         return self._wait(timeout_s)
 
     def close(self) -> None:
-        """End it whatever it does."""
+        """End the process in any state."""
         if self.child is not None and self.child.poll() is None:
             try:
                 self.stop()
@@ -172,18 +172,18 @@ class Tokenweir(Listening):
         self._read: list[dict[str, Any]] = []
 
     def launch(self) -> Running:
-        """Begin to run, and wait for nothing."""
+        """Start without waiting."""
         self._with_ledger()
         return super().launch()
 
     def _with_ledger(self) -> None:
-        """What the first start would make of its ledger takes longer than the rest of it."""
+        """Copy a migrated ledger: its creation takes longer than the rest of a first start."""
         data = self.folder / "data"
         if self.ledger_url == sqlite_url(data / "ledger.db") and not data.exists():
             with_empty_ledger(data)
 
     def alone(self) -> Tokenweir:
-        """The same deployment, as one process from now on."""
+        """Use one process from the next start on."""
         self._arguments = self._arguments[:3]
         return self
 
@@ -197,18 +197,18 @@ class Tokenweir(Listening):
 
     @property
     def base_url(self) -> str:
-        """As an SDK takes it."""
+        """The base URL for SDKs."""
         return f"{self.url}/v1"
 
     def close(self) -> None:
-        """End it whatever it does."""
+        """End the process in any state."""
         super().close()
         if self._engine is not None:
             self._engine.dispose()
             self._engine = self._reader = None
 
     def command(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run `tokenweir …` beside it."""
+        """Run `tokenweir …` during the deployment."""
         told = [*arguments, "--config", str(self.config)]
         with tempfile.NamedTemporaryFile(dir=self.folder) as errors:
             child = self._began(told, Path(errors.name))
@@ -243,7 +243,7 @@ class Tokenweir(Listening):
         return [json.loads(line) for line in printed.split("\n") if line]
 
     def read_ledger(self) -> list[dict[str, Any]]:
-        """The same entries, read without starting a process (`ledger` costs a second): for polling."""
+        """The ledger's entries, read without a process (`ledger` takes a second): for polling."""
         if self._reader is None:
             self._engine = open_engine(self.ledger_url)
             self._reader = EntryReader(self._engine, EntryFilter())
@@ -271,7 +271,7 @@ class Tokenweir(Listening):
         return [] if done.returncode == 0 else [f"reconcile: {done.stdout}{done.stderr}"]
 
     def outputs(self) -> bytes:
-        """Every byte it left on disk: logs, journal, ledger, progress table."""
+        """All bytes of the deployment on disk: logs, journal, ledger, progress table."""
         if self._engine is not None:  # closing a file gives up the locks that SQLite has on it in this process
             self._engine.dispose()
         return b"".join(path.read_bytes() for path in sorted(self.folder.rglob("*")) if path.is_file())

@@ -27,7 +27,7 @@ class Turns:
 
 @asynccontextmanager
 async def measured_turns() -> AsyncIterator[Turns]:
-    """Measures while it is open, without garbage collections, whose time depends on all other tests."""
+    """Measure within the context, without garbage collections, whose time depends on all other tests."""
     turns = Turns()
     gc.disable()
     ticking = asyncio.get_running_loop().create_task(turns._tick())

