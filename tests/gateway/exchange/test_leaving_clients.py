@@ -16,6 +16,7 @@ from proxy.demo.shapes import DONE
 from tests.gateway.deployment import SMALL_TOKENS, SOON_S, Deployment, charge, nusd
 from tests.gateway.streams import told
 from tests.support import sse
+from tests.support.examples import repeats
 from tests.support.net import RawClient
 
 EVENTS = told("openai", 5)
@@ -224,6 +225,7 @@ async def test_leaving_within_the_request_is_no_exchange(deployment: Deployment)
     assert len(deployment.seen(model)) == 1
 
 
+@pytest.mark.hypothesis
 async def test_a_crowd_that_leaves_at_random_loses_and_doubles_nothing(deployment: Deployment) -> None:
     """Many at once, each after some events of a running stream, without any silence to leave in."""
 
@@ -232,7 +234,7 @@ async def test_a_crowd_that_leaves_at_random_loses_and_doubles_nothing(deploymen
         model = deployment.plan(policy, steps)
         return model, await leave_after(deployment, model, b"".join(EVENTS[:count]), list(LEAVES.values())[count % 3])
 
-    crowd = [(policy, 1 + n % len(EVENTS)) for policy in ("cancel", "drain") for n in range(40)]
+    crowd = [(policy, 1 + n % len(EVENTS)) for policy in ("cancel", "drain") for n in range(repeats(40, gate=15))]
     left = await asyncio.gather(*(leaving(policy, count) for policy, count in crowd))
     for (policy, _), (model, got) in zip(crowd, left, strict=True):
         entry = await deployment.entry(model)

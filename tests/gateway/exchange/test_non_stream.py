@@ -93,8 +93,15 @@ async def test_an_answer_of_the_other_kind_is_passed_on_and_metered(deployment: 
     assert (entry["prompt_tokens"], entry["completion_tokens"]) == ((21, 12) if streamed else (3, 2))
 
 
-@pytest.mark.parametrize("framing", ["length", "chunked"])
-@pytest.mark.parametrize("tokens", [12, LARGE_TOKENS])
+@pytest.mark.parametrize(
+    ("framing", "tokens"),
+    [
+        ("length", 12),
+        ("chunked", 12),
+        ("chunked", LARGE_TOKENS),
+        pytest.param("length", LARGE_TOKENS, marks=pytest.mark.slow),
+    ],
+)
 async def test_truncated_at_many_offsets(deployment: Deployment, framing: str, tokens: int) -> None:
     """The client sees a failure or a cut, never a clean end; a broken answer without usage is not billed as whole."""
     body = told(tokens)

@@ -277,7 +277,7 @@ async def read_with_rests(client: RawClient) -> Response:
     return await client.read_body(response, timeout_s=SOON_S)
 
 
-@pytest.mark.parametrize("framing", ["chunked", "length"])
+@pytest.mark.parametrize("framing", ["chunked", pytest.param("length", marks=pytest.mark.slow)])
 async def test_a_client_that_rests_gets_everything(deployment: Deployment, framing: str) -> None:
     script = flood(framing, 1200)
     model = deployment.plan("cancel", script)
