@@ -34,14 +34,17 @@ def _name(value: object) -> str:
 
 CLIENTS = ("python_async", "node", "curl")
 SHAPES_EACH = 6
+# Python's client reads every third shape in `make test`.
+GATE = 3
 
 
 def _reading() -> Iterator[Any]:
     """Every shape with one client; every other client six shapes of its own, spread over the four systems. The cuts
     take turns."""
     cuts = cycle(CUTS)
-    for shape, asked in ASKED:
-        yield pytest.param("python", shape, asked, next(cuts))
+    for number, (shape, asked) in enumerate(ASKED):
+        slow = [pytest.mark.slow] if number % GATE else []
+        yield pytest.param("python", shape, asked, next(cuts), marks=slow)
     for place, client in enumerate(CLIENTS):
         external = [pytest.mark.external] if client in ("node", "curl") else []
         for shape, asked in islice(ASKED, place, None, len(ASKED) // SHAPES_EACH):

@@ -136,7 +136,11 @@ def test_pasted_whole_it_streams_and_explains(pasted: Pasted) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("client", [["sh", "stream.sh"], [sys.executable, "stream.py"]], ids=["sh", "py"])
+@pytest.mark.parametrize(
+    "client",
+    [["sh", "stream.sh"], pytest.param([sys.executable, "stream.py"], marks=pytest.mark.slow)],
+    ids=["sh", "py"],
+)
 def test_the_clients_of_examples_stream(pasted: Pasted, client: list[str]) -> None:
     run = subprocess.run(
         [*client[:-1], str(ROOT / "examples" / client[-1])],
