@@ -202,10 +202,10 @@ def test_money_on_the_dashboard_is_the_ledgers(seen: Seen) -> None:
     """Sums by key, by model, by day and of all are the same, and are what entries say."""
     (charged,) = seen.rows("SELECT sum(charge_usd) FROM ledger_entries")[0]
     panels = {panel["title"]: panel["targets"][0]["rawSql"] for uid, panel in PANELS if uid == "tokenweir-money"}
-    assert seen.rows(panels["In these days"])[0][0] == charged > 0
+    assert seen.rows(panels["Totals of the selected days"])[0][0] == charged > 0
     for title, column in (("By key", 3), ("By model", 1), ("By project", 1), ("Charge per day, by key", 2)):
         assert sum(row[column] for row in seen.rows(panels[title])) == charged, title
-    ((share,),) = seen.rows(panels["Estimated, of the charge"])
+    ((share,),) = seen.rows(panels["Estimated share of the charge"])
     assert 0 < share < 1
 
 
