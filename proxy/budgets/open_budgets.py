@@ -27,6 +27,7 @@ from proxy.budgets.store import BudgetStore
 from proxy.settings import Settings
 from proxy.storage.redis_client import RedisClient, open_redis
 from proxy.telemetry.budget_metrics import BudgetMetrics
+from proxy.telemetry.histogram import Series
 
 
 def connected(url: str, node: str, *, away_s: float, known_nodes: Path | None) -> BudgetStore:
@@ -63,7 +64,7 @@ def open_budgets(settings: Settings, node: str, known_nodes: Path | None = None)
 async def rebuilt(store: BudgetStore, engine: Engine) -> dict[str, int]:
     """Compare all spend totals with the ledger, and delete them. Returns counter id → store minus ledger, in nUSD.
     Raises OSError."""
-    observer = FollowerObserver(BudgetMetrics(CollectorRegistry()))  # the command prints the drift itself
+    observer = FollowerObserver(BudgetMetrics(Series(CollectorRegistry())))  # the command prints the drift itself
     return await Follower(store, FollowedLedger(engine), on_spent=_ignore, observer=observer).rebuild()
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter as Counts
 from collections.abc import Callable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import Counter
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import NUSD_PER_USD, Nusd
-from proxy.telemetry.histogram import Histogram
+from proxy.telemetry.histogram import Series
 from proxy.telemetry.project_metrics import OTHER, ProjectMetrics
 
 WRITE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -38,136 +38,123 @@ class FirstLabels:
 class LedgerMetrics:
     """The series of the ledger. Call from the event-loop thread only."""
 
-    def __init__(self, r: CollectorRegistry, label: Callable[[str], str], *, keys_max: int, projects_max: int) -> None:
+    def __init__(self, series: Series, label: Callable[[str], str], *, keys_max: int, projects_max: int) -> None:
         """`label`: model name → label value. `keys_max`, `projects_max`: how many have their own series."""
         self._label = label
         self._keys_max = keys_max
         self._key_label = FirstLabels(keys_max)
         self._name_label = FirstLabels(NAMES_MAX)
-        self._make_money(r)
-        self._make_settling(r)
-        self._make_queue(r)
-        self._make_audit(r)
+        self._make_money(series)
+        self._make_settling(series)
+        self._make_queue(series)
+        self._make_audit(series)
         if keys_max:
-            self._make_keys(r)
-        self.projects = ProjectMetrics(r, projects_max=projects_max) if projects_max else None
+            self._make_keys(series)
+        self.projects = ProjectMetrics(series, projects_max=projects_max) if projects_max else None
         """series of projects; None: disabled"""
 
-    def _make_money(self, r: CollectorRegistry) -> None:
+    def _make_money(self, series: Series) -> None:
         """Usage and money of entries."""
-        self.tokens = Counter(
+        self.tokens = series.counter(
             "tokenweir_tokens",
             "Tokens by type (input, output; cached_input and cache_write_input are parts of input, reasoning_output is "
             "a part of output) and by source (reported by the provider, or estimated). "
             "[gen_ai.client.inference.usage.*]",
-            (*_MODEL, "type", "source"), registry=r,
-        )  # fmt: skip
-        self.cost = Counter(
+            (*_MODEL, "type", "source"),
+        )
+        self.cost = series.counter(
             "tokenweir_cost_usd",
             "Provider cost of settled exchanges, in USD. Corrections are in the ledger only.",
             _MODEL,
-            registry=r,
         )
-        self.charge = Counter(
-            "tokenweir_charge_usd", "Amount billed to keys for settled exchanges, in USD.", _MODEL, registry=r
+        self.charge = series.counter(
+            "tokenweir_charge_usd", "Amount billed to keys for settled exchanges, in USD.", _MODEL
         )
-        self.unpriced = Counter(
+        self.unpriced = series.counter(
             "tokenweir_unpriced",
             "Settled exchanges without a known price: served and not billed. Add the price.",
             _MODEL,
-            registry=r,
         )
-        self.unpriced_units = Counter(
+        self.unpriced_units = series.counter(
             "tokenweir_unpriced_units",
             "Settled exchanges that used something without a price of its own, by its name: searches, tier:priority.",
-            ("provider", "unit"), registry=r,
-        )  # fmt: skip
-        self.unread_usage = Counter(
+            ("provider", "unit"),
+        )
+        self.unread_usage = series.counter(
             "tokenweir_unread_usage",
             "Settled exchanges whose provider reported a number or a word that this version does not read, by its "
             f'path ("other" beyond {NAMES_MAX} names).',
-            ("provider", "path"), registry=r,
-        )  # fmt: skip
+            ("provider", "path"),
+        )
 
-    def _make_keys(self, r: CollectorRegistry) -> None:
+    def _make_keys(self, series: Series) -> None:
         """Usage and money by key, if enabled."""
-        self.key_tokens = Counter(
+        self.key_tokens = series.counter(
             "tokenweir_key_tokens",
             'Tokens by key (its id; "other" beyond the configured number of keys) and type.',
-            ("key", "type"), registry=r,
-        )  # fmt: skip
-        self.key_charge = Counter(
+            ("key", "type"),
+        )
+        self.key_charge = series.counter(
             "tokenweir_key_charge_usd",
             'Amount billed, in USD, by key (its id; "other" beyond the configured number of keys).',
-            ("key",), registry=r,
-        )  # fmt: skip
+            ("key",),
+        )
 
-    def _make_settling(self, r: CollectorRegistry) -> None:
+    def _make_settling(self, series: Series) -> None:
         """Settling of ended exchanges."""
-        self.entries = Counter(
+        self.entries = series.counter(
             "tokenweir_ledger_entries",
             "Ledger entries by result: inserted, repeated (already recorded), adjusted (corrects an entry from a "
             "sweep), conflict (same id, other content: an alarm), dead_letter.",
             ("result",),
-            registry=r,
         )
-        self.write = Histogram(
-            "tokenweir_ledger_write_seconds",
-            "Duration of one ledger transaction.",
-            buckets=WRITE_BOUNDS_S,
-            registry=r,
+        self.write = series.histogram(
+            "tokenweir_ledger_write_seconds", "Duration of one ledger transaction.", buckets=WRITE_BOUNDS_S
         ).labels()
-        self.write_failures = Counter(
-            "tokenweir_ledger_write_failures",
-            "Ledger transactions that failed and are retried.",
-            registry=r,
+        self.write_failures = series.counter(
+            "tokenweir_ledger_write_failures", "Ledger transactions that failed and are retried."
         )
-        self.journal_damage = Counter(
+        self.journal_damage = series.counter(
             "tokenweir_journal_damage",
             "Damaged ranges found in the journal at start; copies are in its quarantine folder.",
-            registry=r,
         )
 
-        self.journal_replayed = Counter(
+        self.journal_replayed = series.counter(
             "tokenweir_journal_replayed",
             "Settled records that the ledger has lost, by a failover or a restore, and that were sent again.",
-            registry=r,
         )
 
-    def _make_queue(self, r: CollectorRegistry) -> None:
+    def _make_queue(self, series: Series) -> None:
         """Delivery between machines; 0 without a queue."""
-        self.records_sent = Counter(
+        self.records_sent = series.counter(
             "tokenweir_queue_records",
             "Records sent to the queue, by delivery: first, or repeated (the first one was not confirmed, or the queue "
             "lost it).",
-            ("delivery",), registry=r,
-        )  # fmt: skip
-        self.outages = Counter(
-            "tokenweir_queue_outages", "Outages of the queue or of the ledger behind it.", registry=r
+            ("delivery",),
         )
-        self.nodes = Gauge("tokenweir_nodes", "Proxies in the lease registry, as read by this worker.", registry=r)
-        self.swept = Counter(
-            "tokenweir_swept_exchanges", "Exchanges of dead proxies that were settled from their leases.", registry=r
+        self.outages = series.counter("tokenweir_queue_outages", "Outages of the queue or of the ledger behind it.")
+        self.nodes = series.gauge("tokenweir_nodes", "Proxies in the lease registry, as read by this worker.")
+        self.swept = series.counter(
+            "tokenweir_swept_exchanges", "Exchanges of dead proxies that were settled from their leases."
         )
-        self.leases_damaged = Counter(
-            "tokenweir_leases_damaged", "Leases of dead proxies that cannot be read: an alarm.", registry=r
+        self.leases_damaged = series.counter(
+            "tokenweir_leases_damaged", "Leases of dead proxies that cannot be read: an alarm."
         )
 
-    def _make_audit(self, r: CollectorRegistry) -> None:
+    def _make_audit(self, series: Series) -> None:
         """Results of the ledger's integrity checks."""
-        self.differences = Gauge(
+        self.differences = series.gauge(
             "tokenweir_reconcile_differences",
             "Differences found by the last integrity check of the ledger, by check: an alarm if not 0.",
-            ("check",), registry=r,
-        )  # fmt: skip
-        self.audited_at = Gauge(
-            "tokenweir_reconcile_timestamp_seconds", "Unix time of the ledger's last integrity check.", registry=r
+            ("check",),
         )
-        self.dead_letters = Gauge(
+        self.audited_at = series.gauge(
+            "tokenweir_reconcile_timestamp_seconds", "Unix time of the ledger's last integrity check."
+        )
+        self.dead_letters = series.gauge(
             "tokenweir_dead_letters",
             "Unresolved dead letters: records that the ledger could not take. An alarm if not 0. Read every minute; "
             "every process reports the same number.",
-            registry=r,
         )
 
     def committed(self, results: Mapping[str, int], entries: Sequence[LedgerEntry], duration_s: float) -> None:

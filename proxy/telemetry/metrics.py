@@ -14,7 +14,6 @@ from typing import Any
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
@@ -26,7 +25,7 @@ from proxy.billing.entries import LedgerEntry
 from proxy.billing.record import Attempt, Opened, Outcome, UsageRecord
 from proxy.metering.usage import UsageSource
 from proxy.telemetry.budget_metrics import BudgetMetrics
-from proxy.telemetry.histogram import Buckets, Histogram
+from proxy.telemetry.histogram import Buckets, Series
 from proxy.telemetry.ledger_metrics import LedgerMetrics
 from proxy.telemetry.project_metrics import OTHER
 from proxy.telemetry.sink_metrics import SinkMetrics
@@ -94,18 +93,18 @@ class _Bound:
 class ProviderMetrics:
     """The series of failed attempts and circuit breakers."""
 
-    def __init__(self, r: CollectorRegistry) -> None:
-        self.attempts = Counter(
+    def __init__(self, series: Series) -> None:
+        self.attempts = series.counter(
             "tokenweir_failed_attempts",
             "Attempts that failed before a response, so that another provider was tried, by reason: unreachable, "
             "refused (429) or failed (5xx).",
-            ("provider", "reason"), registry=r,
-        )  # fmt: skip
-        self.breaker = Gauge(
+            ("provider", "reason"),
+        )
+        self.breaker = series.gauge(
             "tokenweir_provider_breaker",
             "1 for the current state of a provider's circuit breaker; summed over processes: how many have that state.",
-            ("provider", "state"), registry=r,
-        )  # fmt: skip
+            ("provider", "state"),
+        )
 
     def attempted(self, attempt: Attempt) -> None:
         """Count a provider that failed before its response; another provider is tried."""
@@ -131,100 +130,89 @@ class Metrics:
         self._models = frozenset(models)
         disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, which no dashboard uses
         self.registry = r = CollectorRegistry()
+        self._series = series = Series(r)
         ProcessCollector(registry=r)
         PlatformCollector(registry=r)
         self._bound: dict[tuple[str, str], _Bound] = {}
         self._admitted = 0
         self._terminal = 0
-        Gauge(
-            "tokenweir_build_info", "Always 1; the label is the version of this process.", ("version",), registry=r
+        series.gauge(
+            "tokenweir_build_info", "Always 1; the label is the version of this process.", ("version",)
         ).labels(__version__).set(1)
-        self._make_counts(r)
-        self._make_times(r)
-        self.ledger = LedgerMetrics(r, self.label, keys_max=keys_max, projects_max=projects_max)
-        self.budgets = BudgetMetrics(r)
-        self.providers = ProviderMetrics(r)
-        self.sinks = SinkMetrics(r)
+        self._make_counts(series)
+        self._make_times(series)
+        self.ledger = LedgerMetrics(series, self.label, keys_max=keys_max, projects_max=projects_max)
+        self.budgets = BudgetMetrics(series)
+        self.providers = ProviderMetrics(series)
+        self.sinks = SinkMetrics(series)
 
-    def _make_counts(self, r: CollectorRegistry) -> None:
+    def _make_counts(self, series: Series) -> None:
         """Counters of exchanges."""
-        self.exchanges = Counter(
-            "tokenweir_exchanges",
-            "Ended exchanges, by outcome.",
-            (*_MODEL, "outcome"),
-            registry=r,
+        self.exchanges = series.counter("tokenweir_exchanges", "Ended exchanges, by outcome.", (*_MODEL, "outcome"))
+        self.refusals = series.counter(
+            "tokenweir_refusals", "Requests that were not admitted, by HTTP status and error code.", ("status", "code")
         )
-        self.refusals = Counter(
-            "tokenweir_refusals",
-            "Requests that were not admitted, by HTTP status and error code.",
-            ("status", "code"),
-            registry=r,
-        )
-        self.leaves = Counter(
+        self.leaves = series.counter(
             "tokenweir_client_disconnects",
             "Clients that disconnected before the end, by the policy applied.",
             ("provider", "policy"),
-            registry=r,
         )
-        self.usage_missing = Counter(
+        self.usage_missing = series.counter(
             "tokenweir_usage_missing",
             "Exchanges whose usage was estimated because the provider reported none, by outcome.",
             (*_MODEL, "outcome"),
-            registry=r,
         )
 
-        self.spans = Counter(
+        self.spans = series.counter(
             "tokenweir_trace_spans",
             "Spans of exchanges for the OTLP collector, by result: sent, or dropped because it is down or slow.",
             ("result",),
-            registry=r,
         )
 
-    def _make_times(self, r: CollectorRegistry) -> None:
+    def _make_times(self, series: Series) -> None:
         """Histograms of durations, and of the error of estimates."""
-        self.ttft = Histogram(
+        self.ttft = series.histogram(
             "tokenweir_time_to_first_token_seconds",
             "Time from a request's arrival until its first generated token is sent to the client. "
             "[gen_ai.server.time_to_first_token]",
-            _MODEL, buckets=TTFT_BOUNDS_S, registry=r,
+            _MODEL, buckets=TTFT_BOUNDS_S,
         )  # fmt: skip
-        self.duration = Histogram(
+        self.duration = series.histogram(
             "tokenweir_exchange_duration_seconds",
             "Time from a request's arrival to the end of its exchange, drains included. "
             "[gen_ai.server.request.duration]",
-            _MODEL, buckets=DURATION_BOUNDS_S, registry=r,
+            _MODEL, buckets=DURATION_BOUNDS_S,
         )  # fmt: skip
-        self.drain = Histogram(
+        self.drain = series.histogram(
             "tokenweir_provider_drain_seconds",
             "How long a provider's stream was drained after its client disconnected, if the policy is drain.",
-            ("provider",), buckets=DURATION_BOUNDS_S, registry=r,
+            ("provider",), buckets=DURATION_BOUNDS_S,
         )  # fmt: skip
-        self.overhead = Histogram(
+        self.overhead = series.histogram(
             "tokenweir_relay_overhead_seconds",
             "Latency that the proxy adds before it sends a request upstream: from its arrival to its dispatch.",
-            buckets=OVERHEAD_BOUNDS_S, registry=r,
-        ).labels()  # fmt: skip
-        self.gaps = Histogram(
+            buckets=OVERHEAD_BOUNDS_S,
+        ).labels()
+        self.gaps = series.histogram(
             "tokenweir_inter_event_seconds",
-            "Time between two pieces of a stream from the provider. "
-            "[gen_ai.client.operation.time_per_output_chunk]",
-            buckets=INTER_EVENT_BOUNDS_S, registry=r,
-        ).labels()  # fmt: skip
-        self.prefill = Histogram(
+            "Time between two pieces of a stream from the provider. [gen_ai.client.operation.time_per_output_chunk]",
+            buckets=INTER_EVENT_BOUNDS_S,
+        ).labels()
+        self.prefill = series.histogram(
             "tokenweir_provider_prefill_seconds",
             "Time to the first token as reported by the provider (SiliconStorm's prefill_time).",
-            _MODEL, buckets=TTFT_BOUNDS_S, registry=r,
+            _MODEL, buckets=TTFT_BOUNDS_S,
         )  # fmt: skip
-        self.decode = Histogram(
+        self.decode = series.histogram(
             "tokenweir_provider_decode_seconds",
             "Mean time per token of a response as reported by the provider (SiliconStorm's decode_time_arr). "
             "[gen_ai.server.time_per_output_token]",
-            _MODEL, buckets=TTFT_BOUNDS_S, registry=r,
+            _MODEL, buckets=TTFT_BOUNDS_S,
         )  # fmt: skip
-        self.estimate_error = Histogram(
+        self.estimate_error = series.histogram(
             "tokenweir_estimate_error_ratio",
             "Relative error of the estimate, measured on exchanges whose usage was reported.",
-            _MODEL, buckets=ERROR_BOUNDS, registry=r,
+            _MODEL, buckets=ERROR_BOUNDS,
         )  # fmt: skip
 
     def gauges(
@@ -236,27 +224,22 @@ class Metrics:
         unwritten: Callable[[], float],
     ) -> None:
         """The gauges that are read at each scrape."""
-        r = self.registry
-        Gauge("tokenweir_exchanges_in_flight", "Exchanges that have begun and not ended.", registry=r).set_function(
+        series = self._series
+        series.gauge("tokenweir_exchanges_in_flight", "Exchanges that have begun and not ended.").set_function(
             in_flight
         )
-        Gauge(
-            "tokenweir_journal_pending_records",
-            "Ended exchanges in the journal that the ledger does not have yet.",
-            registry=r,
+        series.gauge(
+            "tokenweir_journal_pending_records", "Ended exchanges in the journal that the ledger does not have yet."
         ).set_function(depth)
-        Gauge(
-            "tokenweir_journal_oldest_pending_age_seconds", "Age of the oldest pending record.", registry=r
-        ).set_function(oldest_age_s)
-        Gauge(
-            "tokenweir_journal_unwritten_records",
-            "Ended exchanges kept in memory because the disk refused them.",
-            registry=r,
+        series.gauge("tokenweir_journal_oldest_pending_age_seconds", "Age of the oldest pending record.").set_function(
+            oldest_age_s
+        )
+        series.gauge(
+            "tokenweir_journal_unwritten_records", "Ended exchanges kept in memory because the disk refused them."
         ).set_function(unwritten)
-        Gauge(
+        series.gauge(
             "tokenweir_unsettled_exchanges",
             "Exchanges admitted minus terminal ledger entries, since the start: 0 when idle.",
-            registry=r,
         ).set_function(lambda: self._admitted - self._terminal)
 
     def label(self, model: str) -> str:

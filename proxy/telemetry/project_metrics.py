@@ -11,9 +11,8 @@ from collections import Counter as Counts
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Counter
-
 from proxy.billing.money import NUSD_PER_USD, ZERO_NUSD, Nusd
+from proxy.telemetry.histogram import Series
 
 OTHER = "other"
 
@@ -30,7 +29,7 @@ class _Used:
 class ProjectMetrics:
     """The series of projects. Call from the event-loop thread only."""
 
-    def __init__(self, r: CollectorRegistry, *, projects_max: int) -> None:
+    def __init__(self, series: Series, *, projects_max: int) -> None:
         """`projects_max`: how many projects have their own series; at least one."""
         self._projects_max = projects_max
         self._projects: set[str] = set()
@@ -40,16 +39,16 @@ class ProjectMetrics:
         """key id → usage, for keys whose project is not known yet"""
         self.unplaced = asyncio.Event()
         """an event that is set while keys wait for `place`"""
-        self.tokens = Counter(
+        self.tokens = series.counter(
             "tokenweir_project_tokens",
             'Tokens by project (its id; "other" beyond the configured number of projects) and type.',
-            ("project", "type"), registry=r,
-        )  # fmt: skip
-        self.charge = Counter(
+            ("project", "type"),
+        )
+        self.charge = series.counter(
             "tokenweir_project_charge_usd",
             'Amount billed to keys, in USD, by project (its id; "other" beyond the configured number of projects).',
-            ("project",), registry=r,
-        )  # fmt: skip
+            ("project",),
+        )
 
     def add(self, key_id: str, tokens: Mapping[str, int], charge_nusd: Nusd) -> None:
         """Count one entry. `charge_nusd`: nUSD, not below 0."""

@@ -5,7 +5,7 @@ Invariant: the label `sink` is a name that the operator has configured.
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from proxy.telemetry.histogram import Series
 
 _SINK = ("sink",)
 
@@ -13,30 +13,21 @@ _SINK = ("sink",)
 class SinkMetrics:
     """The series of entries pushed to sinks."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        r = registry
-        self.entries = Counter(
+    def __init__(self, series: Series) -> None:
+        self.entries = series.counter(
             "tokenweir_sink_entries",
             "Ledger entries pushed by this process, by sink and result: sent, or rejected (kept: see "
             "tokenweir sinks status).",
-            ("sink", "result"), registry=r,
-        )  # fmt: skip
-        self.failures = Counter(
-            "tokenweir_sink_failures", "Requests to a sink's server that failed.", _SINK, registry=r
+            ("sink", "result"),
         )
-        self.lag = Gauge(
+        self.failures = series.counter("tokenweir_sink_failures", "Requests to a sink's server that failed.", _SINK)
+        self.lag = series.gauge(
             "tokenweir_sink_lag_seconds",
-            "How long the oldest entry not yet sent to a sink has waited; 0: all are sent.", _SINK, registry=r,
+            "How long the oldest entry not yet sent to a sink has waited; 0: all are sent.", _SINK,
         )  # fmt: skip
-        self.pending = Gauge(
-            "tokenweir_sink_pending_entries",
-            "Ledger entries not yet sent to a sink; counted up to 100,000.",
-            _SINK,
-            registry=r,
+        self.pending = series.gauge(
+            "tokenweir_sink_pending_entries", "Ledger entries not yet sent to a sink; counted up to 100,000.", _SINK
         )
-        self.rejected = Gauge(
-            "tokenweir_sink_rejected_entries",
-            "Rejected events: entries that a sink's server refused.",
-            _SINK,
-            registry=r,
+        self.rejected = series.gauge(
+            "tokenweir_sink_rejected_entries", "Rejected events: entries that a sink's server refused.", _SINK
         )
