@@ -56,10 +56,6 @@ class Window:
         elif requests > 0:
             buckets[at:at] = array("q", (second, requests, max(0, tokens)))
 
-    def correct(self, second: int, tokens: int) -> None:
-        """Add tokens (may be negative) to the bucket of `second`, if it still exists."""
-        self.add(second, 0, tokens)
-
     def wait_s(self, *, requests: int = 0, tokens: int = 0, now: float) -> float | None:
         """Seconds > 0 until so many requests and tokens leave the window; None: the window has fewer."""
         buckets = self._buckets

@@ -16,10 +16,11 @@ from aiohttp import web
 from proxy.billing.batch import StoredBatch, StoredFile
 from proxy.billing.keys import ApiKey
 from proxy.gateway.authentication import authenticated
-from proxy.gateway.batches.asking import is_id
+from proxy.gateway.batches.asking import after_of, is_id, request_to
+from proxy.gateway.batches.asking import asked as answered
 from proxy.gateway.batches.ports import BatchPorts
 from proxy.gateway.batches.routes import spoken
-from proxy.gateway.upstream.client import Answer
+from proxy.gateway.upstream.client import Answer, UpstreamClient
 from proxy.gateway.upstream.provider import Provider
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
@@ -176,6 +177,15 @@ def page_asked(asked: Asked) -> PageAsked:
         return asked.api.page_asked({name: values[0] for name, values in query.items()})
     except InvalidField as refusal:
         raise errors.bad_request(str(refusal), param=refusal.param, code="invalid_value") from None
+
+
+async def answer_of(
+    client: UpstreamClient, operation: Operation, asked: Asked, provider: Provider, credential: str | None
+) -> Answer:
+    """The provider's answer to an operation on the object of a request. Raises ApiError."""
+    after = after_of(asked.object_id, operation.after)
+    request = request_to(provider, asked.api, operation.method, after, credential=credential, client=asked.request)
+    return await answered(client, provider, request)
 
 
 def passed_on(asked: Asked, answer: Answer, provider: Provider, body: bytes, exchange_id: str = "") -> Reply:

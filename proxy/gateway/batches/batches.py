@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -16,8 +17,8 @@ from proxy.billing.batch import BatchInput, BatchState, StoredBatch
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
 from proxy.foundation.slices import Slice
-from proxy.gateway.batches.access import Access, Asked, Handle, body_of, page_asked, passed_on
-from proxy.gateway.batches.asking import after_of, asked, object_in, request_to
+from proxy.gateway.batches.access import Access, Asked, Handle, answer_of, body_of, page_asked, passed_on
+from proxy.gateway.batches.asking import object_in
 from proxy.gateway.batches.creating import BatchMaker, NewBatch
 from proxy.gateway.batches.lines_in import LineChecker
 from proxy.gateway.batches.listing import listed
@@ -84,9 +85,11 @@ class BatchesHandler:
     def handlers(self) -> Mapping[Operation, Handle]:
         """Operation → its handler."""
         return {
-            CREATE: self._create, LIST: self._list, CANCEL: self._cancel, RESULTS: self._results,
-            RETRIEVE: self._retrieve, DELETE: self._delete,
-        }  # fmt: skip
+            CREATE: self._create,
+            LIST: self._list,
+            **{operation: partial(self._object, operation) for operation in (RETRIEVE, CANCEL)},
+            **{operation: partial(self._after_settling, operation) for operation in (RESULTS, DELETE)},
+        }
 
     async def settled(self, batch: StoredBatch) -> None:
         """Return when the ledger has the lines of a batch. Raises ApiError."""
@@ -145,13 +148,10 @@ class BatchesHandler:
             document = _line(raw, where)
             sent = await checker.line(where, document["custom_id"], endpoint, document["params"])
             written.append(serialise({"custom_id": document["custom_id"], "params": sent}))
-        read: BatchInput = await checker.checked(self._check_files)
+        read: BatchInput = await checker.checked(self._access.files_at)
         body = b'{"requests":[%b]}' % b",".join(written)
         provider = checker.provider
         return NewBatch(read, checker.names(), provider, provider.credential_now(), None, body)
-
-    async def _check_files(self, key: ApiKey, file_ids: Collection[str], provider: str) -> None:
-        await self._access.files_at(key, file_ids, provider)
 
     # -- those that there are
 
@@ -168,39 +168,19 @@ class BatchesHandler:
 
         return await listed(self._access, self._client, made_for, places, more=more, seen=seen)
 
-    async def _retrieve(self, made_for: Asked) -> web.StreamResponse:
-        return await self._object(made_for, RETRIEVE)
-
-    async def _cancel(self, made_for: Asked) -> web.StreamResponse:
-        return await self._object(made_for, CANCEL)
-
-    async def _object(self, made_for: Asked, operation: Operation) -> web.StreamResponse:
+    async def _object(self, operation: Operation, made_for: Asked) -> web.StreamResponse:
         """An operation whose answer is the batch."""
         batch, provider = await self._access.batch(made_for)
-        request = request_to(
-            provider, made_for.api, operation.method, after_of(made_for.object_id, operation.after),
-            credential=batch.credential, client=made_for.request,
-        )  # fmt: skip
-        answer = await asked(self._client, provider, request)
+        answer = await answer_of(self._client, operation, made_for, provider, batch.credential)
         if not 200 <= answer.status < 300:
             return await passed(answer, provider, batch.exchange_id, made_for.request, made_for.connection)
         body = await self._seen(batch, made_for, await object_in(answer, provider))
         return passed_on(made_for, answer, provider, body, batch.exchange_id)
 
-    async def _results(self, made_for: Asked) -> web.StreamResponse:
-        return await self._after_settling(made_for, RESULTS)
-
-    async def _delete(self, made_for: Asked) -> web.StreamResponse:
-        return await self._after_settling(made_for, DELETE)
-
-    async def _after_settling(self, made_for: Asked, operation: Operation) -> web.StreamResponse:
+    async def _after_settling(self, operation: Operation, made_for: Asked) -> web.StreamResponse:
         batch, provider = await self._access.batch(made_for)
         await self.settled(batch)
-        request = request_to(
-            provider, made_for.api, operation.method, after_of(made_for.object_id, operation.after),
-            credential=batch.credential, client=made_for.request,
-        )  # fmt: skip
-        answer = await asked(self._client, provider, request)
+        answer = await answer_of(self._client, operation, made_for, provider, batch.credential)
         try:
             if operation is DELETE and 200 <= answer.status < 300:
                 await self._access.stored(self._access.ports.batches.forget, batch.exchange_id)

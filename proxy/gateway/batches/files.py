@@ -7,7 +7,8 @@ only when the ledger has its lines. Storage is not billed; the number of files o
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,8 +17,8 @@ from aiohttp import web
 from proxy.billing.batch import BatchInput, StoredBatch, StoredFile
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
-from proxy.gateway.batches.access import Access, Asked, Handle, body_of, page_asked, passed_on
-from proxy.gateway.batches.asking import after_of, asked, is_id, object_in, posting_to, request_to
+from proxy.gateway.batches.access import Access, Asked, Handle, answer_of, body_of, page_asked, passed_on
+from proxy.gateway.batches.asking import asked, is_id, object_in, posting_to
 from proxy.gateway.batches.lines_in import LineChecker, checked_file
 from proxy.gateway.batches.listing import listed
 from proxy.gateway.exchange.uploads import Uploads
@@ -92,9 +93,10 @@ class FilesHandler:
     def handlers(self) -> Mapping[Operation, Handle]:
         """Operation → its handler."""
         return {
-            CREATE: self._create, LIST: self._list, CONTENT: self._content, RETRIEVE: self._retrieve,
-            DELETE: self._delete,
-        }  # fmt: skip
+            CREATE: self._create,
+            LIST: self._list,
+            **{operation: partial(self._passed, operation) for operation in (CONTENT, RETRIEVE, DELETE)},
+        }
 
     async def _create(self, made_for: Asked) -> web.StreamResponse:
         api, key = made_for.api, made_for.key
@@ -136,10 +138,7 @@ class FilesHandler:
         file: Upload = document["file"]
         content = await checked_file(file.content, checker)
         document["file"] = msgspec.structs.replace(file, content=content)
-        return await checker.checked(self._check_files), checker.provider
-
-    async def _check_files(self, key: ApiKey, file_ids: Collection[str], provider: str) -> None:
-        await self._access.files_at(key, file_ids, provider)
+        return await checker.checked(self._access.files_at), checker.provider
 
     def _first(self, api: ObjectApi) -> Provider:
         """The first provider that takes files, for a file without a model. Raises ApiError."""
@@ -170,27 +169,14 @@ class FilesHandler:
         places = [(file.file_id, file.provider, file.credential) for file in files]
         return await listed(self._access, self._client, made_for, places, more=more)
 
-    async def _content(self, made_for: Asked) -> web.StreamResponse:
-        return await self._passed(made_for, CONTENT)
-
-    async def _retrieve(self, made_for: Asked) -> web.StreamResponse:
-        return await self._passed(made_for, RETRIEVE)
-
-    async def _delete(self, made_for: Asked) -> web.StreamResponse:
-        return await self._passed(made_for, DELETE)
-
-    async def _passed(self, made_for: Asked, operation: Operation) -> web.StreamResponse:
+    async def _passed(self, operation: Operation, made_for: Asked) -> web.StreamResponse:
         file, provider = await self._access.file(made_for)
         if file.made_by is not None and operation is not RETRIEVE:
             batch = await self._access.stored(self._access.ports.batches.of_exchange, file.made_by)
             if batch is None:
                 raise errors.unknown_object("file", file.file_id)
             await self._settled(batch)
-        request = request_to(
-            provider, made_for.api, operation.method, after_of(file.file_id, operation.after),
-            credential=file.credential, client=made_for.request,
-        )  # fmt: skip
-        answer = await asked(self._client, provider, request)
+        answer = await answer_of(self._client, operation, made_for, provider, file.credential)
         try:
             if operation is DELETE and 200 <= answer.status < 300:
                 await self._access.stored(self._access.ports.files.forget, file.file_id)

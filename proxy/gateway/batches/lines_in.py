@@ -45,7 +45,7 @@ FILES_MAX = 1_000
 
 _BLANK = re.compile(rb"[ \t\n\r\f\v]*+")
 
-CheckFiles = Callable[[ApiKey, Collection[str], str], Awaitable[None]]
+CheckFiles = Callable[[ApiKey, Collection[str], str], Awaitable[object]]
 """key, ids of files, and the provider that must store them. Raises ApiError"""
 
 
