@@ -31,13 +31,13 @@ from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIP
 from proxy.metering.dialects.openai_realtime.realtime import OPENAI_REALTIME
 from proxy.metering.dialects.openai_responses.responses import OPENAI_COMPACT, OPENAI_INPUT_TOKENS, OPENAI_RESPONSES
 from proxy.metering.dialects.vertex.google import VERTEX_COUNT, VERTEX_EMBED, VERTEX_GENERATE, VERTEX_STREAM
-from proxy.metering.dialects.vertex.predict import VERTEX_PREDICT
-from proxy.metering.dialects.vertex.publishers import (
+from proxy.metering.dialects.vertex.predict import (
     VERTEX_ANTHROPIC,
     VERTEX_ANTHROPIC_COUNT,
     VERTEX_ANTHROPIC_STREAM,
     VERTEX_MISTRAL,
     VERTEX_MISTRAL_STREAM,
+    VERTEX_PREDICT,
 )
 
 DIALECTS: tuple[Dialect, ...] = (

@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.gateway.tapes.places import after_events, after_number, blocks, boundary
-from proxy.gateway.tapes.tape import EMPTY_BYTES, BeyondError, OverwrittenError, Tape
+from proxy.gateway.tapes.tape import (
+    EMPTY_BYTES,
+    BeyondError,
+    OverwrittenError,
+    Tape,
+    after_events,
+    after_number,
+    blocks,
+    boundary,
+)
 from proxy.gateway.tapes.tapes import Tapes
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.wire.sse import EventFramer

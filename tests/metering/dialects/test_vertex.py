@@ -16,13 +16,13 @@ from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_ERRORS
 from proxy.metering.dialects.vertex.google import VERTEX_ERRORS, VERTEX_GENERATE, VERTEX_STREAM
-from proxy.metering.dialects.vertex.predict import VERTEX_PREDICT
-from proxy.metering.dialects.vertex.publishers import (
+from proxy.metering.dialects.vertex.predict import (
     VERTEX_ANTHROPIC,
     VERTEX_ANTHROPIC_COUNT,
     VERTEX_ANTHROPIC_STREAM,
     VERTEX_MISTRAL,
     VERTEX_MISTRAL_STREAM,
+    VERTEX_PREDICT,
 )
 from proxy.metering.metered import Metered
 from proxy.metering.refusal import OPENAI_ERRORS
