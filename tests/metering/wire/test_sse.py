@@ -112,6 +112,16 @@ def test_of_a_too_long_event_there_is_the_outline_and_the_next_is_read(size: int
     assert framer.at_boundary
 
 
+@pytest.mark.parametrize("size", [1, 7, 1 << 16])
+def test_a_too_long_event_keeps_its_name_before_and_behind_its_data(size: int) -> None:
+    data = b"data: ".ljust(200, b"x")
+    body = b"event: error\n" + data + b"\n\n" + data + b"\nevent:late\r\n\n"
+    framer = EventFramer(bytes_max=100)
+    events = [event for at in range(0, len(body), size) for event in framer.feed(body[at : at + size])]
+    assert framer.too_long == 2
+    assert [name for _, name in events] == [b"error", b"late"]
+
+
 def test_memory_stays_bounded_inside_a_line_without_end() -> None:
     framer = EventFramer()
     for _ in range(64):
