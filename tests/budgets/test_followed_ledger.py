@@ -25,12 +25,13 @@ from proxy.ledger.settling.store import LedgerStore
 from proxy.storage.redis_client import open_redis
 from tests.budgets.stores import warm
 from tests.ledger.entries import a_store, an_entry, arriving
+from tests.support.examples import repeats
 from tests.support.ledgers import engine, ledger_url, store
 
 __all__ = ["engine", "ledger_url", "store"]
 
 _NOTHING = OwnReservations((), (), ())
-NODES, EACH = 3, 12
+NODES, EACH = 3, repeats(25, gate=12)
 KEYS = ("key_1", "key_2")
 
 
@@ -97,6 +98,7 @@ def gates_of(key_id: str, since: float) -> tuple[LimitCounter, ...]:
     )
 
 
+@pytest.mark.hypothesis
 @pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize(
     ("ledger_url", "budgets"),

@@ -39,7 +39,7 @@ from tests.ledger.priced_entries import (
     a_real_store,
     settle,
 )
-from tests.support.examples import examples
+from tests.support.examples import examples, repeats
 from tests.support.ledgers import on_both_databases
 
 LONG_AGO = time.time() - 3_000
@@ -509,9 +509,10 @@ def test_a_lease_of_what_is_in_the_ledger_is_found_once_it_is_old(engine: Engine
 # -- while it is written -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.hypothesis
 def test_a_ledger_that_is_being_written_shows_no_difference(engine: Engine, ledger_url: str) -> None:
     """Two settlers, with batches out of order and overlapping, and somebody who adjusts and rerates, all the time."""
-    batches, size = 10, 10
+    batches, size = repeats(40, gate=10), 10
     until = time.monotonic() + 20
 
     def settle_all(reverse: bool) -> None:
@@ -528,7 +529,7 @@ def test_a_ledger_that_is_being_written_shows_no_difference(engine: Engine, ledg
         own = open_engine(ledger_url)
         at_work = Corrections(own, a_real_store(own))
         prices = [(DEARER, None), (None, DEARER)]
-        for turn in range(3):
+        for turn in range(repeats(6, gate=3)):
             at_work.rerate("tera-large", lambda *_, turn=turn: prices[turn % 2], since=0.0, until=2e9)  # type: ignore[misc]
         own.dispose()
 

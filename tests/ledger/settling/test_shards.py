@@ -27,6 +27,7 @@ from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.reports.totals import read_balances
 from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
 from tests.ledger.entries import a_store, an_entry, arriving, assert_sums, stored
+from tests.support.examples import repeats
 
 SHARDS = 3
 # Longer than a transaction that waits for nobody takes.
@@ -231,12 +232,13 @@ def test_a_ledger_without_clocks_is_damaged(engine: Engine, shards: list[LedgerS
         add_clocks(engine, SHARDS)
 
 
+@pytest.mark.hypothesis
 def test_followers_of_busy_shards_see_each_entry_once(
     engine: Engine, shards: list[LedgerStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shards, corrections of all of them, one that levels clocks, and three kinds of readers, all at once."""
     monkeypatch.setattr(account_sums, "ENTRIES_MAX", 7)
-    batches = 15
+    batches = repeats(40, gate=15)
     done = threading.Event()
     seen: list[SpendDelta] = []
     read: list[LedgerEntry] = []
