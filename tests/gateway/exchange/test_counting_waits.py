@@ -16,7 +16,7 @@ from proxy.gateway.exchange.exchange import Exchange
 from proxy.http.server import wait_until
 from proxy.metering.held_text import AnswerText, PromptText, TextRoom
 from proxy.metering.profile import Counted, Profile
-from proxy.runtime.proxy.tokenizers import Told
+from proxy.runtime.proxy.tokenizers import OnCounted
 from tests.gateway.inprocess import gateway
 from tests.gateway.websocket.sockets import CREATE, RESPONSES, begun, completed, said, stage
 from tests.support.net import ask, chat_request, connect
@@ -31,12 +31,12 @@ class Counter:
 
     def __init__(self) -> None:
         self.room = TextRoom(answer_bytes_max=1 << 16, bytes_max=1 << 16)
-        self.told: list[Told] = []
+        self.told: list[OnCounted] = []
         self.is_full = False
 
-    def count(self, held: AnswerText | None, prompt: PromptText | None, told: Told, *, urgent: bool) -> bool:
+    def count(self, held: AnswerText | None, prompt: PromptText | None, on_counted: OnCounted, *, urgent: bool) -> bool:
         if not self.is_full:
-            self.told.append(told)
+            self.told.append(on_counted)
         return not self.is_full
 
 
