@@ -158,21 +158,23 @@ def is_usage_event(event_data: bytes) -> bool:
     """True for a JSON object with an object `usage`, no choice that says something, and no other output.
 
     `choices` may be absent or null. An event with a filled `error`, or another filled member that is not listed, is no
-    usage event, nor is one that repeats `usage` or `choices`. False for Azure's first event (empty `choices`, no usage)
-    and for `"usage":null`.
+    usage event, nor is one that repeats `usage` or `choices`. With a list of choices, an unlisted number is allowed.
+    False for Azure's first event (empty `choices`, no usage) and for `"usage":null`.
     """
     try:
         if _USAGE not in event_data or any(map(_says_something, _usage_event(event_data).choices or ())):
             return False
         members: list[tuple[str, Any]] = json.loads(
-            event_data.decode("utf-8", "replace"), object_pairs_hook=list, parse_int=str
+            event_data.decode("utf-8", "replace"), object_pairs_hook=list, parse_int=float
         )
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return False
     names = [name for name, _ in members]
     if names.count("usage") != 1 or names.count("choices") > 1:
         return False
-    return all(name in _NO_OUTPUT or not value for name, value in members)
+    # `choices: []` is the documented form; what it has besides is output only if it is a text, a list or an object.
+    harmless = (int, float) if any(name == "choices" and value is not None for name, value in members) else ()
+    return all(name in _NO_OUTPUT or not value or isinstance(value, harmless) for name, value in members)
 
 
 def _says_something(choice: object) -> bool:
