@@ -74,7 +74,7 @@ from dataclasses import dataclass, field
 
 from proxy.settings.kinds import about
 from proxy.settings.sinks import SinkSettings, event_name
-from proxy.sinks.format import BaseFormat, SinkEvent, SinkKind, SinkRequest
+from proxy.sinks.format import SinkEvent, SinkFormat, SinkKind, SinkRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class ToySettings(SinkSettings):
     colour: str = field(metadata=about(event_name(), "the colour of the lines"))
 
 
-class ToyFormat(BaseFormat[ToySettings]):
+class ToyFormat(SinkFormat[ToySettings]):
     batch_max = 1
 
     def events(self, source):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -58,39 +58,26 @@ class PostResult(msgspec.Struct, frozen=True):
         return self.status is not None and 200 <= self.status < 300
 
 
-class SinkFormat(Protocol):
-    """Makes the requests of one sink."""
+class SinkFormat(ABC, Generic[_S]):
+    """Makes the requests of one sink. Knows the customer and the server's key, for all kinds of sinks."""
 
     batch_max: int
     """largest number of events in one request"""
 
-    def events(self, source: ExportedEntry) -> list[SinkEvent]:
-        """The events of an entry, possibly none. Raises Unsendable."""
-
-    def request(self, events: Sequence[SinkEvent], unix_s: float) -> SinkRequest:
-        """The request for these events."""
-
-    def known(self, answer: PostResult, count: int) -> frozenset[int]:
-        """The positions of the events in a refused request of `count` events that the server has already."""
-
-
-class SinkKind(NamedTuple):
-    """A kind of sink."""
-
-    name: str
-    settings: type[SinkSettings]
-    format: Callable[[Any], SinkFormat]
-    """makes the format from the settings"""
-
-
-class BaseFormat(Generic[_S]):
-    """The customer and the server's key, for all kinds of sinks."""
-
     def __init__(self, settings: _S) -> None:
         self._settings = settings
 
+    @abstractmethod
+    def events(self, source: ExportedEntry) -> list[SinkEvent]:
+        """The events of an entry, possibly none. Raises Unsendable."""
+
+    @abstractmethod
+    def request(self, events: Sequence[SinkEvent], unix_s: float) -> SinkRequest:
+        """The request for these events."""
+
     def known(self, _answer: PostResult, _count: int) -> frozenset[int]:
-        """Empty: the server accepts an event that it has already."""
+        """The positions of the events in a refused request of `count` events that the server has already. Empty: the
+        server accepts an event that it has already."""
         return frozenset()
 
     def _customer(self, source: ExportedEntry) -> str | None:
@@ -116,7 +103,16 @@ class BaseFormat(Generic[_S]):
         return {} if secret is None else {"Authorization": f"Bearer {secret.reveal()}"}
 
 
-class MeterFormat(BaseFormat[_S], ABC):
+class SinkKind(NamedTuple):
+    """A kind of sink."""
+
+    name: str
+    settings: type[SinkSettings]
+    format: Callable[[Any], SinkFormat[Any]]
+    """makes the format from the settings"""
+
+
+class MeterFormat(SinkFormat[_S]):
     """Formats for servers that count usage."""
 
     batch_max = 100

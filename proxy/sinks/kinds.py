@@ -25,7 +25,6 @@ from proxy.reports.focus import booked_at
 from proxy.settings.kinds import about, choice, secret
 from proxy.settings.sinks import SinkSettings, event_name
 from proxy.sinks.format import (
-    BaseFormat,
     MeterFormat,
     PostResult,
     SinkEvent,
@@ -36,7 +35,7 @@ from proxy.sinks.format import (
     counts_of,
     json_object,
 )
-from proxy.sinks.signing import signed
+from proxy.sinks.posting import signed
 
 
 class MeteredQuantity(StrEnum):
@@ -57,7 +56,7 @@ class StripeSettings(SinkSettings):
     )
 
 
-class StripeFormat(BaseFormat[StripeSettings]):
+class StripeFormat(SinkFormat[StripeSettings]):
     """Meter events. Stripe rejects an unknown customer, so `customers` must name each."""
 
     batch_max = 1
@@ -196,7 +195,7 @@ class WebhookSettings(SinkSettings):
     """A webhook has only the settings that every sink has."""
 
 
-class WebhookFormat(BaseFormat[WebhookSettings]):
+class WebhookFormat(SinkFormat[WebhookSettings]):
     """One event with all fields of each entry, including top-ups and entries without usage."""
 
     batch_max = 1
@@ -238,6 +237,6 @@ SINKS = {kind.name: kind.settings for kind in KINDS}
 _FORMATS = {kind.name: kind.format for kind in KINDS}
 
 
-def format_of(settings: SinkSettings) -> SinkFormat:
+def format_of(settings: SinkSettings) -> SinkFormat[Any]:
     """The format of the kind that the settings name."""
     return _FORMATS[settings.kind](settings)

@@ -24,8 +24,7 @@ from proxy.metering.dialect import Dialect, Facts
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.dialects.vertex.google import VERTEX_ERRORS
-from proxy.metering.dialects.vertex.paths import publisher_paths
+from proxy.metering.dialects.vertex.google import VERTEX_ERRORS, publisher_paths
 from proxy.metering.plain import nothing_generated, plain_dialect
 from proxy.metering.request import InvalidField, RequestFacts, integer, messages_of, with_model, with_model_if_named
 from proxy.metering.tally import Tally, says_error
