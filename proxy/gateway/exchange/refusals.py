@@ -122,7 +122,7 @@ def _over_budget(denial: _Denial, status: int) -> ApiError:
         amount = f"{usd_text(wanted.nusd)} USD{capped}{reasons}".rstrip(",")
         parts = [f"This request does not fit {limit}{_amounts(denial, left)}: it would reserve {amount}."]
         if wanted.assumed:
-            parts.append("Set max_tokens to reserve less.")
+            parts.append("Where the endpoint has such a parameter, set it to reserve less.")
     parts += [_reset(denial)] if denial.scope is not None else []
     return ApiError(status, " ".join(parts), kind="insufficient_quota", code="insufficient_quota")
 
@@ -157,7 +157,8 @@ def _too_fast(denial: _Denial, _status: int) -> ApiError:
     denied, wanted, unit = denial.denied, denial.requested, denial.denied.why.value
     requests = denied.why is DenialReason.REQUESTS
     bound = None if denial.counter is None else denial.counter.rpm if requests else denial.counter.tpm
-    limit = f"{unit if bound is None else f'{bound} {unit}'} per minute of {denial.level}"
+    count = unit if bound is None else f"{bound} {unit.removesuffix('s') if bound == 1 else unit}"
+    limit = f"{count} per minute of {denial.level}"
     counts = "" if requests or not wanted.tokens else wanted.reasons() or f"{wanted.tokens} tokens"
     if not requests and bound is not None and wanted.tokens > bound:
         message = f"This request alone exceeds the limit of {limit}: it counts {counts}."

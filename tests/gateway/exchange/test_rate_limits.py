@@ -93,7 +93,8 @@ WANTED = RequestedAmounts(USD // 100, 4108, prompt_tokens=12, completion_tokens=
             over("key_a", 0), [scope(budget_nusd=USD // 200)], WANTED,
             ("This request does not fit the budget of this key (0.005 of 0.005 USD left): it would reserve 0.01 USD for"
             " 12 prompt tokens and 4096 output tokens (4096 assumed for each answer: the request sets no max_tokens or"
-            " equivalent). Set max_tokens to reserve less. The budget resets at 2027-02-13T08:00:00Z."),
+            " equivalent). Where the endpoint has such a parameter, set it to reserve less."
+            " The budget resets at 2027-02-13T08:00:00Z."),
         ),
         (
             over("proj_b", USD, 3 * USD), [scope("proj_b", budget_nusd=5 * USD, budget_window="calendar_month")],
@@ -129,7 +130,8 @@ WANTED = RequestedAmounts(USD // 100, 4108, prompt_tokens=12, completion_tokens=
             RequestedAmounts(2 * USD, prompt_tokens=8, completion_tokens=30, assumed=10, lines=4),
             ("This request does not fit the budget of this key (1 of 1 USD left): it would reserve 2 USD for 4 lines"
             " with 8 prompt tokens and 30 output tokens (10 assumed for each line without max_tokens)."
-            " Set max_tokens to reserve less. The budget resets at 2027-02-13T08:00:00Z."),
+            " Where the endpoint has such a parameter, set it to reserve less."
+            " The budget resets at 2027-02-13T08:00:00Z."),
         ),
         (
             Denied(DenialReason.REQUESTS, "key_a", 2.5, ()), [scope(rpm=10)], WANTED,

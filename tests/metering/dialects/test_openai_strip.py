@@ -76,6 +76,7 @@ def model(body: bytes) -> bytes:
         ('{"usage":{"total_tokens":1},"message":{"content":"x"}}', False),
         ('{"usage":{"total_tokens":1},"new":1}', False),
         ('{"choices":[],"usage":{"total_tokens":1},"citations":["http://x.test/"]}', False),
+        ('{"choices":[],"usage":{"total_tokens":1},"type":"chat.completion.chunk"}', True),
         # A number is no output beside a list of choices, which is the documented form.
         ('{"choices":[],"usage":{"total_tokens":1},"seed":17,"is_cached":true,"queue_s":0.25}', True),
         ('{"choices":null,"usage":{"total_tokens":1},"seed":17}', False),

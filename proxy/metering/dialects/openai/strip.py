@@ -146,7 +146,7 @@ _usage_event = msgspec.json.Decoder(_UsageEvent).decode
 
 # Members of a usage event that hold no output: OpenAI's and Azure's; routers'; times and settings of servers.
 _NO_OUTPUT = frozenset({
-    "choices", "usage", "id", "object", "created", "model", "system_fingerprint", "service_tier", "obfuscation",
+    "choices", "usage", "id", "object", "type", "created", "model", "system_fingerprint", "service_tier", "obfuscation",
     "stream_options", "prompt_filter_results", "copilot_usage", "latency_checkpoint", "x_groq",
     "created_at", "request_id", "provider", "cost", "venice_parameters", "p",
     "time_info", "timings", "stats", "runtime", "model_info", "metadata", "perf_metrics", "nvext",
