@@ -49,6 +49,7 @@ def policies(base_url: str) -> dict[str, dict[str, Any]]:
         "drain-briefly": section(on_client_disconnect="drain", drain={"seconds": 0.4, "tokens": 100_000}),
         "drain-little": section(on_client_disconnect="drain", drain={"seconds": 60, "tokens": 20}),
         "impatient": section(timeouts={"connect_s": 0.3, "first_byte_s": 0.4, "idle_s": 0.7, "total_s": 60}),
+        "prompt": section(timeouts={"connect_s": 0.2, "first_byte_s": 0.4, "idle_s": 5, "total_s": 1.2}),
         "short": section(timeouts={"connect_s": 5, "first_byte_s": 60, "idle_s": 60, "total_s": 1.0}),
         "beating": section(heartbeat_s=0.08),
         "never": section(inject_usage="never"),

@@ -255,6 +255,11 @@ class Tokenweir(Listening):
         """The ledger's entries once there are at least `count`."""
         return self.until(lambda entries: len(entries) >= count, timeout_s=timeout_s)
 
+    def entries_of(self, model: str, count: int = 1) -> list[dict[str, Any]]:
+        """The entries of a model once there are at least `count`."""
+        entries = self.until(lambda entries: sum(entry["model"] == model for entry in entries) >= count)
+        return [entry for entry in entries if entry["model"] == model]
+
     def until(self, holds: Callable[[list[dict[str, Any]]], bool], *, timeout_s: float = 10.0) -> list[dict[str, Any]]:
         """The ledger's entries as soon as `holds` of them."""
         deadline = time.monotonic() + timeout_s

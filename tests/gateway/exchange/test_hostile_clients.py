@@ -12,6 +12,7 @@ import pytest
 
 from proxy.demo.script import Script, Send, Shape, Stall, Wait
 from proxy.demo.shapes import LANGUAGES, GeneratedAnswer, sse, whole, words
+from tests.gateway.deployment import SOON_S, Deployment
 from tests.gateway.streams import TEXT
 from tests.support.net import RawClient, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
@@ -21,7 +22,6 @@ pytestmark = pytest.mark.process
 
 Make = Callable[..., Tokenweir]
 JSON = (("Content-Type", "application/json"),)
-SOON_S = 20.0
 DONE = b"data: [DONE]\n\n"
 # More than the kernel's buffers of one connection take from us while nobody reads: some 4 MB.
 MANY = 60
@@ -38,28 +38,21 @@ def document(tokens: int) -> bytes:
 
 
 @pytest.mark.parametrize("less", [1, pytest.param(2, marks=pytest.mark.slow)])
-async def test_who_reads_nothing_makes_no_provider_send_on(
-    tokenweir: Make, provider: ScriptedProvider, less: int
-) -> None:
-    running = tokenweir(write_stall_s=1, provider_settings={"on_client_disconnect": "cancel"})
-    key = running.key()
-    plain = provider.script("plain", Script(steps=(Send(b'{"a":"%b"}' % (b"a" * 50_000)),), headers=JSON))
-    huge = provider.script("huge", [*([Send(piece(64_000)), Wait(1)] * 500), Send(DONE)])
-    unstreamed = chat_request(ask(plain, stream=False), key=key)
-    async with await connect(running.url, receive_buffer_bytes=4096) as client:
-        await client.send(unstreamed * (4 * MANY))
-        taken = await standstill(lambda: len(provider.log(plain)))
+async def test_who_reads_nothing_makes_no_provider_send_on(deployment: Deployment, less: int) -> None:
+    short = Script(steps=(Send(b'{"a":"%b"}' % (b"a" * 50_000)),), headers=JSON)
+    plain, after = deployment.plan("cancel", short), deployment.plan("cancel", short)
+    huge = deployment.plan("cancel", [*([Send(piece(64_000)), Wait(1)] * 500), Send(DONE)])
+    async with await connect(deployment.url, receive_buffer_bytes=4096) as client:
+        await client.send(deployment.request(plain, stream=False) * (4 * MANY))
+        taken = await standstill(lambda: len(deployment.seen(plain)))
         assert taken < 4 * MANY, "answers pile up here for who reads none"
     # An answer or two less are taken whole, and leave little room or none for what follows.
-    provider.reset()
-    provider.script("plain", Script(steps=(Send(b'{"a":"%b"}' % (b"a" * 50_000)),), headers=JSON))
-    provider.script("huge", [*([Send(piece(64_000)), Wait(1)] * 500), Send(DONE)])
-    async with await connect(running.url, receive_buffer_bytes=4096) as client:
-        await client.send(unstreamed * (taken - less) + chat_request(ask(huge), key=key))
-        await standstill(lambda: len(provider.log(plain)))
-        await standstill(lambda: sum(one["bytes_written"] for one in provider.log(huge)))
-        assert sum(one["bytes_written"] for one in provider.log(huge)) < 16 << 20
-        await gone(running)
+    async with await connect(deployment.url, receive_buffer_bytes=4096) as client:
+        await client.send(deployment.request(after, stream=False) * (taken - less) + deployment.request(huge))
+        await standstill(lambda: len(deployment.seen(after)))
+        await standstill(lambda: sum(one["bytes_written"] for one in deployment.seen(huge)))
+        assert sum(one["bytes_written"] for one in deployment.seen(huge)) < 16 << 20
+        await gone(deployment.tokenweir)
 
 
 async def standstill(count: Callable[[], int]) -> int:
@@ -82,16 +75,14 @@ async def gone(running: Tokenweir) -> None:
 
 @pytest.mark.parametrize("framing", ["chunked", pytest.param("length", marks=pytest.mark.slow)])
 async def test_no_deadline_writes_into_what_a_client_has_not_taken_yet(
-    tokenweir: Make, provider: ScriptedProvider, framing: str
+    priced: Tokenweir, priced_key: str, provider: ScriptedProvider, framing: str
 ) -> None:
-    timeouts = {"connect_s": 5, "first_byte_s": 60, "idle_s": 0.4, "total_s": 0.6}
-    running = tokenweir(write_stall_s=30, provider_settings={"timeouts": timeouts})
-    key = running.key()
     body = document(30_000)
     assert 100_000 < len(body) < 256 * 1024
     name = provider.script("plain", Script(steps=(Send(body),), headers=JSON, framing=framing))  # type: ignore[arg-type]
-    wire = chat_request(ask(name, stream=False), key=key)
-    async with await connect(running.url, receive_buffer_bytes=4096) as client:
+    model = f"hasty/{name}"
+    wire = chat_request(ask(model, stream=False), key=priced_key)
+    async with await connect(priced.url, receive_buffer_bytes=4096) as client:
         await client.send(wire * MANY)
         await asyncio.sleep(1.5)
         assert len(provider.log(name)) < MANY, "the client took all of them: the test shows nothing"
@@ -101,50 +92,36 @@ async def test_no_deadline_writes_into_what_a_client_has_not_taken_yet(
             taken += 1
         # One that came in several pieces is not read on while the client takes nothing: it may be cut at total_s.
         assert taken == MANY or (answer.ended == "cut" and body.startswith(answer.body))
-    outcomes = Counter(entry["outcome"] for entry in running.entries(len(provider.log(name))))
+    outcomes = Counter(entry["outcome"] for entry in priced.entries_of(model, len(provider.log(name))))
     assert outcomes["served"] == taken > 0
     assert outcomes.keys() <= {"served", "upstream_stalled"}
 
 
-async def test_a_plain_answer_is_read_on_when_its_client_leaves(tokenweir: Make, provider: ScriptedProvider) -> None:
-    running = tokenweir(provider_settings={"on_client_disconnect": "cancel"})
-    key = running.key()
+async def test_a_plain_answer_is_read_on_when_its_client_leaves(deployment: Deployment) -> None:
     body = document(40_000)
-    steps = (Send(body[:-9_000]), Wait(300), Send(body[-9_000:]))
-    name = provider.script("plain", Script(steps=steps, headers=JSON))
-    client = await connect(running.url)
-    await client.send(chat_request(ask(name, stream=False), key=key))
+    model = deployment.plan("cancel", Script(steps=(Send(body[:-9_000]), Wait(300), Send(body[-9_000:])), headers=JSON))
+    client = await deployment.begin(model, stream=False)
     response = await client.read_head(SOON_S)
     await client.read_body(response, size=len(body) - 20_000, timeout_s=SOON_S)
     client.reset()
-    (entry,) = running.entries(1)
+    entry = await deployment.entry(model)
     assert (entry["outcome"], entry["usage_source"], entry["completion_tokens"]) == ("client_left", "reported", 40_000)
     assert entry["bytes"] < len(body)
 
 
-async def test_what_a_drain_has_read_is_estimated_and_not_what_was_delivered(
-    tokenweir: Make, provider: ScriptedProvider
-) -> None:
-    drain = {"seconds": 60, "tokens": 100_000}
-    running = tokenweir(provider_settings={"on_client_disconnect": "drain", "drain": drain})
-    key = running.key()
-    name = provider.script("silent", Shape("openai", tokens=2_000, reports_usage=False, pace_ms=0.2))
-    client = await connect(running.url)
-    await client.send(chat_request(ask(name, max_tokens=3000), key=key))
+async def test_what_a_drain_has_read_is_estimated_and_not_what_was_delivered(deployment: Deployment) -> None:
+    model = deployment.plan("drain", Shape("openai", tokens=2_000, reports_usage=False, pace_ms=0.2))
+    client = await deployment.begin(model, max_tokens=3000)
     await client.read_body(await client.read_head(SOON_S), until=b"\n\n")
     client.close()
-    (entry,) = running.until(lambda entries: len(entries) == 1, timeout_s=SOON_S)
+    entry = await deployment.entry(model)
     assert (entry["outcome"], entry["usage_source"]) == ("client_left", "estimated")
     assert entry["bytes"] < 100_000
     assert entry["completion_tokens"] == pytest.approx(2_000, rel=0.3)
 
 
 @pytest.mark.parametrize("ended", [False, True])
-async def test_a_stream_that_ends_within_its_running_usage_is_not_served(
-    tokenweir: Make, provider: ScriptedProvider, ended: bool
-) -> None:
-    running = tokenweir()
-    key = running.key()
+async def test_a_stream_that_ends_within_its_running_usage_is_not_served(deployment: Deployment, ended: bool) -> None:
     events = [
         sse({
             "id": "c1",
@@ -154,33 +131,28 @@ async def test_a_stream_that_ends_within_its_running_usage_is_not_served(
         for number in (1, 2, 3)
     ]  # fmt: skip
     last = sse({"id": "c1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}) + DONE
-    name = provider.script("running", [*map(Send, events), *([Send(last)] if ended else [])])
-    async with await connect(running.url) as client:
-        await client.send(chat_request(ask(name), key=key))
-        assert (await client.read(SOON_S)).status == 200
-    (entry,) = running.entries(1)
+    model = deployment.plan("cancel", [*map(Send, events), *([Send(last)] if ended else [])])
+    assert (await deployment.post(model)).status == 200
+    entry = await deployment.entry(model)
     assert entry["outcome"] == ("served" if ended else "upstream_failed")
     assert entry["completion_tokens"] == 3
 
 
-async def test_the_clock_of_a_provider_starts_when_it_is_asked(tokenweir: Make, provider: ScriptedProvider) -> None:
-    timeouts = {"connect_s": 0.2, "first_byte_s": 0.4, "idle_s": 5, "total_s": 1.2}
-    running = tokenweir(provider_settings={"timeouts": timeouts})
-    key = running.key()
-    name = provider.script("prompt", Shape("openai", tokens=3))
-    wire = chat_request(ask(name), key=key)
-    async with await connect(running.url) as client:
+async def test_the_clock_of_a_provider_starts_when_it_is_asked(deployment: Deployment) -> None:
+    model = deployment.plan("prompt", Shape("openai", tokens=3))
+    wire = deployment.request(model)
+    async with await connect(deployment.url) as client:
         await client.send(wire[:-20])
         await asyncio.sleep(1.5)
         await client.send(wire[-20:])
         answer = await client.read(SOON_S)
     assert (answer.status, answer.ended) == (200, "complete")
-    (entry,) = running.entries(1)
+    entry = await deployment.entry(model)
     assert (entry["outcome"], entry["completion_tokens"]) == ("served", 3)
 
 
 async def test_a_stream_does_not_keep_its_prompt(tokenweir: Make, provider: ScriptedProvider) -> None:
-    streams, prompt = 10, "water " * 170_000
+    streams, prompt = 6, "water " * 170_000
     running = tokenweir()
     key = running.key()
     name = provider.script("long", [Send(piece(60)), Stall()])
@@ -202,17 +174,16 @@ async def test_a_stream_does_not_keep_its_prompt(tokenweir: Make, provider: Scri
 
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 async def test_a_repeated_request_gets_the_stored_answer_however_it_was_framed(
-    tokenweir: Make, provider: ScriptedProvider, framing: str
+    priced: Tokenweir, priced_key: str, provider: ScriptedProvider, framing: str
 ) -> None:
-    running = tokenweir(idempotency={"replay_bytes_max": "64 KiB"})
-    key = running.key()
     body = document(40)
-    name = provider.script("plain", Script(steps=(Send(body),), headers=JSON, framing=framing))  # type: ignore[arg-type]
-    wire = chat_request(ask(name, stream=False), key=key, headers={"Idempotency-Key": "once"})
-    async with await connect(running.url) as client:
+    name = provider.script(framing, Script(steps=(Send(body),), headers=JSON, framing=framing))  # type: ignore[arg-type]
+    model = f"once/{name}"
+    wire = chat_request(ask(model, stream=False), key=priced_key, headers={"Idempotency-Key": f"once-{framing}"})
+    async with await connect(priced.url) as client:
         await client.send(wire)
         first = await client.read(SOON_S)
-        running.entries(1)
+        priced.entries_of(model)
         await client.send(wire)
         again = await client.read(SOON_S)
     assert (first.status, first.body) == (200, body)

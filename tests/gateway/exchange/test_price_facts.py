@@ -4,7 +4,6 @@ pays."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -17,7 +16,6 @@ from tests.support.tokenweir import PRICE, Tokenweir
 
 pytestmark = pytest.mark.process
 
-Make = Callable[..., Tokenweir]
 SOON_S = 20.0
 IMAGES = {"input_tokens": 31, "output_tokens": 6_993, "output_tokens_details": {"image_tokens": 6_993}}
 DRAWN = {
@@ -54,7 +52,7 @@ def rerated(running: Tokenweir, model: str) -> dict[str, Any]:
     "stream", [pytest.param(False, id="plain"), pytest.param(True, id="stream", marks=pytest.mark.slow)]
 )
 async def test_the_images_of_a_tool_are_billed_at_the_prices_of_their_model(
-    tokenweir: Make, provider: ScriptedProvider, stream: bool
+    priced: Tokenweir, priced_key: str, provider: ScriptedProvider, stream: bool
 ) -> None:
     script = one_answer(DRAWN)
     if stream:
@@ -62,35 +60,33 @@ async def test_the_images_of_a_tool_are_billed_at_the_prices_of_their_model(
         events = (begun, {"type": "response.completed", "response": DRAWN})
         script = Script(steps=(Send(b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)),))
     name = provider.script("draws", script)
-    price, image = {"input": 2, "output": 8}, {"input": 5, "output": 30, "image_output": 40}
-    listed = {name: {"provider": "scripted", "price": price, "cost": price}}
-    listed["img"] = {"provider": "scripted", "price": image, "cost": {"input": 4, "output": 20}}
-    running = tokenweir(models=listed)
     body = {"model": name, "input": "A weir.", "stream": stream}
-    await asked(running, body, running.key(), "/v1/responses")
-    (entry,) = running.entries(1)
+    await asked(priced, body, priced_key, "/v1/responses")
+    (entry,) = priced.entries_of(name)
     own = 100 * 2 + 10 * 8
     assert Decimal(entry["charge_usd"]) == Decimal(own + 31 * 5 + 6_993 * 40) / MILLION
     assert Decimal(entry["cost_usd"]) == Decimal(own + 31 * 4 + 6_993 * 20) / MILLION
     assert (entry["model"], entry["completion_tokens"]) == (name, 10)
     assert entry["details"]["other_models"][0]["model"] == "img"
     assert "unread" not in entry["details"]
-    assert "6993 image_output of img × 40 per million" in running.said("ledger", "--explain")
-    assert running.unreconciled() == []
-    assert rerated(running, name)["adjusted"] == 0
+    assert "6993 image_output of img × 40 per million" in priced.said("ledger", "--explain")
+    assert priced.unreconciled() == []
+    assert rerated(priced, name)["adjusted"] == 0
 
 
-async def test_an_image_model_without_a_price_is_named(tokenweir: Make, provider: ScriptedProvider) -> None:
-    name = provider.script("draws-unpriced", one_answer(DRAWN))
-    running = tokenweir(models={name: {"provider": "scripted", "price": PRICE, "cost": PRICE}})
-    await asked(running, {"model": name, "input": "A weir."}, running.key(), "/v1/responses")
-    (entry,) = running.entries(1)
-    assert entry["details"]["unpriced_units"] == entry["details"]["cost_unpriced_units"] == ["model:img"]
-    assert "scripted: model:img has no price" in running.command("doctor", check=False).stdout
+async def test_an_image_model_without_a_price_is_named(
+    priced: Tokenweir, priced_key: str, provider: ScriptedProvider
+) -> None:
+    tools = [{"type": "image_generation", "model": "img-unpriced"}]
+    name = provider.script("draws-unpriced", one_answer(DRAWN | {"tools": tools}))
+    await asked(priced, {"model": name, "input": "A weir."}, priced_key, "/v1/responses")
+    (entry,) = priced.entries_of(name)
+    assert entry["details"]["unpriced_units"] == entry["details"]["cost_unpriced_units"] == ["model:img-unpriced"]
+    assert "drawing: model:img-unpriced has no price" in priced.command("doctor", check=False).stdout
 
 
 async def test_the_model_that_served_instead_is_billed_at_its_own_prices(
-    tokenweir: Make, provider: ScriptedProvider
+    priced: Tokenweir, priced_key: str, provider: ScriptedProvider
 ) -> None:
     steps = [
         {"type": "message", "model": "fable", "input_tokens": 200, "output_tokens": 7},
@@ -104,41 +100,25 @@ async def test_the_model_that_served_instead_is_billed_at_its_own_prices(
     name = provider.script("fable", one_answer(message))
     message["usage"]["iterations"][0]["model"] = name  # type: ignore[index]
     name = provider.script("fable", one_answer(message))
-    priced = {name: (10, 50), "opus": (5, 25)}
-    running = tokenweir(
-        models={
-            model: {"provider": "scripted", "price": {"input": i, "output": o}, "cost": {"input": i, "output": o}}
-            for model, (i, o) in priced.items()
-        },
-        provider_settings={"dialects": ["anthropic.messages"]},
-    )
     body = {"model": name, "max_tokens": 50, "messages": [{"role": "user", "content": "Hm?"}]}
-    await asked(running, body, running.key(), "/v1/messages")
-    (entry,) = running.entries(1)
+    await asked(priced, body, priced_key, "/v1/messages")
+    (entry,) = priced.entries_of(name)
     assert Decimal(entry["charge_usd"]) == Decimal(300 * 5 + 40 * 25 + 200 * 10 + 7 * 50) / MILLION
     assert entry["cost_usd"] == entry["charge_usd"]
     assert (entry["model"], entry["upstream_model"], entry["details"]["served_instead_of"]) == (name, "opus", name)
     assert (entry["prompt_tokens"], entry["completion_tokens"]) == (300, 40)
-    assert running.unreconciled() == []
-    assert rerated(running, name)["adjusted"] == 0
+    assert priced.unreconciled() == []
+    assert rerated(priced, name)["adjusted"] == 0
 
 
 async def test_an_organization_s_discount_is_charged_shown_and_rated_again(
-    tokenweir: Make, provider: ScriptedProvider
+    priced: Tokenweir, priced_key: str, provider: ScriptedProvider
 ) -> None:
-    rules = {
-        "acme": {"organizations": ["acme"], "multiply": 0.9},
-        "old-contract": {"organizations": ["acme"], "multiply": 0.1, "ends": "2026-01-01"},
-        "supplier": {"changes": "cost", "providers": ["scripted"], "multiply": "1/2"},
-    }
-    running = tokenweir(price_rules=rules)
-    running.said("accounts", "create-organization", "acme")
-    running.said("accounts", "create-project", "search", "--organization", "acme")
-    name = provider.script("ruled", answer_of({"prompt_tokens": 1_000, "completion_tokens": 100}))
-    keys = [running.key("anna", "--project", "search"), running.key("bob")]
+    name = "ruled/" + provider.script("ruled", answer_of({"prompt_tokens": 1_000, "completion_tokens": 100}))
+    keys = [priced.key("anna", "--project", "of-acme"), priced.key("bob")]
     for key in keys:
-        await asked(running, ask(name, stream=False), key)
-    anna, bob = sorted(running.entries(2), key=lambda one: str(one["key_alias"]))
+        await asked(priced, ask(name, stream=False), key)
+    anna, bob = sorted(priced.entries_of(name, 2), key=lambda one: str(one["key_alias"]))
     list_price = Decimal(1_000) * Decimal(str(PRICE["input"])) + Decimal(100) * Decimal(str(PRICE["output"]))
     assert Decimal(bob["charge_usd"]) == list_price / MILLION
     assert Decimal(anna["charge_usd"]) == list_price * Decimal("0.9") / MILLION
@@ -146,32 +126,27 @@ async def test_an_organization_s_discount_is_charged_shown_and_rated_again(
     assert anna["price_version"] == f"{bob['price_version']}+acme"
     assert anna["details"]["price"]["multipliers"] == {"rule:acme": "0.9"}
     assert anna["details"]["cost"]["multipliers"] == {"rule:supplier": "1/2"}
-    assert "all prices × 0.9 by the rule acme" in running.said("ledger", "--explain")
-    assert running.unreconciled() == []
-    assert rerated(running, name)["adjusted"] == 0
-    why = running.said("prices", "why", name, "--organization", "acme")
+    assert "all prices × 0.9 by the rule acme" in priced.said("ledger", "--explain")
+    assert priced.unreconciled() == []
+    assert rerated(priced, name)["adjusted"] == 0
+    why = priced.said("prices", "why", name, "--organization", "acme")
     assert "all prices × 0.9 by the rule acme, in the prices above" in why
     assert "all prices × 1/2 by the rule supplier, in the prices above" in why
 
 
-async def test_what_the_provider_states_is_the_price_with_a_markup(tokenweir: Make, provider: ScriptedProvider) -> None:
-    rules = {
-        "as-stated": {"providers": ["scripted"], "stated": 1},
-        "fee": {"providers": ["scripted"], "multiply": 1.05},
-        "paid": {"changes": "cost", "stated": 1},
-    }
-    running = tokenweir(price_rules=rules)
+async def test_what_the_provider_states_is_the_price_with_a_markup(
+    priced: Tokenweir, priced_key: str, provider: ScriptedProvider
+) -> None:
     counts = {"prompt_tokens": 1_000, "completion_tokens": 100, "total_tokens": 1_100}
-    stating = provider.script("states", answer_of(counts | {"cost": 0.00021}, service_tier="priority"))
-    silent = provider.script("silent", answer_of(counts))
-    key = running.key()
+    stating = "stating/" + provider.script("states", answer_of(counts | {"cost": 0.00021}, service_tier="priority"))
+    silent = "stating/" + provider.script("silent", answer_of(counts))
     for name in (stating, silent):
-        await asked(running, ask(name, stream=False), key)
-    stated, other = sorted(running.entries(2), key=lambda one: str(one["model"]), reverse=True)
+        await asked(priced, ask(name, stream=False), priced_key)
+    (stated,), (other,) = priced.entries_of(stating), priced.entries_of(silent)
     assert not stated["details"].keys() & {"unpriced_units", "cost_unpriced_units"}, "the tier is in what it states"
     assert (stated["model"], stated["cost_usd"], stated["charge_usd"]) == (stating, "0.00021", "0.0002205")
     list_price = Decimal(1_000) * Decimal(str(PRICE["input"])) + Decimal(100) * Decimal(str(PRICE["output"]))
     assert Decimal(other["charge_usd"]) == list_price * Decimal("1.05") / MILLION
-    assert "0.0002205 = 0.00021 stated × 1 × 1.05" in running.said("ledger", "--explain")
-    assert running.unreconciled() == []
-    assert [rerated(running, name)["adjusted"] for name in (stating, silent)] == [0, 0]
+    assert "0.0002205 = 0.00021 stated × 1 × 1.05" in priced.said("ledger", "--explain")
+    assert priced.unreconciled() == []
+    assert [rerated(priced, name)["adjusted"] for name in (stating, silent)] == [0, 0]

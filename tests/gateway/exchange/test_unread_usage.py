@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
 from typing import Any
 from urllib.request import urlopen
 
@@ -12,11 +12,10 @@ import pytest
 from proxy.demo.script import Script, Send
 from tests.support.net import ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
-from tests.support.tokenweir import PRICE, Tokenweir
+from tests.support.tokenweir import Tokenweir
 
 pytestmark = pytest.mark.process
 
-Make = Callable[..., Tokenweir]
 SOON_S = 20.0
 SECRET = "a sentence of somebody's prompt"
 FACTS: dict[str, Any] = {
@@ -43,83 +42,79 @@ def script(*, stream: bool) -> Script:
     return Script(steps=(Send(events + b"data: [DONE]\n\n"),))
 
 
-async def asked(running: Tokenweir, provider: ScriptedProvider, key: str, *, stream: bool) -> None:
-    name = provider.script(f"facts-{stream}", script(stream=stream))
+async def asked(
+    running: Tokenweir, provider: ScriptedProvider, section: str, key: str, *, stream: bool
+) -> dict[str, Any]:
+    """The entry of a request to a provider section."""
+    model = f"{section}/{provider.script('facts', script(stream=stream))}"
     async with await connect(running.url) as client:
-        await client.send(chat_request(ask(name, stream=stream), key=key))
+        await client.send(chat_request(ask(model, stream=stream), key=key))
         assert (await client.read(SOON_S)).status == 200
+    (entry,) = running.entries_of(model)
+    return entry
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
 async def test_nothing_that_is_reported_passes_unseen(
-    tokenweir: Make, provider: ScriptedProvider, stream: bool
+    priced: Tokenweir, priced_key: str, provider: ScriptedProvider, stream: bool
 ) -> None:
-    running = tokenweir()
-    await asked(running, provider, running.key(), stream=stream)
-    (entry,) = running.entries(1)
+    section = "facts-stream" if stream else "facts-plain"
+    entry = await asked(priced, provider, section, priced_key, stream=stream)
     details = entry["details"]
     assert details["unread"] == ["tool_usage.image_gen.output_tokens", "usage.energy_kwh", "usage.mood=fast"]
     assert details["beside_usage"] == {"tool_usage.image_gen.output_tokens": 7024}
     assert details["usage"] == FACTS["usage"]
     assert details["service_tier"] == "priority"
     assert details["unpriced_units"] == details["cost_unpriced_units"] == ["tier:priority"]
-    with urlopen(f"{running.url}/metrics", timeout=5) as answer:
+    with urlopen(f"{priced.url}/metrics", timeout=5) as answer:
         metrics = answer.read().decode().splitlines()
-    assert 'tokenweir_unread_usage_total{path="usage.energy_kwh",provider="scripted"} 1.0' in metrics
-    assert 'tokenweir_unpriced_units_total{provider="scripted",unit="tier:priority"} 1.0' in metrics
-    assert "not read: tool_usage.image_gen.output_tokens, usage.energy_kwh, usage.mood=fast" in running.said("ledger")
-    examined = running.command("doctor", check=False).stdout
-    assert "scripted: usage.energy_kwh is not read, in 1 of the newest 1 entries" in examined
-    assert "scripted: tier:priority has no price, in 1 of the newest 1 entries" in examined
-    assert SECRET.encode() not in running.outputs()
+    assert f'tokenweir_unread_usage_total{{path="usage.energy_kwh",provider="{section}"}} 1.0' in metrics
+    assert f'tokenweir_unpriced_units_total{{provider="{section}",unit="tier:priority"}} 1.0' in metrics
+    assert "not read: tool_usage.image_gen.output_tokens, usage.energy_kwh, usage.mood=fast" in priced.said("ledger")
+    examined = priced.command("doctor", check=False).stdout
+    assert re.search(rf"{section}: usage.energy_kwh is not read, in 1 of the newest \d+ entries", examined)
+    assert re.search(rf"{section}: tier:priority has no price, in 1 of the newest \d+ entries", examined)
+    assert SECRET.encode() not in priced.outputs()
 
 
 async def test_what_the_provider_says_that_it_costs_is_kept_beside_ours(
-    tokenweir: Make, provider: ScriptedProvider
+    priced: Tokenweir, priced_key: str, provider: ScriptedProvider
 ) -> None:
-    running = tokenweir()
     usage = {"prompt_tokens": 90, "completion_tokens": 30, "total_tokens": 120, "cost": 0.00021, "is_byok": False}
     body = json.dumps(ANSWER | {"usage": usage}).encode()
     steps = Script(steps=(Send(body),), headers=(("Content-Type", "application/json"),), framing="length")
-    name = provider.script("stated", steps)
-    async with await connect(running.url) as client:
-        await client.send(chat_request(ask(name, stream=False), key=running.key()))
+    model = f"stated-usage/{provider.script('stated', steps)}"
+    async with await connect(priced.url) as client:
+        await client.send(chat_request(ask(model, stream=False), key=priced_key))
         assert (await client.read(SOON_S)).status == 200
-    (entry,) = running.entries(1)
+    (entry,) = priced.entries_of(model)
     assert entry["details"]["stated_usd"] == "0.00021"
     assert "unread" not in entry["details"]
     assert entry["cost_usd"] == "0.000021"
     said = "the provider states 0.00021 USD; cost by its price list: 0.000021"
-    assert said in running.said("ledger", "--explain")
+    assert said in priced.said("ledger", "--explain")
     assert (
         "states a cost of 0.00021 USD where the price lists give 0.000021"
-        in running.command("doctor", check=False).stdout
+        in priced.command("doctor", check=False).stdout
     )
 
 
 async def test_an_operator_says_what_costs_nothing_and_what_a_tier_costs(
-    tokenweir: Make, provider: ScriptedProvider
+    priced: Tokenweir, priced_key: str, provider: ScriptedProvider
 ) -> None:
-    price = PRICE | {"service_tiers": {"priority": {"input": 0.26, "output": 0.82}}}
-    running = tokenweir(
-        provider_settings={"not_billed": ["usage.energy_kwh", "usage.mood=fast"]},
-        models={"*": {"provider": "scripted", "price": price, "cost": price}},
-    )
-    await asked(running, provider, running.key(), stream=False)
-    (entry,) = running.entries(1)
+    entry = await asked(priced, provider, "unbilled", priced_key, stream=False)
     assert entry["details"]["unread"] == ["tool_usage.image_gen.output_tokens"]
     assert "unpriced_units" not in entry["details"]
     assert entry["charge_usd"] == "0.0000048"
 
 
-async def test_what_multiplies_a_price_is_billed_and_explained(tokenweir: Make, provider: ScriptedProvider) -> None:
-    price = PRICE | {"multipliers": {"tier:priority": 2}}
-    running = tokenweir(models={"*": {"provider": "scripted", "price": price, "cost": PRICE}})
-    await asked(running, provider, running.key(), stream=True)
-    (entry,) = running.entries(1)
+async def test_what_multiplies_a_price_is_billed_and_explained(
+    priced: Tokenweir, priced_key: str, provider: ScriptedProvider
+) -> None:
+    entry = await asked(priced, provider, "doubled", priced_key, stream=True)
     assert (entry["charge_usd"], entry["cost_usd"]) == ("0.0000048", "0.0000024")
     assert entry["details"]["price"]["multipliers"] == {"tier:priority": "2"}
     assert "unpriced_units" not in entry["details"]
     assert entry["details"]["cost_unpriced_units"] == ["tier:priority"]
-    assert "prices of tokens × 2 for tier:priority" in running.said("ledger", "--explain")
-    assert running.unreconciled() == []
+    assert "prices of tokens × 2 for tier:priority" in priced.said("ledger", "--explain")
+    assert priced.unreconciled() == []
