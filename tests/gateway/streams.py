@@ -29,6 +29,13 @@ def inside_utf8(body: bytes) -> tuple[int, ...]:
     return tuple(at for at in range(1, len(body)) if body[at] & 0xC0 == 0x80)
 
 
+# Of `cuttings`: each framing whole or per event, per byte, and at random.
+FEW_CUTTINGS = frozenset((
+    "whole", "per event", "per byte", "inside characters", "random wire 0", "wire per byte", "extensions", "trailers",
+    "length, per event", "length, random", "close, inside characters", "close, whole",
+))  # fmt: skip
+
+
 def cuttings(events: Sequence[bytes]) -> Iterator[tuple[str, Script]]:
     """The same stream, cut and framed in every way there is: name → script."""
     steps = tuple(map(Send, events))

@@ -131,9 +131,7 @@ def test_a_stream_that_begins_like_json_is_not_kept() -> None:
     assert meter.close().evidence.chars == 1
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"   \n", b"<html>busy</html>", b"null", b"[1]", b"\xff\xfe", b'{"a":' * 100_000]
-)
+@pytest.mark.parametrize("body", [b"", b"   \n", b"<html>busy</html>", b"null", b"[1]", b"\xff\xfe", b'{"a":' * 20_000])
 def test_json_meter_takes_anything(body: bytes) -> None:
     meter = OPENAI_CHAT.plain_meter()
     meter.feed(body)
@@ -188,7 +186,7 @@ def test_odd_json_around_a_good_usage(event: bytes) -> None:
         assert metered(pieces).usage == Usage(9, None, 3, None, 12)
 
 
-@pytest.mark.parametrize("event", [b"{", b"nothing", b"[1,2]", b'"x"', b"[" * 100_000, b'{"a":' * 100_000])
+@pytest.mark.parametrize("event", [b"{", b"nothing", b"[1,2]", b'"x"', b"[" * 100_000, b'{"a":' * 20_000])
 def test_events_that_cannot_be_read_are_flagged(event: bytes) -> None:
     result = metered([b"data: " + event + b"\n\n" + sse(*say("ok"))])
     assert (result.flags, result.evidence.chars, result.events) == (("unparsable_event",), 2, 2)

@@ -11,8 +11,8 @@ _FEWEST = 10
 
 
 def examples(count: int) -> int:
-    """Of a test that tries `count` in `make faults`: a sixth of them in the gate, and some."""
-    return count if AT_RANDOM else max(count // 6, min(count, _FEWEST))
+    """Of a test that tries `count` in `make faults`: a tenth of them in the gate, and some."""
+    return count if AT_RANDOM else max(count // 10, min(count, _FEWEST))
 
 
 def repeats(count: int, *, gate: int) -> int:

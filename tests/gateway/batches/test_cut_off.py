@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from proxy.billing.batch import BatchState
+from proxy.gateway.batches import settling
 from tests.gateway.batches.asking import (
     LINE_NUSD,
     line,
@@ -207,10 +208,12 @@ async def test_an_id_that_cannot_be_remembered_is_not_told(
 @pytest.mark.parametrize("call", ["ended", "terms", "recorded", "settle", "close"])
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_settlement_that_is_cut_off_goes_on(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk, call: str, times: int
-) -> None:
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk, monkeypatch: pytest.MonkeyPatch, call: str,
+    times: int,
+) -> None:  # fmt: skip
     """The process dies at its `times`-th call."""
-    batch_id = await made(gpt(), *(line(str(number)) for number in range(300)))
+    monkeypatch.setattr(settling, "RECORDS_MAX", 25)
+    batch_id = await made(gpt(), *(line(str(number)) for number in range(30)))
     provider.end(batch_id)
     calls = 0
     reached = asyncio.Event()
@@ -233,8 +236,8 @@ async def test_a_settlement_that_is_cut_off_goes_on(
     assert again.admission.held_again == ([left.exchange_id] if reached.is_set() else [])
     at.later_s = 600.0
     await again.watcher.look()
-    assert len(lines_of(at)) == 300
-    assert sum(one.charge_nusd or 0 for one in at.entries()) == 300 * LINE_NUSD
+    assert len(lines_of(at)) == 30
+    assert sum(one.charge_nusd or 0 for one in at.entries()) == 30 * LINE_NUSD
     assert len(own_entries(at)) == 1
     found = at.batches.find(batch_id)
     assert found is not None
@@ -242,9 +245,10 @@ async def test_a_settlement_that_is_cut_off_goes_on(
 
 
 async def test_results_that_break_off_are_read_again(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch_id = await made(gpt(), *(line(str(number)) for number in range(600)))
+    monkeypatch.setattr(settling, "RECORDS_MAX", 25)
+    batch_id = await made(gpt(), *(line(str(number)) for number in range(60)))
     provider.end(batch_id)
     content = provider.contents[provider.batches[batch_id]["output_file_id"]]
 
@@ -257,12 +261,12 @@ async def test_results_that_break_off_are_read_again(
     provider.before = broken
     at.later_s = 60.0
     await proxy.watcher.look()
-    assert 0 < len(lines_of(at)) < 600
+    assert 0 < len(lines_of(at)) < 60
     assert own_entries(at) == []
     at.later_s = 600.0
     await proxy.watcher.look()
-    assert len(lines_of(at)) == 600
-    assert own_entries(at)[0].details["batch"]["succeeded"] == 600
+    assert len(lines_of(at)) == 60
+    assert own_entries(at)[0].details["batch"]["succeeded"] == 60
 
 
 async def test_another_process_takes_over(provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk) -> None:

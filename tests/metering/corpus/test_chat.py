@@ -78,7 +78,7 @@ _CITED = re.compile(r'"type": ?"url_citation"')
 def test_usage_is_the_truth(name: str, every: bool) -> None:
     records = recorded(name)
     assert len(records) >= 300
-    for record in records:
+    for record in records if every or name == "open.jsonl" else records[::3]:
         ways = some_cuts(cuts(record["body"].encode(), record["id"]), record["id"], every=every)
         results = [metered(record, pieces) for pieces in ways]
         check(record, results[0])

@@ -158,11 +158,11 @@ def test_steps_are_never_added_twice(steps: Any, flags: tuple[str, ...]) -> None
 def test_steps_of_many_models_are_bounded() -> None:
     steps = [
         {"type": "advisor_message", "model": f"m-{number}", "input_tokens": 2, "output_tokens": 1}
-        for number in range(5_000)
+        for number in range(500)
     ]
     result = metered(start(), end(output_tokens=41, iterations=steps), STOP)
     assert len(result.other_models) == 9
-    assert sum(one.usage.prompt_tokens or 0 for one in result.other_models) == 10_000
+    assert sum(one.usage.prompt_tokens or 0 for one in result.other_models) == 1_000
 
 
 def test_what_else_costs_is_counted() -> None:
