@@ -1,52 +1,27 @@
 """The budget store of a deployment.
 
 Invariant: all processes that share a ledger share one store: the queue's server where there is a queue, else a file
-beside the ledger. The Redis store of a process has separate connections, so that admission does not wait behind
-records.
+beside the ledger.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
-from redis.exceptions import RedisError
 from sqlalchemy import Engine
 
 from proxy.billing.reservation import CounterState
 from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
 from proxy.budgets.observers import FollowerObserver
-from proxy.budgets.redis.known_nodes import KnownNodes
-from proxy.budgets.redis.store import RedisBudgets
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore
 from proxy.settings import Settings
-from proxy.storage.redis_client import RedisClient, open_redis
 from proxy.telemetry.budget_metrics import BudgetMetrics
 from proxy.telemetry.histogram import Series
-
-
-def connected(url: str, node: str, *, away_s: float, known_nodes: Path | None) -> BudgetStore:
-    """The store for `node` on the server at `url`. It connects at its first call. `away_s`: see RedisBudgets;
-    `known_nodes`: see KnownNodes."""
-    return _Connected(open_redis(url), node, away_s, KnownNodes(known_nodes))
-
-
-class _Connected(RedisBudgets):
-    def __init__(self, redis: RedisClient, node: str, away_s: float, known_nodes: KnownNodes) -> None:
-        super().__init__(redis, node=node, away_s=away_s, known_nodes=known_nodes)
-        self._own_client = redis
-
-    async def aclose(self) -> None:
-        """Close the connections, too. Never raises."""
-        await super().aclose()
-        with suppress(RedisError, OSError):
-            await self._own_client.aclose()
-
 
 # After the end of a node's lease its exchanges are settled, and counted, within this time.
 SWEPT_S = 10.0
@@ -56,7 +31,8 @@ def open_budgets(settings: Settings, node: str, known_nodes: Path | None = None)
     """Open the budget store for `node`; the store connects at its first call. `known_nodes`: see KnownNodes."""
     if settings.queue is None:
         return SqliteBudgets(settings.data_dir / "budgets.db", node=node, unix_time=time.time)
-    from proxy.budgets.open_budgets import connected
+    # Redis is loaded only where there is a queue.
+    from proxy.budgets.redis.own_client import connected
 
     return connected(settings.queue.reveal(), node, away_s=settings.lease_s + SWEPT_S, known_nodes=known_nodes)
 

@@ -25,7 +25,8 @@ from proxy.budgets.thresholds import GIVE_UP_S, GIVEN_UP, Alert, Subject, claim,
 from proxy.foundation.outage import Outage
 from proxy.foundation.secret import Secret
 from proxy.foundation.times import iso_utc
-from proxy.sinks.posting import open_session, post, signed
+from proxy.sinks.format import signed
+from proxy.sinks.posting import open_session, post
 from proxy.storage.executor import InThread
 
 TYPE = "budget.threshold"

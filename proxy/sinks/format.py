@@ -4,11 +4,19 @@ Invariants: an event has the id of its entry, at every attempt (with a suffix wh
 a server that deduplicates by id counts no usage twice. Meters get usage and corrections, not top-ups, and no exchanges
 without usage and charge; no meter gets the provider's cost.
 
+Headers of a signed request:
+
+    X-Tokenweir-Id         id of the event; the same for every attempt
+    X-Tokenweir-Timestamp  Unix seconds of this attempt
+    X-Tokenweir-Signature  v1=hex(HMAC-SHA256(secret, timestamp + "." + body))
+
 To add a kind: a module with its settings and its format, and one line in `kinds.py`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -17,6 +25,7 @@ import msgspec
 
 from proxy.billing.entries import COUNTS, EntryKind, usage_of
 from proxy.billing.money import usd_text
+from proxy.foundation.secret import Secret
 from proxy.reports.export import ExportedEntry
 from proxy.settings.sinks import CustomerSource, SinkSettings
 
@@ -153,3 +162,19 @@ def json_object(body: bytes) -> dict[str, Any]:
     except msgspec.DecodeError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def signed(secret: Secret, event_id: str, body: bytes, unix_s: float) -> dict[str, str]:
+    """The headers of a signed request."""
+    timestamp = str(int(unix_s))
+    return {
+        "X-Tokenweir-Id": event_id,
+        "X-Tokenweir-Timestamp": timestamp,
+        "X-Tokenweir-Signature": signature(secret, timestamp, body),
+    }
+
+
+def signature(secret: Secret, timestamp: str, body: bytes) -> str:
+    """The value of X-Tokenweir-Signature."""
+    mac = hmac.new(secret.reveal().encode(), timestamp.encode() + b"." + body, hashlib.sha256)
+    return f"v1={mac.hexdigest()}"

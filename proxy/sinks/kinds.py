@@ -34,8 +34,8 @@ from proxy.sinks.format import (
     Unsendable,
     counts_of,
     json_object,
+    signed,
 )
-from proxy.sinks.posting import signed
 
 
 class MeteredQuantity(StrEnum):

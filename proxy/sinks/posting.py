@@ -1,45 +1,19 @@
-"""HTTP POST to an external server, and its signature.
+"""HTTP POST to an external server.
 
 Invariants:
 - A request has a timeout, follows no redirect, and reads at most ANSWER_BYTES_MAX of the answer.
 - The text of a failure contains neither the URL nor anything from the answer.
-
-Headers of a signed request:
-
-    X-Tokenweir-Id         id of the event; the same for every attempt
-    X-Tokenweir-Timestamp  Unix seconds of this attempt
-    X-Tokenweir-Signature  v1=hex(HMAC-SHA256(secret, timestamp + "." + body))
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Mapping
 
 import aiohttp
 
 from proxy import __version__
-from proxy.foundation.secret import Secret
 from proxy.foundation.times import retry_after_s
 from proxy.sinks.format import PostResult
-
-
-def signed(secret: Secret, event_id: str, body: bytes, unix_s: float) -> dict[str, str]:
-    """The headers of a signed request."""
-    timestamp = str(int(unix_s))
-    return {
-        "X-Tokenweir-Id": event_id,
-        "X-Tokenweir-Timestamp": timestamp,
-        "X-Tokenweir-Signature": signature(secret, timestamp, body),
-    }
-
-
-def signature(secret: Secret, timestamp: str, body: bytes) -> str:
-    """The value of X-Tokenweir-Signature."""
-    mac = hmac.new(secret.reveal().encode(), timestamp.encode() + b"." + body, hashlib.sha256)
-    return f"v1={mac.hexdigest()}"
-
 
 # Enough for Lago's error report on a batch of a hundred events.
 ANSWER_BYTES_MAX = 256 * 1024

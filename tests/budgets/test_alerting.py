@@ -30,7 +30,7 @@ from proxy.ledger.accounts.limits import limits_row
 from proxy.ledger.schema.tables import api_keys
 from proxy.sinks import alert_webhook
 from proxy.sinks.alert_webhook import AT_ONCE, Webhook, body_of
-from proxy.sinks.posting import signature
+from proxy.sinks.format import signature
 from proxy.storage.database import LedgerUnavailable, writing
 from tests.ledger.entries import a_ledger, a_store, an_entry, arriving
 from tests.support.clock import Clock

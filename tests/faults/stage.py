@@ -164,7 +164,7 @@ class Swept:
         return [
             one
             for one in found
-            if (one.held, one.open, one.closed) != (0, 0, 0) or one.spent not in (None, balance.charged_nusd)
+            if (one.reserved, one.open, one.closed) != (0, 0, 0) or one.spent not in (None, balance.charged_nusd)
         ]
 
     def _wrong(self, calls: list[Call], ends: frozenset[str]) -> list[str]:

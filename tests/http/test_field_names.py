@@ -153,7 +153,7 @@ MESSAGES_UP: tuple[tuple[Dialect, dict[str, Any]], ...] = (
 def test_the_list_has_every_field_that_is_read_of_a_message(dialect: Dialect, message: dict[str, Any]) -> None:
     assert dialect.socket is not None
     noted = Noted({name: Noted(value) if isinstance(value, dict) else value for name, value in message.items()})
-    dialect.socket.wire().ask(noted)
+    dialect.socket.wire().read_message(noted)
     assert noted.names <= set(field_names._FIELDS)
     for name, value in noted.items():
         if isinstance(value, Noted) and name != "item":
