@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from unittest.mock import patch
 
 import hypothesis
+from hypothesis.internal.conjecture import providers
 
 AT_RANDOM = os.environ.get("HYPOTHESIS_PROFILE") == "random"
 _FEWEST = 10
@@ -22,7 +24,13 @@ def repeats(count: int, *, gate: int) -> int:
 
 
 def load_profile() -> None:
-    """Register the default settings. No deadline for one example: a machine may be busy."""
+    """Register the default settings. No deadline for one example: a machine may be busy.
+
+    In the gate, examples use no constants of the modules that are imported. To read all modules costs each worker some
+    seconds, and which modules are imported depends on the tests of a worker.
+    """
+    if not AT_RANDOM:
+        patch.object(providers, "_get_local_constants", lambda: providers._local_constants).start()
     hypothesis.settings.register_profile(
         "tokenweir", max_examples=examples(150), derandomize=not AT_RANDOM, deadline=None, print_blob=True
     )
