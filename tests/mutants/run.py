@@ -85,7 +85,8 @@ class Copy:
     def _failure(self, paths: Sequence[str]) -> str | None:
         existing = [path for path in paths if (self.root / path).exists()]
         options = ["-q", "-x", "-n", "2", "--timeout", "60", "-p", "no:cacheprovider", "-m", GATE]
-        environment = {**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
+        # With bytecode kept: without it each run would compile all tests again.
+        environment = {**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": ""}
         ran = subprocess.run(
             [sys.executable, "-m", "pytest", *options, *existing],
             cwd=self.root, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
