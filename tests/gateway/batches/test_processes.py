@@ -93,6 +93,7 @@ async def test_a_reservation_outlives_the_process_until_the_lines_are_booked(
     assert await asyncio.to_thread(site.proxy.unreconciled) == []
 
 
+@pytest.mark.slow
 async def test_a_kill_before_the_answer_leaves_no_batch_without_an_owner(
     provider: BatchProvider, site: Deployment
 ) -> None:
