@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, process, util
 from multiprocessing.reduction import DupFd
 from pathlib import Path
@@ -79,8 +79,10 @@ class Copied:
 
     def send_signal(self, sig: int) -> None:
         """Send a signal, unless the process has ended: its id may be reused."""
+        # One that has just ended runs, for `poll`, until its parent has written its exit code.
         if self.poll() is None:
-            os.kill(self.pid, signal.Signals(sig))
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.Signals(sig))
 
 
 class Handed(Protocol):
