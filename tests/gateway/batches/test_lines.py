@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from proxy.billing.batch import BatchInput, Share, batch_quote
 from proxy.billing.pricing.prices import charge, configured
 from proxy.billing.record import BillableParts, Price, Rates
+from proxy.foundation import slices
 from proxy.gateway.batches import asking
 from proxy.gateway.batches.asking import lines_in
 from proxy.gateway.upstream.connection import UpstreamFailedError
@@ -69,16 +70,19 @@ async def test_lines_are_the_same_wherever_they_are_cut(at: int) -> None:
     assert await read(Body(*(bytes([byte]) for byte in TEXT))) == [(line, len(line)) for line in LINES]
 
 
-@pytest.mark.parametrize(
-    ("line", "number"), [(b"\n", 0), (b"\r\n", 0), (b" ", 0), (b"7\n", 300_000), (b"7 \n\n", 150_000)]
-)
-async def test_lines_that_are_short_or_blank_give_way(line: bytes, number: int) -> None:
-    text = line * (600_000 // len(line))
-    pieces = [text[at : at + 60_000] for at in range(0, len(text), 60_000)]
+@pytest.mark.parametrize("line", [b"\n", b"\r\n", b" "])
+async def test_blank_lines_take_one_short_turn(line: bytes) -> None:
     async with measured_turns() as turns:
-        found = await read(Body(*pieces))
-    assert len(found) == number
+        assert await read(Body(line * (600_000 // len(line)))) == []
     assert turns.longest_s < 0.1
+
+
+@pytest.mark.parametrize("line", [b"7\n", b"7 \n\n"])
+async def test_short_lines_give_way(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", -1.0)  # each slice is used up
+    async with measured_turns() as turns:
+        assert len(await read(Body(line * 1_000))) == 1_000
+    assert turns.count >= 1_000
 
 
 async def test_a_line_that_is_too_long_is_read_to_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
