@@ -9,7 +9,7 @@ COMPILED := $(VENV)/.compiled
 LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install ready demo test all-tests test-fast test-cost check checks check-deploy coverage bench faults soak real lock clean
+.PHONY: help install ready demo test all-tests test-fast test-thorough test-cost check checks check-deploy coverage bench faults soak real lock clean
 help:            ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
@@ -42,9 +42,11 @@ demo: $(RUNTIME) ## a tour: streams through the proxy into a ledger, in under a 
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest -q
 TOGETHER := -n 3 --dist worksteal
-# What starts no process; all that Python and pip give; what needs a program beside them.
-FAST := not process and not external and not slow and not real
-ALL := not external and not slow and not real
+# What opens no process, socket or database; all that Python and pip give, but what costs most; what costs most; what
+# needs a program beside them.
+FAST := not process and not io and not external and not thorough and not slow and not real
+ALL := not external and not thorough and not slow and not real
+THOROUGH := thorough and not external and not slow and not real
 # Of make test, on a machine where the loop of tests/support/cost.py takes one second.
 ASKED := --asked-cpu-s 300 --asked-wall-s 180
 DEPLOY := external and not slow and not real
@@ -65,13 +67,16 @@ all-tests: $(COMPILED)
 test-cost: $(COMPILED) ## CPU-seconds of make test by folder, and the fifty most expensive tests (TESTS=tests/ledger: of these only)
 	@$(PYTEST) $(TOGETHER) -m "$(ALL)" $(ASKED) --cost $(TESTS)
 
-test-fast: $(READY)    ## tests that start no process, for use while you work
+test-fast: $(READY)    ## tests that start no process and open no socket or database, for use while you work
 	@$(PYTEST) -n 2 -m "$(FAST)" --asked-cpu-s 60
+
+test-thorough: $(READY) ## what costs more than make test may take: whole deployments in many faults, both databases, our tools
+	@$(PYTEST) $(TOGETHER) -m "$(THOROUGH)"
 
 check-deploy: $(READY) ## tests that need another program: nginx, HAProxy, Caddy, Helm, systemd, Prometheus, Node, curl, Chromium, a C compiler, or root and network namespaces
 	@$(PYTEST) -n 2 --dist worksteal -m "$(DEPLOY)"
 
-coverage: $(READY)     ## branch coverage of make test and make check-deploy, subprocesses included
+coverage: $(READY)     ## branch coverage of make test, make test-thorough and make check-deploy, subprocesses included
 	@rm -f .coverage .coverage.*
 	@$(BIN)/python -m coverage run -m pytest -q $(TOGETHER) -m "not slow and not real" --timeout 300
 	@$(BIN)/python -m coverage combine --quiet
@@ -95,7 +100,7 @@ bench: $(READY)  ## the tables of docs/operations/benchmarks.md (needs a C compi
 
 faults: $(READY) ## long runs: hundreds of kills, and random examples
 	@HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -m slow -n 0 --timeout 14400
-	@HYPOTHESIS_PROFILE=random $(PYTEST) $(TOGETHER) -m "hypothesis and $(ALL)" --timeout 600
+	@HYPOTHESIS_PROFILE=random $(PYTEST) $(TOGETHER) -m "hypothesis and not external and not slow and not real" --timeout 600
 
 soak: $(READY)   ## all faults mixed for an hour (TOKENWEIR_SOAK_S: seconds)
 	@TOKENWEIR_SOAK_S=$${TOKENWEIR_SOAK_S:-3600} $(BIN)/python -m pytest -m slow -n 0 --timeout 0 tests/distributed/test_soak.py

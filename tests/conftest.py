@@ -1,8 +1,8 @@
 """Fixtures that many tests share, and the tiers.
 
-Invariant: a test that starts a process has the mark `process`, one that needs a program or a language's packages that
-pip does not install has the mark `external`. So `make test-fast` is what has neither, `make test` what is not
-`external`, and `make check-deploy` what is.
+Invariant: a test that starts a process has the mark `process`, one that listens on a socket or opens a database the
+mark `io`, one that needs a program or a language's packages that pip does not install the mark `external`. So
+`make test-fast` is what has none of them, `make test` what is not `external`, and `make check-deploy` what is.
 """
 
 from __future__ import annotations
@@ -10,17 +10,12 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Generator, Iterator
-from functools import cache
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Dialect
 
-from proxy import cli
-from proxy.billing.entries import LedgerEntry
-from proxy.ledger.settling import store as store_module
-from proxy.ledger.settling.settling import Statements
 from tests.gateway.deployment import deployment, deployment_process
 from tests.support import cost
 from tests.support.browser import browser
@@ -38,11 +33,13 @@ from tests.support.ledgers import (
     postgres_url,
     store,
 )
+from tests.support.made_once import share
 from tests.support.postgres import postgres, postgres_cluster
-from tests.support.processes import no_processes
+from tests.support.processes import no_io, no_processes
 from tests.support.provider import ScriptedProvider, provider, provider_process
 from tests.support.tokenweir import Tokenweir, provider_section
 from tests.support.valkey import prefix, redis_url, shared_valkey, valkey
+from tests.support.workers import send_less
 
 __all__ = [
     "browser",
@@ -78,6 +75,7 @@ PROCESS_KINDS = ("cluster", "postgres", "redis")
 # Likewise: a program that pip does not install.
 EXTERNAL_FIXTURES = frozenset(("browser", "curl", "node"))
 TIERS = ("process", "external", "slow", "real")
+IO_FIXTURES = frozenset(("engine", "store", "ledger_url", "database_url", "fresh_ledger_url"))
 
 load_profile()
 
@@ -90,6 +88,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = getattr(item, "fixturenames", ())
         if not PROCESS_FIXTURES.isdisjoint(fixtures) or any(kind in PROCESS_KINDS for kind in kinds):
             item.add_marker(pytest.mark.process)
+        if not IO_FIXTURES.isdisjoint(fixtures):
+            item.add_marker(pytest.mark.io)
         if not EXTERNAL_FIXTURES.isdisjoint(fixtures):
             item.add_marker(pytest.mark.external)
     # At the end no worker should wait for another's.
@@ -97,12 +97,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Fail a test that starts a process without the mark `process`."""
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    with _held_to_its_marks(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    with _held_to_its_marks(item):
+        return (yield)
+
+
+@contextmanager
+def _held_to_its_marks(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that starts a process without the mark `process`, or opens a socket or database without `io`. Not in
+    its teardown: the last test of a run ends the fixtures of all."""
     if any(item.get_closest_marker(name) for name in TIERS):
-        return (yield)
-    with no_processes():
-        return (yield)
+        yield
+        return
+    with no_processes(), nullcontext() if item.get_closest_marker("io") else no_io():
+        yield
 
 
 @pytest.hookimpl(trylast=True)
@@ -147,24 +161,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Collect the reports of workers in the controller."""
     cost.register(config)
+    if hasattr(config, "workerinput"):
+        send_less(config)
     if os.environ.get("CI") == "true" and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Promised(), "promised")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _made_once() -> Iterator[None]:
-    """The parser of the commands and the statements of a ledger: to make them takes longer than most tests."""
-    made: dict[tuple[Any, ...], Statements] = {}
-
-    def statements(dialect: Dialect, content_hash: Callable[[LedgerEntry], str], clock_id: int) -> Statements:
-        name = dialect.name, content_hash, clock_id
-        if name not in made:
-            made[name] = Statements(dialect, content_hash, clock_id)
-        return made[name]
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "_parser", cache(cli._parser))
-        patch.setattr(store_module, "Statements", statements)
+        share(patch.setattr)
         yield
 
 

@@ -20,6 +20,8 @@ from proxy.budgets.admission import FORGET_S, Admission, OpenReservation
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnReservations
 
+pytestmark = pytest.mark.io
+
 NOW = 1_790_000_000.0
 ALLOWANCE = 1_000
 KEY = ApiKey("key_a", "a", b"d" * 32, "h", models=None, created_at=NOW, expires_at=None, revoked_at=None, revision=1)

@@ -37,6 +37,8 @@ from tests.support.clock import Clock
 from tests.support.ledger_tables import read_alerts
 from tests.support.net import closed_port, free_port
 
+pytestmark = pytest.mark.io
+
 SECRET = Secret("a secret between us")
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 SINCE = datetime(2026, 11, 1, tzinfo=UTC).timestamp()

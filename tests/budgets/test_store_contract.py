@@ -24,6 +24,8 @@ from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.store import BudgetStore, OwnReservations
 from tests.budgets.stores import NOW, LocalStores, Stores
 
+pytestmark = pytest.mark.io
+
 SINCE = NOW - 1000
 KEY = LimitCounter("key_a", SINCE, nusd_max=1_000)
 ORG = LimitCounter("org_a", 0.0, nusd_max=5_000)

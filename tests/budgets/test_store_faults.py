@@ -28,6 +28,8 @@ from tests.support.faulty import FaultyPath
 from tests.support.net import free_port
 from tests.support.valkey import Valkey
 
+pytestmark = pytest.mark.io
+
 KEY = LimitCounter("key_a", nusd_max=1_000)
 Open = Callable[..., RedisBudgets]
 LONG_S = 60.0

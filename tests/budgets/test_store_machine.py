@@ -36,6 +36,8 @@ from tests.budgets.model import Model
 from tests.budgets.stores import NOW, LocalStores, RedisStores, Stores
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.io
+
 _T = TypeVar("_T")
 
 NODES = ("n", "n:1", "third")

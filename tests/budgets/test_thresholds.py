@@ -38,6 +38,8 @@ from proxy.storage.database import writing
 from tests.support.ledger_tables import read_alerts
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 DAY_S = 86_400.0
 MINTED = datetime(2026, 11, 1, 9, tzinfo=UTC).timestamp() + 0.123456
 NOW = MINTED + 45 * DAY_S

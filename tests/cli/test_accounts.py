@@ -20,6 +20,8 @@ from tests.cli.commands import CONFIG, Commands
 from tests.ledger.priced_entries import a_real_entry
 from tests.support.sqlite import with_empty_ledger
 
+pytestmark = pytest.mark.io
+
 LIMITS = (
     *("--budget", "12.5", "--budget-window", "calendar_month", "--prepaid"),
     *("--rpm", "60", "--tpm", "100000", "--parallel", "4", "--cost-in-answers"),

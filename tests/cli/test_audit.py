@@ -11,6 +11,8 @@ import yaml
 from tests.cli.commands import CONFIG, Commands
 from tests.support.sqlite import with_empty_ledger
 
+pytestmark = pytest.mark.io
+
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:

@@ -25,6 +25,8 @@ from tests.ledger.entries import an_entry, arriving
 from tests.support.postgres import Server
 from tests.support.valkey import Valkey
 
+pytestmark = pytest.mark.io
+
 WINDOW = 1_790_000_000.0
 
 

@@ -25,6 +25,8 @@ from tests.ledger.entries import stored
 from tests.ledger.priced_entries import COST, FIRST, NODE, PRICE, a_real_entry, a_real_record
 from tests.support.sqlite import with_empty_ledger
 
+pytestmark = pytest.mark.io
+
 NOW = configured(Rates(input=10**9, cached_input=10**9, output=2 * 10**9))
 NAME = a_real_entry().exchange_id
 

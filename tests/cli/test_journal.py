@@ -16,6 +16,8 @@ from proxy.storage.database import writing
 from tests.cli.commands import CONFIG, Commands
 from tests.journal.records import ROOMY, opened, record
 
+pytestmark = pytest.mark.io
+
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:

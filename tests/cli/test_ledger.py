@@ -20,6 +20,8 @@ from proxy.reports.entry_reader import EntryReader
 from tests.cli.commands import CONFIG
 from tests.ledger.entries import an_entry
 
+pytestmark = pytest.mark.io
+
 FLAGS_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "flags.md"
 
 

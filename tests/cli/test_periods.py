@@ -27,6 +27,8 @@ from tests.cli.commands import CONFIG, Commands
 from tests.journal.records import opened, record
 from tests.ledger.priced_entries import a_real_entry
 
+pytestmark = pytest.mark.io
+
 TODAY = datetime.now(UTC).date()
 LAST = TODAY.replace(day=1) - timedelta(days=1)
 MONTH, THIS = f"{LAST:%Y-%m}", f"{TODAY:%Y-%m}"

@@ -17,6 +17,8 @@ from proxy.runtime.machine.price_file import PriceFileError, book_from, path_in,
 from tests.cli.commands import Commands
 from tests.support.sqlite import with_empty_ledger
 
+pytestmark = pytest.mark.io
+
 CONFIG: dict[str, Any] = {
     "providers": {"openai": {"base_url": "https://api.openai.com/v1"}},
     "models": {"gpt-5.1": {"provider": "openai"}, "*": {"provider": "openai"}},

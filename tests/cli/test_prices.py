@@ -10,6 +10,8 @@ import yaml
 
 from tests.cli.commands import Commands
 
+pytestmark = pytest.mark.io
+
 OWN = {
     "input": 1, "output": 2, "searches": 10, "multipliers": {"speed:fast": 6},
     "tiers": [{"above_prompt_tokens": 200_000, "input": 2, "output": 4}],

@@ -22,6 +22,8 @@ from proxy.settings import load
 from tests.ledger.priced_entries import a_real_entry, a_real_record
 from tests.reconciliation.provider_bill.bills import MIDNIGHT, completions, costs, openai, page
 
+pytestmark = pytest.mark.io
+
 CONFIG: dict[str, Any] = {
     "providers": {"tera": {"base_url": "http://127.0.0.1:1/v1"}},
     "models": {"*": {"provider": "tera"}},

@@ -24,6 +24,8 @@ from tests.ledger.priced_entries import a_real_entry
 from tests.reconciliation.provider_bill.admin_server import KEY, AdminServer, admin_server, status
 from tests.reconciliation.provider_bill.bills import MIDNIGHT, anthropic, completions, costs, messages, openai, page
 
+pytestmark = pytest.mark.io
+
 MODEL = "tera-large-0901"
 NEXT_MORNING = MIDNIGHT + DAY_S + 6 * 3_600.0
 

@@ -21,6 +21,8 @@ from tests.ledger.entries import stored
 from tests.ledger.priced_entries import FIRST, NODE, PRICE, a_real_record
 from tests.support.sqlite import with_empty_ledger
 
+pytestmark = pytest.mark.io
+
 USD = 10**9
 WRITTEN = Usage(1_000, 100, 50, 0, 1_050, cache_write_tokens=400)
 OTHER = {"input": 3, "cached_input": 1, "output": 7, "cache_write": 4, "cache_write_1h": 8}

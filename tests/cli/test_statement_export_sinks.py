@@ -48,6 +48,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     return run
 
 
+@pytest.mark.io
 def test_a_statement(run: Commands, tmp_path: Path) -> None:
     month = f"{TODAY:%Y-%m}"
     run("credit", "add", "--key", "anna", "--usd", "2", "--reason", "invoice")
@@ -65,6 +66,7 @@ def test_a_statement(run: Commands, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("*page*")) == ["page.html"]
 
 
+@pytest.mark.io
 def test_an_export(run: Commands, tmp_path: Path) -> None:
     file = tmp_path / "all.csv"
     run("export", "--output", str(file), "--key", "anna", "--since", "1d")
@@ -85,6 +87,7 @@ def test_an_export(run: Commands, tmp_path: Path) -> None:
     assert not (tmp_path / "x.parquet").exists()
 
 
+@pytest.mark.io
 def test_how_sinks_stand(run: Commands, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("sinks", "status") == [{"sink": "lago", "kind": "lago", "state": "never_run"}]
     run.config.write_text(yaml.safe_dump(CONFIG))

@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.model_lists import Listing, listing, upstream
 
+pytestmark = pytest.mark.io
+
 FAMILIES = ("openai", "anthropic", "gemini", "cohere", "mistral", "ollama")
 MODELS = {"*": {"providers": [{"provider": family} for family in FAMILIES]}}
 CLAUDE = ["claude-opus-4-5-20251101", "claude-3-haiku-20240307"]

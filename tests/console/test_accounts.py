@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from proxy.billing.limits import Limits, credit_counter_id
 from proxy.billing.reservation import CounterState
 from proxy.foundation.ids import exchange_id
@@ -11,6 +13,8 @@ from proxy.reports.totals import read_paid
 from tests.console.entries import entry
 from tests.console.stand import Stand
 from tests.ledger.priced_entries import settle
+
+pytestmark = pytest.mark.io
 
 USD = 10**9
 

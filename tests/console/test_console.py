@@ -22,6 +22,8 @@ from tests.console.entries import TODAY, YESTERDAY, entry
 from tests.console.stand import CONFIG, PEPPER, SECRET, Stand
 from tests.ledger.priced_entries import a_real_entry, settle
 
+pytestmark = pytest.mark.io
+
 
 def running(number: int = 0, key_id: str = "key-1") -> ExchangeSnapshot:
     return ExchangeSnapshot(

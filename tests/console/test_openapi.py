@@ -14,6 +14,8 @@ from tests.ledger.entries import a_ledger, an_entry
 from tests.ledger.priced_entries import settle
 from tests.support.examples import AT_RANDOM
 
+pytestmark = pytest.mark.io
+
 # Requests of each route, valid and invalid: one in the gate, always the same; many in `make faults`, at random.
 EXAMPLES = 40 if AT_RANDOM else 1
 ROUTES = {

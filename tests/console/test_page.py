@@ -23,6 +23,8 @@ from tests.support.tokenweir import Tokenweir
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+pytestmark = pytest.mark.io
+
 PHONE = {"width": 360, "height": 740}
 PATIENCE_MS = 15_000
 VIEWS = {"live": "Live", "spend": "Spend", "exchanges": "Exchanges", "keys": "Keys", "projects": "Projects",

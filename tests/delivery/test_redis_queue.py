@@ -23,6 +23,8 @@ from tests.support.faulty import FaultyPath
 from tests.support.scripted_redis import ScriptedRedis, bulk
 from tests.support.valkey import Valkey
 
+pytestmark = pytest.mark.io
+
 LONG_MS = 10 * CLAIM_AFTER_MS
 BLOCK_SHORT_MS = 20
 # A poison record is laid aside by the settler when it comes this often.

@@ -35,6 +35,8 @@ from tests.support.provider import ScriptedProvider, json_instead
 from tests.support.tokenweir import provider_section
 from tests.support.valkey import Valkey
 
+pytestmark = pytest.mark.io
+
 SECRET = "sk-canary-of-the-doctor-9c41"
 PEPPER = "5e" * 32
 ADMIN = "a-secret-of-0123456789-abcdefghij"

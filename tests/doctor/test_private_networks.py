@@ -20,6 +20,8 @@ from proxy.settings import parse
 from tests.support.certificates import Authority
 from tests.support.connect_proxy import Behaviour, ConnectProxy, connect_proxy
 
+pytestmark = pytest.mark.io
+
 SECRET, PASSWORD = "sk-canary-of-the-doctor-71c3", "canary-password"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -79,6 +81,7 @@ def files(place: Place, name: str = "client", **options: Any) -> dict[str, str]:
     return {"ca_file": str(place.authority.file), "cert_file": str(issued.cert), "key_file": str(issued.key)}
 
 
+@pytest.mark.io
 def test_all_is_well(place: Place) -> None:
     url = f"http://user:${{PASSWORD}}@127.0.0.1:{place.proxy.port}"
     found = examined(place, {"tls": files(place, days=(-1, 30)), "proxy": url})

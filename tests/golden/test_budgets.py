@@ -31,6 +31,8 @@ from tests.golden.reading import (
 from tests.support.clock import Clock
 from tests.support.valkey import Valkey
 
+pytestmark = pytest.mark.io
+
 NOW = 1_800_000_000.25
 NOW_US = 1_800_000_000_250_000
 KEY = LimitCounter("key_golden", 1_790_000_000.5, 5_000_000_000, rpm=4, tpm=10_000, parallel=3)

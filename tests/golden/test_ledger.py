@@ -32,6 +32,8 @@ from tests.golden.reading import BEGAN, HERE, NODE, exchange_id, golden_entries,
 from tests.support.ledger_tables import read_alerts, read_balances, read_daily
 from tests.support.postgres import Server
 
+pytestmark = pytest.mark.io
+
 NOW = BEGAN + 1_000_000
 OTHER_NODE = "00000000000000aa"
 SECRET = "tw-" + "g" * 43

@@ -97,6 +97,7 @@ def test_shape(name: str) -> None:
     assert ALL[name].event() == b"data: " + ALL[name].body() + b"\n\n"
 
 
+@pytest.mark.io
 async def test_the_sdk_understands_each() -> None:
     """The client names the one that it wants as its model."""
 

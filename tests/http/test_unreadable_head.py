@@ -27,6 +27,8 @@ from proxy.http.server import Routes, Server
 from proxy.metering.dialects import DIALECTS
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.io
+
 LINE, HOST, END = b"POST /v1/chat/completions HTTP/1.1\r\n", b"Host: a\r\n", b"Connection: close\r\n\r\n"
 GEMINI, ANTHROPIC = b"POST /v1beta/models/m:generateContent HTTP/1.1\r\n", b"POST /v1/messages HTTP/1.1\r\n"
 LONG = b"Cookie: " + b"c" * (FIELD_BYTES_MAX + 1) + b"\r\n"
@@ -121,6 +123,7 @@ def responses(wire: bytes) -> list[tuple[int, dict[bytes, bytes], bytes]]:
         (b"GET / HTTP/2.0\r\n" + HOST + b"\r\n", 505, "Only HTTP/1.1 is supported."),
     ],
 )  # fmt: skip
+@pytest.mark.io
 def test_it_is_answered_with_the_reason(head: bytes, status: int, words: str, asked: Asked) -> None:
     wire = asked(head)
     assert wire.startswith(b"HTTP/1.1 ")

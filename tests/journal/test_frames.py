@@ -103,6 +103,7 @@ def test_a_record_comes_back_exactly() -> None:
     assert decode_envelope(record_payload(sent)).opened.exchange_id == sent.opened.exchange_id
 
 
+@pytest.mark.io
 def test_what_a_provider_says_cannot_stop_a_record() -> None:
     deep: list[object] = []
     for _ in range(100_000):

@@ -22,6 +22,8 @@ from proxy.keys.response_owners import OwnerStore, ResponseOwners
 from proxy.storage.redis_client import open_redis
 from tests.support.clock import Clock
 
+pytestmark = pytest.mark.io
+
 PEPPER = b"p" * 32
 RETENTION_S = 60.0
 

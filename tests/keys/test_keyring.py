@@ -736,6 +736,7 @@ async def test_a_key_made_by_another_process_counts_at_once_and_its_revocation_w
     engine.dispose()
 
 
+@pytest.mark.io
 async def test_no_file_of_the_ledger_holds_a_secret(tmp_path: Path) -> None:
     file = tmp_path / "ledger.db"
     migrate(sqlite_url(file))

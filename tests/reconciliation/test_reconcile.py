@@ -42,6 +42,8 @@ from tests.ledger.priced_entries import (
 from tests.support.examples import examples, repeats
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 LONG_AGO = time.time() - 3_000
 ENTRY = ledger_entries.c
 NAMES = [

@@ -52,6 +52,7 @@ NOW = float(int(time.time()))
         (EntryFilter(key_alias="%"), []),
     ],
 )
+@pytest.mark.io
 def test_filters(engine: Engine, store: LedgerStore, wanted: EntryFilter, numbers: list[int]) -> None:
     store.settle(arriving(an_entry(0, started_at=NOW - 1)))
     store.settle(arriving(an_entry(1, started_at=NOW, key_alias="bert")))
@@ -61,6 +62,7 @@ def test_filters(engine: Engine, store: LedgerStore, wanted: EntryFilter, number
 
 
 @on_both_databases
+@pytest.mark.io
 def test_a_follower_misses_nothing_and_repeats_nothing(
     engine: Engine, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +87,7 @@ def test_a_follower_misses_nothing_and_repeats_nothing(
 
 
 @on_both_databases
+@pytest.mark.io
 def test_balances_by_key(engine: Engine, store: LedgerStore) -> None:
     store.settle(arriving(an_entry(0, key_id="b"), an_entry(1, key_id="a"), an_entry(2, key_id="b", charge_nusd=None)))
     by_key = {balance.key_id: balance for balance in read_balances(engine)}
@@ -93,6 +96,7 @@ def test_balances_by_key(engine: Engine, store: LedgerStore) -> None:
 
 
 @on_both_databases
+@pytest.mark.io
 def test_usage_by_day_key_and_model(engine: Engine, store: LedgerStore) -> None:
     day_s = 86_400
     midnight = datetime(2026, 11, 1, tzinfo=UTC).timestamp()

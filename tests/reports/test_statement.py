@@ -28,6 +28,8 @@ from proxy.storage.database import writing
 from tests.ledger.entries import an_entry, arriving
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 KEY, PROJECT, ORGANIZATION = (
     StatementOwner("key-1", "key", "anna"),
     StatementOwner("proj-1", "project", "web"),

@@ -24,6 +24,8 @@ from tests.ledger.entries import a_ledger, an_entry
 from tests.ledger.priced_entries import a_real_entry, a_real_store, settle
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 MIDNIGHT = 1_793_059_200
 
 

@@ -14,6 +14,8 @@ from proxy.billing.record import Outcome
 from proxy.runtime.proxy.peer_processes import PeerProcesses, merged
 from proxy.telemetry.metrics import Metrics
 
+pytestmark = pytest.mark.io
+
 
 def an_exposition(*, exchanges: int, age_s: float, in_flight: int) -> bytes:
     metrics = Metrics(["m"])

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from proxy.delivery.leases import LeaseParts
 from proxy.gateway.exchange.running import REMEMBERED_MAX, ExchangeOwners
 from proxy.journal.frames import opened_payload
@@ -15,6 +17,8 @@ from proxy.runtime.proxy.peer_processes import PeerProcesses
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from tests.ledger.entries import a_record
 from tests.support.leases import LocalLeases
+
+pytestmark = pytest.mark.io
 
 
 def inside(siblings: PeerProcesses | None = None, queue: Any = None) -> tuple[RunningExchanges, ExchangeOwners]:

@@ -26,6 +26,8 @@ from proxy.settings import Settings, parse
 from proxy.storage.database import LedgerUnavailable
 from proxy.storage.redis_client import QueueUnavailable
 
+pytestmark = pytest.mark.io
+
 NO_SERVER = "redis://127.0.0.1:1"
 
 

@@ -24,6 +24,8 @@ from tests.security.payloads import CHUNKED, chunked, request
 from tests.support.net import RawClient, Response, ask, chat_request, connect, post_chat
 from tests.support.provider import gzipped, long_line
 
+pytestmark = pytest.mark.io
+
 DONE = b"data: [DONE]\n\n"
 # Whoever guesses too often is told so; the other tests come from elsewhere.
 GUESSER = "127.0.2.1"

@@ -35,6 +35,8 @@ from tests.support.clock import Clock
 from tests.support.ledgers import on_both_databases
 from tests.support.net import free_port
 
+pytestmark = pytest.mark.io
+
 SECRET = Secret("sk_of_the_sink")
 Answers = list[int | Callable[[], Any]]
 

@@ -334,6 +334,7 @@ def test_a_server_that_is_not_there_and_comes(postgres_cluster: Any) -> None:
         engine.dispose()
 
 
+@pytest.mark.io
 def test_a_server_that_never_answers() -> None:
     with create_server((LOCAL, 0)) as silent:
         engine = open_engine(f"postgresql://{OWNER}@{LOCAL}:{silent.getsockname()[1]}/x?connect_timeout=2")

@@ -370,6 +370,7 @@ async def test_a_server_that_throws_records_away_is_refused(connect: Open, valke
 @pytest.mark.parametrize(
     ("version", "taken"), [("6.0.16", False), ("5.0.14", False), ("", False), ("6.2.0", True), ("8.10.1", True)]
 )
+@pytest.mark.io
 async def test_a_server_that_is_too_old_is_refused(connect: Open, version: str, taken: bool) -> None:
     words = f"# Server\r\nredis_version:{version}\r\n# Memory\r\nmaxmemory_policy:noeviction\r\n"
     async with ScriptedRedis({"INFO": b"$%d\r\n%s\r\n" % (len(words), words.encode())}) as server:
@@ -385,6 +386,7 @@ async def test_a_server_that_cannot_be_asked_is_away(connect: Open) -> None:
         await check(connect(f"redis://127.0.0.1:{closed_port()}"))
 
 
+@pytest.mark.io
 async def test_a_connection_that_asyncio_has_lost_is_an_outage_and_our_own_bug_is_none(connect: Open) -> None:
     def writelines(transport: Any) -> None:
         """As asyncio's, in Python 3.12, where the connection was lost a moment ago."""

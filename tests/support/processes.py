@@ -1,4 +1,4 @@
-"""Holds a test to its word that it starts no process; and processes for those that do.
+"""Holds a test to its word that it starts no process and opens no socket or database; and processes for those that do.
 
 Most of what a process of ours does in a short test is to import, and a copy of one that has imported need not.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
+import sqlite3
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, process, util
 from multiprocessing.reduction import DupFd
@@ -24,7 +26,7 @@ CLEAN = multiprocessing.get_context("forkserver")
 CLEAN.set_forkserver_preload(
     [
         "pytest", "tests.ledger.entries", "proxy.budgets.redis.store", "proxy.budgets.sqlite.store",
-        "proxy.cli", "proxy.runtime.worker", "proxy.runtime.proxy.process", "psycopg", "tests.support.frozen",
+        "proxy.cli", "proxy.runtime.worker", "proxy.runtime.proxy.process", "psycopg", "uvloop", "tests.support.frozen",
     ]
 )  # fmt: skip
 
@@ -108,13 +110,28 @@ def _run(arguments: list[str], folder: Path, environment: dict[str, str], log: P
 @contextmanager
 def no_processes() -> Iterator[None]:
     """A context in which the start of a process raises AssertionError."""
-
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise AssertionError("a test that starts a process is marked `process` (pytest.mark.process)")
-
+    refuse = _refusal("starts a process", "process")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess.Popen, "_execute_child", refuse)
         patch.setattr(util, "spawnv_passfds", refuse)
         patch.setattr(forkserver, "connect_to_new_process", refuse)
         patch.setattr(os, "fork", refuse)
         yield
+
+
+@contextmanager
+def no_io() -> Iterator[None]:
+    """A context in which to listen on a socket, or to open a SQLite file, raises AssertionError."""
+    refuse = _refusal("listens on a socket or opens a database", "io")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "listen", refuse)
+        patch.setattr(sqlite3, "connect", refuse)
+        patch.setattr(sqlite3.dbapi2, "connect", refuse)
+        yield
+
+
+def _refusal(deed: str, mark: str) -> Callable[..., NoReturn]:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise AssertionError(f"a test that {deed} is marked `{mark}` (pytest.mark.{mark})")
+
+    return refuse

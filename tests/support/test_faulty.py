@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.faulty import FaultyPath
 
+pytestmark = pytest.mark.io
+
 TIMEOUT_S = 5.0
 
 

@@ -59,6 +59,7 @@ def test_nobody_asked() -> None:
     assert outputs(metrics) == {}
 
 
+@pytest.mark.io
 async def test_a_ledger_that_is_away_delays_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     engine = open_engine(url := sqlite_url(tmp_path / "ledger.db"))  # without its tables: nobody can be looked up
     metrics, projects = fed(["key-1"])

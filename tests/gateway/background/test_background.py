@@ -21,6 +21,8 @@ from tests.gateway.inprocess import KEY, Gateway, OfToken, OwnersInMemory, gatew
 from tests.support.responses_provider import SECRET, USAGE, ResponsesProvider, responses_provider
 from tests.support.sdks import openai
 
+pytestmark = pytest.mark.io
+
 # Asked for every few hundredths of a second.
 QUICK = Pace(first_s=0.02, pause_s_max=0.05, usage_s=0.05, gone_s=0.2, stopping_s=0.2)
 TEAM = replace(KEY, project_id="proj_team")

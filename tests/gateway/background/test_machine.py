@@ -25,6 +25,8 @@ from tests.support.examples import repeats
 from tests.support.responses_provider import ResponsesProvider, responses_provider
 from tests.support.sdks import openai
 
+pytestmark = pytest.mark.io
+
 QUICK = Pace(first_s=0.005, pause_s_max=0.02, usage_s=0.01, gone_s=0.05, stopping_s=0.05)
 TEAM = replace(KEY, project_id="proj_team")
 KEYS = OfToken(anna=replace(TEAM, key_id="anna"), bert=replace(TEAM, key_id="bert"))

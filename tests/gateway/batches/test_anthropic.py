@@ -12,6 +12,8 @@ from tests.gateway.batches.site import Proxy, Site
 from tests.support.batch_provider import SECRET, BatchProvider, Document, message_answer
 from tests.support.sdks import anthropic
 
+pytestmark = pytest.mark.io
+
 MESSAGE_NUSD = 39_000
 """11 prompt tokens at 2 USD per million, 7 generated ones at 8, at half the price"""
 

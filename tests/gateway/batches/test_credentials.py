@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from time import monotonic
 
+import pytest
+
 from proxy.foundation.secret import Secret
 from proxy.settings import CredentialSettings
 from tests.gateway.batches.asking import line, ordered, uploaded
 from tests.gateway.batches.site import Site
 from tests.support.batch_provider import BatchProvider
 from tests.support.sdks import openai
+
+pytestmark = pytest.mark.io
 
 
 async def test_a_batch_stays_with_its_credential(provider: BatchProvider, at: Site) -> None:

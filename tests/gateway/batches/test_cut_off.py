@@ -27,6 +27,8 @@ from tests.gateway.batches.site import Proxy, Site
 from tests.support.batch_provider import NOW, BatchProvider
 from tests.support.sdks import openai
 
+pytestmark = pytest.mark.io
+
 
 class Broken(web.StreamResponse):
     """Two thirds of a body, and then the end of the connection."""

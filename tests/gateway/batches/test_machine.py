@@ -25,6 +25,8 @@ from tests.support.batch_provider import BatchProvider, Document, batch_provider
 from tests.support.examples import repeats
 from tests.support.sdks import anthropic, openai
 
+pytestmark = pytest.mark.io
+
 CALLS = ("made", "find", "ended", "terms", "recorded", "settle", "settle", "close", "claim", "postpone", "known")
 
 

@@ -15,6 +15,8 @@ from tests.gateway.batches.site import KEYS, Proxy, Site
 from tests.support.batch_provider import SECRET, USAGE, BatchProvider, Document, chat_answer
 from tests.support.sdks import openai
 
+pytestmark = pytest.mark.io
+
 
 async def ended(client: openai.AsyncOpenAI, batch_id: str) -> str:
     """The id of the file with the results."""

@@ -14,6 +14,8 @@ from tests.gateway.batches.asking import jsonl, line, request
 from tests.gateway.batches.site import Proxy
 from tests.support.turns import measured_turns
 
+pytestmark = pytest.mark.io
+
 # Skipping blank lines one by one took 0.5 s for a file of this size.
 FILE_BYTES = 1_000_000
 TURN_S_MAX = 0.25

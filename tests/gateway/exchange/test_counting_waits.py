@@ -22,6 +22,8 @@ from tests.gateway.websocket.sockets import CREATE, RESPONSES, begun, completed,
 from tests.support.net import ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
 
+pytestmark = pytest.mark.io
+
 EVENTS = [sse({"id": "c", "choices": [{"index": 0, "delta": {"content": text}}]}) for text in ("weirs ", "hold ", "it")]
 COUNTED = Counted(Profile(70, 13), Profile(), own=True), Profile(9, 20)
 

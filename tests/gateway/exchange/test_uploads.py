@@ -59,6 +59,7 @@ def test_one_body_always_has_room() -> None:
     Uploads(body_bytes_max=50, bytes_max=25).begin("a", ()).grew(50)
 
 
+@pytest.mark.io
 async def test_a_body_counts_until_a_provider_has_accepted_it(tmp_path: Path) -> None:
     """It may be sent again until then, and so is in memory; a stream that runs keeps nothing of its request."""
     accepts, left = asyncio.Event(), 1_000_000

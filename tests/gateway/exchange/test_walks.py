@@ -22,6 +22,8 @@ from proxy.http.server import wait_until
 from tests.gateway.inprocess import Gateway, gateway
 from tests.support.net import ask, chat_request
 
+pytestmark = pytest.mark.io
+
 SEED = 2026
 WALKS_MAX = 1500
 STEPS_MAX = 14

@@ -31,6 +31,8 @@ from proxy.settings import ProviderSettings
 from tests.support.model_lists import KEY, LISTS, PROVIDER_SECRET, Listing, Upstream, listing, upstream
 from tests.support.net import closed_port
 
+pytestmark = pytest.mark.io
+
 GOOD = {"Authorization": "Bearer good"}
 NAMED = {"fast": {"provider": "openai", "upstream_model": "gpt-4o-mini"}, "gpt-4o": {"provider": "openai"}}
 ANY = {"*": {"provider": "openai"}}

@@ -15,6 +15,8 @@ from tests.gateway.inprocess import KEY, Gateway, OfToken, OwnersInMemory, gatew
 from tests.support.responses_provider import SECRET, ResponsesProvider, responses_provider
 from tests.support.sdks import openai
 
+pytestmark = pytest.mark.io
+
 TEAM = replace(KEY, project_id="proj_team")
 KEYS = OfToken(
     anna=replace(TEAM, key_id="anna"),

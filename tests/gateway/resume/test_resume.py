@@ -30,6 +30,8 @@ from tests.support.net import ask, chat_request
 from tests.support.responses_provider import USAGE, responses_provider
 from tests.support.sdks import openai
 
+pytestmark = pytest.mark.io
+
 TEAM = replace(KEY, project_id="proj_team")
 KEYS = OfToken(anna=replace(TEAM, key_id="anna"), bert=replace(TEAM, key_id="bert"))
 ROLE = b'data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'

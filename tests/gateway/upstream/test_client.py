@@ -178,6 +178,7 @@ async def test_a_resolver_without_descriptors_may_say_anything(number: int, monk
     await client.close()
 
 
+@pytest.mark.io
 async def test_without_descriptors_it_is_this_machine_that_failed(caplog: pytest.LogCaptureFixture) -> None:
     client = UpstreamClient(TLS)
     async with listening() as url:
@@ -224,6 +225,7 @@ async def test_which_failures_are_this_machine_s(
     assert raised.value.refusal().status == (503 if ours else 502)
 
 
+@pytest.mark.io
 async def test_an_outage_that_comes_and_goes_is_logged_once_until_it_is_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

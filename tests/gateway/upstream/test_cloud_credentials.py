@@ -102,6 +102,7 @@ async def asked(provider: Provider, request: bytes) -> None:
 @pytest.mark.parametrize(
     "path", ["/model/us.amazon.nova-lite-v1%3A0/converse", "/model/arn%3Aaws%2Fx/invoke", "/a?b=c&a=%2F"]
 )
+@pytest.mark.io
 async def test_what_arrives_has_a_signature_of_its_target_and_its_body(path: str, body: bytes) -> None:
     seen: list[bytes] = []
     async with listening(seen) as url:
@@ -115,6 +116,7 @@ async def test_what_arrives_has_a_signature_of_its_target_and_its_body(path: str
     assert SECRET.encode() not in request
 
 
+@pytest.mark.io
 async def test_every_request_is_signed_with_a_session_token_too_and_without_a_body() -> None:
     seen: list[bytes] = []
     async with listening(seen) as url:
@@ -205,6 +207,7 @@ def web(answer: Callable[[str, bytes], tuple[int, dict[str, Any]]]) -> Iterator[
         server.server_close()
 
 
+@pytest.mark.io
 async def test_temporary_credentials_are_renewed_in_time(nothing_of_aws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a container gets them; botocore renews what ends within fifteen minutes."""
     given = 0
@@ -303,6 +306,7 @@ def google(file: Path | None) -> Provider:
     return provider("https://v.test/v1", AuthSettings(google=GoogleAuthSettings(credentials_file=file)))
 
 
+@pytest.mark.io
 async def test_a_service_account_gets_one_token_for_all(service_account: Path, tokens: Tokens) -> None:
     one = google(service_account)
     assert set(await asyncio.gather(*(bearer(one) for _ in range(20)))) == {"Bearer ya29.token-1"}
@@ -312,6 +316,7 @@ async def test_a_service_account_gets_one_token_for_all(service_account: Path, t
     assert not one.is_revealed_by(b"no token is good")
 
 
+@pytest.mark.io
 async def test_a_token_is_renewed_before_it_ends_and_used_meanwhile(service_account: Path, tokens: Tokens) -> None:
     tokens.lasts_s = 200  # within the last five minutes from the beginning
     one = google(service_account)
@@ -325,6 +330,7 @@ async def test_a_token_is_renewed_before_it_ends_and_used_meanwhile(service_acco
     assert tokens.given == 2
 
 
+@pytest.mark.io
 async def test_a_refused_key_is_a_502_that_shows_nothing(
     service_account: Path, tokens: Tokens, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -337,6 +343,7 @@ async def test_a_refused_key_is_a_502_that_shows_nothing(
     assert "they cannot be had (RefreshError)" in caplog.text
 
 
+@pytest.mark.io
 async def test_application_default_credentials_are_found(
     service_account: Path, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,8 @@ from tests.support.connect_proxy import Behaviour, ConnectProxy, connect_proxy
 from tests.support.net import ask, chat_request, closed_port, connect
 from tests.support.tls import system_tls
 
+pytestmark = pytest.mark.io
+
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 REQUEST = b"POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 Loops = Callable[[], asyncio.AbstractEventLoop]

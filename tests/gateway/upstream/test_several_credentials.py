@@ -32,6 +32,8 @@ from tests.support.net import Response, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir, provider_section
 
+pytestmark = pytest.mark.io
+
 USAGE = {"prompt_tokens": 8, "completion_tokens": 5, "total_tokens": 13}
 SERVED = json.dumps({"object": "chat.completion", "choices": [], "usage": USAGE}).encode()
 REASON = b'{"error":{"message":"the provider\'s own words","code":"own_code"}}'

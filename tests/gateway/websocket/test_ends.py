@@ -28,6 +28,8 @@ from tests.gateway.websocket.sockets import (
 )
 from tests.support.connect_proxy import connect_proxy
 
+pytestmark = pytest.mark.io
+
 
 @pytest.mark.parametrize("how", ["closes", "is lost"])
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ from tests.gateway.websocket.sockets import (
     stage,
 )
 
+pytestmark = pytest.mark.io
+
 
 async def test_a_response_is_an_exchange(on: Stage) -> None:
     async with on.talk() as (client, link):

@@ -14,6 +14,8 @@ from proxy.http.websocket import Allowance
 from tests.gateway.websocket.sockets import Client, Stage
 from tests.support.turns import measured_turns
 
+pytestmark = pytest.mark.io
+
 TEXT, CONTINUED, PING, PONG = 0x01, 0x00, 0x89, 0x8A
 # A slice is 5 ms. So many pings took 0.3 s without slices.
 FRAMES, TURN_S_MAX = 15_000, 0.25

@@ -23,6 +23,8 @@ from tests.gateway.websocket.sockets import (
     stage,
 )
 
+pytestmark = pytest.mark.io
+
 
 @pytest.mark.parametrize("why", [DenialReason.MONEY, DenialReason.REQUESTS, DenialReason.PARALLEL])
 async def test_a_request_without_a_budget_does_not_go_up_and_the_session_goes_on(on: Stage, why: DenialReason) -> None:

@@ -22,6 +22,8 @@ from tests.gateway.websocket.sockets import CREATE, REALTIME, RESPONSES, Stage, 
 from tests.support.net import RawClient, Response, connect
 from tests.support.socket_provider import SocketProvider
 
+pytestmark = pytest.mark.io
+
 UPGRADE = (
     "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"

@@ -26,6 +26,8 @@ from tests.gateway.websocket.sockets import (
     said,
 )
 
+pytestmark = pytest.mark.io
+
 # What Codex said before there was `previous_response_id`.
 APPEND = {"type": "response.append"}
 

@@ -19,6 +19,8 @@ from tests.support.connect_proxy import connect_proxy
 from tests.support.sdks import openai
 from tests.support.socket_provider import SocketProvider
 
+pytestmark = pytest.mark.io
+
 AUDIO_USAGE: dict[str, Any] = {
     "total_tokens": 60, "input_tokens": 40, "output_tokens": 20,
     "input_token_details": {

@@ -33,6 +33,8 @@ from tests.gateway.websocket.sockets import (
 from tests.support.examples import repeats
 from tests.support.socket_provider import Link
 
+pytestmark = pytest.mark.io
+
 TRANSCRIPT = "conversation.item.input_audio_transcription"
 WALKS, STEPS_MAX = repeats(40, gate=12), 14
 # What comes of an answer that has ended, and is nobody's.

@@ -14,6 +14,8 @@ from proxy.ledger.accounts.account_store import AccountStore, NameTakenError, Un
 from proxy.storage.database import open_engine
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 NOW = 1_793_000_000.0
 
 

@@ -11,6 +11,8 @@ from proxy.ledger.accounts import audit_log as acts
 from proxy.ledger.accounts.audit_log import Actor, AuditEntry, AuditLog
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 BY = Actor("anna\n" + "a" * 300, "cli", "host")
 
 

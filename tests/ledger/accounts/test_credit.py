@@ -34,6 +34,8 @@ from tests.support.examples import examples
 from tests.support.ledger_tables import read_balances, read_daily
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 ENTRY = ledger_entries.c
 USD = 10**9
 EVER = (date.min, date.max)

@@ -20,6 +20,8 @@ from proxy.storage.database import reading
 from tests.support.clock import Clock
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 
 @pytest.fixture
 def clock() -> Clock:

@@ -38,6 +38,8 @@ from tests.support.examples import AT_RANDOM
 from tests.support.ledgers import on_both_databases
 from tests.support.sqlite import empty_ledger
 
+pytestmark = pytest.mark.io
+
 __all__ = ["book"]
 
 

@@ -31,6 +31,8 @@ from tests.ledger.entries import (
 )  # fmt: skip
 from tests.support.postgres import Server
 
+pytestmark = pytest.mark.io
+
 
 def test_from_nothing_to_what_the_code_expects(database_url: str) -> None:
     migrate(database_url)

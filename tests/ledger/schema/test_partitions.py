@@ -21,6 +21,8 @@ from proxy.ledger.settling.store import Settled
 from proxy.storage.database import open_engine, reading
 from tests.ledger.entries import a_ledger, a_store, an_entry, arriving, assert_sums, id_at, stored
 
+pytestmark = pytest.mark.io
+
 DAY_S = 86_400.0
 
 

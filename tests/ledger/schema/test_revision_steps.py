@@ -99,6 +99,7 @@ def fresh(fresh_ledger_url: str) -> Iterator[Engine]:
     engine.dispose()
 
 
+@pytest.mark.io
 def test_each_step_is_done_once_however_often_it_is_run(fresh: Engine, said: list[str]) -> None:
     for _ in range(2):
         run_revision(fresh, mood, said)

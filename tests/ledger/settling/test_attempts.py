@@ -26,6 +26,8 @@ from tests.ledger.entries import assert_sums, stored
 from tests.ledger.priced_entries import DEARER, FIRST, NODE, a_real_record, a_real_store
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 BEGAN = 1_793_000_000.25
 UNREACHED = Attempt("far", "far-large", "not connected: TimeoutError", None, BEGAN, 10_000.5)
 REFUSED = Attempt("full", "tera-large", "refused", 429, BEGAN + 10, 35.25)

@@ -22,6 +22,8 @@ from tests.ledger.entries import assert_sums, stored
 from tests.ledger.priced_entries import COST, DEARER, PRICE, a_real_entry, a_real_record, a_real_store, settle
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 EVER: dict[str, Any] = {"since": 0.0, "until": 2e9}
 
 

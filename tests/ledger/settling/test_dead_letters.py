@@ -24,6 +24,8 @@ from tests.ledger.entries import assert_sums, count, stored
 from tests.ledger.priced_entries import FIRST, NODE, a_real_entry, a_real_record, a_real_store, settle
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 
 def to_entry(payload: bytes) -> LedgerEntry:
     """As the settler does."""

@@ -26,6 +26,8 @@ from tests.ledger.priced_entries import a_real_record, a_real_store, settle
 from tests.metering.corpus.corpus import CORPUS
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 MILLION = 10**6
 LIST = configured(
     Rates(2 * MILLION, MILLION, 8 * MILLION, image_output=40 * MILLION, searches=10**9),

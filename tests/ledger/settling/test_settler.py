@@ -27,6 +27,8 @@ from proxy.storage.database import LedgerUnavailable, reading
 from tests.ledger.entries import a_record, an_entry, count, number_of
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 
 @dataclass(frozen=True)
 class Kept:

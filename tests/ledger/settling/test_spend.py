@@ -29,6 +29,8 @@ from tests.ledger.entries import a_store, an_entry, arriving, emptied
 from tests.support.examples import examples
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 DAY_S = 86_400
 MIDNIGHT = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
 NOON = MIDNIGHT + DAY_S / 2

@@ -34,6 +34,8 @@ from tests.support.examples import examples
 from tests.support.ledger_tables import read_balances
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 
 def letters(engine: Engine) -> Sequence[Any]:
     with reading(engine) as connection:

@@ -28,6 +28,8 @@ from tests.ledger.priced_entries import FIRST, NODE, a_real_record, a_real_store
 from tests.support.examples import AT_RANDOM
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 Settle = Callable[[Engine, bytes], Settled]
 
 

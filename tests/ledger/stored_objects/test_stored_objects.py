@@ -17,6 +17,8 @@ from proxy.metering.stored_objects.api import Order, PageAsked
 from proxy.metering.usage import Usage
 from tests.support.ledgers import on_both_databases
 
+pytestmark = pytest.mark.io
+
 INPUT = BatchInput("/v1/chat/completions", (Share("m", "up", 3, 10, 20, 7, units=Usage(searches=2)),), "0f")
 TERMS = (Terms("m", "up", Price("p", (Rates(1, 2, 3),)), None, 4, ("a", "ü")), Terms("n", "n", None, None, 1))
 

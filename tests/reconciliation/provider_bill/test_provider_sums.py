@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine
@@ -26,6 +27,8 @@ from tests.ledger.entries import a_store, an_entry, arriving, stored
 from tests.reconciliation.provider_bill.bills import MIDNIGHT, completions, costs, openai, page, read
 from tests.support.examples import examples
 from tests.support.ledgers import on_both_databases
+
+pytestmark = pytest.mark.io
 
 HOUR_S = 3_600
 DAYS = 3

@@ -39,6 +39,8 @@ from tests.reconciliation.provider_bill.bills import (
     page,
 )
 
+pytestmark = pytest.mark.io
+
 QUICK = replace(LIMITS, request_s=0.2, pull_s=5.0)
 USAGE, COSTS = "organization/usage/completions", "organization/costs"
 MESSAGES, REPORT = "organizations/usage_report/messages", "organizations/cost_report"

@@ -30,6 +30,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from proxy.telemetry.traces import export
 from proxy.telemetry.traces.export import DROPPED, EXPORT_S, SENT, Traces
 
+pytestmark = pytest.mark.io
+
 TOKEN = "canary-of-the-collector"
 
 
