@@ -1,22 +1,40 @@
 """Objects that every deployment makes for itself, made once for all tests: they take longer than most tests.
 
-They are the parser of the commands and the statements of a ledger. Neither has a state.
+They are the parser of the commands, the statements of a ledger, each statement's SQL, and a configuration's document.
+None has a state. SQLite does not sync to the disk: what tests kill are processes, and the page cache survives them.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
-from functools import cache
+from copy import deepcopy
+from functools import cache, lru_cache, partial, wraps
 from typing import Any
 
-from sqlalchemy import Dialect
+from sqlalchemy import Dialect, create_engine
 
 from proxy import cli
 from proxy.billing.entries import LedgerEntry
 from proxy.ledger.settling import store
 from proxy.ledger.settling.settling import Statements
+from proxy.settings import reading
+from proxy.storage import database, postgres
 
 Setter = Callable[[object, str, object], None]
+
+
+class _Compiled(dict[tuple[Any, ...], Any]):
+    """The SQL of statements, for all engines of one kind of database. SQLAlchemy's keys begin with one engine's
+    dialect."""
+
+    def get(self, key: tuple[Any, ...], default: Any = None) -> Any:
+        dialect, *rest = key
+        return super().get((dialect.name, *rest), default)
+
+    def __setitem__(self, key: tuple[Any, ...], compiled: Any) -> None:
+        dialect, *rest = key
+        super().__setitem__((dialect.name, *rest), compiled)
 
 
 def share(replace: Setter) -> None:
@@ -29,5 +47,18 @@ def share(replace: Setter) -> None:
             made[name] = Statements(dialect, content_hash, clock_id)
         return made[name]
 
+    parsed = lru_cache(64)(reading._yaml)
+    connected = database._connected_sqlite
+
+    @wraps(connected)
+    def connected_unsynced(connection: sqlite3.Connection, record: object) -> None:
+        connected(connection, record)
+        connection.execute("PRAGMA synchronous=OFF")
+
+    replace(database, "_connected_sqlite", connected_unsynced)
+    replace(reading, "_yaml", lambda text: deepcopy(parsed(text)))
     replace(cli, "_parser", cache(cli._parser))
     replace(store, "Statements", statements)
+    engine = partial(create_engine, execution_options={"compiled_cache": _Compiled()})
+    for module in (database, postgres):
+        replace(module, "create_engine", engine)

@@ -16,6 +16,7 @@ from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT, Account, A
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.schema.migrate import NewerDatabaseError, _config, _revisions, check, migrate
 from proxy.ledger.schema.tables import api_keys, balances, dead_letters, ledger_clock, ledger_entries
+from proxy.storage import database
 from proxy.storage.database import open_engine, reading, sqlite_url, writing
 from proxy.storage.postgres import UnsuitableDatabaseError
 from tests.ledger.entries import (
@@ -92,7 +93,9 @@ def test_a_failed_upgrade_goes_on_where_it_was(database_url: str) -> None:
     engine.dispose()
 
 
-def test_the_file_is_its_owners_alone_and_survives_power_cuts(tmp_path: Path) -> None:
+def test_the_file_is_its_owners_alone_and_survives_power_cuts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = database._connected_sqlite.__wrapped__  # type: ignore[attr-defined]  # of tests/support/made_once.py
+    monkeypatch.setattr(database, "_connected_sqlite", synced)
     engine = a_ledger(tmp_path)
     with writing(engine) as connection:
         settings = {
