@@ -18,7 +18,7 @@ from tests.support.responses_provider import USAGE, ResponsesProvider, responses
 from tests.support.sdks import openai
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 ASKED: dict[str, Any] = {"input": "How much?", "background": True}
 TOKENS = (USAGE["input_tokens"], USAGE["output_tokens"])

@@ -49,6 +49,7 @@ async def test_a_key_counts_as_soon_as_it_is_made_and_not_for_long_when_it_is_re
     assert by_id[made["key_id"]]["revoked_at"] is not None
 
 
+@pytest.mark.thorough
 async def test_the_ledger_is_followed_as_entries_come(running: Tokenweir, key: str, provider: ScriptedProvider) -> None:
     provider.script("followed-1", PLAIN)
     provider.script("followed-2", PLAIN)
@@ -107,6 +108,7 @@ async def test_migrating_beneath_a_running_server_is_harmless(
     assert entries_of(running, "beneath")[0]["outcome"] == "served"
 
 
+@pytest.mark.thorough
 def test_a_refusal_is_one_line_on_standard_error(running: Tokenweir) -> None:
     config = running.folder / "wrong.yaml"
     config.write_text("providers: {one: {base_url: 'http://127.0.0.1:1/v1'}}\nmodels: {m: {provider: two}}\n")

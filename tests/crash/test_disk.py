@@ -65,6 +65,7 @@ async def test_beyond_the_file_size_limit(running: Tokenweir, key: str, provider
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.privileged
 async def test_on_a_full_file_system(tiny_disk: Path, provider: ScriptedProvider) -> None:
     tokenweir = deployment(tiny_disk, provider, **SMALL)
@@ -183,6 +184,7 @@ async def test_what_the_ledger_has_not_taken_survives_a_kill(
     assert entries_of(running, "unsettled")[0]["outcome"] == "served"
 
 
+@pytest.mark.thorough
 def test_a_ledger_that_cannot_be_opened_is_said_at_start(tmp_path: Path, provider: ScriptedProvider) -> None:
     tokenweir = deployment(tmp_path, provider)
     ledger = tmp_path / "data" / "ledger.db"
@@ -213,6 +215,7 @@ def _without_override(tokenweir: Tokenweir) -> subprocess.CompletedProcess[str]:
         pytest.skip("root may write to every file, and there is no setpriv here to give that up")
 
 
+@pytest.mark.thorough
 async def test_with_durability_power_streams_are_served_as_ever(tmp_path: Path, provider: ScriptedProvider) -> None:
     tokenweir = deployment(tmp_path, provider, journal={"durability": "power"})
     key = quick_key(tokenweir)

@@ -70,6 +70,7 @@ async def test_one_port_many_processes_one_ledger(fleet: Tokenweir, provider: Sc
     assert fleet.stop() == 0
 
 
+@pytest.mark.thorough
 async def test_one_that_dies_comes_back_and_nothing_is_lost(fleet: Tokenweir, provider: ScriptedProvider) -> None:
     """And then: none outlives its parent."""
     key = quick_key(fleet)
@@ -117,7 +118,7 @@ def test_a_first_start_that_fails_is_a_failure(tokenweir: Callable[..., Tokenwei
 async def test_fewer_workers_settle_what_the_others_left(fleet: Tokenweir, provider: ScriptedProvider) -> None:
     key = quick_key(fleet)
     fleet.start()
-    names = [provider.script(f"left-{number}", Shape("openai", tokens=10_000, pace_ms=20)) for number in range(9)]
+    names = [provider.script(f"left-{number}", Shape("openai", tokens=2_000, pace_ms=20)) for number in range(9)]
     async with Stage(fleet, key) as stage:
         for name in names:
             await stage.begin(name)

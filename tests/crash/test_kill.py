@@ -16,8 +16,8 @@ from tests.support.tokenweir import Tokenweir
 # Another run: TOKENWEIR_CHAOS_SEED=… make faults
 SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
 KILLS = 200
-# Of `make test`.
-FEW_STREAMS = 15
+# Of `make test`, and of `make test-thorough`.
+FEW_STREAMS, MORE_STREAMS = 8, 15
 
 
 @pytest.fixture
@@ -29,12 +29,17 @@ def chaos(running: Tokenweir, key: str, provider: ScriptedProvider, request: pyt
     made.close()
 
 
-@pytest.mark.parametrize("chaos", [FEW_STREAMS], indirect=True)
-async def test_no_exchange_is_lost_or_doubled_by_a_kill(chaos: Chaos) -> None:
-    for instant in Instant:
+@pytest.mark.parametrize(
+    ("chaos", "instants"),
+    [(FEW_STREAMS, [Instant.RECOVERY]), pytest.param(MORE_STREAMS, list(Instant), marks=pytest.mark.thorough)],
+    indirect=["chaos"],
+    ids=["in mid-stream and in recovery", "at each instant"],
+)
+async def test_no_exchange_is_lost_or_doubled_by_a_kill(chaos: Chaos, instants: list[Instant]) -> None:
+    for instant in instants:
         wrong = await chaos.round(instant)
         assert not wrong, f"seed {SEED}, {instant}: {wrong}"
-    assert chaos.exchanges > 2 * FEW_STREAMS
+    assert chaos.exchanges > chaos.streams
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ from __future__ import annotations
 from decimal import Decimal
 from pathlib import Path
 
+import pytest
+
 from proxy.demo.script import Script, Send, Shape, Stall
 from proxy.demo.shapes import sse as event
 from tests.crash.chaos import deployment, gauges
@@ -13,7 +15,7 @@ from tests.support import sse
 from tests.support.provider import ScriptedProvider, broken_after, silent
 from tests.support.tokenweir import Tokenweir
 
-LONG = Shape("openai", tokens=10_000, pace_ms=10)
+LONG = Shape("openai", tokens=3_000, pace_ms=10)
 PLAIN = Shape("openai", tokens=3)
 USAGE = {"prompt_tokens": 31, "completion_tokens": 7, "total_tokens": 38}
 
@@ -83,6 +85,7 @@ async def test_a_torn_last_frame_is_no_damage_and_a_lost_table_no_loss(
     assert gauges(running)["tokenweir_journal_damage_total"] == 0
 
 
+@pytest.mark.thorough
 async def test_a_corrupted_journal_is_said_and_kept_and_the_proxy_serves(
     tmp_path: Path, provider: ScriptedProvider
 ) -> None:

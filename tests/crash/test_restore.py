@@ -121,6 +121,7 @@ def test_a_backup_writes_over_nothing_and_is_its_owners(
         assert copy.execute("SELECT count(*) FROM api_keys").fetchone() == (1,)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ledger", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 async def test_an_older_ledger_is_put_back(
     ledger: str,

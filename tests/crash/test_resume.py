@@ -69,18 +69,7 @@ async def test_any_process_has_the_streams_of_all(tmp_path: Path, provider: Scri
     assert [event for event in sse.data_events(whole[0])[:-1] if event.wire in outputs] == [], "nothing is on the disk"
 
 
-def test_without_the_setting_there_is_no_such_route(tmp_path: Path, provider: ScriptedProvider) -> None:
-    proxy: Tokenweir = deployment(tmp_path, provider)
-    try:
-        proxy.start()
-        key = quick_key(proxy)
-
-        async def status() -> int:
-            client = await asking(proxy.url, get("/v1/exchanges/01a211ab-c891-7cd3-9bd4-7945fec2922d/stream", key))
-            code = await client.head()
-            client.leave()
-            return code
-
-        assert asyncio.run(status()) == 404
-    finally:
-        proxy.close()
+async def test_without_the_setting_there_is_no_such_route(running: Tokenweir, key: str) -> None:
+    client = await asking(running.url, get("/v1/exchanges/01a211ab-c891-7cd3-9bd4-7945fec2922d/stream", key))
+    assert await client.head() == 404
+    client.leave()

@@ -32,16 +32,15 @@ async def speaking() -> AsyncIterator[SocketProvider]:
         yield made
 
 
-@pytest.fixture(params=[()], ids=["one process"])
+@pytest.fixture(params=[{}], ids=["one process"])
 def made(tmp_path: Path, speaking: SocketProvider, request: pytest.FixtureRequest) -> Iterator[Tokenweir]:
-    """A deployment, not started yet; the parameter: options of `serve`."""
+    """A deployment, not started yet; the parameter: more settings."""
     rates = {"price": PRICE, "cost": COST}
     made = Tokenweir(
         tmp_path,
         providers={"speaking": provider_section(speaking.base_url)},
         models={"*": {"provider": "speaking", **rates}},
-        options=request.param,
-        shutdown_grace_s=3.0,
+        **{"shutdown_grace_s": 3.0, **request.param},
     )
     yield made
     made.close()
@@ -170,7 +169,10 @@ async def test_what_runs_may_end_and_nothing_new_begins(made: Tokenweir, speakin
 
 
 @pytest.mark.parametrize(
-    "again", [pytest.param(True, marks=pytest.mark.slow), False], ids=["a second signal", "after the grace"]
+    ("made", "again"),
+    [pytest.param({}, True, marks=pytest.mark.slow), ({"shutdown_grace_s": 0.3}, False)],
+    ids=["a second signal", "after the grace"],
+    indirect=["made"],
 )
 async def test_a_session_that_must_end_is_told_why(again: bool, made: Tokenweir, speaking: SocketProvider) -> None:
     async with talk(made, speaking) as on:
@@ -190,7 +192,7 @@ async def test_a_session_that_must_end_is_told_why(again: bool, made: Tokenweir,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("made", [("--workers", "2")], indirect=True, ids=["two processes"])
+@pytest.mark.parametrize("made", [{"options": ("--workers", "2")}], indirect=True, ids=["two processes"])
 async def test_sessions_of_several_processes(made: Tokenweir, speaking: SocketProvider) -> None:
     async with talk(made, speaking) as on:
         talks = [await on.asked(f"fleet-{number}") for number in range(8)]

@@ -20,16 +20,19 @@ from tests.support.tokenweir import COMMAND, Tokenweir
 
 # Ends well within the grace, or never.
 SHORT = Shape("openai", tokens=20, pace_ms=20)
-LONG = Shape("openai", tokens=10_000, pace_ms=20)
+LONG = Shape("openai", tokens=2_000, pace_ms=20)
 WORD = event({"choices": [{"index": 0, "delta": {"content": "water"}}]})
 USAGE = {"prompt_tokens": 17, "completion_tokens": 5, "total_tokens": 22}
 SEED = 2026
 STOPS = 30
 
 
-@pytest.fixture
-def started_by_a_user(running: Tokenweir) -> Iterator[Tokenweir]:
-    """The deployment as a process that its own command has started: signals meet it as they meet a user's."""
+@pytest.fixture(params=["a copy", pytest.param("its command", marks=pytest.mark.thorough)])
+def signalled(running: Tokenweir, request: pytest.FixtureRequest) -> Iterator[Tokenweir]:
+    """The deployment; also as a process that its own command has started: signals meet it as they meet a user's."""
+    if request.param == "a copy":
+        yield running
+        return
     running.stop()
     running.program = COMMAND
     yield running.start()
@@ -39,10 +42,10 @@ def started_by_a_user(running: Tokenweir) -> Iterator[Tokenweir]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 async def test_what_runs_may_finish_and_nothing_new_begins(
-    started_by_a_user: Tokenweir, key: str, provider: ScriptedProvider, number: signal.Signals
+    signalled: Tokenweir, key: str, provider: ScriptedProvider, number: signal.Signals
 ) -> None:
-    running = started_by_a_user
-    names = [provider.script(f"{number.name}-{kind}", SHORT) for kind in ("first", "second", "drained")]
+    running, start = signalled, "copied" if signalled.program is None else "started"
+    names = [provider.script(f"{number.name}-{start}-{kind}", SHORT) for kind in ("first", "second", "drained")]
     drained = f"drain/{names[2]}"
     async with Stage(running, key) as stage:
         streams = [await stage.begin(name) for name in names[:2]]
@@ -83,6 +86,7 @@ async def _closed(client: RawClient) -> bool:
         return True
 
 
+@pytest.mark.thorough
 @pytest.mark.waits
 async def test_after_the_grace_every_stream_gets_a_word_and_an_entry(
     running: Tokenweir, key: str, provider: ScriptedProvider
@@ -159,6 +163,7 @@ def chaos(running: Tokenweir, key: str, provider: ScriptedProvider) -> Iterator[
     made.close()
 
 
+@pytest.mark.thorough
 async def test_nothing_is_left_to_recover_whenever_the_signal_comes(running: Tokenweir, chaos: Chaos) -> None:
     await _without_recovery(running, chaos, Instant.MIDWAY)
 

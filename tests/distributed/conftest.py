@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.apart import Apart, ledger_url, queue_url
+from tests.distributed.apart import LEASE_S, Apart, ledger_url, queue_url
 from tests.support.provider import ScriptedProvider
 
 __all__ = ["ledger_url", "queue_url"]
 
 
 @pytest.fixture
-def apart(tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str) -> Iterator[Apart]:
-    """A deployment of several processes; nothing runs yet but its servers."""
-    made = Apart(tmp_path, provider, ledger_url, queue_url)
+def apart(
+    tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str, request: pytest.FixtureRequest
+) -> Iterator[Apart]:
+    """A deployment of several processes; nothing runs yet but its servers. The parameter: seconds of a lease."""
+    made = Apart(tmp_path, provider, ledger_url, queue_url, lease_s=getattr(request, "param", LEASE_S))
     yield made
     made.close()

@@ -26,7 +26,7 @@ from tests.support.postgres import PostgresServer, own_server, standby_of
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 HEALED_S = 20.0
 
 

@@ -24,6 +24,8 @@ from tests.support.faulty import FaultyPath
 from tests.support.postgres import PostgresServer, own_server
 from tests.support.valkey import Valkey
 
+pytestmark = pytest.mark.thorough
+
 # Another run: TOKENWEIR_CHAOS_SEED=… make faults
 SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
 EACH = 50

@@ -20,6 +20,8 @@ from tests.support.postgres import Server
 from tests.support.provider import ScriptedProvider
 from tests.support.valkey import Valkey
 
+pytestmark = pytest.mark.thorough
+
 # Another run: TOKENWEIR_CHAOS_SEED=… make faults
 SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
 KILLS, STREAMS = 200, 100

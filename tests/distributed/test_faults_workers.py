@@ -102,6 +102,7 @@ async def strike(
     return wrong, figures
 
 
+@pytest.mark.thorough
 @pytest.mark.waits
 async def test_a_kill_before_the_commit_and_one_before_the_acknowledgement(
     apart: Apart, valkey: Valkey, ledger_url: str, tmp_path: Path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from proxy.billing.limits import Limits
 from proxy.billing.money import Nusd
 from proxy.demo.script import Shape
@@ -10,6 +12,8 @@ from tests.crash.stage import Stage, quick_key, until
 from tests.distributed.apart import Apart
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Listening
+
+pytestmark = pytest.mark.thorough
 
 EACH = 5
 BUDGET = Limits(budget_nusd=Nusd(10**12))

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import psycopg
 import pytest
 
 from proxy.billing.keys import DEFAULT_PROJECT
@@ -16,14 +17,16 @@ from proxy.demo.script import Shape
 from tests.console.serving import SECRET, answer
 from tests.crash.chaos import exposition, gauges, settle
 from tests.crash.stage import Stage, until
-from tests.distributed.apart import LEASE_S, Apart
+from tests.distributed.apart import Apart
 from tests.support import sse
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
 from tests.support.valkey import Valkey
 
 PATIENCE_S = 20.0
-LONG = Shape("openai", tokens=10_000, pace_ms=20)
+# Where nobody has to live for longer than a lease.
+SHORT_LEASE_S = 1.0
+LONG = Shape("openai", tokens=2_000, pace_ms=20)
 SHORT = Shape("openai", tokens=12, pace_ms=5)
 
 
@@ -37,7 +40,9 @@ def entries_of(tokenweir: Tokenweir, *models: str, count: int = 1) -> list[list[
     return [of(model, entries) for model in models]
 
 
-async def test_what_a_proxy_relayed_a_worker_settles(apart: Apart, provider: ScriptedProvider) -> None:
+@pytest.mark.parametrize("apart", [SHORT_LEASE_S], indirect=True)
+async def test_what_a_proxy_relayed_a_worker_settles(apart: Apart, provider: ScriptedProvider, ledger_url: str) -> None:
+    """Also what another worker had taken, and was killed before the ledger had it."""
     proxy = apart.proxies[0].start()
     names = [provider.script(f"settled-{number}", SHORT) for number in range(3)]
     async with Stage(proxy, apart.key) as stage:
@@ -45,6 +50,7 @@ async def test_what_a_proxy_relayed_a_worker_settles(apart: Apart, provider: Scr
     assert [answer.status for answer in answers] == [200, 200, 200]
     await until(lambda: gauges(proxy)["tokenweir_exchanges_in_flight"] == 0)
     assert gauges(proxy)["tokenweir_journal_pending_records"] == 3, "they wait for a worker"
+    await _taken_by_a_worker_that_is_killed(apart, ledger_url)
     worker = apart.worker()
     worker.signal(signal.SIGHUP)
     for (entry,) in entries_of(proxy, *names):
@@ -58,6 +64,18 @@ async def test_what_a_proxy_relayed_a_worker_settles(apart: Apart, provider: Scr
     assert proxy.command("ledger", "--json").stdout.count("\n") == 3
 
 
+async def _taken_by_a_worker_that_is_killed(apart: Apart, ledger_url: str) -> None:
+    """It waits for the ledger with what it has taken from the queue."""
+    with psycopg.connect(ledger_url, autocommit=True) as looker, psycopg.connect(ledger_url) as holder:
+        holder.execute("LOCK TABLE ledger_entries IN EXCLUSIVE MODE")
+        worker = apart.worker()
+        async with asyncio.timeout(PATIENCE_S):
+            while looker.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() == (0,):
+                await asyncio.sleep(0.02)
+        worker.kill()
+
+
+@pytest.mark.thorough
 async def test_a_console_shows_what_other_machines_run(
     apart: Apart, provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,13 +105,14 @@ async def test_a_console_shows_what_other_machines_run(
 
 
 @pytest.mark.waits
+@pytest.mark.parametrize("apart", [SHORT_LEASE_S], indirect=True)
 async def test_a_machine_that_never_comes_back_is_settled_by_another(apart: Apart, provider: ScriptedProvider) -> None:
     proxy = apart.proxies[0].start()
     apart.worker()
     provider.script("gone", LONG)
     async with Stage(proxy, apart.key) as stage:
         client, response = await stage.begin("gone")
-        await asyncio.sleep(3.5)  # a renewal
+        await asyncio.sleep(SHORT_LEASE_S)  # several renewals
         proxy.kill()
         body = (await client.read_body(response)).body
     shutil.rmtree(proxy.folder / "data")
@@ -103,10 +122,11 @@ async def test_a_machine_that_never_comes_back_is_settled_by_another(apart: Apar
     assert 0 < entry["events"] <= len(sse.events(body)) + 1
     assert entry["completion_tokens"] > 0
     again = apart.proxy().start()
-    await asyncio.sleep(LEASE_S)
+    await asyncio.sleep(2 * SHORT_LEASE_S)
     assert len(again.read_ledger()) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.waits
 async def test_a_machine_that_was_only_asleep_gets_an_adjustment(apart: Apart, provider: ScriptedProvider) -> None:
     proxy = apart.proxies[0].start()

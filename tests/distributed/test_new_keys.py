@@ -22,6 +22,8 @@ from tests.support.postgres import PostgresServer, own_server
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
 
+pytestmark = pytest.mark.thorough
+
 WORKERS = 2
 # More than an address may guess.
 KEYS, REQUESTS = 2 * GUESSES_MAX, 5

@@ -16,7 +16,7 @@ from tests.support.net import ask, chat_request, free_port
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 SHAPE = Shape("openai", tokens=60, pace_ms=50)
 PATIENCE_S = 20.0

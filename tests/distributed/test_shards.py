@@ -23,6 +23,8 @@ from tests.ledger.entries import assert_sums
 from tests.ledger.priced_entries import FIRST, NODE, a_real_record
 from tests.support.provider import ScriptedProvider
 
+pytestmark = pytest.mark.thorough
+
 SHARDS, KEYS = 3, 20
 PATIENCE_S = 120.0
 

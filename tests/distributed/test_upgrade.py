@@ -22,6 +22,8 @@ from tests.support.postgres import Server
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import COMMAND, Listening, Tokenweir, provider_section
 
+pytestmark = pytest.mark.thorough
+
 WAIT_S = 30.0
 TOLD = "run `tokenweir migrate --config FILE`"
 

@@ -70,6 +70,7 @@ def machines(
     swept.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.waits
 async def test_a_point_of_one_machine(one_machine: Swept) -> None:
     points_struck, faults, wrong = await sweep(one_machine, few=FEW)

@@ -13,9 +13,10 @@ from typing import Any
 from proxy.billing.reservation import CounterState
 from proxy.budgets.open_budgets import open_budgets
 from proxy.demo.script import Shape
+from proxy.demo.shapes import DONE, sse, words
 from proxy.settings import load
 from tests.support.net import RawClient, Response, ask, chat_request, connect
-from tests.support.provider import ScriptedProvider
+from tests.support.provider import ScriptedProvider, sends
 from tests.support.tokenweir import Tokenweir, provider_section
 
 # One generated token costs a thousand nano-USD, a prompt nothing: sums can be done in one's head.
@@ -51,6 +52,16 @@ class Limited:
     def model(self, tokens: int = 100, **shape: Any) -> str:
         """A model that answers with so many tokens."""
         return self.provider.script(f"m{next(_numbers)}", Shape("openai", tokens=tokens, **shape))
+
+    def long_model(self, tokens: int, *, pace_ms: float = 0) -> str:
+        """A model that streams so many tokens, twenty in each event."""
+        parts = words(tokens)
+        texts = ["".join(parts[at : at + 20]) for at in range(0, tokens, 20)]
+        usage = {"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": tokens + 1}
+        events = [sse({"choices": [{"index": 0, "delta": {"content": text}}]}) for text in texts]
+        events += [sse({"choices": [], "usage": usage}), DONE]
+        steps = sends(events, pace_ms=pace_ms, tokens=[20] * len(texts) + [0, 0])
+        return self.provider.script(f"m{next(_numbers)}", steps)
 
     async def post(
         self, key: str, model: str, *, stream: bool = False, max_tokens: int | None = 100, **options: Any

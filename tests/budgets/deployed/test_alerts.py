@@ -15,6 +15,8 @@ from aiohttp import web
 from tests.budgets.deployed.limited import Limited, deployment
 from tests.support.provider import ScriptedProvider
 
+pytestmark = pytest.mark.thorough
+
 SECRET = "whsec-canary-41f7"
 
 

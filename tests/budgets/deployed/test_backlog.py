@@ -40,6 +40,7 @@ def leave(served: Tokenweir, key_id: str) -> None:
     journal.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 async def test_what_a_long_backlog_will_charge_counts(
     tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider

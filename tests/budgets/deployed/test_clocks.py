@@ -14,6 +14,8 @@ from proxy.storage.database import open_engine, sqlite_url, writing
 from tests.budgets.deployed.limited import Limited, deployment, served
 from tests.support.provider import ScriptedProvider
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def unstarted(tmp_path: Path, provider: ScriptedProvider) -> Iterator[Limited]:

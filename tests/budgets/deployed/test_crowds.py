@@ -112,6 +112,7 @@ def machine(tmp_path: Path, provider: ScriptedProvider) -> Limited:
     return Limited(deployment(tmp_path, provider), provider)
 
 
+@pytest.mark.thorough
 async def test_a_crowd_at_one_machine(machine: Limited) -> None:
     machine.tokenweir.start()
     try:

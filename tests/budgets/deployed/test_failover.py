@@ -17,6 +17,8 @@ from tests.support.provider import ScriptedProvider
 from tests.support.sse import done
 from tests.support.valkey import Valkey
 
+pytestmark = pytest.mark.thorough
+
 HOLDS = "{tokenweir:budgets}:holds"
 # Longer than a proxy sleeps here: none is taken for dead.
 LEASE_S = 15.0

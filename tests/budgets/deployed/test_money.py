@@ -32,10 +32,10 @@ async def test_what_fits_is_served_and_no_more(limited: Limited) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_hundred_at_once_against_a_budget_that_fits_ten(limited: Limited, stream: bool) -> None:
+async def test_a_crowd_at_once_against_a_budget_that_fits_ten(limited: Limited, stream: bool) -> None:
     key_id, key = limited.key(*FITS_TEN)
     model = limited.model(100, first_ms=50)
-    assert served(await limited.many(key, model, 100, stream=stream)) == 10
+    assert served(await limited.many(key, model, 40, stream=stream)) == 10
     limited.entries(key_id, 10)
     assert (await limited.at_rest(key_id)).spent == 1_000_000
 
@@ -174,6 +174,7 @@ async def test_a_refused_request_leaves_no_entry_and_reaches_nobody(limited: Lim
     limited.entries(key_id, 0)
 
 
+@pytest.mark.thorough
 async def test_the_sdk_does_not_try_a_spent_budget_again(limited: Limited) -> None:
     _, key = limited.key("--budget", "0")
     client = openai.AsyncOpenAI(api_key=key, base_url=limited.tokenweir.base_url, max_retries=3)
@@ -203,7 +204,7 @@ async def limited_until(limited: Limited, model: str) -> None:
 
 async def test_a_stream_that_costs_more_than_is_left_finishes_by_default(limited: Limited) -> None:
     key_id, key = limited.key("--budget", "0.0047")  # the default holds 4,096 of 4,700 tokens
-    model = limited.model(6000)
+    model = limited.long_model(6000)
     answer = await limited.post(key, model, stream=True, max_tokens=None)
     assert answer.body.endswith(b"data: [DONE]\n\n")
     assert (await limited.post(key, model, max_tokens=1)).status == 402
@@ -214,7 +215,7 @@ async def test_a_stream_that_costs_more_than_is_left_finishes_by_default(limited
 @pytest.mark.waits
 async def test_or_is_cut_between_two_events_if_the_key_wills_so(limited: Limited) -> None:
     key_id, key = limited.key("--budget", "0.0047", "--on-exhausted", "cut")
-    model = limited.model(9000, pace_ms=0.2)
+    model = limited.long_model(9000, pace_ms=4)
     answer = await limited.post(key, model, stream=True, max_tokens=None)
     assert answer.ended != "complete", "no clean end of a body that was not whole"
     *_, last = events(answer.body)

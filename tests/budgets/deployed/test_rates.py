@@ -73,6 +73,7 @@ async def test_a_slot_is_free_when_the_client_leaves(limited: Limited) -> None:
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.thorough
 async def test_the_sdk_waits_as_it_is_told(limited: Limited) -> None:
     _, key = limited.key("--rpm", "1")
     client = openai.AsyncOpenAI(api_key=key, base_url=limited.tokenweir.base_url, max_retries=0)

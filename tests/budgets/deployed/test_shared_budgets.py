@@ -82,6 +82,7 @@ async def test_a_machine_that_never_comes_back_lets_go(machines: Machines) -> No
     assert served(await second.many(key, second.model(100), left + 10)) == left
 
 
+@pytest.mark.thorough
 async def test_while_redis_is_down_each_key_goes_by_its_policy(machines: Machines, valkey: Valkey) -> None:
     first, second = machines.proxies
     await a_repeat_at_another_proxy(first, second)
@@ -188,6 +189,7 @@ async def test_a_proxy_that_never_comes_back_after_a_loss_is_not_waited_for(mach
             await asyncio.sleep(0.2)
 
 
+@pytest.mark.thorough
 @pytest.mark.waits
 async def test_whose_lease_ended_in_its_sleep_is_cut_when_its_money_is_gone(machines: Machines) -> None:
     """Its exchange was settled at what it had delivered; what is left was granted to another."""
