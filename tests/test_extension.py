@@ -177,6 +177,7 @@ def toy_server() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
 
 
 @pytest.mark.process
+@pytest.mark.thorough
 def test_an_exchange_is_billed_and_pushed(extended: Path, tmp_path: Path) -> None:
     with toy_server() as (url, got):
         running = Tokenweir(

@@ -12,7 +12,7 @@ from tests.bench.accuracy import Model, figures, odd, odd_texts, of_all_kinds, p
 from tests.bench.tokenized import LONG, SHORT, SINGLE, TOKENS_MIN, VOCABULARIES, events, stream, vocabulary
 
 SEED = 5
-# Of this vocabulary, estimates are measured in `make test`, after so many lessons.
+# Of this vocabulary, estimates are measured in `make test-thorough`, after so many lessons.
 ONE, FEW_LESSONS = next(iter(VOCABULARIES)), 8
 
 
@@ -26,6 +26,7 @@ def models() -> list[Model]:
     ]
 
 
+@pytest.mark.thorough
 def test_a_few_lessons_of_one_vocabulary() -> None:
     models = [Model.of(ONE, SINGLE, SEED, lessons=FEW_LESSONS, cuts=1)]
     cold, learned = of_all_kinds(models, 0), of_all_kinds(models, FEW_LESSONS)
@@ -93,6 +94,7 @@ def test_a_character_is_never_torn() -> None:
     assert min(count for _, count in list(events(tokens * 50, LONG, rng))[:-1]) >= 20
 
 
+@pytest.mark.thorough
 def test_a_cut_stream_has_the_tokens_of_what_came() -> None:
     rng = random.Random(1)
     cut = vocabulary("DeepSeek V4")
@@ -102,6 +104,7 @@ def test_a_cut_stream_has_the_tokens_of_what_came() -> None:
     assert len({one.tokens for one in found}) > 5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [name if name == ONE else pytest.param(name, marks=pytest.mark.slow) for name in VOCABULARIES]
 )

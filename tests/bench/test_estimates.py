@@ -52,6 +52,7 @@ def test_the_figures_are_reached(recorded: Recorded, teach: Teach) -> None:
     assert hidden.bias == pytest.approx(1, abs=0.1)
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 def test_where_the_reference_is_the_models_own_it_is_exact(recorded: Recorded) -> None:
     of_openai = [one for one in recorded.seen if estimates.O200K.match(estimates.by_name(one))]

@@ -24,9 +24,9 @@ from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 
 # Long beside a loaded machine's hiccups, short beside a test that hangs.
 SOON_S = 20.0
-# The quiet minute and the 120 s of real life, a hundred times faster: silence below IDLE_S is normal, above it is not.
-QUIET_MS = 600
-IDLE_S = 1.2
+# The quiet minute and the 120 s of real life, much faster: silence below IDLE_S is normal, above it is not.
+QUIET_MS = 400
+IDLE_S = 0.9
 BEAT_S = 0.1
 DRAIN_TOKENS_FEW = 6
 DRAIN_S_SHORT = 0.3
@@ -155,7 +155,7 @@ class Stand:
         deadline = time.monotonic() + SOON_S
         while len(found := self._of(model)) < count:
             assert time.monotonic() < deadline, f"{len(found)} entries of {model}, not {count}:\n{self.log_tail()}"
-            time.sleep(0.005)
+            time.sleep(0.02)
         assert len({entry["exchange_id"] for entry in found}) == len(found) == count
         return found
 
@@ -177,7 +177,7 @@ class Stand:
         deadline = time.monotonic() + SOON_S
         while not (found := [one for one in self.tokenweir.read_ledger() if one["exchange_id"] == exchange_id]):
             assert time.monotonic() < deadline, f"no entry of {exchange_id}:\n{self.log_tail()}"
-            time.sleep(0.005)
+            time.sleep(0.02)
         (one,) = found
         return one
 

@@ -25,7 +25,7 @@ from tests.conformance.restarting import Restarting
 from tests.support.net import closed_port, free_port
 from tests.support.tokenweir import Tokenweir
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "conformance" / "tokenweir.yaml"
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "test-a-gateway.md"

@@ -91,19 +91,19 @@ def test_electron_zero_cached_is_not_unreported(stand: Stand, python_client: Pyt
 
 
 def test_electron_leaving_is_billed_once(stand: Stand, python_client: PythonClient) -> None:
-    model = stand.plan("electron", endless("electron", tokens=80))
+    model = stand.plan("electron", endless("electron", tokens=50))
     leave_after(stand, python_client, model, texts=3)
     entry = stand.entry(model)
     (seen,) = stand.seen(model)
     assert (entry["outcome"], entry["usage_source"]) == ("client_left", "reported")
-    assert entry["completion_tokens"] == seen["completion_tokens"] == 80
-    assert Decimal(entry["charge_usd"]) == dollars(seen["prompt_tokens"], 80, cached=seen["cached_tokens"])
+    assert entry["completion_tokens"] == seen["completion_tokens"] == 50
+    assert Decimal(entry["charge_usd"]) == dollars(seen["prompt_tokens"], 50, cached=seen["cached_tokens"])
 
 
 def test_electron_a_retry_after_leaving_is_a_second_line_and_charges_the_first_no_second_time(
     stand: Stand, python_client: PythonClient
 ) -> None:
-    model = stand.plan("electron", endless("electron", tokens=80))
+    model = stand.plan("electron", endless("electron", tokens=50))
     leave_after(stand, python_client, model, texts=3)
     (first,) = stand.entries(model)
     request = {"model": model, "messages": [{"role": "user", "content": "Tell me about the weir."}], "stream": True}
@@ -112,7 +112,7 @@ def test_electron_a_retry_after_leaving_is_a_second_line_and_charges_the_first_n
     assert again == first
     assert (second["outcome"], second["completion_tokens"]) == ("served", 5)
     seen = stand.seen(model)
-    assert [one["completion_tokens"] for one in seen] == [80, 5]
+    assert [one["completion_tokens"] for one in seen] == [50, 5]
     assert [one["response_id"] for one in seen] == [first["provider_response_id"], second["provider_response_id"]]
 
 

@@ -6,7 +6,7 @@ Law: one test is one shape read by one client; the provider's truth file says wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from itertools import cycle, islice
 from typing import Any
@@ -34,21 +34,27 @@ def _name(value: object) -> str:
 
 CLIENTS = ("python_async", "node", "curl")
 SHAPES_EACH = 6
-# Python's client reads every third shape in `make test`.
-GATE = 3
 
 
 def _reading() -> Iterator[Any]:
     """Every shape with one client; every other client six shapes of its own, spread over the four systems. The cuts
     take turns."""
     cuts = cycle(CUTS)
-    for number, (shape, asked) in enumerate(ASKED):
-        slow = [pytest.mark.slow] if number % GATE else []
-        yield pytest.param("python", shape, asked, next(cuts), marks=slow)
+    for shape, asked in ASKED:
+        yield pytest.param("python", shape, asked, next(cuts), marks=pytest.mark.thorough)
     for place, client in enumerate(CLIENTS):
-        external = [pytest.mark.external] if client in ("node", "curl") else []
+        tier = pytest.mark.external if client in ("node", "curl") else pytest.mark.thorough
         for shape, asked in islice(ASKED, place, None, len(ASKED) // SHAPES_EACH):
-            yield pytest.param(client, shape, asked, next(cuts), marks=external)
+            yield pytest.param(client, shape, asked, next(cuts), marks=tier)
+
+
+def _cutting() -> Iterator[Any]:
+    """Every shape at one of the cuts, which take turns; in `make test-thorough` at all of them."""
+    for (shape, asked), cut in zip(ASKED, cycle(CUTS)):
+        yield pytest.param(shape, asked, [cut], id=f"{_name(shape)}-{_name(asked)}-{cut}")
+        yield pytest.param(
+            shape, asked, CUTS, marks=pytest.mark.thorough, id=f"{_name(shape)}-{_name(asked)}-every cut"
+        )
 
 
 @pytest.mark.parametrize(("client", "shape", "asked", "cut"), list(_reading()), ids=_name, indirect=["client"])
@@ -70,9 +76,11 @@ def test_a_client_reads_a_shape_and_the_ledger_has_it(
     expect_entry(stand.entry(model), shape, asked=asked)
 
 
-@pytest.mark.parametrize(("shape", "asked"), ASKED, ids=_name)
-async def test_the_bytes_are_the_providers_at_every_cut(stand: Stand, shape: Fixture, asked: bool) -> None:
-    models = [stand.plan(shape.system, shape.script(cut), shape.name) for cut in CUTS.values()]
+@pytest.mark.parametrize(("shape", "asked", "cuts"), list(_cutting()))
+async def test_the_bytes_are_the_providers_at_every_cut(
+    stand: Stand, shape: Fixture, asked: bool, cuts: Iterable[str]
+) -> None:
+    models = [stand.plan(shape.system, shape.script(CUTS[cut]), shape.name) for cut in cuts]
     requests = (shape.request(model, usage_asked=asked) for model in models)
     responses = await asyncio.gather(
         *(post_chat(stand.url, request, key=stand.key, timeout_s=SOON_S) for request in requests)
@@ -85,6 +93,7 @@ async def test_the_bytes_are_the_providers_at_every_cut(stand: Stand, shape: Fix
         expect_entry(entry, shape, asked=asked)
 
 
+@pytest.mark.thorough
 def test_the_provider_is_asked_for_usage_whatever_the_client_asked(stand: Stand, python_client: Client) -> None:
     for shape in (one for one in FIXTURES if one.streamed and not one.breaks_off):
         model = stand.plan(shape.system, shape.script(), shape.name)

@@ -23,6 +23,8 @@ from tests.support.provider import error_script
 from tests.support.sdks import openai
 from tests.support.tokenweir import Tokenweir
 
+pytestmark = pytest.mark.thorough
+
 MODEL = "gpt-4o-mini"
 MESSAGES: Any = [{"role": "user", "content": "Go on."}]
 TALE = "".join(words(24))

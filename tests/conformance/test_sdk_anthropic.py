@@ -14,6 +14,8 @@ import pytest
 from proxy.demo.script import Script, Send, Stall, json_script
 from tests.conformance.stand import Minted, Stand
 
+pytestmark = pytest.mark.thorough
+
 USED = {"input_tokens": 11, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 3, "output_tokens": 1}
 TEXTS = ("The ", "water ", "rises.")
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "open_gate", "input": {}}

@@ -19,6 +19,8 @@ from tests.metering.dialects.bedrock import TEXTS, USAGE, chunk, converse, failu
 from tests.support.certificates import Authority
 from tests.support.faulty import FaultyPath
 
+pytestmark = pytest.mark.thorough
+
 STREAM = (("Content-Type", "application/vnd.amazon.eventstream"), ("x-amzn-RequestId", "0b5d-1"))
 MESSAGES: Any = [{"role": "user", "content": [{"text": "How high is the water?"}]}]
 CLAUDE: Any = {"max_tokens": 99, "messages": [{"role": "user", "content": "How high is the water?"}]}

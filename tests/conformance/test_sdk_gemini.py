@@ -14,6 +14,8 @@ from proxy.demo.script import Script, Send, Stall, json_script
 from tests.conformance.stand import Minted, Stand
 from tests.metering.dialects.gemini import STORY, counts, said, sse, text
 
+pytestmark = pytest.mark.thorough
+
 ASKED = "How high is the water?"
 TEXTS = ["The water", " rises."]
 CALLED = {"functionCall": {"name": "open_gate", "args": {"by_cm": 40}}}

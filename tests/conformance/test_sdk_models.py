@@ -69,6 +69,7 @@ async def test_openai_with_a_wrong_key(openai: Any, at: Listing) -> None:
             await client.models.list()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("credential", ["api_key", "auth_token"])
 async def test_anthropic(anthropic: Any, at: Listing, credential: str) -> None:
     http = anthropic.DefaultAsyncHttpxClient(verify=False)
@@ -89,6 +90,7 @@ async def test_anthropic(anthropic: Any, at: Listing, credential: str) -> None:
             await client.models.list(limit=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")  # aiohttp's, of what the SDK does
 @pytest.mark.parametrize("version", ["v1beta", "v1"])
 async def test_google(genai: Any, at: Listing, version: str) -> None:
@@ -104,6 +106,7 @@ async def test_google(genai: Any, at: Listing, version: str) -> None:
         assert (refusal.value.code, refusal.value.status) == (404, "NOT_FOUND")
 
 
+@pytest.mark.thorough
 async def test_azure(openai: Any, at: Listing) -> None:
     http = openai.DefaultAsyncHttpxClient(verify=False)
     given = {"api_key": "good", "azure_endpoint": at.url, "api_version": "2024-10-21"}

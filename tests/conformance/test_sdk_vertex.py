@@ -17,6 +17,8 @@ from tests.conformance.stand import Stand
 from tests.metering.dialects import bedrock
 from tests.metering.dialects.gemini import STORY, counts, sse, text
 
+pytestmark = pytest.mark.thorough
+
 UP = "/v1/projects/ours/locations/here/publishers"
 CLAUDE: Any = {"max_tokens": 99, "messages": [{"role": "user", "content": "How high is the water?"}]}
 

@@ -49,6 +49,7 @@ def served(one: Case, *, generated: int | None = None, ended: str = "served", as
 # -- the cases ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_every_piece_of_text_is_one_token(tokens: Callable[[str], list[str]]) -> None:
     assert tokens("".join(TEXT)) == list(TEXT)
     assert tokens("".join(TOOL.fragments)) == list(TOOL.fragments)
@@ -61,6 +62,7 @@ def test_every_case_has_a_model_of_its_own() -> None:
     assert len({one.upstream_model for one in CASES}) == len({one.model for one in CASES}) == len(CASES)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one.upstream_model)
 def test_an_answer_reports_what_was_generated_for_it(one: Case, tokens: Callable[[str], list[str]]) -> None:
     scripted = one.build(NAMES)

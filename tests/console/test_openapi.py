@@ -16,7 +16,7 @@ from tests.support.examples import AT_RANDOM
 
 pytestmark = pytest.mark.io
 
-# Requests of each route, valid and invalid: one in the gate, always the same; many in `make faults`, at random.
+# Requests of each route, valid and invalid: one, always the same; many in `make faults`, at random.
 EXAMPLES = 40 if AT_RANDOM else 1
 ROUTES = {
     "/account/block": ["post"],
@@ -67,6 +67,7 @@ def test_every_route_is_in_the_document(filled: Stand) -> None:
             assert refused.status == 401, path
 
 
+@pytest.mark.thorough
 @pytest.mark.hypothesis
 def test_a_tester_made_of_the_document_finds_nothing(filled: Stand) -> None:
     """Valid requests and invalid ones: no 5xx, every answer as documented, what is not allowed is refused."""

@@ -12,6 +12,7 @@ from proxy.demo.tour import Deployment
 
 
 @pytest.mark.process
+@pytest.mark.thorough
 async def test_the_demo_has_a_console_of_its_own(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path, "http://127.0.0.1:1")
     await deployment.start()

@@ -126,6 +126,7 @@ def test_it_installs_and_uses_the_ports_that_are_the_defaults() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.thorough
 def test_pasted_whole_it_streams_and_explains(pasted: Pasted) -> None:
     assert (pasted.folder / "called").read_text() == "install\n"
     assert "curl:" not in pasted.output, pasted.output
@@ -136,6 +137,7 @@ def test_pasted_whole_it_streams_and_explains(pasted: Pasted) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "client",
     [["sh", "stream.sh"], pytest.param([sys.executable, "stream.py"], marks=pytest.mark.slow)],

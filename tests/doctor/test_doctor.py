@@ -471,6 +471,7 @@ def test_a_key_goes_where_the_provider_wants_it(tmp_path: Path, provider: Script
     assert marked(dialects=["anthropic"]) == {"call m": "warning"}
 
 
+@pytest.mark.thorough
 def test_several_machines(tmp_path: Path, postgres: Server, valkey: Valkey) -> None:
     """An empty database; then one of this version, with a month missing, a letter, and a Redis that throws away."""
     name = postgres.new_database()

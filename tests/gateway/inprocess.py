@@ -49,7 +49,6 @@ from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.held_text import TextCounter
 from proxy.settings import ProviderSettings
 from proxy.telemetry.metrics import Metrics
-from tests.support.tls import system_tls
 
 KEY = ApiKey("k", "k", b"", "", models=None, created_at=0.0, expires_at=None, revoked_at=None, revision=1)
 
@@ -209,7 +208,7 @@ async def gateway(
     background; `tapes`: streams can be taken up again, from those of the proxies at the addresses `others`, too."""
     journal = Journal.open(folder / "journal", bytes_max=1 << 24)
     table = ProgressTable.open(folder / "progress.table", slots=slots, unix_time=time.time)
-    disk, upstream = ThreadPoolExecutor(1), UpstreamClient(system_tls())
+    disk, upstream = ThreadPoolExecutor(1), UpstreamClient()
     provider = Provider.of(ProviderSettings(name="scripted", base_url=base_url, **settings), write_stall_s=60)
     route = Route(provider, "electron", lambda *_: (None, None), counter=counter)
     outbox, unlimited = Counting(journal, table, disk), Unlimited()

@@ -97,6 +97,7 @@ def entries(engine: Engine) -> list[dict[str, Any]]:
     return shown(EntryReader(engine, EntryFilter()).new_entries())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
 def test_it_becomes_what_the_code_expects(url: str) -> None:
     migrate(url)
@@ -140,7 +141,7 @@ def records() -> list[Arrival]:
     return [one for one in made if one.entry.exchange_id in of_ledger]
 
 
-@pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("url", ["sqlite", pytest.param("postgres", marks=pytest.mark.thorough)], indirect=True)
 def test_what_comes_again_is_known(engine: Engine, store: LedgerStore) -> None:
     """Ids, content hashes and receipts are those of 0.1: nothing is charged twice, and nothing is a conflict."""
     again = records()

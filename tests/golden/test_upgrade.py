@@ -139,6 +139,7 @@ async def _fill(url: str) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.thorough
 def test_on_several_machines(tmp_path: Path, ledger_url: str, valkey: Valkey) -> None:
     """Its queue holds what its journal holds too, and a worker of 0.1 had taken some of it."""
     asyncio.run(_fill(valkey.url))

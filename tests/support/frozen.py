@@ -10,6 +10,7 @@ from pathlib import Path
 
 from proxy import cli
 from proxy.billing.settlement import content_hash
+from proxy.gateway.upstream import client
 from proxy.http import server
 from proxy.ledger.settling.store import LedgerStore
 from proxy.metering.dialect import NAME
@@ -19,6 +20,7 @@ from tests.support.made_once import share
 
 share(setattr)
 cli._parser()
+client.UpstreamClient()
 with tempfile.NamedTemporaryFile() as file:
     for url in (sqlite_url(Path(file.name)), "postgresql://nobody@127.0.0.1:9/none"):
         engine = open_engine(url)

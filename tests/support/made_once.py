@@ -1,12 +1,15 @@
 """Objects that every deployment makes for itself, made once for all tests: they take longer than most tests.
 
-They are the parser of the commands, the statements of a ledger, each statement's SQL, and a configuration's document.
-None has a state. SQLite does not sync to the disk: what tests kill are processes, and the page cache survives them.
+They are the parser of the commands, the statements of a ledger, each statement's SQL, a configuration's document, and
+the certificates that this machine trusts. None has a state. SQLite does not sync to the disk: what tests kill are
+processes, and the page cache survives them.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import ssl
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cache, lru_cache, partial, wraps
@@ -16,6 +19,8 @@ from sqlalchemy import Dialect, create_engine
 
 from proxy import cli
 from proxy.billing.entries import LedgerEntry
+from proxy.foundation import tls
+from proxy.gateway.upstream import client
 from proxy.ledger.settling import store
 from proxy.ledger.settling.settling import Statements
 from proxy.settings import reading
@@ -47,6 +52,13 @@ def share(replace: Setter) -> None:
             made[name] = Statements(dialect, content_hash, clock_id)
         return made[name]
 
+    @cache
+    def trusted(*_files: str | None) -> ssl.SSLContext:
+        return tls.client_context()
+
+    def client_context() -> ssl.SSLContext:
+        return trusted(*map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")))
+
     parsed = lru_cache(64)(reading._yaml)
     connected = database._connected_sqlite
 
@@ -58,6 +70,7 @@ def share(replace: Setter) -> None:
     replace(database, "_connected_sqlite", connected_unsynced)
     replace(reading, "_yaml", lambda text: deepcopy(parsed(text)))
     replace(cli, "_parser", cache(cli._parser))
+    replace(client, "client_context", client_context)
     replace(store, "Statements", statements)
     engine = partial(create_engine, execution_options={"compiled_cache": _Compiled()})
     for module in (database, postgres):

@@ -26,7 +26,6 @@ from proxy.http.server import Routes, Server
 from proxy.keys.keyring import Keyring, Refused
 from proxy.metering.dialects import DIALECTS
 from proxy.settings import parse
-from tests.support.tls import system_tls
 from tests.support.web_server import serving
 
 KEY = ApiKey("k", "k", b"", "", models=None, created_at=0.0, expires_at=None, revoked_at=None, revision=1)
@@ -182,7 +181,7 @@ async def listing(
     sections = {family: providers.section(family) for family in families} | more
     written = yaml.safe_dump({"providers": sections, "models": dict(models), "allow_literal_secrets": True})
     settings = parse(written, env={}, folder=Path())
-    client, tasks, keys = UpstreamClient(system_tls()), Tasks(), _Keys()
+    client, tasks, keys = UpstreamClient(), Tasks(), _Keys()
     built = {name: Provider.of(one, write_stall_s=60) for name, one in settings.providers.items()}
     lists = FetchedLists(client, tasks, now=lambda: made.now)
     catalogue = Catalogue(settings.models, built, lists)

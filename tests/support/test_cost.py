@@ -36,6 +36,7 @@ def test_cheap():
 
 
 @pytest.mark.process
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_child_is_counted_for_its_test_and_the_last_line_is_pytests_own(tmp_path: Path, workers: str) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

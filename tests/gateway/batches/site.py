@@ -42,7 +42,6 @@ from proxy.telemetry.metrics import Metrics
 from tests.gateway.inprocess import KEY, OfToken
 from tests.support.batch_provider import SECRET, BatchProvider
 from tests.support.sqlite import empty_ledger
-from tests.support.tls import system_tls
 
 PRICE = configured(Rates(2_000_000_000, 1_000_000_000, 8_000_000_000), multipliers={"tier:batch": "0.5"})
 TEAM = replace(KEY, project_id="proj_team")
@@ -168,7 +167,7 @@ class Site:
 
     async def start(self, node: str = "here", **settings: Any) -> Proxy:
         """One more process. `settings`: of its providers."""
-        upstream = UpstreamClient(system_tls())
+        upstream = UpstreamClient()
         providers = {
             "openai": self._provider("openai", self.provider.openai_url, dialects=("openai",), **settings),
             "anthropic": self._provider("anthropic", self.provider.anthropic_url, dialects=("anthropic",), **settings),

@@ -214,8 +214,8 @@ async def test_a_settlement_that_is_cut_off_goes_on(
     times: int,
 ) -> None:  # fmt: skip
     """The process dies at its `times`-th call."""
-    monkeypatch.setattr(settling, "RECORDS_MAX", 25)
-    batch_id = await made(gpt(), *(line(str(number)) for number in range(30)))
+    monkeypatch.setattr(settling, "RECORDS_MAX", 3)
+    batch_id = await made(gpt(), *(line(str(number)) for number in range(5)))
     provider.end(batch_id)
     calls = 0
     reached = asyncio.Event()
@@ -238,8 +238,8 @@ async def test_a_settlement_that_is_cut_off_goes_on(
     assert again.admission.held_again == ([left.exchange_id] if reached.is_set() else [])
     at.later_s = 600.0
     await again.watcher.look()
-    assert len(lines_of(at)) == 30
-    assert sum(one.charge_nusd or 0 for one in at.entries()) == 30 * LINE_NUSD
+    assert len(lines_of(at)) == 5
+    assert sum(one.charge_nusd or 0 for one in at.entries()) == 5 * LINE_NUSD
     assert len(own_entries(at)) == 1
     found = at.batches.find(batch_id)
     assert found is not None
@@ -249,8 +249,8 @@ async def test_a_settlement_that_is_cut_off_goes_on(
 async def test_results_that_break_off_are_read_again(
     provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "RECORDS_MAX", 25)
-    batch_id = await made(gpt(), *(line(str(number)) for number in range(60)))
+    monkeypatch.setattr(settling, "RECORDS_MAX", 3)
+    batch_id = await made(gpt(), *(line(str(number)) for number in range(9)))
     provider.end(batch_id)
     content = provider.contents[provider.batches[batch_id]["output_file_id"]]
 
@@ -263,12 +263,12 @@ async def test_results_that_break_off_are_read_again(
     provider.before = broken
     at.later_s = 60.0
     await proxy.watcher.look()
-    assert 0 < len(lines_of(at)) < 60
+    assert 0 < len(lines_of(at)) < 9
     assert own_entries(at) == []
     at.later_s = 600.0
     await proxy.watcher.look()
-    assert len(lines_of(at)) == 60
-    assert own_entries(at)[0].details["batch"]["succeeded"] == 60
+    assert len(lines_of(at)) == 9
+    assert own_entries(at)[0].details["batch"]["succeeded"] == 9
 
 
 async def test_another_process_takes_over(provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk) -> None:

@@ -71,10 +71,15 @@ async def test_lines_are_the_same_wherever_they_are_cut(at: int) -> None:
 
 
 @pytest.mark.parametrize("line", [b"\n", b"\r\n", b" "])
-async def test_blank_lines_take_one_short_turn(line: bytes) -> None:
-    async with measured_turns() as turns:
-        assert await read(Body(line * (600_000 // len(line)))) == []
-    assert turns.longest_s < 0.25
+async def test_blank_lines_are_one_step(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[None] = []
+
+    async def step(_: slices.Slice) -> None:
+        steps.append(None)
+
+    monkeypatch.setattr(slices.Slice, "give_way", step)
+    assert await read(Body(line * 10_000)) == []
+    assert len(steps) <= 1
 
 
 @pytest.mark.parametrize("line", [b"7\n", b"7 \n\n"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.batches.asking import LINE_NUSD, line, made, made_by, ordered, request, uploaded
+from tests.gateway.batches.asking import LINE_NUSD, line, made_by, ordered, request, uploaded
 from tests.support.batch_provider import BatchProvider
 from tests.support.postgres import Server
 from tests.support.sdks import anthropic, openai
@@ -82,6 +82,9 @@ async def test_a_reservation_outlives_the_process_until_the_lines_are_booked(
     assert (await site.gpt(key).files.content(output_id)).content == provider.contents[output_id]
     entries = await asyncio.to_thread(site.proxy.entries, LINES_FIT + 1)
     assert [one["charge_usd"] for one in entries].count(f"{LINE_NUSD / 1e9:.9f}".rstrip("0")) == LINES_FIT
+    told = site.proxy.said("ledger", "--explain")
+    assert f"line 0 of the batch {batch_id}" in told
+    assert f"batch {batch_id}: completed, {LINES_FIT} of {LINES_FIT} lines answered" in told
     async with asyncio.timeout(10):  # the budget has seen the entries: what was reserved beyond them is free
         while True:
             try:
@@ -147,18 +150,6 @@ async def test_requests_name_files_of_their_own_keys_only(provider: BatchProvide
         await site.gpt(carl).post("/chat/completions", cast_to=object, content=(escaped % theirs).encode())
     assert provider.count("POST", "/chat/completions") == 1
     assert provider.count("POST", "/messages") == 1
-
-
-async def test_a_batch_is_explained(provider: BatchProvider, site: Deployment) -> None:
-    key = await asyncio.to_thread(site.proxy.key)
-    batch_id = await made(site.gpt(key), line("first"))
-    provider.end(batch_id)
-    output_id = (await site.gpt(key).batches.retrieve(batch_id)).output_file_id
-    assert output_id is not None
-    await site.gpt(key).files.content(output_id)
-    told = site.proxy.said("ledger", "--explain")
-    assert f"line first of the batch {batch_id}" in told
-    assert f"batch {batch_id}: completed, 1 of 1 lines answered" in told
 
 
 LEASE_S = 1.0

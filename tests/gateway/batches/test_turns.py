@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
+from proxy.foundation import slices
 from proxy.gateway.batches import batches, lines_in
 from tests.gateway.batches.asking import jsonl, line, request
 from tests.gateway.batches.site import Proxy
@@ -16,9 +17,8 @@ from tests.support.turns import measured_turns
 
 pytestmark = pytest.mark.io
 
-# Skipping blank lines one by one took 0.5 s for a file of this size.
-FILE_BYTES = 1_000_000
-TURN_S_MAX = 0.25
+BYTES = 100_000
+PIECE_BYTES = 100
 
 HEAD = b"""--b\r
 Content-Disposition: form-data; name="purpose"\r
@@ -43,15 +43,25 @@ async def upload(proxy: Proxy, content: bytes, *, packed: bool = False) -> tuple
         return answer.status, await answer.json()
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("blank", [b"\n", b"\r\n", b"\r", b" ", b" \t\v\f\r\n"])
+@pytest.fixture
+def each_step_is_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each slice is used up when it begins."""
+    monkeypatch.setattr(slices, "SLICE_S", -1.0)
+
+
+@pytest.mark.usefixtures("each_step_is_a_turn")
+@pytest.mark.parametrize(
+    ("blank", "packed"),
+    [(b"\n", False), (b"\n", True), (b"\r\n", False), (b"\r", False), (b" ", False), (b" \t\v\f\r\n", False)],
+)
 async def test_a_file_of_blank_lines_is_refused_without_delaying_others(
-    proxy: Proxy, blank: bytes, *, packed: bool
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, blank: bytes, *, packed: bool
 ) -> None:
+    monkeypatch.setattr(lines_in, "BLANK_BYTES", PIECE_BYTES)
     async with measured_turns() as turns:
-        status, answer = await upload(proxy, blank * (FILE_BYTES // len(blank)), packed=packed)
+        status, answer = await upload(proxy, blank * (BYTES // len(blank)), packed=packed)
     assert (status, answer["error"]["code"]) == (400, "empty_batch")
-    assert turns.longest_s < TURN_S_MAX
+    assert turns.count >= BYTES // PIECE_BYTES
 
 
 @pytest.mark.parametrize("blank_bytes", [1, 4, lines_in.BLANK_BYTES])
@@ -67,27 +77,33 @@ async def test_blank_lines_are_counted(proxy: Proxy, monkeypatch: pytest.MonkeyP
 NOT_AN_ARRAY = "requests: must be an array, and the only member of a JSON object"
 FIRST = json.dumps(request("a")).encode()
 REQUESTS = {
-    b'{"requests":[' + b"0," * 3_000_000 + b"0]}": "requests[0]: must be an object",
-    b'{"requests":[' + b"{}," * 500_000 + b"{}]}": "requests[0].custom_id: is missing",
-    b'{"requests":[' + b"[" * 500_000: "requests[0]: must be an object",
-    b'{"requests":[{"custom_id":' + b"[" * 500_000: "The request body is nested deeper than 64 levels.",
-    b'{"requests":[{"custom_id":[' + b"{}," * 500_000: "The request body has more than 50000 arrays and objects.",
-    b'{"requests":[' + b" " * 1_000_000 + b"]}": "The batch has no requests.",
-    b'{"requests":[' + FIRST + b" " * 1_000_000: NOT_AN_ARRAY,
+    b'{"requests":[' + b"0," * BYTES + b"0]}": "requests[0]: must be an object",
+    b'{"requests":[' + b"{}," * 500 + b"{}]}": "requests[0].custom_id: is missing",
+    b'{"requests":[' + b"[" * (batches.BRACKETS_MAX + 9): "requests[0]: must be an object",
+    b'{"requests":[{"custom_id":'
+    + b"[" * (batches.BRACKETS_MAX + 9): "The request body is nested deeper than 64 levels.",
+    b'{"requests":[{"custom_id":[' + b"{}," * BYTES: "The request body has more than 50000 arrays and objects.",
+    b'{"requests":[' + b" " * BYTES + b"]}": "The batch has no requests.",
+    b'{"requests":[' + FIRST + b" " * BYTES: NOT_AN_ARRAY,
     b'{"requests":[' + FIRST + b",]}": NOT_AN_ARRAY,
     b'{"requests":[' + FIRST + FIRST + b"]}": NOT_AN_ARRAY,
-    b'{"requests":[' + FIRST + b"," + b"7," * 3_000_000 + FIRST + b"]}": "requests[1]: must be an object",
+    b'{"requests":[' + FIRST + b"," + b"7," * BYTES + FIRST + b"]}": "requests[1]: must be an object",
     b'{"requests":[' + FIRST + b'],"requests":[]}': NOT_AN_ARRAY,
     b'{"requests":[' + FIRST + b"}}": NOT_AN_ARRAY,
     b"[" + FIRST + b"]": NOT_AN_ARRAY,
 }
 
 
-@pytest.mark.parametrize("body", REQUESTS, ids=range(len(REQUESTS)))
-@pytest.mark.parametrize("piece_bytes", [100, batches.PIECE_BYTES])
+@pytest.mark.usefixtures("each_step_is_a_turn")
+@pytest.mark.parametrize(
+    ("number", "piece_bytes"),
+    [(number, PIECE_BYTES) for number in range(len(REQUESTS))]
+    + [(number, batches.PIECE_BYTES) for number, body in enumerate(REQUESTS) if len(body) < BYTES],
+)
 async def test_a_body_of_requests_is_refused_without_delaying_others(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, body: bytes, piece_bytes: int
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, number: int, piece_bytes: int
 ) -> None:
+    body, message = list(REQUESTS.items())[number]
     monkeypatch.setattr(batches, "PIECE_BYTES", piece_bytes)
     headers = {"x-api-key": "anna", "anthropic-version": "2023-06-01", "Content-Encoding": "gzip"}
     async with (
@@ -96,5 +112,5 @@ async def test_a_body_of_requests_is_refused_without_delaying_others(
         http.post(f"{proxy.url}/v1/messages/batches", data=gzip.compress(body, 1), headers=headers) as answer,
     ):
         document = await answer.json()
-    assert (answer.status, document["error"]["message"]) == (400, REQUESTS[body])
-    assert turns.longest_s < TURN_S_MAX
+    assert (answer.status, document["error"]["message"]) == (400, message)
+    assert turns.count >= min(len(body), BYTES) // piece_bytes

@@ -32,7 +32,6 @@ from proxy.metering.dialects.bedrock.converse import BEDROCK_CONVERSE
 from proxy.settings import ProviderSettings, SettingsError
 from proxy.settings.cloud_auth import AuthSettings, AwsAuthSettings, GoogleAuthSettings
 from tests.support.sigv4 import verified
-from tests.support.tls import system_tls
 
 # Of AWS's own test suite for signatures, and its results.
 KEY, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
@@ -90,7 +89,7 @@ KEYS = {"access_key_id": Secret(KEY), "secret_access_key": Secret(SECRET)}
 
 
 async def asked(provider: Provider, request: bytes) -> None:
-    client = UpstreamClient(system_tls())
+    client = UpstreamClient()
     try:
         answer = await client.ask(provider, request)
         assert await answer.read(100) == b"{}"

@@ -26,7 +26,6 @@ from tests.gateway.inprocess import gateway
 from tests.support.certificates import Authority, Issued
 from tests.support.connect_proxy import Behaviour, ConnectProxy, connect_proxy
 from tests.support.net import ask, chat_request, closed_port, connect
-from tests.support.tls import system_tls
 
 pytestmark = pytest.mark.io
 
@@ -107,7 +106,7 @@ def at(proxy: ConnectProxy, credentials: str | None = None, *, tls: bool = False
 
 @asynccontextmanager
 async def pool() -> AsyncIterator[UpstreamClient]:
-    client = UpstreamClient(system_tls())
+    client = UpstreamClient()
     try:
         yield client
     finally:

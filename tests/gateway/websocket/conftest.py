@@ -1,5 +1,16 @@
 """The client, the gateway and the provider of one test."""
 
+from __future__ import annotations
+
+import pytest
+
+from proxy.http import websocket
 from tests.gateway.websocket.sockets import on
 
 __all__ = ["on"]
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some clients wait for the end of the connection after both close frames."""
+    monkeypatch.setattr(websocket, "CLOSE_S", 0.2)

@@ -158,6 +158,7 @@ async def test_a_client_that_stalls_is_cut(tmp_path: Path) -> None:
                 await link.say(said("x" * 100_000))
         await on.until_over()
         assert (await on.record()).outcome is Outcome.CLIENT_LEFT
+        client.abort()
 
 
 async def test_connections_are_kept_from_being_idle(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

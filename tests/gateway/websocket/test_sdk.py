@@ -35,6 +35,7 @@ def client(on: Stage) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=f"{on.gateway.url}/v1", api_key="k", max_retries=0)
 
 
+@pytest.mark.thorough
 async def test_a_conversation_of_realtime(on: Stage) -> None:
     async with client(on) as sdk, sdk.realtime.connect(model="electron") as connection:
         link = await on.provider.link()
@@ -67,6 +68,7 @@ async def test_a_conversation_of_realtime(on: Stage) -> None:
     assert record.reading.usage == expected
 
 
+@pytest.mark.thorough
 async def test_a_refused_request_of_realtime_is_an_event_and_the_session_goes_on(on: Stage) -> None:
     async with client(on) as sdk, sdk.realtime.connect(model="electron") as connection:
         link = await on.provider.link()
@@ -82,6 +84,7 @@ async def test_a_refused_request_of_realtime_is_an_event_and_the_session_goes_on
         assert (await connection.recv()).type == "response.created"
 
 
+@pytest.mark.thorough
 async def test_responses_over_a_websocket(on: Stage) -> None:
     async with client(on) as sdk, sdk.responses.connect() as connection:
         await connection.response.create(model="electron", input="Was kostet das?", stream=True)
@@ -106,6 +109,7 @@ async def test_responses_over_a_websocket(on: Stage) -> None:
     assert (second.reading.usage.prompt_tokens, second.reading.usage.completion_tokens) == (5, 0)
 
 
+@pytest.mark.thorough
 async def test_a_close_of_the_provider_says_its_code(on: Stage) -> None:
     from websockets.exceptions import ConnectionClosedError
 

@@ -36,7 +36,7 @@ from tests.support.socket_provider import Link
 pytestmark = pytest.mark.io
 
 TRANSCRIPT = "conversation.item.input_audio_transcription"
-WALKS, STEPS_MAX = repeats(40, gate=12), 14
+WALKS, STEPS_MAX = repeats(40, gate=6), 14
 # What comes of an answer that has ended, and is nobody's.
 LATE = "late"
 NEVER = {Outcome.CRASHED, Outcome.UPSTREAM_STALLED}
