@@ -23,6 +23,7 @@ from proxy.settings import load
 from tests.cli.commands import CONFIG, Commands
 from tests.ledger.entries import an_entry, arriving
 from tests.support.postgres import Server
+from tests.support.sqlite import with_empty_ledger
 from tests.support.valkey import Valkey
 
 pytestmark = pytest.mark.io
@@ -42,6 +43,8 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         settings["allow_literal_secrets"] = True
     file = tmp_path / "tokenweir.yaml"
     file.write_text(yaml.safe_dump(settings))
+    if request.param == "local":
+        with_empty_ledger(tmp_path / "data")
     store = LedgerStores.open(load(file, {}))
     store.keys.create(
         key_id="key-1", alias="anna", digest=b"1", hint="", models=None, expires_at=None,
@@ -101,6 +104,7 @@ def test_show_says_how_every_counter_stands(commands: Commands) -> None:
     assert lines[2].split() == ["key", "anna", "(less", "credit)", "–", "–", "1.5", "2", "1", "0"]
 
 
+@pytest.mark.parametrize("config", ["local", pytest.param("redis", marks=pytest.mark.thorough)], indirect=True)
 def test_rebuild_says_what_was_wrong_and_forgets_it(commands: Commands, config: Path) -> None:
     assert commands("budgets", "rebuild") == [
         {"counter_id": "key-1", "drift_usd": "0"}, {"counter_id": "key-1/credit", "drift_usd": "0"},

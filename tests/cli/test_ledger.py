@@ -19,6 +19,7 @@ from proxy.cli import main
 from proxy.reports.entry_reader import EntryReader
 from tests.cli.commands import CONFIG
 from tests.ledger.entries import an_entry
+from tests.support.sqlite import with_empty_ledger
 
 pytestmark = pytest.mark.io
 
@@ -29,6 +30,7 @@ FLAGS_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "flags.md"
 def config(tmp_path: Path) -> str:
     file = tmp_path / "tokenweir.yaml"
     file.write_text(yaml.safe_dump(CONFIG))
+    with_empty_ledger(tmp_path / "data")
     assert main(["keys", "create", "--alias", "anna", "--config", str(file)]) == 0
     return str(file)
 

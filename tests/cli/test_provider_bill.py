@@ -21,6 +21,7 @@ from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 from tests.ledger.priced_entries import a_real_entry, a_real_record
 from tests.reconciliation.provider_bill.bills import MIDNIGHT, completions, costs, openai, page
+from tests.support.sqlite import with_empty_ledger
 
 pytestmark = pytest.mark.io
 
@@ -39,6 +40,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Two exchanges of one day are settled, one of them estimated; runs the command on an export."""
     config, export = tmp_path / "tokenweir.yaml", tmp_path / "usage.json"
     config.write_text(yaml.safe_dump(CONFIG))
+    with_empty_ledger(tmp_path / "data")
     store = LedgerStores.open(load(config, {}))
     guessed = entry(replace(a_real_record(1, started_at=AT), reading=GUESS))
     store.ledger.settle([Arrival(a_real_entry(0, started_at=AT)), Arrival(guessed)])
@@ -108,25 +110,21 @@ def test_what_may_be_on_another_day_is_said(run: Run) -> None:
     assert "the export is incomplete" in err
 
 
-@pytest.mark.parametrize(
-    ("document", "options", "words"),
-    [
+def test_refusals_are_one_line(run: Run) -> None:
+    refusals: list[tuple[Any, list[str], str]] = [
         (usage(input_tokens="7"), [], "usage.json: data[0].results[0].input_tokens: must be a whole number"),
         ("day,tokens", [], "usage.json: is not JSON"),
         (usage(), ["--until", "2026-11-01"], "usage.json: no bucket is within --since and --until"),
         (usage(), ["--since", "2026-11-01T01:00"], "usage.json: no bucket is within --since and --until"),
         (page(*usage()["data"], openai(completions(), end=60)), [], "usage.json: two buckets of usage overlap"),
-        (usage(), ["--provider", "terra"], "--provider: no provider of this name is configured"),
+        (page(openai(day=9)), ["--provider", "terra"], "--provider: no provider of this name is configured"),
         (usage(), ["--since", "yesterday"], "not a time"),
         (usage(), ["--file", "nowhere.json"], "nowhere.json"),
-    ],
-)
-def test_refusals_are_one_line(run: Run, document: Any, options: list[str], words: str) -> None:
-    if options[:1] == ["--provider"]:
-        document = page(openai(day=9))
-    code, out, err = run(document, *options)
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert words in err
+    ]
+    for document, options, words in refusals:
+        code, out, err = run(document, *options)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert words in err
 
 
 @pytest.mark.parametrize(

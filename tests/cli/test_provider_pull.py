@@ -23,6 +23,7 @@ from proxy.settings import load
 from tests.ledger.priced_entries import a_real_entry
 from tests.reconciliation.provider_bill.admin_server import KEY, AdminServer, admin_server, status
 from tests.reconciliation.provider_bill.bills import MIDNIGHT, anthropic, completions, costs, messages, openai, page
+from tests.support.sqlite import with_empty_ledger
 
 pytestmark = pytest.mark.io
 
@@ -62,6 +63,7 @@ def run(
     monkeypatch.setenv("ADMIN_KEY", KEY)
     monkeypatch.setattr(pull, "LIMITS", pull.PullLimits(backoff_s=0.0))
     monkeypatch.setattr("proxy.cli.provider_bill.time", SimpleNamespace(time=lambda: NEXT_MORNING))
+    with_empty_ledger(tmp_path / "data")
     store = LedgerStores.open(load(config, {"ADMIN_KEY": KEY}))
     store.ledger.settle([Arrival(a_real_entry(0, started_at=MIDNIGHT + 3_600.0))])
     store.close()
@@ -109,20 +111,18 @@ async def test_a_period_is_pulled(run: Run, server: AdminServer) -> None:
     assert ("start_time", str(MIDNIGHT - DAY_S)) in server.requests[0][1]
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
+async def test_refusals_are_one_line(run: Run) -> None:
+    refusals: list[tuple[str, list[str], str]] = [
         ("keyless", [], "providers.keyless.admin_key: is missing"),
         ("gateway", [], "providers.gateway.admin_url: is missing"),
         ("nobody", [], "--provider: no provider of this name is configured"),
         ("tera", ["--since", "2026-11-02"], "--since and --until: have no whole day (UTC)"),
         ("tera", ["--save", "/nowhere/pulled.jsonl"], "/nowhere/"),
-    ],
-)
-async def test_refusals_are_one_line(run: Run, name: str, options: list[str], words: str) -> None:
-    code, out, err = await run("--pull", *options, name=name)
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert words in err
+    ]
+    for name, options, words in refusals:
+        code, out, err = await run("--pull", *options, name=name)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert words in err
 
 
 @pytest.mark.parametrize("code", [401, 403, 500])

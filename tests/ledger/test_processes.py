@@ -26,7 +26,7 @@ pytestmark = pytest.mark.process
 
 JOIN_S_MAX = 40
 
-BATCHES, BATCH = 20, 10
+BATCHES, BATCH = 8, 10
 
 
 def _settle_all(url: str, seed: int, all_are_up: Barrier) -> None:
@@ -74,6 +74,7 @@ def test_two_settle_the_same_entries_at_once_and_a_follower_misses_none(ledger_u
     _settle_together(ledger_url, engine, settlers=2)
 
 
+@pytest.mark.thorough
 def test_four_machines_settle_the_same_entries_at_once(postgres_ledger_url: str) -> None:
     engine = open_engine(postgres_ledger_url)
     _settle_together(postgres_ledger_url, engine, settlers=4)

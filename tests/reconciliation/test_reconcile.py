@@ -150,7 +150,6 @@ def test_nothing_is_wrong_with_a_ledger_that_is_right(ledger: Engine) -> None:
         assert all(one.description for one in findings)
 
 
-@on_both_databases
 def test_units_and_ways_of_serving_are_priced_again_from_what_is_stored(engine: Engine) -> None:
     list_price = replace(PRICE.tiers[0], cache_write=10**9, reasoning=7 * 10**8, searches=10**10, request=10**6)
     price = configured(list_price, service_tiers={"priority": DEARER.tiers})
@@ -349,7 +348,6 @@ def test_tokens_that_are_no_numbers_are_found(tmp_path: Path) -> None:
     ledger.dispose()
 
 
-@on_both_databases
 def test_sums_that_are_no_money_are_found(ledger: Engine) -> None:
     value = "'NaN'" if ledger.dialect.name == "postgresql" else "0.12345678912"
     for table in ("balances", "usage_daily"):
@@ -444,7 +442,6 @@ def test_what_has_not_come_at_the_end_is_not_missed(engine: Engine) -> None:
     assert holes(engine) == (0, 0, [])
 
 
-@on_both_databases
 def test_the_first_of_an_epoch_is_missed(engine: Engine) -> None:
     second = (2 << EPOCH_BITS) + 1
     receipts(engine, [FIRST + 1, FIRST + 2, second, second + 1])

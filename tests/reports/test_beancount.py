@@ -85,6 +85,7 @@ def bean_check(folder: Path, text: str) -> str:
 
 
 @pytest.mark.process
+@pytest.mark.thorough
 def test_the_real_checker_accepts_it_and_asserts_our_balances(tmp_path: Path) -> None:
     text = exported(tmp_path, 400)
     assert text.count("  exchange: ") > 380

@@ -122,7 +122,6 @@ def pages(engine: Engine, limit: int = 2, **wanted: Any) -> list[int]:
             return listed
 
 
-@on_both_databases
 @pytest.mark.parametrize("scanned_max", [2, 5_000])
 def test_a_list_has_every_exchange_once_newest_first(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, scanned_max: int

@@ -265,7 +265,6 @@ async def test_stripe_by_the_charge_and_a_customer_that_nobody_named(plant: Plan
     assert plant.seen.refusals == [(an_entry(1).entry_id, "customers: has no id for the key of key key-2")]
 
 
-@on_both_databases
 async def test_a_webhook_gets_everything(plant: Plant) -> None:
     ids = plant.settle(*mixed())
     await plant.sender("webhook").poll()

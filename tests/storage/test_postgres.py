@@ -151,25 +151,28 @@ def test_statements_are_prepared_only_without_a_pooler(engine: Engine) -> None:
 
 
 def test_a_server_that_hangs_is_not_waited_for_without_end(
-    server: PostgresServer, engine: Engine, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+    server: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "ANSWER_S_MAX", 0.5)
+    monkeypatch.setattr(postgres, "ANSWER_S_MAX", 0.2)
+    engine = open_engine(f"{server.url(database)}?connect_timeout=2")
+    store = a_store(engine)
     store.settle(batch_of(range(3)))
     with server.hanging():
         for _ in range(2):
             began = time.monotonic()
-            with pytest.raises(LedgerUnavailable, match=r"has not answered for 0\.5 s|timeout"):
+            with pytest.raises(LedgerUnavailable, match=r"has not answered for 0\.2 s|timeout"):
                 store.settle(batch_of(range(3, 6)))
             assert time.monotonic() - began < 10
     assert len(store.settle(batch_of(range(6))).inserted) == 3
     assert_sums(engine)
+    engine.dispose()
 
 
 def test_what_has_no_time_limit_is_waited_for(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "ANSWER_S_MAX", 0.2)
     with reading(engine) as connection:
         postgres.remove_time_limits(connection)
-        connection.exec_driver_sql("SELECT pg_sleep(0.5)")
+        connection.exec_driver_sql("SELECT pg_sleep(0.3)")
         assert connection.exec_driver_sql("SHOW statement_timeout").scalar_one() == "0"
     with pytest.raises(LedgerUnavailable, match="has not answered"), reading(engine) as connection:
         connection.exec_driver_sql("SELECT pg_sleep(0.5)")
@@ -273,12 +276,12 @@ def test_sessions_that_are_ended_again_and_again(
     server: PostgresServer, database: str, engine: Engine, store: LedgerStore
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
-        settling = pool.submit(_settle_many, store, 20)
-        for _ in range(20):
+        settling = pool.submit(_settle_many, store, 8)
+        for _ in range(8):
             terminate(server, database)
             time.sleep(0.01)
-        assert settling.result(60) == 20 * 5
-    assert count(engine, ledger_entries) == 20 * 5
+        assert settling.result(60) == 8 * 5
+    assert count(engine, ledger_entries) == 8 * 5
     assert_sums(engine)
 
 
@@ -288,6 +291,7 @@ def _settle_many(store: LedgerStore, batches: int) -> int:
     return sum(len(settled.inserted) + settled.repeated for settled in done)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "falls",
     [("stop_immediately",), pytest.param(("stop_immediately", "kill", "stop"), marks=pytest.mark.slow)],

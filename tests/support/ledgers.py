@@ -1,6 +1,6 @@
 """Migrated ledgers for tests, on each of the databases. Those of a session are emptied for each test that uses them.
 
-A test with a ledger runs on SQLite in `make test` and on Postgres in `make faults`. What depends on the database
+A test with a ledger runs on SQLite in `make test` and on Postgres in `make test-thorough`. What depends on the database
 (uniqueness, transactions, locks, sums, time types, statements of its own) is marked `on_both_databases` and runs on
 both in `make test`.
 """
@@ -21,6 +21,7 @@ from tests.ledger.entries import a_store, emptied
 from tests.support.postgres import Server
 from tests.support.sqlite import empty_ledger
 
+ON_EACH = ["sqlite", pytest.param("postgres", marks=pytest.mark.thorough)]
 on_both_databases = pytest.mark.parametrize("ledger_url", ["sqlite", "postgres"], indirect=True)
 """mark of a test with the fixture `ledger_url`, `engine` or `store` that depends on the database"""
 
@@ -45,8 +46,7 @@ def kept_on_postgres(postgres: Server, migrated: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def kept_on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An SQLite file for many tests."""
-    migrate(url := sqlite_url(tmp_path_factory.mktemp("kept") / "ledger.db"))
-    return url
+    return empty_ledger(tmp_path_factory.mktemp("kept") / "ledger.db")
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +55,7 @@ def kept_engines() -> Callable[[str], Engine]:
     return cache(open_engine)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.fixture(params=ON_EACH)
 def ledger_url(request: pytest.FixtureRequest, kept_engines: Callable[[str], Engine]) -> Iterator[str]:
     """A migrated database with nothing in it, once of each kind."""
     url = str(request.getfixturevalue(f"kept_on_{request.param}"))
@@ -93,14 +93,14 @@ def postgres_ledger_url(postgres: Server, migrated: str) -> Iterator[str]:
     postgres.drop_database(name)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=ON_EACH)
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database, once of each kind."""
     on_disk = sqlite_url(tmp_path / "ledger.db")
     return on_disk if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=ON_EACH)
 def fresh_ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A migrated database, once of each kind: for a test that changes more than rows."""
     if request.param == "postgres":

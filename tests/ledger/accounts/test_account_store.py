@@ -48,7 +48,6 @@ def test_an_account_comes_back_as_it_was_made(accounts: AccountStore) -> None:
     assert [accounts.one(name) for name in ("org-1", "web")] == [acme, web]
 
 
-@on_both_databases
 def test_a_name_belongs_to_one_of_its_kind_and_organization(accounts: AccountStore) -> None:
     accounts.create_organization(account_id="org-1", name="acme")
     accounts.create_organization(account_id="org-2", name="bolt")

@@ -9,7 +9,6 @@ from sqlalchemy import Engine
 
 from proxy.ledger.accounts import audit_log as acts
 from proxy.ledger.accounts.audit_log import Actor, AuditEntry, AuditLog
-from tests.support.ledgers import on_both_databases
 
 pytestmark = pytest.mark.io
 
@@ -20,7 +19,6 @@ def said(line: AuditEntry) -> tuple[str, str | None, str, str | None]:
     return line.action, line.target, line.result, line.words
 
 
-@on_both_databases
 def test_every_act_is_a_line_whatever_becomes_of_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acts, "PAGE_ENTRIES", 2)
     clock = itertools.count(1_793_000_000)

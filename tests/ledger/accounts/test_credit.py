@@ -250,7 +250,6 @@ STEPS = st.lists(
 )
 
 
-@on_both_databases
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_balances_are_sums_of_all_entries_and_days_of_those_that_are_no_credit(

@@ -305,7 +305,6 @@ def test_every_key_is_read_page_by_page(keys: KeyStore, monkeypatch: pytest.Monk
     assert [one.revoked_at is None for one in few] == [True] * 6 + [False]
 
 
-@on_both_databases
 def test_a_page_of_the_selected_keys_and_how_many_there_are(keys: KeyStore, clock: Clock) -> None:
     accounts = AccountStore(keys._engine, clock=clock)
     accounts.create_project(account_id="proj-1", name="web", organization=DEFAULT_ORGANIZATION)
@@ -338,7 +337,6 @@ def test_the_usable_keys_that_changed_last(keys: KeyStore, clock: Clock) -> None
     assert keys.changes_since(latest.revision).rows == []
 
 
-@on_both_databases
 def test_changes_come_in_pages_with_the_keys_of_digests(keys: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHANGES_MAX", 3)
     made = [make(keys, number, f"key {number}") for number in range(1, 6)]

@@ -205,7 +205,6 @@ def test_late_is_what_the_spans_say() -> None:
             assert late == (month != month_of(at(began))), (began, settled)
 
 
-@on_both_databases
 def test_reconcile_finds_what_was_changed_in_a_closed_month(book: Book) -> None:
     for number, key in enumerate(("key-1", "key-2", "key-3")):
         book.settle(an_entry(number, key_id=key, started_at=at("2026-10-20")), "2026-10-20")

@@ -30,14 +30,16 @@ from tests.ledger.entries import (
     count,
     stored,
 )  # fmt: skip
+from tests.support.ledgers import on_both_databases
 from tests.support.postgres import Server
 
 pytestmark = pytest.mark.io
 
 
-def test_from_nothing_to_what_the_code_expects(database_url: str) -> None:
-    migrate(database_url)
-    assert check(database_url) == []
+@on_both_databases
+def test_from_nothing_to_what_the_code_expects(ledger_url: str) -> None:
+    """The ledgers of all tests are copies of one that was migrated from nothing."""
+    assert check(ledger_url) == []
 
 
 def test_in_an_odd_folder(tmp_path: Path) -> None:
@@ -108,10 +110,10 @@ def test_the_file_is_its_owners_alone_and_survives_power_cuts(tmp_path: Path, mo
     engine.dispose()
 
 
-def test_a_server_that_is_too_old_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_too_old_is_refused(kept_on_postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.storage.postgres._VERSION_MIN", 99)
     with pytest.raises(UnsuitableDatabaseError, match="PostgreSQL 99"):
-        migrate(postgres_url)
+        migrate(kept_on_postgres)
 
 
 def test_a_database_that_cannot_hold_every_character_is_refused(postgres: Server) -> None:

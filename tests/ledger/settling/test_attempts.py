@@ -132,7 +132,6 @@ def test_what_a_person_sets_right_and_what_prices_do_leaves_attempts_alone(engin
     assert wrong(engine) == {}
 
 
-@on_both_databases
 def test_without_its_exchange_an_attempt_is_not_stored(engine: Engine) -> None:
     bad = Arrival(replace(an_entry(0, REFUSED), key_alias=None), NODE, FIRST)  # type: ignore[arg-type]
     settled = a_real_store(engine).settle([bad, arrival(1)])

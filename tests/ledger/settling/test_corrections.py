@@ -123,7 +123,6 @@ def test_four_people_at_once_end_with_what_the_last_one_said(engine: Engine, led
     assert_right(engine)
 
 
-@on_both_databases
 def test_rerating_gives_every_exchange_of_the_model_the_money_of_the_price_once(
     engine: Engine, at_work: Corrections, monkeypatch: pytest.MonkeyPatch
 ) -> None:

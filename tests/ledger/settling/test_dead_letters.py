@@ -164,7 +164,6 @@ def test_a_reason_to_drop_is_a_sentence(engine: Engine, letters: DeadLetters, wh
     assert len(letters.open()) == 1
 
 
-@on_both_databases
 def test_a_letter_is_named_by_the_beginning_of_its_id(engine: Engine, letters: DeadLetters) -> None:
     bury(engine, *(of_record(n) for n in range(3)))
     for letter in letters.open():

@@ -24,7 +24,6 @@ from proxy.reconciliation.reconcile import reconcile
 from proxy.storage.database import reading
 from tests.ledger.priced_entries import a_real_record, a_real_store, settle
 from tests.metering.corpus.corpus import CORPUS
-from tests.support.ledgers import on_both_databases
 
 pytestmark = pytest.mark.io
 
@@ -109,7 +108,6 @@ def test_a_fact_that_is_taught_after_the_fact_is_booked_once(engine: Engine, nam
     assert sum(one.charge_nusd or 0 for one in entries) == (line.charge_nusd or 0) + expected, "what was read stays"
 
 
-@on_both_databases
 def test_what_an_operator_counted_stays(engine: Engine) -> None:
     line, _ = ROWS["a count of searches"]
     settle(engine, line)

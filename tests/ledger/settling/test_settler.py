@@ -143,7 +143,6 @@ def flaky(engine: Engine, trouble: list[Exception]) -> Flaky:
     return store
 
 
-@on_both_databases
 async def test_what_is_pending_gets_into_the_ledger_in_shared_transactions(engine: Engine, store: LedgerStore) -> None:
     source, seen = Source(), Seen()
     source.add(range(600))
@@ -253,7 +252,6 @@ async def test_the_letter_of_a_record_names_its_exchange(engine: Engine, store: 
     assert spend.settled(engine, [exchange_id]) == {exchange_id}, "its hold is let go of"
 
 
-@on_both_databases
 async def test_an_absent_database_is_waited_for(engine: Engine) -> None:
     trouble: list[Exception] = [LedgerUnavailable("gone"), LedgerUnavailable("gone"), RuntimeError("a bug of ours")]
     source, seen = Source(), Seen()

@@ -26,20 +26,21 @@ from proxy.ledger.settling.store import LedgerStore, Settled
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.reports.totals import read_balances
 from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
-from tests.ledger.entries import a_store, an_entry, arriving, assert_sums, stored
+from tests.ledger.entries import a_store, an_entry, arriving, assert_sums, emptied, stored
 from tests.support.examples import repeats
 
 SHARDS = 3
 # Longer than a transaction that waits for nobody takes.
 SOON_S = 10.0
-MOMENT_S = 0.2
+MOMENT_S = 0.1
 BEGAN = 1_700_000_000.0
 
 
 @pytest.fixture
-def engine(postgres_ledger_url: str) -> Iterator[Engine]:
+def engine(kept_on_postgres: str) -> Iterator[Engine]:
     """A ledger of several shards."""
-    engine = open_engine(postgres_ledger_url)
+    engine = open_engine(kept_on_postgres)
+    emptied(engine)
     add_clocks(engine, SHARDS)
     yield engine
     engine.dispose()
@@ -238,7 +239,7 @@ def test_followers_of_busy_shards_see_each_entry_once(
 ) -> None:
     """Shards, corrections of all of them, one that levels clocks, and three kinds of readers, all at once."""
     monkeypatch.setattr(account_sums, "ENTRIES_MAX", 7)
-    batches = repeats(40, gate=15)
+    batches = repeats(40, gate=7)
     done = threading.Event()
     seen: list[SpendDelta] = []
     read: list[LedgerEntry] = []

@@ -68,7 +68,6 @@ def test_a_file_is_read_as_it_was_written(files: FileStore) -> None:
     assert files.find(["file-01"]) == {}
 
 
-@on_both_databases
 @pytest.mark.parametrize("order", list(Order))
 def test_pages_have_all_of_ones_own_and_nothing_else(files: FileStore, order: Order) -> None:
     for number in range(7):
@@ -137,7 +136,6 @@ def test_a_batch_goes_its_way_once(batches: BatchStore, files: FileStore) -> Non
     assert files.find(["file-07", "file-08"]) == {}
 
 
-@on_both_databases
 def test_a_key_has_a_bounded_number_of_unfinished_batches(batches: BatchStore) -> None:
     for number in range(3):
         assert batches.add(batch(number), TERMS, node="n", next_at=0.0, unfinished_max=3)

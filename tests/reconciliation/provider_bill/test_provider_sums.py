@@ -67,7 +67,6 @@ def test_only_this_provider_and_this_time(engine: Engine, store: LedgerStore) ->
     assert sums(read_ledger_totals(engine, "nobody", WHOLE)) == {}
 
 
-@on_both_databases
 def test_what_goes_over_midnight_is_told_apart(engine: Engine, store: LedgerStore) -> None:
     long = {"duration_ms": 2.0 * HOUR_S * 1000}
     store.settle(
