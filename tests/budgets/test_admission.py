@@ -351,6 +351,7 @@ async def test_a_ledger_that_hangs_delays_no_announcement(plant: Plant) -> None:
 
 async def test_a_deployment_may_let_all_keys_through(tmp_path: Path) -> None:
     plant = Plant(tmp_path, OnStoreOutage.FAIL_OPEN)
+    await plant.admission.announce()
     plant.store.away = True
     assert isinstance(await plant.admit("x1", 300), OpenReservation)
     closed = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_CLOSED)

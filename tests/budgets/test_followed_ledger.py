@@ -31,7 +31,7 @@ from tests.support.ledgers import engine, ledger_url, store
 __all__ = ["engine", "ledger_url", "store"]
 
 _NOTHING = OwnReservations((), (), ())
-NODES, EACH = 3, repeats(25, gate=12)
+NODES, EACH = 3, repeats(25, gate=6)
 KEYS = ("key_1", "key_2")
 
 

@@ -20,7 +20,9 @@ from proxy.billing.reservation import (
     Unseeded,
     Verdict,
 )
+from proxy.budgets.redis import store as redis_store
 from proxy.budgets.sqlite import file as budget_file
+from proxy.budgets.sqlite import store as sqlite_store
 from proxy.budgets.store import BudgetStore, OwnReservations
 from tests.budgets.stores import NOW, LocalStores, Stores
 
@@ -271,19 +273,27 @@ async def test_a_charge_above_the_quote_is_held_all_the_same(one: BudgetStore) -
     assert denied(await one.reserve(reservation("y", KEY, nusd=0))).why is DenialReason.MONEY
 
 
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth in one script or transaction."""
+    for store in (redis_store, sqlite_store):
+        monkeypatch.setattr(store, "AT_ONCE", store.AT_ONCE // 10)
+
+
+@pytest.mark.usefixtures("small_batches")
 async def test_many_at_once_are_closed_and_released(one: BudgetStore, exchange_ids: Iterator[str]) -> None:
     counter = LimitCounter("key_many", nusd_max=10**12, rpm=10**6, tpm=10**6)
     await seeded(one, counter)
-    many = [reservation(next(exchange_ids), counter, nusd=10, tokens=3) for _ in range(1_201)]
+    many = [reservation(next(exchange_ids), counter, nusd=10, tokens=3) for _ in range(121)]
     for each in many:
         assert granted(await one.reserve(each))
     await one.close([ended(each, 7, 2) for each in many])
-    assert await reserved(one, counter) == (7 * 1_201, 0, 1_201)
-    await one.release([each.exchange_id for each in many[:601]])
-    assert await reserved(one, counter) == (7 * 600, 0, 600)
-    changes = [change(each.exchange_id, 101, 7, "key_many") for each in many[601:]]
+    assert await reserved(one, counter) == (7 * 121, 0, 121)
+    await one.release([each.exchange_id for each in many[:61]])
+    assert await reserved(one, counter) == (7 * 60, 0, 60)
+    changes = [change(each.exchange_id, 101, 7, "key_many") for each in many[61:]]
     assert await one.absorb(100, changes, 101)
-    assert await standing(one, counter) == CounterState("key_many", 0.0, 7 * 600, 0, 0, 0)
+    assert await standing(one, counter) == CounterState("key_many", 0.0, 7 * 60, 0, 0, 0)
 
 
 # -- exchanges at once
@@ -714,9 +724,10 @@ async def test_what_begins_while_it_announces_is_no_stranger(one: BudgetStore) -
     assert await one.heartbeat()
 
 
+@pytest.mark.usefixtures("small_batches")
 async def test_what_ends_while_it_announces_has_ended(one: BudgetStore) -> None:
     await seeded(one, KEY)
-    running = [reservation(f"x{number}", KEY, nusd=1, at=NOW) for number in range(600)]
+    running = [reservation(f"x{number}", KEY, nusd=1, at=NOW) for number in range(60)]
     for each in running:
         assert granted(await one.reserve(each))
     ending: list[asyncio.Task[None]] = []
@@ -730,11 +741,12 @@ async def test_what_ends_while_it_announces_has_ended(one: BudgetStore) -> None:
     assert await reserved(one) == (0, 0, 0)
 
 
+@pytest.mark.usefixtures("small_batches")
 async def test_what_the_ledger_brings_while_it_announces_is_not_held_again(
     one: BudgetStore, other: BudgetStore
 ) -> None:
-    await seeded(one, KEY, spent=-1_000)
-    running = [reservation(f"x{number}", KEY, nusd=1, at=NOW) for number in range(1_100)]
+    await seeded(one, KEY, spent=-100)
+    running = [reservation(f"x{number}", KEY, nusd=1, at=NOW) for number in range(110)]
     for each in running:
         assert granted(await one.reserve(each))
     await one.close([ended(each, 1) for each in running])
@@ -748,7 +760,7 @@ async def test_what_the_ledger_brings_while_it_announces_is_not_held_again(
     await asyncio.gather(*[other.heartbeat() for _ in range(5)])  # connections enough: its question is not late
     await one.announce(own)
     assert await absorbing[0]
-    assert await standing(one) == CounterState("key_a", SINCE, 100, 0, 0, 0)
+    assert await standing(one) == CounterState("key_a", SINCE, 10, 0, 0, 0)
 
 
 # -- losses
