@@ -271,7 +271,7 @@ def test_syncs_in_another_thread_disturb_nothing(folder: Path, monkeypatch: pyte
 
     thread = threading.Thread(target=syncing)
     thread.start()
-    for number in range(1_500):
+    for number in range(750):
         run_through(journal, range(number, number + 1))
         if number % 3 == 0:
             journal.settled([pending.seq for pending in journal.pending(4)])

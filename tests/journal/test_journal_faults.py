@@ -196,7 +196,7 @@ def check_nothing_is_invented(journal: Journal) -> None:
         assert of == opened(int(of.exchange_id[-6:], 16))
 
 
-@pytest.mark.parametrize("step", [11, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [23, pytest.param(2, marks=pytest.mark.slow)])
 def test_cut_off_anywhere_it_opens_with_all_that_is_whole(folder: Path, step: int) -> None:
     path, image = small_journal(folder)
     ends = [frame.offset + frame.length for frame in scan(image).frames]
@@ -217,7 +217,7 @@ def test_cut_off_anywhere_it_opens_with_all_that_is_whole(folder: Path, step: in
         crash(journal)
 
 
-@pytest.mark.parametrize("step", [13, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [31, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_flipped_byte_is_said_kept_and_costs_one_frame(folder: Path, step: int) -> None:
     path, image = small_journal(folder)
     frames = scan(image).frames
@@ -353,7 +353,7 @@ def test_a_real_limit_of_the_kernel_is_a_full_disk(folder: Path) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kills", [10, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [5, pytest.param(40, marks=pytest.mark.slow)])
 def test_kill_9_at_any_instant_forgets_nothing_acknowledged(folder: Path, kills: int) -> None:
     said = script("killed_writer.py", str(folder), str(kills))
     assert said["wrong"] == []

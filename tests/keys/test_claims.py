@@ -154,10 +154,10 @@ def open_all(folder: Path, turns: int, together: Any, failed: Any) -> None:
 
 @pytest.mark.process
 def test_processes_that_start_at_once_open_one_file(tmp_path: Path) -> None:
-    """WAL is switched on under a lock that SQLite does not wait for: without ours, some of 200 fail."""
+    """WAL is switched on under a lock that SQLite does not wait for: without ours, some of 60 fail."""
     fork = multiprocessing.get_context("fork")
     together, failed = fork.Barrier(4), fork.Value("i", 0)
-    processes = [fork.Process(target=open_all, args=(tmp_path, 50, together, failed)) for _ in range(4)]
+    processes = [fork.Process(target=open_all, args=(tmp_path, 15, together, failed)) for _ in range(4)]
     for process in processes:
         process.start()
     for process in processes:

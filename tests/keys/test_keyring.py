@@ -476,14 +476,14 @@ async def test_who_cannot_read_the_keys_at_first_does_not_start(few: list[str]) 
 # -- guesses ------------------------------------------------------------------------------------------------------
 
 
-async def test_ten_thousand_guesses_of_an_address_are_twenty_and_a_key_from_there_passes(hurried: None) -> None:
+async def test_two_thousand_guesses_of_an_address_are_twenty_and_a_key_from_there_passes(hurried: None) -> None:
     source = Keys([a_key(ANNA)])
     keyring = a_keyring(source)
     await keyring.refresh()
     answers: list[ApiKey | Refused] = []
-    for number in range(10_000):
+    for number in range(2_000):
         answers.append(await keyring.key(new_secret().reveal() if number % 2 else "tw-short", "192.0.2.1"))
-        if number % 1_000 == 0:
+        if number % 200 == 0:
             assert isinstance(await keyring.key(ANNA, "192.0.2.1"), ApiKey)
     assert source.asked == 1 + GUESSES_MAX // 2
     assert set(answers[:GUESSES_MAX]) == {Refused.UNKNOWN, Refused.MALFORMED}

@@ -25,6 +25,7 @@ from proxy.runtime.worker import Worker
 from proxy.settings import Settings, parse
 from proxy.storage.database import LedgerUnavailable
 from proxy.storage.redis_client import QueueUnavailable
+from tests.support.sqlite import empty_ledger, with_empty_ledger
 
 pytestmark = pytest.mark.io
 
@@ -120,12 +121,14 @@ def test_a_port_that_is_taken(tmp_path: Path, section: str) -> None:
     with taken_port() as port:
         admin = {"secret": "${ADMIN}"} if section == "admin" else {}
         traces = {"endpoint": "http://127.0.0.1:1/v1/traces"}
+        with_empty_ledger(tmp_path / "data")
         settings = settings_in(tmp_path, traces=traces, **{section: {"port": port, **admin}})
         fails(Proxy(settings), OSError, "address already in use")
     starts(Proxy(settings_in(tmp_path)))
 
 
 def test_a_journal_that_another_process_has(tmp_path: Path) -> None:
+    with_empty_ledger(tmp_path / "data")
     with closing(Journal.open(tmp_path / "data" / "journal", bytes_max=1 << 20)):
         fails(Proxy(settings_in(tmp_path)), JournalInUse)
     starts(Proxy(settings_in(tmp_path)))
@@ -144,6 +147,8 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, file: str, error: type[Excep
     """There is a folder in its place."""
     place = tmp_path / "data" / file
     place.mkdir(parents=True)
+    if file != "ledger.db":
+        empty_ledger(tmp_path / "data" / "ledger.db")
     fails(Proxy(settings_in(tmp_path)), error)
     place.rmdir()
     starts(Proxy(settings_in(tmp_path)))
@@ -151,14 +156,14 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, file: str, error: type[Excep
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     place = tmp_path / "data" / "claims.db"
-    place.parent.mkdir()
+    with_empty_ledger(place.parent)
     place.write_text("no database" * 100)
     fails(Proxy(settings_in(tmp_path)), ClaimsUnavailable)
 
 
 def test_a_pepper_that_is_damaged(tmp_path: Path) -> None:
     place = tmp_path / "data" / "pepper"
-    place.parent.mkdir()
+    with_empty_ledger(place.parent)
     place.write_text("short")
     fails(Proxy(settings_in(tmp_path)), ValueError)
 
@@ -167,11 +172,13 @@ SHARED = {"ledger": "postgresql://nobody@127.0.0.1:1/none", "key_pepper": "${PEP
 
 
 def test_a_queue_that_is_away(tmp_path: Path) -> None:
+    with_empty_ledger(tmp_path / "data")
     fails(Proxy(settings_in(tmp_path, **SHARED)), QueueUnavailable)
     starts(Proxy(settings_in(tmp_path)))
 
 
 def test_the_folder_of_the_processes_of_one_port_is_gone(tmp_path: Path) -> None:
+    with_empty_ledger(tmp_path / "data")
     fails(Proxy(settings_in(tmp_path), PeerProcesses(tmp_path / "gone", 0, 1)), FileNotFoundError)
 
 
@@ -193,7 +200,7 @@ async def _cancelled_after(steps: int, service: Service) -> bool:
 
 
 def test_a_start_that_is_cancelled(tmp_path: Path) -> None:
-    starts(Proxy(settings_in(tmp_path)))  # the ledger is made
+    with_empty_ledger(tmp_path / "data")
     steps = 0
     cancelled = True
     while cancelled:

@@ -157,7 +157,9 @@ async def test_a_text_that_cannot_be_counted_fails_alone(
     assert "canary" not in caplog.text
 
 
-async def test_nothing_piles_up_and_the_loop_never_waits(running: Tokenizers) -> None:
+async def test_nothing_piles_up_and_the_loop_never_waits(running: Tokenizers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizers, "URGENT_BYTES_MAX", 800_000)
+    monkeypatch.setattr(tokenizers, "TEACHING_BYTES_MAX", 12_800)
     busy, free = threading.Event(), threading.Event()
 
     def slow(texts: list[str]) -> list[int]:

@@ -161,6 +161,7 @@ async def test_one_stream_is_one_span_with_the_ledgers_numbers_and_the_clients_p
     assert TOKEN.encode() not in deployment.outputs()
 
 
+@pytest.mark.thorough
 async def test_a_collector_that_never_answers_delays_neither_a_stream_nor_the_end(
     tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider, mute: str
 ) -> None:
@@ -200,7 +201,10 @@ def test_what_does_not_fit_into_the_queue_is_lost_and_counted(mute: str, monkeyp
     counts.traces.close(0.05)
 
 
-def test_a_collector_that_refuses_costs_the_batch_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_collector_that_refuses_costs_the_batch_and_is_said_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "BATCH_MAX", 20)
     with closing(Collector(status=400)) as collector:
         counts = Counts(collector.url)
         caplog.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from proxy.settings import Settings, SettingsError
 from proxy.settings.reading import settings_from
 from proxy.telemetry.metrics import Metrics
 
-ROOT = Path(__file__).parents[3]
 URL = "http://collector:4318/v1/traces"
 TOKEN = "canary-of-the-collector"
 
@@ -70,13 +68,3 @@ def test_without_the_extra_the_refusal_names_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(SettingsError, match=r"^traces: .*pip install 'tokenweir\[otlp\]'"):
         open_traces(settings({"endpoint": URL}).traces, Metrics())
-
-
-@pytest.mark.process
-def test_without_the_setting_nothing_is_imported() -> None:
-    asked = (
-        "import sys, proxy.runtime.machine.traces as traces; assert traces.open_traces(None, traces.Metrics()) is None;"
-        "print([one for one in sys.modules if one.startswith(('opentelemetry', 'requests', 'proxy.telemetry.traces'))])"
-    )
-    done = subprocess.run([sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
