@@ -98,6 +98,7 @@ def test_shape(name: str) -> None:
 
 
 @pytest.mark.io
+@pytest.mark.thorough
 async def test_the_sdk_understands_each() -> None:
     """The client names the one that it wants as its model."""
 
