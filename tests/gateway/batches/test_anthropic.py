@@ -135,11 +135,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("why", WRONG)
-async def test_a_wrong_request_is_named(provider: BatchProvider, at: Site, claude: AnthropicSdk, why: str) -> None:
-    with pytest.raises(anthropic.APIStatusError, match=why) as refused:
-        await claude().post("/v1/messages/batches", cast_to=object, body=WRONG[why])
-    assert refused.value.body["type"] == "error"  # type: ignore[index, call-overload]
+async def test_a_wrong_request_is_named(provider: BatchProvider, at: Site, claude: AnthropicSdk) -> None:
+    for why, body in WRONG.items():
+        with pytest.raises(anthropic.APIStatusError, match=why) as refused:
+            await claude().post("/v1/messages/batches", cast_to=object, body=body)
+        assert refused.value.body["type"] == "error"  # type: ignore[index, call-overload]
     assert provider.asked == []
     assert at.budget.held == {}
 

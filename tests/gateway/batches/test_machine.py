@@ -288,7 +288,7 @@ class World(RuleBasedStateMachine):
 
 
 World.TestCase.settings = settings(
-    max_examples=repeats(60, gate=6), stateful_step_count=repeats(20, gate=12), deadline=None,
+    max_examples=repeats(60, gate=4), stateful_step_count=repeats(20, gate=12), deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 TestWorld = pytest.mark.hypothesis(World.TestCase)

@@ -103,18 +103,18 @@ async def test_other_keys_have_nothing_of_it(provider: BatchProvider, gpt: OpenA
     assert len(provider.asked) == asked, "the provider was asked for nothing"
 
 
-@pytest.mark.parametrize("name", ["file-unknown", "a%2Fb", "x" * 300, "..", "a/b", "a/b/content"])
-async def test_nothing_else_is_asked_for(provider: BatchProvider, gpt: OpenAiSdk, name: str) -> None:
-    for path in (f"/files/{name}", f"/batches/{name}"):
-        with pytest.raises(openai.NotFoundError):
-            await gpt().get(path, cast_to=object)
+async def test_nothing_else_is_asked_for(provider: BatchProvider, gpt: OpenAiSdk) -> None:
+    for name in ("file-unknown", "a%2Fb", "x" * 300, "..", "a/b", "a/b/content"):
+        for path in (f"/files/{name}", f"/batches/{name}"):
+            with pytest.raises(openai.NotFoundError):
+                await gpt().get(path, cast_to=object)
     assert provider.asked == []
 
 
-@pytest.mark.parametrize("path", ["/uploads", "/vector_stores", "/containers", "/fine_tuning/jobs", "/evals"])
-async def test_what_files_would_lead_to_is_not_served(gpt: OpenAiSdk, path: str) -> None:
-    with pytest.raises(openai.NotFoundError, match="Unknown request URL"):
-        await gpt().post(path, cast_to=object, body={})
+async def test_what_files_would_lead_to_is_not_served(gpt: OpenAiSdk) -> None:
+    for path in ("/uploads", "/vector_stores", "/containers", "/fine_tuning/jobs", "/evals"):
+        with pytest.raises(openai.NotFoundError, match="Unknown request URL"):
+            await gpt().post(path, cast_to=object, body={})
 
 
 async def test_lists_have_ones_own_page_by_page(provider: BatchProvider, gpt: OpenAiSdk) -> None:
@@ -145,10 +145,11 @@ async def test_a_deleted_file_is_nobodys(provider: BatchProvider, gpt: OpenAiSdk
         await gpt().files.retrieve(file_id)
 
 
-@pytest.mark.parametrize("purpose", ["fine-tune", "assistants", "evals", "batch_output", ""])
-async def test_files_for_what_is_not_metered_are_refused(provider: BatchProvider, gpt: OpenAiSdk, purpose: Any) -> None:
-    with pytest.raises(openai.BadRequestError, match="purpose: must be one of batch, user_data, vision"):
-        await gpt().files.create(file=("c.txt", b"text"), purpose=purpose)
+async def test_files_for_what_is_not_metered_are_refused(provider: BatchProvider, gpt: OpenAiSdk) -> None:
+    purposes: Any = ("fine-tune", "assistants", "evals", "batch_output", "")
+    for purpose in purposes:
+        with pytest.raises(openai.BadRequestError, match="purpose: must be one of batch, user_data, vision"):
+            await gpt().files.create(file=("c.txt", b"text"), purpose=purpose)
     assert provider.asked == []
 
 
@@ -174,33 +175,26 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("why", WRONG)
-async def test_a_wrong_line_is_named(provider: BatchProvider, gpt: OpenAiSdk, why: str) -> None:
-    client = gpt("dora" if "may not use" in why else "anna")
-    with pytest.raises(openai.APIStatusError, match=why) as refused:
-        await uploaded(client, *WRONG[why])
-    assert refused.value.status_code in (400, 403, 404)
+async def test_a_wrong_line_is_named(provider: BatchProvider, gpt: OpenAiSdk) -> None:
+    for why, lines in WRONG.items():
+        client = gpt("dora" if "may not use" in why else "anna")
+        with pytest.raises(openai.APIStatusError, match=why) as refused:
+            await uploaded(client, *lines)
+        assert refused.value.status_code in (400, 403, 404), why
     assert provider.asked == []
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
+async def test_lines_are_read_as_strictly_as_requests(provider: BatchProvider, gpt: OpenAiSdk) -> None:
+    good = jsonl(line("a"))
+    for content, why in (
         (b'{"custom_id":"a","custom_id":"b"}\n', "line 1, The request body has the key 'custom_id' twice"),
-        (jsonl(line("a")) + b"{\n", "line 2, The request body is not valid JSON"),
+        (good + b"{\n", "line 2, The request body is not valid JSON"),
         (b"[]\n", "line 1, The request body must be a JSON object"),
-        (
-            jsonl(line("a")).replace(b'"model"', b'"Model"'),
-            "line 1, The request body has a field that is 'model' but for case",
-        ),
-        (jsonl(line("a")).replace(b"100", b"1e999"), "line 1, A number in 'max_tokens' is invalid"),
-    ],
-)
-async def test_lines_are_read_as_strictly_as_requests(
-    provider: BatchProvider, gpt: OpenAiSdk, content: bytes, why: str
-) -> None:
-    with pytest.raises(openai.BadRequestError, match=why):
-        await gpt().files.create(file=("b.jsonl", content), purpose="batch")
+        (good.replace(b'"model"', b'"Model"'), "line 1, The request body has a field that is 'model' but for case"),
+        (good.replace(b"100", b"1e999"), "line 1, A number in 'max_tokens' is invalid"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=why):
+            await gpt().files.create(file=("b.jsonl", content), purpose="batch")
     assert provider.asked == []
 
 
@@ -210,21 +204,19 @@ async def test_lines_may_end_and_begin_as_editors_write_them(provider: BatchProv
     assert len(provider.contents[file.id].splitlines()) == 2
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
+async def test_a_wrong_order_is_refused(at: Site, gpt: OpenAiSdk) -> None:
+    asked = {"input_file_id": await uploaded(gpt(), line("a")), "endpoint": CHAT, "completion_window": "24h"}
+    changes: tuple[tuple[Document, str], ...] = (
         ({"endpoint": "/v1/embeddings"}, "endpoint: must be that of the requests"),
         ({"completion_window": "1h"}, "completion_window: must be 24h"),
         ({"input_file_id": "file-unknown"}, "input_file_id: no file"),
         ({"input_file_id": 7}, "input_file_id: must be a string"),
         ({"priority": True}, "priority: is no field"),
         ({"output_expires_after": {"anchor": "created_at", "seconds": 3600}}, "output_expires_after: seconds must be"),
-    ],
-)
-async def test_a_wrong_order_is_refused(at: Site, gpt: OpenAiSdk, change: Document, why: str) -> None:
-    asked = {"input_file_id": await uploaded(gpt(), line("a")), "endpoint": CHAT, "completion_window": "24h"}
-    with pytest.raises(openai.BadRequestError, match=why):
-        await gpt().post("/batches", cast_to=object, body=asked | change)
+    )
+    for change, why in changes:
+        with pytest.raises(openai.BadRequestError, match=why):
+            await gpt().post("/batches", cast_to=object, body=asked | change)
     assert at.budget.held == {}
 
 
