@@ -241,7 +241,10 @@ async def test_a_record_is_kept_until_the_ledger_has_it_though_the_queue_does(
     machine.journal.close()
 
 
-async def test_one_record_that_is_stuck_holds_up_no_other(folder: Path, queues: Queues, ledger: Ledger) -> None:
+async def test_one_record_that_is_stuck_holds_up_no_other(
+    folder: Path, queues: Queues, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.delivery.shipper.ASK_MAX", 250)
     machine, other_end = Machine(folder, queues(), ledger), queues()
     async with machine.shipping():
         written = machine.write(600)

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.mutants.mutate import Mutant, chosen
 
 ROOT = Path(__file__).parents[2]
-GATE = "not external and not slow and not real"
+GATE = "not external and not thorough and not slow and not real"
 
 # Area -> its modules, how many mutants of them, and the tests that are run first.
 AREAS: Mapping[str, tuple[Sequence[str], int, Sequence[str]]] = {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from proxy.demo.script import Send, Stall
 from tests.budgets.deployed.limited import Limited, code
 from tests.support.net import ask, chat_request, connect
@@ -96,8 +94,8 @@ async def test_what_was_refused_may_be_tried_again(limited: Limited) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("token", ["", "x" * 256, "a\tb"])
-async def test_a_token_that_is_none(limited: Limited, token: str) -> None:
+async def test_a_token_that_is_none(limited: Limited) -> None:
     _, key = limited.key()
-    refused = await limited.post(key, limited.model(), headers={"Idempotency-Key": token})
-    assert (refused.status, code(refused)) == (400, "invalid_header")
+    for token in ("", "x" * 256, "a\tb"):
+        refused = await limited.post(key, limited.model(), headers={"Idempotency-Key": token})
+        assert (refused.status, code(refused)) == (400, "invalid_header"), token
