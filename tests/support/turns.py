@@ -1,4 +1,4 @@
-"""Measures how long the event loop serves nobody else: the CPU time of its turns, whatever other processes do."""
+"""Measures how long the event loop serves nobody else: CPU time and number of its turns, whatever others do."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import thread_time
+
+import pytest
+
+from proxy.foundation import slices
 
 
 class Turns:
@@ -37,3 +41,9 @@ async def measured_turns() -> AsyncIterator[Turns]:
     finally:
         ticking.cancel()
         gc.enable()
+
+
+@pytest.fixture
+def each_step_is_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each slice is used up when it begins."""
+    monkeypatch.setattr(slices, "SLICE_S", -1.0)

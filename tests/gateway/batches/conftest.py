@@ -12,6 +12,9 @@ from tests.gateway.batches.sdks import AnthropicSdk, OpenAiSdk
 from tests.gateway.batches.site import Proxy, Site, site
 from tests.support.batch_provider import BatchProvider, batch_provider
 from tests.support.sdks import anthropic, openai
+from tests.support.turns import each_step_is_a_turn
+
+__all__ = ["each_step_is_a_turn"]
 
 
 @pytest.fixture

@@ -82,9 +82,9 @@ async def test_blank_lines_are_one_step(line: bytes, monkeypatch: pytest.MonkeyP
     assert len(steps) <= 1
 
 
+@pytest.mark.usefixtures("each_step_is_a_turn")
 @pytest.mark.parametrize("line", [b"7\n", b"7 \n\n"])
-async def test_short_lines_give_way(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slices, "SLICE_S", -1.0)  # each slice is used up
+async def test_short_lines_give_way(line: bytes) -> None:
     async with measured_turns() as turns:
         assert len(await read(Body(line * 1_000))) == 1_000
     assert turns.count >= 1_000

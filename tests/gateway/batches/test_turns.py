@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from proxy.foundation import slices
 from proxy.gateway.batches import batches, lines_in
 from tests.gateway.batches.asking import jsonl, line, request
 from tests.gateway.batches.site import Proxy
@@ -41,12 +40,6 @@ async def upload(proxy: Proxy, content: bytes, *, packed: bool = False) -> tuple
         http.post(f"{proxy.url}/v1/files", data=body, headers=headers) as answer,
     ):
         return answer.status, await answer.json()
-
-
-@pytest.fixture
-def each_step_is_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each slice is used up when it begins."""
-    monkeypatch.setattr(slices, "SLICE_S", -1.0)
 
 
 @pytest.mark.usefixtures("each_step_is_a_turn")

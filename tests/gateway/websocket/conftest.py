@@ -6,8 +6,9 @@ import pytest
 
 from proxy.http import websocket
 from tests.gateway.websocket.sockets import on
+from tests.support.turns import each_step_is_a_turn
 
-__all__ = ["on"]
+__all__ = ["each_step_is_a_turn", "on"]
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ import pytest
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from aiohttp.http import WebSocketWriter
 
-from proxy.foundation import slices
 from proxy.gateway.websocket import session
 from proxy.http import websocket
 from proxy.http.websocket import Allowance
@@ -118,12 +117,6 @@ async def test_refused_messages_have_a_rate(on: Stage) -> None:
         assert 100 < errors < 300
         assert (message.data, message.extra) == (1008, "Too many messages were refused.")
         assert await link.until_gone() == (1001, "")
-
-
-@pytest.fixture
-def each_step_is_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each slice is used up when it begins."""
-    monkeypatch.setattr(slices, "SLICE_S", -1.0)
 
 
 @pytest.mark.usefixtures("each_step_is_a_turn")
