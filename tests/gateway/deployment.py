@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,12 +21,10 @@ from proxy.demo.script import AnyStep, Script, Shape
 from tests.support.net import RawClient, Response, ask, chat_request, closed_port, connect
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenizer import every_character
-from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
+from tests.support.tokenweir import COST, FILE_POLL_S, PRICE, Tokenweir, provider_section
 
 # Long beside a loaded machine's hiccups, short beside a test: what must not happen within it, does not.
 SOON_S = 20.0
-# Between two looks at the ledger.
-POLL_S = 0.02
 # What a slow client may cost a test; long enough that a client that reads is never taken for one that does not.
 WRITE_STALL_S = 1.5
 # Of the models named `units/…`, in USD: per million tokens and characters, per image, hour, 1,000 searches.
@@ -88,9 +87,9 @@ class Deployment:
             models["counted/*"] = models["drain/*"] | {"provider": "cancel", "tokenizer": tokenizer}
         models |= {"units/*": {"provider": "many", "price": UNIT_PRICE}, "unpriced/*": {"provider": "many"}}
         self.provider = provider
-        self._entries: list[dict[str, Any]] = []
-        self._read_at = 0.0
-        self.tokenweir = Tokenweir(folder, providers=sections, models=models, estimates={}, write_stall_s=WRITE_STALL_S)
+        self._by_model: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._looked_at = 0
+        self.tokenweir = Tokenweir(folder, providers=sections, models=models, write_stall_s=WRITE_STALL_S)
         try:
             self.tokenweir.start()
             self.key = self.tokenweir.key()
@@ -145,17 +144,18 @@ class Deployment:
     async def entries(self, model: str, count: int = 1) -> list[dict[str, Any]]:
         """The ledger's entries of `model`: exactly so many."""
         deadline = time.monotonic() + SOON_S
-        while len(found := [e for e in self._recent_entries() if e["model"] == model]) < count:
+        while len(found := self._entries_so_far(model)) < count:
             assert time.monotonic() < deadline, f"{len(found)} entries of {model}, not {count}:\n{self.log_tail()}"
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(FILE_POLL_S)
         assert len({entry["exchange_id"] for entry in found}) == len(found) == count
         return found
 
-    def _recent_entries(self) -> list[dict[str, Any]]:
-        """The ledger's entries up to POLL_S ago: tests that wait side by side share a look at it."""
-        if time.monotonic() - self._read_at >= POLL_S:
-            self._entries, self._read_at = self.tokenweir.read_ledger(), time.monotonic()
-        return self._entries
+    def _entries_so_far(self, model: str) -> list[dict[str, Any]]:
+        entries = self.tokenweir.read_ledger()
+        for entry in entries[self._looked_at :]:
+            self._by_model[entry["model"]].append(entry)
+        self._looked_at = len(entries)
+        return self._by_model[model]
 
     async def entry(self, model: str) -> dict[str, Any]:
         """The ledger's one entry of `model`."""

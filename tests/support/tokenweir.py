@@ -17,11 +17,11 @@ from typing import Any, Self
 from unittest.mock import patch
 
 import yaml
-from sqlalchemy import Engine
+from sqlalchemy import Engine, PoolProxiedConnection
 
 from proxy.cli import main
 from proxy.reports.entry_reader import EntryFilter, EntryReader, entry_json
-from proxy.storage.database import open_engine, sqlite_url
+from proxy.storage.database import is_shared, open_engine, sqlite_url
 from tests.support.processes import Copied, Running
 from tests.support.sqlite import with_empty_ledger
 
@@ -31,6 +31,8 @@ COMMAND = ("-m", "proxy")
 # A cold start on a loaded machine; usually under a second.
 START_S_MAX = 30.0
 STOP_S_MAX = 20.0
+# Between two looks at a ledger: a query, and a look at a file.
+POLL_S, FILE_POLL_S = 0.02, 0.004
 # Rates of every test model: odd numbers, so that a mistake shows in the sum.
 PRICE = {"input": 0.13, "cached_input": 0.07, "output": 0.41}
 COST = {"input": 0.11, "cached_input": 0.05, "output": 0.37}
@@ -170,6 +172,8 @@ class Tokenweir(Listening):
         self._engine: Engine | None = None
         self._reader: EntryReader | None = None
         self._read: list[dict[str, Any]] = []
+        self._watch: PoolProxiedConnection | None = None
+        self._version = -1
 
     def launch(self) -> Running:
         """Start without waiting."""
@@ -203,9 +207,8 @@ class Tokenweir(Listening):
     def close(self) -> None:
         """End the process in any state."""
         super().close()
-        if self._engine is not None:
-            self._engine.dispose()
-            self._engine = self._reader = None
+        self._close_files()
+        self._engine = self._reader = None
 
     def command(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run `tokenweir …` during the deployment."""
@@ -244,12 +247,33 @@ class Tokenweir(Listening):
 
     def read_ledger(self) -> list[dict[str, Any]]:
         """The ledger's entries, read without a process (`ledger` takes a second): for polling."""
-        if self._reader is None:
+        if self._engine is None or self._reader is None:
             self._engine = open_engine(self.ledger_url)
             self._reader = EntryReader(self._engine, EntryFilter())
             self._read = []
-        self._read += map(entry_json, self._reader.new_entries())
+        version = self._ledger_version(self._engine)
+        if version is None or version != self._version:
+            self._read += map(entry_json, self._reader.new_entries())
+            self._version = version or 0
         return list(self._read)
+
+    def _ledger_version(self, engine: Engine) -> int | None:
+        """A number that another connection's commit changes, for a hundredth of what a query costs. None on
+        Postgres."""
+        if is_shared(engine):
+            return None
+        if self._watch is None:
+            self._watch, self._version = engine.raw_connection(), -1
+        version: int = self._watch.cursor().execute("PRAGMA data_version").fetchone()[0]
+        return version
+
+    def _close_files(self) -> None:
+        """Close the ledger's file in this process, which gives up the locks that SQLite has on it."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        if self._engine is not None:
+            self._engine.dispose()
 
     def entries(self, count: int, *, timeout_s: float = 10.0) -> list[dict[str, Any]]:
         """The ledger's entries once there are at least `count`."""
@@ -267,7 +291,7 @@ class Tokenweir(Listening):
             assert time.monotonic() < deadline, (
                 f"the ledger is not as expected: {entries}\n{self.log.read_text()[-2000:]}"
             )
-            time.sleep(0.02)
+            time.sleep(POLL_S if self._watch is None else FILE_POLL_S)
         return entries
 
     def unreconciled(self) -> list[str]:
@@ -277,6 +301,5 @@ class Tokenweir(Listening):
 
     def outputs(self) -> bytes:
         """All bytes of the deployment on disk: logs, journal, ledger, progress table."""
-        if self._engine is not None:  # closing a file gives up the locks that SQLite has on it in this process
-            self._engine.dispose()
+        self._close_files()
         return b"".join(path.read_bytes() for path in sorted(self.folder.rglob("*")) if path.is_file())
