@@ -49,9 +49,9 @@ def policies(base_url: str) -> dict[str, dict[str, Any]]:
         "drain": section(on_client_disconnect="drain", drain={"seconds": 60, "tokens": 100_000}),
         "drain-briefly": section(on_client_disconnect="drain", drain={"seconds": 0.4, "tokens": 100_000}),
         "drain-little": section(on_client_disconnect="drain", drain={"seconds": 60, "tokens": 20}),
-        "impatient": section(timeouts={"connect_s": 0.3, "first_byte_s": 0.4, "idle_s": 0.7, "total_s": 60}),
-        "prompt": section(timeouts={"connect_s": 0.2, "first_byte_s": 0.4, "idle_s": 5, "total_s": 1.2}),
-        "short": section(timeouts={"connect_s": 5, "first_byte_s": 60, "idle_s": 60, "total_s": 1.0}),
+        "impatient": section(timeouts={"connect_s": 0.3, "first_byte_s": 0.35, "idle_s": 0.4, "total_s": 60}),
+        "prompt": section(timeouts={"connect_s": 0.2, "first_byte_s": 0.4, "idle_s": 5, "total_s": 0.6}),
+        "short": section(timeouts={"connect_s": 5, "first_byte_s": 60, "idle_s": 60, "total_s": 0.5}),
         "beating": section(heartbeat_s=0.08),
         "never": section(inject_usage="never"),
         "headers": section(
@@ -76,7 +76,8 @@ def policies(base_url: str) -> dict[str, dict[str, Any]]:
 class Deployment:
     """The proxy with these policies, a key for it, and its ledger."""
 
-    def __init__(self, folder: Path, provider: ScriptedProvider) -> None:
+    def __init__(self, folder: Path, provider: ScriptedProvider, **settings: Any) -> None:
+        """`settings`: more of the configuration."""
         sections = policies(provider.base_url)
         models: dict[str, dict[str, Any]] = {
             f"{name}/*": {"provider": name, "price": PRICE, "cost": COST} for name in sections
@@ -89,7 +90,8 @@ class Deployment:
         self.provider = provider
         self._by_model: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         self._looked_at = 0
-        self.tokenweir = Tokenweir(folder, providers=sections, models=models, write_stall_s=WRITE_STALL_S)
+        settings = {"write_stall_s": WRITE_STALL_S, **settings}
+        self.tokenweir = Tokenweir(folder, providers=sections, models=models, **settings)
         try:
             self.tokenweir.start()
             self.key = self.tokenweir.key()

@@ -29,11 +29,12 @@ def inside_utf8(body: bytes) -> tuple[int, ...]:
     return tuple(at for at in range(1, len(body)) if body[at] & 0xC0 == 0x80)
 
 
-# Of `cuttings`: each framing whole or per event, per byte, and at random.
+# Of `cuttings`: each framing whole or per event and at random; and those that part every byte.
 FEW_CUTTINGS = frozenset((
-    "whole", "per event", "per byte", "inside characters", "random wire 0", "wire per byte", "extensions", "trailers",
-    "length, per event", "length, random", "close, inside characters", "close, whole",
+    "whole", "per event", "inside characters", "random wire 0", "extensions", "trailers", "length, per event",
+    "length, random", "close, inside characters", "close, whole",
 ))  # fmt: skip
+MORE_CUTTINGS = FEW_CUTTINGS | {"per byte", "wire per byte"}
 
 
 def cuttings(events: Sequence[bytes]) -> Iterator[tuple[str, Script]]:

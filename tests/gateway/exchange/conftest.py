@@ -1,11 +1,16 @@
-"""One deployment for tests that need prices or limits of their own: a provider section and a model for each case."""
+"""One deployment for tests that need prices or limits of their own: a provider section and a model for each case; and
+the exchanges that are left in memory."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from typing import Any
+from weakref import WeakSet
 
 import pytest
 
+from proxy.gateway.exchange.exchange import Exchange
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 
@@ -68,6 +73,7 @@ def priced_process(tmp_path_factory: pytest.TempPathFactory, provider_process: S
             one.said("accounts", "create-organization", organization)
             one.said("accounts", "create-project", f"of-{organization}", "--organization", organization)
         yield one
+        assert one.unreconciled() == []
     finally:
         one.close()
 
@@ -83,3 +89,22 @@ def priced(priced_process: Tokenweir, provider: ScriptedProvider) -> Tokenweir:
     """The deployment, its provider without plans."""
     assert provider
     return priced_process
+
+
+@pytest.fixture
+def living(monkeypatch: pytest.MonkeyPatch) -> Iterator[WeakSet[Exchange]]:
+    """The exchanges that something refers to. Garbage is not collected."""
+    found: WeakSet[Exchange] = WeakSet()
+    seen, begin = 0, Exchange.__init__
+
+    def begun(exchange: Exchange, *arguments: Any, **options: Any) -> None:
+        nonlocal seen
+        seen += 1
+        found.add(exchange)
+        begin(exchange, *arguments, **options)
+
+    monkeypatch.setattr(Exchange, "__init__", begun)
+    gc.disable()
+    yield found
+    gc.enable()
+    assert seen, "no exchange"

@@ -126,7 +126,7 @@ async def test_every_family_tells_it(
 
 
 async def test_embeddings_tell_it(deployment: Deployment) -> None:
-    vectors = [{"object": "embedding", "index": at, "embedding": [0.125] * 900} for at in range(100)]
+    vectors = [{"object": "embedding", "index": at, "embedding": [0.125] * 900} for at in range(30)]
     body = json.dumps({"data": vectors, "usage": {"prompt_tokens": 300, "total_tokens": 300}}).encode()
     model = deployment.plan("many", answer(body))
     response = await post(deployment.url, deployment.key, {"model": model, "input": "a", **ASKED}, "/v1/embeddings")
@@ -237,6 +237,7 @@ async def sdk(deployment: Deployment) -> AsyncIterator[openai.AsyncOpenAI]:
         yield client
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
 async def test_openai_s_sdk_reads_it(deployment: Deployment, sdk: openai.AsyncOpenAI, stream: bool) -> None:
     model = deployment.plan(
@@ -254,6 +255,7 @@ async def test_openai_s_sdk_reads_it(deployment: Deployment, sdk: openai.AsyncOp
     assert used.model_extra["cost"] == float((await deployment.entry(model))["charge_usd"])
 
 
+@pytest.mark.thorough
 async def test_anthropic_s_sdk_reads_it(deployment: Deployment) -> None:
     model = deployment.plan("many", answer(b"".join(MESSAGES.events), "text/event-stream"))
     http = anthropic.DefaultAsyncHttpxClient(verify=False, trust_env=False)

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from proxy.demo.script import AnyStep, Send, Stall
 from proxy.demo.shapes import DONE, sse
-from proxy.runtime.proxy.tokenizers import reference
 from tests.gateway.deployment import SOON_S, Deployment, charge, nusd
-from tests.support.provider import json_instead, sends
+from tests.gateway.streams import told
+from tests.support.provider import ScriptedProvider, json_instead, sends
 
 # Words of several tokens, several in an event: the counters see neither.
 SAID = "Überlaufwehre regulieren Wasserstände. " * 4
 ASKED = "Welche Überlaufwehre regulieren Wasserstände? " * 20
+WEIRS = "weirs hold the water back; " * 60
+CHARS = ("chars_latin", "chars_wide", "chars_other")
+# By the reference, o200k.
+SAID_TOKENS, ASKED_TOKENS, WEIRS_TOKENS = 36, 201, 421
+
+
+@pytest.fixture(scope="module")
+def counting(tmp_path_factory: pytest.TempPathFactory, provider_process: ScriptedProvider) -> Iterator[Deployment]:
+    """A deployment that has the reference's vocabulary."""
+    made = Deployment(tmp_path_factory.mktemp("counting"), provider_process, estimates={})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def deployment(counting: Deployment, provider: ScriptedProvider) -> Deployment:
+    """The deployment that counts, its provider without plans."""
+    assert provider is counting.provider
+    return counting
 
 
 def say(text: str) -> bytes:
     return sse({"id": "c1", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]})
-
-
-def tokens(text: str) -> int:
-    return reference()([text])[0]
 
 
 async def cut(deployment: Deployment, model: str, body: bytes, **more: Any) -> dict[str, Any]:
@@ -44,9 +59,9 @@ async def test_a_cut_stream_and_its_prompt_are_counted_by_the_reference(deployme
     model = deployment.plan("cancel", stalled([say(SAID)] * 12), name="fresh")
     entry = await cut(deployment, model, say(SAID) * 12, messages=[{"role": "user", "content": ASKED}])
     assert (entry["usage_source"], entry["estimator"]) == ("estimated", "reference-1")
-    assert entry["details"]["evidence"]["tokens_counted"] == pytest.approx(tokens(SAID * 12), abs=12)
-    assert entry["completion_tokens"] == pytest.approx(tokens(SAID * 12), rel=0.15)
-    assert entry["prompt_tokens"] == pytest.approx(tokens(ASKED) + 7, rel=0.15)
+    assert entry["details"]["evidence"]["tokens_counted"] == pytest.approx(12 * SAID_TOKENS, abs=12)
+    assert entry["completion_tokens"] == pytest.approx(12 * SAID_TOKENS, rel=0.15)
+    assert entry["prompt_tokens"] == pytest.approx(ASKED_TOKENS + 7, rel=0.15)
     assert 0.05 < entry["details"]["expected_error"] < 0.5
 
 
@@ -54,7 +69,7 @@ async def test_the_reference_is_the_own_vocabulary_of_openais_models(deployment:
     model = deployment.plan("cancel", stalled([say(SAID)] * 9), name="gpt-4o")
     entry = await cut(deployment, model, say(SAID) * 9)
     assert entry["estimator"] == "tokenizer-1"
-    assert entry["completion_tokens"] == pytest.approx(tokens(SAID * 9), abs=9)
+    assert entry["completion_tokens"] == pytest.approx(9 * SAID_TOKENS, abs=9)
 
 
 async def test_a_stream_that_ends_without_usage_is_one_entry(deployment: Deployment) -> None:
@@ -65,17 +80,16 @@ async def test_a_stream_that_ends_without_usage_is_one_entry(deployment: Deploym
     assert answer.body == b"".join(events)
     entry = await deployment.entry(model)
     assert (entry["outcome"], entry["usage_source"], entry["estimator"]) == ("served", "estimated", "reference-1")
-    assert entry["details"]["evidence"]["tokens_counted"] == tokens("Wasserstände regulieren Überlaufwehre.")
+    assert entry["details"]["evidence"]["tokens_counted"] == 10
 
 
 async def test_a_plain_answer_without_usage_is_counted_too(deployment: Deployment) -> None:
-    said = "weirs hold the water back; " * 60
-    choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+    choice = {"index": 0, "message": {"role": "assistant", "content": WEIRS}, "finish_reason": "stop"}
     model = deployment.plan("cancel", json_instead({"id": "a", "choices": [choice]}), name="unstreamed")
     await deployment.post(model, stream=False)
     entry = await deployment.entry(model)
     assert entry["estimator"] == "reference-1"
-    assert entry["completion_tokens"] == pytest.approx(tokens(said), rel=0.1)
+    assert entry["completion_tokens"] == pytest.approx(WEIRS_TOKENS, rel=0.1)
 
 
 async def test_reported_usage_is_not_counted(deployment: Deployment) -> None:
@@ -92,5 +106,17 @@ async def test_what_comes_beyond_the_room_is_estimated_alike(deployment: Deploym
     model = deployment.plan("cancel", stalled(events), name="long")
     entry = await cut(deployment, model, b"".join(events))
     counted = entry["details"]["evidence"]["tokens_counted"]
-    assert counted < 0.5 * tokens(SAID * 1000)
-    assert entry["completion_tokens"] == pytest.approx(tokens(SAID * 1000), rel=0.15)
+    assert counted < 500 * SAID_TOKENS
+    assert entry["completion_tokens"] == pytest.approx(1000 * SAID_TOKENS, rel=0.15)
+
+
+async def test_a_cut_stream_of_a_model_with_a_tokenizer_is_billed_what_that_counts(deployment: Deployment) -> None:
+    pytest.importorskip("tokenizers", reason="the extra tokenweir[tokenizers] is not installed")
+    events = told("openai", 500)[:401]
+    model = deployment.plan("counted", stalled(events))
+    entry = await cut(deployment, model, b"".join(events), usage=True)
+    chars = sum(count for name, count in entry["details"]["evidence"].items() if name in CHARS)
+    assert chars > 1024, "more than a piece"
+    assert (entry["usage_source"], entry["estimator"]) == ("estimated", "tokenizer-1")
+    assert entry["details"]["evidence"]["tokens_counted"] == chars
+    assert entry["completion_tokens"] == chars  # the tests' tokenizer: every character is one

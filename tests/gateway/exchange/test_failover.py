@@ -68,7 +68,7 @@ class Pair:
 
 def section(base_url: str, case: str) -> Entry:
     """Of a provider of this case."""
-    patience = {"timeouts": {"connect_s": 0.5, "first_byte_s": 0.5, "idle_s": 20, "total_s": 60}}
+    patience = {"timeouts": {"connect_s": 0.3, "first_byte_s": 0.3, "idle_s": 20, "total_s": 60}}
     options: Entry = patience if case in ("mute", "late") else {}
     return provider_section(base_url, on_client_disconnect="drain" if case == "gone-drain" else "cancel", **options)
 
@@ -215,7 +215,7 @@ async def test_what_may_have_been_served_is_not_asked_for_again(
 @pytest.mark.parametrize("case", ["gone-cancel", "gone-drain"])
 async def test_for_a_client_that_left_nobody_else_is_asked(pair: Pair, case: str) -> None:
     refusal = b"HTTP/1.1 503 Busy\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-    model = pair.plan(case, Script(steps=(Wait(400), Raw(refusal), Fin()), framing="raw"), TALE)
+    model = pair.plan(case, Script(steps=(Wait(250), Raw(refusal), Fin()), framing="raw"), TALE)
     async with Stage(pair.tokenweir, pair.key) as stage:
         client = await stage.ask(model)
         await until(lambda: pair.asked(case) == (1, 0))
@@ -235,7 +235,7 @@ async def test_the_next_provider_has_its_own_time_to_begin(pair: Pair) -> None:
     last, attempt = pair.lines(response.header("x-tokenweir-exchange"))
     assert (last["outcome"], last["provider"]) == ("upstream_stalled", "b-late")
     assert attempt["provider"] == "a-late"
-    assert last["duration_ms"] - attempt["duration_ms"] >= 400
+    assert last["duration_ms"] - attempt["duration_ms"] >= 240
 
 
 async def test_a_provider_that_fails_again_and_again_is_spared(pair: Pair) -> None:

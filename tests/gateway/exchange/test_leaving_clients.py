@@ -21,9 +21,8 @@ from tests.support.net import RawClient
 
 EVENTS = told("openai", 5)
 REPORTED = (21, 5)
-CHARS = ("chars_latin", "chars_wide", "chars_other")
 # Longer than a client needs to leave on a loaded machine: what is sent after it, nobody reads.
-LONG_MS = 900
+LONG_MS = 500
 
 Leave = Callable[[RawClient], None]
 LEAVES = {"close": RawClient.close, "reset": RawClient.reset, "half-close": RawClient.half_close}
@@ -144,20 +143,6 @@ async def test_an_estimate_is_not_above_the_models_limit_unless_more_was_seen(de
         assert (entry["usage_source"], texts) == ("estimated", events - 1), "the first one has the role"
         tokens, flags = entry["completion_tokens"], {"capped", "limit_exceeded"} & entry["details"].keys()
         assert (tokens, flags) == ((SMALL_TOKENS, {"capped"}) if events == 3 else (texts + 1, {"limit_exceeded"}))
-
-
-async def test_a_cut_stream_of_a_model_with_a_tokenizer_is_billed_what_that_counts(deployment: Deployment) -> None:
-    pytest.importorskip("tokenizers", reason="the extra tokenweir[tokenizers] is not installed")
-    events = told("openai", 500)[:401]
-    model = deployment.plan("counted", [*sends(events), Stall()])
-    await leave_after(deployment, model, b"".join(events), RawClient.close)
-    entry = await deployment.entry(model)
-    chars = sum(count for name, count in entry["details"]["evidence"].items() if name in CHARS)
-    assert chars > 1024, "more than a piece"
-    assert (entry["usage_source"], entry["estimator"]) == ("estimated", "tokenizer-1")
-    assert entry["details"]["evidence"]["tokens_counted"] == chars
-    assert entry["completion_tokens"] == chars  # the tests' tokenizer: every character is one
-    settled(entry, len(events))
 
 
 async def test_an_estimate_for_a_model_that_hides_its_reasoning_says_so(deployment: Deployment) -> None:

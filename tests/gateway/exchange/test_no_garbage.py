@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 
@@ -21,20 +21,10 @@ async def url(tmp_path: Path, provider: ScriptedProvider) -> AsyncIterator[str]:
         yield made.url
 
 
-@pytest.fixture
-def uncollected() -> Iterator[None]:
-    """Only what nobody refers to any more goes."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_exchange_is_gone_when_it_is_over(url: str, stream: bool) -> None:
+async def test_an_exchange_is_gone_when_it_is_over(url: str, living: WeakSet[Exchange], stream: bool) -> None:
     async with await connect(url) as client:
         for _ in range(3):
             await client.send(chat_request(ask("electron", stream=stream)))
             assert (await client.read()).status == 200
-    assert await wait_until(lambda: not any(type(one) is Exchange for one in gc.get_objects()), deadline_s=10)
+    assert await wait_until(lambda: not living, deadline_s=10)

@@ -7,8 +7,7 @@ import json
 from proxy.demo.script import Script, Send
 from tests.gateway.deployment import Deployment
 from tests.support import provider as plans
-from tests.support.net import ask
-from tests.support.sdks import openai
+from tests.support.net import ask, post_chat
 
 LIMITS = (("x-ratelimit-remaining-tokens", "7"), ("Anthropic-RateLimit-Requests-Limit", "50"), ("retry-after-ms", "9"))
 ANSWER = Send(json.dumps({"object": "chat.completion", "model": "m", "choices": []}).encode())
@@ -17,21 +16,20 @@ JSON = Script(steps=(ANSWER,), headers=(("Content-Type", "application/json"), ("
 
 async def test_what_is_configured_passes_and_nothing_else(deployment: Deployment) -> None:
     model = deployment.plan("headers", JSON)
-    client = openai.AsyncOpenAI(
-        base_url=f"{deployment.url}/v1", api_key=deployment.key, organization="org-theirs", project="proj_theirs",
-        default_headers={"X-Team-Name": "water", "X-Teams": "no", "Cookie": "a=b", "HTTP-Referer": "https://app.example"},
-    )  # fmt: skip
-    async with client:
-        raw = await client.chat.completions.with_raw_response.create(model=model, messages=ask("")["messages"])
+    headers = {
+        "User-Agent": "AsyncOpenAI/Python 2.1", "OpenAI-Organization": "org-theirs", "OpenAI-Project": "proj_theirs",
+        "X-Team-Name": "water", "X-Teams": "no", "Cookie": "a=b", "HTTP-Referer": "https://app.example",
+    }  # fmt: skip
+    response = await post_chat(deployment.url, ask(model, stream=False), key=deployment.key, headers=headers)
     (seen,) = deployment.seen(model)
     up = {name.lower(): value for name, value in seen["headers"]}
     assert len(up) == len(seen["headers"]), "each once"
     assert (up["openai-project"], up["x-gateway"]) == ("proj_ours", "canary-of-a-gateway-77")
-    assert up["user-agent"].startswith("AsyncOpenAI/Python")
+    assert up["user-agent"] == "AsyncOpenAI/Python 2.1"
     assert (up["x-team-name"], up["http-referer"]) == ("water", "https://app.example")
     assert not up.keys() & {"x-teams", "cookie", "openai-organization"}
-    assert [raw.headers.get(name) for name, _ in LIMITS] == [value for _, value in LIMITS]
-    assert "set-cookie" not in raw.headers
+    assert [response.header(name) for name, _ in LIMITS] == [value for _, value in LIMITS]
+    assert response.header("set-cookie") is None
 
 
 async def test_by_default_the_providers_limits_do_not_pass(deployment: Deployment) -> None:

@@ -290,7 +290,7 @@ def test_whole_events_before_a_break_are_delivered_and_metered_at_any_cut(
 
 
 async def test_what_is_noted_lags_by_a_quarter_at_most_and_never_by_a_page() -> None:
-    [*events, _finish, _usage, _done] = told("openai", 200)
+    [*events, _finish, _usage, _done] = told("openai", 100)
     for size in (1, 3, 20):
         for wire in (
             [b"%x\r\n%b\r\n" % (len(e), e) for e in events],
@@ -332,7 +332,7 @@ async def test_pieces_as_long_as_what_is_held_are_not_mistaken_for_it() -> None:
 
 
 async def test_cuts_inside_characters_and_bytes() -> None:
-    body = b"".join(told("tera", 16))
+    body = b"".join(told("tera", 10))
     inside = list(inside_utf8(body))
     assert len(inside) >= 8
     for pieces in (cut(body, inside), cut(body, list(range(len(body))))):

@@ -117,4 +117,3 @@ async def test_what_multiplies_a_price_is_billed_and_explained(
     assert "unpriced_units" not in entry["details"]
     assert entry["details"]["cost_unpriced_units"] == ["tier:priority"]
     assert "prices of tokens × 2 for tier:priority" in priced.said("ledger", "--explain")
-    assert priced.unreconciled() == []

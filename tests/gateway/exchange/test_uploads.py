@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -12,9 +11,9 @@ import pytest
 from proxy.billing.limits import Limits, Scope
 from proxy.gateway.exchange.uploads import Uploads
 from proxy.http.errors import ApiError
+from tests.gateway.deployment import Deployment
 from tests.gateway.inprocess import gateway
 from tests.support.net import RawClient, ask, chat_request, connect
-from tests.support.tokenweir import Tokenweir
 
 MIB = 1 << 20
 
@@ -99,19 +98,17 @@ async def test_a_body_counts_until_a_provider_has_accepted_it(tmp_path: Path) ->
 
 
 @pytest.mark.process
-async def test_a_key_with_one_request_at_a_time_fills_no_memory(tokenweir: Callable[..., Tokenweir]) -> None:
-    """From outside: thirty bodies of 4 MiB, each of them without its last byte."""
-    running = tokenweir()
-    key = running.key("test", "--parallel", "1")
+async def test_a_key_with_one_request_at_a_time_fills_no_memory(deployment: Deployment) -> None:
+    """From outside: twenty bodies of 4 MiB, each of them without its last byte."""
+    key = deployment.tokenweir.key("one-at-a-time", "--parallel", "1")
     body = ask("nobody") | {"messages": [{"role": "user", "content": "water " * 700_000}]}
     wire = chat_request(body, key=key)[:-1]
-    assert running.child is not None
-    process = psutil.Process(running.child.pid)
+    process = psutil.Process(deployment.pid)
     before = process.memory_info().rss
     clients: list[RawClient] = []
 
     async def upload() -> int:
-        client = await connect(running.url)
+        client = await connect(deployment.url)
         clients.append(client)
         try:
             async with asyncio.timeout(5):
@@ -120,8 +117,8 @@ async def test_a_key_with_one_request_at_a_time_fills_no_memory(tokenweir: Calla
             return 0
         return len(wire)
 
-    await asyncio.gather(*(upload() for _ in range(30)))
-    await asyncio.sleep(0.5)
+    await asyncio.gather(*(upload() for _ in range(20)))
+    await asyncio.sleep(0.3)
     assert process.memory_info().rss - before < 40 * MIB
     for client in clients:
         client.close()
