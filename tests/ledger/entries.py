@@ -12,7 +12,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Engine, Table, delete, func, insert, select
+from sqlalchemy import Engine, Table, func, insert, select
 
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, LedgerEntry
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
@@ -22,7 +22,7 @@ from proxy.ledger.schema.tables import account_clock, accounts, ledger_clock, me
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.reports.entry_reader import EntryFilter, EntryReader
-from proxy.storage.database import open_engine, reading, sqlite_url, writing
+from proxy.storage.database import is_shared, open_engine, reading, sqlite_url, writing
 from tests.support.ledger_tables import Balance, DailyUsage, read_balances, read_daily
 from tests.support.sqlite import empty_ledger
 
@@ -141,9 +141,10 @@ def batch_of(numbers: Iterable[int]) -> list[Arrival]:
 
 def emptied(engine: Engine) -> None:
     """As after `migrate`: for tests that need many ledgers."""
+    deletes = [f"DELETE FROM {table.name}" for table in reversed(metadata.sorted_tables)]
     with writing(engine) as connection:
-        for table in reversed(metadata.sorted_tables):
-            connection.execute(delete(table))
+        for statement in ["; ".join(deletes)] if is_shared(engine) else deletes:
+            connection.exec_driver_sql(statement)
         for clock in (ledger_clock, account_clock):
             connection.execute(insert(clock).values(id=1, settled_at=0.0))
         connection.execute(insert(accounts).values(DEFAULT_ACCOUNTS))
