@@ -38,11 +38,12 @@ from tests.support.postgres import postgres, postgres_cluster
 from tests.support.processes import no_io, no_processes
 from tests.support.provider import ScriptedProvider, provider, provider_process
 from tests.support.tokenweir import Tokenweir, provider_section
-from tests.support.valkey import prefix, redis_url, shared_valkey, valkey
+from tests.support.valkey import cluster_url, prefix, redis_url, shared_valkey, valkey
 from tests.support.workers import send_less
 
 __all__ = [
     "browser",
+    "cluster_url",
     "database_url",
     "deployment",
     "deployment_process",
@@ -69,7 +70,7 @@ __all__ = [
 
 # Who uses one of these fixtures, or a fixture in one of these kinds, uses a process.
 PROCESS_FIXTURES = frozenset(
-    ("postgres_cluster", "postgres", "provider_process", "redis_url", "shared_valkey", "valkey")
+    ("cluster_url", "postgres_cluster", "postgres", "provider_process", "redis_url", "shared_valkey", "valkey")
 )
 PROCESS_KINDS = ("cluster", "postgres", "redis")
 # Likewise: a program that pip does not install.

@@ -27,7 +27,6 @@ from proxy.budgets.store import BudgetsIncomplete, BudgetsUnavailable, OwnReserv
 from proxy.storage.redis_client import open_redis
 from tests.budgets.stores import warm
 from tests.support.faulty import FaultyPath
-from tests.support.net import free_port
 from tests.support.valkey import Valkey
 
 pytestmark = pytest.mark.io
@@ -439,20 +438,8 @@ async def test_a_server_that_does_not_tell_who_it_is_serves_too(connect: Open, v
     await a_sleeper_that_holds_all(connect, valkey)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """One primary with all slots."""
-    options = "--cluster-enabled", "yes", "--cluster-port", str(free_port())
-    server = Valkey(tmp_path_factory.mktemp("cluster"), *options).start()
-    server.ask("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-    server.until("cluster_state:ok", "CLUSTER", "INFO")
-    yield server
-    server.close()
-
-
-@pytest.mark.process
-async def test_a_cluster_serves_too(connect: Open, cluster: Valkey) -> None:
-    one = connect(f"redis+cluster://127.0.0.1:{cluster.port}", "one")
+async def test_a_cluster_serves_too(connect: Open, cluster_url: str) -> None:
+    one = connect(cluster_url, "one")
     await one.announce(owns())
     await begin(one)
     rated = LimitCounter("key_r", rpm=5, tpm=5)

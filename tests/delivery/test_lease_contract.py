@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,24 +12,10 @@ from proxy.delivery.redis_leases import RedisLeases
 from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.journal.records import exchange_id
 from tests.support.leases import LocalLeases
-from tests.support.net import free_port
 from tests.support.valkey import Valkey
 
 FIRST, SECOND, THIRD = (exchange_id(number) for number in range(1, 4))
 NEW = LeaseParts(b'{"opened":"first"}', b"\x00progress\xff")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    options = "--cluster-enabled", "yes", "--cluster-port", str(free_port())
-    server = Valkey(tmp_path_factory.mktemp("cluster"), *options).start()
-    server.ask("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-    deadline = time.monotonic() + 10
-    while b"cluster_state:ok" not in server.ask("CLUSTER", "INFO"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    yield server
-    server.close()
 
 
 @pytest.fixture(params=["local", "redis", "cluster"])
@@ -38,10 +23,7 @@ async def board(request: pytest.FixtureRequest, prefix: str) -> AsyncIterator[Le
     if request.param == "local":
         yield LocalLeases()
         return
-    if request.param == "redis":
-        url = request.getfixturevalue("redis_url")
-    else:
-        url = request.getfixturevalue("cluster").url.replace("redis:", "redis+cluster:")
+    url = request.getfixturevalue("redis_url" if request.param == "redis" else "cluster_url")
     redis = open_redis(url)
     yield RedisLeases(redis, prefix=prefix)
     await redis.aclose()

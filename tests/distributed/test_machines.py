@@ -26,6 +26,8 @@ from tests.support.valkey import Valkey
 PATIENCE_S = 20.0
 # Where nobody has to live for longer than a lease.
 SHORT_LEASE_S = 1.0
+# How many wait to write to a table that another one holds.
+WRITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'RowExclusiveLock'"
 LONG = Shape("openai", tokens=2_000, pace_ms=20)
 SHORT = Shape("openai", tokens=12, pace_ms=5)
 
@@ -70,7 +72,7 @@ async def _taken_by_a_worker_that_is_killed(apart: Apart, ledger_url: str) -> No
         holder.execute("LOCK TABLE ledger_entries IN EXCLUSIVE MODE")
         worker = apart.worker()
         async with asyncio.timeout(PATIENCE_S):
-            while looker.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() == (0,):
+            while looker.execute(WRITING).fetchone() == (0,):
                 await asyncio.sleep(0.02)
         worker.kill()
 

@@ -124,6 +124,17 @@ def shared_valkey() -> Iterator[Valkey]:
         server.close()
 
 
+@pytest.fixture(scope="session")
+def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A shared cluster of one primary with all slots, each test with its own prefix."""
+    options = "--cluster-enabled", "yes", "--cluster-port", str(free_port())
+    server = Valkey(tmp_path_factory.mktemp("cluster"), *options).start()
+    server.ask("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+    server.until("cluster_state:ok", "CLUSTER", "INFO")
+    yield server.url.replace("redis:", "redis+cluster:")
+    server.close()
+
+
 @pytest.fixture
 def redis_url(request: pytest.FixtureRequest) -> str:
     """A shared server, which tests must not stop."""
