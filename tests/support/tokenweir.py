@@ -149,6 +149,7 @@ class Tokenweir(Listening):
             "listen": {"host": "127.0.0.1", "port": 0},
             "worker": {"port": 0},
             "data_dir": str(folder / "data"),
+            "exchanges_max": 2_048,  # the default's slots take 16 MB of disk at each start
             "providers": dict(providers),
             "models": models or {"*": {"provider": first, "price": PRICE, "cost": COST}},
             "estimates": COUNTERS_ALONE,
