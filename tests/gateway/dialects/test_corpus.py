@@ -1,5 +1,5 @@
 """Recorded answers of real providers, replayed through the proxy: what arrives is what was recorded, and what the
-ledger says is what the provider reported. Every third record, parted in one way, here; every record, parted in every
+ledger says is what the provider reported. Every sixth record, parted in one way, here; every record, parted in every
 way, in `make real`.
 
 Exceptions, each by name: refusals of 401 (their text is about the proxy's own key) are replaced by our own; in
@@ -30,8 +30,8 @@ def chat_records(corpus: Path) -> list[dict[str, Any]]:
 
 
 def chosen(records: list[dict[str, Any]]) -> Iterator[Replay]:
-    """Every third, each at one chunking, the next record at the next one; `make real` replays each at every one."""
-    for turn, record in enumerate(records[::3]):
+    """Every sixth, each at one chunking, the next record at the next one; `make real` replays each at every one."""
+    for turn, record in enumerate(records[::6]):
         ways = list(replays([record]))
         yield ways[turn % len(ways)]
 
@@ -65,13 +65,13 @@ async def test_recorded_answers_in_other_languages(deployment: Deployment, corpu
     for replay, model in todo:
         check(replay, entries.get(model) or await deployment.entry(model))
     count = Counter(replay.how for replay, _ in todo)
-    assert min(count.values()) >= 3, count
+    assert min(count.values()) >= 1, count
 
 
 async def test_the_same_body_reads_the_same_at_every_chunking(deployment: Deployment, corpus: Path) -> None:
     """Whatever cannot be compared with a truth (estimates, outcomes) is at least the same for every cut."""
     unreported = [r for r in chat_records(corpus) if r["truth"] is None and r["status"] == 200 and r["streamed"]]
-    for record in unreported[::3]:
+    for record in unreported[::6]:
         ways = [Replay(record, how, asked=True) for how in ("whole", "random", "per event")]
         todo = [(replay, deployment.plan("cancel", replay.script(), "same")) for replay in ways]
         await replay_all(deployment, todo)
