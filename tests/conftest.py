@@ -1,4 +1,4 @@
-"""Fixtures that many tests share, and the tiers.
+"""The tiers of the tests.
 
 Invariant: a test that starts a process has the mark `process`, one that listens on a socket or opens a database the
 mark `io`, one that needs a program or a language's packages that pip does not install the mark `external`. So
@@ -9,64 +9,14 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.gateway.deployment import deployment, deployment_process
-from tests.support import cost
-from tests.support.browser import browser
-from tests.support.examples import load_profile
-from tests.support.ledgers import (
-    database_url,
-    engine,
-    fresh_ledger_url,
-    kept_engines,
-    kept_on_postgres,
-    kept_on_sqlite,
-    ledger_url,
-    migrated,
-    postgres_ledger_url,
-    postgres_url,
-    store,
-)
-from tests.support.made_once import share
-from tests.support.postgres import postgres, postgres_cluster
+from tests.support import cost, selection
 from tests.support.processes import no_io, no_processes
-from tests.support.provider import ScriptedProvider, provider, provider_process
-from tests.support.tokenweir import Tokenweir, provider_section
-from tests.support.valkey import cluster_url, prefix, redis_url, shared_valkey, valkey
 from tests.support.workers import send_less
-
-__all__ = [
-    "browser",
-    "cluster_url",
-    "database_url",
-    "deployment",
-    "deployment_process",
-    "engine",
-    "fresh_ledger_url",
-    "kept_engines",
-    "kept_on_postgres",
-    "kept_on_sqlite",
-    "ledger_url",
-    "migrated",
-    "postgres",
-    "postgres_cluster",
-    "postgres_ledger_url",
-    "postgres_url",
-    "prefix",
-    "provider",
-    "provider_process",
-    "redis_url",
-    "shared_valkey",
-    "store",
-    "valkey",
-]
-
 
 # Who uses one of these fixtures, or a fixture in one of these kinds, uses a process.
 PROCESS_FIXTURES = frozenset(
@@ -77,8 +27,6 @@ PROCESS_KINDS = ("cluster", "postgres", "redis")
 EXTERNAL_FIXTURES = frozenset(("browser", "curl", "node"))
 TIERS = ("process", "external", "slow", "real")
 IO_FIXTURES = frozenset(("engine", "store", "ledger_url", "database_url", "fresh_ledger_url"))
-
-load_profile()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -160,41 +108,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect the reports of workers in the controller."""
+    """Load what runs tests where tests run, and what reads the reports of workers in the controller."""
     cost.register(config)
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", 0) or config.option.collectonly:
+        selection.register(config)
+        config.pluginmanager.import_plugin("tests.support.fixtures")
     if hasattr(config, "workerinput"):
         send_less(config)
     if os.environ.get("CI") == "true" and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Promised(), "promised")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _made_once() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        share(patch.setattr)
-        yield
-
-
-@pytest.fixture
-def tokenweir(tmp_path: Path, provider: ScriptedProvider) -> Iterator[Callable[..., Tokenweir]]:
-    """Makes deployments in front of the scripted provider (named `scripted`); all are ended after the test."""
-    made: list[Tokenweir] = []
-
-    def make(*, provider_settings: dict[str, Any] | None = None, start: bool = True, **settings: Any) -> Tokenweir:
-        settings.setdefault("providers", {"scripted": provider_section(provider.base_url, **(provider_settings or {}))})
-        one = Tokenweir(tmp_path / f"deployment{len(made)}", **settings)
-        made.append(one)
-        return one.start() if start else one
-
-    yield make
-    for one in made:
-        one.close()
-
-
-@pytest.fixture(scope="session")
-def corpus() -> Path:
-    """The recorded exchanges of real providers; tests that need them skip where they are absent."""
-    folder = Path(__file__).parents[2] / "shared" / "corpus"
-    if not (folder / "open.jsonl").exists():
-        pytest.skip("the corpus of recorded exchanges (../shared/corpus) is not on this machine")
-    return folder
