@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Generator
 
 import pytest
 
 from tests.support import cost, selection
-from tests.support.processes import no_io, no_processes
+from tests.support.processes import Refusals
 from tests.support.workers import send_less
 
 # Who uses one of these fixtures, or a fixture in one of these kinds, uses a process.
@@ -25,8 +24,9 @@ PROCESS_FIXTURES = frozenset(
 PROCESS_KINDS = ("cluster", "postgres", "redis")
 # Likewise: a program that pip does not install.
 EXTERNAL_FIXTURES = frozenset(("browser", "curl", "node"))
-TIERS = ("process", "external", "slow", "real")
+TIERS = frozenset(("process", "external", "slow", "real"))
 IO_FIXTURES = frozenset(("engine", "store", "ledger_url", "database_url", "fresh_ledger_url"))
+REFUSALS = Refusals(setattr)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -47,25 +47,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    with _held_to_its_marks(item):
+    REFUSALS.now = refused(item)
+    try:
         return (yield)
+    finally:
+        REFUSALS.now = frozenset()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    with _held_to_its_marks(item):
+    REFUSALS.now = refused(item)
+    try:
         return (yield)
+    finally:
+        REFUSALS.now = frozenset()
 
 
-@contextmanager
-def _held_to_its_marks(item: pytest.Item) -> Iterator[None]:
-    """Fail a test that starts a process without the mark `process`, or opens a socket or database without `io`. Not in
-    its teardown: the last test of a run ends the fixtures of all."""
-    if any(item.get_closest_marker(name) for name in TIERS):
-        yield
-        return
-    with no_processes(), nullcontext() if item.get_closest_marker("io") else no_io():
-        yield
+def refused(item: pytest.Item) -> frozenset[str]:
+    """What fails the test: to start a process without the mark `process`, or to open a socket or database without `io`.
+    Not in its teardown: the last test of a run ends the fixtures of all."""
+    marks = {mark.name for mark in item.iter_markers()}
+    if not marks.isdisjoint(TIERS):
+        return frozenset()
+    return frozenset(("process", "io")) - marks
 
 
 @pytest.hookimpl(trylast=True)

@@ -216,7 +216,7 @@ LONG = b"9" * 4300
 STRINGS_MAX = MEMBERS_MAX + MEMBERS_MAX + ELEMENTS_MAX
 
 
-# Made when they are asked for: tens of megabytes that a run of other tests need not hold.
+# Made when they are asked for: megabytes that a run of other tests need not hold.
 TOO_MANY: dict[str, Callable[[], bytes]] = {
     "members": lambda: object_of(MEMBERS_MAX + 1),
     "many members": lambda: object_of(STRINGS_MAX + 2),

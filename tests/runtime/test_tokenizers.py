@@ -194,17 +194,20 @@ async def test_after_the_end_nothing_is_counted(running: Tokenizers) -> None:
     assert await counted(running.of("m"), answer(running.room, "late")) is None
 
 
+MANY = 300_000
+
+
 @pytest.mark.parametrize(
-    "text", ["a" * 10**6, "/" * 10**6, " " * 10**6, "\n" * 10**6, "a\u0301" * 300_000, "\U0001f30a" * 250_000,
-             " \t" * 400_000, "\u0e17\u0e35\u0e48" * 200_000, "1" * 10**6, "\ud83d" * 1000],
+    "text", ["a" * MANY, "/" * MANY, " " * MANY, "\n" * MANY, "a\u0301" * (MANY // 3), "\U0001f30a" * (MANY // 4),
+             " \t" * (MANY // 2), "\u0e17\u0e35\u0e48" * (MANY // 5), "1" * MANY, "\ud83d" * 1000],
 )  # fmt: skip
 def test_no_text_takes_long(text: str) -> None:
-    """A megabyte, which is more than is ever held: in proportion to its length, whatever it repeats."""
+    """In proportion to its length, whatever it repeats: a square would take minutes."""
     count = reference()
     began = time.thread_time()
     (profile,) = profiles_of([text.encode(errors="replace").decode()], count)
     assert profile.tokens > 0
-    assert time.thread_time() - began < 3.0
+    assert time.thread_time() - began < 1.0
 
 
 def test_the_thread_ends(running: Tokenizers) -> None:

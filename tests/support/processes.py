@@ -11,14 +11,13 @@ import signal
 import socket
 import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import wraps
 from multiprocessing import forkserver, process, util
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import IO, NoReturn, Protocol, cast
-
-import pytest
+from typing import IO, Protocol, cast
 
 # Children start clean: no thread, no connection and no event loop of the tests. They are copies of one process that has
 # imported what they need and nothing else.
@@ -107,31 +106,37 @@ def _run(arguments: list[str], folder: Path, environment: dict[str, str], log: P
     raise SystemExit(main(arguments))
 
 
-@contextmanager
-def no_processes() -> Iterator[None]:
-    """A context in which the start of a process raises AssertionError."""
-    refuse = _refusal("starts a process", "process")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess.Popen, "_execute_child", refuse)
-        patch.setattr(util, "spawnv_passfds", refuse)
-        patch.setattr(forkserver, "connect_to_new_process", refuse)
-        patch.setattr(os, "fork", refuse)
-        yield
+# What a test without the mark must not do.
+_DEEDS: Mapping[str, tuple[str, Sequence[tuple[object, str]]]] = {
+    "process": (
+        "starts a process",
+        [
+            (subprocess.Popen, "_execute_child"), (util, "spawnv_passfds"), (forkserver, "connect_to_new_process"),
+            (os, "fork"),
+        ],
+    ),
+    "io": (
+        "listens on a socket or opens a database",
+        [(socket.socket, "listen"), (sqlite3, "connect"), (sqlite3.dbapi2, "connect")],
+    ),
+}  # fmt: skip
 
 
-@contextmanager
-def no_io() -> Iterator[None]:
-    """A context in which to listen on a socket, or to open a SQLite file, raises AssertionError."""
-    refuse = _refusal("listens on a socket or opens a database", "io")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket.socket, "listen", refuse)
-        patch.setattr(sqlite3, "connect", refuse)
-        patch.setattr(sqlite3.dbapi2, "connect", refuse)
-        yield
+class Refusals:
+    """Functions that start processes, listen and open databases, replaced in this process by ones that raise
+    AssertionError while their mark is in `now`."""
 
+    def __init__(self, replace: Callable[[object, str, object], None]) -> None:
+        self.now: frozenset[str] = frozenset()
+        for mark, (deed, functions) in _DEEDS.items():
+            why = f"a test that {deed} is marked `{mark}` (pytest.mark.{mark})"
+            for owner, name in functions:
+                replace(owner, name, self._refusing(getattr(owner, name), mark, why))
 
-def _refusal(deed: str, mark: str) -> Callable[..., NoReturn]:
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise AssertionError(f"a test that {deed} is marked `{mark}` (pytest.mark.{mark})")
+    def _refusing(self, function: Callable[..., object], mark: str, why: str) -> Callable[..., object]:
+        @wraps(function)
+        def unless_refused(*args: object, **named: object) -> object:
+            assert mark not in self.now, why
+            return function(*args, **named)
 
-    return refuse
+        return unless_refused

@@ -224,7 +224,7 @@ def test_every_end_comes_to_the_same_number(
 
 
 @pytest.mark.parametrize("text", ["\n", " word", "a", " ", "水", "the same sentence, time and again. "])
-@pytest.mark.parametrize("events", [1, 2, 5, 58, 406])
+@pytest.mark.parametrize("events", [1, 5, 58, 406])
 @pytest.mark.parametrize("burst", [1, 7])
 def test_a_stream_of_equal_texts_is_no_cheaper_by_a_kill(tmp_path: Path, text: str, events: int, burst: int) -> None:
     """Whenever it comes: what is not noted yet is scaled."""

@@ -80,8 +80,9 @@ def test_a_script_that_was_not_seen_yet_is_less_sure() -> None:
 @pytest.mark.parametrize(
     ("lessons", "lie"),
     [
-        (20, 0.0), (20, 3.0), (200, 0.4), (200, 50.0),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((20, 0.4), (20, 50.0), (200, 0.0), (200, 3.0))),
+        (20, 0.0), (200, 3.0),
+        *(pytest.param(lessons, lie, marks=pytest.mark.slow)
+          for lessons, lie in ((20, 0.4), (20, 3.0), (20, 50.0), (200, 0.0), (200, 0.4), (200, 50.0))),
     ],
 )  # fmt: skip
 def test_odd_reports_move_nothing_until_most_are_odd(lie: float, lessons: int) -> None:
@@ -110,7 +111,7 @@ def test_odd_reports_move_nothing_until_most_are_odd(lie: float, lessons: int) -
 def test_odd_texts_teach_nothing_about_others(odd: Profile, factor: float) -> None:
     estimator = taught(1.1, 0.8)
     before = [estimate(one, 125, estimator)[0] for one in (WORDS, chinese(300))]
-    for _ in range(200):
+    for _ in range(100):
         learn(estimator, odd, 9, round(factor * odd.tokens))
     after = [estimate(one, 125, estimator)[0] for one in (WORDS, chinese(300))]
     assert after == pytest.approx(before, rel=0.03)
