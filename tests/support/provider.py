@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPConnection
 from os import getpid
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 import msgspec
@@ -55,7 +56,8 @@ class ScriptedProvider:
         line = self._child.stdout.readline()
         assert line, f"the scripted provider did not start: exit code {self._child.wait(START_S_MAX)}"
         self.port: int = json.loads(line)["port"]
-        self._host = host
+        self._control = HTTPConnection(host, self.port, timeout=CONTROL_S_MAX)
+        self._controlling = Lock()
         self.url = f"http://{host}:{self.port}"
 
     @property
@@ -100,7 +102,7 @@ class ScriptedProvider:
         while not holds(log := self.log(model)):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the provider's log is not as expected: {log}")
-            time.sleep(0.005)
+            time.sleep(0.01)
         return log
 
     def reset(self) -> None:
@@ -109,6 +111,7 @@ class ScriptedProvider:
 
     def close(self) -> None:
         """End the process and wait for it. Idempotent."""
+        self._control.close()
         self._child.terminate()
         try:
             self._child.wait(STOP_S_MAX)
@@ -119,13 +122,14 @@ class ScriptedProvider:
         self._child.stdout.close()
 
     def _call(self, method: str, path: str, body: bytes = b"") -> Any:
-        connection = HTTPConnection(self._host, self.port, timeout=CONTROL_S_MAX)
-        try:
-            connection.request(method, path, body)
-            response = connection.getresponse()
-            answer = json.loads(response.read())
-        finally:
-            connection.close()
+        with self._controlling:
+            try:
+                self._control.request(method, path, body)
+                response = self._control.getresponse()
+                answer = json.loads(response.read())
+            except BaseException:
+                self._control.close()
+                raise
         assert response.status == 200, f"{method} {path}: {response.status} {answer}"
         return answer
 

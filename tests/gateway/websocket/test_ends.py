@@ -143,7 +143,8 @@ async def test_a_session_that_nobody_uses_ends(tmp_path: Path) -> None:
         assert on.records == []
 
 
-async def test_a_client_that_stalls_is_cut(tmp_path: Path) -> None:
+async def test_a_client_that_stalls_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.gateway.websocket.session.tick_s", lambda _: 0.05)
     async with stage(tmp_path) as on, on.talk() as (client, link):
         (session,) = on.gateway.sockets.sessions
         session._limits = structs.replace(session._limits, write_stall_s=0.3)
@@ -163,6 +164,7 @@ async def test_a_client_that_stalls_is_cut(tmp_path: Path) -> None:
 
 async def test_connections_are_kept_from_being_idle(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.gateway.websocket.session.PING_S", 0.05)
+    monkeypatch.setattr("proxy.gateway.websocket.session.tick_s", lambda _: 0.05)
     async with on.talk(autoping=False) as (client, link):
         assert (await client.receive()).type is WSMsgType.PING
         (session,) = on.gateway.sockets.sessions
