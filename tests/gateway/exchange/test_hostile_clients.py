@@ -23,8 +23,8 @@ pytestmark = pytest.mark.process
 Make = Callable[..., Tokenweir]
 JSON = (("Content-Type", "application/json"),)
 DONE = b"data: [DONE]\n\n"
-# More than the kernel's buffers of one connection take from us while nobody reads: some 4 MB.
-MANY = 60
+# More than the kernel's buffers of one connection take from us while nobody reads: some 3 MB.
+MANY = 40
 
 
 def piece(size: int) -> bytes:
