@@ -185,13 +185,14 @@ async def test_a_very_long_line_and_a_client_that_stops_reading(provider: Script
         assert response.body.endswith(b'"}\n\n' + DONE)
 
 
-async def test_many_streams_at_once(provider: ScriptedProvider) -> None:
+@pytest.mark.parametrize("streams", [50, pytest.param(300, marks=pytest.mark.thorough)])
+async def test_many_streams_at_once(provider: ScriptedProvider, streams: int) -> None:
     model = provider.script("it", Shape("openai", tokens=20, pace_ms=2))
-    responses = await asyncio.gather(*(post_chat(provider.url, ask(model, usage=True)) for _ in range(50)))
+    responses = await asyncio.gather(*(post_chat(provider.url, ask(model, usage=True)) for _ in range(streams)))
     assert {response.ended for response in responses} == {"complete"}
     assert {sse.usage(response.body)["completion_tokens"] for response in responses} == {20}  # type: ignore[index]
-    log = provider.ended(50)
-    assert len({one["response_id"] for one in log}) == 50
+    log = provider.ended(streams)
+    assert len({one["response_id"] for one in log}) == streams
 
 
 async def test_unknown_models_paths_and_controls(provider: ScriptedProvider) -> None:
