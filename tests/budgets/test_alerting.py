@@ -36,6 +36,7 @@ from tests.ledger.entries import a_ledger, a_store, an_entry, arriving
 from tests.support.clock import Clock
 from tests.support.ledger_tables import read_alerts
 from tests.support.net import closed_port, free_port
+from tests.support.recorder import Recorder
 
 pytestmark = pytest.mark.io
 
@@ -46,25 +47,17 @@ BUDGET = 10 * NUSD_PER_USD
 
 
 @dataclass
-class Seen:
+class Seen(Recorder):
     """What was said."""
 
     alerts: list[int] = field(default_factory=list)
     whys: list[tuple[str, bool]] = field(default_factory=list)
-    failures: list[Exception] = field(default_factory=list)
-    healings: list[Exception] = field(default_factory=list)
 
     def noticed(self, alert: Alert) -> None:
         self.alerts.append(alert.threshold)
 
     def unsent(self, alert: Alert, why: str, *, given_up: bool) -> None:
         self.whys.append((why, given_up))
-
-    def failed(self, error: Exception) -> None:
-        self.failures.append(error)
-
-    def healed(self, error: Exception) -> None:
-        self.healings.append(error)
 
     def absorbed(self, entries: int) -> None:
         pass

@@ -17,6 +17,7 @@ from proxy.billing.reservation import CounterState, Reservation, SpendDelta, Spe
 from proxy.budgets import follower
 from proxy.budgets.follower import BEHIND_US_MAX, CHANGES_MAX, Follower, SeedRequest
 from proxy.budgets.store import BudgetsUnavailable, OwnReservations
+from tests.support.recorder import Recorder
 
 SECOND_US = 1_000_000
 START_US = 1_793_000_000 * SECOND_US
@@ -205,13 +206,11 @@ class Store:
 
 
 @dataclass
-class Seen:
+class Seen(Recorder):
     """What a follower said."""
 
     entries: int = 0
     drifts: list[int] = field(default_factory=list)
-    failures: list[Exception] = field(default_factory=list)
-    healings: list[Exception] = field(default_factory=list)
     told: list[dict[str, int | None]] = field(default_factory=list)
     deaf: bool = False
 
@@ -220,12 +219,6 @@ class Seen:
 
     def drift(self, nusd: int) -> None:
         self.drifts.append(nusd)
-
-    def failed(self, error: Exception) -> None:
-        self.failures.append(error)
-
-    def healed(self, error: Exception) -> None:
-        self.healings.append(error)
 
     async def on_spent(self, standings: Sequence[CounterState]) -> None:
         await asyncio.sleep(0)

@@ -26,6 +26,7 @@ from tests.journal.records import ROOMY, opened, record
 from tests.support.clock import Clock
 from tests.support.faulty import FaultyPath
 from tests.support.net import closed_port
+from tests.support.recorder import Recorder
 from tests.support.valkey import Valkey
 
 # A record that comes so often is laid aside by the settler: it kills its workers.
@@ -70,14 +71,12 @@ class Ledger:
 
 
 @dataclass
-class Seen:
+class Seen(Recorder):
     """What an observer was told."""
 
     in_queue: int = 0
     again: int = 0
     confirmations: int = 0
-    failures: list[Exception] = field(default_factory=list)
-    ends: list[Exception] = field(default_factory=list)
 
     def sent(self, records: int, *, again: int) -> None:
         self.in_queue += records
@@ -85,12 +84,6 @@ class Seen:
 
     def confirmed(self, records: int) -> None:
         self.confirmations += records
-
-    def failed(self, error: Exception) -> None:
-        self.failures.append(error)
-
-    def healed(self, error: Exception) -> None:
-        self.ends.append(error)
 
 
 async def at_once(work: Callable[..., Any], *arguments: object) -> Any:
@@ -315,7 +308,7 @@ async def test_kill_9_of_a_server_that_kept_nothing(
         await until(lambda: not machine.pending)
     assert len(ledger.seqs) == 200
     assert set(ledger.brought.values()) == {1}
-    assert len(machine.seen.failures) == len(machine.seen.ends) == 1, "an outage is said once"
+    assert len(machine.seen.failures) == len(machine.seen.healings) == 1, "an outage is said once"
     machine.journal.close()
 
 
@@ -391,7 +384,7 @@ async def test_a_long_outage_of_the_ledger_sends_nothing_twice(folder: Path, que
         await until(lambda: not machine.pending)
     assert ledger.seqs == written
     assert machine.seen.again == 0
-    assert machine.seen.ends == machine.seen.failures
+    assert machine.seen.healings == machine.seen.failures
     machine.journal.close()
 
 

@@ -24,6 +24,7 @@ from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.journal.records import exchange_id, opened
 from tests.support.clock import Clock
 from tests.support.leases import LocalLeases
+from tests.support.recorder import Recorder
 from tests.support.valkey import Valkey
 
 LEASE_S = 30.0
@@ -53,16 +54,15 @@ class Ledger:
                 self.inserted.append(record)
 
 
-class Seen:
+class Seen(Recorder):
     """What a sweeper said."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.nodes: list[int] = []
         self.swept_nodes: list[str] = []
         self.records: list[UsageRecord] = []
         self.unreadable: list[tuple[str, str]] = []
-        self.failures: list[Exception] = []
-        self.healings: list[Exception] = []
 
     def checked(self, nodes: int) -> None:
         self.nodes.append(nodes)
@@ -73,12 +73,6 @@ class Seen:
 
     def damaged(self, node: str, exchange_id: str, why: str) -> None:
         self.unreadable.append((exchange_id, why))
-
-    def failed(self, error: Exception) -> None:
-        self.failures.append(error)
-
-    def healed(self, error: Exception) -> None:
-        self.healings.append(error)
 
 
 class Worker:

@@ -26,6 +26,7 @@ from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import LedgerUnavailable, reading
 from tests.ledger.entries import a_record, an_entry, count, number_of
 from tests.support.ledgers import on_both_databases
+from tests.support.recorder import Recorder
 
 pytestmark = pytest.mark.io
 
@@ -87,22 +88,18 @@ class Source:
 
 
 @dataclass
-class Seen:
+class Seen(Recorder):
     """What an observer was told."""
 
     inserted: int = 0
     unreadable: int = 0
     transactions: int = 0
-    failures: list[Exception] = field(default_factory=list)
 
     def committed(self, settled: Settled, *, unreadable: int, duration_s: float) -> None:
         assert 0 <= duration_s < 60
         self.transactions += 1
         self.inserted += len(settled.inserted)
         self.unreadable += unreadable
-
-    def failed(self, error: Exception) -> None:
-        self.failures.append(error)
 
 
 class Flaky(LedgerStore):
