@@ -549,14 +549,15 @@ def test_a_ledger_that_is_being_written_shows_no_difference(engine: Engine, ledg
 
 @on_both_databases
 def test_what_is_settled_between_two_looks_is_seen_by_both_or_by_none(engine: Engine, ledger_url: str) -> None:
-    """Before each statement somebody else settles an entry, with a hole before it."""
+    """Before every other statement somebody else settles an entry, with a hole before it."""
     elsewhere = open_engine(ledger_url)
     store = a_real_store(elsewhere)
     store.settle([Arrival(a_real_entry(0), NODE, FIRST)])
-    numbers = iter(range(2, 1_000, 2))
+    numbers = iter(range(1, 1_000))
 
     def settle_one(*_: object) -> None:
-        number = next(numbers)
+        if (number := next(numbers)) % 2:
+            return
         one = Arrival(a_real_entry(number, key=f"key-{number}"), NODE, FIRST + number)
         assert len(store.settle([one]).inserted) == 1
 

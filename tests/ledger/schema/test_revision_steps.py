@@ -227,8 +227,11 @@ def test_a_second_upgrade_waits_and_says_so(postgres: Server, said: list[str]) -
     postgres.drop_database(name)
 
 
-def test_an_upgrade_that_waits_is_not_waited_for(on_postgres: Engine, said: list[str]) -> None:
+def test_an_upgrade_that_waits_is_not_waited_for(
+    on_postgres: Engine, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An index is created concurrently only when no older snapshot is left: nor may one of those that wait be."""
+    monkeypatch.setattr(upgrading, "RETRY_S", 0.1)
     waiting = threading.Event()
 
     def index() -> None:
@@ -240,8 +243,8 @@ def test_an_upgrade_that_waits_is_not_waited_for(on_postgres: Engine, said: list
     while not said:
         second = threading.Thread(target=run_revision, args=(on_postgres, list, said), daemon=True)
         second.start()
-        second.join(1)
-    time.sleep(0.5)
+        second.join(0.3)
+    time.sleep(0.2)
     waiting.set()
     first.join(30)
     assert not first.is_alive()
