@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
@@ -231,6 +232,23 @@ class Tokenweir(Listening):
             assert main([*arguments, "--config", str(self.config)]) == 0, printed.getvalue()
         return printed.getvalue()
 
+    def found(self, *arguments: str) -> tuple[int, str]:
+        """The exit code of a check, and what it prints, run in a thread of this process: it may have an event loop. A
+        deployment with a program of its own starts a process."""
+        if self.program is not None:
+            done = self.command(*arguments, check=False)
+            return done.returncode, done.stdout + done.stderr
+        printed = io.StringIO()
+        command = [*arguments, "--config", str(self.config)]
+        with (
+            patch.dict(os.environ, self.environment),
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+            ThreadPoolExecutor(1) as thread,
+        ):
+            code = thread.submit(main, command).result()
+        return code, printed.getvalue()
+
     def change(self, *arguments: str) -> dict[str, Any]:
         """The object that a command prints."""
         answer: dict[str, Any] = json.loads(self.said(*arguments))
@@ -297,8 +315,8 @@ class Tokenweir(Listening):
 
     def unreconciled(self) -> list[str]:
         """What `tokenweir reconcile` complains of, where nothing is on its way any more. Empty: nothing."""
-        done = self.command("reconcile", "--grace", "1s", check=False)
-        return [] if done.returncode == 0 else [f"reconcile: {done.stdout}{done.stderr}"]
+        code, printed = self.found("reconcile", "--grace", "1s")
+        return [f"reconcile: {printed}"] if code else []
 
     def outputs(self) -> bytes:
         """All bytes of the deployment on disk: logs, journal, ledger, progress table."""

@@ -71,7 +71,7 @@ async def test_nothing_that_is_reported_passes_unseen(
     assert f'tokenweir_unread_usage_total{{path="usage.energy_kwh",provider="{section}"}} 1.0' in metrics
     assert f'tokenweir_unpriced_units_total{{provider="{section}",unit="tier:priority"}} 1.0' in metrics
     assert "not read: tool_usage.image_gen.output_tokens, usage.energy_kwh, usage.mood=fast" in priced.said("ledger")
-    examined = priced.command("doctor", check=False).stdout
+    examined = priced.found("doctor")[1]
     assert re.search(rf"{section}: usage.energy_kwh is not read, in 1 of the newest \d+ entries", examined)
     assert re.search(rf"{section}: tier:priority has no price, in 1 of the newest \d+ entries", examined)
     assert SECRET.encode() not in priced.outputs()
@@ -93,10 +93,7 @@ async def test_what_the_provider_says_that_it_costs_is_kept_beside_ours(
     assert entry["cost_usd"] == "0.000021"
     said = "the provider states 0.00021 USD; cost by its price list: 0.000021"
     assert said in priced.said("ledger", "--explain")
-    assert (
-        "states a cost of 0.00021 USD where the price lists give 0.000021"
-        in priced.command("doctor", check=False).stdout
-    )
+    assert "states a cost of 0.00021 USD where the price lists give 0.000021" in priced.found("doctor")[1]
 
 
 async def test_an_operator_says_what_costs_nothing_and_what_a_tier_costs(
