@@ -86,7 +86,7 @@ def tokenweir(tmp_path: Path, provider: ScriptedProvider) -> Iterator[Callable[.
 @pytest.fixture(scope="session")
 def corpus() -> Path:
     """The recorded exchanges of real providers; tests that need them skip where they are absent."""
-    folder = Path(__file__).parents[2] / "shared" / "corpus"
+    folder = Path(__file__).parents[3] / "shared" / "corpus"
     if not (folder / "open.jsonl").exists():
         pytest.skip("the corpus of recorded exchanges (../shared/corpus) is not on this machine")
     return folder
