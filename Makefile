@@ -68,7 +68,7 @@ test-cost: $(COMPILED) ## CPU-seconds of make test by folder, and the fifty most
 	@$(PYTEST) $(TOGETHER) -m "$(ALL)" $(ASKED) --cost $(TESTS)
 
 test-fast: $(READY)    ## tests that start no process and open no socket or database, for use while you work
-	@$(PYTEST) -n 2 -m "$(FAST)" --asked-cpu-s 60
+	@$(PYTEST) -n 0 -m "$(FAST)" --asked-cpu-s 60
 
 test-thorough: $(READY) ## what costs more than make test may take: whole deployments in many faults, both databases, our tools
 	@$(PYTEST) $(TOGETHER) -m "$(THOROUGH)"
