@@ -18,6 +18,8 @@ from tests.cli.commands import CONFIG, Commands
 from tests.ledger.entries import id_at
 from tests.ledger.priced_entries import a_real_record
 
+pytestmark = pytest.mark.io
+
 pytest.importorskip("pyarrow")
 
 LAST = datetime.now(UTC).replace(day=1, hour=12) - timedelta(days=1)
