@@ -356,6 +356,8 @@ async def test_a_deployment_may_let_all_keys_through(tmp_path: Path) -> None:
     assert isinstance(await plant.admit("x1", 300), OpenReservation)
     closed = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_CLOSED)
     assert isinstance(await plant.admit("x2", 300, key=closed), Denied)
+    plant.store.away = False
+    await plant.admission.aclose()
 
 
 async def test_a_ledger_that_is_away_is_a_store_that_is_away(plant: Plant) -> None:

@@ -106,4 +106,4 @@ async def test_a_body_of_requests_is_refused_without_delaying_others(
     ):
         document = await answer.json()
     assert (answer.status, document["error"]["message"]) == (400, message)
-    assert turns.count >= min(len(body), BYTES) // piece_bytes
+    assert turns.count >= min(len(body), BYTES) // piece_bytes - 1  # it gives way between two pieces
