@@ -2,7 +2,8 @@
 
 Invariant: a test that starts a process has the mark `process`, one that listens on a socket or opens a database the
 mark `io`, one that needs a program or a language's packages that pip does not install the mark `external`. So
-`make test-fast` is what has none of them, `make test` what is not `external`, and `make check-deploy` what is.
+`make test-fast` is what has none of them, `make test` what is not `external`, and `make check-deploy` what is; what has
+the mark `thorough`, `slow` or `real` is in none of these.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.support import cost, selection
+from tests.support import cost
 from tests.support.processes import Refusals
 from tests.support.workers import send_less
 
@@ -115,7 +116,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Load what runs tests where tests run, and what reads the reports of workers in the controller."""
     cost.register(config)
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", 0) or config.option.collectonly:
-        selection.register(config)
         config.pluginmanager.import_plugin("tests.support.fixtures")
     if hasattr(config, "workerinput"):
         send_less(config)

@@ -62,13 +62,13 @@ class EntryReader:
 
     def settled(self) -> Iterator[tuple[LedgerEntry, float]]:
         """All entries not read yet, each with its settled_at (Unix seconds). Raises LedgerUnavailable."""
-        more = True
-        while more:
+        while True:
             page = self._page()
             for row in page:
                 self._after = (row.settled_at, row.entry_id)
                 yield _entry(row), row.settled_at
-            more = len(page) == PAGE_ENTRIES
+            if len(page) < PAGE_ENTRIES:
+                return
 
     def page(self) -> list[tuple[LedgerEntry, float]]:
         """Up to PAGE_ENTRIES entries not read yet, with settled_at; does not advance. Raises LedgerUnavailable."""

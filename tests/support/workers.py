@@ -5,15 +5,9 @@ xdist sends the start, the end and three reports of each test, which costs as mu
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Any
 
 import pytest
-
-
-class Sender(Protocol):
-    """The plugin of xdist that sends a worker's reports to the controller."""
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None: ...
 
 
 def send_less(config: pytest.Config) -> None:
@@ -26,14 +20,14 @@ def send_less(config: pytest.Config) -> None:
             manager.register(plugin)
 
 
-def _narrow(kind: type) -> None:
-    sends_all = cast("type[Sender]", kind).pytest_runtest_logreport
+def _narrow(kind: Any) -> None:
+    sends_all = kind.pytest_runtest_logreport
 
     @pytest.hookimpl
-    def pytest_runtest_logreport(self: Sender, report: pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self: object, report: pytest.TestReport) -> None:
         if report.when == "call" or not report.passed or report.user_properties:
             sends_all(self, report)
 
-    kind.pytest_runtest_logreport = pytest_runtest_logreport  # type: ignore[attr-defined]
+    kind.pytest_runtest_logreport = pytest_runtest_logreport
     for name in ("pytest_runtest_logstart", "pytest_runtest_logfinish"):
         delattr(kind, name)

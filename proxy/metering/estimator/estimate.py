@@ -331,10 +331,7 @@ def reading(
     if echoes:
         estimate = estimate.held_to(completion_tokens_max)
     if prompt_counted is None:
-        prompt_counted = (
-            prompt_tokens_estimate,
-            0.0 if reported is None else estimator.prompt_error(model_key),
-        )
+        prompt_counted = prompt_tokens_estimate, 0.0 if reported is None else estimator.prompt_error(model_key)
     prompt_tokens = prompt_counted[0] if usage.prompt_tokens is None else usage.prompt_tokens
     seen = _with_audio(usage, estimate, completion_tokens_max, bytes_seen)
     estimated = max(seen, usage.completion_tokens or 0) or asked.completion_tokens or 0
