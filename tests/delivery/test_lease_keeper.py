@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,24 +23,12 @@ from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.journal.records import exchange_id, opened
 from tests.support.examples import examples
 from tests.support.leases import LocalLeases
+from tests.support.recorder import Recorder
 from tests.support.valkey import Valkey
+from tests.support.waiting import until
 
 # A round and a beat at every tick.
 AT_ONCE_S = 1e-9
-
-
-class Heard:
-    """What was said of outages."""
-
-    def __init__(self) -> None:
-        self.failures: list[Exception] = []
-        self.healings: list[Exception] = []
-
-    def failed(self, error: Exception) -> None:
-        self.failures.append(error)
-
-    def healed(self, error: Exception) -> None:
-        self.healings.append(error)
 
 
 class Node:
@@ -48,7 +36,7 @@ class Node:
 
     def __init__(self, board: LeaseRegistry, folder: Path, *, epoch: int = 1, slots: int = 64, **options: Any) -> None:
         self.table = ProgressTable.open(folder / "progress", slots, unix_time=lambda: 1_790_000_001.5)
-        self.heard = Heard()
+        self.heard = Recorder()
         self.caught_up = True
         options = {"renew_s": AT_ONCE_S, **options}
         self.keeper = LeaseKeeper(
@@ -99,9 +87,19 @@ class Recording(LocalLeases):
         return sum(parts.opened is not None for changed, _ in self.asked for parts in changed.values())
 
 
-async def test_a_lease_lives_from_a_tick_after_the_beginning_to_a_tick_after_the_end(tmp_path: Path) -> None:
-    board = LocalLeases()
-    node = Node(board, tmp_path)
+@pytest.fixture
+def board() -> Recording:
+    return Recording()
+
+
+@pytest.fixture
+def node(board: Recording, tmp_path: Path) -> Node:
+    return Node(board, tmp_path)
+
+
+async def test_a_lease_lives_from_a_tick_after_the_beginning_to_a_tick_after_the_end(
+    board: Recording, node: Node
+) -> None:
     name = node.begin(1)
     assert await seen(board) == {}, "nothing is done in the hot path"
     await node.keeper.tick()
@@ -115,9 +113,7 @@ async def test_a_lease_lives_from_a_tick_after_the_beginning_to_a_tick_after_the
     assert (await board.ids("a"), node.keeper.count) == (set(), 0)
 
 
-async def test_what_goes_on_with_another_provider_is_announced_again_as_that(tmp_path: Path) -> None:
-    board = Recording()
-    node = Node(board, tmp_path)
+async def test_what_goes_on_with_another_provider_is_announced_again_as_that(board: Recording, node: Node) -> None:
     early, late = node.begin(1), node.begin(2)
     node.opens[early] = opened(1, slot=node.slots[early].index, provider="other")
     node.keeper.opened(node.opens[early])
@@ -136,18 +132,17 @@ async def test_what_goes_on_with_another_provider_is_announced_again_as_that(tmp
     assert (await board.ids("a"), node.keeper.count) == (set(), 0)
 
 
-async def test_what_is_over_before_it_is_announced_is_never_on_the_board(tmp_path: Path) -> None:
-    board = Recording()
-    node = Node(board, tmp_path)
+async def test_what_is_over_before_it_is_announced_is_never_on_the_board(board: Recording, node: Node) -> None:
     node.begin(1)
     node.end(1)
     await node.keeper.tick()
     assert board.asked == [({}, [])]
 
 
-async def test_between_its_end_and_the_queue_a_lease_keeps_what_was_last_known(tmp_path: Path) -> None:
+async def test_between_its_end_and_the_queue_a_lease_keeps_what_was_last_known(
+    tmp_path: Path, board: Recording
+) -> None:
     """The slot is let go, and then is another exchange's, before the record has been sent."""
-    board = LocalLeases()
     node = Node(board, tmp_path, slots=1)
     first = node.begin(1)
     node.slots[first].deliver(5, 50)
@@ -163,25 +158,23 @@ async def test_between_its_end_and_the_queue_a_lease_keeps_what_was_last_known(t
     assert (await events(board, first), await events(board, second)) == (5, 9)
 
 
-async def test_an_exchange_that_ended_before_its_announcement_but_was_not_sent_is_known(tmp_path: Path) -> None:
-    board = LocalLeases()
-    node = Node(board, tmp_path)
+async def test_an_exchange_that_ended_before_its_announcement_but_was_not_sent_is_known(
+    board: Recording, node: Node
+) -> None:
     name = node.begin(1)
     node.slots[name].release()
     await node.keeper.tick()
     assert (await board.of("a"))[name].progress == b""
 
 
-async def test_every_renewal_has_another_beat_and_an_idle_node_has_beats(tmp_path: Path) -> None:
-    board = Recording()
+async def test_every_renewal_has_another_beat_and_an_idle_node_has_beats(tmp_path: Path, board: Recording) -> None:
     node = Node(board, tmp_path, epoch=3)
     for _ in range(4):
         await node.keeper.tick()
     assert board.beats == ["3.1", "3.2", "3.3", "3.4"]
 
 
-async def test_nothing_is_written_while_nothing_changes_and_no_beat_is_due(tmp_path: Path) -> None:
-    board = Recording()
+async def test_nothing_is_written_while_nothing_changes_and_no_beat_is_due(tmp_path: Path, board: Recording) -> None:
     node = Node(board, tmp_path, renew_s=60.0)
     for _ in range(4):
         await node.keeper.tick()
@@ -191,8 +184,7 @@ async def test_nothing_is_written_while_nothing_changes_and_no_beat_is_due(tmp_p
     assert len(board.beats) == 2
 
 
-async def test_many_leases_are_written_in_slices(tmp_path: Path) -> None:
-    board = Recording()
+async def test_many_leases_are_written_in_slices(tmp_path: Path, board: Recording) -> None:
     node = Node(board, tmp_path, slots=1_024)
     count = 3 * SLICE + 10
     for number in range(count):
@@ -211,8 +203,7 @@ async def test_many_leases_are_written_in_slices(tmp_path: Path) -> None:
     assert max(len(ended) for _, ended in board.asked) <= SLICE
 
 
-async def test_a_round_over_many_leases_is_spread_over_its_time(tmp_path: Path) -> None:
-    board = Recording()
+async def test_a_round_over_many_leases_is_spread_over_its_time(tmp_path: Path, board: Recording) -> None:
     node = Node(board, tmp_path, slots=1_024, renew_s=1.0, announce_s=0.25)
     for number in range(4 * SLICE):
         node.begin(number)
@@ -246,8 +237,7 @@ async def test_a_board_that_is_never_as_it_should_be_is_not_told_everything_all_
     assert board.announced == 1
 
 
-async def test_leases_of_an_earlier_run_stay_until_the_ledger_has_its_records(tmp_path: Path) -> None:
-    board = Recording()
+async def test_leases_of_an_earlier_run_stay_until_the_ledger_has_its_records(tmp_path: Path, board: Recording) -> None:
     before = Node(board, tmp_path)
     for number in range(3):
         before.begin(number)
@@ -271,8 +261,7 @@ async def test_leases_of_an_earlier_run_stay_until_the_ledger_has_its_records(tm
     assert await board.nodes() == {"a": f"2.{node.keeper._beats}"}
 
 
-async def test_a_clean_stop_leaves_nothing(tmp_path: Path) -> None:
-    board = LocalLeases()
+async def test_a_clean_stop_leaves_nothing(tmp_path: Path, board: Recording) -> None:
     node = Node(board, tmp_path, renew_s=60.0)
     node.begin(1)
     await node.keeper.tick()
@@ -282,9 +271,7 @@ async def test_a_clean_stop_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", ["unsent", "unannounced", "of an earlier run"])
-async def test_a_stop_with_something_left_leaves_it_to_the_sweepers(tmp_path: Path, left: str) -> None:
-    board = LocalLeases()
-    node = Node(board, tmp_path)
+async def test_a_stop_with_something_left_leaves_it_to_the_sweepers(left: str, board: Recording, node: Node) -> None:
     name = exchange_id(1)
     if left == "of an earlier run":
         await board.renew("a", "0.1", {name: LeaseParts(b"{}", b"")}, [])
@@ -304,12 +291,6 @@ async def running(node: Node) -> AsyncIterator[None]:
         run = tasks.create_task(node.keeper.run())
         yield
         run.cancel()
-
-
-async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
-        while not await true():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_failover_that_undoes_as_many_ends_as_beginnings_is_found_out(tmp_path: Path) -> None:
@@ -370,16 +351,10 @@ async def test_while_the_server_is_away_nothing_waits_and_then_all_is_there(valk
         node.begin(11)
         valkey.start()
         await until(as_it_is)
-        await until_healed(node)
+        await until(lambda: node.heard.healings)
         assert [type(error) for error in node.heard.failures] == [QueueUnavailable], "said once"
         assert node.heard.healings == node.heard.failures
     await redis.aclose()
-
-
-async def until_healed(node: Node) -> None:
-    async with asyncio.timeout(20):
-        while not node.heard.healings:
-            await asyncio.sleep(0.01)
 
 
 async def test_leaving_right_after_run_was_cancelled_in_mid_write_is_clean(tmp_path: Path) -> None:
@@ -477,7 +452,9 @@ def test_whatever_happened_two_ticks_later_the_board_says_what_runs(steps: list[
 async def model(steps: list[tuple[str, int]]) -> None:
     board = Troubled()
     slots = Slots()
-    keeper = LeaseKeeper(board, slots, node="a", epoch=1, caught_up=lambda: True, observer=Heard(), renew_s=AT_ONCE_S)
+    keeper = LeaseKeeper(
+        board, slots, node="a", epoch=1, caught_up=lambda: True, observer=Recorder(), renew_s=AT_ONCE_S
+    )
     live: dict[int, Opened] = {}
     born = 0
     for word, number in steps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +109,9 @@ async def taken_within(queue: RedisQueue, limit: int = 100, *, within_s: float =
 
 
 async def test_a_lost_reply_to_a_send_is_an_error_and_nothing_is_sent_behind_our_back(
-    make: Make, path: FaultyPath, shared_valkey: Valkey
+    make: Make, path: FaultyPath
 ) -> None:
-    sender, receiver = make(url=over(path)), make("w2", url=shared_valkey.url)
+    sender, receiver = make(url=over(path)), make("w2")
     await sender.add(records(1), "node")
     path.lose_reply(to=b"XADD")
     with pytest.raises(QueueUnavailable):
@@ -130,17 +130,15 @@ async def test_tickets_come_in_the_order_of_their_records(make: Make) -> None:
     assert seqs(taken) == list(range(1, 51))
 
 
-async def test_a_waiting_take_is_not_cut_by_a_timeout_of_the_library(
-    make: Make, path: FaultyPath, shared_valkey: Valkey
-) -> None:
+async def test_a_waiting_take_is_not_cut_by_a_timeout_of_the_library(make: Make, path: FaultyPath) -> None:
     assert ANSWER_S > 2 * BLOCK_MS / 1000
     queue = make(url=over(path), block_ms=BLOCK_MS)
     assert list(await queue.take(10)) == []
     assert path.accepted == 1
 
 
-async def test_a_lost_reply_to_a_take_comes_again_at_once(make: Make, path: FaultyPath, shared_valkey: Valkey) -> None:
-    queue, sender = make(url=over(path)), make("sender", url=shared_valkey.url)
+async def test_a_lost_reply_to_a_take_comes_again_at_once(make: Make, path: FaultyPath) -> None:
+    queue, sender = make(url=over(path)), make("sender")
     assert list(await queue.take(10)) == []
     await sender.add(records(3), "node")
     path.lose_reply(to=b"XREADGROUP")
@@ -152,10 +150,8 @@ async def test_a_lost_reply_to_a_take_comes_again_at_once(make: Make, path: Faul
     assert await sender.depth() == 0
 
 
-async def test_after_a_lost_reply_what_is_still_held_does_not_come_again(
-    make: Make, path: FaultyPath, shared_valkey: Valkey
-) -> None:
-    queue, sender = make(url=over(path)), make("sender", url=shared_valkey.url)
+async def test_after_a_lost_reply_what_is_still_held_does_not_come_again(make: Make, path: FaultyPath) -> None:
+    queue, sender = make(url=over(path)), make("sender")
     await sender.add(records(3), "node")
     held = await queue.take(2)
     path.lose_reply(to=b"XREADGROUP")
@@ -166,8 +162,8 @@ async def test_after_a_lost_reply_what_is_still_held_does_not_come_again(
     assert await sender.depth() == 1
 
 
-async def test_replies_that_are_lost_are_no_tries(make: Make, path: FaultyPath, shared_valkey: Valkey) -> None:
-    queue, sender = make(url=over(path)), make("sender", url=shared_valkey.url)
+async def test_replies_that_are_lost_are_no_tries(make: Make, path: FaultyPath) -> None:
+    queue, sender = make(url=over(path)), make("sender")
     assert list(await queue.take(10)) == []
     await sender.add(records(3), "node")
     path.lose_reply(to=b"XREADGROUP")
@@ -182,10 +178,8 @@ async def test_replies_that_are_lost_are_no_tries(make: Make, path: FaultyPath, 
     assert {one.deliveries for one in taken} == {2}
 
 
-async def test_an_acknowledgement_that_was_lost_is_repeated(
-    make: Make, path: FaultyPath, shared_valkey: Valkey
-) -> None:
-    queue, sender = make(url=over(path)), make("sender", url=shared_valkey.url)
+async def test_an_acknowledgement_that_was_lost_is_repeated(make: Make, path: FaultyPath) -> None:
+    queue, sender = make(url=over(path)), make("sender")
     await sender.add(records(3), "node")
     taken = await queue.take(10)
     path.cut()
@@ -197,7 +191,7 @@ async def test_an_acknowledgement_that_was_lost_is_repeated(
     assert await pending(sender) == []
 
 
-async def test_words_of_an_error_hold_no_record_and_no_password(make: Make, prefix: str, redis_url: str) -> None:
+async def test_words_of_an_error_hold_no_record_and_no_password(make: Make) -> None:
     queue = make()
     client, key = await raw(queue)
     await client.set(key, "not a stream")
@@ -251,8 +245,7 @@ async def test_a_group_that_was_destroyed_is_made_again_and_loses_nothing(make: 
 
 
 async def test_kill_9_with_everysec_and_a_start_on_what_was_kept(make: Make, tmp_path: Path) -> None:
-    server = Valkey(tmp_path / "kept", "--appendonly", "yes", "--appendfsync", "everysec").start()
-    try:
+    with closing(Valkey(tmp_path / "kept", "--appendonly", "yes", "--appendfsync", "everysec").start()) as server:
         queue = make(url=server.url)
         await queue.add(records(100), "node")
         held = await queue.take(40)
@@ -269,8 +262,6 @@ async def test_kill_9_with_everysec_and_a_start_on_what_was_kept(make: Make, tmp
         assert seqs(rest) == list(range(41, 101)), "the page cache had it all"
         await queue.settled(rest)
         assert await queue.depth() == 0
-    finally:
-        server.close()
 
 
 async def test_a_server_that_is_stopped_for_two_seconds_is_waited_for(make: Make, valkey: Valkey) -> None:
@@ -292,8 +283,9 @@ async def fill(queue: RedisQueue) -> None:
 
 
 async def test_a_full_server_refuses_records_and_gives_them_out(make: Make, tmp_path: Path) -> None:
-    server = Valkey(tmp_path / "small", "--maxmemory", "2mb", "--maxmemory-policy", "noeviction").start()
-    try:
+    with closing(
+        Valkey(tmp_path / "small", "--maxmemory", "2mb", "--maxmemory-policy", "noeviction").start()
+    ) as server:
         queue = make(url=server.url)
         with pytest.raises(QueueUnavailable, match="OutOfMemory"):
             await fill(queue)
@@ -302,8 +294,6 @@ async def test_a_full_server_refuses_records_and_gives_them_out(make: Make, tmp_
             await queue.settled(taken)
         await queue.add(records(1, 5_000, length=1_000), "node")
         assert await queue.depth() == 1
-    finally:
-        server.close()
 
 
 async def test_a_server_that_became_a_replica_refuses_until_it_is_a_primary_again(make: Make, valkey: Valkey) -> None:
@@ -463,11 +453,8 @@ async def consumers(queue: RedisQueue) -> set[str]:
 
 async def test_names_of_workers_that_died_long_ago_are_removed_once_they_hold_nothing(make: Make) -> None:
     clock = Clock(1_000.0)
-    idle, holding, alive = (
-        make("idle", claim_after_ms=5),
-        make("holding", claim_after_ms=5),
-        make("alive", claim_after_ms=5, monotonic=clock),
-    )
+    idle, holding = make("idle", claim_after_ms=5), make("holding", claim_after_ms=5)
+    alive = make("alive", claim_after_ms=5, monotonic=clock)
     await idle.add(records(2), "node")
     await idle.settled(await idle.take(1))
     assert len(await holding.take(1)) == 1

@@ -15,6 +15,7 @@ from proxy.delivery.replay import Replayer, lost_records
 from proxy.journal.journal import Journal, Pending
 from proxy.ledger.settling.history import LedgerState, went_back
 from tests.journal.records import ROOMY, exchange_id, opened, record
+from tests.support.recorder import Recorder
 
 
 class Ledger:
@@ -34,15 +35,6 @@ class Ledger:
             raise OSError("it is away")
         self.asked += 1
         return {(seq, one) for seq, one in self.has.items() if low <= seq <= high}
-
-
-class Silent:
-    """Of outages."""
-
-    def failed(self, error: Exception) -> None:
-        raise error
-
-    def healed(self, error: Exception) -> None: ...
 
 
 async def in_thread(work: Any, *arguments: Any) -> Any:
@@ -77,7 +69,7 @@ class Stage:
 
     def replayer(self) -> Replayer:
         return Replayer(
-            self.folder, self.journal, self.ledger, observer=Silent(), in_thread=in_thread, revived=self._revived
+            self.folder, self.journal, self.ledger, observer=Recorder(), in_thread=in_thread, revived=self._revived
         )
 
     def _revived(self, lost: Sequence[Pending], seqs: Sequence[int]) -> None:

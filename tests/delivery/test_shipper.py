@@ -10,7 +10,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from tests.support.faulty import FaultyPath
 from tests.support.net import closed_port
 from tests.support.recorder import Recorder
 from tests.support.valkey import Valkey
+from tests.support.waiting import until
 
 # A record that comes so often is laid aside by the settler: it kills its workers.
 DEAD_LETTER_DELIVERIES = 6
@@ -71,8 +72,8 @@ class Ledger:
 
 
 @dataclass
-class Seen(Recorder):
-    """What an observer was told."""
+class ShipperRecorder(Recorder):
+    """Records what a shipper reports."""
 
     in_queue: int = 0
     again: int = 0
@@ -91,11 +92,11 @@ async def at_once(work: Callable[..., Any], *arguments: object) -> Any:
 
 
 class Machine:
-    """A journal with its shipper, and what is needed to see what they do."""
+    """A journal with its shipper, and what is needed to see what they do. Workers take from `other_end`."""
 
-    def __init__(self, folder: Path, queue: RedisQueue, ledger: Ledger) -> None:
-        self.folder, self.queue, self.ledger = folder, queue, ledger
-        self.seen, self.clock = Seen(), Clock(100.0)
+    def __init__(self, folder: Path, queue: RedisQueue, other_end: RedisQueue, ledger: Ledger) -> None:
+        self.folder, self.queue, self.other_end, self.ledger = folder, queue, other_end, ledger
+        self.seen, self.clock = ShipperRecorder(), Clock(100.0)
         self.on_sent: list[int] = []
         self.written = 0
         self.open()
@@ -129,11 +130,9 @@ class Machine:
             yield
             task.cancel()
 
-
-async def until(true: Callable[[], bool], *, within_s: float = 10.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not true():
-            await asyncio.sleep(0.002)
+    def working(self) -> AbstractAsyncContextManager[None]:
+        """A worker runs within."""
+        return worker(self.other_end, self.ledger)
 
 
 @pytest.fixture(autouse=True)
@@ -191,6 +190,29 @@ async def worker(queue: RedisQueue, ledger: Ledger) -> AsyncIterator[None]:
         task.cancel()
 
 
+At = Callable[..., Machine]
+
+
+@pytest.fixture
+def at(folder: Path, queues: Queues, ledger: Ledger) -> Iterator[At]:
+    """Makes a machine whose queue is at a URL, for workers perhaps at another. Its journal is closed after the test."""
+    made: list[Machine] = []
+
+    def machine(url: str, workers_url: str = "") -> Machine:
+        made.append(Machine(folder, queues(url), queues(workers_url or url), ledger))
+        return made[-1]
+
+    yield machine
+    for one in made:
+        one.journal.close()
+
+
+@pytest.fixture
+def machine(at: At, redis_url: str) -> Machine:
+    """One with the shared server."""
+    return at(redis_url)
+
+
 def over(path: FaultyPath) -> str:
     return f"redis://127.0.0.1:{path.port}"
 
@@ -198,84 +220,66 @@ def over(path: FaultyPath) -> str:
 # -- all is well ---------------------------------------------------------------------------------------------------
 
 
-async def test_records_go_to_the_ledger_once_and_the_journal_forgets_them(
-    folder: Path, queues: Queues, ledger: Ledger
-) -> None:
-    machine = Machine(folder, queues(), ledger)
-    async with machine.shipping(), worker(queues(), ledger):
+async def test_records_go_to_the_ledger_once_and_the_journal_forgets_them(machine: Machine) -> None:
+    async with machine.shipping(), machine.working():
         first = machine.write(500)
         await until(lambda: not machine.pending)
         second = machine.write(3)
         await until(lambda: not machine.pending)
-    assert ledger.seqs == machine.on_sent == first + second
-    assert set(ledger.brought.values()) == {1}
+    assert machine.ledger.seqs == machine.on_sent == first + second
+    assert set(machine.ledger.brought.values()) == {1}
     assert (machine.seen.in_queue, machine.seen.again, machine.seen.confirmations) == (503, 0, 503)
     assert machine.seen.failures == []
     assert machine.shipper.unconfirmed == 0
-    machine.journal.close()
 
 
-async def test_a_record_is_kept_until_the_ledger_has_it_though_the_queue_does(
-    folder: Path, queues: Queues, ledger: Ledger
-) -> None:
-    machine, other_end = Machine(folder, queues(), ledger), queues()
+async def test_a_record_is_kept_until_the_ledger_has_it_though_the_queue_does(machine: Machine) -> None:
     async with machine.shipping():
         written = machine.write(5)
         await until(lambda: len(machine.on_sent) == 5)
-        taken = await other_end.take(100)
-        await other_end.settled(taken)  # a worker that forgets to settle: the messages are gone
-        await until(lambda: len(ledger.asked) > 3)
+        taken = await machine.other_end.take(100)
+        await machine.other_end.settled(taken)  # a worker that forgets to settle: the messages are gone
+        await until(lambda: len(machine.ledger.asked) > 3)
         assert machine.pending == written
         machine.clock.now += OVERDUE_S
-        async with worker(other_end, ledger):
+        async with machine.working():
             await until(lambda: not machine.pending)
-    assert ledger.seqs == written
+    assert machine.ledger.seqs == written
     assert machine.seen.again == 5
-    machine.journal.close()
 
 
-async def test_one_record_that_is_stuck_holds_up_no_other(
-    folder: Path, queues: Queues, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_record_that_is_stuck_holds_up_no_other(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.delivery.shipper.ASK_MAX", 250)
-    machine, other_end = Machine(folder, queues(), ledger), queues()
     async with machine.shipping():
         written = machine.write(600)
         await until(lambda: len(machine.on_sent) == 600)
-        while len(ledger.brought) < 599:
-            ledger.settle([one for one in await other_end.take(500) if one.seq != written[3]])
+        while len(machine.ledger.brought) < 599:
+            machine.ledger.settle([one for one in await machine.other_end.take(500) if one.seq != written[3]])
         await until(lambda: machine.pending == [written[3]])
         assert await machine.queue.depth() == 600
-        ledger.asked.clear()
-        await until(lambda: len(ledger.asked) > 1)
-        assert set(ledger.asked) == {(written[3], written[3])}
-    machine.journal.close()
+        machine.ledger.asked.clear()
+        await until(lambda: len(machine.ledger.asked) > 1)
+        assert set(machine.ledger.asked) == {(written[3], written[3])}
 
 
-async def test_no_more_are_sent_than_may_be_unconfirmed(
-    folder: Path, queues: Queues, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_more_are_sent_than_may_be_unconfirmed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.delivery.shipper.UNCONFIRMED_MAX", 50)
-    machine, other_end = Machine(folder, queues(), ledger), queues()
     async with machine.shipping():
         written = machine.write(130)
         await until(lambda: machine.shipper.unconfirmed == 50)
-        await until(lambda: len(ledger.asked) > 3)
-        assert await other_end.depth() == 50
-        async with worker(other_end, ledger):
+        await until(lambda: len(machine.ledger.asked) > 3)
+        assert await machine.other_end.depth() == 50
+        async with machine.working():
             await until(lambda: not machine.pending)
-    assert ledger.seqs == written
-    assert set(ledger.brought.values()) == {1}
-    machine.journal.close()
+    assert machine.ledger.seqs == written
+    assert set(machine.ledger.brought.values()) == {1}
 
 
 # -- the queue loses, or is away -----------------------------------------------------------------------------------
 
 
-async def test_after_flushall_all_that_is_unconfirmed_is_sent_again(
-    folder: Path, queues: Queues, ledger: Ledger, valkey: Valkey
-) -> None:
-    machine = Machine(folder, queues(valkey.url), ledger)
+async def test_after_flushall_all_that_is_unconfirmed_is_sent_again(at: At, valkey: Valkey) -> None:
+    machine = at(valkey.url)
     async with machine.shipping():
         written = machine.write(450)
         await until(lambda: len(machine.on_sent) == 450)
@@ -284,18 +288,15 @@ async def test_after_flushall_all_that_is_unconfirmed_is_sent_again(
         assert machine.seen.again == 0, "it is not overdue yet"
         machine.clock.now += OVERDUE_S
         await until(lambda: machine.seen.again == 450)
-        async with worker(queues(valkey.url), ledger):
+        async with machine.working():
             await until(lambda: not machine.pending)
-    assert ledger.seqs == written
-    assert set(ledger.brought.values()) == {1}
-    machine.journal.close()
+    assert machine.ledger.seqs == written
+    assert set(machine.ledger.brought.values()) == {1}
 
 
-async def test_kill_9_of_a_server_that_kept_nothing(
-    folder: Path, queues: Queues, ledger: Ledger, valkey: Valkey
-) -> None:
-    machine = Machine(folder, queues(valkey.url), ledger)
-    async with machine.shipping(), worker(queues(valkey.url), ledger):
+async def test_kill_9_of_a_server_that_kept_nothing(at: At, valkey: Valkey) -> None:
+    machine = at(valkey.url)
+    async with machine.shipping(), machine.working():
         machine.write(100)
         await until(lambda: not machine.pending)
         valkey.kill()
@@ -306,107 +307,93 @@ async def test_kill_9_of_a_server_that_kept_nothing(
         await asyncio.to_thread(valkey.start)
         machine.clock.now += OVERDUE_S
         await until(lambda: not machine.pending)
-    assert len(ledger.seqs) == 200
-    assert set(ledger.brought.values()) == {1}
+    assert len(machine.ledger.seqs) == 200
+    assert set(machine.ledger.brought.values()) == {1}
     assert len(machine.seen.failures) == len(machine.seen.healings) == 1, "an outage is said once"
-    machine.journal.close()
 
 
-async def test_a_reply_that_is_lost_costs_a_copy_and_no_entry(
-    folder: Path, queues: Queues, ledger: Ledger, path: FaultyPath
-) -> None:
-    machine, other_end = Machine(folder, queues(over(path)), ledger), queues()
-    await other_end.take(1)
+async def test_a_reply_that_is_lost_costs_a_copy_and_no_entry(at: At, path: FaultyPath, redis_url: str) -> None:
+    machine = at(over(path), redis_url)
+    await machine.other_end.take(1)
     async with machine.shipping():
         path.lose_reply(to=b"XADD")
         written = machine.write(10)
         await until(lambda: len(machine.on_sent) == 10)
-        assert await other_end.depth() == 20
-        async with worker(other_end, ledger):
+        assert await machine.other_end.depth() == 20
+        async with machine.working():
             await until(lambda: not machine.pending)
-    assert ledger.seqs == written
+    assert machine.ledger.seqs == written
     assert machine.on_sent == written
-    machine.journal.close()
 
 
 async def test_requests_that_arrive_and_are_never_answered_are_not_copied_for_ever(
-    folder: Path, queues: Queues, ledger: Ledger, path: FaultyPath
+    at: At, path: FaultyPath, redis_url: str
 ) -> None:
     """Each try after the first is of one record; what the ledger has meanwhile is not tried any more."""
-    machine, other_end = Machine(folder, queues(over(path)), ledger), queues()
-    await other_end.take(1)
+    machine = at(over(path), redis_url)
+    await machine.other_end.take(1)
     async with machine.shipping():
         written = machine.write(40)
         for copies in range(40, 45):
             path.lose_reply(to=b"XADD")
             await until(lambda: path.lost)
-            assert await other_end.depth() <= copies + 1
+            assert await machine.other_end.depth() <= copies + 1
         path.cut()
-        async with worker(other_end, ledger):
+        async with machine.working():
             await until(lambda: not machine.pending)
             await until(lambda: machine.on_sent == written)
-        assert set(machine.on_sent) == set(ledger.seqs) == set(written)
-    machine.journal.close()
+        assert set(machine.on_sent) == set(machine.ledger.seqs) == set(written)
 
 
-async def test_a_proxy_may_start_before_its_queue(folder: Path, queues: Queues, ledger: Ledger, tmp_path: Path) -> None:
-    server = Valkey(tmp_path / "late")
-    machine = Machine(folder, queues(server.url), ledger)
-    try:
+async def test_a_proxy_may_start_before_its_queue(at: At, tmp_path: Path) -> None:
+    with closing(Valkey(tmp_path / "late")) as server:
+        machine = at(server.url)
         async with machine.shipping():
             written = machine.write(20)
             await until(lambda: bool(machine.seen.failures))
             assert isinstance(machine.seen.failures[0], QueueUnavailable)
             await asyncio.to_thread(server.start)
-            async with worker(queues(server.url), ledger):
+            async with machine.working():
                 await until(lambda: not machine.pending)
-        assert ledger.seqs == written
-        machine.journal.close()
-    finally:
-        server.close()
+        assert machine.ledger.seqs == written
 
 
 # -- the ledger is away, or slow -----------------------------------------------------------------------------------
 
 
-async def test_a_long_outage_of_the_ledger_sends_nothing_twice(folder: Path, queues: Queues, ledger: Ledger) -> None:
-    machine, other_end = Machine(folder, queues(), ledger), queues()
-    ledger.away = True
-    async with machine.shipping(), worker(other_end, ledger):
+async def test_a_long_outage_of_the_ledger_sends_nothing_twice(machine: Machine) -> None:
+    machine.ledger.away = True
+    async with machine.shipping(), machine.working():
         written = machine.write(300)
         await until(lambda: len(machine.on_sent) == 300)
         for _ in range(5):
             machine.clock.now += OVERDUE_S
             await asyncio.sleep(0.05)
         assert len(machine.seen.failures) == 1
-        assert await other_end.depth() == 300
-        ledger.away = False
+        assert await machine.other_end.depth() == 300
+        machine.ledger.away = False
         await until(lambda: not machine.pending)
-    assert ledger.seqs == written
+    assert machine.ledger.seqs == written
     assert machine.seen.again == 0
     assert machine.seen.healings == machine.seen.failures
-    machine.journal.close()
 
 
-async def test_what_waits_in_the_queue_is_not_sent_again_unless_it_gets_lost_there(
-    folder: Path, queues: Queues, ledger: Ledger, valkey: Valkey
-) -> None:
+async def test_what_waits_in_the_queue_is_not_sent_again_unless_it_gets_lost_there(at: At, valkey: Valkey) -> None:
     """The ledger answers, and no worker runs."""
-    machine, other_end = Machine(folder, queues(valkey.url), ledger), queues(valkey.url)
+    machine = at(valkey.url)
     async with machine.shipping():
         written = machine.write(30)
         await until(lambda: len(machine.on_sent) == 30)
         for _ in range(5):
             machine.clock.now += OVERDUE_S
             await asyncio.sleep(0.05)
-        assert await other_end.depth() == 30
+        assert await machine.other_end.depth() == 30
         assert machine.seen.again == 0
         valkey.ask("FLUSHALL")
         machine.clock.now += OVERDUE_S
-        async with worker(other_end, ledger):
+        async with machine.working():
             await until(lambda: not machine.pending)
-    assert (ledger.seqs, machine.seen.again) == (written, 30)
-    machine.journal.close()
+    assert (machine.ledger.seqs, machine.seen.again) == (written, 30)
 
 
 async def test_a_record_that_is_settled_while_it_is_looked_for_is_not_sent_again(
@@ -417,132 +404,113 @@ async def test_a_record_that_is_settled_while_it_is_looked_for_is_not_sent_again
     class Sly(RedisQueue):
         async def missing(self, tickets: Sequence[bytes]) -> list[bytes]:
             taken = await self.take(100)
-            ledger.settle(taken)
+            machine.ledger.settle(taken)
             await self.settled(taken)
             return await super().missing(tickets)
 
     plain = queues()
-    machine = Machine(folder, Sly(plain._redis, prefix=prefix, consumer="sly", block_ms=20), ledger)
+    machine = Machine(folder, Sly(plain._redis, prefix=prefix, consumer="sly", block_ms=20), plain, ledger)
     async with machine.shipping():
         written = machine.write(7)
         await until(lambda: len(machine.on_sent) == 7)
         machine.clock.now += OVERDUE_S
         await until(lambda: not machine.pending)
-    assert (ledger.seqs, machine.seen.again) == (written, 0)
+    assert (machine.ledger.seqs, machine.seen.again) == (written, 0)
     assert await plain.depth() == 0
-    machine.journal.close()
 
 
 # -- this process ends ---------------------------------------------------------------------------------------------
 
 
-async def test_after_a_restart_the_ledger_is_asked_before_anything_is_sent(
-    folder: Path, queues: Queues, ledger: Ledger
-) -> None:
-    machine, other_end = Machine(folder, queues(), ledger), queues()
+async def test_after_a_restart_the_ledger_is_asked_before_anything_is_sent(machine: Machine, ledger: Ledger) -> None:
     async with machine.shipping():
         before = machine.write(600)
         await until(lambda: len(machine.on_sent) == 600)
     machine.journal.close()  # as kill -9 leaves it: nothing is known of what was sent
-    ledger.settle(settled := [*await other_end.take(400)])
-    await other_end.settled(settled)
+    machine.ledger.settle(settled := [*await machine.other_end.take(400)])
+    await machine.other_end.settled(settled)
     machine.open()
-    ledger.away = True
+    machine.ledger.away = True
     machine.on_sent.clear()
     async with machine.shipping():
         machine.write(5)
         await until(lambda: len(machine.on_sent) == 5)
         new = machine.pending[-5:]
         assert machine.on_sent == new, "what is new does not wait for the ledger"
-        assert await other_end.depth() == 200 + 5
-        ledger.away = False
+        assert await machine.other_end.depth() == 200 + 5
+        machine.ledger.away = False
         await until(lambda: len(machine.on_sent) == 205)
         assert set(machine.on_sent) == set(before[400:] + new)
-        async with worker(other_end, ledger):
+        async with machine.working():
             await until(lambda: not machine.pending)
-    assert ledger.seqs == before + new
+    assert machine.ledger.seqs == before + new
     assert machine.seen.again == 200
-    machine.journal.close()
 
 
-async def test_close_sends_the_rest_and_lets_it_be_confirmed(folder: Path, queues: Queues, ledger: Ledger) -> None:
-    machine = Machine(folder, queues(), ledger)
-    async with machine.shipping(), worker(queues(), ledger):
+async def test_close_sends_the_rest_and_lets_it_be_confirmed(machine: Machine) -> None:
+    async with machine.shipping(), machine.working():
         written = machine.write(700)
         assert await machine.shipper.close(10.0)
     assert machine.pending == []
-    assert ledger.seqs == written
-    machine.journal.close()
+    assert machine.ledger.seqs == written
 
 
-async def test_close_is_content_when_all_is_in_the_queue(
-    folder: Path, queues: Queues, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_close_is_content_when_all_is_in_the_queue(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.delivery.shipper.LAST_ASK_S", 0.05)
-    machine = Machine(folder, queues(), ledger)
-    ledger.away = True
+    machine.ledger.away = True
     async with machine.shipping():
         written = machine.write(20)
         assert await machine.shipper.close(10.0)
         assert await machine.queue.depth() == 20
     assert machine.pending == written
-    machine.journal.close()
 
 
 async def test_a_copy_of_the_data_folder_does_not_forget_what_its_twin_settled(
-    folder: Path, queues: Queues, ledger: Ledger, tmp_path: Path
+    machine: Machine, folder: Path, queues: Queues, ledger: Ledger, tmp_path: Path
 ) -> None:
     """A machine's image is started twice: both give the same numbers to exchanges of their own."""
-    machine = Machine(folder, queues(), ledger)
     machine.journal.close()
     shutil.copytree(folder, tmp_path / "twin")
     machine.open()
-    twin = Machine(tmp_path / "twin", queues(), ledger)
+    twin = Machine(tmp_path / "twin", queues(), queues(), ledger)
     assert (twin.node, twin.journal.node.epoch) == (machine.node, machine.journal.node.epoch)
     twin.written = 1_000
     written, of_twin = machine.write(3), twin.write(5)
     assert set(written) < set(of_twin)
-    async with twin.shipping(), worker(queues(), ledger):
+    async with twin.shipping(), machine.working():
         await until(lambda: twin.pending == [])
-    asked = len(ledger.asked)
+    asked = len(machine.ledger.asked)
     async with machine.shipping():
-        await until(lambda: len(ledger.asked) > asked + 3)
+        await until(lambda: len(machine.ledger.asked) > asked + 3)
         assert machine.pending == written, "nothing of it was in the ledger"
-        async with worker(queues(), ledger):
+        async with machine.working():
             await until(lambda: machine.pending == [])
-    assert len(ledger.exchanges) == 8
-    machine.journal.close()
+    assert len(machine.ledger.exchanges) == 8
     twin.journal.close()
 
 
-async def test_close_gives_up_in_time_and_loses_nothing(folder: Path, queues: Queues, ledger: Ledger) -> None:
-    machine = Machine(folder, queues(f"redis://127.0.0.1:{closed_port()}"), ledger)
+async def test_close_gives_up_in_time_and_loses_nothing(at: At) -> None:
+    machine = at(f"redis://127.0.0.1:{closed_port()}")
     async with machine.shipping():
         written = machine.write(20)
         assert not await machine.shipper.close(0.1)
     assert machine.pending == written
-    machine.journal.close()
 
 
-async def test_close_does_not_take_what_the_last_run_left_for_sent(
-    folder: Path, queues: Queues, ledger: Ledger
-) -> None:
-    machine = Machine(folder, queues(), ledger)
+async def test_close_does_not_take_what_the_last_run_left_for_sent(machine: Machine) -> None:
     written = machine.write(3)
     machine.journal.close()
     machine.open()
-    ledger.away = True
+    machine.ledger.away = True
     async with machine.shipping():
         assert not await machine.shipper.close(0.1)
     assert machine.pending == written
-    machine.journal.close()
 
 
-async def test_nothing_to_send_is_closed_at_once(folder: Path, queues: Queues, ledger: Ledger) -> None:
-    machine = Machine(folder, queues(f"redis://127.0.0.1:{closed_port()}"), ledger)
+async def test_nothing_to_send_is_closed_at_once(at: At) -> None:
+    machine = at(f"redis://127.0.0.1:{closed_port()}")
     async with machine.shipping():
         assert await machine.shipper.close(10.0)
-    machine.journal.close()
 
 
 # -- all of it together --------------------------------------------------------------------------------------------
@@ -578,7 +546,7 @@ async def storm(machine: Machine, server: Valkey, path: FaultyPath, chance: rand
 async def weather(folder: Path, server: Valkey, queues: Queues, ledger: Ledger, *, seed: int, faults: int) -> None:
     chance = random.Random(seed)
     with FaultyPath("127.0.0.1", server.port) as path:
-        machine = Machine(folder, queues(over(path)), ledger)
+        machine = Machine(folder, queues(over(path)), queues(), ledger)
         async with machine.shipping(), worker(queues(over(path), "one"), ledger):
             for _ in range(faults):
                 machine.write(chance.randrange(30))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +55,14 @@ class Ledger:
                 self.inserted.append(record)
 
 
-class Seen(Recorder):
-    """What a sweeper said."""
+@dataclass
+class SweeperRecorder(Recorder):
+    """Records what a sweeper reports."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.nodes: list[int] = []
-        self.swept_nodes: list[str] = []
-        self.records: list[UsageRecord] = []
-        self.unreadable: list[tuple[str, str]] = []
+    nodes: list[int] = field(default_factory=list)
+    swept_nodes: list[str] = field(default_factory=list)
+    records: list[UsageRecord] = field(default_factory=list)
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
 
     def checked(self, nodes: int) -> None:
         self.nodes.append(nodes)
@@ -79,11 +79,9 @@ class Worker:
     """One sweeper with all it needs."""
 
     def __init__(self, board: LeaseRegistry, ledger: Ledger, clock: Clock) -> None:
-        self.seen = Seen()
-        self.clock = clock
-        self.sweeper = Sweeper(
-            board, ledger.settle, Estimator(), lease_s=LEASE_S, monotonic=clock, observer=self.seen
-        )  # fmt: skip
+        self.seen = SweeperRecorder()
+        self.board, self.ledger, self.clock = board, ledger, clock
+        self.sweeper = Sweeper(board, ledger.settle, Estimator(), lease_s=LEASE_S, monotonic=clock, observer=self.seen)
 
     async def look_for(self, seconds: float) -> None:
         """Look as `run` would, for so long."""
@@ -100,7 +98,7 @@ class Proxy:
     def __init__(self, board: LeaseRegistry, folder: Path, *, node: str = "a", epoch: int = 1) -> None:
         self.table = ProgressTable.open(folder / f"{node}.{epoch}", 1_024, unix_time=lambda: 1_790_000_002.5)
         self.keeper = LeaseKeeper(
-            board, self.table, node=node, epoch=epoch, caught_up=lambda: True, observer=Seen(), renew_s=1e-9
+            board, self.table, node=node, epoch=epoch, caught_up=lambda: True, observer=Recorder(), renew_s=1e-9
         )
         self.slots: dict[int, Slot] = {}
 
@@ -132,31 +130,40 @@ async def board(request: pytest.FixtureRequest, prefix: str) -> AsyncIterator[Le
     await redis.aclose()
 
 
+@pytest.fixture
+def proxy(board: LeaseRegistry, tmp_path: Path) -> Proxy:
+    return Proxy(board, tmp_path)
+
+
+@pytest.fixture
+def worker(board: LeaseRegistry, ledger: Ledger, clock: Clock) -> Worker:
+    return Worker(board, ledger, clock)
+
+
 def ids(records: Sequence[UsageRecord]) -> list[str]:
     return sorted(record.opened.exchange_id for record in records)
 
 
 async def test_a_node_that_is_silent_for_a_lease_is_settled_from_its_last_progress(
-    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
+    proxy: Proxy, worker: Worker
 ) -> None:
-    proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
     proxy.begin(1)
     proxy.begin(2, delivered=10)
     proxy.begin(3, delivered=10)
     proxy.slots[3].note(Evidence(text_events=9, chars_latin=420), Usage(9, None, 40, None, 49), 10)
     await proxy.keeper.tick()
     await worker.look_for(LEASE_S - 0.001)
-    assert (worker.seen.swept_nodes, ledger.inserted) == ([], [])
+    assert (worker.seen.swept_nodes, worker.ledger.inserted) == ([], [])
     await worker.look_for(0.001)
     assert worker.seen.swept_nodes == ["a"]
-    nothing, estimated, reported = sorted(ledger.inserted, key=lambda record: record.opened.exchange_id)
-    assert {record.outcome for record in ledger.inserted} == {Outcome.CRASHED}
+    nothing, estimated, reported = sorted(worker.ledger.inserted, key=lambda record: record.opened.exchange_id)
+    assert {record.outcome for record in worker.ledger.inserted} == {Outcome.CRASHED}
     assert (nothing.bills, nothing.details) == (BillableParts.NOTHING, {"swept": True})
     assert (estimated.bills, estimated.events, estimated.bytes) == (BillableParts.EVERYTHING, 10, 3_000)
     assert estimated.reading.usage == Usage(17, None, 120, None, 137)
     assert (estimated.reading.source, estimated.reading.estimator) == (UsageSource.ESTIMATED, VERSION)
     assert (reported.reading.source, reported.reading.usage) == (UsageSource.REPORTED, Usage(9, None, 40, None, 49))
-    assert (await board.nodes(), await board.ids("a")) == ({}, set())
+    assert (await worker.board.nodes(), await worker.board.ids("a")) == ({}, set())
 
 
 async def test_what_is_swept_is_what_recovery_would_have_said(tmp_path: Path, clock: Clock, ledger: Ledger) -> None:
@@ -175,15 +182,12 @@ async def test_what_is_swept_is_what_recovery_would_have_said(tmp_path: Path, cl
         )  # fmt: skip
 
 
-async def test_a_node_that_beats_is_never_dead_however_long_its_streams_are(
-    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
-) -> None:
-    proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
+async def test_a_node_that_beats_is_never_dead_however_long_its_streams_are(proxy: Proxy, worker: Worker) -> None:
     proxy.begin(1, delivered=1)
     for _ in range(20):
         await proxy.keeper.tick()
         await worker.look_for(LEASE_S - 3)
-    assert (worker.seen.swept_nodes, ledger.inserted) == ([], [])
+    assert (worker.seen.swept_nodes, worker.ledger.inserted) == ([], [])
 
 
 async def test_a_node_that_starts_again_with_another_epoch_is_alive(
@@ -199,8 +203,7 @@ async def test_a_node_that_starts_again_with_another_epoch_is_alive(
     assert ledger.inserted == []
 
 
-async def test_two_sweepers_settle_once(board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path) -> None:
-    proxy = Proxy(board, tmp_path)
+async def test_two_sweepers_settle_once(proxy: Proxy, board: LeaseRegistry, ledger: Ledger, clock: Clock) -> None:
     workers = [Worker(board, ledger, clock) for _ in range(2)]
     for number in range(20):
         proxy.begin(number, delivered=number)
@@ -214,7 +217,7 @@ async def test_two_sweepers_settle_once(board: LeaseRegistry, ledger: Ledger, cl
     assert (await board.nodes(), await board.ids("a")) == ({}, set())
 
 
-async def test_the_same_board_gives_the_same_bytes(ledger: Ledger, clock: Clock, tmp_path: Path) -> None:
+async def test_the_same_board_gives_the_same_bytes(clock: Clock, tmp_path: Path) -> None:
     """In whatever order the leases stand there."""
     one, other = LocalLeases(), LocalLeases()
     proxy = Proxy(one, tmp_path)
@@ -254,19 +257,16 @@ async def test_a_sweeper_that_dies_after_the_ledger_has_it_is_followed_by_anothe
     assert (await board.nodes(), await board.ids("a")) == ({}, set())
 
 
-async def test_while_the_ledger_is_away_leases_stay_and_it_is_said_once(
-    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
-) -> None:
-    proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
+async def test_while_the_ledger_is_away_leases_stay_and_it_is_said_once(proxy: Proxy, worker: Worker) -> None:
     proxy.begin(1, delivered=1)
     await proxy.keeper.tick()
-    ledger.away = True
+    worker.ledger.away = True
     await worker.look_for(2 * LEASE_S)
     assert [str(error) for error in worker.seen.failures] == ["the ledger is away"]
-    assert len(await board.ids("a")) == 1
-    ledger.away = False
+    assert len(await worker.board.ids("a")) == 1
+    worker.ledger.away = False
     await worker.look_for(0)
-    assert (len(ledger.inserted), await board.nodes()) == (1, {})
+    assert (len(worker.ledger.inserted), await worker.board.nodes()) == (1, {})
     assert worker.seen.healings == worker.seen.failures
 
 
@@ -338,54 +338,44 @@ async def test_one_look_in_vain_starts_all_watches_anew(ledger: Ledger, clock: C
     assert len(ledger.inserted) == 1
 
 
-async def test_a_sweeper_that_was_stopped_itself_declares_nobody_dead(
-    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
-) -> None:
+async def test_a_sweeper_that_was_stopped_itself_declares_nobody_dead(proxy: Proxy, worker: Worker) -> None:
     """All was stopped, say, with the machine: on waking up, the sweeper looks before the others have beaten."""
-    proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
     proxy.begin(1, delivered=1)
     await proxy.keeper.tick()
     await worker.look_for(6)
-    clock.now += 10_000
+    worker.clock.now += 10_000
     await worker.look_for(LEASE_S - 3)
-    assert ledger.inserted == []
+    assert worker.ledger.inserted == []
     await worker.look_for(3)
-    assert len(ledger.inserted) == 1
+    assert len(worker.ledger.inserted) == 1
 
 
-async def test_a_machine_that_was_only_asleep_comes_back(
-    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
-) -> None:
-    proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
+async def test_a_machine_that_was_only_asleep_comes_back(proxy: Proxy, worker: Worker) -> None:
     for number in range(3):
         proxy.begin(number, delivered=1)
     await proxy.keeper.tick()
     await worker.look_for(LEASE_S)
-    assert len(ledger.inserted) == 3
+    assert len(worker.ledger.inserted) == 3
     proxy.keeper.ended(exchange_id(0))
     proxy.begin(3)
     await proxy.keeper.tick()
     await proxy.keeper.tick()
-    assert await board.ids("a") == {exchange_id(number) for number in (1, 2, 3)}
+    assert await worker.board.ids("a") == {exchange_id(number) for number in (1, 2, 3)}
     await worker.look_for(LEASE_S - 3)
-    assert len(ledger.inserted) == 3, "it lives"
+    assert len(worker.ledger.inserted) == 3, "it lives"
 
 
-async def test_a_lease_whose_record_was_sent_is_not_swept(
-    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
-) -> None:
-    proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
+async def test_a_lease_whose_record_was_sent_is_not_swept(proxy: Proxy, worker: Worker) -> None:
     for number in range(3):
         proxy.begin(number)
     await proxy.keeper.tick()
     proxy.keeper.ended(exchange_id(1))
     await proxy.keeper.tick()
     await worker.look_for(LEASE_S)
-    assert ids(ledger.inserted) == [exchange_id(0), exchange_id(2)]
+    assert ids(worker.ledger.inserted) == [exchange_id(0), exchange_id(2)]
 
 
-async def test_a_clean_stop_is_no_death(board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path) -> None:
-    proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
+async def test_a_clean_stop_is_no_death(proxy: Proxy, worker: Worker) -> None:
     await proxy.keeper.tick()
     await worker.look_for(0)
     await proxy.keeper.leave()
@@ -393,25 +383,19 @@ async def test_a_clean_stop_is_no_death(board: LeaseRegistry, ledger: Ledger, cl
     assert (worker.seen.nodes[0], worker.seen.nodes[-1], worker.seen.swept_nodes) == (1, 0, [])
 
 
-async def test_a_dead_node_with_nothing_to_settle_is_dismissed(
-    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
-) -> None:
-    await Proxy(board, tmp_path).keeper.tick()
-    worker = Worker(board, ledger, clock)
+async def test_a_dead_node_with_nothing_to_settle_is_dismissed(worker: Worker, tmp_path: Path) -> None:
+    await Proxy(worker.board, tmp_path).keeper.tick()
     await worker.look_for(LEASE_S)
-    assert (await board.nodes(), worker.seen.swept_nodes, ledger.transactions) == ({}, [], [])
+    assert (await worker.board.nodes(), worker.seen.swept_nodes, worker.ledger.transactions) == ({}, [], [])
 
 
-async def test_many_leases_are_settled_in_transactions_of_the_usual_size(
-    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
-) -> None:
-    proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
+async def test_many_leases_are_settled_in_transactions_of_the_usual_size(proxy: Proxy, worker: Worker) -> None:
     for number in range(600):
         proxy.begin(number)
     await proxy.keeper.tick()
     await worker.look_for(LEASE_S)
-    assert ledger.transactions == [RECORDS_MAX, RECORDS_MAX, 600 - 2 * RECORDS_MAX]
-    assert await board.ids("a") == set()
+    assert worker.ledger.transactions == [RECORDS_MAX, RECORDS_MAX, 600 - 2 * RECORDS_MAX]
+    assert await worker.board.ids("a") == set()
 
 
 def slot_bytes(of: int, *, layout: int = LAYOUT) -> bytes:
@@ -432,31 +416,25 @@ BAD = {
 }
 
 
-async def test_nonsense_on_the_board_is_said_kept_and_costs_no_other_lease(
-    board: LeaseRegistry, ledger: Ledger, clock: Clock
-) -> None:
-    worker = Worker(board, ledger, clock)
+async def test_nonsense_on_the_board_is_said_kept_and_costs_no_other_lease(worker: Worker) -> None:
     bad = {exchange_id(number): parts for number, parts in BAD.items()}
-    await board.renew("a", "1.1", {**bad, exchange_id(1): GOOD}, [])
-    await board.renew("b", "1.1", {exchange_id(20): LeaseParts(opened_payload(opened(20)), b"")}, [])
+    await worker.board.renew("a", "1.1", {**bad, exchange_id(1): GOOD}, [])
+    await worker.board.renew("b", "1.1", {exchange_id(20): LeaseParts(opened_payload(opened(20)), b"")}, [])
     await worker.look_for(2 * LEASE_S)
-    assert ids(ledger.inserted) == [exchange_id(1), exchange_id(20)]
+    assert ids(worker.ledger.inserted) == [exchange_id(1), exchange_id(20)]
     assert [name for name, _ in worker.seen.unreadable] == sorted(bad), "each is said, once"
     assert all(why for _, why in worker.seen.unreadable)
     assert worker.seen.failures == []
-    assert await board.of("a") == bad
-    assert await board.nodes() == {"a": "1.1"}
-    assert len(ledger.transactions) == 2, "it is not tried again and again"
+    assert await worker.board.of("a") == bad
+    assert await worker.board.nodes() == {"a": "1.1"}
+    assert len(worker.ledger.transactions) == 2, "it is not tried again and again"
 
 
-async def test_a_record_that_trips_a_bug_in_settling_costs_no_other(
-    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
-) -> None:
-    proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
+async def test_a_record_that_trips_a_bug_in_settling_costs_no_other(proxy: Proxy, worker: Worker) -> None:
     for number in range(300):
         proxy.begin(number)
     await proxy.keeper.tick()
-    settle = ledger.settle
+    settle = worker.ledger.settle
 
     async def trip(records: Sequence[UsageRecord]) -> None:
         if any(record.opened.exchange_id == exchange_id(7) for record in records):
@@ -466,24 +444,21 @@ async def test_a_record_that_trips_a_bug_in_settling_costs_no_other(
     worker.sweeper._settle = trip
     await worker.look_for(LEASE_S)
     assert worker.seen.unreadable == [(exchange_id(7), "OverflowError: a bug, say")]
-    assert len(ledger.inserted) == len(worker.seen.records) == 299
-    assert await board.ids("a") == {exchange_id(7)}
+    assert len(worker.ledger.inserted) == len(worker.seen.records) == 299
+    assert await worker.board.ids("a") == {exchange_id(7)}
 
 
-async def test_a_node_that_comes_back_to_what_could_not_be_read_lives(
-    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
-) -> None:
-    worker = Worker(board, ledger, clock)
-    await board.renew("a", "1.1", {exchange_id(2): BAD[2]}, [])
+async def test_a_node_that_comes_back_to_what_could_not_be_read_lives(worker: Worker, tmp_path: Path) -> None:
+    await worker.board.renew("a", "1.1", {exchange_id(2): BAD[2]}, [])
     await worker.look_for(LEASE_S)
-    proxy = Proxy(board, tmp_path, epoch=2)
+    proxy = Proxy(worker.board, tmp_path, epoch=2)
     proxy.begin(30, delivered=1)
     await proxy.keeper.tick()
     await worker.look_for(0)
-    assert await board.ids("a") == {exchange_id(30)}, "its own journal has closed the other"
+    assert await worker.board.ids("a") == {exchange_id(30)}, "its own journal has closed the other"
     await worker.look_for(LEASE_S)
-    assert [record.opened.exchange_id for record in ledger.inserted] == [exchange_id(30)]
-    assert await board.nodes() == {}
+    assert [record.opened.exchange_id for record in worker.ledger.inserted] == [exchange_id(30)]
+    assert await worker.board.nodes() == {}
 
 
 async def test_running_it_looks_by_itself_and_ends_only_when_cancelled(ledger: Ledger, tmp_path: Path) -> None:
@@ -491,7 +466,7 @@ async def test_running_it_looks_by_itself_and_ends_only_when_cancelled(ledger: L
     proxy = Proxy(board, tmp_path)
     proxy.begin(1, delivered=1)
     await proxy.keeper.tick()
-    seen = Seen()
+    seen = SweeperRecorder()
     sweeper = Sweeper(
         board, ledger.settle, Estimator(), lease_s=0.2, monotonic=asyncio.get_running_loop().time, observer=seen
     )  # fmt: skip
