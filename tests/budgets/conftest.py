@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from proxy.budgets.store import BudgetStore, OwnReservations
+from tests.budgets.receiver import Receiver
 from tests.budgets.stores import NOW, LocalStores, RedisStores, Stores
+from tests.support.web_server import serving
 
 
 @pytest.fixture(params=["local", "redis"])
@@ -52,6 +54,15 @@ async def other(stores: Stores) -> AsyncIterator[BudgetStore]:
     store = await announced(stores, "other")
     yield store
     await store.aclose()
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    """Gets nothing that is wrong."""
+    made = Receiver()
+    async with serving(made.serve) as made.url:
+        yield made
+    assert made.wrong == []
 
 
 @pytest.fixture

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,15 @@ from proxy.budgets import outage_allowance
 from proxy.budgets.admission import FORGET_S, Admission, OpenReservation
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnReservations
+from tests.support.recorder import Recorder
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.io
 
 NOW = 1_790_000_000.0
 ALLOWANCE = 1_000
 KEY = ApiKey("key_a", "a", b"d" * 32, "h", models=None, created_at=NOW, expires_at=None, revoked_at=None, revision=1)
+OPEN = replace(KEY, on_store_outage=OnStoreOutage.FAIL_OPEN)
 BUDGET = Scope("key_a", Limits(budget_nusd=1_000, budget_window="none"), NOW)
 RATE = Scope("key_a", Limits(rpm=5), NOW)
 
@@ -64,22 +68,14 @@ class Flaky:
         return call
 
 
-class Seen:
-    """What admission told."""
+@dataclass
+class AdmissionRecorder(Recorder):
+    """Records denials too."""
 
-    def __init__(self) -> None:
-        self.told: list[str] = []
+    denials: list[str] = field(default_factory=list)
 
     def denied(self, why: str) -> None:
-        self.told.append(str(why))
-
-    def failed(self, error: Exception) -> None:
-        assert isinstance(error, OSError), error
-        self.told.append("failed")
-
-    def healed(self, error: Exception) -> None:
-        assert isinstance(error, OSError), error
-        self.told.append("works")
+        self.denials.append(str(why))
 
 
 class Plant:
@@ -88,7 +84,7 @@ class Plant:
     def __init__(self, folder: Path, on_store_outage: OnStoreOutage = OnStoreOutage.FAIL_CLOSED) -> None:
         self.local = SqliteBudgets(folder / "budgets.db", node="n", unix_time=lambda: NOW)
         self.store = Flaky(self.local)
-        self.seen = Seen()
+        self.seen = AdmissionRecorder()
         self.spent = 0
         self.settled: set[str] = set()
         self.ledger_away = False
@@ -104,8 +100,19 @@ class Plant:
     ) -> OpenReservation | Denied:
         return await self.admission.admit(key, (scope,), name, nusd=nusd, tokens=10)
 
+    async def admitted(self, name: str, nusd: int, **options: Any) -> OpenReservation:
+        one = await self.admit(name, nusd, **options)
+        assert isinstance(one, OpenReservation), name
+        return one
+
     async def reserved(self) -> int:
         return sum(one.reserved for one in await self.local.counter_states(["key_a"]))
+
+    async def until_reserved(self, nusd: int) -> None:
+        async def is_reserved() -> bool:
+            return await self.reserved() == nusd
+
+        await until(is_reserved)
 
     async def _seed(self, counters: Sequence[LimitCounter]) -> None:
         if self.ledger_away:
@@ -147,33 +154,20 @@ async def running(plant: Plant) -> AsyncIterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def quick() -> Iterator[None]:
-    before, under_test.CHECK_S = under_test.CHECK_S, 0.02
-    yield
-    under_test.CHECK_S = before
-
-
-async def until(reservations: Any) -> None:
-    async with asyncio.timeout(5):
-        while not await reservations():
-            await asyncio.sleep(0.005)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_test, "CHECK_S", 0.02)
 
 
 async def test_it_holds_and_lets_go(plant: Plant) -> None:
     async with running(plant):
-        first = await plant.admit("x1", 600)
-        assert isinstance(first, OpenReservation)
+        first = await plant.admitted("x1", 600)
         assert plant.admission.reserved_nusd == 600
         assert isinstance(await plant.admit("x2", 600), Denied)
         first.close(0, 0)
         assert plant.admission.reserved_nusd == 0
-        await until(lambda: _is(plant.reserved, 0))
+        await plant.until_reserved(0)
         assert isinstance(await plant.admit("x3", 1_000), OpenReservation)
-    assert plant.seen.told == ["money"]
-
-
-async def _is(ask: Any, value: int) -> bool:
-    return bool(await ask() == value)
+    assert plant.seen == AdmissionRecorder(denials=["money"])
 
 
 async def test_what_is_not_limited_asks_nobody(plant: Plant) -> None:
@@ -182,17 +176,16 @@ async def test_what_is_not_limited_asks_nobody(plant: Plant) -> None:
     assert isinstance(found, OpenReservation)
     found.grow(10**15)
     found.close(10**15, 1)
-    assert plant.seen.told == []
+    assert plant.seen == AdmissionRecorder()
 
 
 async def test_a_charge_is_held_until_the_ledger_has_it(plant: Plant) -> None:
     async with running(plant):
-        one = await plant.admit("x1", 600)
-        assert isinstance(one, OpenReservation)
+        one = await plant.admitted("x1", 600)
         one.close(500, 10)
-        await until(lambda: _is(plant.reserved, 500))
+        await plant.until_reserved(500)
         plant.store.lost = True
-        await until(lambda: _answer(bool(plant.store.announced)))
+        await until(lambda: plant.store.announced)
         assert [reserved.nusd for reserved in plant.store.announced[-1].closed] == [500]
         plant.settled.add("x1")
         plant.store.now += FORGET_S
@@ -207,13 +200,12 @@ async def test_a_charge_is_held_until_the_ledger_has_it(plant: Plant) -> None:
 async def test_who_follows_the_ledger_says_at_once_what_it_has(plant: Plant) -> None:
     async with running(plant):
         for name in ("x1", "x2"):
-            one = await plant.admit(name, 300)
-            assert isinstance(one, OpenReservation)
+            one = await plant.admitted(name, 300)
             one.close(250, 10)
-        await until(lambda: _is(plant.reserved, 500))
+        await plant.until_reserved(500)
         plant.admission.forget(["x1", "of another node"])
         plant.store.lost = True
-        await until(lambda: _answer(bool(plant.store.announced)))
+        await until(lambda: plant.store.announced)
         assert [reserved.exchange_id for reserved in plant.store.announced[-1].closed] == ["x2"]
 
 
@@ -228,11 +220,7 @@ async def test_a_request_that_is_given_up_while_it_is_being_held_holds_nothing(p
             asked.result().close(0, 0)
         with suppress(asyncio.CancelledError):
             await asked
-        await until(lambda: _is(plant.reserved, 1))
-
-
-async def _answer(value: bool) -> bool:
-    return value
+        await plant.until_reserved(1)
 
 
 async def test_a_store_that_is_away_refuses_keys_with_budgets_and_nobody_else(plant: Plant) -> None:
@@ -242,101 +230,92 @@ async def test_a_store_that_is_away_refuses_keys_with_budgets_and_nobody_else(pl
     assert isinstance(refused, Denied)
     assert refused.why is DenialReason.STORE_UNAVAILABLE
     assert isinstance(await plant.admit("x2", 1, scope=RATE), OpenReservation)
-    assert plant.seen.told == ["failed", "store_unavailable"]
+    assert [str(error) for error in plant.seen.failures] == ["it is away"]
+    assert plant.seen.denials == ["store_unavailable"]
 
 
 async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
     plant.store.away = True
-    admitted = [isinstance(await plant.admit(f"x{n}", 300, key=open_), OpenReservation) for n in range(5)]
+    admitted = [isinstance(await plant.admit(f"x{n}", 300, key=OPEN), OpenReservation) for n in range(5)]
     assert admitted == [True, True, True, False, False]
     plant.store.away = False
     async with running(plant):
-        await until(lambda: _answer("works" in plant.seen.told))
+        await until(lambda: plant.seen.healings)
     plant.store.away = True
-    assert isinstance(await plant.admit("x8", 300, key=open_), Denied), "a store that flaps is one outage"
+    assert isinstance(await plant.admit("x8", 300, key=OPEN), Denied), "a store that flaps is one outage"
     plant.store.away = False
-    assert isinstance(await plant.admit("x9", 1, key=open_), OpenReservation)
+    assert isinstance(await plant.admit("x9", 1, key=OPEN), OpenReservation)
     monkeypatch.setattr(outage_allowance, "APART_S", 0.0)
     plant.store.away = True
-    assert isinstance(await plant.admit("x10", 300, key=open_), OpenReservation), "another outage has another allowance"
+    assert isinstance(await plant.admit("x10", 300, key=OPEN), OpenReservation), "another outage has another allowance"
 
 
 async def test_what_an_exchange_did_not_use_of_the_allowance_is_given_back(plant: Plant) -> None:
-    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
     plant.store.away = True
     for name in ("x1", "x2", "x3", "x4", "x5", "x6"):
-        one = await plant.admit(name, 900, key=open_)
-        assert isinstance(one, OpenReservation), name
+        one = await plant.admitted(name, 900, key=OPEN)
         one.close(10, 10)
-    one = await plant.admit("x7", 900, key=open_)
-    assert isinstance(one, OpenReservation)
+    one = await plant.admitted("x7", 900, key=OPEN)
     one.close(960, 10)  # more than it was quoted
-    assert isinstance(await plant.admit("x8", 1, key=open_), Denied)
+    assert isinstance(await plant.admit("x8", 1, key=OPEN), Denied)
 
 
 @pytest.mark.parametrize("policy", [None, OnStoreOutage.FAIL_OPEN])
 async def test_keys_without_a_budget_use_nothing_of_the_allowance(plant: Plant, policy: OnStoreOutage | None) -> None:
-    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=policy)
+    unlimited = replace(KEY, on_store_outage=policy)
     plant.store.away = True
     for number in range(20):
-        assert isinstance(await plant.admit(f"x{number}", 300, scope=RATE, key=open_), OpenReservation)
-    budgeted = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
-    assert isinstance(await plant.admit("y", 1_000, key=budgeted), OpenReservation), "all of it is left"
+        assert isinstance(await plant.admit(f"x{number}", 300, scope=RATE, key=unlimited), OpenReservation)
+    assert isinstance(await plant.admit("y", 1_000, key=OPEN), OpenReservation), "all of it is left"
 
 
 async def test_an_outage_of_the_ledger_gives_a_fresh_allowance_once_it_is_over(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
     plant.ledger_away = True
-    assert isinstance(await plant.admit("x1", 900, key=open_), OpenReservation)
-    assert isinstance(await plant.admit("x2", 900, key=open_), Denied)
+    assert isinstance(await plant.admit("x1", 900, key=OPEN), OpenReservation)
+    assert isinstance(await plant.admit("x2", 900, key=OPEN), Denied)
     monkeypatch.setattr(outage_allowance, "APART_S", 0.0)
-    assert isinstance(await plant.admit("x3", 900, key=open_), Denied), "it lasts"
+    assert isinstance(await plant.admit("x3", 900, key=OPEN), Denied), "it lasts"
     plant.ledger_away = False
     async with running(plant):  # what was admitted without the store is announced, and counts there
-        await until(lambda: _is(plant.reserved, 900))
-    assert isinstance(await plant.admit("x4", 50, key=open_), OpenReservation)
+        await plant.until_reserved(900)
+    assert isinstance(await plant.admit("x4", 50, key=OPEN), OpenReservation)
     plant.ledger_away = True
     await plant.local.forget_sums()
-    assert isinstance(await plant.admit("x5", 900, key=open_), OpenReservation)
+    assert isinstance(await plant.admit("x5", 900, key=OPEN), OpenReservation)
 
 
 async def test_windows_begin_by_the_clock_of_the_store(plant: Plant) -> None:
     """Seen from the code: at a month's start, two proxies with skewed clocks read the ledger again in turn."""
     monthly = Scope("key_a", Limits(budget_nusd=1_000, budget_window="calendar_month"), NOW)
     plant.store.now = december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
-    one = await plant.admit("x", 1, scope=monthly)
-    assert isinstance(one, OpenReservation)
+    one = await plant.admitted("x", 1, scope=monthly)
     assert (one.reserved.counters[0].since, one.reserved.at) == (december, december)
 
 
 async def test_a_key_that_was_made_by_a_clock_that_is_ahead(plant: Plant) -> None:
     """Its first window has not begun: an exchange that began before it would never count."""
     ahead = Scope("key_a", Limits(budget_nusd=1_000, budget_window="30d"), NOW + 3_600)
-    one = await plant.admit("x", 1, scope=ahead)
-    assert isinstance(one, OpenReservation)
+    one = await plant.admitted("x", 1, scope=ahead)
     assert one.reserved.at >= one.reserved.counters[0].since
 
 
 async def test_a_ledger_that_hangs_delays_no_release(plant: Plant) -> None:
     async with running(plant):
-        first = await plant.admit("x1", 300)
-        assert isinstance(first, OpenReservation)
+        first = await plant.admitted("x1", 300)
         first.close(200, 10)
-        await until(lambda: _is(plant.reserved, 200))
+        await plant.until_reserved(200)
         plant.store.now += FORGET_S
         plant.ledger_hangs.set()
         await asyncio.wait_for(plant.ledger_asked.wait(), 5)
         for number in range(5):
-            one = await plant.admit(f"y{number}", 800)
-            assert isinstance(one, OpenReservation), number
+            one = await plant.admitted(f"y{number}", 800)
             plant.store.away = True  # its end is told by the task, not at once
             one.close(0, 0)
             await asyncio.sleep(0)
             plant.store.away = False
-            await until(lambda: _is(plant.reserved, 200))
+            await plant.until_reserved(200)
 
 
 async def test_a_ledger_that_hangs_delays_no_announcement(plant: Plant) -> None:
@@ -346,7 +325,7 @@ async def test_a_ledger_that_hangs_delays_no_announcement(plant: Plant) -> None:
         for _ in range(3):
             plant.store.announced.clear()
             plant.store.lost = True
-            await until(lambda: _answer(bool(plant.store.announced)))
+            await until(lambda: plant.store.announced)
 
 
 async def test_a_deployment_may_let_all_keys_through(tmp_path: Path) -> None:
@@ -354,7 +333,7 @@ async def test_a_deployment_may_let_all_keys_through(tmp_path: Path) -> None:
     await plant.admission.announce()
     plant.store.away = True
     assert isinstance(await plant.admit("x1", 300), OpenReservation)
-    closed = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_CLOSED)
+    closed = replace(KEY, on_store_outage=OnStoreOutage.FAIL_CLOSED)
     assert isinstance(await plant.admit("x2", 300, key=closed), Denied)
     plant.store.away = False
     await plant.admission.aclose()
@@ -370,30 +349,28 @@ async def test_a_ledger_that_is_away_is_a_store_that_is_away(plant: Plant) -> No
 
 
 async def test_what_ended_during_an_outage_is_told_afterwards(plant: Plant) -> None:
-    one = await plant.admit("x1", 600)
-    assert isinstance(one, OpenReservation)
+    one = await plant.admitted("x1", 600)
     plant.store.away = True
     async with running(plant):
         one.close(0, 0)
-        await until(lambda: _answer("failed" in plant.seen.told))
+        await until(lambda: plant.seen.failures)
         plant.store.away = False
-        await until(lambda: _is(plant.reserved, 0))
+        await plant.until_reserved(0)
 
 
 async def test_a_stream_grows_and_is_told_when_nothing_is_left(plant: Plant) -> None:
-    one = await plant.admit("x1", 400)
-    assert isinstance(one, OpenReservation)
+    one = await plant.admitted("x1", 400)
     short: list[bool] = []
     one.on_short = lambda: short.append(True)
     one.grow(400)
     assert await plant.reserved() == 400
     one.grow(600)
-    await until(lambda: _is(plant.reserved, 750))
+    await plant.until_reserved(750)
     assert short == []
     one.grow(900)
-    await until(lambda: _answer(short == [True]))
+    await until(lambda: short == [True])
     one.grow(5_000)
-    await until(lambda: _is(plant.reserved, 6_250))
+    await plant.until_reserved(6_250)
     assert short == [True], "once"
 
 
@@ -401,8 +378,7 @@ async def test_what_is_to_be_cut_is_looked_at_again_when_its_node_was_away(plant
     """Its money was granted to another meanwhile."""
     short: list[str] = []
     for name in ("cut", "finish"):
-        one = await plant.admit(name, 450)
-        assert isinstance(one, OpenReservation)
+        one = await plant.admitted(name, 450)
         if name == "cut":
             one.on_short = lambda: short.append("cut")
     other = SqliteBudgets(tmp_path / "budgets.db", node="other", unix_time=lambda: NOW)
@@ -410,30 +386,28 @@ async def test_what_is_to_be_cut_is_looked_at_again_when_its_node_was_away(plant
     counters = (LimitCounter("key_a", 0.0, 1_000),)
     assert isinstance(await other.reserve(Reservation("theirs", counters, 200, 0)), Granted)
     async with running(plant):
-        await until(lambda: _answer(short == ["cut"]))
+        await until(lambda: short == ["cut"])
     assert await plant.reserved() == 1_100, "what runs goes on, and counts"
     await other.aclose()
 
 
 async def test_after_an_outage_with_a_store_that_forgot(plant: Plant) -> None:
     """What was admitted without the store is announced, and counts."""
-    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
     plant.store.away = True
-    assert isinstance(await plant.admit("x1", 700, key=open_), OpenReservation)
+    assert isinstance(await plant.admit("x1", 700, key=OPEN), OpenReservation)
     plant.store.away, plant.store.lost = False, True
     async with running(plant):
-        await until(lambda: _is(plant.reserved, 700))
+        await plant.until_reserved(700)
         assert isinstance(await plant.admit("x2", 400), Denied)
 
 
 async def test_after_an_outage_with_a_store_that_forgot_nothing(plant: Plant) -> None:
-    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
     assert isinstance(await plant.admit("x0", 0), OpenReservation)
     plant.store.away = True
-    assert isinstance(await plant.admit("x1", 700, key=open_), OpenReservation)
+    assert isinstance(await plant.admit("x1", 700, key=OPEN), OpenReservation)
     plant.store.away = False
     async with running(plant):
-        await until(lambda: _is(plant.reserved, 700))
+        await plant.until_reserved(700)
 
 
 async def test_a_store_that_hangs_is_not_waited_for_again_and_again(
@@ -510,12 +484,10 @@ async def test_what_waits_for_the_ledger_for_long_holds_up_no_other(
     """As a batch does, for a day."""
     monkeypatch.setattr(under_test, "FORGET_MAX", 2)
     for name in ("batch-1", "batch-2", "x1", "x2"):
-        reservation = await plant.admit(name, 10)
-        assert isinstance(reservation, OpenReservation)
+        reservation = await plant.admitted(name, 10)
         reservation.close(10, 0)
     plant.settled |= {"x1", "x2"}
     plant.store.now += FORGET_S
-    async with running(plant), asyncio.timeout(10):
-        while len(plant.admission._closed) > 2:
-            await asyncio.sleep(0.01)
+    async with running(plant):
+        await until(lambda: len(plant.admission._closed) <= 2)
     assert set(plant.admission._closed) == {"batch-1", "batch-2"}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -32,23 +30,24 @@ from proxy.sinks import alert_webhook
 from proxy.sinks.alert_webhook import AT_ONCE, Webhook, body_of
 from proxy.sinks.format import signature
 from proxy.storage.database import LedgerUnavailable, writing
+from tests.budgets.receiver import SECRET, Receiver
+from tests.budgets.recorder import FollowerRecorder
 from tests.ledger.entries import a_ledger, a_store, an_entry, arriving
 from tests.support.clock import Clock
 from tests.support.ledger_tables import read_alerts
-from tests.support.net import closed_port, free_port
-from tests.support.recorder import Recorder
+from tests.support.net import closed_port
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.io
 
-SECRET = Secret("a secret between us")
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 SINCE = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
 BUDGET = 10 * NUSD_PER_USD
 
 
 @dataclass
-class Seen(Recorder):
-    """What was said."""
+class AlertRecorder(FollowerRecorder):
+    """Records alerts and what became of them too."""
 
     alerts: list[int] = field(default_factory=list)
     whys: list[tuple[str, bool]] = field(default_factory=list)
@@ -58,53 +57,6 @@ class Seen(Recorder):
 
     def unsent(self, alert: Alert, why: str, *, given_up: bool) -> None:
         self.whys.append((why, given_up))
-
-    def absorbed(self, entries: int) -> None:
-        pass
-
-    def drift(self, nusd: int) -> None:
-        assert nusd == 0
-
-
-@dataclass
-class Receiver:
-    """Somebody's server: believes nothing that is not signed, and answers as it is told."""
-
-    url: str = ""
-    answers: list[int | Callable[[], Awaitable[web.Response]]] = field(default_factory=list)
-    """what comes first; after these, 204"""
-    tried: list[str] = field(default_factory=list)
-    got: list[dict[str, Any]] = field(default_factory=list)
-
-    async def serve(self, request: web.Request) -> web.StreamResponse:
-        body = await request.read()
-        timestamp = request.headers["X-Tokenweir-Timestamp"]
-        expected = hmac.new(b"a secret between us", f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
-        assert request.headers["X-Tokenweir-Signature"] == f"v1={expected}"
-        shown = json.loads(body)
-        assert (request.method, shown["id"]) == ("POST", request.headers["X-Tokenweir-Id"])
-        assert request.headers["Content-Type"] == "application/json"
-        self.tried.append(shown["id"])
-        answer = self.answers.pop(0) if self.answers else 204
-        if not isinstance(answer, int):
-            return await answer()
-        if 200 <= answer < 300:
-            self.got.append(shown)
-        return web.Response(status=answer, headers={"Location": self.url} if answer == 302 else {})
-
-
-@pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
-    receiver = Receiver()
-    app = web.Application()
-    app.router.add_route("*", "/hook", receiver.serve)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    port = free_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    receiver.url = f"http://127.0.0.1:{port}/hook"
-    yield receiver
-    await runner.cleanup()
 
 
 @pytest.fixture
@@ -124,28 +76,22 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def seen() -> Seen:
-    return Seen()
+def seen() -> AlertRecorder:
+    return AlertRecorder()
 
 
 @pytest.fixture
-def sender(engine: Engine, receiver: Receiver, clock: Clock, seen: Seen) -> Webhook:
+def sender(engine: Engine, receiver: Receiver, clock: Clock, seen: AlertRecorder) -> Webhook:
     return a_sender(engine, receiver.url, clock, seen)
 
 
-def a_sender(engine: Engine, url: str, clock: Callable[[], float], seen: Seen, **more: Any) -> Webhook:
-    return Webhook(engine, url=url, secret=SECRET, unix_time=clock, observer=seen, **more)
+def a_sender(engine: Engine, url: str, clock: Callable[[], float], seen: AlertRecorder, **more: Any) -> Webhook:
+    return Webhook(engine, url=url, secret=Secret(SECRET), unix_time=clock, observer=seen, **more)
 
 
 def an_alert(number: int = 0) -> Alert:
     """An open one."""
     return Alert(f"alert_{number}", "key-1", 80, SINCE, 8_000_000_001, BUDGET, NOW, OPEN, 0, NOW, None)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def ended(task: asyncio.Task[Any]) -> None:
@@ -186,7 +132,7 @@ def test_the_signature_is_what_anybody_can_compute() -> None:
 
 
 async def test_it_is_tried_until_it_arrives(
-    engine: Engine, receiver: Receiver, sender: Webhook, clock: Clock, seen: Seen
+    engine: Engine, receiver: Receiver, sender: Webhook, clock: Clock, seen: AlertRecorder
 ) -> None:
     record_new(engine, [an_alert()])
     receiver.answers = [500, 302, 404]
@@ -206,7 +152,7 @@ async def test_it_is_tried_until_it_arrives(
 
 
 async def test_a_server_that_does_not_answer_costs_a_try(
-    engine: Engine, receiver: Receiver, clock: Clock, seen: Seen
+    engine: Engine, receiver: Receiver, clock: Clock, seen: AlertRecorder
 ) -> None:
     async def never() -> web.Response:
         await asyncio.sleep(60)
@@ -227,7 +173,7 @@ async def test_a_server_that_does_not_answer_costs_a_try(
 
 
 async def test_one_that_fails_does_not_hold_up_the_others(
-    engine: Engine, receiver: Receiver, sender: Webhook, seen: Seen
+    engine: Engine, receiver: Receiver, sender: Webhook, seen: AlertRecorder
 ) -> None:
     record_new(engine, [an_alert(number) for number in range(AT_ONCE + 5)])
     receiver.answers = [500]
@@ -237,7 +183,7 @@ async def test_one_that_fails_does_not_hold_up_the_others(
 
 
 async def test_several_senders_send_each_alert_once(
-    engine: Engine, receiver: Receiver, clock: Clock, seen: Seen
+    engine: Engine, receiver: Receiver, clock: Clock, seen: AlertRecorder
 ) -> None:
     record_new(engine, [an_alert(number) for number in range(40)])
     senders = [a_sender(engine, receiver.url, clock, seen) for _ in range(4)]
@@ -247,7 +193,7 @@ async def test_several_senders_send_each_alert_once(
 
 
 async def test_a_sender_that_dies_is_followed_by_the_next(
-    engine: Engine, receiver: Receiver, sender: Webhook, clock: Clock, seen: Seen
+    engine: Engine, receiver: Receiver, sender: Webhook, clock: Clock, seen: AlertRecorder
 ) -> None:
     stuck = asyncio.Event()
 
@@ -269,7 +215,7 @@ async def test_a_sender_that_dies_is_followed_by_the_next(
 
 
 async def test_what_nobody_was_there_to_send_for_a_day_is_history(
-    engine: Engine, receiver: Receiver, sender: Webhook, clock: Clock, seen: Seen
+    engine: Engine, receiver: Receiver, sender: Webhook, clock: Clock, seen: AlertRecorder
 ) -> None:
     record_new(engine, [an_alert()])
     clock.now += GIVE_UP_S
@@ -279,7 +225,7 @@ async def test_what_nobody_was_there_to_send_for_a_day_is_history(
 
 
 async def test_an_outage_of_the_ledger_is_said_once(
-    engine: Engine, receiver: Receiver, sender: Webhook, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, receiver: Receiver, sender: Webhook, seen: AlertRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(alert_webhook, "POLL_S", 0.01)
     looks = 0
@@ -305,7 +251,7 @@ async def test_an_outage_of_the_ledger_is_said_once(
 
 
 async def test_from_an_entry_to_somebodys_server(
-    engine: Engine, receiver: Receiver, seen: Seen, tmp_path: Path
+    engine: Engine, receiver: Receiver, seen: AlertRecorder, tmp_path: Path
 ) -> None:
     budgets = SqliteBudgets(tmp_path / "budgets.db", node="a", unix_time=time.time)
     everybody = [
@@ -326,7 +272,7 @@ async def test_from_an_entry_to_somebodys_server(
     assert shown == [(50, "5", "anna"), (80, "8", "anna"), (100, "10", "anna")]
     for one in everybody:
         await one.measure()
-    assert seen.alerts == [50, 80, 100]
+    assert (seen.alerts, seen.drifts) == ([50, 80, 100], [0, 0])
     assert await everybody[0].rebuild() == {"key-1": 0}
     # After a restart everything is noticed already; a higher budget is another matter.
     fresh = Follower(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from proxy.billing.entries import EntryKind
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.billing.limits import LimitCounter, credit_counter_id
-from proxy.billing.reservation import CounterState, Granted, Reservation
+from proxy.billing.reservation import Granted, Reservation
 from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
 from proxy.budgets.redis.store import RedisBudgets
@@ -23,39 +23,14 @@ from proxy.budgets.store import BudgetStore, OwnReservations
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.settling.store import LedgerStore
 from proxy.storage.redis_client import open_redis
+from tests.budgets.recorder import FollowerRecorder
 from tests.budgets.stores import warm
 from tests.ledger.entries import a_store, an_entry, arriving
 from tests.support.examples import repeats
-from tests.support.ledgers import engine, ledger_url, store
-
-__all__ = ["engine", "ledger_url", "store"]
 
 _NOTHING = OwnReservations((), (), ())
 NODES, EACH = 3, repeats(25, gate=6)
 KEYS = ("key_1", "key_2")
-
-
-class Seen:
-    """What followers said."""
-
-    def __init__(self) -> None:
-        self.entries = 0
-        self.drifts: list[int] = []
-
-    def absorbed(self, entries: int) -> None:
-        self.entries += entries
-
-    def drift(self, nusd: int) -> None:
-        self.drifts.append(nusd)
-
-    def failed(self, error: Exception) -> None:
-        raise AssertionError from error
-
-    def healed(self, error: Exception) -> None:
-        raise AssertionError from error
-
-    async def on_spent(self, standings: Sequence[CounterState]) -> None:
-        pass
 
 
 @pytest.fixture(params=["local", "redis"])
@@ -115,7 +90,7 @@ async def test_what_was_held_is_spent_once_it_is_settled(
 ) -> None:
     """Requests are admitted by several nodes, end, and are settled by several settlers, while followers follow: at the
     end nothing is held, and what is spent is what the ledger says."""
-    seen, chance, now = Seen(), random.Random(7), time.time()
+    seen, chance, now = FollowerRecorder(), random.Random(7), time.time()
     followers = [Follower(one, FollowedLedger(engine), on_spent=seen.on_spent, observer=seen) for one in budgets]
     since = now - 3_600
     settlers = [a_store(engine) for _ in range(2)]
@@ -160,3 +135,4 @@ async def test_what_was_held_is_spent_once_it_is_settled(
     assert {(one.reserved, one.open, one.closed) for one in standings} == {(0, 0, 0)}
     assert set((await followers[1].rebuild()).values()) == {0}
     assert await budgets[0].cursor() is None
+    assert seen.failures == []

@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import cast
 from unittest.mock import patch
 
 import pytest
 
 from proxy.billing.limits import LimitCounter
-from proxy.billing.reservation import CounterState, Reservation, SpendDelta, SpendTotal, Verdict
+from proxy.billing.reservation import CounterState, SpendDelta, SpendTotal
 from proxy.budgets import follower
 from proxy.budgets.follower import BEHIND_US_MAX, CHANGES_MAX, Follower, SeedRequest
-from proxy.budgets.store import BudgetsUnavailable, OwnReservations
-from tests.support.recorder import Recorder
+from proxy.budgets.store import BudgetStore, BudgetsUnavailable
+from tests.budgets.recorder import FollowerRecorder
+from tests.support.waiting import until
 
 SECOND_US = 1_000_000
 START_US = 1_793_000_000 * SECOND_US
@@ -183,49 +185,6 @@ class Store:
         if self.away:
             raise BudgetsUnavailable("the store is away")
 
-    async def reserve(self, reservation: Reservation) -> Verdict:
-        raise NotImplementedError
-
-    async def grow(self, exchange_id: str, nusd: int) -> bool:
-        raise NotImplementedError
-
-    async def close(self, ended: Sequence[Reservation]) -> None:
-        raise NotImplementedError
-
-    async def heartbeat(self) -> bool:
-        raise NotImplementedError
-
-    async def announce(self, own: Callable[[], OwnReservations]) -> None:
-        raise NotImplementedError
-
-    async def abandon(self, node: str, spared: Collection[str]) -> int:
-        raise NotImplementedError
-
-    async def aclose(self) -> None:
-        raise NotImplementedError
-
-
-@dataclass
-class Seen(Recorder):
-    """What a follower said."""
-
-    entries: int = 0
-    drifts: list[int] = field(default_factory=list)
-    told: list[dict[str, int | None]] = field(default_factory=list)
-    deaf: bool = False
-
-    def absorbed(self, entries: int) -> None:
-        self.entries += entries
-
-    def drift(self, nusd: int) -> None:
-        self.drifts.append(nusd)
-
-    async def on_spent(self, standings: Sequence[CounterState]) -> None:
-        await asyncio.sleep(0)
-        if self.deaf:
-            raise OSError("the ledger is away")
-        self.told.append({one.counter_id: one.spent for one in standings})
-
 
 @pytest.fixture
 def ledger() -> Ledger:
@@ -238,33 +197,27 @@ def store() -> Store:
 
 
 @pytest.fixture
-def seen() -> Seen:
-    return Seen()
+def seen() -> FollowerRecorder:
+    return FollowerRecorder()
 
 
-def a_follower(store: Store, ledger: Ledger, seen: Seen) -> Follower:
-    return Follower(store, ledger, on_spent=seen.on_spent, observer=seen)
+def a_follower(store: Store, ledger: Ledger, seen: FollowerRecorder) -> Follower:
+    return Follower(cast("BudgetStore", store), ledger, on_spent=seen.on_spent, observer=seen)
 
 
 @pytest.fixture
-def one(store: Store, ledger: Ledger, seen: Seen) -> Follower:
+def one(store: Store, ledger: Ledger, seen: FollowerRecorder) -> Follower:
     return a_follower(store, ledger, seen)
 
 
 @asynccontextmanager
-async def following(one: Follower) -> AsyncIterator[None]:
-    """Within, it runs, without rest."""
-    with patch.object(follower, "FOLLOW_S", 0.0):
+async def following(one: Follower, every_s: float = 0.0) -> AsyncIterator[None]:
+    """Within, it runs, without rest if nothing else is said."""
+    with patch.object(follower, "FOLLOW_S", every_s):
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(one.run())
             yield
             task.cancel()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def names(count: int, prefix: str = "x") -> list[str]:
@@ -274,7 +227,9 @@ def names(count: int, prefix: str = "x") -> list[str]:
 # -- following
 
 
-async def test_it_brings_what_was_settled_since(one: Follower, store: Store, ledger: Ledger, seen: Seen) -> None:
+async def test_it_brings_what_was_settled_since(
+    one: Follower, store: Store, ledger: Ledger, seen: FollowerRecorder
+) -> None:
     ledger.settle("a", nusd=5)
     await one.seed([LimitCounter("key"), LimitCounter("key/late", since=200.0)])
     store.reserved = {"b": 9}
@@ -293,7 +248,9 @@ async def test_where_nothing_is_seeded_nothing_is_read(one: Follower, store: Sto
     assert store.at_us is None
 
 
-async def test_it_catches_up_page_after_page(one: Follower, store: Store, ledger: Ledger, seen: Seen) -> None:
+async def test_it_catches_up_page_after_page(
+    one: Follower, store: Store, ledger: Ledger, seen: FollowerRecorder
+) -> None:
     await one.seed([LimitCounter("key")])
     for number in range(5):
         ledger.settle(*names(CHANGES_MAX - 1, f"{number}-"))
@@ -301,7 +258,7 @@ async def test_it_catches_up_page_after_page(one: Follower, store: Store, ledger
     assert store.counters["key"].spent == seen.entries == 5 * (CHANGES_MAX - 1)
 
 
-async def test_many_followers_count_each_entry_once(store: Store, ledger: Ledger, seen: Seen) -> None:
+async def test_many_followers_count_each_entry_once(store: Store, ledger: Ledger, seen: FollowerRecorder) -> None:
     everybody = [a_follower(store, ledger, seen) for _ in range(5)]
     await everybody[0].seed([LimitCounter("key")])
     for number in range(20):
@@ -382,24 +339,20 @@ async def test_a_promoted_ledger_is_read_anew_though_its_clock_is_ahead(
 
 
 async def test_an_outage_is_said_once_and_nothing_is_lost(
-    one: Follower, store: Store, ledger: Ledger, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    one: Follower, store: Store, ledger: Ledger, seen: FollowerRecorder
 ) -> None:
-    monkeypatch.setattr(follower, "FOLLOW_S", 0.001)
     await one.seed([LimitCounter("key")])
-    running = asyncio.get_running_loop().create_task(one.run())
-    for who in (ledger, store):
-        who.away = True
-        before = len(seen.failures)
-        await until(lambda before=before: len(seen.failures) > before)  # type: ignore[misc]
-        ledger.settle("a" if who is ledger else "b", nusd=4)
-        await asyncio.sleep(0.05)
-        assert len(seen.failures) == before + 1
-        who.away = False
-        await until(lambda: len(seen.healings) == len(seen.failures))
-    await until(lambda: store.counters["key"].spent == 8)
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
+    async with following(one, every_s=0.001):
+        for who in (ledger, store):
+            who.away = True
+            before = len(seen.failures)
+            await until(lambda before=before: len(seen.failures) > before)  # type: ignore[misc]
+            ledger.settle("a" if who is ledger else "b", nusd=4)
+            await asyncio.sleep(0.05)
+            assert len(seen.failures) == before + 1
+            who.away = False
+            await until(lambda: len(seen.healings) == len(seen.failures))
+        await until(lambda: store.counters["key"].spent == 8)
     assert [type(error) for error in seen.failures] == [OSError, BudgetsUnavailable]
     assert seen.healings == seen.failures
 
@@ -516,7 +469,9 @@ async def test_at_rest_there_is_no_drift(one: Follower, store: Store, ledger: Le
     assert await one.rebuild() == {}
 
 
-async def test_drift_is_found_and_a_rebuild_mends_it(one: Follower, store: Store, ledger: Ledger, seen: Seen) -> None:
+async def test_drift_is_found_and_a_rebuild_mends_it(
+    one: Follower, store: Store, ledger: Ledger, seen: FollowerRecorder
+) -> None:
     ledger.settle("a", nusd=5)
     await one.seed([LimitCounter("key"), LimitCounter("org")])
     store.counters["key"].spent += 3
@@ -543,7 +498,7 @@ async def test_a_seed_that_is_newer_than_the_cursor_is_no_drift(one: Follower, s
 
 
 async def test_measuring_takes_turns(
-    one: Follower, store: Store, ledger: Ledger, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    one: Follower, store: Store, ledger: Ledger, seen: FollowerRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follower, "MEASURED_MAX", 2)
     await one.seed([LimitCounter(name) for name in names(5)])
@@ -555,7 +510,7 @@ async def test_measuring_takes_turns(
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_in_motion_sums_are_the_ledgers(store: Store, ledger: Ledger, seen: Seen, seed: int) -> None:
+async def test_in_motion_sums_are_the_ledgers(store: Store, ledger: Ledger, seen: FollowerRecorder, seed: int) -> None:
     """Followers follow, seed, forget and compare while entries are settled: no drift is seen, and none is there."""
     chance = random.Random(seed)
     everybody = [a_follower(store, ledger, seen) for _ in range(3)]
@@ -595,53 +550,55 @@ async def test_in_motion_sums_are_the_ledgers(store: Store, ledger: Ledger, seen
 # -- who is told
 
 
-async def test_more_that_was_spent_is_told(one: Follower, ledger: Ledger, seen: Seen) -> None:
+async def test_more_that_was_spent_is_told(one: Follower, ledger: Ledger, seen: FollowerRecorder) -> None:
     ledger.settle("a", nusd=5)
     await one.seed([LimitCounter("key"), LimitCounter("org")])
     await one.follow()
     ledger.settle("b", counters=("key", "elsewhere"), nusd=6)
     await one.follow()
     await one.follow()
-    assert seen.told == [{"key": 5, "org": 0}, {"key": 11}]
+    assert seen.spent == [{"key": 5, "org": 0}, {"key": 11}]
 
 
-async def test_what_could_not_be_told_is_told_again(one: Follower, ledger: Ledger, seen: Seen) -> None:
+async def test_what_could_not_be_told_is_told_again(one: Follower, ledger: Ledger, seen: FollowerRecorder) -> None:
     await one.seed([LimitCounter("key")])
-    seen.deaf = True
+    seen.fails = True
     ledger.settle("a")
     for _ in range(2):
         with pytest.raises(OSError, match="away"):
             await one.follow()
     assert seen.entries == 1
-    seen.deaf = False
+    seen.fails = False
     await one.follow()
-    assert seen.told == [{"key": 1}]
+    assert seen.spent == [{"key": 1}]
 
 
-async def test_what_somebody_died_over_is_told_by_the_next(store: Store, ledger: Ledger, seen: Seen) -> None:
-    before = Seen(deaf=True)
+async def test_what_somebody_died_over_is_told_by_the_next(
+    store: Store, ledger: Ledger, seen: FollowerRecorder
+) -> None:
+    before = FollowerRecorder(fails=True)
     dying = a_follower(store, ledger, before)
     await dying.seed([LimitCounter("key")])
     ledger.settle("a")
     with suppress(OSError):
         await dying.follow()
     async with following(a_follower(store, ledger, seen)):
-        await until(lambda: seen.told == [{"key": 1}])
+        await until(lambda: seen.spent == [{"key": 1}])
 
 
 async def test_a_new_leader_tells_everything_page_by_page(
-    store: Store, ledger: Ledger, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    store: Store, ledger: Ledger, seen: FollowerRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follower, "MEASURED_MAX", 2)
-    await a_follower(store, ledger, Seen()).seed([LimitCounter(name) for name in names(5)])
+    await a_follower(store, ledger, FollowerRecorder()).seed([LimitCounter(name) for name in names(5)])
     async with following(a_follower(store, ledger, seen)):
-        await until(lambda: len(seen.told) == 3)
+        await until(lambda: len(seen.spent) == 3)
         await asyncio.sleep(0.05)
-    assert [len(one) for one in seen.told] == [2, 2, 1]
+    assert [len(one) for one in seen.spent] == [2, 2, 1]
 
 
 async def test_who_does_not_lead_reads_nothing_but_tells_what_it_seeds(
-    store: Store, ledger: Ledger, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    store: Store, ledger: Ledger, seen: FollowerRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.leads = False
     one = a_follower(store, ledger, seen)
@@ -655,7 +612,7 @@ async def test_who_does_not_lead_reads_nothing_but_tells_what_it_seeds(
 
     monkeypatch.setattr(ledger, "changes", counted)
     async with following(one):
-        await until(lambda: seen.told == [{"key": 0}])
+        await until(lambda: seen.spent == [{"key": 0}])
         ledger.settle("a")
         await asyncio.sleep(0.1)
         assert (reads, store.counters["key"].spent) == ([], 0)

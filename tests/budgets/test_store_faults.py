@@ -8,7 +8,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ from proxy.budgets.redis.known_nodes import KnownNodes
 from proxy.budgets.redis.store import CALLS_AT_ONCE, WARM_S_MAX, RedisBudgets
 from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.sqlite import store as sqlite_store
-from proxy.budgets.sqlite.store import BUSY_S_MAX, JOIN_S, SqliteBudgets
+from proxy.budgets.sqlite.store import BUSY_S_MAX, SqliteBudgets
 from proxy.budgets.store import BudgetsIncomplete, BudgetsUnavailable, OwnReservations
 from proxy.storage.redis_client import open_redis
 from tests.budgets.stores import warm
 from tests.support.faulty import FaultyPath
 from tests.support.valkey import Valkey
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.io
 
@@ -376,8 +377,7 @@ async def test_nor_by_a_server_that_is_behind(connect: Open, valkey: Valkey) -> 
 
 async def test_nor_by_a_server_that_followed_another_meanwhile(connect: Open, valkey: Valkey, tmp_path: Path) -> None:
     """The same process, with the data of a replica that had been promoted, and behind."""
-    behind = Valkey(tmp_path / "behind").start()
-    try:
+    with closing(Valkey(tmp_path / "behind").start()) as behind:
         behind.ask("REPLICAOF", "127.0.0.1", str(valkey.port))
         behind.until("master_link_status:up", "INFO", "replication")
         one, other = await two_that_hold_nothing(connect, valkey)
@@ -386,8 +386,6 @@ async def test_nor_by_a_server_that_followed_another_meanwhile(connect: Open, va
         assert isinstance(await one.reserve(reservation("x", 999)), Granted)
         valkey.ask("REPLICAOF", "127.0.0.1", str(behind.port))
         valkey.until("master_link_status:up", "INFO", "replication")
-    finally:
-        behind.close()
     valkey.ask("REPLICAOF", "NO", "ONE")
     await not_granted(other)
     await back_again(other)
@@ -516,10 +514,12 @@ async def test_what_ends_is_told_without_a_request_too(file: File) -> None:
         assert isinstance(await one.reserve(reservation(name, 300)), Granted)
     for name in "xyz":
         one.close_soon([reservation(name, 0)], handed_back.extend)
-    async with asyncio.timeout(5):
-        while [found.open for found in await other.counter_states()] != [0]:
-            await asyncio.sleep(JOIN_S)
-    assert ([found.reserved for found in await other.counter_states()], handed_back) == ([0], [])
+
+    async def all_are_told() -> bool:
+        return [(found.open, found.reserved) for found in await other.counter_states()] == [(0, 0)]
+
+    await until(all_are_told)
+    assert handed_back == []
 
 
 async def test_the_first_request_of_all_does_not_wait(file: File) -> None:
@@ -529,42 +529,27 @@ async def test_the_first_request_of_all_does_not_wait(file: File) -> None:
         assert isinstance(await one.reserve(reservation("x")), Granted)
 
 
-def overwritten(path: Path) -> None:
-    path.write_bytes(b"no database at all, but as long as a page of one " * 100)
+def executed(statement: str) -> Callable[[Path], None]:
+    def execute(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute(statement)
+
+    return execute
 
 
-def emptied(path: Path) -> None:
-    os.truncate(path, 0)
+HURTS: dict[str, Callable[[Path], object]] = {
+    "overwritten": lambda path: path.write_bytes(b"no database at all, but as long as a page of one " * 100),
+    "emptied": lambda path: os.truncate(path, 0),
+    "another version": executed("PRAGMA user_version = 99"),
+    "before a power cut": executed("UPDATE life SET boot = 'another'"),
+    "without a table": executed("DROP TABLE holds"),
+    "a file of others": lambda path: (path.unlink(), path.write_text("not a link")),
+}
 
 
-def another_version(path: Path) -> None:
-    with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 99")
-    database.close()
-
-
-def before_a_power_cut(path: Path) -> None:
-    with sqlite3.connect(path) as database:
-        database.execute("UPDATE life SET boot = 'another'")
-    database.close()
-
-
-def without_a_table(path: Path) -> None:
-    with sqlite3.connect(path) as database:
-        database.execute("DROP TABLE holds")
-    database.close()
-
-
-def a_file_of_others(path: Path) -> None:
-    path.unlink()
-    path.write_text("not a link")
-
-
-@pytest.mark.parametrize(
-    "hurt", [overwritten, emptied, another_version, before_a_power_cut, without_a_table, a_file_of_others]
-)
+@pytest.mark.parametrize("hurt", HURTS)
 async def test_what_cannot_be_used_is_begun_anew(
-    file: File, tmp_path: Path, hurt: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+    file: File, tmp_path: Path, hurt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(budget_file, "WARM_S", 0.3)
     one = file("one")
@@ -572,9 +557,9 @@ async def test_what_cannot_be_used_is_begun_anew(
     await one.announce(owns())
     await one.reserve(reservation("x", 999))
     await one.aclose()
-    hurt(tmp_path / "budgets.db")
+    HURTS[hurt](tmp_path / "budgets.db")
     two = file("two")
-    if hurt is without_a_table:
+    if hurt == "without a table":
         await two.reserve(reservation("z", 1, LimitCounter("key_r", rpm=1)))
     assert not await one.heartbeat()
     await one.announce(owns(reservation("x", 999)))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count
 
@@ -73,12 +71,6 @@ def an_alert(number: int = 0, **differences: object) -> Alert:
     """An open one."""
     alert = Alert(f"alert_{number}", "key_1", 50, SINCE, 100, 200, NOW, OPEN, 0, NOW, None)
     return structs.replace(alert, **differences)
-
-
-@contextmanager
-def several() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
 
 
 # -- noticing
@@ -150,7 +142,7 @@ def test_another_window_or_budget_is_another_alert(engine: Engine) -> None:
 @on_both_databases
 def test_many_notice_it_at_once_and_one_of_them_says_so(engine: Engine) -> None:
     alerts = [an_alert(number) for number in range(20)]
-    with several() as pool:
+    with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda turn: record_new(engine, alerts if turn % 2 else alerts[::-1]), range(16)))
     assert sorted(one.alert_id for result in results for one in result) == sorted(one.alert_id for one in alerts)
     assert read_alerts(engine) == sorted(alerts, key=lambda one: one.alert_id)
@@ -174,7 +166,7 @@ def test_who_claims_an_alert_has_it_alone_and_for_a_while(engine: Engine) -> Non
 @on_both_databases
 def test_many_claim_at_once_and_each_alert_has_one_sender(engine: Engine) -> None:
     record_new(engine, [an_alert(number) for number in range(30)])
-    with several() as pool:
+    with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda _: claim(engine, NOW, 7), range(24)))
     claimed = [one.alert_id for result in results for one in result]
     while more := claim(engine, NOW, 7):

@@ -33,6 +33,8 @@ from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.schema.migrate import migrate
 from proxy.storage.database import open_engine, reading, sqlite_url
 from tests.support.processes import CLEAN
+from tests.support.recorder import Recorder
+from tests.support.waiting import until
 
 PEPPER = b"p" * 32
 NOW = 1_793_000_000.0
@@ -117,28 +119,18 @@ class Keys:
         return self.rows
 
     async def until_asked(self, times: int) -> None:
-        async with asyncio.timeout(10):
-            while self.asked < times:
-                await asyncio.sleep(0.001)
+        await until(lambda: self.asked >= times)
 
 
-class Seen:
-    """What a keyring told of outages."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def failed(self, error: Exception) -> None:
-        assert isinstance(error, OSError), error
-        self.told.append("failed")
-
-    def healed(self, error: Exception) -> None:
-        assert isinstance(error, OSError), error
-        self.told.append("works")
+def a_keyring(source: KeyStore, outages: Recorder | None = None) -> Keyring:
+    return Keyring(source, pepper=PEPPER, unix_time=lambda: NOW, observer=outages or Recorder())
 
 
-def a_keyring(source: KeyStore, seen: Seen | None = None) -> Keyring:
-    return Keyring(source, pepper=PEPPER, unix_time=lambda: NOW, observer=seen or Seen())
+async def read(source: Keys) -> tuple[Keys, Keyring]:
+    """A source, and a keyring that has read it."""
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    return source, keyring
 
 
 @asynccontextmanager
@@ -151,9 +143,9 @@ async def polling(keyring: Keyring) -> AsyncIterator[None]:
 
 async def test_each_answer() -> None:
     gone, late = new_secret().reveal(), new_secret().reveal()
-    source = Keys([a_key(ANNA), a_key(gone, 2, revoked_at=NOW - 1), a_key(late, 3, expires_at=NOW)])
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(
+        Keys([a_key(ANNA), a_key(gone, 2, revoked_at=NOW - 1), a_key(late, 3, expires_at=NOW)])
+    )
     assert keyring.authenticate(ANNA, NOW) == source.rows[0]
     assert keyring.authenticate(ANNA, NOW + 100) is Refused.EXPIRED
     assert keyring.authenticate(None, NOW) is Refused.MISSING
@@ -166,9 +158,7 @@ async def test_each_answer() -> None:
 
 
 async def test_a_change_of_a_known_key_counts() -> None:
-    source = Keys([a_key(ANNA)])
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys([a_key(ANNA)]))
     source.rows[0] = a_key(ANNA, 2, revoked_at=NOW)
     assert isinstance(keyring.authenticate(ANNA, NOW), ApiKey)
     await keyring.refresh()
@@ -183,9 +173,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_new_key_is_found_at_its_first_request() -> None:
     """Also right after a reading that did not have it."""
-    source = Keys()
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys())
     assert await keyring.key(ANNA) is Refused.UNKNOWN
     source.rows.append(a_key(ANNA))
     assert await keyring.key(ANNA) == source.rows[0]
@@ -209,9 +197,7 @@ async def test_a_key_that_is_made_while_the_source_is_read_is_found_at_its_first
 
 
 async def test_a_burst_with_a_new_key_is_one_look_up_and_no_guess() -> None:
-    source = Keys()
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys())
     source.rows.append(a_key(ANNA))
     answers = await asyncio.gather(*(keyring.key(ANNA, "192.0.2.1") for _ in range(10 * GUESSES_MAX)))
     assert answers == source.rows * len(answers)
@@ -229,9 +215,7 @@ async def test_many_at_once_with_one_key_that_is_none_are_one_guess(hurried: Non
 
 
 async def test_a_client_that_leaves_takes_its_look_up_from_nobody(hurried: None) -> None:
-    source = Keys()
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys())
     source.hold = threading.Event()
     async with asyncio.TaskGroup() as tasks:
         first, other = (tasks.create_task(keyring.key(ANNA, "192.0.2.1")) for _ in range(2))
@@ -244,9 +228,7 @@ async def test_a_client_that_leaves_takes_its_look_up_from_nobody(hurried: None)
 
 
 async def test_unknown_keys_share_their_look_ups_and_malformed_ones_have_none() -> None:
-    source = Keys()
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys())
     for _ in range(3):
         answers = await asyncio.gather(*(keyring.key(new_secret().reveal()) for _ in range(500)))
         assert set(answers) == {Refused.UNKNOWN}
@@ -287,9 +269,7 @@ async def test_a_refresh_has_what_was_changed_before_it() -> None:
 @pytest.mark.parametrize("which", ["key", "project", "organization"])
 async def test_what_is_blocked_at_any_level_does_not_count(which: str) -> None:
     blocked = {"blocked_at": NOW - 1}
-    source = Keys([a_key(ANNA)])
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys([a_key(ANNA)]))
     assert isinstance(await keyring.key(ANNA), ApiKey)
     source.rows = [a_key(ANNA, 2, **(blocked if which == "key" else {}))]
     source.accounts = [
@@ -307,16 +287,13 @@ async def test_what_is_blocked_at_any_level_does_not_count(which: str) -> None:
 async def test_a_key_without_its_accounts_does_not_count() -> None:
     """Nobody knows what it may use."""
     for accounts in ([], [a_project()], [an_organization()]):
-        keyring = a_keyring(Keys([a_key(ANNA)], accounts=accounts))
-        await keyring.refresh()
+        _, keyring = await read(Keys([a_key(ANNA)], accounts=accounts))
         assert await keyring.key(ANNA) is Refused.BLOCKED
 
 
 async def test_a_rotated_key_counts_by_both_secrets_for_a_while() -> None:
     new, newer = new_secret().reveal(), new_secret().reveal()
-    source = Keys([a_key(ANNA)])
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys([a_key(ANNA)]))
     digests = {"digest": digest(new, PEPPER), "old_digest": digest(ANNA, PEPPER)}
     source.rows = [a_key(ANNA, 2, **digests, old_until=NOW + 10)]
     await keyring.refresh()
@@ -333,9 +310,7 @@ async def test_a_rotated_key_counts_by_both_secrets_for_a_while() -> None:
 
 
 async def test_the_levels_that_limit_anything_are_those_of_now() -> None:
-    source = Keys([a_key(ANNA)])
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys([a_key(ANNA)]))
     key = source.rows[0]
     assert (keyring.scopes(key), keyring.spends(key)) == ((), False)
     source.rows = [a_key(ANNA, 2, limits=Limits(rpm=3))]
@@ -365,9 +340,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_so_many_keys_are_kept_and_any_other_is_looked_up(few: list[str], hurried: None) -> None:
-    source = Keys([a_key(secret, number + 1) for number, secret in enumerate(few)])
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys([a_key(secret, number + 1) for number, secret in enumerate(few)]))
     for secret, key in zip(few[-3:], source.rows[-3:], strict=True):  # those that changed last are there
         assert keyring.authenticate(secret, NOW) is key
     asked = source.asked
@@ -382,9 +355,7 @@ async def test_so_many_keys_are_kept_and_any_other_is_looked_up(few: list[str], 
 
 
 async def test_who_asks_often_is_kept(few: list[str], hurried: None) -> None:
-    source = Keys([a_key(secret, number + 1) for number, secret in enumerate(few)])
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys([a_key(secret, number + 1) for number, secret in enumerate(few)]))
     for secret in few[:7]:
         await keyring.key(few[9])
         await keyring.key(secret)
@@ -411,9 +382,7 @@ async def test_a_key_that_is_not_kept_counts_by_both_secrets_and_is_refused_for_
 
 
 async def test_a_change_of_a_key_that_is_not_kept_counts(few: list[str], hurried: None) -> None:
-    source = Keys([a_key(secret, number + 1) for number, secret in enumerate(few)])
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys([a_key(secret, number + 1) for number, secret in enumerate(few)]))
     source.rows[0] = a_key(few[0], 11, revoked_at=NOW)
     assert await keyring.key(few[0]) is Refused.REVOKED
     source.rows[1] = a_key(few[1], 12, revoked_at=NOW)
@@ -422,9 +391,7 @@ async def test_a_change_of_a_key_that_is_not_kept_counts(few: list[str], hurried
 
 
 async def test_a_reading_is_continued_until_it_has_all_changes(few: list[str]) -> None:
-    source = Keys(page=2)
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys(page=2))
     source.rows = [a_key(secret, number + 1) for number, secret in enumerate(few)]
     await keyring.refresh()
     assert keyring.authenticate(few[9], NOW) is source.rows[9]
@@ -432,26 +399,20 @@ async def test_a_reading_is_continued_until_it_has_all_changes(few: list[str]) -
 
 
 async def test_a_key_is_looked_up_though_nothing_could_be_read_before(few: list[str]) -> None:
-    source = Keys([a_key(secret, number + 1) for number, secret in enumerate(few)], away=True)
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys([a_key(secret, number + 1) for number, secret in enumerate(few)], away=True))
     source.away = False
     assert await keyring.key(few[0]) is source.rows[0]
 
 
 async def test_keys_are_remembered_by_their_ids(few: list[str]) -> None:
-    source = Keys([a_key(secret, number + 1) for number, secret in enumerate(few)])
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys([a_key(secret, number + 1) for number, secret in enumerate(few)]))
     assert keyring.known(source.rows[0].key_id) is None
     await keyring.remember({source.rows[0].key_id, "unknown"})
     assert keyring.known(source.rows[0].key_id) is source.rows[0]
 
 
 async def test_a_key_that_is_remembered_comes_with_its_accounts(few: list[str]) -> None:
-    source = Keys([a_key(secret, number + 1) for number, secret in enumerate(few)], away=True)
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys([a_key(secret, number + 1) for number, secret in enumerate(few)], away=True))
     source.away = False
     await keyring.remember({source.rows[0].key_id})
     assert keyring.authenticate(few[0], NOW) is source.rows[0]  # it is not blocked
@@ -477,9 +438,7 @@ async def test_who_cannot_read_the_keys_at_first_does_not_start(few: list[str]) 
 
 
 async def test_two_thousand_guesses_of_an_address_are_twenty_and_a_key_from_there_passes(hurried: None) -> None:
-    source = Keys([a_key(ANNA)])
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys([a_key(ANNA)]))
     answers: list[ApiKey | Refused] = []
     for number in range(2_000):
         answers.append(await keyring.key(new_secret().reveal() if number % 2 else "tw-short", "192.0.2.1"))
@@ -496,9 +455,7 @@ async def test_two_thousand_guesses_of_an_address_are_twenty_and_a_key_from_ther
 
 async def test_a_flood_of_guesses_keeps_no_new_key_of_another_address_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOKUP_S_MAX", 60.0)  # however slow this machine is
-    source = Keys()
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys())
     began = time.monotonic()
     flood = [keyring.key(new_secret().reveal(), f"10.0.{number // 250}.{number % 250}") for number in range(1_000)]
     source.rows.append(a_key(ANNA))
@@ -517,9 +474,7 @@ async def test_guesses_at_once_are_not_more_than_one_after_another() -> None:
 
 async def test_any_number_of_new_keys_at_once_is_no_guess() -> None:
     """Of one address: a deployment that has just been given its keys."""
-    source = Keys()
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys())
     made = [new_secret().reveal() for _ in range(10 * GUESSES_MAX)]
     source.rows = [a_key(secret, number + 1) for number, secret in enumerate(made)]
     answers = await asyncio.gather(*(keyring.key(secret, "192.0.2.1") for secret in made for _ in range(3)))
@@ -590,9 +545,9 @@ async def test_from_a_limited_address_a_new_key_counts_with_the_next_poll() -> N
 async def test_keys_that_were_some_are_no_guesses() -> None:
     """Who has an old key has a client to set up, and nothing to guess."""
     gone, late = new_secret().reveal(), new_secret().reveal()
-    source = Keys([a_key(gone, 2, revoked_at=NOW - 1), a_key(late, 3, expires_at=NOW), a_key(ANNA, 4, blocked_at=NOW)])
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    _, keyring = await read(
+        Keys([a_key(gone, 2, revoked_at=NOW - 1), a_key(late, 3, expires_at=NOW), a_key(ANNA, 4, blocked_at=NOW)])
+    )
     for _ in range(GUESSES_MAX):
         answers = [await keyring.key(secret, "192.0.2.1") for secret in (gone, late, ANNA, None)]
         assert answers == [Refused.REVOKED, Refused.EXPIRED, Refused.BLOCKED, Refused.MISSING]
@@ -600,28 +555,26 @@ async def test_keys_that_were_some_are_no_guesses() -> None:
 
 
 async def test_a_source_that_is_away_leaves_known_keys_as_they_are() -> None:
-    source, seen = Keys([a_key(ANNA)]), Seen()
-    keyring = a_keyring(source, seen)
+    source, outages = Keys([a_key(ANNA)]), Recorder()
+    keyring = a_keyring(source, outages)
     await keyring.refresh()
     source.away = True
     await keyring.refresh()
     await keyring.refresh()
-    assert seen.told == ["failed"]
+    assert [str(error) for error in outages.failures] == ["the database is away"]
     assert isinstance(await keyring.key(ANNA), ApiKey)
     assert await keyring.key(new_secret().reveal()) is Refused.UNAVAILABLE  # it may be a key
     source.away = False
     assert await keyring.key(new_secret().reveal()) is Refused.UNKNOWN
     source.rows[0] = a_key(ANNA, 2, revoked_at=NOW)
     await keyring.refresh()
-    assert seen.told == ["failed", "works"]
+    assert outages.healings == outages.failures
     assert await keyring.key(ANNA) is Refused.REVOKED
 
 
 async def test_a_source_that_hangs_holds_up_nobody_whose_key_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOKUP_S_MAX", 0.1)
-    source = Keys([a_key(ANNA)])
-    keyring = a_keyring(source)
-    await keyring.refresh()
+    source, keyring = await read(Keys([a_key(ANNA)]))
     source.hold = threading.Event()
     async with polling(keyring):
         await source.until_asked(2)
@@ -634,7 +587,7 @@ async def test_a_source_that_hangs_holds_up_nobody_whose_key_is_known(monkeypatc
 
 def test_an_empty_pepper_is_our_bug() -> None:
     with pytest.raises(AssertionError):
-        Keyring(Keys(), pepper=b"", unix_time=time.time, observer=Seen())
+        Keyring(Keys(), pepper=b"", unix_time=time.time, observer=Recorder())
 
 
 def test_the_allow_list() -> None:
@@ -706,8 +659,8 @@ async def test_a_key_made_by_another_process_counts_at_once_and_its_revocation_w
     file = tmp_path / "ledger.db"
     migrate(sqlite_url(file))
     engine = open_engine(sqlite_url(file))
-    seen = Seen()
-    keyring = Keyring(KeyStore(engine, clock=time.time), pepper=PEPPER, unix_time=time.time, observer=seen)
+    outages = Recorder()
+    keyring = Keyring(KeyStore(engine, clock=time.time), pepper=PEPPER, unix_time=time.time, observer=outages)
     secret = new_secret().reveal()
     ours, theirs = CLEAN.Pipe()
     child = CLEAN.Process(target=_change, args=(file, theirs))
@@ -729,7 +682,7 @@ async def test_a_key_made_by_another_process_counts_at_once_and_its_revocation_w
     assert module.POLL_S <= 0.5
     ours.send(None)
     await asyncio.to_thread(child.join, 20)
-    assert seen.told == []
+    assert outages.failures == []
     assert child.exitcode == 0
     ours.close()
     theirs.close()

@@ -18,6 +18,7 @@ from proxy.settings import load
 from tests.support.net import RawClient, Response, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider, sends
 from tests.support.tokenweir import Tokenweir, provider_section
+from tests.support.waiting import until
 
 # One generated token costs a thousand nano-USD, a prompt nothing: sums can be done in one's head.
 PRICE = {"input": 0, "output": 1}
@@ -73,6 +74,14 @@ class Limited:
         async with await connect(self.url) as client:
             await client.send(chat_request(body, key=key, headers=headers))
             return await client.read(SOON_S)
+
+    async def until_served(self, key: str, model: str, **options: Any) -> None:
+        """Ask again and again."""
+
+        async def is_served() -> bool:
+            return (await self.post(key, model, **options)).status == 200
+
+        await until(is_served, within_s=SOON_S, poll_s=0.05)
 
     async def many(self, key: str, model: str, count: int, **options: Any) -> list[Response]:
         """So many at once."""

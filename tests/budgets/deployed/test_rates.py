@@ -45,9 +45,7 @@ async def test_tokens_per_minute_are_held_and_then_as_they_were(limited: Limited
     first = await limited.post(key, model, max_tokens=900)
     assert first.status == 200
     assert int(first.header("x-ratelimit-remaining-tokens") or 0) < 100
-    async with asyncio.timeout(5):
-        while (await limited.post(key, model, max_tokens=900)).status != 200:
-            await asyncio.sleep(0.05)
+    await limited.until_served(key, model, max_tokens=900)
     too_much = await limited.post(key, model, max_tokens=5000)
     assert (too_much.status, too_much.header("retry-after")) == (429, None)
     assert too_much.header("x-should-retry") == "false"
@@ -68,9 +66,7 @@ async def test_a_slot_is_free_when_the_client_leaves(limited: Limited) -> None:
             await client.send(chat_request(ask(slow), key=key))
             assert (await client.read_head()).status == 200
             client.reset()
-        async with asyncio.timeout(5):
-            while (await limited.post(key, limited.model(2))).status != 200:
-                await asyncio.sleep(0.02)
+        await limited.until_served(key, limited.model(2))
 
 
 @pytest.mark.thorough
@@ -91,9 +87,7 @@ async def test_limits_that_change_count_within_a_second(limited: Limited) -> Non
     model = limited.model(3)
     assert served([await limited.post(key, model) for _ in range(3)]) == 1
     limited.change("keys", "update", key_id, "--rpm", "none")
-    async with asyncio.timeout(5):
-        while (await limited.post(key, model)).status != 200:
-            await asyncio.sleep(0.05)
+    await limited.until_served(key, model)
     limited.change("keys", "block", key_id)
     async with asyncio.timeout(5):
         while (blocked := await limited.post(key, model)).status == 200:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from proxy.demo.script import Send, Stall
 from tests.budgets.deployed.limited import Limited, code
 from tests.support.net import ask, chat_request, connect
@@ -89,9 +87,7 @@ async def test_what_was_refused_may_be_tried_again(limited: Limited) -> None:
     model = limited.model(20)
     assert (await limited.post(key, model, headers=TOKEN)).status == 402
     limited.change("keys", "update", key_id, "--budget", "1")
-    async with asyncio.timeout(5):
-        while (await limited.post(key, model, headers=TOKEN)).status != 200:
-            await asyncio.sleep(0.05)
+    await limited.until_served(key, model, headers=TOKEN)
 
 
 async def test_a_token_that_is_none(limited: Limited) -> None:
