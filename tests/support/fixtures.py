@@ -9,55 +9,20 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.deployment import deployment, deployment_process
-from tests.support.browser import browser
+from tests.gateway import deployment
+from tests.support import browser, ledgers, postgres, provider, valkey
 from tests.support.examples import load_profile
-from tests.support.ledgers import (
-    database_url,
-    engine,
-    fresh_ledger_url,
-    kept_engines,
-    kept_on_postgres,
-    kept_on_sqlite,
-    ledger_url,
-    migrated,
-    postgres_ledger_url,
-    postgres_url,
-    store,
-)
 from tests.support.made_once import share
-from tests.support.postgres import postgres, postgres_cluster
-from tests.support.provider import ScriptedProvider, provider, provider_process
+from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir, provider_section
-from tests.support.valkey import cluster_url, prefix, redis_url, shared_valkey, valkey
-
-__all__ = [
-    "browser",
-    "cluster_url",
-    "database_url",
-    "deployment",
-    "deployment_process",
-    "engine",
-    "fresh_ledger_url",
-    "kept_engines",
-    "kept_on_postgres",
-    "kept_on_sqlite",
-    "ledger_url",
-    "migrated",
-    "postgres",
-    "postgres_cluster",
-    "postgres_ledger_url",
-    "postgres_url",
-    "prefix",
-    "provider",
-    "provider_process",
-    "redis_url",
-    "shared_valkey",
-    "store",
-    "valkey",
-]
 
 load_profile()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the fixtures of other modules."""
+    for module in (deployment, browser, ledgers, postgres, provider, valkey):
+        config.pluginmanager.register(module)
 
 
 @pytest.fixture(autouse=True, scope="session")

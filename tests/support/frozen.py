@@ -4,9 +4,11 @@ copies' collectors need not look at it, nor copy its pages."""
 from __future__ import annotations
 
 import gc
+import os
 import tempfile
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 from proxy import cli
 from proxy.billing.settlement import content_hash
@@ -17,10 +19,12 @@ from proxy.metering.dialect import NAME
 from proxy.metering.dialects import DIALECTS
 from proxy.storage.database import open_engine, sqlite_url
 from tests.support.made_once import share
+from tests.support.tokenweir import TRUSTING_NOBODY
 
 share(setattr)
 cli._parser()
-client.UpstreamClient()
+with patch.dict(os.environ, TRUSTING_NOBODY):
+    client.UpstreamClient()
 with tempfile.NamedTemporaryFile() as file:
     for url in (sqlite_url(Path(file.name)), "postgresql://nobody@127.0.0.1:9/none"):
         engine = open_engine(url)

@@ -39,6 +39,8 @@ PRICE = {"input": 0.13, "cached_input": 0.07, "output": 0.41}
 COST = {"input": 0.11, "cached_input": 0.05, "output": 0.37}
 # No vocabulary is loaded, which takes longer than the rest of a start.
 COUNTERS_ALONE = {"answer_bytes_max": 0}
+# To read the system's certificates takes longer than the rest of a start.
+TRUSTING_NOBODY = {"SSL_CERT_FILE": os.devnull}
 
 
 def provider_section(base_url: str, **settings: Any) -> dict[str, Any]:
@@ -156,9 +158,7 @@ class Tokenweir(Listening):
             "estimates": COUNTERS_ALONE,
             **settings,
         }
-        # To read the system's certificates takes longer than the rest of a start.
-        trusting_nobody = {"SSL_CERT_FILE": os.devnull}
-        environment = {**os.environ, **trusting_nobody, "TEST_PROVIDER_KEY": self.PROVIDER_KEY, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, **TRUSTING_NOBODY, "TEST_PROVIDER_KEY": self.PROVIDER_KEY, "PYTHONPATH": str(ROOT)}
         if ledger_url is not None:
             config |= {"ledger": "${TEST_LEDGER}", "key_pepper": "${TEST_PEPPER}"}
             environment |= {"TEST_LEDGER": ledger_url, "TEST_PEPPER": self.PEPPER}
