@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.gateway import deployment
-from tests.support import browser, ledgers, postgres, provider, valkey
+from tests.support import browser, clients, ledgers, postgres, provider, valkey
 from tests.support.examples import load_profile
 from tests.support.made_once import share
 from tests.support.provider import ScriptedProvider
@@ -21,7 +21,7 @@ load_profile()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the fixtures of other modules."""
-    for module in (deployment, browser, ledgers, postgres, provider, valkey):
+    for module in (deployment, browser, clients, ledgers, postgres, provider, valkey):
         config.pluginmanager.register(module)
 
 

@@ -7,7 +7,7 @@ import asyncio
 import tempfile
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,9 @@ from proxy.billing.record import BillableParts, UsageRecord
 from proxy.gateway.background.polling import Pace
 from proxy.http.server import wait_until
 from proxy.metering.usage import UsageSource
-from tests.gateway.inprocess import KEY, Gateway, OfToken, OwnersInMemory, gateway
+from tests.gateway.inprocess import Gateway, OwnersInMemory, gateway
+from tests.gateway.responses.stage import KEYS
+from tests.support.clients import Clients, RefusedError
 from tests.support.examples import repeats
 from tests.support.responses_provider import ResponsesProvider, responses_provider
 from tests.support.sdks import openai
@@ -28,8 +30,6 @@ from tests.support.sdks import openai
 pytestmark = pytest.mark.io
 
 QUICK = Pace(first_s=0.005, pause_s_max=0.02, usage_s=0.01, gone_s=0.05, stopping_s=0.05)
-TEAM = replace(KEY, project_id="proj_team")
-KEYS = OfToken(anna=replace(TEAM, key_id="anna"), bert=replace(TEAM, key_id="bert"))
 PIECE = " rather more than a little"
 ENDS = ("completed", "incomplete", "failed")
 
@@ -60,12 +60,11 @@ class World:
 
     provider: ResponsesProvider
     proxies: list[Gateway]
-    http: openai.DefaultAsyncHttpxClient
+    clients: Clients
     made: list[Made] = field(default_factory=list)
 
     def sdk(self, proxy: int, key: str) -> openai.AsyncOpenAI:
-        url = f"{self.proxies[proxy].url}/v1"
-        return openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0, http_client=self.http)
+        return self.clients.gpt(self.proxies[proxy].url, key)
 
     def records(self) -> dict[str | None, list[UsageRecord]]:
         """By response."""
@@ -111,8 +110,7 @@ class Background(RuleBasedStateMachine):
                 (folder / name).mkdir()
                 made = gateway(folder / name, provider.url, keys=KEYS, store=store, pace=QUICK)
                 proxies.append(await self.opened.enter_async_context(made))
-            http = openai.DefaultAsyncHttpxClient(verify=False, trust_env=False)
-            return World(provider, proxies, await self.opened.enter_async_context(http))
+            return World(provider, proxies, await self.opened.enter_async_context(Clients()))
 
         self.world = self.do(open_all())
 
@@ -203,7 +201,7 @@ class Background(RuleBasedStateMachine):
         """None: it was refused."""
         try:
             return await asked
-        except openai.APIStatusError:
+        except RefusedError:
             return None
 
     def saw(self, one: Made, event: openai.types.responses.ResponseStreamEvent) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from tests.gateway.batches.asking import LINE_NUSD, lines_of, made_by, own_entries, request
-from tests.gateway.batches.sdks import AnthropicSdk, OpenAiSdk
 from tests.gateway.batches.site import Proxy, Site
 from tests.support.batch_provider import SECRET, BatchProvider, Document, message_answer
-from tests.support.sdks import anthropic
+from tests.support.clients import Claude, Gpt, refusal
 
 pytestmark = pytest.mark.io
 
@@ -23,9 +22,7 @@ async def names(client: Any, batch_id: str) -> list[tuple[str, str]]:
     return [(one.custom_id, one.result.type) async for one in await client.messages.batches.results(batch_id)]
 
 
-async def test_a_batch_from_its_requests_to_its_results(
-    provider: BatchProvider, at: Site, claude: AnthropicSdk
-) -> None:
+async def test_a_batch_from_its_requests_to_its_results(provider: BatchProvider, at: Site, claude: Claude) -> None:
     client = claude()
     batch_id = await made_by(client, request("a"), request("b"), request("c"))
     held = at.budget.total
@@ -48,7 +45,7 @@ async def test_a_batch_from_its_requests_to_its_results(
     assert len(at.entries()) == 3
 
 
-async def test_models_may_be_mixed(provider: BatchProvider, at: Site, claude: AnthropicSdk) -> None:
+async def test_models_may_be_mixed(provider: BatchProvider, at: Site, claude: Claude) -> None:
     batch_id = await made_by(
         claude(), request("a", "haiku"), request("b"), request("c"), request("d", "haiku"), request("e")
     )
@@ -63,12 +60,12 @@ async def test_models_may_be_mixed(provider: BatchProvider, at: Site, claude: An
     ]  # fmt: skip
 
 
-async def test_other_keys_have_nothing_of_it(provider: BatchProvider, at: Site, claude: AnthropicSdk) -> None:
+async def test_other_keys_have_nothing_of_it(provider: BatchProvider, at: Site, claude: Claude) -> None:
     batch_id = await made_by(claude("anna"), request("a"))
     provider.end(batch_id)
     asked = len(provider.asked)
     for ask in ("retrieve", "results", "cancel", "delete"):
-        with pytest.raises(anthropic.NotFoundError, match="No such batch"):
+        with refusal(404, match="No such batch"):
             await getattr(claude("carl").messages.batches, ask)(batch_id)
     assert [one.id async for one in claude("carl").messages.batches.list()] == []
     assert len(provider.asked) == asked
@@ -76,40 +73,36 @@ async def test_other_keys_have_nothing_of_it(provider: BatchProvider, at: Site, 
     assert at.entries() == []
 
 
-async def test_the_families_have_nothing_of_each_other(
-    provider: BatchProvider, claude: AnthropicSdk, gpt: OpenAiSdk
-) -> None:
+async def test_the_families_have_nothing_of_each_other(provider: BatchProvider, claude: Claude, gpt: Gpt) -> None:
     batch_id = await made_by(claude(), request("a"))
     with pytest.raises(Exception, match="No such batch"):
         await gpt().batches.retrieve(batch_id)
     file = await gpt().files.create(file=("c.txt", b"text"), purpose="user_data")
-    with pytest.raises(anthropic.NotFoundError):
+    with refusal(404):
         await claude().beta.files.retrieve_metadata(file.id)
 
 
-async def test_results_are_not_told_before_the_end(provider: BatchProvider, at: Site, claude: AnthropicSdk) -> None:
+async def test_results_are_not_told_before_the_end(provider: BatchProvider, at: Site, claude: Claude) -> None:
     batch_id = await made_by(claude(), request("a"))
-    with pytest.raises(anthropic.BadRequestError, match="has not ended"):
+    with refusal(400, match="has not ended"):
         await claude().get(f"/v1/messages/batches/{batch_id}/results", cast_to=object)
     assert provider.count("GET", "/results") == 0
     assert (await claude().messages.batches.cancel(batch_id)).processing_status == "canceling"
     assert at.entries() == []
 
 
-async def test_a_batch_is_not_deleted_before_it_is_settled(
-    provider: BatchProvider, at: Site, claude: AnthropicSdk
-) -> None:
+async def test_a_batch_is_not_deleted_before_it_is_settled(provider: BatchProvider, at: Site, claude: Claude) -> None:
     batch_id = await made_by(claude(), request("a"))
-    with pytest.raises(anthropic.BadRequestError, match="has not ended"):
+    with refusal(400, match="has not ended"):
         await claude().messages.batches.delete(batch_id)
     provider.end(batch_id)
     await claude().messages.batches.delete(batch_id)
     assert len(lines_of(at)) == 1
-    with pytest.raises(anthropic.NotFoundError):
+    with refusal(404):
         await claude().messages.batches.retrieve(batch_id)
 
 
-async def test_pages_go_both_ways(provider: BatchProvider, claude: AnthropicSdk) -> None:
+async def test_pages_go_both_ways(provider: BatchProvider, claude: Claude) -> None:
     ids = [await made_by(claude(), request("a")) for _ in range(5)]
     batches = claude().messages.batches
     assert [one.id async for one in batches.list(limit=2)] == ids[::-1]
@@ -135,46 +128,45 @@ WRONG = {
 }
 
 
-async def test_a_wrong_request_is_named(provider: BatchProvider, at: Site, claude: AnthropicSdk) -> None:
+async def test_a_wrong_request_is_named(provider: BatchProvider, at: Site, claude: Claude) -> None:
     for why, body in WRONG.items():
-        with pytest.raises(anthropic.APIStatusError, match=why) as refused:
+        with refusal(400, 403, 404, match=why) as refused:
             await claude().post("/v1/messages/batches", cast_to=object, body=body)
-        assert refused.value.body["type"] == "error"  # type: ignore[index, call-overload]
+        assert refused.value.body["type"] == "error"
     assert provider.asked == []
     assert at.budget.held == {}
 
 
-async def test_a_batch_beyond_the_budget_is_not_made(provider: BatchProvider, at: Site, claude: AnthropicSdk) -> None:
+async def test_a_batch_beyond_the_budget_is_not_made(provider: BatchProvider, at: Site, claude: Claude) -> None:
     at.budget.nusd_max = MESSAGE_NUSD
-    with pytest.raises(anthropic.APIStatusError) as refused:
+    with refusal(402):
         await made_by(claude(), *(request(str(number)) for number in range(3)))
-    assert refused.value.status_code == 402
     assert provider.asked == []
 
 
-async def test_files(provider: BatchProvider, at: Site, claude: AnthropicSdk) -> None:
+async def test_files(provider: BatchProvider, at: Site, claude: Claude) -> None:
     files = claude("anna").beta.files
     made = [await files.upload(file=(f"{number}.txt", b"text")) for number in range(3)]
     assert [one.id async for one in files.list(limit=2)] == [one.id for one in made[::-1]]
     assert (await files.retrieve_metadata(made[0].id)).filename == "0.txt"
     other = claude("carl")
     for ask in (other.beta.files.retrieve_metadata, other.beta.files.download, other.beta.files.delete):
-        with pytest.raises(anthropic.NotFoundError, match="No such file"):
+        with refusal(404, match="No such file"):
             await ask(made[0].id)
     source = {"type": "file", "file_id": made[0].id}
     named = request("a", messages=[{"role": "user", "content": [{"type": "document", "source": source}]}])
     assert await made_by(claude("bert"), named)
-    with pytest.raises(anthropic.BadRequestError, match="file_id: no file"):
+    with refusal(400, match="file_id: no file"):
         await made_by(other, named)
-    with pytest.raises(anthropic.BadRequestError, match="ids: is not supported"):
+    with refusal(400, match="ids: is not supported"):
         await files.list(ids=[made[0].id])
     await files.delete(made[0].id)
     assert made[0].id not in provider.files
 
 
-async def test_lines_of_openai_are_not_taken_for_messages(at: Site, proxy: Proxy, claude: AnthropicSdk) -> None:
+async def test_lines_of_openai_are_not_taken_for_messages(at: Site, proxy: Proxy, claude: Claude) -> None:
     assert LINE_NUSD != MESSAGE_NUSD
-    with pytest.raises(anthropic.APIStatusError, match="purpose: is no field"):
+    with refusal(400, match="purpose: is no field"):
         await claude().post(
             "/v1/files", cast_to=object, files=[("file", ("a", b"x"))], body={"purpose": "batch"},
             options={"headers": {"Content-Type": "multipart/form-data"}},

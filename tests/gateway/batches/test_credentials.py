@@ -11,28 +11,27 @@ from proxy.settings import CredentialSettings
 from tests.gateway.batches.asking import line, ordered, uploaded
 from tests.gateway.batches.site import Site
 from tests.support.batch_provider import BatchProvider
-from tests.support.sdks import openai
+from tests.support.clients import Clients
 
 pytestmark = pytest.mark.io
 
 
-async def test_a_batch_stays_with_its_credential(provider: BatchProvider, at: Site) -> None:
+async def test_a_batch_stays_with_its_credential(provider: BatchProvider, at: Site, clients: Clients) -> None:
     both = tuple(CredentialSettings(name=name, api_key=Secret(f"sk-canary-of-{name}")) for name in ("one", "two"))
     proxy = await at.start(api_key=None, credentials=both)
-    async with openai.DefaultAsyncHttpxClient(verify=False, trust_env=False) as http:
-        client = openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
-        file_id = await uploaded(client, line("a"))
-        (made_with,) = {key for _, _, key in provider.asked}
-        pool = proxy.service._settler._providers["openai"].pool
-        assert pool is not None
-        used = next(one for one in pool.credentials if made_with == f"Bearer {one.secret}")
-        used.rests(monotonic(), 60.0)  # others are free: what is made stays where it is
-        batch_id = await ordered(client, file_id)
-        provider.end(batch_id)
-        output_id = (await client.batches.retrieve(batch_id)).output_file_id
-        assert output_id is not None
-        await client.files.content(output_id)
-        assert [one.id async for one in client.files.list(purpose="batch")] == [file_id]
-        assert {key for _, _, key in provider.asked} == {made_with}
-        await client.files.create(file=("b.txt", b"text"), purpose="user_data")
-        assert len({key for _, _, key in provider.asked}) == 2
+    client = clients.gpt(proxy.url)
+    file_id = await uploaded(client, line("a"))
+    (made_with,) = {key for _, _, key in provider.asked}
+    pool = proxy.service._settler._providers["openai"].pool
+    assert pool is not None
+    used = next(one for one in pool.credentials if made_with == f"Bearer {one.secret}")
+    used.rests(monotonic(), 60.0)  # others are free: what is made stays where it is
+    batch_id = await ordered(client, file_id)
+    provider.end(batch_id)
+    output_id = (await client.batches.retrieve(batch_id)).output_file_id
+    assert output_id is not None
+    await client.files.content(output_id)
+    assert [one.id async for one in client.files.list(purpose="batch")] == [file_id]
+    assert {key for _, _, key in provider.asked} == {made_with}
+    await client.files.create(file=("b.txt", b"text"), purpose="user_data")
+    assert len({key for _, _, key in provider.asked}) == 2

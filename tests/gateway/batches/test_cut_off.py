@@ -22,10 +22,9 @@ from tests.gateway.batches.asking import (
     request,
     uploaded,
 )
-from tests.gateway.batches.sdks import AnthropicSdk, OpenAiSdk
 from tests.gateway.batches.site import Proxy, Site
 from tests.support.batch_provider import NOW, BatchProvider
-from tests.support.sdks import openai
+from tests.support.clients import Claude, Gpt, refusal
 
 pytestmark = pytest.mark.io
 
@@ -85,7 +84,7 @@ async def cut(at: Site, proxy: Proxy, provider: BatchProvider, asking: Any, made
 
 
 async def test_a_batch_that_was_made_is_found_by_its_file(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt
 ) -> None:
     file_id = await uploaded(gpt(), line("a"))
     stranger = provider.make_openai({"input_file_id": file_id, "endpoint": "x"})
@@ -106,7 +105,7 @@ async def test_a_batch_that_was_made_is_found_by_its_file(
 
 
 async def test_a_batch_that_was_not_made_is_forgotten(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt
 ) -> None:
     file_id = await uploaded(gpt(), line("a"))
     again = await cut(at, proxy, provider, ordered(gpt(), file_id), None)
@@ -120,7 +119,7 @@ async def test_a_batch_that_was_not_made_is_forgotten(
 
 
 async def test_anthropics_batch_is_found_by_its_lines(
-    provider: BatchProvider, at: Site, proxy: Proxy, claude: AnthropicSdk
+    provider: BatchProvider, at: Site, proxy: Proxy, claude: Claude
 ) -> None:
     asking = made_by(claude(), request("a"), request("b"))
     again = await cut(at, proxy, provider, asking, lambda: provider.make_anthropic([request("b"), request("a")]))
@@ -137,7 +136,7 @@ async def test_anthropics_batch_is_found_by_its_lines(
 
 
 async def test_a_strangers_batch_is_never_shown(
-    provider: BatchProvider, at: Site, proxy: Proxy, claude: AnthropicSdk
+    provider: BatchProvider, at: Site, proxy: Proxy, claude: Claude
 ) -> None:
     again = await cut(at, proxy, provider, made_by(claude(), request("a")), None)
     batch_id = provider.make_anthropic([request("of another")])["id"]
@@ -155,7 +154,7 @@ async def test_a_strangers_batch_is_never_shown(
 
 
 async def test_of_two_with_the_same_names_it_is_none(
-    provider: BatchProvider, at: Site, proxy: Proxy, claude: AnthropicSdk
+    provider: BatchProvider, at: Site, proxy: Proxy, claude: Claude
 ) -> None:
     again = await cut(at, proxy, provider, made_by(claude(), request("a")), None)
     for _ in range(2):
@@ -170,7 +169,7 @@ async def test_of_two_with_the_same_names_it_is_none(
 
 
 async def test_an_answer_that_breaks_off_is_looked_for(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt
 ) -> None:
     file_id = await uploaded(gpt(), line("a"))
 
@@ -181,7 +180,7 @@ async def test_an_answer_that_breaks_off_is_looked_for(
         return None
 
     provider.before = broken
-    with pytest.raises(openai.InternalServerError, match="It fails"):
+    with refusal(500, 502, 503, match="It fails"):
         await ordered(gpt(), file_id)
     assert len(at.budget.held) == 1, "it may have been made"
     at.later_s = 20.0
@@ -190,7 +189,7 @@ async def test_an_answer_that_breaks_off_is_looked_for(
 
 
 async def test_an_id_that_cannot_be_remembered_is_not_told(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt
 ) -> None:
     file_id = await uploaded(gpt(), line("a"))
 
@@ -199,7 +198,7 @@ async def test_an_id_that_cannot_be_remembered_is_not_told(
             raise OSError("the database is away")
 
     at.before_call = fail
-    with pytest.raises(openai.InternalServerError, match="cannot be looked up"):
+    with refusal(500, 502, 503, match="cannot be looked up"):
         await ordered(gpt(), file_id)
     at.before_call = lambda _: None
     at.later_s = 20.0
@@ -210,7 +209,7 @@ async def test_an_id_that_cannot_be_remembered_is_not_told(
 @pytest.mark.parametrize("call", ["ended", "terms", "recorded", "settle", "close"])
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_settlement_that_is_cut_off_goes_on(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk, monkeypatch: pytest.MonkeyPatch, call: str,
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt, monkeypatch: pytest.MonkeyPatch, call: str,
     times: int,
 ) -> None:  # fmt: skip
     """The process dies at its `times`-th call."""
@@ -247,7 +246,7 @@ async def test_a_settlement_that_is_cut_off_goes_on(
 
 
 async def test_results_that_break_off_are_read_again(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk, monkeypatch: pytest.MonkeyPatch
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settling, "RECORDS_MAX", 3)
     batch_id = await made(gpt(), *(line(str(number)) for number in range(9)))
@@ -271,7 +270,7 @@ async def test_results_that_break_off_are_read_again(
     assert own_entries(at)[0].details["batch"]["succeeded"] == 9
 
 
-async def test_another_process_takes_over(provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk) -> None:
+async def test_another_process_takes_over(provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"))
     await proxy.drop()
     at.budget.held.clear()
@@ -286,9 +285,7 @@ async def test_another_process_takes_over(provider: BatchProvider, at: Site, pro
     assert len(lines_of(at)) == 1
 
 
-async def test_results_of_a_lost_batch_are_not_told(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
-) -> None:
+async def test_results_of_a_lost_batch_are_not_told(provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"))
     kept = provider.batches.pop(batch_id)
     at.later_s = 86_400.0
@@ -304,12 +301,12 @@ async def test_results_of_a_lost_batch_are_not_told(
     provider.end(batch_id)
     output_id = (await gpt().batches.retrieve(batch_id)).output_file_id
     assert output_id is not None
-    with pytest.raises(openai.NotFoundError):
+    with refusal(404):
         await gpt().files.content(output_id)
 
 
 async def test_what_is_finished_is_forgotten_in_the_end(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt
 ) -> None:
     batch_id = await made(gpt(), line("a"))
     provider.end(batch_id)

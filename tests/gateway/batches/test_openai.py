@@ -10,9 +10,9 @@ import pytest
 from proxy.billing.batch import BatchState
 from proxy.metering.stored_objects.api import PageAsked
 from tests.gateway.batches.asking import CHAT, LINE_NUSD, jsonl, line, lines_of, made, ordered, own_entries, uploaded
-from tests.gateway.batches.sdks import OpenAiSdk
 from tests.gateway.batches.site import KEYS, Proxy, Site
 from tests.support.batch_provider import SECRET, USAGE, BatchProvider, Document, chat_answer
+from tests.support.clients import Gpt, refusal
 from tests.support.sdks import openai
 
 pytestmark = pytest.mark.io
@@ -25,7 +25,7 @@ async def ended(client: openai.AsyncOpenAI, batch_id: str) -> str:
     return output
 
 
-async def test_a_batch_from_its_file_to_its_results(provider: BatchProvider, at: Site, gpt: OpenAiSdk) -> None:
+async def test_a_batch_from_its_file_to_its_results(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
     client = gpt()
     batch_id = await made(client, line("a"), line("b"), line("c"))
     held = at.budget.total
@@ -58,7 +58,7 @@ async def test_a_batch_from_its_file_to_its_results(provider: BatchProvider, at:
     assert len(at.entries()) == 3
 
 
-async def test_the_provider_sees_its_own_key_and_our_lines(provider: BatchProvider, gpt: OpenAiSdk) -> None:
+async def test_the_provider_sees_its_own_key_and_our_lines(provider: BatchProvider, gpt: Gpt) -> None:
     await made(gpt(), line("a", "alias", usage={"include": True}))
     assert {key for _, _, key in provider.asked} == {f"Bearer {SECRET}"}
     (content,) = provider.contents.values()
@@ -68,9 +68,7 @@ async def test_the_provider_sees_its_own_key_and_our_lines(provider: BatchProvid
     assert content.count(b"\n") == 1
 
 
-async def test_a_line_is_booked_under_the_name_that_was_asked_for(
-    provider: BatchProvider, at: Site, gpt: OpenAiSdk
-) -> None:
+async def test_a_line_is_booked_under_the_name_that_was_asked_for(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a", "alias"))
     provider.end(batch_id, answered=lambda one: chat_answer(one["body"]["model"]))
     await gpt().files.content(await ended(gpt(), batch_id))
@@ -78,7 +76,7 @@ async def test_a_line_is_booked_under_the_name_that_was_asked_for(
     assert (entry.model, entry.upstream_model) == ("alias", "electron-2026")
 
 
-async def test_other_keys_have_nothing_of_it(provider: BatchProvider, gpt: OpenAiSdk) -> None:
+async def test_other_keys_have_nothing_of_it(provider: BatchProvider, gpt: Gpt) -> None:
     file_id = await uploaded(gpt("anna"), line("a"))
     batch_id = await ordered(gpt("anna"), file_id)
     provider.end(batch_id)
@@ -89,13 +87,13 @@ async def test_other_keys_have_nothing_of_it(provider: BatchProvider, gpt: OpenA
     asked = len(provider.asked)
     carl = gpt("carl")
     for ask in (carl.batches.retrieve, carl.batches.cancel):
-        with pytest.raises(openai.NotFoundError, match="No such batch"):
+        with refusal(404, match="No such batch"):
             await ask(batch_id)
     for name in (file_id, output_id):
         for ask in (carl.files.retrieve, carl.files.content, carl.files.delete):
-            with pytest.raises(openai.NotFoundError, match="No such file"):
+            with refusal(404, match="No such file"):
                 await ask(name)
-    with pytest.raises(openai.BadRequestError, match="no file") as refused:
+    with refusal(400, match="no file") as refused:
         await ordered(carl, file_id)
     assert refused.value.param == "input_file_id"
     assert [one.id async for one in carl.files.list()] == []
@@ -103,21 +101,21 @@ async def test_other_keys_have_nothing_of_it(provider: BatchProvider, gpt: OpenA
     assert len(provider.asked) == asked, "the provider was asked for nothing"
 
 
-async def test_nothing_else_is_asked_for(provider: BatchProvider, gpt: OpenAiSdk) -> None:
+async def test_nothing_else_is_asked_for(provider: BatchProvider, gpt: Gpt) -> None:
     for name in ("file-unknown", "a%2Fb", "x" * 300, "..", "a/b", "a/b/content"):
         for path in (f"/files/{name}", f"/batches/{name}"):
-            with pytest.raises(openai.NotFoundError):
+            with refusal(404):
                 await gpt().get(path, cast_to=object)
     assert provider.asked == []
 
 
-async def test_what_files_would_lead_to_is_not_served(gpt: OpenAiSdk) -> None:
+async def test_what_files_would_lead_to_is_not_served(gpt: Gpt) -> None:
     for path in ("/uploads", "/vector_stores", "/containers", "/fine_tuning/jobs", "/evals"):
-        with pytest.raises(openai.NotFoundError, match="Unknown request URL"):
+        with refusal(404, match="Unknown request URL"):
             await gpt().post(path, cast_to=object, body={})
 
 
-async def test_lists_have_ones_own_page_by_page(provider: BatchProvider, gpt: OpenAiSdk) -> None:
+async def test_lists_have_ones_own_page_by_page(provider: BatchProvider, gpt: Gpt) -> None:
     files = [await uploaded(gpt("anna"), line("a")) for _ in range(5)]
     files.append((await gpt("bert").files.create(file=("c.txt", b"text"), purpose="user_data")).id)
     await uploaded(gpt("carl"), line("a", "other"))
@@ -128,27 +126,27 @@ async def test_lists_have_ones_own_page_by_page(provider: BatchProvider, gpt: Op
     assert [one.id async for one in client.batches.list(limit=2)] == batches[::-1]
     page = await client.batches.list(limit=2, after=batches[2])
     assert ([one.id for one in page.data], page.has_more) == ([batches[1], batches[0]], False)
-    with pytest.raises(openai.NotFoundError):
+    with refusal(404):
         await client.batches.list(after="batch_unknown")
-    with pytest.raises(openai.BadRequestError, match="limit"):
+    with refusal(400, match="limit"):
         await client.batches.list(limit=0)
     del provider.files[files[1]]
     assert [one.id async for one in client.files.list()] == [*files[:1:-1], files[0]], "what is gone is left out"
 
 
-async def test_a_deleted_file_is_nobodys(provider: BatchProvider, gpt: OpenAiSdk) -> None:
+async def test_a_deleted_file_is_nobodys(provider: BatchProvider, gpt: Gpt) -> None:
     file_id = (await gpt().files.create(file=("c.txt", b"text"), purpose="user_data")).id
     assert (await gpt().files.content(file_id)).content == b"text"
     assert (await gpt().files.delete(file_id)).deleted
     assert file_id not in provider.files
-    with pytest.raises(openai.NotFoundError):
+    with refusal(404):
         await gpt().files.retrieve(file_id)
 
 
-async def test_files_for_what_is_not_metered_are_refused(provider: BatchProvider, gpt: OpenAiSdk) -> None:
+async def test_files_for_what_is_not_metered_are_refused(provider: BatchProvider, gpt: Gpt) -> None:
     purposes: Any = ("fine-tune", "assistants", "evals", "batch_output", "")
     for purpose in purposes:
-        with pytest.raises(openai.BadRequestError, match="purpose: must be one of batch, user_data, vision"):
+        with refusal(400, match="purpose: must be one of batch, user_data, vision"):
             await gpt().files.create(file=("c.txt", b"text"), purpose=purpose)
     assert provider.asked == []
 
@@ -175,16 +173,15 @@ WRONG = {
 }  # fmt: skip
 
 
-async def test_a_wrong_line_is_named(provider: BatchProvider, gpt: OpenAiSdk) -> None:
+async def test_a_wrong_line_is_named(provider: BatchProvider, gpt: Gpt) -> None:
     for why, lines in WRONG.items():
         client = gpt("dora" if "may not use" in why else "anna")
-        with pytest.raises(openai.APIStatusError, match=why) as refused:
+        with refusal(400, 403, 404, match=why):
             await uploaded(client, *lines)
-        assert refused.value.status_code in (400, 403, 404), why
     assert provider.asked == []
 
 
-async def test_lines_are_read_as_strictly_as_requests(provider: BatchProvider, gpt: OpenAiSdk) -> None:
+async def test_lines_are_read_as_strictly_as_requests(provider: BatchProvider, gpt: Gpt) -> None:
     good = jsonl(line("a"))
     for content, why in (
         (b'{"custom_id":"a","custom_id":"b"}\n', "line 1, The request body has the key 'custom_id' twice"),
@@ -193,18 +190,18 @@ async def test_lines_are_read_as_strictly_as_requests(provider: BatchProvider, g
         (good.replace(b'"model"', b'"Model"'), "line 1, The request body has a field that is 'model' but for case"),
         (good.replace(b"100", b"1e999"), "line 1, A number in 'max_tokens' is invalid"),
     ):
-        with pytest.raises(openai.BadRequestError, match=why):
+        with refusal(400, match=why):
             await gpt().files.create(file=("b.jsonl", content), purpose="batch")
     assert provider.asked == []
 
 
-async def test_lines_may_end_and_begin_as_editors_write_them(provider: BatchProvider, gpt: OpenAiSdk) -> None:
+async def test_lines_may_end_and_begin_as_editors_write_them(provider: BatchProvider, gpt: Gpt) -> None:
     content = b"\xef\xbb\xbf" + jsonl(line("a")).replace(b"\n", b"\r\n\r\n") + jsonl(line("b")).rstrip()
     file = await gpt().files.create(file=("b.jsonl", content), purpose="batch")
     assert len(provider.contents[file.id].splitlines()) == 2
 
 
-async def test_a_wrong_order_is_refused(at: Site, gpt: OpenAiSdk) -> None:
+async def test_a_wrong_order_is_refused(at: Site, gpt: Gpt) -> None:
     asked = {"input_file_id": await uploaded(gpt(), line("a")), "endpoint": CHAT, "completion_window": "24h"}
     changes: tuple[tuple[Document, str], ...] = (
         ({"endpoint": "/v1/embeddings"}, "endpoint: must be that of the requests"),
@@ -215,12 +212,12 @@ async def test_a_wrong_order_is_refused(at: Site, gpt: OpenAiSdk) -> None:
         ({"output_expires_after": {"anchor": "created_at", "seconds": 3600}}, "output_expires_after: seconds must be"),
     )
     for change, why in changes:
-        with pytest.raises(openai.BadRequestError, match=why):
+        with refusal(400, match=why):
             await gpt().post("/batches", cast_to=object, body=asked | change)
     assert at.budget.held == {}
 
 
-async def test_what_providers_take_beside_it_goes_up(provider: BatchProvider, at: Site, gpt: OpenAiSdk) -> None:
+async def test_what_providers_take_beside_it_goes_up(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
     day = 86_400
     file = await gpt().files.create(
         file=("b.jsonl", jsonl(line("a"))), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3_600}
@@ -235,7 +232,7 @@ async def test_what_providers_take_beside_it_goes_up(provider: BatchProvider, at
 
 
 async def test_an_answer_that_says_that_it_failed_is_billed_as_that_of_a_request(
-    provider: BatchProvider, at: Site, gpt: OpenAiSdk
+    provider: BatchProvider, at: Site, gpt: Gpt
 ) -> None:
     batch_id = await made(gpt(), line("a"), line("b"))
 
@@ -250,40 +247,39 @@ async def test_an_answer_that_says_that_it_failed_is_billed_as_that_of_a_request
     ]  # fmt: skip
 
 
-async def test_a_file_that_is_no_input_makes_no_batch(gpt: OpenAiSdk) -> None:
+async def test_a_file_that_is_no_input_makes_no_batch(gpt: Gpt) -> None:
     file = await gpt().files.create(file=("b.jsonl", jsonl(line("a"))), purpose="user_data")
-    with pytest.raises(openai.BadRequestError, match="input_file_id: must be a file with the purpose batch"):
+    with refusal(400, match="input_file_id: must be a file with the purpose batch"):
         await ordered(gpt(), file.id)
 
 
-async def test_files_that_lines_name_are_ones_own(gpt: OpenAiSdk) -> None:
+async def test_files_that_lines_name_are_ones_own(gpt: Gpt) -> None:
     file = await gpt("anna").files.create(file=("c.pdf", b"text"), purpose="user_data")
     content = [{"type": "file", "file": {"file_id": file.id}}]
     named = line("a", "other", messages=[{"role": "user", "content": content}])
     assert await uploaded(gpt("anna"), named)
-    with pytest.raises(openai.BadRequestError, match="file_id: no file"):
+    with refusal(400, match="file_id: no file"):
         await uploaded(gpt("carl"), named)
 
 
-async def test_a_batch_beyond_the_budget_is_not_made(provider: BatchProvider, at: Site, gpt: OpenAiSdk) -> None:
+async def test_a_batch_beyond_the_budget_is_not_made(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
     file_id = await uploaded(gpt(), line("a"), line("b"))
     await ordered(gpt(), file_id)
     at.budget.nusd_max = 2 * at.budget.total - 1
-    with pytest.raises(openai.APIStatusError) as refused:
+    with refusal(402):
         await ordered(gpt(), file_id)
-    assert refused.value.status_code == 402
     assert provider.count("POST", "/batches") == 1
     assert len(at.budget.held) == 1
 
 
-async def test_what_has_no_price_is_not_admitted_with_a_budget(at: Site, gpt: OpenAiSdk) -> None:
+async def test_what_has_no_price_is_not_admitted_with_a_budget(at: Site, gpt: Gpt) -> None:
     file_id = await uploaded(gpt(), line("a"))
     at.price = None
-    with pytest.raises(openai.PermissionDeniedError, match="has no price"):
+    with refusal(403, match="has no price"):
         await ordered(gpt(), file_id)
 
 
-async def test_a_refused_batch_ends_at_once(provider: BatchProvider, at: Site, gpt: OpenAiSdk) -> None:
+async def test_a_refused_batch_ends_at_once(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
     from aiohttp import web
 
     async def refuse(method: str, path: str) -> web.StreamResponse | None:
@@ -293,7 +289,7 @@ async def test_a_refused_batch_ends_at_once(provider: BatchProvider, at: Site, g
 
     file_id = await uploaded(gpt(), line("a"))
     provider.before = refuse
-    with pytest.raises(openai.RateLimitError, match="Too many batches"):
+    with refusal(429, match="Too many batches"):
         await ordered(gpt(), file_id)
     assert at.budget.held == {}
     (own,) = own_entries(at)
@@ -301,9 +297,7 @@ async def test_a_refused_batch_ends_at_once(provider: BatchProvider, at: Site, g
     assert at.batches.of_exchange(own.exchange_id) is None
 
 
-async def test_results_are_settled_without_a_client(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
-) -> None:
+async def test_results_are_settled_without_a_client(provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"), line("b"))
     at.later_s = 60.0
     assert await proxy.watcher.look() == 1, "it has not ended"
@@ -318,24 +312,24 @@ async def test_results_are_settled_without_a_client(
     assert len(lines_of(at)) == 2
 
 
-async def test_nothing_is_told_of_results_before_the_end(provider: BatchProvider, at: Site, gpt: OpenAiSdk) -> None:
+async def test_nothing_is_told_of_results_before_the_end(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"))
     provider.end(batch_id)
     output_id = provider.batches[batch_id]["output_file_id"]
     for ask in (gpt().files.content, gpt().files.delete, gpt().files.retrieve):
-        with pytest.raises(openai.NotFoundError):
+        with refusal(404):
             await ask(output_id)
     assert lines_of(at) == []
 
 
-async def test_results_are_not_deleted_unread(provider: BatchProvider, at: Site, gpt: OpenAiSdk) -> None:
+async def test_results_are_not_deleted_unread(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"))
     provider.end(batch_id)
     await gpt().files.delete(await ended(gpt(), batch_id))
     assert len(lines_of(at)) == 1
 
 
-async def test_results_wait_for_the_ledger(provider: BatchProvider, at: Site, gpt: OpenAiSdk) -> None:
+async def test_results_wait_for_the_ledger(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"))
     provider.end(batch_id)
 
@@ -346,7 +340,7 @@ async def test_results_wait_for_the_ledger(provider: BatchProvider, at: Site, gp
     at.before_call = fail
     output_id = await ended(gpt(), batch_id)
     for _ in range(2):
-        with pytest.raises(openai.InternalServerError, match="cannot be looked up right now"):
+        with refusal(500, 502, 503, match="cannot be looked up right now"):
             await gpt().files.content(output_id)
     at.before_call = lambda _: None
     assert (await gpt().files.content(output_id)).content == provider.contents[output_id]
@@ -354,7 +348,7 @@ async def test_results_wait_for_the_ledger(provider: BatchProvider, at: Site, gp
 
 
 async def test_many_downloads_at_once_from_two_proxies_book_each_line_once(
-    provider: BatchProvider, at: Site, gpt: OpenAiSdk
+    provider: BatchProvider, at: Site, gpt: Gpt
 ) -> None:
     other = await at.start("there")
     batch_id = await made(gpt(), *(line(str(number)) for number in range(30)))
@@ -369,7 +363,7 @@ async def test_many_downloads_at_once_from_two_proxies_book_each_line_once(
 
 @pytest.mark.parametrize("status", ["expired", "cancelled"])
 async def test_of_a_batch_that_was_cut_off_what_was_generated_is_billed(
-    provider: BatchProvider, at: Site, gpt: OpenAiSdk, status: str
+    provider: BatchProvider, at: Site, gpt: Gpt, status: str
 ) -> None:
     batch_id = await made(gpt(), line("a"), line("b"))
     assert (await gpt().batches.cancel(batch_id)).status == "cancelling"
@@ -379,9 +373,7 @@ async def test_of_a_batch_that_was_cut_off_what_was_generated_is_billed(
     assert own_entries(at)[0].details["batch"] == {"lines": 2, "succeeded": 1, "failed": 1, "status": status}
 
 
-async def test_a_batch_that_failed_costs_nothing(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
-) -> None:
+async def test_a_batch_that_failed_costs_nothing(provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"))
     provider.batches[batch_id] |= {"status": "failed", "failed_at": 1_790_000_001}
     at.later_s = 60.0
@@ -394,7 +386,7 @@ async def test_a_batch_that_failed_costs_nothing(
 
 
 async def test_what_a_provider_has_generated_is_waited_for(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt
 ) -> None:
     """An ended batch whose file is not there yet has not ended for us."""
     batch_id = await made(gpt(), line("a"))
@@ -410,7 +402,7 @@ async def test_what_a_provider_has_generated_is_waited_for(
 
 
 async def test_a_line_that_cannot_be_read_is_estimated_and_not_free(
-    provider: BatchProvider, at: Site, gpt: OpenAiSdk
+    provider: BatchProvider, at: Site, gpt: Gpt
 ) -> None:
     batch_id = await made(gpt(), line("a"), line("b"), line("c"))
     provider.end(batch_id, answered=lambda one: chat_answer("m") | ({"usage": None} if one["custom_id"] == "b" else {}))
@@ -425,7 +417,7 @@ async def test_a_line_that_cannot_be_read_is_estimated_and_not_free(
     assert all((one.charge_nusd or 0) > 0 for one in found.values())
 
 
-async def test_prices_are_those_of_admission(provider: BatchProvider, at: Site, gpt: OpenAiSdk) -> None:
+async def test_prices_are_those_of_admission(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"))
     at.price = None
     provider.end(batch_id)
@@ -433,7 +425,7 @@ async def test_prices_are_those_of_admission(provider: BatchProvider, at: Site, 
     assert [one.charge_nusd for one in lines_of(at)] == [LINE_NUSD]
 
 
-async def test_free_lines_are_booked_and_not_billed(provider: BatchProvider, at: Site, gpt: OpenAiSdk) -> None:
+async def test_free_lines_are_booked_and_not_billed(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
     at.price = None
     moderation = line("a") | {"url": "/v1/moderations", "body": {"model": "electron", "input": "x"}}
     file_id = await uploaded(gpt(), moderation)
@@ -444,7 +436,7 @@ async def test_free_lines_are_booked_and_not_billed(provider: BatchProvider, at:
     assert (entry.charge_nusd, entry.price_version, entry.prompt_tokens) == (0, "free", 0)
 
 
-async def test_embeddings_are_billed_by_their_prompts(provider: BatchProvider, at: Site, gpt: OpenAiSdk) -> None:
+async def test_embeddings_are_billed_by_their_prompts(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
     wanted = line("a") | {"url": "/v1/embeddings", "body": {"model": "electron", "input": ["x", "y"]}}
     batch = await gpt().batches.create(
         input_file_id=await uploaded(gpt(), wanted), endpoint="/v1/embeddings", completion_window="24h"
@@ -455,9 +447,7 @@ async def test_embeddings_are_billed_by_their_prompts(provider: BatchProvider, a
     assert [one.charge_nusd for one in lines_of(at)] == [11_000]
 
 
-async def test_a_tier_without_a_price_is_charged_in_full_and_named(
-    provider: BatchProvider, at: Site, gpt: OpenAiSdk
-) -> None:
+async def test_a_tier_without_a_price_is_charged_in_full_and_named(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
     assert at.price is not None
     from msgspec.structs import replace
 

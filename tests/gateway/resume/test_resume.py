@@ -7,7 +7,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +14,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.billing.record import Outcome, UsageRecord
-from proxy.gateway.background.polling import Pace
+from proxy.billing.record import Outcome
 from proxy.gateway.tapes.tape import EMPTY_BYTES
 from proxy.gateway.tapes.tapes import Tapes
 from proxy.http.server import wait_until
 from proxy.metering.usage import UsageSource
 from proxy.settings import Drain
-from tests.gateway.inprocess import KEY, Gateway, OfToken, gateway
+from tests.gateway.inprocess import Gateway, gateway
+from tests.gateway.responses.stage import ASKED, KEYS, TOKENS, stage, the_record, tokens
 from tests.support import sse
 from tests.support.by_hand import ProviderByHand, Reading, asking, get, provider_by_hand
+from tests.support.clients import Clients
 from tests.support.examples import examples
 from tests.support.net import ask, chat_request
-from tests.support.responses_provider import USAGE, responses_provider
-from tests.support.sdks import openai
 
 pytestmark = pytest.mark.io
 
-TEAM = replace(KEY, project_id="proj_team")
-KEYS = OfToken(anna=replace(TEAM, key_id="anna"), bert=replace(TEAM, key_id="bert"))
 ROLE = b'data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
 STOP = b'data: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 COUNTS = b'data: {"id":"c","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":9,"total_tokens":14}}\n\n'
@@ -96,14 +92,6 @@ async def left(proxy: Gateway, client: Reading) -> None:
     assert await wait_until(
         lambda: all(one.running().state == "draining" for one in live), deadline_s=10, every_s=0.005
     )
-
-
-async def the_record(proxy: Gateway) -> UsageRecord:
-    assert await wait_until(lambda: not proxy.handler.live, deadline_s=10, every_s=0.005)
-    (record,) = proxy.outbox.records
-    (held,) = proxy.unlimited.held
-    assert held.closed == 1
-    return record
 
 
 def finish(answering: Any, events: list[bytes]) -> None:
@@ -308,74 +296,57 @@ async def test_another_machine_is_asked(provider: ProviderByHand, tapes: Tapes, 
         assert (len(one.outbox.records), len(two.outbox.records)) == (1, 0)
 
 
-async def test_responses_are_resumed_by_their_own_sdk(tmp_path: Path) -> None:
+async def test_responses_are_resumed_as_their_sdk_does_it(tmp_path: Path, clients: Clients) -> None:
     """From memory: the provider is not asked again, until it has what is not there."""
-    async with AsyncExitStack() as stack:
-        provider = await stack.enter_async_context(responses_provider())
-        http = await stack.enter_async_context(openai.DefaultAsyncHttpxClient(verify=False, trust_env=False))
-        tapes = a_tape()
-        proxy = await stack.enter_async_context(
-            gateway(tmp_path, provider.url, keys=KEYS, tapes=tapes, pace=Pace(first_s=0.02))
-        )
-        anna, bert = (
-            openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key=key, max_retries=0, http_client=http)
-            for key in ("anna", "bert")
-        )
+    tapes = a_tape()
+    async with stage(tmp_path, clients, tapes=tapes) as on:
+        responses, provider = on.anna.responses, on.provider
         provider.waits = True
-        stream = await anna.responses.create(model="electron", input="How much?", stream=True)
+        stream = await responses.create(**ASKED, stream=True)
         response_id = (await anext(stream)).response.id
         for number in range(6):
             await provider.say(response_id, f" word {number}")
         got = [await anext(stream) for _ in range(2)]
         await stream.close()
-        assert await wait_until(lambda: next(iter(proxy.handler.live)).running().state == "draining", deadline_s=5)
-        again = await anna.responses.retrieve(response_id, stream=True, starting_after=got[-1].sequence_number)
+        (live,) = on.proxy.handler.live
+        assert await wait_until(lambda: live.running().state == "draining", deadline_s=5)
+        again = await responses.retrieve(response_id, stream=True, starting_after=got[-1].sequence_number)
         got += [await anext(again) for _ in range(3)]
         await again.close()
-        again = await anna.responses.retrieve(response_id, stream=True, starting_after=got[-1].sequence_number)
+        again = await responses.retrieve(response_id, stream=True, starting_after=got[-1].sequence_number)
         await provider.finish(response_id)
         got += [event async for event in again]
         assert [event.sequence_number for event in got] == list(range(1, 8))
         assert got[-1].type == "response.completed"
         assert [method for method, _, _ in provider.asked] == ["POST"]
-        record = await the_record(proxy)
-        assert record.reading.usage.completion_tokens == USAGE["output_tokens"]
-        seen = [event.type async for event in await bert.responses.retrieve(response_id, stream=True)]
+        assert tokens(await on.record()) == TOKENS
+        seen = [event.type async for event in await on.gpt("bert").responses.retrieve(response_id, stream=True)]
         assert seen[-1] == "response.completed", "another key of the project is served by the provider"
         tapes.close()
-        again = await anna.responses.retrieve(response_id, stream=True, starting_after=6)
+        again = await responses.retrieve(response_id, stream=True, starting_after=6)
         assert [event.sequence_number async for event in again] == [7]
         assert [method for method, _, _ in provider.asked] == ["POST", "GET", "GET"]
-        assert len(proxy.outbox.records) == 1
+        assert len(on.proxy.outbox.records) == 1
 
 
-async def test_a_stream_in_the_background_is_resumed_and_then_polled(tmp_path: Path) -> None:
+async def test_a_stream_in_the_background_is_resumed_and_then_polled(tmp_path: Path, clients: Clients) -> None:
     """What was not drained the provider has."""
-    async with AsyncExitStack() as stack:
-        provider = await stack.enter_async_context(responses_provider())
-        http = await stack.enter_async_context(openai.DefaultAsyncHttpxClient(verify=False, trust_env=False))
-        proxy = await stack.enter_async_context(
-            gateway(
-                tmp_path, provider.url, keys=KEYS, tapes=a_tape(), pace=Pace(first_s=0.02), drain=Drain(seconds=0.3)
-            )
-        )
-        anna = openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="anna", max_retries=0, http_client=http)
-        stream = await anna.responses.create(model="electron", input="How much?", stream=True, background=True)
+    async with stage(tmp_path, clients, tapes=a_tape(), drain=Drain(seconds=0.3)) as on:
+        responses = on.anna.responses
+        stream = await responses.create(**ASKED, stream=True, background=True)
         response_id = (await anext(stream)).response.id
         await stream.close()
-        again = await anna.responses.retrieve(response_id, stream=True, starting_after=0)
-        await provider.say(response_id, "So much")
+        again = await responses.retrieve(response_id, stream=True, starting_after=0)
+        await on.provider.say(response_id, "So much")
         assert (await anext(again)).sequence_number == 1
         await again.close()
-        assert await wait_until(lambda: bool(proxy.background.live), deadline_s=5), "it is polled now"
-        await provider.say(response_id, "more")
-        again = await anna.responses.retrieve(response_id, stream=True, starting_after=1)
+        assert await wait_until(lambda: bool(on.proxy.background.live), deadline_s=5), "it is polled now"
+        await on.provider.say(response_id, "more")
+        again = await responses.retrieve(response_id, stream=True, starting_after=1)
         assert (await anext(again)).sequence_number == 2
-        await provider.finish(response_id)
+        await on.provider.finish(response_id)
         assert [event.type async for event in again] == ["response.completed"]
-        assert await wait_until(lambda: not proxy.background.live, deadline_s=5)
-        record = await the_record(proxy)
-        assert record.reading.usage.completion_tokens == USAGE["output_tokens"]
+        assert tokens(await on.record()) == TOKENS
 
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=6), min_size=1, max_size=8)
