@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from sqlalchemy import Executable
 
+from proxy.billing.entries import LedgerEntry
 from proxy.cli import main
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
+from proxy.sinks.kinds import SINKS
+from proxy.storage.database import writing
+from tests.ledger.entries import arriving
 from tests.support.sqlite import with_empty_ledger
 
 MODEL = {"provider": "tera", "price": {"input": 1, "output": 2}, "cost": {"input": 1, "output": 1}}
@@ -25,11 +32,13 @@ CONFIG: dict[str, Any] = {
 class Commands:
     """Runs them; what they print is read as JSON lines."""
 
-    def __init__(self, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.config = config
-        data_dir = config.parent / "data"
-        if not data_dir.exists() and "ledger:" not in config.read_text():
-            with_empty_ledger(data_dir)  # quicker than the first command's migrations
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any] = CONFIG) -> None:
+        self.config = folder / "tokenweir.yaml"
+        self.configure(settings)
+        if "ledger" not in settings:
+            with_empty_ledger(folder / "data")  # quicker than the first command's migrations
+        self.entries: tuple[LedgerEntry, ...] = ()
+        """those that were settled last by `settle`"""
         self._capsys = capsys
         self.err = ""
         self.out = ""
@@ -40,10 +49,35 @@ class Commands:
         self.out, self.err = printed.out, printed.err
         return [json.loads(line) for line in printed.out.splitlines() if line.startswith("{")]
 
+    def refused(self, *arguments: str) -> str:
+        """What a command prints that fails: one line, and nothing for programs."""
+        assert self(*arguments, code=1) == [], arguments
+        assert self.err.count("\n") == 1
+        return self.err
+
+    def configure(self, settings: dict[str, Any]) -> None:
+        self.config.write_text(yaml.safe_dump(settings))
+
     def ledger(self, work: Callable[[LedgerStores], Any]) -> Any:
         """Something by hand."""
-        store = LedgerStores.open(load(self.config, {}))
+        store = LedgerStores.open(load(self.config, os.environ, sinks=SINKS))
         try:
             return work(store)
         finally:
             store.close()
+
+    def settle(self, *entries: LedgerEntry, node: str | None = None, seq: int = 0) -> None:
+        """With receipts numbered from `seq` on if there is a node."""
+        self.entries = entries
+        self.ledger(lambda store: store.ledger.settle(arriving(*entries, node=node, seq=seq)))
+
+    def execute(self, statement: Executable) -> list[Any]:
+        """A statement on the ledger; its rows."""
+
+        def execute(store: LedgerStores) -> list[Any]:
+            with writing(store.engine) as connection:
+                result = connection.execute(statement)
+                return [tuple(row) for row in result] if result.returns_rows else []
+
+        found: list[Any] = self.ledger(execute)
+        return found

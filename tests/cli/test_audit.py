@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import getpass
-from pathlib import Path
 
 import pytest
-import yaml
 
-from tests.cli.commands import CONFIG, Commands
-from tests.support.sqlite import with_empty_ledger
+from tests.cli.commands import Commands
 
 pytestmark = pytest.mark.io
-
-
-@pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
-    """On a ledger with nothing in it."""
-    file = tmp_path / "tokenweir.yaml"
-    file.write_text(yaml.safe_dump(CONFIG))
-    with_empty_ledger(tmp_path / "data")
-    return Commands(file, capsys)
 
 
 def test_what_was_done_and_tried_is_there_and_what_was_looked_at_is_not(run: Commands) -> None:

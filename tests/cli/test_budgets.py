@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from sqlalchemy import Engine
 
 from proxy.billing.limits import LimitCounter, Limits
@@ -23,7 +22,6 @@ from proxy.settings import load
 from tests.cli.commands import CONFIG, Commands
 from tests.ledger.entries import an_entry, arriving
 from tests.support.postgres import Server
-from tests.support.sqlite import with_empty_ledger
 from tests.support.valkey import Valkey
 
 pytestmark = pytest.mark.io
@@ -32,7 +30,7 @@ WINDOW = 1_790_000_000.0
 
 
 @pytest.fixture(params=["local", "redis"])
-def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+def run(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Commands]:
     """A key with a budget, which has spent 1.5 USD and holds 2 USD; on both deployments."""
     settings: dict[str, Any] = dict(CONFIG)
     if request.param == "redis":
@@ -41,19 +39,16 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         database = postgres.new_database(request.getfixturevalue("migrated"))
         settings |= {"queue": server.url, "ledger": postgres.url(database), "key_pepper": "0f" * 32}
         settings["allow_literal_secrets"] = True
-    file = tmp_path / "tokenweir.yaml"
-    file.write_text(yaml.safe_dump(settings))
-    if request.param == "local":
-        with_empty_ledger(tmp_path / "data")
-    store = LedgerStores.open(load(file, {}))
+    run = Commands(tmp_path, capsys, settings)
+    store = LedgerStores.open(load(run.config, {}))
     store.keys.create(
         key_id="key-1", alias="anna", digest=b"1", hint="", models=None, expires_at=None,
         limits=Limits(budget_nusd=10 * NUSD_PER_USD, prepaid=True),
     )  # fmt: skip
     store.ledger.settle(arriving(an_entry(0, charge_nusd=1_500_000_000, started_at=WINDOW + 5)))
-    asyncio.run(a_running_exchange(open_budgets(load(file, {}), "node-1"), store.engine))
+    asyncio.run(a_running_exchange(open_budgets(load(run.config, {}), "node-1"), store.engine))
     store.close()
-    yield file
+    yield run
     if request.param == "redis":
         postgres.drop_database(database)
 
@@ -69,11 +64,6 @@ async def a_running_exchange(budgets: BudgetStore, engine: Engine) -> None:
     await budgets.aclose()
 
 
-@pytest.fixture
-def commands(config: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
-    return Commands(config, capsys)
-
-
 def changed(config: Path, change: Callable[[BudgetStore], Awaitable[object]]) -> None:
     """Do something to the store."""
 
@@ -85,8 +75,8 @@ def changed(config: Path, change: Callable[[BudgetStore], Awaitable[object]]) ->
     asyncio.run(doing())
 
 
-def test_show_says_how_every_counter_stands(commands: Commands) -> None:
-    assert commands("budgets", "show", "--json") == [
+def test_show_says_how_every_counter_stands(run: Commands) -> None:
+    assert run("budgets", "show", "--json") == [
         {
             "counter_id": "key-1", "scope_id": "key-1", "scope_kind": "key", "name": "anna",
             "window_start": "2026-09-21T14:13:20.000000Z", "budget_usd": "10", "spent_usd": "1.5", "held_usd": "2",
@@ -97,36 +87,36 @@ def test_show_says_how_every_counter_stands(commands: Commands) -> None:
             "window_start": None, "budget_usd": None, "spent_usd": "1.5", "held_usd": "2", "running": 1, "unsettled": 0,
         },
     ]  # fmt: skip
-    commands("budgets", "show")
-    lines = commands.out.splitlines()
+    run("budgets", "show")
+    lines = run.out.splitlines()
     assert lines[0].split() == ["SCOPE", "WINDOW", "SINCE", "BUDGET", "SPENT", "HELD", "RUNNING", "UNSETTLED"]
     assert lines[1].split() == ["key", "anna", "2026-09-21", "14:13", "10", "1.5", "2", "1", "0"]
     assert lines[2].split() == ["key", "anna", "(less", "credit)", "–", "–", "1.5", "2", "1", "0"]
 
 
-@pytest.mark.parametrize("config", ["local", pytest.param("redis", marks=pytest.mark.thorough)], indirect=True)
-def test_rebuild_says_what_was_wrong_and_forgets_it(commands: Commands, config: Path) -> None:
-    assert commands("budgets", "rebuild") == [
+@pytest.mark.parametrize("run", ["local", pytest.param("redis", marks=pytest.mark.thorough)], indirect=True)
+def test_rebuild_says_what_was_wrong_and_forgets_it(run: Commands) -> None:
+    assert run("budgets", "rebuild") == [
         {"counter_id": "key-1", "drift_usd": "0"}, {"counter_id": "key-1/credit", "drift_usd": "0"},
     ]  # fmt: skip
-    (shown, _) = commands("budgets", "show", "--json")
+    (shown, _) = run("budgets", "show", "--json")
     assert (shown["spent_usd"], shown["held_usd"], shown["window_start"]) == (None, "2", None)
-    store = LedgerStores.open(load(config, {}))
+    store = LedgerStores.open(load(run.config, {}))
     wrong = SpendTotal("key-1", WINDOW, 1_500_000_001, ledger_time(store.engine))
-    changed(config, lambda budgets: budgets.seed([wrong]))
-    assert commands("budgets", "rebuild") == [{"counter_id": "key-1", "drift_usd": "0.000000001"}]
-    changed(config, lambda budgets: budgets.seed(sums(store.engine, [("key-1", WINDOW)])))
-    assert commands("budgets", "rebuild") == [{"counter_id": "key-1", "drift_usd": "0"}]
-    assert commands("budgets", "rebuild") == []
+    changed(run.config, lambda budgets: budgets.seed([wrong]))
+    assert run("budgets", "rebuild") == [{"counter_id": "key-1", "drift_usd": "0.000000001"}]
+    changed(run.config, lambda budgets: budgets.seed(sums(store.engine, [("key-1", WINDOW)])))
+    assert run("budgets", "rebuild") == [{"counter_id": "key-1", "drift_usd": "0"}]
+    assert run("budgets", "rebuild") == []
     store.close()
 
 
-def test_a_store_that_is_away_is_said(commands: Commands, config: Path, request: pytest.FixtureRequest) -> None:
-    settings = load(config, {})
+def test_a_store_that_is_away_is_said(run: Commands, request: pytest.FixtureRequest) -> None:
+    settings = load(run.config, {})
     if settings.queue is None:
         (settings.data_dir / "budgets.db").unlink()
         (settings.data_dir / "budgets.db").mkdir()
     else:
         request.getfixturevalue("valkey").kill()
-    commands("budgets", "show", code=1)
-    assert commands.err.startswith("tokenweir: ")
+    run("budgets", "show", code=1)
+    assert run.err.startswith("tokenweir: ")

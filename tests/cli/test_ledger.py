@@ -11,31 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from msgspec.structs import replace
 
 from proxy.billing.entries import LedgerEntry
-from proxy.cli import main
 from proxy.reports.entry_reader import EntryReader
-from tests.cli.commands import CONFIG
+from tests.cli.commands import Commands
 from tests.ledger.entries import an_entry
-from tests.support.sqlite import with_empty_ledger
 
 pytestmark = pytest.mark.io
 
 FLAGS_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "flags.md"
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> str:
-    file = tmp_path / "tokenweir.yaml"
-    file.write_text(yaml.safe_dump(CONFIG))
-    with_empty_ledger(tmp_path / "data")
-    assert main(["keys", "create", "--alias", "anna", "--config", str(file)]) == 0
-    return str(file)
-
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def impatient() -> Iterator[None]:
     """What goes on for ever is a failure, and no test that hangs."""
     before = signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGINT))
@@ -46,7 +34,7 @@ def impatient() -> Iterator[None]:
 
 
 def test_one_that_is_followed_ends_where_a_library_swallows_the_interrupt(
-    config: str, impatient: None, monkeypatch: pytest.MonkeyPatch
+    run: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
 
@@ -58,13 +46,11 @@ def test_one_that_is_followed_ends_where_a_library_swallows_the_interrupt(
         return []
 
     monkeypatch.setattr(EntryReader, "new_entries", interrupted)
-    assert main(["ledger", "--follow", "--config", config]) == 0
+    run("ledger", "--follow")
     assert looks == 1
 
 
-def test_a_long_one_ends_between_two_lines(
-    config: str, impatient: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_long_one_ends_between_two_lines(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(_: EntryReader) -> Iterator[LedgerEntry]:
         for number in range(10**9):
             if number == 3:
@@ -72,31 +58,27 @@ def test_a_long_one_ends_between_two_lines(
             yield an_entry(number)
 
     monkeypatch.setattr(EntryReader, "new_entries", endless)
-    capsys.readouterr()
-    assert main(["ledger", "--json", "--config", config]) == 130, "it is not whole"
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    run("ledger", "--json", code=130)  # it is not whole
+    assert len(run.out.splitlines()) == 4
 
 
-def test_a_second_interrupt_waits_for_nothing(config: str, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_interrupt_waits_for_nothing(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     def stuck(_: EntryReader) -> list[LedgerEntry]:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
         raise AssertionError("it went on")
 
     monkeypatch.setattr(EntryReader, "new_entries", stuck)
-    assert main(["ledger", "--follow", "--config", config]) == 130
+    run("ledger", "--follow", code=130)
 
 
-def explained(
-    details: list[dict[str, Any]], config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> list[list[str]]:
+def explained(run: Commands, monkeypatch: pytest.MonkeyPatch, details: list[dict[str, Any]]) -> list[list[str]]:
     """The lines of `ledger --explain` below the table line of each entry."""
     entries = [replace(an_entry(number), details={"billed": "nothing"} | one) for number, one in enumerate(details)]
     monkeypatch.setattr(EntryReader, "new_entries", lambda _: iter(entries))
-    capsys.readouterr()
-    assert main(["ledger", "--explain", "--config", config]) == 0
+    run("ledger", "--explain")
     found: list[list[str]] = []
-    for line in capsys.readouterr().out.splitlines()[1:]:
+    for line in run.out.splitlines()[1:]:
         if line.startswith("    "):
             found[-1].append(line.strip())
         else:
@@ -105,35 +87,28 @@ def explained(
 
 
 def test_each_flag_of_the_page_has_a_line_in_the_words_of_the_page(
-    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = FLAGS_PAGE.read_text().split("|---|---|---|\n")[1].split("\n\n")[0]
     rows = [row.strip("| ").split(" | ") for row in table.splitlines()]
     expected = {flag: (seen, billed) for names, seen, billed in rows for flag in re.findall(r"`(\w+)`", names)}
     assert len(expected) > 35
     details: list[dict[str, Any]] = [{"flags": [flag]} for flag in expected]
-    found = explained([*details, {"flags": [*expected]}], config, monkeypatch, capsys)
+    found = explained(run, monkeypatch, [*details, {"flags": [*expected]}])
     lines = [f"flag {flag}: {seen}; billed: {billed}" for flag, (seen, billed) in expected.items()]
     assert found == [*([line] for line in lines), lines]
 
 
-def test_numbers_that_are_not_read_are_shown_with_their_values(
-    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_that_are_not_read_are_shown_with_their_values(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = {"new_tokens": 17, "by": {"depth": 2.5}, "details": [{"modality": "SMELL", "tokenCount": 9}], "mode": "x"}
-    paths = [
-        "usage.new_tokens",
-        "usage.by.depth",
-        "usage.details.SMELL.tokenCount",
-        "usage.mode=x",
-        "x_groq.usage.gone",
-    ]
+    paths = ["usage.new_tokens", "usage.by.depth", "usage.details.SMELL.tokenCount"]
+    paths += ["usage.mode=x", "x_groq.usage.gone"]
     entries: list[dict[str, Any]] = [
         {"flags": ["cumulative"], "unread": [*paths, "seconds", "..."], "usage": usage, "beside_usage": {"seconds": 3}},
         {"flags": ["of_another_version"], "unread": ["usage.a.b"], "usage": {"a": [1]}},
         {"flags": "odd"},
     ]
-    first, second, third = explained(entries, config, monkeypatch, capsys)
+    first, second, third = explained(run, monkeypatch, entries)
     assert first[1:] == [
         "not read: usage.new_tokens = 17",
         "not read: usage.by.depth = 2.5",

@@ -10,28 +10,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from sqlalchemy import insert
 
 from proxy.cli import main
 from proxy.foundation.tasks import Tasks
 from proxy.journal.journal import Journal
 from proxy.ledger.schema.tables import dead_letters
-from proxy.ledger.settling.store import Arrival
 from proxy.runtime.machine import unsettled as closing_by_itself
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
-from proxy.storage.database import writing
 from tests.cli.commands import CONFIG, Commands
 from tests.journal.records import opened, record
 from tests.ledger.priced_entries import a_real_entry
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.io
 
 TODAY = datetime.now(UTC).date()
 LAST = TODAY.replace(day=1) - timedelta(days=1)
 MONTH, THIS = f"{LAST:%Y-%m}", f"{TODAY:%Y-%m}"
+OWNERS = (("--key", "anna"), ("--account", "proj_default"), ("--account", "org_default"))
 
 
 def noon(day: date) -> float:
@@ -40,16 +39,12 @@ def noon(day: date) -> float:
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+def run(run: Commands) -> Commands:
     """Two keys have used something last month, and one of them today."""
-    file = tmp_path / "tokenweir.yaml"
-    file.write_text(yaml.safe_dump(CONFIG))
-    run = Commands(file, capsys)
     keys = [run("keys", "create", "--alias", alias)[0]["key_id"] for alias in ("anna", "bert")]
     entries = [a_real_entry(number, key=keys[number % 2], started_at=noon(LAST)) for number in range(7)]
     entries.append(a_real_entry(8, key=keys[0], started_at=noon(TODAY)))
-    run.ledger(lambda store: store.ledger.settle([Arrival(one) for one in entries]))
-    run.entries = entries  # type: ignore[attr-defined]
+    run.settle(*entries)
     return run
 
 
@@ -77,11 +72,7 @@ def changed(file: str, change: Callable[[dict[str, Any]], None], line: int = 0) 
 
 
 def test_a_statement_is_checked_from_files(files: Any, capsys: Any) -> None:
-    for owner, entries in {
-        ("--key", "anna"): 4,
-        ("--account", "proj_default"): 7,
-        ("--account", "org_default"): 7,
-    }.items():
+    for owner, entries in zip(OWNERS, (4, 7, 7), strict=True):
         typed = files(*owner)
         assert main(["verify", *typed]) == 0
         out = capsys.readouterr().out
@@ -121,11 +112,11 @@ def test_an_entry_that_is_left_out_is_found(files: Any, capsys: Any) -> None:
 
 
 def test_a_receipt_leads_to_every_statement_above_it(run: Commands, files: Any, tmp_path: Path, capsys: Any) -> None:
-    exchange_id = run.entries[2].exchange_id  # type: ignore[attr-defined]
+    exchange_id = run.entries[2].exchange_id
     file = tmp_path / "receipt.json"
     (receipt,) = run("receipt", exchange_id)
     file.write_text(json.dumps(receipt))
-    for owner in (("--key", "anna"), ("--account", "proj_default"), ("--account", "org_default")):
+    for owner in OWNERS:
         statement = files(*owner)[0]
         assert main(["verify", str(file), "--statement", statement]) == 0
         assert f"{exchange_id} is in statement {MONTH}-" in capsys.readouterr().out
@@ -140,18 +131,12 @@ def test_a_receipt_leads_to_every_statement_above_it(run: Commands, files: Any, 
 
 def test_a_month_that_is_open_has_no_receipt_and_no_entries(run: Commands, tmp_path: Path) -> None:
     run("periods", "close", MONTH)
-    assert "is not closed" in refused(run, "receipt", run.entries[7].exchange_id)  # type: ignore[attr-defined]
-    assert "no such exchange" in refused(run, "receipt", "0192")
+    assert "is not closed" in run.refused("receipt", run.entries[7].exchange_id)
+    assert "no such exchange" in run.refused("receipt", "0192")
     entries = str(tmp_path / "entries")
-    assert "is not closed" in refused(run, "statement", "--key", "anna", "--month", THIS, "--entries", entries)
-    assert f"{THIS}: is not over" in refused(run, "periods", "close", THIS)
-    assert "expected YYYY-MM" in refused(run, "periods", "close", "november")
-
-
-def refused(run: Commands, *typed: str) -> str:
-    """What is said."""
-    assert main([*typed, "--config", str(run.config)]) == 1
-    return run._capsys.readouterr().err
+    assert "is not closed" in run.refused("statement", "--key", "anna", "--month", THIS, "--entries", entries)
+    assert f"{THIS}: is not over" in run.refused("periods", "close", THIS)
+    assert "expected YYYY-MM" in run.refused("periods", "close", "november")
 
 
 def test_what_is_not_settled_is_named_and_waited_for(run: Commands) -> None:
@@ -163,21 +148,16 @@ def test_what_is_not_settled_is_named_and_waited_for(run: Commands) -> None:
         for one in (before, after):
             journal.begin(one)
         journal.sync()
-        said = refused(run, "periods", "close", MONTH)
-        assert "journal: 1: 01900000-0000-7000-8000-000000000001" in said
-        assert "--wait" in said
+        run("periods", "close", MONTH, code=1)
+        assert "journal: 1: 01900000-0000-7000-8000-000000000001" in run.err
+        assert "--wait" in run.err
     finally:
         journal.close()
     with_letter = {"id": "ab" * 32, "reason": "unreadable", "payload": "{}", "first_seen": 1.0, "last_seen": 1.0}
     row = {**with_letter, "times_seen": 1, "state": "open", "state_at": 1.0}
-
-    def letter(store: Any) -> None:
-        with writing(store.engine) as connection:
-            connection.execute(insert(dead_letters), row)
-
-    run.ledger(letter)
-    said = refused(run, "periods", "close", MONTH)
-    assert "dead letter: 1: abab" in said
+    run.execute(insert(dead_letters).values(row))
+    run("periods", "close", MONTH, code=1)
+    assert "dead letter: 1: abab" in run.err
     run("periods", "close", MONTH, "--leave")
     assert "left behind:\n  journal: 1" in run.out
     (period,) = run("periods", "list")
@@ -192,7 +172,7 @@ def test_what_is_not_settled_is_named_and_waited_for(run: Commands) -> None:
 
 async def test_a_month_closes_by_itself_when_all_of_it_is_settled(run: Commands, monkeypatch: Any) -> None:
     monkeypatch.setattr(closing_by_itself, "CLOSE_S", 0.01)
-    run.config.write_text(yaml.safe_dump({**CONFIG, "billing": {"close_after_days": 0}}))
+    run.configure({**CONFIG, "billing": {"close_after_days": 0}})
     settings = load(run.config, {})
     store = LedgerStores.open(settings)
     journal = Journal.open(DataFolder(settings.data_dir).journal, bytes_max=1 << 30)
@@ -200,21 +180,18 @@ async def test_a_month_closes_by_itself_when_all_of_it_is_settled(run: Commands,
     journal.begin(first)
     journal.sync()
 
-    async def in_thread(work: Any, *arguments: Any) -> Any:
-        return await asyncio.to_thread(work, *arguments)
-
     tasks = Tasks()
-    tasks.start(closing_by_itself.close_months(settings, store.engine, store.ledger, in_thread), name="periods")
+    tasks.start(closing_by_itself.close_months(settings, store.engine, store.ledger, asyncio.to_thread), name="periods")
     try:
         await asyncio.sleep(0.3)
         assert run("periods", "list") == []
         assert journal.finish(record(first))
         journal.settled([one.seq for one in journal.pending(1)])
         journal.sync()
-        async with asyncio.timeout(20):
-            while not (listed := run("periods", "list")) or listed[0]["issued_at"] is None:
-                await asyncio.sleep(0.05)
-        assert [(one["month"], one["closed_by"]) for one in listed] == [(MONTH, "billing.close_after_days")]
+        await until(lambda: any(one["issued_at"] for one in run("periods", "list")), within_s=20.0, poll_s=0.05)
+        assert [(one["month"], one["closed_by"]) for one in run("periods", "list")] == [
+            (MONTH, "billing.close_after_days")
+        ]
     finally:
         await tasks.stop()
         journal.close()

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from proxy.runtime.machine.price_file import PriceFileError, book_from, path_in, price_book
 from tests.cli.commands import Commands
-from tests.support.sqlite import with_empty_ledger
 
 pytestmark = pytest.mark.io
 
@@ -39,12 +37,9 @@ ABSURD = book(("gpt-5.1", {"input_mtok": 1250, "output_mtok": 10}))
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
-    file = tmp_path / "tokenweir.yaml"
-    file.write_text(yaml.safe_dump(CONFIG))
-    with_empty_ledger(tmp_path / "data")
     for name, content in (("first", FIRST), ("dearer", DEARER), ("absurd", ABSURD)):
         (tmp_path / name).write_bytes(content)
-    return Commands(file, capsys)
+    return Commands(tmp_path, capsys, CONFIG)
 
 
 def input_price(run: Commands) -> tuple[str, str]:

@@ -10,18 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from msgspec.structs import replace
 
 from proxy.billing.settlement import entry
 from proxy.cli import main
-from proxy.ledger.settling.store import Arrival
 from proxy.metering.usage import Reading, Usage, UsageSource
-from proxy.runtime.machine.ledger_stores import LedgerStores
-from proxy.settings import load
+from tests.cli.commands import Commands
 from tests.ledger.priced_entries import a_real_entry, a_real_record
 from tests.reconciliation.provider_bill.bills import MIDNIGHT, completions, costs, openai, page
-from tests.support.sqlite import with_empty_ledger
 
 pytestmark = pytest.mark.io
 
@@ -38,18 +34,14 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Two exchanges of one day are settled, one of them estimated; runs the command on an export."""
-    config, export = tmp_path / "tokenweir.yaml", tmp_path / "usage.json"
-    config.write_text(yaml.safe_dump(CONFIG))
-    with_empty_ledger(tmp_path / "data")
-    store = LedgerStores.open(load(config, {}))
+    commands, export = Commands(tmp_path, capsys, CONFIG), tmp_path / "usage.json"
     guessed = entry(replace(a_real_record(1, started_at=AT), reading=GUESS))
-    store.ledger.settle([Arrival(a_real_entry(0, started_at=AT)), Arrival(guessed)])
-    store.close()
+    commands.settle(a_real_entry(0, started_at=AT), guessed)
 
     def reconcile(document: Any, *options: str) -> tuple[int, str, str]:
         export.write_text(document if isinstance(document, str) else json.dumps(document))
         arguments = ("--provider", "tera", "--file", str(export), *options)
-        code = main(["reconcile", "--config", str(config), *arguments])
+        code = main(["reconcile", "--config", str(commands.config), *arguments])
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 

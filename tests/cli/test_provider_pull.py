@@ -12,18 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 
 from proxy.cli import main
-from proxy.ledger.settling.store import Arrival
 from proxy.reconciliation.provider_bill import pull
 from proxy.reconciliation.provider_bill.bill import DAY_S
-from proxy.runtime.machine.ledger_stores import LedgerStores
-from proxy.settings import load
+from tests.cli.commands import Commands
 from tests.ledger.priced_entries import a_real_entry
 from tests.reconciliation.provider_bill.admin_server import KEY, AdminServer, admin_server, status
 from tests.reconciliation.provider_bill.bills import MIDNIGHT, anthropic, completions, costs, messages, openai, page
-from tests.support.sqlite import with_empty_ledger
 
 pytestmark = pytest.mark.io
 
@@ -51,7 +47,6 @@ def run(
     tmp_path: Path, server: AdminServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Run:
     """Settles an exchange of yesterday; runs the command in a thread beside the server, the next morning."""
-    config = tmp_path / "tokenweir.yaml"
     providers = {
         "tera": {"base_url": "http://127.0.0.1:1/v1", "admin_url": server.url, "admin_key": "${ADMIN_KEY}"},
         "claude": {"base_url": f"{server.url}", "admin_url": server.url, "admin_key": "${ADMIN_KEY}"}
@@ -59,17 +54,14 @@ def run(
         "keyless": {"base_url": "https://api.openai.com/v1"},
         "gateway": {"base_url": "https://gateway.test/v1", "admin_key": "${ADMIN_KEY}"},
     }
-    config.write_text(yaml.safe_dump({"providers": providers, "models": {"*": {"provider": "tera"}}}))
+    commands = Commands(tmp_path, capsys, {"providers": providers, "models": {"*": {"provider": "tera"}}})
     monkeypatch.setenv("ADMIN_KEY", KEY)
     monkeypatch.setattr(pull, "LIMITS", pull.PullLimits(backoff_s=0.0))
     monkeypatch.setattr("proxy.cli.provider_bill.time", SimpleNamespace(time=lambda: NEXT_MORNING))
-    with_empty_ledger(tmp_path / "data")
-    store = LedgerStores.open(load(config, {"ADMIN_KEY": KEY}))
-    store.ledger.settle([Arrival(a_real_entry(0, started_at=MIDNIGHT + 3_600.0))])
-    store.close()
+    commands.settle(a_real_entry(0, started_at=MIDNIGHT + 3_600.0))
 
     async def reconcile(*options: str, name: str = "tera") -> tuple[int, str, str]:
-        arguments = ["reconcile", "--config", str(config), "--provider", name, *options]
+        arguments = ["reconcile", "--config", str(commands.config), "--provider", name, *options]
         code = await asyncio.to_thread(main, arguments)
         printed = capsys.readouterr()
         return code, printed.out, printed.err
@@ -159,10 +151,8 @@ async def test_a_page_that_cannot_be_read_names_the_provider(run: Run, server: A
     server.pages["organization/costs"] = [page(openai(costs(1, "a", "eur")))]
     code, out, err = await run("--pull")
     assert (code, out) == (1, "")
-    assert (
-        err
-        == "tokenweir: providers.tera: line 8: organization/costs: data[0].results[0].amount.currency: must be usd\n"
-    )
+    where = "line 8: organization/costs: data[0].results[0].amount.currency"
+    assert err == f"tokenweir: providers.tera: {where}: must be usd\n"
 
 
 async def test_file_and_pull_exclude_each_other(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

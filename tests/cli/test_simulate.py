@@ -12,14 +12,10 @@ from msgspec.structs import asdict, replace
 from proxy.billing.pricing.prices import charge, configured
 from proxy.billing.record import BillableParts, Rates
 from proxy.billing.settlement import entry
-from proxy.ledger.settling.store import Arrival
 from proxy.metering.usage import ServedAs, Usage
-from proxy.runtime.machine.ledger_stores import LedgerStores
-from proxy.settings import load
 from tests.cli.commands import CONFIG, Commands
 from tests.ledger.entries import stored
 from tests.ledger.priced_entries import FIRST, NODE, PRICE, a_real_record
-from tests.support.sqlite import with_empty_ledger
 
 pytestmark = pytest.mark.io
 
@@ -39,17 +35,13 @@ def configuration(folder: Path, name: str, **price: Any) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+def run(run: Commands) -> Commands:
     """Three exchanges are settled there: as usual, at flex, fast."""
-    file = configuration(tmp_path, "tokenweir.yaml", input=1, output=2)
-    with_empty_ledger(tmp_path / "data")
-    store = LedgerStores.open(load(file, {}))
-    for number, served_as in enumerate(SERVED):
-        record = a_real_record(number, usage=WRITTEN, price=PRICE)
-        record = replace(record, reading=replace(record.reading, **asdict(served_as)))
-        store.ledger.settle([Arrival(entry(record), NODE, FIRST + number)])
-    store.close()
-    return Commands(file, capsys)
+    records = [a_real_record(number, usage=WRITTEN, price=PRICE) for number in range(len(SERVED))]
+    readings = [replace(one.reading, **asdict(as_)) for one, as_ in zip(records, SERVED, strict=True)]
+    entries = [entry(replace(one, reading=read)) for one, read in zip(records, readings, strict=True)]
+    run.settle(*entries, node=NODE, seq=FIRST)
+    return run
 
 
 def total(run: Commands, *arguments: str) -> dict[str, Any]:

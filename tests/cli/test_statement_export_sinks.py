@@ -7,7 +7,7 @@ import csv
 import io
 import json
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ import yaml
 from aiohttp import web
 from msgspec.structs import replace
 
-from proxy.cli import main
-from proxy.ledger.settling.store import Arrival
 from proxy.settings import SettingsError, parse
 from proxy.sinks.kinds import SINKS
 from proxy.sinks.progress import register
@@ -26,25 +24,19 @@ from tests.cli.commands import CONFIG, Commands
 from tests.ledger.priced_entries import a_real_entry
 from tests.support.net import ask, post_chat
 from tests.support.tokenweir import Tokenweir
+from tests.support.waiting import until
+from tests.support.web_server import serving
 
 LAGO = {"kind": "lago", "url": "http://127.0.0.1:1", "secret": "${LAGO_KEY}"}
 TODAY = datetime.now(UTC).date()
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+def run(run: Commands) -> Commands:
     """A key has used something today."""
-    monkeypatch.setenv("LAGO_KEY", "lago-1")
-    file = tmp_path / "tokenweir.yaml"
-    file.write_text(yaml.safe_dump({**CONFIG, "sinks": {"lago": LAGO}}))
-    run = Commands(file, capsys)
     (key,) = run("keys", "create", "--alias", "anna")
     now = datetime.now(UTC).timestamp()
-    entries = [a_real_entry(number, key=key["key_id"], started_at=now) for number in range(2)]
-    # The sink reads no environment but the process's own, and so is not part of what settles here.
-    file.write_text(yaml.safe_dump(CONFIG))
-    run.ledger(lambda store: store.ledger.settle([Arrival(one) for one in entries]))
-    file.write_text(yaml.safe_dump({**CONFIG, "sinks": {"lago": LAGO}}))
+    run.settle(*(a_real_entry(number, key=key["key_id"], started_at=now) for number in range(2)))
     return run
 
 
@@ -76,9 +68,7 @@ def test_an_export(run: Commands, tmp_path: Path) -> None:
     run("export", "--output", str(file), "--until", "2020-01-01", "--format", "focus")
     assert len(file.read_text().splitlines()) == 1
     in_vain = replace(a_real_entry(0), kind="attempt", seq=1, entry_id="attempt-1", charge_nusd=0)
-    run.config.write_text(yaml.safe_dump(CONFIG))
-    run.ledger(lambda store: store.ledger.settle([Arrival(in_vain)]))
-    run.config.write_text(yaml.safe_dump({**CONFIG, "sinks": {"lago": LAGO}}))
+    run.settle(in_vain)
     for shape, count in (("focus", 2), ("csv", 3)):
         run("export", "--output", str(file), "--format", shape)
         assert len(file.read_text().splitlines()) == 1 + count
@@ -88,16 +78,15 @@ def test_an_export(run: Commands, tmp_path: Path) -> None:
 
 
 @pytest.mark.io
-def test_how_sinks_stand(run: Commands, capsys: pytest.CaptureFixture[str]) -> None:
+def test_how_sinks_stand(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAGO_KEY", "lago-1")
+    run.configure(CONFIG | {"sinks": {"lago": LAGO}})
     assert run("sinks", "status") == [{"sink": "lago", "kind": "lago", "state": "never_run"}]
-    run.config.write_text(yaml.safe_dump(CONFIG))
     run.ledger(lambda store: register(store.engine, "lago", 0.0))
-    run.config.write_text(yaml.safe_dump({**CONFIG, "sinks": {"lago": LAGO}}))
     (shown,) = run("sinks", "status")
     assert (shown["state"], shown["pending"], shown["sent"], shown["rejected"]) == ("behind", 2, 0, [])
     assert run("sinks", "retry", "lago") == [{"sink": "lago", "retried": 0}]
-    assert main(["sinks", "retry", "stripe", "--config", str(run.config)]) == 1
-    assert "there is no sink 'stripe'" in capsys.readouterr().err
+    assert "there is no sink 'stripe'" in run.refused("sinks", "retry", "stripe")
 
 
 @pytest.mark.parametrize(
@@ -120,38 +109,22 @@ def test_what_no_sink_can_be(change: dict[str, Any], why: str) -> None:
     assert str(refused.value).startswith(why)
 
 
-@pytest.fixture
-async def receiver() -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
-    """Somebody's server: its URL, and what it got."""
+async def test_what_a_proxy_settles_is_pushed(tokenweir: Callable[..., Tokenweir]) -> None:
     got: list[dict[str, Any]] = []
 
-    async def take(request: web.Request) -> web.Response:
+    async def take(request: web.BaseRequest) -> web.Response:
+        assert (request.method, request.path) == ("POST", "/hook")
         got.append(json.loads(await request.read()))
         return web.Response()
 
-    app = web.Application()
-    app.router.add_post("/hook", take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0][:2]
-    yield f"http://{host}:{port}/hook", got
-    await runner.cleanup()
-
-
-async def test_what_a_proxy_settles_is_pushed(
-    tokenweir: Callable[..., Tokenweir], receiver: tuple[str, list[dict[str, Any]]]
-) -> None:
-    url, got = receiver
-    sink = {"kind": "webhook", "url": url, "secret": "${HOOK}", "since": "2026-01-01"}
-    made = tokenweir(start=False, sinks={"books": sink})
-    made.environment["HOOK"] = "a-canary-of-a-secret"
-    await asyncio.to_thread(made.start)
-    key = await asyncio.to_thread(made.key)
-    await post_chat(made.url, ask("tera"), key=key)
-    async with asyncio.timeout(20):
-        while not got:
-            await asyncio.sleep(0.05)
+    async with serving(take) as url:
+        sink = {"kind": "webhook", "url": f"{url}/hook", "secret": "${HOOK}", "since": "2026-01-01"}
+        made = tokenweir(start=False, sinks={"books": sink})
+        made.environment["HOOK"] = "a-canary-of-a-secret"
+        await asyncio.to_thread(made.start)
+        key = await asyncio.to_thread(made.key)
+        await post_chat(made.url, ask("tera"), key=key)
+        await until(lambda: got, within_s=20.0, poll_s=0.05)
     (entry,) = await asyncio.to_thread(made.entries, 1)
     assert got[0]["entry"] == entry
     assert b"a-canary-of-a-secret" not in made.outputs()
