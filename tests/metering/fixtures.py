@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from proxy.metering.dialect import NO_HEADERS, Dialect
+from proxy.metering.metered import BodyMeter, Metered
 
 
 def chunk(
@@ -55,3 +58,30 @@ def cuts(body: bytes) -> Iterator[list[bytes]]:
     yield [body[at : at + 1] for at in range(len(body))]
     for size in (2, 3, 7, 61, 1000):
         yield [body[at : at + size] for at in range(0, len(body), size)]
+
+
+def fed(meter: BodyMeter, pieces: Iterable[bytes]) -> Metered:
+    """What a meter reads of these pieces."""
+    for piece in pieces:
+        meter.feed(piece)
+    return meter.close()
+
+
+def in_pieces(body: bytes, size: int) -> list[bytes]:
+    """A body cut into pieces of one size."""
+    return [body[at : at + size] for at in range(0, len(body), size)]
+
+
+def read_answer(
+    dialect: Dialect, answer: Any, headers: Mapping[str, str] = NO_HEADERS, *, size: int = 1 << 20
+) -> Metered:
+    """What a meter reads of a whole answer: of its bytes, or of a document."""
+    body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+    return fed(dialect.plain_meter(headers), in_pieces(body, size))
+
+
+def read_stream(dialect: Dialect, body: bytes, *arguments: Any, **options: Any) -> Metered:
+    """What a meter, made with these arguments, reads of a stream: the same at every cut, or the test fails."""
+    results = [fed(dialect.stream_meter(*arguments, **options), pieces) for pieces in cuts(body)]
+    assert all(result == results[0] for result in results)
+    return results[0]

@@ -31,7 +31,7 @@ from proxy.metering.wire.cut import completed
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_EVENT_BYTES_MAX, SSE, Framing, JsonArrayFramer
 from proxy.metering.wire.outline import LongText, Outline
 from proxy.metering.wire.sse import EVENT_BYTES_MAX, EventFramer
-from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
+from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, fed, in_pieces, read_answer
 from tests.support.examples import examples
 from tests.support.linear import assert_linear
 
@@ -66,17 +66,7 @@ def body_of(framing: Framing, documents: list[bytes]) -> bytes:
 
 
 def metered(dialect: Dialect, framing: Framing, body: bytes, size: int = 3_000) -> Metered:
-    meter = dialect.stream_meter(framing)
-    for at in range(0, len(body), size):
-        meter.feed(body[at : at + size])
-    return meter.close()
-
-
-def answered(dialect: Dialect, body: bytes, size: int = 1 << 20) -> Metered:
-    meter = dialect.plain_meter()
-    for at in range(0, len(body), size):
-        meter.feed(body[at : at + size])
-    return meter.close()
+    return fed(dialect.stream_meter(framing), in_pieces(body, size))
 
 
 def lasts(filler: str) -> list[tuple[Dialect, dict[str, Any]]]:
@@ -348,12 +338,12 @@ ANSWERS: list[tuple[Dialect, dict[str, Any]]] = [
 def test_a_cut_answer_has_its_text_and_only_whole_usage(dialect: Dialect, answer: dict[str, Any]) -> None:
     for text in {json.dumps(answer), json.dumps(answer, ensure_ascii=False)}:
         body = text.encode()
-        whole = answered(dialect, body)
+        whole = read_answer(dialect, body)
         assert (whole.complete, whole.usage_final) == (True, True)
         chars, reported = 0, False
         for end in range(1, len(body)):
-            result = answered(dialect, body[:end])
-            assert result == answered(dialect, body[:end], 3)
+            result = read_answer(dialect, body[:end])
+            assert result == read_answer(dialect, body[:end], size=3)
             flags = tuple(flag for flag in result.flags if flag != "audio_unknown")
             assert (result.complete, result.usage_final, flags) == (False, False, ("cut_body",)), body[:end]
             assert chars <= result.evidence.chars <= whole.evidence.chars
@@ -366,11 +356,9 @@ def test_a_cut_answer_has_its_text_and_only_whole_usage(dialect: Dialect, answer
 
 def test_a_cut_body_of_text_only() -> None:
     body = b'{"choices":[{"message":{"content":"' + b"\\u6c34 water." * 1000
-    assert answered(OPENAI_CHAT, body).evidence.chars == 8 * 1000
+    assert read_answer(OPENAI_CHAT, body).evidence.chars == 8 * 1000
     # It breaks within a stream that turns out to be one document.
-    meter = OPENAI_CHAT.stream_meter()
-    meter.feed(body)
-    result = meter.close()
+    result = fed(OPENAI_CHAT.stream_meter(), [body])
     assert (result.evidence.chars, result.complete, result.flags) == (8000, False, ("cut_body",))
 
 
@@ -389,12 +377,12 @@ def test_half_of_a_large_event_counts_by_its_text_but_ends_nothing() -> None:
 def test_a_long_answer_has_its_usage_and_its_text(monkeypatch: pytest.MonkeyPatch, end: int | None) -> None:
     monkeypatch.setattr(meter_module, "JSON_BYTES_MAX", 4000)
     answer = {"id": "c", "usage": CHAT_USAGE, "choices": [{"message": {"content": "tide " * 1000}}]}
-    result = answered(OPENAI_CHAT, json.dumps(answer).encode()[:end], 100)
+    result = read_answer(OPENAI_CHAT, json.dumps(answer).encode()[:end], size=100)
     assert result.usage == Usage(9, None, 777, None, 786)
     flags = ("body_too_long",) if end is None else ("body_too_long", "cut_body")
     assert (result.complete, result.usage_final, result.flags) == (end is None, end is None, flags)
     del answer["usage"]
-    result = answered(OPENAI_CHAT, json.dumps(answer).encode()[:end], 100)
+    result = read_answer(OPENAI_CHAT, json.dumps(answer).encode()[:end], size=100)
     assert (result.usage, result.complete) == (None, end is None)
     assert 4970 < result.evidence.chars <= 5001
 
@@ -403,7 +391,7 @@ def test_a_long_stream_of_events_that_is_labelled_as_json_is_read(monkeypatch: p
     monkeypatch.setattr(meter_module, "JSON_BYTES_MAX", 4000)
     events = [json.dumps({"choices": [{"delta": {"content": f"tide {n} "}}]}).encode() for n in range(100)]
     body = body_of(SSE, [*events, json.dumps({"choices": [], "usage": CHAT_USAGE}).encode(), b"[DONE]"])
-    results = [answered(OPENAI_CHAT, body, size) for size in (1, 700, len(body))]
+    results = [read_answer(OPENAI_CHAT, body, size=size) for size in (1, 700, len(body))]
     assert (results[0].usage, results[0].complete, results[0].events) == (Usage(9, None, 777, None, 786), True, 102)
     assert all(result == results[0] for result in results)
 

@@ -21,7 +21,7 @@ from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.metered import Metered
-from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
+from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, read_answer
 
 # (dialect, the last event of a stream, the paths of what the counts need)
 LAST: list[tuple[Dialect, dict[str, Any], set[str]]] = [
@@ -126,13 +126,6 @@ def metered(dialect: Dialect, *events: dict[str, Any] | bytes, name: str = "") -
     return meter.close()
 
 
-def answered(dialect: Dialect, answer: dict[str, Any]) -> Metered:
-    """A whole answer."""
-    meter = dialect.plain_meter()
-    meter.feed(json.dumps(answer).encode())
-    return meter.close()
-
-
 def variants(value: Any, needed: set[str], path: str = "") -> list[Any]:
     """`value` with each member that is not needed replaced by every odd value."""
     found = []
@@ -211,7 +204,7 @@ def test_an_empty_error_member_is_no_failure(
     """B10d: 50 delivered texts are billed."""
     result = metered(dialect, *[event | {"error": error}] * 50)
     assert (result.failed, result.evidence.chars_latin) == (None, 200)
-    whole = answered(dialect, answer | {"error": error})
+    whole = read_answer(dialect, answer | {"error": error})
     assert (whole.failed, whole.complete, whole.evidence.chars_latin) == (None, True, 4)
 
 
@@ -219,8 +212,8 @@ def test_an_empty_error_member_is_no_failure(
 @pytest.mark.parametrize(("dialect", "event", "answer"), SAID, ids=lambda value: getattr(value, "name", None))
 def test_an_error_is_a_failure(dialect: Dialect, event: dict[str, Any], answer: dict[str, Any], error: Any) -> None:
     assert metered(dialect, event, event | {"error": error}).failed == "error_event"
-    assert answered(dialect, answer | {"error": error}).failed == "error_body"
-    assert answered(dialect, {"error": error}).failed == "error_body"
+    assert read_answer(dialect, answer | {"error": error}).failed == "error_body"
+    assert read_answer(dialect, {"error": error}).failed == "error_body"
 
 
 @pytest.mark.parametrize("error", EMPTY_ERRORS, ids=json.dumps)
@@ -232,7 +225,7 @@ def test_an_empty_error_member_of_other_answers_is_no_failure(error: Any) -> Non
         (ANTHROPIC_COUNT_TOKENS, {"input_tokens": 9}),
         (GEMINI_GENERATE, {"candidates": [], "usageMetadata": GEMINI_USAGE}),
     ):
-        result = answered(dialect, answer | {"error": error})
+        result = read_answer(dialect, answer | {"error": error})
         assert (result.failed, result.complete, result.usage_final) == (None, True, result.usage is not None)
     said = {"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": "Weir"}}, "error": error}}
     assert metered(COHERE_CHAT, said, said).failed is None

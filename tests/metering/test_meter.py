@@ -18,15 +18,12 @@ from proxy.metering.metered import Metered
 from proxy.metering.opaque_meter import OpaqueMeter
 from proxy.metering.usage import Evidence, Usage
 from proxy.metering.wire.sse import EVENT_BYTES_MAX
-from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, cuts, say, sse, usage
+from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, cuts, fed, in_pieces, read_answer, say, sse, usage
 from tests.support.examples import examples
 
 
 def metered(pieces: list[bytes]) -> Metered:
-    meter = OPENAI_CHAT.stream_meter()
-    for piece in pieces:
-        meter.feed(piece)
-    return meter.close()
+    return fed(OPENAI_CHAT.stream_meter(), pieces)
 
 
 def test_everything_is_exact_after_a_fold() -> None:
@@ -133,9 +130,7 @@ def test_a_stream_that_begins_like_json_is_not_kept() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"   \n", b"<html>busy</html>", b"null", b"[1]", b"\xff\xfe", b'{"a":' * 20_000])
 def test_json_meter_takes_anything(body: bytes) -> None:
-    meter = OPENAI_CHAT.plain_meter()
-    meter.feed(body)
-    result = meter.close()
+    result = read_answer(OPENAI_CHAT, body)
     assert (result.usage, result.complete, result.evidence.empty) == (None, False, True)
     assert result.flags == (("unparsable_body",) if body.strip() else ())
 
@@ -298,19 +293,14 @@ def test_any_json_is_survived_streamed_and_whole(document: dict[str, object]) ->
     text = json.dumps(document).encode()
     streamed = metered([b"data: " + text + b"\n\n"])
     assert streamed.events == 1
-    whole = OPENAI_CHAT.plain_meter()
-    whole.feed(text)
-    assert whole.close().usage == streamed.usage
+    assert read_answer(OPENAI_CHAT, text).usage == streamed.usage
 
 
 def test_electron_usage_and_done_without_a_blank_line_between_are_both_read() -> None:
     """As its page shows them. One event for a client, but nothing of the bill is lost."""
     body = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}\ndata: [DONE]\n\n'
     for cut in (1, 40, len(body)):
-        meter = OPENAI_CHAT.stream_meter()
-        for at in range(0, len(body), cut):
-            meter.feed(body[at : at + cut])
-        result = meter.close()
+        result = metered(in_pieces(body, cut))
         assert (result.usage, result.events, result.complete) == (Usage(9, None, 3, None, 12), 1, True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,21 +14,12 @@ from proxy.billing.pricing.prices import addends, charge, configured
 from proxy.billing.record import BillableParts, Rates
 from proxy.billing.reread import read_again
 from proxy.metering.counts import fitted, violations
-from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
-from proxy.metering.metered import Metered
 from proxy.metering.usage import Evidence, Usage, UsageSource
-from tests.metering.fixtures import DONE, call, chunk, say, sse
-
-
-def answered(dialect: Dialect, answer: dict[str, Any]) -> Metered:
-    meter = dialect.plain_meter()
-    meter.feed(json.dumps(answer).encode())
-    return meter.close()
-
+from tests.metering.fixtures import DONE, call, chunk, fed, read_answer, say, sse
 
 VERCEL = {
     "prompt_tokens": 28, "completion_tokens": 5, "total_tokens": 33,
@@ -40,18 +30,14 @@ VERCEL = {
 def test_reasoning_outside_completion_and_total_is_billed() -> None:
     """Of Vercel's gateway to Gemini, whose own cost is that of 54."""
     body = sse(*say("It rains."), chunk(finish="stop", usage=VERCEL), DONE)
-    meter = OPENAI_CHAT.stream_meter()
-    meter.feed(body)
-    found = meter.close()
+    found = fed(OPENAI_CHAT.stream_meter(), [body])
     assert (found.usage, found.flags) == (Usage(28, None, 54, 49, 82), ("reasoning_added",))
     assert found.usage_raw == VERCEL
     message = {"role": "assistant", "content": "It rains."}
-    plain = answered(OPENAI_CHAT, {"choices": [{"index": 0, "message": message}], "usage": VERCEL})
+    plain = read_answer(OPENAI_CHAT, {"choices": [{"index": 0, "message": message}], "usage": VERCEL})
     assert (plain.usage, plain.flags) == (found.usage, found.flags)
     called = sse(chunk(call(0, '{"a":1}', name="sum", id="c")), chunk(finish="tool_calls", usage=VERCEL), DONE)
-    meter = OPENAI_CHAT.stream_meter()
-    meter.feed(called)
-    assert meter.close().usage == found.usage
+    assert fed(OPENAI_CHAT.stream_meter(), [called]).usage == found.usage
 
 
 def test_reasoning_of_another_tokenizer_is_in_the_completion() -> None:
@@ -62,9 +48,7 @@ def test_reasoning_of_another_tokenizer_is_in_the_completion() -> None:
         "completion_tokens_details": {"reasoning_tokens": 277},
     }
     thought = [chunk({"reasoning": " hm hm hm hm hm"}) for _ in range(80)]
-    meter = OPENAI_CHAT.stream_meter()
-    meter.feed(sse(*thought, chunk(finish="length", usage=used), DONE))
-    found = meter.close()
+    found = fed(OPENAI_CHAT.stream_meter(), [sse(*thought, chunk(finish="length", usage=used), DONE)])
     assert (found.usage, found.flags) == (Usage(28, None, 256, 277, 284), ("reasoning_exceeds_completion",))
 
 
@@ -76,23 +60,23 @@ def test_it_is_so_in_every_dialect_with_reasoning_in_its_completion() -> None:
         "output_tokens_details": {"reasoning_tokens": 49},
         "total_tokens": 33,
     }
-    responses = answered(OPENAI_RESPONSES, {"status": "completed", "output": [written], "usage": used})
+    responses = read_answer(OPENAI_RESPONSES, {"status": "completed", "output": [written], "usage": used})
     assert (responses.usage, responses.flags) == (Usage(28, None, 54, 49, 82), ("reasoning_added",))
     used = {"input_tokens": 28, "output_tokens": 5, "output_tokens_details": {"thinking_tokens": 49}}
     text = [{"type": "text", "text": "It rains."}]
-    anthropic = answered(ANTHROPIC_MESSAGES, {"type": "message", "content": text, "usage": used})
+    anthropic = read_answer(ANTHROPIC_MESSAGES, {"type": "message", "content": text, "usage": used})
     assert (anthropic.usage, anthropic.flags) == (Usage(28, None, 54, 49, 82), ("reasoning_added",))
     used = {"tokens": {"input_tokens": 28, "output_tokens": 5, "reasoning_tokens": 49}}
-    cohere = answered(COHERE_CHAT, {"id": "c", "message": {"content": text}, "usage": used})
+    cohere = read_answer(COHERE_CHAT, {"id": "c", "message": {"content": text}, "usage": used})
     assert (cohere.usage, cohere.flags) == (Usage(28, None, 54, 49, 82), ("reasoning_added",))
 
 
 @pytest.mark.parametrize("model", ["gemini-2.5-pro", "models/gemini-3-flash", "google/gemini-2.5-flash"])
 def test_googles_compatible_endpoint_has_thoughts_in_the_total_alone(model: str) -> None:
     used = {"prompt_tokens": 35, "completion_tokens": 12, "total_tokens": 109}
-    found = answered(OPENAI_CHAT, {"model": model, "choices": [], "usage": used})
+    found = read_answer(OPENAI_CHAT, {"model": model, "choices": [], "usage": used})
     assert (found.usage, found.flags) == (Usage(35, None, 74, 62, 109), ("reasoning_added",))
-    other = answered(OPENAI_CHAT, {"model": "gpt-4o", "choices": [], "usage": used})
+    other = read_answer(OPENAI_CHAT, {"model": "gpt-4o", "choices": [], "usage": used})
     assert (other.usage, other.flags) == (Usage(35, None, 12, None, 109), ("total_mismatch",))
 
 
@@ -174,7 +158,7 @@ def test_120_cached_of_100_cost_what_100_cost() -> None:
         "total_tokens": 100,
         "prompt_tokens_details": {"cached_tokens": 120},
     }
-    found = answered(OPENAI_CHAT, {"choices": [], "usage": used})
+    found = read_answer(OPENAI_CHAT, {"choices": [], "usage": used})
     assert found.flags == ("cached_exceeds_prompt",)
     assert found.usage is not None
     assert charge(price, found.usage, BillableParts.EVERYTHING) == 100

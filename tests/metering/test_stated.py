@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from decimal import Decimal
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.stated import stated_usd
-from tests.metering.corpus.corpus import CORPUS, all_lines
+from tests.metering.corpus.corpus import NEEDS_CORPUS, all_records
 from tests.metering.corpus.dialects import metered
 
 BEHIND = {"upstream_inference_cost": 0.004}
@@ -58,12 +57,11 @@ WRITTEN = {
 
 
 @pytest.mark.real
-@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+@NEEDS_CORPUS
 def test_every_recorded_statement_is_read() -> None:
     by_name = {dialect.name: dialect for dialect in DIALECTS}
     read = dict.fromkeys(WRITTEN, 0)
-    for line in all_lines():
-        record = json.loads(line) if line else {"dialect": None, "provider_host": None}
+    for record in all_records():
         dialect, host = by_name.get(record["dialect"]), record["provider_host"]
         if dialect is None or host not in WRITTEN or record["truth"] is None:
             continue

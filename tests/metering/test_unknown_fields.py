@@ -22,9 +22,9 @@ from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.unknown_fields import NO_UNKNOWN_FIELDS, PATHS_MAX, UnknownFields, members, unknown_fields
-from tests.metering.corpus.corpus import CORPUS, all_lines
+from tests.metering.corpus.corpus import NEEDS_CORPUS, all_records
 from tests.metering.corpus.dialects import metered, spoken
-from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
+from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, read_answer
 
 KNOWN = members("id created choices", "usage.prompt_tokens usage.details.cached", "usage.lists.TEXT usage.steps.input")
 
@@ -93,9 +93,7 @@ def test_what_is_no_json_has_nothing_and_raises_nothing(text: bytes) -> None:
 def test_what_a_strict_reader_refuses_is_not_silent(odd: bytes, path: str) -> None:
     """Whatever a meter reads the counts from; and it raises nothing."""
     body = b'{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1,"ticks":5,"odd":%s}}' % odd
-    meter = OPENAI_CHAT.plain_meter()
-    meter.feed(body)
-    metered = meter.close()
+    metered = read_answer(OPENAI_CHAT, body)
     assert metered.usage is not None
     assert metered.usage.prompt_tokens == 9
     assert metered.unknown_usage_fields.paths == tuple(sorted(("usage.ticks", path)))
@@ -210,15 +208,14 @@ UNREAD = {
 
 
 @pytest.mark.real
-@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+@NEEDS_CORPUS
 def test_of_recorded_answers_only_what_may_cost_something_is_unread() -> None:
     """And only two of them were served at another price than the usual one; the book has it."""
     book = PriceBook()
     multiplied: dict[str, dict[str, str]] = {}
     by_name = {dialect.name: dialect for dialect in DIALECTS}
     found: Counter[tuple[str, str]] = Counter()
-    for line in all_lines():
-        record = json.loads(line) if line else {"dialect": "none"}
+    for record in all_records():
         dialect = by_name.get(SPOKEN.get(record["dialect"], record["dialect"]))
         if dialect is None or not spoken(record):
             continue

@@ -21,7 +21,7 @@ EXCHANGES = 1_000_000
 # Of one world: some ten minutes of its time.
 WORLD_EXCHANGES = 20_000
 RATE = 40.0
-# Of all calls, those that fail, in one world and the next.
+# Of all calls, those that fail, in one world and the next of the large ones.
 SHARES = (0.0, 0.02, 0.1, 0.3)
 # Files of the journals; what a kill leaves is in the page cache anyway.
 FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -37,11 +37,6 @@ def world(seed: int, *, exchanges: int, share: float = 0.05) -> Tally:
 def small_world(seed: int) -> Tally:
     """One of a few."""
     return world(SEED + seed, exchanges=600)
-
-
-def large_world(seed: int) -> Tally:
-    """One of many; in every fourth nothing fails but what dies."""
-    return world(seed, exchanges=WORLD_EXCHANGES, share=SHARES[seed % len(SHARES)])
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
@@ -64,7 +59,7 @@ def test_a_million_exchanges(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(f"\nseed {SEED}")
         for number in range(EXCHANGES // WORLD_EXCHANGES):
-            tally = world(SEED + number, exchanges=WORLD_EXCHANGES, share=(0.0, 0.02, 0.1, 0.3)[number % 4])
+            tally = world(SEED + number, exchanges=WORLD_EXCHANGES, share=SHARES[number % len(SHARES)])
             wrong += [f"seed {SEED + number}: {what}" for what in tally.wrong]
             for name in Tally.__slots__:
                 if name != "wrong":

@@ -27,7 +27,7 @@ from proxy.metering.request import InvalidField
 from proxy.metering.wire.sse import EVENT_BYTES_MAX, quiet_events
 from tests.gateway.dialects.main_dialects import MESSAGES, RESPONSES
 from tests.gateway.streams import told as events_told
-from tests.metering.corpus.corpus import CORPUS
+from tests.metering.corpus.corpus import CORPUS, FILES, NEEDS_CORPUS
 from tests.metering.fixtures import DONE, USAGE_EVENT, chunk, cuts, say, sse, usage
 
 COST = Cost(b"0.000000012", b'{"told":true}')
@@ -261,7 +261,7 @@ def ours() -> Iterator[tuple[Dialect, bytes, bool]]:
 def recorded() -> Iterator[tuple[Dialect, bytes, bool]]:
     """Every fifth, without the long ones."""
     by_name = {dialect.name: dialect for dialect in TELLING} | {"mistral.chat": OPENAI_CHAT}
-    lines = (CORPUS / "open.jsonl").read_bytes().split(b"\n")
+    lines = (CORPUS / FILES[0]).read_bytes().split(b"\n")
     for record in (json.loads(line) for line in islice(lines, 0, None, 5) if line and len(line) < 60_000):
         if (dialect := by_name.get(record["dialect"])) and record["status"] < 300:
             yield dialect, record["body"].encode(), record["streamed"]
@@ -294,7 +294,7 @@ def test_our_own_answers_of_every_family() -> None:
 
 
 @pytest.mark.real
-@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+@NEEDS_CORPUS
 def test_recorded_answers() -> None:
     counted = [check(dialect, body, streamed=streamed) for dialect, body, streamed in recorded()]
     assert sum(count > 0 for count in counted) > 0.9 * len(counted) > 50

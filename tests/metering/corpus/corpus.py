@@ -5,17 +5,21 @@ from __future__ import annotations
 import functools
 import gzip
 import json
-import random
+import re
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
+FILES = ("open.jsonl", "more_streams.jsonl.gz")
 
+NEEDS_CORPUS = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 AT_ONE_CUT_OR_EVERY = pytest.mark.parametrize(
     "every", [pytest.param(False, id="one cut"), pytest.param(True, id="every cut", marks=pytest.mark.real)]
 )
@@ -50,36 +54,56 @@ FITTED: dict[str, dict[str, int | None]] = {
 }  # fmt: skip
 
 
+_DIALECT = re.compile(rb'"dialect": ?"([^"]+)"')
+
+
 @functools.cache
-def lines_of(name: str) -> list[bytes]:
-    """The lines of one of the corpus's two files: each is one record in JSON."""
+def _lines_of(name: str) -> dict[str, list[bytes]]:
+    """The lines of one file by their dialects: each is one record in JSON."""
     packed = (CORPUS / name).read_bytes()
-    return (gzip.decompress(packed) if name.endswith(".gz") else packed).split(b"\n")
-
-
-def all_lines() -> list[bytes]:
-    return [*lines_of("open.jsonl"), *lines_of("more_streams.jsonl.gz")]
+    found: dict[str, list[bytes]] = defaultdict(list)
+    for line in filter(None, (gzip.decompress(packed) if name.endswith(".gz") else packed).split(b"\n")):
+        dialect = _DIALECT.search(line)
+        assert dialect is not None
+        found[dialect[1].decode()].append(line)
+    return found
 
 
 @functools.cache
+def records_in(name: str, *dialects: str) -> list[dict[str, Any]]:
+    """All records that one file has under these names."""
+    return [json.loads(line) for dialect in dialects for line in _lines_of(name).get(dialect, ())]
+
+
 def records_named(*dialects: str) -> list[dict[str, Any]]:
     """All records that the corpus has under these names."""
-    quoted = [f'"{name}"'.encode() for name in dialects]
-    found = [json.loads(line) for line in all_lines() if any(name in line for name in quoted)]
-    return [record for record in found if record["dialect"] in dialects]
+    return [record for name in FILES for record in records_in(name, *dialects)]
 
 
-def cuts(body: bytes, seed: str) -> Iterator[list[bytes]]:
-    rng = random.Random(seed)
-    yield [body]
-    yield body.splitlines(keepends=True)
-    at = sorted({0, len(body), *(rng.randrange(len(body) + 1) for _ in range(40))})
-    yield [body[a:b] for a, b in pairwise(at)]
-    inside = [at for at in range(1, len(body)) if body[at] & 0xC0 == 0x80]  # inside UTF-8
-    yield [body[a:b] for a, b in zip([0, *inside], [*inside, len(body)], strict=True)]
+def all_records() -> Iterator[dict[str, Any]]:
+    for name in FILES:
+        yield from (json.loads(line) for lines in _lines_of(name).values() for line in lines)
 
 
-def some_cuts(ways: Iterable[list[bytes]], seed: str, *, every: bool) -> list[list[bytes]]:
-    """`every`: all of the ways; otherwise one of them, which one depends on the seed."""
-    found = list(ways)
-    return found if every else [found[zlib.crc32(seed.encode()) % len(found)]]
+def _cut(body: bytes, places: Iterable[int]) -> list[bytes]:
+    return [body[start:end] for start, end in pairwise([0, *places, len(body)])]
+
+
+def _at_random(body: bytes, seed: str) -> list[bytes]:
+    rng = Random(seed)
+    return _cut(body, sorted(rng.randrange(len(body) + 1) for _ in range(40)))
+
+
+_WAYS = (
+    lambda body, _: [body],
+    lambda body, _: body.splitlines(keepends=True),
+    _at_random,
+    lambda body, _: _cut(body, (found.start() for found in re.finditer(rb"[\x80-\xbf]", body))),  # inside UTF-8
+)
+
+
+def cuts(record: dict[str, Any], *, every: bool = True) -> Iterator[list[bytes]]:
+    """The body of a record, cut in each way; without `every` in one of them, which depends on its id."""
+    body, seed = record["body"].encode(), record["id"]
+    for way in _WAYS if every else (_WAYS[zlib.crc32(seed.encode()) % len(_WAYS)],):
+        yield way(body, seed)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
-from pathlib import Path
-from random import Random
 from typing import Any
 
 from proxy.metering.dialect import Dialect
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
-
-CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
-
-FIELDS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")
+from tests.metering.corpus.corpus import FIELDS
+from tests.metering.fixtures import fed
 
 SEVERAL = (b'"type":"message_start"', b'"type":"response.created"')
 
@@ -24,21 +18,10 @@ def spoken(record: dict[str, Any]) -> bool:
     return record["dialect"] != "cohere.chat" or record["path"].partition("?")[0] != "/v1/chat"
 
 
-def cuts(body: bytes, seed: str) -> Iterator[list[bytes]]:
-    yield [body]
-    rng = Random(seed)
-    at = sorted({0, len(body), *(rng.randrange(len(body) + 1) for _ in range(40))})
-    yield [body[a:b] for a, b in pairwise(at)]
-    yield body.splitlines(keepends=True)
-
-
 def metered(dialect: Dialect, record: dict[str, Any], pieces: list[bytes]) -> Metered:
-    content_type = record["response_headers"].get("content-type", "").partition(";")[0]
-    framing = dialect.framing(content_type, streamed=record["streamed"])
-    meter = dialect.plain_meter() if framing is None else dialect.stream_meter(framing)
-    for piece in pieces:
-        meter.feed(piece)
-    return meter.close()
+    headers = record["response_headers"]
+    framing = dialect.framing((headers.get("content-type") or "").partition(";")[0], streamed=record["streamed"])
+    return fed(dialect.plain_meter(headers) if framing is None else dialect.stream_meter(framing), pieces)
 
 
 def in_tokens(usage: Usage | None) -> Usage | None:

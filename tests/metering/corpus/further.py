@@ -60,7 +60,8 @@ def further_usage(dialect: Dialect, record: dict[str, Any]) -> Usage | None:
     if dialect is BEDROCK_INVOKE:
         read, written = (record["truth"][name] for name in ("cached_tokens", "cache_creation_tokens"))
         return Usage(prompt, read, completion, None, prompt + completion, written)
-    return Usage(prompt, None, 0, None, prompt)
+    images = 0 if dialect is COHERE_EMBED and "image_tokens" in record["body"] else None
+    return Usage(prompt, None, 0, None, prompt, image_prompt_tokens=images)
 
 
 def counting_headers(record: dict[str, Any]) -> dict[str, str]:

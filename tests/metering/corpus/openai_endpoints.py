@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from typing import Any
 
@@ -13,7 +12,7 @@ from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.usage import Usage
-from tests.metering.corpus.corpus import all_lines
+from tests.metering.corpus.corpus import records_named
 
 NOTHING_GENERATED = (OPENAI_EMBEDDINGS, OPENAI_MODERATIONS, OPENAI_RERANK)
 
@@ -32,18 +31,9 @@ NAMES: tuple[tuple[Dialect, tuple[str, ...], int], ...] = (
 WRITER = "api.writer.com"
 
 
-@functools.cache
-def recorded() -> list[dict[str, Any]]:
-    """All records of these endpoints."""
-    names = {name for _, each, _ in NAMES for name in each}
-    quoted = [f'"{name}"'.encode() for name in names]
-    found = [json.loads(line) for line in all_lines() if any(name in line for name in quoted)]
-    return [record for record in found if record["dialect"] in names]
-
-
 def records_of(dialect: Dialect, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """The corpus has one name for both directions of audio."""
-    found = [record for record in recorded() if record["dialect"] in names]
+    found = records_named(*names)
     return [one for one in found if names != ("openai.audio",) or one["path"].endswith(dialect.upstream_path)]
 
 

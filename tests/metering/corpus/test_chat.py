@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import re
 from typing import Any
 
@@ -14,23 +12,11 @@ from proxy.metering.dialects.openai.strip import UsageStripper, is_usage_event
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
 from proxy.metering.wire.sse import EventFramer, quiet_events
-from tests.metering.corpus.corpus import AT_ONE_CUT_OR_EVERY, CORPUS, FIELDS, FITTED, cuts, lines_of, some_cuts
+from tests.metering.corpus.corpus import AT_ONE_CUT_OR_EVERY, FIELDS, FILES, FITTED, NEEDS_CORPUS, cuts, records_in
+from tests.metering.corpus.dialects import metered
+from tests.metering.fixtures import in_pieces
 
-pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
-
-
-@functools.cache
-def recorded(name: str) -> list[dict[str, Any]]:
-    """The openai.chat records of one file."""
-    lines = [line for line in lines_of(name) if b'"openai.chat"' in line]
-    return [record for line in lines if (record := json.loads(line))["dialect"] == "openai.chat"]
-
-
-def metered(record: dict[str, Any], pieces: list[bytes]) -> Metered:
-    meter = OPENAI_CHAT.stream_meter() if record["streamed"] else OPENAI_CHAT.plain_meter()
-    for piece in pieces:
-        meter.feed(piece)
-    return meter.close()
+pytestmark = NEEDS_CORPUS
 
 
 def check(record: dict[str, Any], result: Metered) -> None:
@@ -74,13 +60,12 @@ _CITED = re.compile(r'"type": ?"url_citation"')
 
 
 @AT_ONE_CUT_OR_EVERY
-@pytest.mark.parametrize("name", ["open.jsonl", "more_streams.jsonl.gz"])
+@pytest.mark.parametrize("name", FILES)
 def test_usage_is_the_truth(name: str, every: bool) -> None:
-    records = recorded(name)
+    records = records_in(name, "openai.chat")
     assert len(records) >= 300
     for record in records if every or name == "open.jsonl" else records[::3]:
-        ways = some_cuts(cuts(record["body"].encode(), record["id"]), record["id"], every=every)
-        results = [metered(record, pieces) for pieces in ways]
+        results = [metered(OPENAI_CHAT, record, pieces) for pieces in cuts(record, every=every)]
         check(record, results[0])
         if name == "open.jsonl":
             check_evidence(record, results[0])
@@ -100,22 +85,21 @@ def check_evidence(record: dict[str, Any], result: Metered) -> None:
 
 @pytest.mark.real
 def test_one_byte_at_a_time() -> None:
-    short = [record for record in recorded("open.jsonl") if len(record["body"]) < 12_000]
+    short = [record for record in records_in("open.jsonl", "openai.chat") if len(record["body"]) < 12_000]
     assert len(short) > 150
     for record in short:
-        body = record["body"].encode()
-        check(record, metered(record, [body[at : at + 1] for at in range(len(body))]))
+        check(record, metered(OPENAI_CHAT, record, in_pieces(record["body"].encode(), 1)))
 
 
 @AT_ONE_CUT_OR_EVERY
 def test_stripping_takes_the_usage_events_and_nothing_else(every: bool) -> None:
     taken = 0
-    for record in recorded("open.jsonl"):
+    for record in records_in("open.jsonl", "openai.chat"):
         if not record["streamed"]:
             continue
         body = record["body"].encode()
         kept = [event for event in all_events(body) if not is_usage_event(event)]
-        for pieces in some_cuts(cuts(body, record["id"]), record["id"], every=every):
+        for pieces in cuts(record, every=every):
             stripper = UsageStripper()
             out = b"".join(p if stripper.idle and quiet_events(p) else stripper.feed(p) for p in pieces)
             out += stripper.close()

@@ -7,8 +7,6 @@ count of reasoning, which the truth leaves out (all else of it is equal).
 
 from __future__ import annotations
 
-import functools
-import json
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -24,8 +22,8 @@ from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
-from tests.metering.corpus.corpus import AT_ONE_CUT_OR_EVERY, FITTED, all_lines, some_cuts
-from tests.metering.corpus.dialects import CORPUS, FIELDS, cuts, exception, in_tokens, metered, spoken
+from tests.metering.corpus.corpus import AT_ONE_CUT_OR_EVERY, FIELDS, FITTED, NEEDS_CORPUS, cuts, records_named
+from tests.metering.corpus.dialects import exception, in_tokens, metered, spoken
 
 # Mistral speaks chat at OpenAI's path; the corpus names it apart.
 MISTRAL_CHAT = replace(OPENAI_CHAT, name="mistral.chat")
@@ -41,20 +39,7 @@ LANGUAGES = (
     (OLLAMA_GENERATE, 9, {}),
 )
 
-pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
-
-
-@functools.cache
-def recorded() -> dict[str, list[dict[str, Any]]]:
-    """All records, by dialect."""
-    found: dict[str, list[dict[str, Any]]] = {dialect.name: [] for dialect, *_ in LANGUAGES}
-    names = [f'"dialect": "{name}"'.encode() for name in found] + [f'"dialect":"{name}"'.encode() for name in found]
-    for line in all_lines():
-        if any(name in line for name in names):
-            record = json.loads(line)
-            if spoken(record):
-                found[record["dialect"]].append(record)
-    return found
+pytestmark = NEEDS_CORPUS
 
 
 def expected(dialect: Dialect, record: dict[str, Any]) -> Usage | None:
@@ -67,12 +52,11 @@ def expected(dialect: Dialect, record: dict[str, Any]) -> Usage | None:
 @AT_ONE_CUT_OR_EVERY
 @pytest.mark.parametrize(("dialect", "count", "known"), LANGUAGES, ids=[dialect.name for dialect, *_ in LANGUAGES])
 def test_usage_is_the_truth(dialect: Dialect, count: int, known: dict[str, int], every: bool) -> None:
-    records = recorded()[dialect.name]
+    records = list(filter(spoken, records_named(dialect.name)))
     assert len(records) == count
     exceptions: Counter[str] = Counter()
     for record in records:
-        ways = some_cuts(cuts(record["body"].encode(), record["id"]), record["id"], every=every)
-        results = [metered(dialect, record, pieces) for pieces in ways]
+        results = [metered(dialect, record, pieces) for pieces in cuts(record, every=every)]
         assert all(result == results[0] for result in results), record["id"]
         assert "unread_text" not in results[0].flags, record["id"]
         if in_tokens(results[0].usage) != expected(dialect, record):

@@ -6,8 +6,6 @@ of ours (29 records); and one stream was recorded without its finishReason, so t
 
 from __future__ import annotations
 
-import functools
-import json
 from collections import Counter
 from typing import Any
 
@@ -16,27 +14,16 @@ import pytest
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
-from tests.metering.corpus.corpus import AT_ONE_CUT_OR_EVERY, CORPUS, FIELDS, all_lines, cuts, some_cuts
-from tests.metering.corpus.dialects import in_tokens
+from tests.metering.corpus.corpus import AT_ONE_CUT_OR_EVERY, FIELDS, NEEDS_CORPUS, cuts, records_named
+from tests.metering.corpus.dialects import in_tokens, metered
 from tests.metering.corpus.gemini import UNFINISHED
+from tests.metering.fixtures import in_pieces
 
-pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
-
-
-@functools.cache
-def recorded() -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in all_lines() if b'"google.generate"' in line]
-    return [record for record in found if record["dialect"] == "google.generate"]
+pytestmark = NEEDS_CORPUS
 
 
-def metered(record: dict[str, Any], pieces: list[bytes]) -> Metered:
-    dialect = GEMINI_STREAM if record["streamed"] else GEMINI_GENERATE
-    kind = (record["response_headers"].get("content-type") or "").partition(";")[0]
-    framing = dialect.framing(kind, streamed=record["streamed"])
-    meter = dialect.plain_meter() if framing is None else dialect.stream_meter(framing)
-    for piece in pieces:
-        meter.feed(piece)
-    return meter.close()
+def read(record: dict[str, Any], pieces: list[bytes]) -> Metered:
+    return metered(GEMINI_STREAM if record["streamed"] else GEMINI_GENERATE, record, pieces)
 
 
 def check(record: dict[str, Any], result: Metered) -> None:
@@ -64,16 +51,16 @@ def check(record: dict[str, Any], result: Metered) -> None:
 def test_usage_is_the_truth(every: bool) -> None:
     arrays = tools = 0
     silent = Counter[str]()
-    for record in recorded():
-        body = record["body"].encode()
-        results = [metered(record, pieces) for pieces in some_cuts(cuts(body, record["id"]), record["id"], every=every)]
+    records = records_named("google.generate")
+    for record in records:
+        results = [read(record, pieces) for pieces in cuts(record, every=every)]
         check(record, results[0])
         if record["truth"] and record["truth"]["candidates_tokens"] and results[0].evidence.empty:
             silent[str(results[0].finish_reason)] += 1
         assert all(result == results[0] for result in results), record["id"]
-        arrays += record["streamed"] and body.startswith(b"[")
+        arrays += record["streamed"] and record["body"].startswith("[")
         tools += "tool_prompt" in results[0].flags
-    assert (len(recorded()), arrays, tools) == (334, 17, 29)
+    assert (len(records), arrays, tools) == (334, 17, 29)
     # Calls that were never made: their tokens are billed, and nothing of them is shown.
     assert set(silent) <= {"UNEXPECTED_TOOL_CALL", "MAX_TOKENS", "STOP"}
     assert silent.total() <= 6, silent
@@ -81,8 +68,7 @@ def test_usage_is_the_truth(every: bool) -> None:
 
 @pytest.mark.real
 def test_one_byte_at_a_time() -> None:
-    short = [record for record in recorded() if len(record["body"]) < 6_000]
+    short = [record for record in records_named("google.generate") if len(record["body"]) < 6_000]
     assert len(short) > 100
     for record in short:
-        body = record["body"].encode()
-        check(record, metered(record, [body[at : at + 1] for at in range(len(body))]))
+        check(record, read(record, in_pieces(record["body"].encode(), 1)))

@@ -12,16 +12,11 @@ from msgspec import structs
 
 from proxy.metering.dialect import Dialect
 from proxy.metering.usage import Usage
-from tests.metering.corpus.corpus import AT_ONE_CUT_OR_EVERY, some_cuts
-from tests.metering.corpus.dialects import CORPUS, cuts, metered
-from tests.metering.corpus.openai_endpoints import (
-    NAMES,
-    expected,
-    records_of,
-    unfinished,
-)
+from tests.metering.corpus.corpus import AT_ONE_CUT_OR_EVERY, NEEDS_CORPUS, cuts
+from tests.metering.corpus.dialects import metered
+from tests.metering.corpus.openai_endpoints import NAMES, expected, records_of, unfinished
 
-pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+pytestmark = NEEDS_CORPUS
 
 
 @AT_ONE_CUT_OR_EVERY
@@ -30,8 +25,7 @@ def test_usage_is_the_truth(dialect: Dialect, names: tuple[str, ...], count: int
     records = records_of(dialect, names)
     assert len(records) == count
     for record in records:
-        ways = some_cuts(cuts(record["body"].encode(), record["id"]), record["id"], every=every)
-        results = [metered(dialect, record, pieces) for pieces in ways]
+        results = [metered(dialect, record, pieces) for pieces in cuts(record, every=every)]
         assert all(result == results[0] for result in results), record["id"]
         told = results[0].usage
         without = {"cache_write_tokens": None, "audio_completion_tokens": None}  # of chats that were recorded here

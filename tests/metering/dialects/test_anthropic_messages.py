@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from proxy.metering.dialects.anthropic.usage import MessageUsage, usage_of
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField, with_model
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence, Usage
-from tests.metering.fixtures import cuts
+from tests.metering.fixtures import read_answer, read_stream
 
 SEED = {"input_tokens": 7, "cache_creation_input_tokens": 20, "cache_read_input_tokens": 100, "output_tokens": 1}
 
@@ -52,21 +53,10 @@ TALE = [
 
 def metered(*events: bytes) -> Metered:
     """Read in every cut: the same each time."""
-    body = b"".join(events)
-    results = []
-    for pieces in cuts(body):
-        meter = ANTHROPIC_MESSAGES.stream_meter()
-        for piece in pieces:
-            meter.feed(piece)
-        results.append(meter.close())
-    assert all(result == results[0] for result in results)
-    return results[0]
+    return read_stream(ANTHROPIC_MESSAGES, b"".join(events))
 
 
-def answered(document: Any) -> Metered:
-    meter = ANTHROPIC_MESSAGES.plain_meter()
-    meter.feed(json.dumps(document).encode())
-    return meter.close()
+answered = partial(read_answer, ANTHROPIC_MESSAGES)
 
 
 def test_a_whole_stream() -> None:
@@ -310,8 +300,6 @@ def test_refusals_have_the_shape_its_sdk_reads(refusal: errors.ApiError, kind: s
 
 def test_counting_tokens_uses_none() -> None:
     for document, usage in (({"input_tokens": 14}, Usage(0, None, 0, None, 0)), ({"error": {"type": "x"}}, None)):
-        meter = ANTHROPIC_COUNT_TOKENS.plain_meter()
-        meter.feed(json.dumps(document).encode())
-        result = meter.close()
+        result = read_answer(ANTHROPIC_COUNT_TOKENS, document)
         assert (result.usage, result.complete) == (usage, usage is not None)
         assert result.usage_raw == (document if usage else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,9 +10,8 @@ import pytest
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.azure.deployments import AZURE
 from proxy.metering.dialects.openai.strip import UsageStripper
-from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
-from tests.metering.fixtures import DONE, USAGE_EVENT, chunk, cuts, say, sse
+from tests.metering.fixtures import DONE, USAGE_EVENT, chunk, read_answer, read_stream, say, sse
 
 BY_NAME = {dialect.name: dialect for dialect in AZURE}
 DEPLOYED, V1 = BY_NAME["azure.chat"], BY_NAME["azure.chat_v1"]
@@ -23,15 +22,7 @@ PROMPT_FOUND = {"id": "", "choices": [], "prompt_filter_results": [{"prompt_inde
 ANSWER_FOUND = {"id": "", "choices": [{"index": 0, "content_filter_results": SAFE, "content_filter_offsets": {}}]}
 
 
-def metered(body: bytes) -> Metered:
-    results = []
-    for pieces in cuts(body):
-        meter = DEPLOYED.stream_meter()
-        for piece in pieces:
-            meter.feed(piece)
-        results.append(meter.close())
-    assert all(result == results[0] for result in results)
-    return results[0]
+metered = partial(read_stream, DEPLOYED)
 
 
 def test_each_language_has_its_places() -> None:
@@ -80,7 +71,5 @@ def test_what_the_filter_found_is_neither_text_nor_usage() -> None:
     ],
 )
 def test_a_filtered_prompt_is_no_answer_and_a_filtered_answer_is_one(answer: dict[str, Any], failed: bool) -> None:
-    meter = DEPLOYED.plain_meter()
-    meter.feed(json.dumps(answer).encode())
-    result = meter.close()
+    result = read_answer(DEPLOYED, answer)
     assert (result.failed == "error_body", result.complete) == (failed, not failed)

@@ -7,7 +7,7 @@ and recorded answers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.billing.reread import ReadAgain, read_again
-from proxy.metering.dialect import Dialect
+from proxy.metering.dialect import NO_HEADERS, Dialect
 from proxy.metering.dialects.bedrock.converse import (
     BEDROCK_CONVERSE,
     BEDROCK_CONVERSE_STREAM,
@@ -29,30 +29,24 @@ from proxy.metering.dialects.bedrock.invoke import BEDROCK_INVOKE, BEDROCK_INVOK
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, ServedAs, Usage, service_of
-from tests.metering.corpus.corpus import CORPUS, cuts
-from tests.metering.corpus.further import further_records, further_usage
 from tests.metering.dialects import bedrock
 from tests.metering.dialects.bedrock import METRICS, TEXTS, USAGE, chunk, converse, delta, event, failure
+from tests.metering.fixtures import fed, read_answer
 
 DIALECTS = (
     BEDROCK_INVOKE, BEDROCK_INVOKE_STREAM, BEDROCK_CONVERSE, BEDROCK_CONVERSE_STREAM, BEDROCK_COUNT_TOKENS,
 )  # fmt: skip
 
 
-def streamed(dialect: Dialect, pieces: list[bytes], headers: dict[str, str] | None = None) -> Metered:
+def streamed(dialect: Dialect, pieces: list[bytes], headers: Mapping[str, str] = NO_HEADERS) -> Metered:
     framing = dialect.framing("application/vnd.amazon.eventstream", streamed=True)
     assert framing is not None
-    meter = dialect.stream_meter(framing, headers=headers or {})
-    for piece in pieces:
-        meter.feed(piece)
-    return meter.close()
+    return fed(dialect.stream_meter(framing, headers=headers), pieces)
 
 
-def whole(dialect: Dialect, document: Any, headers: dict[str, str] | None = None) -> Metered:
+def whole(dialect: Dialect, document: Any, headers: Mapping[str, str] = NO_HEADERS) -> Metered:
     assert dialect.framing("application/json", streamed=False) is None
-    meter = dialect.plain_meter(headers or {})
-    meter.feed(document if isinstance(document, bytes) else json.dumps(document).encode())
-    return meter.close()
+    return read_answer(dialect, document, headers)
 
 
 # -- Converse ----------------------------------------------------------------------------------------------------
@@ -449,23 +443,6 @@ def test_nothing_that_a_provider_sends_raises(noise: bytes, seed: int) -> None:
         streamed(dialect, [bytes(body)])
     whole(BEDROCK_INVOKE, noise)
     whole(BEDROCK_CONVERSE, noise)
-
-
-@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
-@pytest.mark.parametrize(("dialect", "number"), [(BEDROCK_CONVERSE, 4), (BEDROCK_INVOKE, 3)])
-def test_recorded_answers(dialect: Dialect, number: int) -> None:
-    records = further_records(dialect.name, dialect.upstream_path.rpartition("/")[2])
-    assert len(records) == number
-    for record in records:
-        dialect.facts(record["request_json"], "m")
-        for pieces in cuts(record["body"].encode(), record["id"]):
-            meter = dialect.plain_meter(record["response_headers"])
-            for piece in pieces:
-                meter.feed(piece)
-            metered = meter.close()
-            if record["status"] == 200:
-                assert metered.usage == further_usage(dialect, record), record["id"]
-                assert (metered.complete, metered.unknown_usage_fields.paths) == (True, ()), record["id"]
 
 
 ODD: list[Any] = [None, 1, "x", [], [1], {}, {"text": 1}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,39 +9,13 @@ import pytest
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.cohere.embed import COHERE_EMBED
 from proxy.metering.dialects.ollama.embed import OLLAMA_EMBED, OLLAMA_EMBEDDINGS
-from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
-from tests.metering.corpus.corpus import CORPUS, cuts, records_named
+from tests.metering.fixtures import read_answer
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 TEXT = {"type": "text", "text": "How much?"}
 HOW_MUCH = PromptEvidence(chars_latin=9)
-
-
-def answered(dialect: Dialect, pieces: list[bytes]) -> Metered:
-    meter = dialect.plain_meter()
-    for piece in pieces:
-        meter.feed(piece)
-    return meter.close()
-
-
-@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
-@pytest.mark.parametrize(("dialect", "name", "number"), [(COHERE_EMBED, "cohere.embed", 5), (OLLAMA_EMBED, "ollama.embeddings", 4)])  # fmt: skip # noqa: E501
-def test_recorded_vectors_cost_their_prompt(dialect: Dialect, name: str, number: int) -> None:
-    records = records_named(name)
-    assert len(records) == number
-    for record in records:
-        dialect.facts(record["request_json"])
-        prompt = (record["truth"] or {}).get("prompt_tokens")
-        images = 0 if b"image_tokens" in record["body"].encode() else None
-        for pieces in cuts(record["body"].encode(), record["id"]):
-            result = answered(dialect, pieces)
-            if record["status"] >= 400:
-                assert result.usage is None, record["id"]
-                continue
-            assert result.usage == Usage(prompt, None, 0, None, prompt, image_prompt_tokens=images), record["id"]
-            assert (result.complete, result.unknown_usage_fields.paths) == (True, ()), record["id"]
 
 
 @pytest.mark.parametrize(
@@ -57,20 +30,20 @@ def test_recorded_vectors_cost_their_prompt(dialect: Dialect, name: str, number:
 )
 def test_text_and_images_are_billed_side_by_side(units: dict[str, int], usage: Usage | None) -> None:
     told = {"id": "x", "embeddings": {"float": [[0.5] * 9] * 9}, "meta": {"billed_units": units}}
-    result = answered(COHERE_EMBED, [json.dumps(told).encode()])
+    result = read_answer(COHERE_EMBED, told)
     assert result.usage == usage
     assert result.flags == (() if usage else ("usage_invalid",))
 
 
 def test_images_by_the_piece_are_named_as_unread() -> None:
-    result = answered(COHERE_EMBED, [json.dumps({"meta": {"billed_units": {"images": 1}}}).encode()])
+    result = read_answer(COHERE_EMBED, {"meta": {"billed_units": {"images": 1}}})
     assert (result.usage, result.unknown_usage_fields.paths) == (None, ("meta.billed_units.images",))
 
 
 def test_ollamas_older_answer_says_nothing() -> None:
-    result = answered(OLLAMA_EMBEDDINGS, [json.dumps({"embedding": [0.5] * 700}).encode()])
+    result = read_answer(OLLAMA_EMBEDDINGS, {"embedding": [0.5] * 700})
     assert (result.usage, result.complete, result.failed) == (None, True, None)
-    assert answered(OLLAMA_EMBED, [b'{"error":"no such model"}']).failed == "error_body"
+    assert read_answer(OLLAMA_EMBED, b'{"error":"no such model"}').failed == "error_body"
 
 
 @pytest.mark.parametrize(

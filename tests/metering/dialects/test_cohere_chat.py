@@ -16,6 +16,7 @@ from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.framing import SSE
+from tests.metering.fixtures import read_answer
 
 USED = {
     "billed_units": {"input_tokens": 9, "output_tokens": 5},
@@ -75,9 +76,7 @@ def metered(body: bytes, at: tuple[int, ...] = ()) -> Metered:
 
 
 def answered(**top: Any) -> Metered:
-    meter = COHERE_CHAT.plain_meter()
-    meter.feed(json.dumps(top).encode())
-    return meter.close()
+    return read_answer(COHERE_CHAT, top)
 
 
 def test_a_stream_is_read_to_its_last_word() -> None:

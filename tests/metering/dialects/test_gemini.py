@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
 from tests.metering.dialects.gemini import ASKED, ERROR, STORY, counts, said, sse, text
+from tests.metering.fixtures import read_answer
 
 FINAL = Usage(9, None, 45, 40, 54)
 
@@ -31,10 +33,7 @@ def metered(body: bytes, *, framing: Any = None, size: int | None = None) -> Met
     return meter.close()
 
 
-def answered(document: Any) -> Metered:
-    meter = GEMINI_GENERATE.plain_meter()
-    meter.feed(json.dumps(document).encode())
-    return meter.close()
+answered = partial(read_answer, GEMINI_GENERATE)
 
 
 @pytest.mark.parametrize("written", [sse, array])
@@ -81,9 +80,7 @@ def test_searches_are_counted_as_google_bills_them(model: str, searches: int) ->
     want = Usage(9, None, 5, None, 14, searches=searches)
     for written in (sse, array):
         assert metered(written(one, last)).usage == want
-    meter = GEMINI_GENERATE.plain_meter()
-    meter.feed(json.dumps(last).encode())
-    assert meter.close().usage == want
+    assert answered(last).usage == want
     cut = metered(sse(one, searched("gauge level", model=model, used=counts(9, 4), finish=None)))
     assert cut.usage == Usage(9, None, None, None, None, searches=searches), "what was looked up is billed, too"
     assert metered(sse(searched(model=model, used=counts(9, 5)))).usage == Usage(9, None, 5, None, 14)

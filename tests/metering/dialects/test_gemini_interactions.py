@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,8 +15,7 @@ from proxy.metering.dialects.gemini_interactions.usage import usage_of
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
-from tests.metering.corpus.corpus import CORPUS, cuts, records_named
-from tests.metering.fixtures import sse
+from tests.metering.fixtures import fed, read_answer, sse
 
 USED = {"total_input_tokens": 30, "total_tool_use_tokens": 5, "total_output_tokens": 8, "total_thought_tokens": 12}
 TOTAL = USED | {"total_tokens": 55, "total_cached_tokens": 3}
@@ -38,41 +37,10 @@ def ended(usage: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def streamed(*events: dict[str, Any]) -> Metered:
-    meter = DIALECT.stream_meter(DIALECT.framings[0])
-    meter.feed(sse(*events))
-    return meter.close()
+    return fed(DIALECT.stream_meter(DIALECT.framings[0]), [sse(*events)])
 
 
-def answered(document: dict[str, Any]) -> Metered:
-    meter = DIALECT.plain_meter()
-    meter.feed(json.dumps(document).encode())
-    return meter.close()
-
-
-@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
-def test_recorded_answers_are_read_as_google_counts_them() -> None:
-    """What Google adds up to its total: the prompt with the tokens of tools, the output with the thoughts."""
-    records = records_named("google.interactions")
-    assert len(records) == 16
-    for record in records:
-        raw = record["truth"]["usage_raw"]
-        for pieces in cuts(record["body"].encode(), record["id"]):
-            kind = "text/event-stream" if record["streamed"] else "application/json"
-            framing = DIALECT.framing(kind, streamed=record["streamed"])
-            meter = DIALECT.plain_meter() if framing is None else DIALECT.stream_meter(framing)
-            for piece in pieces:
-                meter.feed(piece)
-            result = meter.close()
-            usage, where = result.usage, record["id"]
-            assert usage is not None, where
-            assert usage.prompt_tokens == raw["total_input_tokens"] + raw["total_tool_use_tokens"], where
-            assert usage.completion_tokens == raw["total_output_tokens"] + raw["total_thought_tokens"], where
-            assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens, where
-            assert (result.usage_final, result.complete, result.failed) == (True, True, None), where
-            assert result.unknown_usage_fields.paths == (), where
-            assert "unread_text" not in result.flags, where
-            assert result.finish_reason in ("completed", "requires_action"), where
-            assert not result.evidence.empty, where
+answered = partial(read_answer, DIALECT)
 
 
 def test_a_stream_is_counted_by_its_last_event() -> None:

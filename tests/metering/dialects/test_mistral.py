@@ -12,29 +12,17 @@ from proxy.billing.money import nusd_rounded_half_up
 from proxy.billing.pricing.book import PriceBook
 from proxy.billing.pricing.prices import addends, can_charge, charge, configured
 from proxy.billing.record import BillableParts, Price, Rates
-from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.mistral.completions import MISTRAL_AGENTS, MISTRAL_FIM
 from proxy.metering.dialects.mistral.ocr import MISTRAL_OCR, PAGES
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
-from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
-from tests.metering.corpus.corpus import CORPUS, records_named
-from tests.metering.fixtures import DONE, chunk, cuts, say, sse, usage
+from tests.metering.corpus.corpus import NEEDS_CORPUS, records_named
+from tests.metering.corpus.dialects import metered
+from tests.metering.fixtures import DONE, chunk, read_answer, read_stream, say, sse, usage
 
 ASK = {"model": "codestral", "prompt": "def weir(", "suffix": ")"}
-
-
-def metered(dialect: Dialect, body: bytes) -> Metered:
-    results = []
-    for pieces in cuts(body):
-        meter = dialect.stream_meter()
-        for piece in pieces:
-            meter.feed(piece)
-        results.append(meter.close())
-    assert all(result == results[0] for result in results)
-    return results[0]
 
 
 def thought(text: str, closed: bool = True) -> dict[str, Any]:
@@ -50,14 +38,14 @@ def test_content_in_chunks_is_text_and_thinking() -> None:
         chunk({"content": "."}, finish="stop", usage=usage(30, 9, 39, service_tier="standard"), p="abcdef"),
         DONE,
     )
-    result = metered(OPENAI_CHAT, body)
+    result = read_stream(OPENAI_CHAT, body)
     assert (result.usage, result.finish_reason, result.complete) == (Usage(30, None, 9, None, 39), "stop", True)
     assert (result.evidence.chars, result.evidence.reasoning_chars, result.evidence.text_events) == (18, 10, 4)
 
 
 def test_audio_in_the_prompt_is_in_the_total_alone_and_has_a_time() -> None:
     used = usage(11, 15, 401, prompt_audio_seconds=5, prompt_tokens_details={"audio_tokens": 375, "cached_tokens": 9})
-    result = metered(OPENAI_CHAT, sse(*say("Much"), chunk(finish="stop", usage=used), DONE))
+    result = read_stream(OPENAI_CHAT, sse(*say("Much"), chunk(finish="stop", usage=used), DONE))
     assert result.usage == Usage(386, 9, 15, None, 401, audio_prompt_tokens=375, audio_ms=5000, timed_audio_tokens=375)
     assert (result.flags, result.unknown_usage_fields.paths) == (("audio_added",), ())
     assert result.usage_raw == used
@@ -77,18 +65,15 @@ def test_a_transcript_has_tokens_and_seconds() -> None:
         (usage(4, 635, 639, prompt_audio_seconds=203), Usage(4, None, 635, None, 639, audio_ms=203_000)),
         (HEARD | {"prompt_audio_seconds": None}, Usage(4, None, 635, None, 3264)),
     ):  # fmt: skip
-        meter = OPENAI_TRANSCRIPTIONS.plain_meter()
-        meter.feed(json.dumps(TRANSCRIPT | {"usage": heard}).encode())
-        found = meter.close()
+        found = read_answer(OPENAI_TRANSCRIPTIONS, TRANSCRIPT | {"usage": heard})
         assert (found.usage, found.evidence.chars_latin, found.complete) == (read, 14, True)
         assert found.unknown_usage_fields.paths == ()
 
 
 @pytest.mark.parametrize("bad", [-1, "5", 1e300, [5], True])
 def test_a_time_that_is_none_spoils_the_usage(bad: Any) -> None:
-    meter = OPENAI_TRANSCRIPTIONS.plain_meter()
-    meter.feed(json.dumps(TRANSCRIPT | {"usage": HEARD | {"prompt_audio_seconds": bad}}).encode())
-    assert (meter.close().usage, meter.close().flags) == (None, ("usage_invalid",))
+    found = read_answer(OPENAI_TRANSCRIPTIONS, TRANSCRIPT | {"usage": HEARD | {"prompt_audio_seconds": bad}})
+    assert (found.usage, found.flags) == (None, ("usage_invalid",))
     chat = OPENAI_CHAT.plain_meter()
     chat.feed(json.dumps({"choices": [], "usage": HEARD | {"prompt_audio_seconds": bad}}).encode())
     assert (chat.close().usage, chat.close().flags) == (None, ("usage_invalid",))
@@ -114,9 +99,9 @@ def test_a_streamed_transcript_is_counted_once(events: list[dict[str, Any]], nam
         (b"event: %s\n" % str(event["type"]).encode() if named else b"") + b"data: %s\n\n" % json.dumps(event).encode()
         for event in told
     )
-    result = metered(OPENAI_TRANSCRIPTIONS, wire)
+    result = read_stream(OPENAI_TRANSCRIPTIONS, wire)
     assert (result.usage, result.evidence.chars_latin, result.complete) == (READ, 14, True)
-    cut = metered(OPENAI_TRANSCRIPTIONS, wire[: wire.index(b"transcription.done")])
+    cut = read_stream(OPENAI_TRANSCRIPTIONS, wire[: wire.index(b"transcription.done")])
     assert (cut.usage, cut.complete) == (None, False)
     assert cut.evidence.chars_latin == (14 if events else 0)
 
@@ -153,7 +138,7 @@ def test_the_built_in_book_has_prices_for_what_is_read() -> None:
 
 def test_fim_is_answered_in_the_shapes_of_chat() -> None:
     body = sse(chunk({"role": "assistant", "content": ""}), *say("self", ", x"), chunk(finish="length", usage=usage()))
-    result = metered(MISTRAL_FIM, body + sse(DONE))
+    result = read_stream(MISTRAL_FIM, body + sse(DONE))
     assert (result.usage, result.finish_reason, result.complete) == (Usage(9, None, 3, None, 12), "length", True)
     assert (result.evidence.chars, result.evidence.text_events) == (7, 2)
 
@@ -189,23 +174,17 @@ def test_an_agent_stands_in_place_of_a_model() -> None:
     assert refusal.value.param == "agent_id"
 
 
-@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+@NEEDS_CORPUS
 def test_recorded_answers_of_agents() -> None:
     records = [one for one in records_named("openai.completions") if "/agents/" in one["path"]]
     assert len(records) == 4
     for record in records:
         truth = record["truth"]
-        result = metered_answer(record)
+        result = metered(MISTRAL_AGENTS, record, [record["body"].encode()])
         assert result.usage is not None
         counted = (result.usage.prompt_tokens, result.usage.completion_tokens, result.usage.total_tokens)
         assert counted == (truth["prompt_tokens"], truth["completion_tokens"], truth["total_tokens"])
         assert (result.complete, result.unknown_usage_fields.paths) == (True, ())
-
-
-def metered_answer(record: dict[str, Any]) -> Metered:
-    meter = MISTRAL_AGENTS.stream_meter() if record["streamed"] else MISTRAL_AGENTS.plain_meter()
-    meter.feed(record["body"].encode())
-    return meter.close()
 
 
 SCANNED = {"index": 0, "markdown": "# Weir", "images": [{"id": "i", "image_base64": "AA=="}]}
@@ -230,10 +209,7 @@ SCAN = {"model": "mistral-ocr", "document": {"type": "document_url", "document_u
 def test_ocr_is_counted_in_pages(answer: dict[str, Any], usage: Usage | None) -> None:
     body = json.dumps({"model": "mistral-ocr"} | answer).encode()
     for size in (1, 7, len(body)):
-        meter = MISTRAL_OCR.plain_meter()
-        for at in range(0, len(body), size):
-            meter.feed(body[at : at + size])
-        result = meter.close()
+        result = read_answer(MISTRAL_OCR, body, size=size)
         assert (result.usage, result.complete, result.failed, result.unknown_usage_fields.paths) == (
             usage,
             True,
@@ -243,9 +219,7 @@ def test_ocr_is_counted_in_pages(answer: dict[str, Any], usage: Usage | None) ->
 
 
 def test_an_error_of_ocr_is_none_of_its_answers() -> None:
-    meter = MISTRAL_OCR.plain_meter()
-    meter.feed(b'{"object":"error","message":"no","type":"invalid_file"}')
-    assert meter.close().failed == "error_body"
+    assert read_answer(MISTRAL_OCR, {"object": "error", "message": "no", "type": "invalid_file"}).failed == "error_body"
 
 
 @pytest.mark.parametrize(

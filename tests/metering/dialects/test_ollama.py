@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,7 @@ from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.framing import NDJSON
+from tests.metering.fixtures import read_answer
 
 USED = {"total_duration": 9_000, "load_duration": 10, "prompt_eval_count": 26, "eval_count": 8, "eval_duration": 700}
 ENDED = {"done": True, "done_reason": "stop", **USED}
@@ -46,10 +48,7 @@ def metered(body: bytes, at: tuple[int, ...] = (), content_type: str = "applicat
     return meter.close()
 
 
-def answered(document: dict[str, Any]) -> Metered:
-    meter = OLLAMA_CHAT.plain_meter()
-    meter.feed(json.dumps(document).encode())
-    return meter.close()
+answered = partial(read_answer, OLLAMA_CHAT)
 
 
 CALLS = [{"function": {"index": place, "name": "gauge", "arguments": {"at": "水"}}} for place in (0, 1)]

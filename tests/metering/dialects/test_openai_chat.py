@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,27 +10,13 @@ import pytest
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.metered import Metered
 from proxy.metering.usage import TOKENS_MAX, Usage
-from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, cuts, say, sse, usage
+from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, read_answer, read_stream, say, sse, usage
 
-
-def metered(body: bytes, cumulative: bool | None = None) -> Metered:
-    """What the meter reads; the same for every cut, or the test fails."""
-    results = []
-    for pieces in cuts(body):
-        meter = OPENAI_CHAT.stream_meter(cumulative=cumulative)
-        for piece in pieces:
-            meter.feed(piece)
-        results.append(meter.close())
-    assert all(result == results[0] for result in results)
-    return results[0]
+metered = partial(read_stream, OPENAI_CHAT)
 
 
 def answered(**top: Any) -> Metered:
-    import json
-
-    meter = OPENAI_CHAT.plain_meter()
-    meter.feed(json.dumps({"id": "chatcmpl-8", "object": "chat.completion", **top}).encode())
-    return meter.close()
+    return read_answer(OPENAI_CHAT, {"id": "chatcmpl-8", "object": "chat.completion", **top})
 
 
 def test_ordinary_stream_with_the_usage_event() -> None:
@@ -78,7 +65,7 @@ def test_siliconstorm_usage_on_the_last_content_chunk_before_choices() -> None:
 @pytest.mark.parametrize("known", [None, True])
 def test_siliconstorm_cumulative_text_counts_its_longest(known: bool | None) -> None:
     texts = ["Rain", "Rain falls", "Rain falls on", "Rain falls on 水", "Rain falls on 水"]
-    result = metered(sse(*say("", *texts, finish=None)), known)
+    result = metered(sse(*say("", *texts, finish=None)), cumulative=known)
     assert (result.evidence.chars_latin, result.evidence.chars_wide) == (14, 1)
     assert result.flags == ("cumulative",)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS, facts
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
-from tests.metering.fixtures import DONE, cuts, sse, usage
+from tests.metering.fixtures import DONE, cuts, read_answer, sse, usage
 
 ASK = {"model": "m", "prompt": "Once"}
 
@@ -101,8 +100,6 @@ def test_every_text_of_a_stream_is_evidence_at_every_cut() -> None:
 
 def test_an_answer() -> None:
     choices = [{"index": at, "text": "Much more", "finish_reason": "length"} for at in range(3)]
-    meter = OPENAI_COMPLETIONS.plain_meter()
-    meter.feed(json.dumps({"id": "cmpl-8", "choices": choices, "usage": usage()}).encode())
-    read = meter.close()
+    read = read_answer(OPENAI_COMPLETIONS, {"id": "cmpl-8", "choices": choices, "usage": usage()})
     assert (read.evidence.chars_latin, read.finish_reason, read.complete) == (27, "length", True)
     assert read.usage == Usage(prompt_tokens=9, completion_tokens=3, total_tokens=12)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField, Upload
 from proxy.metering.usage import PromptEvidence, Usage, UsageSource
 from proxy.metering.wire.framing import Framing
-from tests.metering.fixtures import cuts, sse
+from tests.metering.fixtures import read_answer, read_stream, sse
 
 DRAW = {"model": "m", "prompt": "a weir"}
 SAY = {"model": "m", "input": "Hello 堰", "voice": "alto"}
@@ -36,23 +36,10 @@ def framing(dialect: Dialect) -> Framing:
 
 def streamed(dialect: Dialect, *events: dict[str, Any] | str) -> Metered:
     """The reading, the same at every cut."""
-    results = []
-    for pieces in cuts(sse(*events)):
-        meter = dialect.stream_meter(framing(dialect))
-        for piece in pieces:
-            meter.feed(piece)
-        results.append(meter.close())
-    assert all(result == results[0] for result in results)
-    return results[0]
+    return read_stream(dialect, sse(*events), framing(dialect))
 
 
-def answered(dialect: Dialect, answer: Any, size: int = 7) -> Metered:
-    body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-    meter = dialect.plain_meter()
-    for at in range(0, len(body), size):
-        meter.feed(body[at : at + size])
-    assert meter.bytes_seen == len(body)
-    return meter.close()
+answered = partial(read_answer, size=7)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,20 +9,12 @@ import pytest
 from proxy.metering import meter as meters
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.plain import OPENAI_EMBEDDINGS, OPENAI_MODERATIONS, OPENAI_RERANK
-from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
+from tests.metering.fixtures import read_answer
 
 EMBED = {"model": "m", "input": "Once"}
 RANK = {"model": "m", "query": "who", "documents": ["one", {"text": "two!", "id": 7}]}
-
-
-def read(dialect: Dialect, answer: Any, size: int = 1 << 16) -> Metered:
-    body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-    meter = dialect.plain_meter()
-    for at in range(0, len(body), size):
-        meter.feed(body[at : at + size])
-    return meter.close()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +83,7 @@ def test_what_is_wrong_is_named(dialect: Dialect, document: dict[str, Any], para
 )
 def test_usage_by_one_rule(told: dict[str, Any], usage: Usage | None) -> None:
     for dialect in (OPENAI_EMBEDDINGS, OPENAI_MODERATIONS, OPENAI_RERANK):
-        result = read(dialect, {"id": "a1", "data": [{"embedding": [0.5, -1e-7], "index": 0}]} | told, size=7)
+        result = read_answer(dialect, {"id": "a1", "data": [{"embedding": [0.5, -1e-7], "index": 0}]} | told, size=7)
         assert (result.usage, result.complete, result.failed, result.response_id) == (usage, True, None, "a1")
         assert result.evidence.empty
 
@@ -108,12 +99,14 @@ def test_usage_by_one_rule(told: dict[str, Any], usage: Usage | None) -> None:
     ],
 )
 def test_what_cannot_be_read_says_so(body: bytes, failed: str | None, flags: tuple[str, ...]) -> None:
-    result = read(OPENAI_EMBEDDINGS, body)
+    result = read_answer(OPENAI_EMBEDDINGS, body)
     assert (result.usage, result.failed, result.flags) == (None, failed, flags)
 
 
 def test_an_answer_longer_than_all_that_is_kept_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meters, "JSON_BYTES_MAX", 1000)
     vectors = [{"embedding": [0.25] * 400, "index": at} for at in range(20)]
-    result = read(OPENAI_EMBEDDINGS, {"data": vectors, "usage": {"prompt_tokens": 6, "total_tokens": 6}}, size=99)
+    result = read_answer(
+        OPENAI_EMBEDDINGS, {"data": vectors, "usage": {"prompt_tokens": 6, "total_tokens": 6}}, size=99
+    )
     assert (result.usage, result.complete, result.flags) == (Usage(6, None, 0, None, 6), True, ())

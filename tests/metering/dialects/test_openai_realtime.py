@@ -19,6 +19,7 @@ from proxy.metering.request import InvalidField
 from proxy.metering.socket import NO_EXCHANGE, ClientMessage, EventPhase, ExchangeKind, ProviderEvent
 from proxy.metering.usage import NO_USAGE, Reading, Usage, UsageSource
 from proxy.metering.wire.messages import MessageFramer
+from tests.metering.fixtures import read_answer
 
 USAGE = {
     "total_tokens": 253, "input_tokens": 132, "output_tokens": 121,
@@ -237,9 +238,7 @@ def test_a_usage_can_be_read_again_from_the_ledger() -> None:
         (TRANSCRIBED, Usage(36, None, 12, None, 48, audio_prompt_tokens=36)),
         ({"type": "duration", "seconds": 2.5}, Usage(audio_ms=2500)),
     ):
-        meter = OPENAI_REALTIME.plain_meter()
-        meter.feed(json.dumps({"usage": raw}).encode())
-        assert meter.close().usage == counted
+        assert read_answer(OPENAI_REALTIME, {"usage": raw}).usage == counted
 
 
 # -- the exchange of an event

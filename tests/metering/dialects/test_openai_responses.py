@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,13 +11,11 @@ from msgspec import structs
 
 from proxy.http import errors
 from proxy.metering.dialects.openai_responses.request import facts
-from proxy.metering.dialects.openai_responses.responses import OPENAI_COMPACT, OPENAI_INPUT_TOKENS, OPENAI_RESPONSES
+from proxy.metering.dialects.openai_responses.responses import OPENAI_COMPACT, OPENAI_RESPONSES
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField, with_model
 from proxy.metering.usage import ModelUsage, PromptEvidence, Usage
-from tests.metering.corpus.corpus import CORPUS, records_named
-from tests.metering.corpus.corpus import cuts as recorded_cuts
-from tests.metering.fixtures import cuts
+from tests.metering.fixtures import read_answer, read_stream
 
 USAGE = {
     "input_tokens": 30, "input_tokens_details": {"cached_tokens": 10}, "output_tokens": 20,
@@ -61,21 +60,10 @@ TALE = [
 
 def metered(*events: bytes) -> Metered:
     """Read in every cut: the same each time."""
-    body = b"".join(events)
-    results = []
-    for pieces in cuts(body):
-        meter = OPENAI_RESPONSES.stream_meter()
-        for piece in pieces:
-            meter.feed(piece)
-        results.append(meter.close())
-    assert all(result == results[0] for result in results)
-    return results[0]
+    return read_stream(OPENAI_RESPONSES, b"".join(events))
 
 
-def answered(document: Any) -> Metered:
-    meter = OPENAI_RESPONSES.plain_meter()
-    meter.feed(json.dumps(document).encode())
-    return meter.close()
+answered = partial(read_answer, OPENAI_RESPONSES)
 
 
 def test_a_whole_stream_counts_each_text_once() -> None:
@@ -301,29 +289,12 @@ def test_its_error_event_is_its_own() -> None:
     assert refusal.body(OPENAI_RESPONSES.errors) == refusal.body()
 
 
-@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
-def test_recorded_counts_of_input_tokens_cost_nothing() -> None:
-    records = records_named("openai.responses.get")
-    assert len(records) == 3
-    assert OPENAI_INPUT_TOKENS.free
-    for record in records:
-        OPENAI_INPUT_TOKENS.facts(record["request_json"])
-        for pieces in recorded_cuts(record["body"].encode(), record["id"]):
-            meter = OPENAI_INPUT_TOKENS.plain_meter()
-            for piece in pieces:
-                meter.feed(piece)
-            result = meter.close()
-            assert (result.usage, result.unknown_usage_fields.paths) == (Usage(0, None, 0, None, 0), ()), record["id"]
-
-
 def test_messages_of_a_compacted_conversation_are_not_generated() -> None:
     items = [
         {"type": "message", "content": [{"type": "input_text", "text": "How much?"}]},
         {"type": "compaction", "encrypted_content": "AAAA"},
     ]
     usage = {"input_tokens": 300, "output_tokens": 40, "total_tokens": 340}
-    meter = OPENAI_COMPACT.plain_meter()
-    meter.feed(json.dumps({"object": "response.compaction", "output": items, "usage": usage}).encode())
-    result = meter.close()
+    result = read_answer(OPENAI_COMPACT, {"object": "response.compaction", "output": items, "usage": usage})
     assert (result.usage, result.evidence.empty) == (Usage(300, None, 40, None, 340), True)
     assert (result.complete, result.usage_final, result.unknown_usage_fields.paths) == (True, True, ())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,12 +24,10 @@ from proxy.metering.dialects.vertex.predict import (
     VERTEX_MISTRAL_STREAM,
     VERTEX_PREDICT,
 )
-from proxy.metering.metered import Metered
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import Usage
-from tests.metering.corpus.corpus import CORPUS
-from tests.metering.corpus.further import further_records, further_usage
+from tests.metering.fixtures import read_answer
 
 VERTEX = [dialect for dialect in DIALECTS if dialect.name.startswith("vertex.")]
 ASKED = {"messages": [{"role": "user", "content": "How high is the water?"}], "max_tokens": 99}
@@ -164,10 +162,7 @@ def test_counting_names_the_model_in_its_body() -> None:
 # -- predict -----------------------------------------------------------------------------------------------------
 
 
-def predicted(document: Any) -> Metered:
-    meter = VERTEX_PREDICT.plain_meter()
-    meter.feed(json.dumps(document).encode())
-    return meter.close()
+predicted = partial(read_answer, VERTEX_PREDICT)
 
 
 def vector(tokens: float | None) -> dict[str, Any]:
@@ -203,17 +198,6 @@ class Entry:
     endpoint: str
     details: dict[str, Any]
     usage_source: str = "reported"
-
-
-@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
-def test_recorded_vectors_cost_their_prompt() -> None:
-    records = further_records("google.predict", ":predict")
-    assert len(records) == 6
-    for record in records:
-        VERTEX_PREDICT.facts(record["request_json"], "m")
-        metered = predicted(json.loads(record["body"]))
-        assert metered.usage == further_usage(VERTEX_PREDICT, record), record["id"]
-        assert metered.failed == (None if record["status"] == 200 else "error_body"), record["id"]
 
 
 def test_odd_answers_raise_nothing() -> None:

@@ -15,14 +15,12 @@ from proxy.metering.estimator.estimate import Estimate, Estimator, reading
 from proxy.metering.estimator.floor import Floor
 from proxy.metering.profile import NOTHING_COUNTED, Counted, Profile
 from proxy.metering.usage import Evidence, Usage
-from tests.metering.fixtures import chunk, sse
+from tests.metering.fixtures import chunk, fed, sse
 
 
 def seen(*texts: str) -> Evidence:
     """What a stream of these events gives."""
-    meter = OPENAI_CHAT.stream_meter()
-    meter.feed(sse(*(chunk({"content": text}) for text in texts)))
-    return meter.close().evidence
+    return fed(OPENAI_CHAT.stream_meter(), [sse(*(chunk({"content": text}) for text in texts))]).evidence
 
 
 def estimated(estimator: Estimator, evidence: Evidence, most: int | None = None) -> Estimate:

@@ -16,7 +16,7 @@ from proxy.metering.meter import StreamMeter
 from proxy.metering.metered import Metered
 from proxy.metering.wire.event_template import BARE, EventTemplate, TemplateMatch, TemplateMatcher, Wrap, template_of
 from proxy.metering.wire.sse import EVENT_BYTES_MAX
-from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, say, usage
+from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, fed, say, usage
 from tests.support.examples import examples
 
 
@@ -44,9 +44,7 @@ def in_chunks(*events: bytes) -> bytes:
 
 def parsed(body: bytes) -> Metered:
     """Every event parsed: a run is only looked for after a first fold."""
-    meter = OPENAI_CHAT.stream_meter()
-    meter.feed(body)
-    return meter.close()
+    return fed(OPENAI_CHAT.stream_meter(), [body])
 
 
 def folded(pieces: list[bytes]) -> Metered:

@@ -20,7 +20,7 @@ from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.metered import Metered
-from tests.metering.fixtures import DONE, call, chunk, say, sse, usage
+from tests.metering.fixtures import DONE, call, chunk, fed, in_pieces, read_answer, say, sse, usage
 
 BLOB = "EpUCCkYICBgCKkAxNjQ3ZTg5YjM0NWY2Nzg5MGFiY2RlZjAxMjM0NTY3ODlhYmNkZWYwMTIzNDU2Nzg5"
 
@@ -30,20 +30,9 @@ def streamed(dialect: Dialect, *events: Any) -> Metered:
     lines = [json.dumps(event) if isinstance(event, dict) else event for event in events]
     framing = dialect.framings[0]
     wire = sse(*lines) if framing.content_type == "text/event-stream" else "".join(f"{one}\n" for one in lines).encode()
-    results = []
-    for size in (len(wire), 1, 7, 200):
-        meter = dialect.stream_meter(framing)
-        for at in range(0, len(wire), size):
-            meter.feed(wire[at : at + size])
-        results.append(meter.close())
+    results = [fed(dialect.stream_meter(framing), in_pieces(wire, size)) for size in (len(wire), 1, 7, 200)]
     assert all(one == results[0] for one in results)
     return results[0]
-
-
-def answered(dialect: Dialect, answer: Any) -> Metered:
-    meter = dialect.plain_meter()
-    meter.feed(json.dumps(answer).encode())
-    return meter.close()
 
 
 def chat(**delta: Any) -> dict[str, Any]:
@@ -74,7 +63,7 @@ def seen(found: Metered) -> tuple[int, int, int, bool]:
 def test_what_a_delta_of_chat_has_beside_what_is_read(delta: dict[str, Any], chars: int, reasoning: int) -> None:
     found = streamed(OPENAI_CHAT, *[chunk(delta)] * 3, chunk(finish="stop"), DONE)
     assert seen(found) == (3, 3 * chars, 3 * reasoning, True)
-    whole = answered(OPENAI_CHAT, {"choices": [{"index": 0, "message": {"role": "assistant", **delta}}]})
+    whole = read_answer(OPENAI_CHAT, {"choices": [{"index": 0, "message": {"role": "assistant", **delta}}]})
     assert seen(whole)[1:] == (chars, reasoning, True)
 
 
@@ -103,7 +92,7 @@ def test_what_is_no_text(delta: dict[str, Any]) -> None:
     found = streamed(OPENAI_CHAT, chunk(delta), chunk(finish="stop"), DONE)
     assert seen(found) == (0, 0, 0, False)
     assert found.evidence.empty
-    whole = answered(OPENAI_CHAT, {"choices": [{"index": 0, "message": delta}]})
+    whole = read_answer(OPENAI_CHAT, {"choices": [{"index": 0, "message": delta}]})
     assert seen(whole) == (0, 0, 0, False)
 
 
@@ -127,15 +116,15 @@ def test_a_constant_text_beside_others_counts_in_every_event_at_every_cut() -> N
 def test_an_answer_with_a_usage_is_not_looked_through() -> None:
     message = {"role": "assistant", "content": "It rains.", "muse": "a muse"}
     answer = {"choices": [{"index": 0, "message": message}]}
-    assert seen(answered(OPENAI_CHAT, answer)) == (2, 15, 0, True)
-    assert seen(answered(OPENAI_CHAT, answer | {"usage": usage()})) == (1, 9, 0, False)
+    assert seen(read_answer(OPENAI_CHAT, answer)) == (2, 15, 0, True)
+    assert seen(read_answer(OPENAI_CHAT, answer | {"usage": usage()})) == (1, 9, 0, False)
 
 
 def test_errors_are_no_text() -> None:
     error = {"error": {"message": "it broke", "code": 500}, "choices": [{"delta": {"anything": "it broke"}}]}
     found = streamed(OPENAI_CHAT, error)
     assert (found.evidence.empty, found.failed) == (True, "error_event")
-    assert answered(OPENAI_CHAT, error).evidence.empty
+    assert read_answer(OPENAI_CHAT, error).evidence.empty
 
 
 def test_calls_are_read_as_ever() -> None:
@@ -193,8 +182,8 @@ def test_it_is_so_in_every_dialect_of_chat(
 ) -> None:
     assert seen(streamed(dialect, event))[0:2] == (1, 8)
     assert "unread_text" in streamed(dialect, event).flags
-    assert seen(answered(plain, answer))[0:2] == (1, 8)
-    assert "unread_text" in answered(plain, answer).flags
+    assert seen(read_answer(plain, answer))[0:2] == (1, 8)
+    assert "unread_text" in read_answer(plain, answer).flags
 
 
 NAMES = st.sampled_from(["content", "reasoning", "thinking", "muse", "stage", "images", "signature", "role", "refusal"])
@@ -218,5 +207,5 @@ def test_every_cut_gives_the_same(deltas: list[dict[str, Any]], at: list[int]) -
 def test_nothing_is_too_odd(value: Any) -> None:
     for holder in ("delta", "message"):
         streamed(OPENAI_CHAT, {"choices": [{holder: value}]})
-        answered(OPENAI_CHAT, {"choices": [{holder: value}]})
+        read_answer(OPENAI_CHAT, {"choices": [{holder: value}]})
         streamed(OPENAI_CHAT, {"choices": [{holder: {"thinking": value}}]})
