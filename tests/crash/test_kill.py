@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from random import Random
@@ -10,11 +9,10 @@ from random import Random
 import pytest
 
 from tests.crash.chaos import STREAMS, Chaos, Instant
+from tests.support.examples import SEED
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
 
-# Another run: TOKENWEIR_CHAOS_SEED=… make faults
-SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
 KILLS = 200
 # Of `make test`, and of `make test-thorough`.
 FEW_STREAMS, MORE_STREAMS = 8, 15

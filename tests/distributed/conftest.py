@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.delivery import shipper
 from tests.distributed.apart import LEASE_S, Apart, ledger_url, queue_url
 from tests.support.provider import ScriptedProvider
 
@@ -21,3 +22,9 @@ def apart(
     made = Apart(tmp_path, provider, ledger_url, queue_url, lease_s=getattr(request, "param", LEASE_S))
     yield made
     made.close()
+
+
+@pytest.fixture
+def sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is overdue is looked for sooner, and so more often."""
+    monkeypatch.setattr(shipper, "OVERDUE_S", 2.0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -38,7 +38,10 @@ from proxy.metering.usage import Evidence, Reading, Usage, UsageSource
 from proxy.storage.database import open_engine, reading
 from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.distributed.books import wrong_books
+from tests.support.examples import SEED
 
+# How long anything may take that takes milliseconds.
+PATIENCE_S = 20.0
 # Exchanges a second: of `make faults`, and of the short forms in `make test`.
 RATE, SHORT_RATE = 300, 60
 TICK_S = 0.01
@@ -52,8 +55,15 @@ KEYS = 7
 MODEL = "m"
 
 
-class Seen:
-    """Who watches all of them, and counts."""
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for what takes milliseconds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+class CountingObserver:
+    """The observer of all of them, which counts."""
 
     def __init__(self) -> None:
         self.failures: Counter[str] = Counter()
@@ -85,16 +95,25 @@ class Seen:
 
         return seen
 
-    @property
-    def failing(self) -> int:
-        """Failures so far."""
-        return self.failures.total()
+    @asynccontextmanager
+    async def met(self, *words: str) -> AsyncIterator[None]:
+        """What is done within is met by somebody before this ends: a failure with one of the words, or any."""
+
+        def met() -> int:
+            return sum(count for said, count in self.failures.items() if not words or any(w in said for w in words))
+
+        before = met()
+        yield
+        try:
+            await until(lambda: met() > before)
+        except TimeoutError:
+            raise AssertionError(f"nobody has met {words}: {self.failures}") from None
 
 
-class _Shipping(Seen):
+class _Shipping(CountingObserver):
     """The same book, as the shipper writes it: it says a failure once per outage."""
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: CountingObserver) -> None:
         self.__dict__ = seen.__dict__
 
     def failed(self, error: Exception) -> None:
@@ -109,7 +128,7 @@ class _Shipping(Seen):
 class Plant:
     """`async with plant(...)`: it runs within."""
 
-    def __init__(self, folder: Path, rng: Random, seen: Seen, rate: int = RATE) -> None:
+    def __init__(self, folder: Path, rng: Random, seen: CountingObserver, rate: int = RATE) -> None:
         self.rng = rng
         self._rate = rate
         self.seen = seen
@@ -186,6 +205,14 @@ class Plant:
             assert one is not None
             self._keeper.ended(one)
 
+    def wrong_in(self, ledger_url: str) -> list[str]:
+        """See `wrong`."""
+        engine = open_engine(ledger_url)
+        try:
+            return self.wrong(engine)
+        finally:
+            engine.dispose()
+
     def wrong(self, engine: Engine) -> list[str]:
         """What the ledger says otherwise than it was. Empty: nothing."""
         columns = ledger_entries.c
@@ -223,7 +250,7 @@ async def plant(
 ) -> AsyncIterator[Plant]:
     """One that runs. `settling`: with a settler and a sweeper, or the machine alone. Whoever wants to compare calls
     `heal` before the end."""
-    seen: Any = Seen()
+    seen: Any = CountingObserver()
     made = Plant(folder, rng, seen, rate)
     node = made.journal.node.node_id
     ours, theirs = open_redis(redis_url), open_redis(redis_url)
@@ -303,3 +330,30 @@ async def heal(made: Plant, *, redis_url: str) -> list[str]:
         await asyncio.sleep(0.1)
     await redis.aclose()
     return found
+
+
+Fault = Callable[[Plant], Awaitable[None]]
+
+
+async def strike(
+    what: str, kinds: Sequence[Fault], each: int, folder: Path, *, redis_url: str, ledger_url: str, looking_url: str
+) -> list[str]:
+    """Every kind of fault `each` times, in any order. What is wrong, as `looking_url` shows the ledger; the figures are
+    printed where each is struck more than once."""
+    began, rng = time.monotonic(), Random(SEED)
+    faults = [*kinds] * each
+    rng.shuffle(faults)
+    rate = RATE if each > 1 else SHORT_RATE
+    async with plant(folder, rng, redis_url=redis_url, ledger_url=ledger_url, rate=rate) as made:
+        for fault in faults:
+            await asyncio.sleep(rng.uniform(0.05, 0.4))
+            await fault(made)
+        wrong = await heal(made, redis_url=redis_url) + made.wrong_in(looking_url)
+    if each > 1:
+        names = ", ".join(fault.__name__ for fault in kinds)
+        print(
+            f"\nseed {SEED}\n{what}: {len(faults)} faults of {len(kinds)} kinds ({names}), {len(wrong)} violations"
+            f" ({len(made.truths)} exchanges, {made.seen.failures.total()} failed tries,"
+            f" {made.seen.said['sent again']} sent again; {time.monotonic() - began:.0f} s)"
+        )
+    return wrong

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,23 +16,18 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, event
 
-from proxy.delivery import shipper
 from proxy.ledger.schema.migrate import migrate
-from proxy.storage.database import open_engine
-from tests.distributed.plant import RATE, SHORT_RATE, Plant, Seen, heal, plant
+from tests.distributed.plant import PATIENCE_S, Fault, Plant, strike, until
+from tests.support.examples import SEED
 from tests.support.faulty import FaultyPath
 from tests.support.postgres import PostgresServer, own_server
 from tests.support.valkey import Valkey
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sooner")]
 
-# Another run: TOKENWEIR_CHAOS_SEED=… make faults
-SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
 EACH = 50
 # The ledger of a long run, and some room that can be filled.
 DISK_MB = 192
-# How long anything may take that takes milliseconds.
-PATIENCE_S = 20.0
 
 
 class Postgres:
@@ -66,14 +61,14 @@ class Postgres:
 
     async def crash(self, made: Plant) -> None:
         """`pg_ctl restart -m immediate`."""
-        async with self._met(made.seen):
+        async with made.seen.met():
             await asyncio.to_thread(self.server.stop_immediately)
         await asyncio.to_thread(self.server.start)
 
     async def terminate_at_commit(self, made: Plant) -> None:
         """pg_terminate_backend when all is written and COMMIT is next; it may come before or after."""
         self._to_end = True
-        await _until(lambda: not self._to_end)
+        await until(lambda: not self._to_end)
 
     def at_commit(self, connection: Connection) -> None:
         """A transaction is about to commit: called in its thread."""
@@ -90,14 +85,14 @@ class Postgres:
     async def lose_commit(self, made: Plant) -> None:
         """The answer to COMMIT is lost: nobody can know what became of it."""
         self.path.lose_reply(b"COMMIT")
-        await _until(lambda: self.path.lost)
+        await until(lambda: self.path.lost)
 
     async def oppose(self, made: Plant) -> None:
         """Somebody locks a balance, then the clock; the settler comes the other way. One of them gives way."""
         settler_yields = self.rng.random() < 0.7
         # Who waits looks for a deadlock once, 100 ms later: on a loaded machine the other one may not wait by then.
         yields = ("DeadlockDetected", "LockNotAvailable")
-        async with self._met(made.seen, *(yields if settler_yields else ())):
+        async with made.seen.met(*(yields if settler_yields else ())):
             with psycopg.connect(self.server.url(self.name, user="postgres")) as other:
                 other.execute(f"SET deadlock_timeout = '{'60s' if settler_yields else '10ms'}'")
                 other.execute("SELECT 1 FROM balances FOR UPDATE")
@@ -112,16 +107,16 @@ class Postgres:
         """No space left for the tables."""
         pid = self.server.pid
         ballast = Path(f"/proc/{pid}/root{self.server.tiny_disk}/ballast")
-        async with self._met(made.seen, "DiskFull"):
+        async with made.seen.met("DiskFull"):
             await asyncio.to_thread(_fill, ballast)
         await self._wait()
         before = made.seen.said["committed"]
         ballast.unlink()
-        await _until(lambda: made.seen.said["committed"] > before)
+        await until(lambda: made.seen.said["committed"] > before)
 
     async def forbid(self, made: Plant) -> None:
         """Read-only, as after a failover."""
-        async with self._met(made.seen, "ReadOnlySqlTransaction"):
+        async with made.seen.met("ReadOnlySqlTransaction"):
             await asyncio.to_thread(self.server.set, default_transaction_read_only="on")
         await self._wait()
         with psycopg.connect(self.server.url("postgres", user="postgres"), autocommit=True) as other:
@@ -138,25 +133,8 @@ class Postgres:
                 assert time.monotonic() < until, "nobody settles"
                 time.sleep(0.005)
 
-    @asynccontextmanager
-    async def _met(self, seen: Seen, *words: str) -> AsyncIterator[None]:
-        """What is done within is met by somebody before this ends."""
-
-        def met() -> int:
-            return sum(count for said, count in seen.failures.items() if not words or any(w in said for w in words))
-
-        before = met()
-        yield
-        try:
-            await _until(lambda: met() > before)
-        except TimeoutError:
-            raise AssertionError(f"nobody has met {words}: {seen.failures}") from None
-
     async def _wait(self) -> None:
         await asyncio.sleep(self.rng.choice((0.0, 0.1, 0.5)))
-
-
-Fault = Callable[[Plant], Awaitable[None]]
 
 
 def _fill(ballast: Path) -> None:
@@ -165,12 +143,6 @@ def _fill(ballast: Path) -> None:
         while room := os.statvfs(ballast).f_bavail * os.statvfs(ballast).f_frsize:
             with suppress(OSError):
                 os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), room)
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture
@@ -190,35 +162,11 @@ def crammed(postgres_cluster: Path) -> Iterator[Postgres]:
             yield made
 
 
-@pytest.fixture(autouse=True)
-def sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is overdue is looked for sooner, and so more often."""
-    monkeypatch.setattr(shipper, "OVERDUE_S", 2.0)
-
-
-async def strike(
-    sick: Postgres, kinds: Sequence[Fault], each: int, folder: Path, valkey: Valkey
-) -> tuple[list[str], str]:
-    """Every kind `each` times, in any order; what is wrong, and the figures."""
-    migrate(sick.server.url(sick.name))
-    began, rng = time.monotonic(), Random(SEED)
-    rate = RATE if each > 1 else SHORT_RATE
-    faults = [*kinds] * each
-    rng.shuffle(faults)
-    async with plant(folder, rng, redis_url=valkey.url, ledger_url=sick.url, rate=rate) as made:
-        for fault in faults:
-            await asyncio.sleep(rng.uniform(0.05, 0.4))
-            await fault(made)
-        wrong = await heal(made, redis_url=valkey.url)
-        engine = open_engine(sick.server.url(sick.name))
-        wrong += made.wrong(engine)
-        engine.dispose()
-    names = ", ".join(fault.__name__ for fault in kinds)
-    figures = (
-        f"Postgres: {len(faults)} faults of {len(kinds)} kinds ({names}), {len(wrong)} violations"
-        f" ({len(made.truths)} exchanges, {made.seen.failing} failed tries; {time.monotonic() - began:.0f} s)"
-    )
-    return wrong, figures
+async def struck(sick: Postgres, kinds: Sequence[Fault], each: int, folder: Path, valkey: Valkey) -> list[str]:
+    """What is wrong after every kind `each` times."""
+    url = sick.server.url(sick.name)
+    migrate(url)
+    return await strike("Postgres", kinds, each, folder, redis_url=valkey.url, ledger_url=sick.url, looking_url=url)
 
 
 def kinds_of(sick: Postgres) -> tuple[Fault, ...]:
@@ -227,35 +175,19 @@ def kinds_of(sick: Postgres) -> tuple[Fault, ...]:
 
 
 @pytest.mark.waits
-async def test_each_kind_of_fault(sick: Postgres, tmp_path: Path, valkey: Valkey) -> None:
-    wrong, _ = await strike(sick, kinds_of(sick), 1, tmp_path, valkey)
-    assert not wrong, f"seed {SEED}: {wrong}"
+@pytest.mark.parametrize("each", [1, pytest.param(EACH, marks=pytest.mark.slow)])
+async def test_each_kind_of_fault(
+    sick: Postgres, tmp_path: Path, valkey: Valkey, capsys: pytest.CaptureFixture[str], each: int
+) -> None:
+    with capsys.disabled():
+        assert await struck(sick, kinds_of(sick), each, tmp_path, valkey) == []
 
 
 @pytest.mark.waits
 @pytest.mark.privileged
-async def test_a_full_disk(crammed: Postgres, tmp_path: Path, valkey: Valkey) -> None:
-    wrong, _ = await strike(crammed, [crammed.fill], 1, tmp_path, valkey)
-    assert not wrong, f"seed {SEED}: {wrong}"
-
-
-@pytest.mark.slow
-async def test_fifty_of_each_kind(
-    sick: Postgres, tmp_path: Path, valkey: Valkey, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("each", [1, pytest.param(EACH, marks=pytest.mark.slow)])
+async def test_a_full_disk(
+    crammed: Postgres, tmp_path: Path, valkey: Valkey, capsys: pytest.CaptureFixture[str], each: int
 ) -> None:
     with capsys.disabled():
-        print(f"\nseed {SEED}")
-        wrong, figures = await strike(sick, kinds_of(sick), EACH, tmp_path, valkey)
-        print(figures)
-    assert not wrong, wrong
-
-
-@pytest.mark.slow
-async def test_fifty_full_disks(
-    crammed: Postgres, tmp_path: Path, valkey: Valkey, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with capsys.disabled():
-        print(f"\nseed {SEED}")
-        wrong, figures = await strike(crammed, [crammed.fill], EACH, tmp_path, valkey)
-        print(figures)
-    assert not wrong, wrong
+        assert await struck(crammed, [crammed.fill], each, tmp_path, valkey) == []

@@ -4,7 +4,6 @@ what its provider and its client saw of it."""
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,14 +15,13 @@ from proxy.storage.database import open_engine
 from tests.crash.chaos import Chaos, Instant
 from tests.distributed.apart import Apart
 from tests.distributed.books import wrong_books
+from tests.support.examples import SEED
 from tests.support.postgres import Server
 from tests.support.provider import ScriptedProvider
 from tests.support.valkey import Valkey
 
 pytestmark = pytest.mark.thorough
 
-# Another run: TOKENWEIR_CHAOS_SEED=… make faults
-SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
 KILLS, STREAMS = 200, 100
 # Of `make test`.
 FEW_STREAMS = 25
@@ -32,7 +30,7 @@ WORKERS = 2
 LEASE_S = 30.0
 
 
-class Deployment:
+class ProxyWithWorkers:
     """A proxy and two workers, with servers and a provider of their own, and the rounds on them."""
 
     def __init__(self, folder: Path, number: int, postgres: Server, migrated: str, streams: int) -> None:
@@ -73,13 +71,13 @@ class Deployment:
 @pytest.fixture
 def deployments(
     tmp_path: Path, postgres: Server, migrated: str, request: pytest.FixtureRequest
-) -> Iterator[list[Deployment]]:
+) -> Iterator[list[ProxyWithWorkers]]:
     """As many as the test asks for, each under so many streams."""
     count, streams = request.param
-    made: list[Deployment] = []
+    made: list[ProxyWithWorkers] = []
     try:
         for number in range(count):
-            made.append(Deployment(tmp_path, number, postgres, migrated, streams))  # noqa: PERF401  those that are made must be ended
+            made.append(ProxyWithWorkers(tmp_path, number, postgres, migrated, streams))  # noqa: PERF401  those that are made must be ended
         yield made
     finally:
         for one in made:
@@ -87,7 +85,7 @@ def deployments(
 
 
 @pytest.mark.parametrize("deployments", [(1, FEW_STREAMS)], indirect=True)
-async def test_a_kill_under_live_streams(deployments: list[Deployment]) -> None:
+async def test_a_kill_under_live_streams(deployments: list[ProxyWithWorkers]) -> None:
     [one] = deployments
     assert await one.kill(1) == []
     assert one.chaos.exchanges >= FEW_STREAMS
@@ -95,7 +93,7 @@ async def test_a_kill_under_live_streams(deployments: list[Deployment]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deployments", [(2, STREAMS)], indirect=True)
-async def test_two_hundred_kills(deployments: list[Deployment], capsys: pytest.CaptureFixture[str]) -> None:
+async def test_two_hundred_kills(deployments: list[ProxyWithWorkers], capsys: pytest.CaptureFixture[str]) -> None:
     """Two deployments at a time: while one starts again, the other has its streams."""
     began = time.monotonic()
     with capsys.disabled():

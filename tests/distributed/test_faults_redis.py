@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -14,22 +13,17 @@ from random import Random
 import psycopg
 import pytest
 
-from proxy.delivery import shipper
-from proxy.storage.database import open_engine
-from tests.distributed.plant import RATE, SHORT_RATE, Plant, Seen, heal, plant
+from tests.distributed.plant import CountingObserver, Plant, heal, plant, strike, until
+from tests.support.examples import SEED
 from tests.support.faulty import FaultyPath
 from tests.support.net import closed_port
 from tests.support.valkey import Valkey
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sooner")]
 
-# Another run: TOKENWEIR_CHAOS_SEED=… make faults
-SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
 EACH = 50
 # Of the stops.
 LONG_STOPS, LONG_STOP_S = 5, 10.0
-# How long anything may take that takes milliseconds.
-PATIENCE_S = 20.0
 # Whose answers are lost.
 ASKED = (b"XADD", b"XREADGROUP", b"XDEL", b"HSET", b"XREADGROUP XCLAIM")
 
@@ -97,7 +91,7 @@ class Redis:
         """What was asked was done; nobody was told."""
         for word in self.rng.choice(ASKED).split():
             self.path.lose_reply(word)
-            await _until(lambda: self.path.lost)
+            await until(lambda: self.path.lost)
 
     @asynccontextmanager
     async def _full_stream(self, made: Plant) -> AsyncIterator[None]:
@@ -116,31 +110,14 @@ class Redis:
         os.truncate(last, max(0, size - self.rng.randrange(1, 300_000)))
 
     @asynccontextmanager
-    async def _met(self, seen: Seen, *words: str) -> AsyncIterator[None]:
-        """What is done within is met by somebody before this ends."""
-
-        def met() -> int:
-            return sum(count for said, count in seen.failures.items() if any(word in said for word in words))
-
-        await _until(lambda: not seen.away)  # what is away already meets nothing
-        before = met()
-        yield
-        try:
-            await _until(lambda: met() > before)
-        except TimeoutError:
-            raise AssertionError(f"nobody has met {words}: {seen.failures}") from None
+    async def _met(self, seen: CountingObserver, *words: str) -> AsyncIterator[None]:
+        """See CountingObserver.met; what is away already meets nothing."""
+        await until(lambda: not seen.away)
+        async with seen.met(*words):
+            yield
 
     async def _wait(self) -> None:
         await asyncio.sleep(self.rng.choice((0.0, 0.1, 0.5)))
-
-
-Fault = Callable[[Plant], Awaitable[None]]
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture
@@ -152,42 +129,18 @@ def redis(tmp_path: Path, ledger_url: str) -> Iterator[Redis]:
     made.close()
 
 
-@pytest.fixture(autouse=True)
-def sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is overdue is looked for sooner, and so more often."""
-    monkeypatch.setattr(shipper, "OVERDUE_S", 2.0)
-
-
-async def strike(redis: Redis, folder: Path, ledger_url: str, each: int) -> tuple[list[str], str]:
-    """Every kind `each` times, in any order; what is wrong, and the figures."""
-    began, rng = time.monotonic(), Random(SEED)
-    kinds: list[Fault] = [redis.kill, redis.flush, redis.stop, redis.fill, redis.demote, redis.lose_answer]
-    faults = kinds * each
-    rng.shuffle(faults)
-    async with plant(
-        folder, rng, redis_url=redis.url, ledger_url=ledger_url, rate=RATE if each > 1 else SHORT_RATE
-    ) as made:
-        for fault in faults:
-            await asyncio.sleep(rng.uniform(0.05, 0.4))
-            await fault(made)
-        wrong = await heal(made, redis_url=redis.url)
-        engine = open_engine(ledger_url)
-        wrong += made.wrong(engine)
-        engine.dispose()
-    names = ", ".join(fault.__name__ for fault in kinds)
-    figures = (
-        f"Redis: {len(faults)} faults of {len(kinds)} kinds ({names}), {len(wrong)} violations"
-        f" ({len(made.truths)} exchanges, {redis.lost['messages']} messages at stake,"
-        f" {made.seen.said['sent again']} sent again; {time.monotonic() - began:.0f} s)"
-    )
-    return wrong, figures
-
-
 @pytest.mark.waits
-async def test_each_kind_of_fault(redis: Redis, tmp_path: Path, ledger_url: str) -> None:
-    wrong, _ = await strike(redis, tmp_path, ledger_url, 1)
-    assert not wrong, f"seed {SEED}: {wrong}"
-    assert redis.lost["messages"]
+@pytest.mark.parametrize("each", [1, pytest.param(EACH, marks=pytest.mark.slow)])
+async def test_each_kind_of_fault(
+    redis: Redis, tmp_path: Path, ledger_url: str, capsys: pytest.CaptureFixture[str], each: int
+) -> None:
+    kinds = [redis.kill, redis.flush, redis.stop, redis.fill, redis.demote, redis.lose_answer]
+    urls = {"redis_url": redis.url, "ledger_url": ledger_url, "looking_url": ledger_url}
+    with capsys.disabled():
+        assert await strike("Redis", kinds, each, tmp_path, **urls) == []
+        if each > 1:
+            print(f"{redis.lost['messages']} messages at stake")
+    assert redis.lost["messages"] > (EACH if each > 1 else 0)
 
 
 @pytest.mark.slow
@@ -200,25 +153,10 @@ async def test_a_board_that_can_be_read_and_not_written_declares_nobody_dead(
     async with plant(
         tmp_path, Random(SEED), redis_url=redis.url, ledger_url=ledger_url, lease_s=lease_s, renew_s=0.3
     ) as made:
-        await _until(lambda: made.seen.said["checked"] > 0)
+        await until(lambda: made.seen.said["checked"] > 0)
         redis.server.ask(*words)
         await asyncio.sleep(2 * lease_s)
         redis.server.ask("CONFIG", "SET", "maxmemory", "0")
         redis.server.ask("REPLICAOF", "NO", "ONE")
-        wrong = await heal(made, redis_url=redis.url)
-        engine = open_engine(ledger_url)
-        wrong += made.wrong(engine)
-        engine.dispose()
+        wrong = await heal(made, redis_url=redis.url) + made.wrong_in(ledger_url)
     assert not wrong
-
-
-@pytest.mark.slow
-async def test_fifty_of_each_kind(
-    redis: Redis, tmp_path: Path, ledger_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with capsys.disabled():
-        print(f"\nseed {SEED}")
-        wrong, figures = await strike(redis, tmp_path, ledger_url, EACH)
-        print(figures)
-    assert not wrong, wrong
-    assert redis.lost["messages"] > EACH

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
 from collections import Counter
@@ -14,16 +13,14 @@ from typing import IO
 
 import pytest
 
-from proxy.storage.database import open_engine
 from tests.distributed.apart import Apart
 from tests.distributed.mortal import POISON, Phase
-from tests.distributed.plant import RATE, SHORT_RATE, Plant, heal, plant
+from tests.distributed.plant import RATE, SHORT_RATE, heal, plant
+from tests.support.examples import SEED
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Listening
 from tests.support.valkey import Valkey
 
-# Another run: TOKENWEIR_CHAOS_SEED=… make faults
-SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
 EACH = 100
 PHASES: list[Phase] = [phase for phase in Phase if phase is not Phase.POISON]
 # Of these, `make test` kills in two: before the ledger has the batch, and before the queue forgets it.
@@ -69,15 +66,6 @@ def _lines(out: IO[str]) -> list[str]:
     return out.readlines()
 
 
-def wrong_in(made: Plant, ledger_url: str) -> list[str]:
-    """What the ledger says otherwise."""
-    engine = open_engine(ledger_url)
-    try:
-        return made.wrong(engine)
-    finally:
-        engine.dispose()
-
-
 async def strike(
     apart: Apart, valkey: Valkey, ledger_url: str, folder: Path, each: int, kinds: list[Phase], rate: int
 ) -> tuple[list[str], str]:
@@ -92,8 +80,7 @@ async def strike(
     ) as made:
         both = [deaths_of(mortal(apart, half, f"{SEED} {number}"), len(half)) for number, half in enumerate(halves)]
         died = sum(await asyncio.gather(*both), Counter())
-        wrong = await heal(made, redis_url=valkey.url)
-        wrong += wrong_in(made, ledger_url)
+        wrong = await heal(made, redis_url=valkey.url) + made.wrong_in(ledger_url)
     assert set(died.values()) == {each}
     figures = (
         f"workers: {died.total()} kills in {len(died)} phases, {len(wrong)} violations"
@@ -134,8 +121,7 @@ async def test_a_record_that_kills_is_laid_aside_and_its_neighbours_are_not(
         for _ in range(POISONED):
             await asyncio.sleep(1)
             made.begin(POISON)
-        wrong = await heal(made, redis_url=valkey.url)
-        wrong += wrong_in(made, ledger_url)
+        wrong = await heal(made, redis_url=valkey.url) + made.wrong_in(ledger_url)
     for worker in workers:
         worker.signal(signal.SIGTERM)
     died = sum(line.startswith("died") for out in outs if out is not None for line in out)

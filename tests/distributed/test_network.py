@@ -4,7 +4,6 @@ that loses packets: streams go on, and each exchange is settled once, with its t
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -23,10 +22,9 @@ from tests.crash.stage import Stage, quick_key
 from tests.distributed.cuts import ANSWERS, LONG_S, REQUESTS, SHORT_S, SLOW, Cut, all_cuts
 from tests.distributed.site import AGAIN_S, AMPLE, FEW, FREE, HEALING_S, LEASE_S, PROXIES, Site, folded, site
 from tests.support import sse
+from tests.support.examples import SEED
 from tests.support.network import CUT, FINE, Condition, Network
 
-# Another run: TOKENWEIR_CHAOS_SEED=… make faults
-SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
 # No process dies: what was taken for dead and was not is adjusted to the truth.
 ENDS = ("served", "client_left")
 

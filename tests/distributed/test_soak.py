@@ -19,9 +19,9 @@ import pytest
 from tests.crash.chaos import ENDS
 from tests.distributed.cuts import all_cuts
 from tests.distributed.site import AMPLE, FEW, FREE, HEALING_S, PROXIES, Site, site
+from tests.support.examples import SEED
 
 # Another run: TOKENWEIR_CHAOS_SEED=… TOKENWEIR_SOAK_S=… make faults; `make soak` is an hour of it.
-SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
 SOAK_S = float(os.environ.get("TOKENWEIR_SOAK_S", "120"))
 # Faults come for so long; then all have to come to rest, and the books are compared.
 ROUND_S = 45.0

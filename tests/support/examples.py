@@ -10,6 +10,8 @@ from hypothesis.internal.conjecture import providers
 
 AT_RANDOM = os.environ.get("HYPOTHESIS_PROFILE") == "random"
 _FEWEST = 10
+# Of faults at random. Another run: TOKENWEIR_CHAOS_SEED=… make faults
+SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
 
 
 def examples(count: int) -> int:
