@@ -71,44 +71,40 @@ def now(provider: BatchProvider) -> None:
     provider.clock = time.time
 
 
-async def cut(at: Site, proxy: Proxy, provider: BatchProvider, asking: Any, made: Callable[[], Any] | None) -> Proxy:
+async def cut(at: Site, proxy: Proxy, asking: Any, made: Callable[[], Any] | None) -> Proxy:
     """The process dies while it waits for the answer; another run of it begins."""
-    silent = Cut(provider, made)
+    silent = Cut(at.provider, made)
     task = asyncio.ensure_future(asking)  # noqa: TID251  awaited below
     await silent.reached.wait()
     await proxy.drop()
     with pytest.raises(Exception):  # noqa: B017  whatever the SDK makes of it
         await task
-    provider.before = None
+    at.provider.before = None
     return await at.start()
 
 
-async def test_a_batch_that_was_made_is_found_by_its_file(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt
-) -> None:
+async def test_a_batch_that_was_made_is_found_by_its_file(at: Site, proxy: Proxy, gpt: Gpt) -> None:
     file_id = await uploaded(gpt(), line("a"))
-    stranger = provider.make_openai({"input_file_id": file_id, "endpoint": "x"})
-    provider.batches[stranger["id"]]["input_file_id"] = "file-of-another"
+    stranger = at.provider.make_openai({"input_file_id": file_id, "endpoint": "x"})
+    at.provider.batches[stranger["id"]]["input_file_id"] = "file-of-another"
     order = {"input_file_id": file_id, "endpoint": "/v1/chat/completions"}
-    again = await cut(at, proxy, provider, ordered(gpt(), file_id), lambda: provider.make_openai(order))
+    again = await cut(at, proxy, ordered(gpt(), file_id), lambda: at.provider.make_openai(order))
     assert len(at.budget.held) == 1
-    (batch_id,) = set(provider.batches) - {stranger["id"]}
+    (batch_id,) = set(at.provider.batches) - {stranger["id"]}
     client = gpt("anna", again.url)
     assert [one.id async for one in client.batches.list()] == []
     assert await again.watcher.look() == 1
     assert [one.id async for one in client.batches.list()] == [batch_id], "it is the client's"
-    provider.end(batch_id)
+    at.provider.end(batch_id)
     at.later_s = 60.0
     await again.watcher.look()
     assert [one.charge_nusd for one in lines_of(at)] == [LINE_NUSD]
     assert len(own_entries(at)) == 1
 
 
-async def test_a_batch_that_was_not_made_is_forgotten(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt
-) -> None:
+async def test_a_batch_that_was_not_made_is_forgotten(at: Site, proxy: Proxy, gpt: Gpt) -> None:
     file_id = await uploaded(gpt(), line("a"))
-    again = await cut(at, proxy, provider, ordered(gpt(), file_id), None)
+    again = await cut(at, proxy, ordered(gpt(), file_id), None)
     assert await again.watcher.look() == 1
     assert at.entries() == []
     at.later_s = 700.0
@@ -118,16 +114,14 @@ async def test_a_batch_that_was_not_made_is_forgotten(
     assert at.batches.of_exchange(own.exchange_id) is None
 
 
-async def test_anthropics_batch_is_found_by_its_lines(
-    provider: BatchProvider, at: Site, proxy: Proxy, claude: Claude
-) -> None:
+async def test_anthropics_batch_is_found_by_its_lines(at: Site, proxy: Proxy, claude: Claude) -> None:
     asking = made_by(claude(), request("a"), request("b"))
-    again = await cut(at, proxy, provider, asking, lambda: provider.make_anthropic([request("b"), request("a")]))
-    (batch_id,) = provider.batches
+    again = await cut(at, proxy, asking, lambda: at.provider.make_anthropic([request("b"), request("a")]))
+    (batch_id,) = at.provider.batches
     await again.watcher.look()
     client = claude("anna", again.url)
     assert [one.id async for one in client.messages.batches.list()] == [], "it may be another's"
-    provider.end(batch_id)
+    at.provider.end(batch_id)
     for at.later_s in (60.0, 120.0):
         await again.watcher.look()
     assert len(lines_of(at)) == 2
@@ -135,13 +129,11 @@ async def test_anthropics_batch_is_found_by_its_lines(
     assert len([one async for one in await client.messages.batches.results(batch_id)]) == 2
 
 
-async def test_a_strangers_batch_is_never_shown(
-    provider: BatchProvider, at: Site, proxy: Proxy, claude: Claude
-) -> None:
-    again = await cut(at, proxy, provider, made_by(claude(), request("a")), None)
-    batch_id = provider.make_anthropic([request("of another")])["id"]
+async def test_a_strangers_batch_is_never_shown(at: Site, proxy: Proxy, claude: Claude) -> None:
+    again = await cut(at, proxy, made_by(claude(), request("a")), None)
+    batch_id = at.provider.make_anthropic([request("of another")])["id"]
     await again.watcher.look()
-    provider.end(batch_id)
+    at.provider.end(batch_id)
     for at.later_s in (60.0, 700.0):
         await again.watcher.look()
     assert lines_of(at) == []
@@ -153,12 +145,10 @@ async def test_a_strangers_batch_is_never_shown(
     assert own.charge_nusd == 0
 
 
-async def test_of_two_with_the_same_names_it_is_none(
-    provider: BatchProvider, at: Site, proxy: Proxy, claude: Claude
-) -> None:
-    again = await cut(at, proxy, provider, made_by(claude(), request("a")), None)
+async def test_of_two_with_the_same_names_it_is_none(at: Site, proxy: Proxy, claude: Claude) -> None:
+    again = await cut(at, proxy, made_by(claude(), request("a")), None)
     for _ in range(2):
-        provider.end(provider.make_anthropic([request("a")])["id"])
+        at.provider.end(at.provider.make_anthropic([request("a")])["id"])
     for at.later_s in (0.0, 3 * 86_400.0):
         await again.watcher.look()
     assert lines_of(at) == []
@@ -168,29 +158,25 @@ async def test_of_two_with_the_same_names_it_is_none(
     assert (found.state, found.batch_id) == (BatchState.LOST, None)
 
 
-async def test_an_answer_that_breaks_off_is_looked_for(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt
-) -> None:
+async def test_an_answer_that_breaks_off_is_looked_for(at: Site, proxy: Proxy, gpt: Gpt) -> None:
     file_id = await uploaded(gpt(), line("a"))
 
     async def broken(method: str, path: str) -> web.StreamResponse | None:
         if method == "POST" and path.endswith("/batches"):
-            provider.make_openai({"input_file_id": file_id, "endpoint": "/v1/chat/completions"})
+            at.provider.make_openai({"input_file_id": file_id, "endpoint": "/v1/chat/completions"})
             return web.json_response({"error": {"message": "It fails."}}, status=500)
         return None
 
-    provider.before = broken
+    at.provider.before = broken
     with refusal(500, 502, 503, match="It fails"):
         await ordered(gpt(), file_id)
     assert len(at.budget.held) == 1, "it may have been made"
     at.later_s = 20.0
     await proxy.watcher.look()
-    assert [one.id async for one in gpt().batches.list()] == list(provider.batches)
+    assert [one.id async for one in gpt().batches.list()] == list(at.provider.batches)
 
 
-async def test_an_id_that_cannot_be_remembered_is_not_told(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt
-) -> None:
+async def test_an_id_that_cannot_be_remembered_is_not_told(at: Site, proxy: Proxy, gpt: Gpt) -> None:
     file_id = await uploaded(gpt(), line("a"))
 
     def fail(call: str) -> None:
@@ -203,19 +189,18 @@ async def test_an_id_that_cannot_be_remembered_is_not_told(
     at.before_call = lambda _: None
     at.later_s = 20.0
     await proxy.watcher.look()
-    assert [one.id async for one in gpt().batches.list()] == list(provider.batches)
+    assert [one.id async for one in gpt().batches.list()] == list(at.provider.batches)
 
 
 @pytest.mark.parametrize("call", ["ended", "terms", "recorded", "settle", "close"])
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_settlement_that_is_cut_off_goes_on(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt, monkeypatch: pytest.MonkeyPatch, call: str,
-    times: int,
-) -> None:  # fmt: skip
+    at: Site, proxy: Proxy, gpt: Gpt, monkeypatch: pytest.MonkeyPatch, call: str, times: int
+) -> None:
     """The process dies at its `times`-th call."""
     monkeypatch.setattr(settling, "RECORDS_MAX", 3)
     batch_id = await made(gpt(), *(line(str(number)) for number in range(5)))
-    provider.end(batch_id)
+    at.provider.end(batch_id)
     calls = 0
     reached = asyncio.Event()
 
@@ -246,20 +231,20 @@ async def test_a_settlement_that_is_cut_off_goes_on(
 
 
 async def test_results_that_break_off_are_read_again(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt, monkeypatch: pytest.MonkeyPatch
+    at: Site, proxy: Proxy, gpt: Gpt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settling, "RECORDS_MAX", 3)
     batch_id = await made(gpt(), *(line(str(number)) for number in range(9)))
-    provider.end(batch_id)
-    content = provider.contents[provider.batches[batch_id]["output_file_id"]]
+    at.provider.end(batch_id)
+    content = at.provider.contents[at.provider.batches[batch_id]["output_file_id"]]
 
     async def broken(method: str, path: str) -> web.StreamResponse | None:
         if not path.endswith("/content"):
             return None
-        provider.before = None
+        at.provider.before = None
         return Broken(content)
 
-    provider.before = broken
+    at.provider.before = broken
     at.later_s = 60.0
     await proxy.watcher.look()
     assert 0 < len(lines_of(at)) < 9
@@ -305,11 +290,9 @@ async def test_results_of_a_lost_batch_are_not_told(provider: BatchProvider, at:
         await gpt().files.content(output_id)
 
 
-async def test_what_is_finished_is_forgotten_in_the_end(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt
-) -> None:
+async def test_what_is_finished_is_forgotten_in_the_end(at: Site, proxy: Proxy, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"))
-    provider.end(batch_id)
+    at.provider.end(batch_id)
     at.later_s = 60.0
     await proxy.watcher.look()
     assert NOW

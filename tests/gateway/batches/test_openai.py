@@ -231,16 +231,14 @@ async def test_what_providers_take_beside_it_goes_up(provider: BatchProvider, at
     assert (own.batch_id, own.input_file) == (batch.id, file.id)
 
 
-async def test_an_answer_that_says_that_it_failed_is_billed_as_that_of_a_request(
-    provider: BatchProvider, at: Site, gpt: Gpt
-) -> None:
+async def test_an_answer_that_says_that_it_failed_is_billed_as_that_of_a_request(at: Site, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"), line("b"))
 
     def failed(one: Document) -> Document:
         nothing = {"choices": [], "usage": None} if one["custom_id"] == "b" else {}
         return chat_answer("electron") | {"error": {"code": "server_error", "message": "It failed."}} | nothing
 
-    provider.end(batch_id, answered=failed)
+    at.provider.end(batch_id, answered=failed)
     await gpt().files.content(await ended(gpt(), batch_id))
     assert [(one.details["situation"], one.charge_nusd) for one in lines_of(at)] == [
         ("failed_reported_empty", 9_500), ("failed_empty", 0),
@@ -347,27 +345,23 @@ async def test_results_wait_for_the_ledger(provider: BatchProvider, at: Site, gp
     assert len(lines_of(at)) == 1
 
 
-async def test_many_downloads_at_once_from_two_proxies_book_each_line_once(
-    provider: BatchProvider, at: Site, gpt: Gpt
-) -> None:
+async def test_many_downloads_at_once_from_two_proxies_book_each_line_once(at: Site, gpt: Gpt) -> None:
     other = await at.start("there")
     batch_id = await made(gpt(), *(line(str(number)) for number in range(30)))
-    provider.end(batch_id)
+    at.provider.end(batch_id)
     clients = [gpt("anna"), gpt("bert"), gpt("anna", other.url), gpt("bert", other.url)]
     output_id = await ended(clients[0], batch_id)
     answers = await asyncio.gather(*(one.files.content(output_id) for one in clients * 3))
-    assert {one.content for one in answers} == {provider.contents[output_id]}
+    assert {one.content for one in answers} == {at.provider.contents[output_id]}
     assert len(lines_of(at)) == 30
     assert len(own_entries(at)) == 1
 
 
 @pytest.mark.parametrize("status", ["expired", "cancelled"])
-async def test_of_a_batch_that_was_cut_off_what_was_generated_is_billed(
-    provider: BatchProvider, at: Site, gpt: Gpt, status: str
-) -> None:
+async def test_of_a_batch_that_was_cut_off_what_was_generated_is_billed(at: Site, gpt: Gpt, status: str) -> None:
     batch_id = await made(gpt(), line("a"), line("b"))
     assert (await gpt().batches.cancel(batch_id)).status == "cancelling"
-    provider.end(batch_id, status, answered=lambda one: chat_answer("m") if one["custom_id"] == "a" else None)
+    at.provider.end(batch_id, status, answered=lambda one: chat_answer("m") if one["custom_id"] == "a" else None)
     await gpt().files.content(await ended(gpt(), batch_id))
     assert [one.details["custom_id"] for one in lines_of(at)] == ["a"]
     assert own_entries(at)[0].details["batch"] == {"lines": 2, "succeeded": 1, "failed": 1, "status": status}
@@ -385,30 +379,28 @@ async def test_a_batch_that_failed_costs_nothing(provider: BatchProvider, at: Si
     assert found.state is BatchState.SETTLED
 
 
-async def test_what_a_provider_has_generated_is_waited_for(
-    provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt
-) -> None:
+async def test_what_a_provider_has_generated_is_waited_for(at: Site, proxy: Proxy, gpt: Gpt) -> None:
     """An ended batch whose file is not there yet has not ended for us."""
     batch_id = await made(gpt(), line("a"))
-    provider.end(batch_id)
-    output_id, provider.batches[batch_id]["output_file_id"] = provider.batches[batch_id]["output_file_id"], None
+    at.provider.end(batch_id)
+    output_id, at.provider.batches[batch_id]["output_file_id"] = at.provider.batches[batch_id]["output_file_id"], None
     at.later_s = 60.0
     await proxy.watcher.look()
     assert at.entries() == []
-    provider.batches[batch_id]["output_file_id"] = output_id
+    at.provider.batches[batch_id]["output_file_id"] = output_id
     at.later_s = 600.0
     await proxy.watcher.look()
     assert len(lines_of(at)) == 1
 
 
-async def test_a_line_that_cannot_be_read_is_estimated_and_not_free(
-    provider: BatchProvider, at: Site, gpt: Gpt
-) -> None:
+async def test_a_line_that_cannot_be_read_is_estimated_and_not_free(at: Site, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"), line("b"), line("c"))
-    provider.end(batch_id, answered=lambda one: chat_answer("m") | ({"usage": None} if one["custom_id"] == "b" else {}))
-    output_id = provider.batches[batch_id]["output_file_id"]
-    first, second, third = provider.contents[output_id].splitlines()
-    provider.contents[output_id] = b"\n".join((first, second, third[: len(third) // 2]))
+    at.provider.end(
+        batch_id, answered=lambda one: chat_answer("m") | ({"usage": None} if one["custom_id"] == "b" else {})
+    )
+    output_id = at.provider.batches[batch_id]["output_file_id"]
+    first, second, third = at.provider.contents[output_id].splitlines()
+    at.provider.contents[output_id] = b"\n".join((first, second, third[: len(third) // 2]))
     await gpt().files.content(await ended(gpt(), batch_id))
     found = {one.details["custom_id"]: one for one in at.entries() if "custom_id" in one.details}
     assert {name: one.usage_source for name, one in found.items()} == {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Any
 
@@ -14,13 +13,11 @@ import pytest
 from proxy.demo.script import Cut, Script, Send, json_script
 from tests.gateway.deployment import SOON_S, Deployment
 from tests.gateway.dialects.main_dialects import MESSAGES, RESPONSES, Language
+from tests.gateway.exchange.priced import Priced
 from tests.gateway.streams import told as events_told
 from tests.metering.fixtures import CHAT_USAGE, chunk, say, sse, usage
-from tests.support.net import Response, ask, chat_request, connect
-from tests.support.provider import ScriptedProvider
-from tests.support.sdks import anthropic, openai
+from tests.support.net import Response, ask, post_chat
 from tests.support.sse import without_usage_event
-from tests.support.tokenweir import Tokenweir
 
 pytestmark = pytest.mark.process
 
@@ -37,11 +34,9 @@ def answer(body: bytes, kind: str = "application/json", **more: Any) -> Script:
 
 
 async def post(
-    url: str, key: str, document: dict[str, Any], path: str = "/v1/chat/completions", **more: Any
+    deployment: Deployment, document: dict[str, Any], path: str = "/v1/chat/completions", key: str = ""
 ) -> Response:
-    async with await connect(url) as client:
-        await client.send(chat_request(document, path=path, key=key, headers=more))
-        return await client.read(SOON_S)
+    return await post_chat(deployment.url, document, timeout_s=SOON_S, path=path, key=key or deployment.key)
 
 
 async def told(deployment: Deployment, response: Response, body: bytes, model: str) -> dict[str, Any]:
@@ -60,7 +55,7 @@ async def told(deployment: Deployment, response: Response, body: bytes, model: s
 @pytest.mark.parametrize("wire", [Cut(whole=True), Cut(size=1), Cut(size=700)], ids=["whole", "bytes", "parts"])
 async def test_who_asks_gets_the_usage_of_a_stream_with_its_cost(deployment: Deployment, wire: Cut) -> None:
     model = deployment.plan("cancel", answer(STREAM, "text/event-stream", wire=wire))
-    response = await post(deployment.url, deployment.key, ask(model) | ASKED)
+    response = await post(deployment, ask(model) | ASKED)
     entry = await told(deployment, response, STREAM, model)
     assert (entry["outcome"], entry["usage_source"], entry["bytes"]) == ("served", "reported", len(response.body))
     assert entry["charge_usd"] != entry["cost_usd"]
@@ -72,7 +67,7 @@ async def test_who_asks_gets_the_usage_of_a_stream_with_its_cost(deployment: Dep
 async def test_who_does_not_ask_gets_what_it_got_before(deployment: Deployment) -> None:
     model = deployment.plan("cancel", answer(STREAM, "text/event-stream"))
     for more in ({}, {"usage": None}, {"usage": {"include": False}}):
-        response = await post(deployment.url, deployment.key, ask(model) | more)
+        response = await post(deployment, ask(model) | more)
         assert response.body == without_usage_event(STREAM)
     assert all("usage" not in seen["body"] for seen in deployment.seen(model))
 
@@ -82,19 +77,17 @@ async def test_who_does_not_ask_gets_what_it_got_before(deployment: Deployment) 
 async def test_a_json_answer_tells_its_cost_in_every_framing(deployment: Deployment, framing: str, more: bytes) -> None:
     body = PLAIN[:1] + more + PLAIN[1:]
     model = deployment.plan("cancel", answer(body, framing=framing, wire=Cut(size=90_000)))
-    response = await post(deployment.url, deployment.key, ask(model, stream=False) | ASKED)
+    response = await post(deployment, ask(model, stream=False) | ASKED)
     entry = await told(deployment, response, body, model)
     assert (entry["outcome"], entry["bytes"]) == ("served", len(response.body))
 
 
-async def test_a_repeated_request_gets_the_same_bytes(
-    priced: Tokenweir, priced_key: str, provider: ScriptedProvider
-) -> None:
+async def test_a_repeated_request_gets_the_same_bytes(priced: Priced) -> None:
     for framing in ("length", "chunked"):
-        model = "once/" + provider.script(f"cost-{framing}", answer(PLAIN, framing=framing))
+        model = "once/" + priced.provider.script(f"cost-{framing}", answer(PLAIN, framing=framing))
         document = ask(model, stream=False) | ASKED
         named = {"Idempotency-Key": f"cost-{framing}"}
-        first, second = [await post(priced.url, priced_key, document, **named) for _ in range(2)]
+        first, second = [await priced.post(document, **named) for _ in range(2)]
         assert ADDED.search(first.body)
         assert second.body == first.body
         assert len(priced.entries_of(model)) == 1
@@ -120,7 +113,7 @@ async def test_every_family_tells_it(
         document = language.asked
     model = deployment.plan("many", answer(body, "text/event-stream" if stream else "application/json"))
     asked = {**document, "model": model, "stream": stream, **ASKED}
-    response = await post(deployment.url, deployment.key, asked, path)
+    response = await post(deployment, asked, path)
     await told(deployment, response, body, model)
     assert "usage" not in deployment.seen(model)[0]["body"]
 
@@ -129,7 +122,7 @@ async def test_embeddings_tell_it(deployment: Deployment) -> None:
     vectors = [{"object": "embedding", "index": at, "embedding": [0.125] * 900} for at in range(30)]
     body = json.dumps({"data": vectors, "usage": {"prompt_tokens": 300, "total_tokens": 300}}).encode()
     model = deployment.plan("many", answer(body))
-    response = await post(deployment.url, deployment.key, {"model": model, "input": "a", **ASKED}, "/v1/embeddings")
+    response = await post(deployment, {"model": model, "input": "a", **ASKED}, "/v1/embeddings")
     await told(deployment, response, body, model)
 
 
@@ -141,12 +134,12 @@ async def test_a_setting_tells_it_to_all_who_get_a_usage(deployment: Deployment,
     running.said("accounts", "create-project", f"project-{level}", "--organization", f"org-{level}", *more)
     key = running.key(f"told-{level}", "--project", f"project-{level}", *([on] if level == "key" else []))
     model = deployment.plan("cancel", json_script(json.loads(PLAIN)))
-    response = await post(deployment.url, key, ask(model, stream=False))
+    response = await post(deployment, ask(model, stream=False), key=key)
     assert json.loads(response.body)["usage"]["cost"] == float((await deployment.entry(model))["charge_usd"])
     model = deployment.plan("cancel", answer(STREAM, "text/event-stream"))
-    await told(deployment, await post(deployment.url, key, ask(model, usage=True)), STREAM, model)
+    await told(deployment, await post(deployment, ask(model, usage=True), key=key), STREAM, model)
     model = deployment.plan("cancel", answer(STREAM, "text/event-stream"))
-    assert (await post(deployment.url, key, ask(model))).body == without_usage_event(STREAM), (
+    assert (await post(deployment, ask(model), key=key)).body == without_usage_event(STREAM), (
         "a client may not expect it"
     )
 
@@ -174,14 +167,14 @@ async def test_no_number_is_told_where_the_ledger_may_have_another(
 ) -> None:
     script = Script(steps=(Send(body),), headers=(("Content-Type", kind), *headers))
     model = deployment.plan(policy, script)
-    response = await post(deployment.url, deployment.key, ask(model, stream="event" in kind) | ASKED)
+    response = await post(deployment, ask(model, stream="event" in kind) | ASKED)
     assert response.body == body
     await deployment.entry(model)
 
 
 @pytest.mark.parametrize(("wrong", "field"), [(True, "usage"), ({"include": "yes"}, "usage.include")])
 async def test_a_wrong_request_is_refused(deployment: Deployment, wrong: object, field: str) -> None:
-    response = await post(deployment.url, deployment.key, ask("cancel/x") | {"usage": wrong})
+    response = await post(deployment, ask("cancel/x") | {"usage": wrong})
     error = json.loads(response.body)["error"]
     assert (response.status, error["param"], error["code"]) == (400, field, "invalid_value")
     assert field in error["message"]
@@ -190,7 +183,7 @@ async def test_a_wrong_request_is_refused(deployment: Deployment, wrong: object,
 # -- the customer's price, whatever it depends on ----------------------------------------------------------------
 
 
-async def test_it_is_the_customer_s_price_after_all_rules(priced: Tokenweir, provider: ScriptedProvider) -> None:
+async def test_it_is_the_customer_s_price_after_all_rules(priced: Priced) -> None:
     keys = [priced.key("anne", "--project", "of-sevenths", "--budget", "5"), priced.key("rob")]
     stated = {"cost": 0.000123457, "cost_details": {"upstream_inference_cost": 0.0001}}
     plans: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -209,9 +202,9 @@ async def test_it_is_the_customer_s_price_after_all_rules(priced: Tokenweir, pro
             text | {"choices": [], "usage": used},
             "[DONE]",
         )
-        model = prefix + provider.script(name, answer(body, "text/event-stream"))
+        model = prefix + priced.provider.script(name, answer(body, "text/event-stream"))
         for key in keys:
-            response = await post(priced.url, key, ask(model) | ASKED)
+            response = await priced.post(ask(model) | ASKED, key=key)
             told_usage = json.loads(next(line for line in response.body.split(b"\n") if b"price_version" in line)[6:])
             expected[told_usage["usage"]["cost_details"]["exchange_id"]] = str(
                 Decimal(repr(told_usage["usage"]["cost"]))
@@ -221,51 +214,5 @@ async def test_it_is_the_customer_s_price_after_all_rules(priced: Tokenweir, pro
     charged = {entry["exchange_id"]: f"{Decimal(entry['charge_usd'])}" for entry in entries}
     assert {exchange_id: charged[exchange_id] for exchange_id in expected} == expected
     assert len({Decimal(cost) for cost in expected.values()}) == len(expected), "each of them matters"
-    assert all(seen["body"]["usage"] == {"include": True} for seen in provider.log("states"))
-    assert all("usage" not in seen["body"] for seen in provider.log("plain"))
-
-
-# -- with the SDKs -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def sdk(deployment: Deployment) -> AsyncIterator[openai.AsyncOpenAI]:
-    http = openai.DefaultAsyncHttpxClient(verify=False, trust_env=False)
-    async with openai.AsyncOpenAI(
-        base_url=f"{deployment.url}/v1", api_key=deployment.key, max_retries=0, http_client=http
-    ) as client:
-        yield client
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
-async def test_openai_s_sdk_reads_it(deployment: Deployment, sdk: openai.AsyncOpenAI, stream: bool) -> None:
-    model = deployment.plan(
-        "cancel", answer(STREAM if stream else PLAIN, "text/event-stream" if stream else "application/json")
-    )
-    messages: Any = [{"role": "user", "content": "Rain?"}]
-    if stream:
-        made = await sdk.chat.completions.create(model=model, messages=messages, stream=True, extra_body=ASKED)
-        used = [part.usage async for part in made if part.usage is not None][-1]
-    else:
-        done = await sdk.chat.completions.create(model=model, messages=messages, extra_body=ASKED)
-        assert done.usage is not None
-        used = done.usage
-    assert used.model_extra is not None
-    assert used.model_extra["cost"] == float((await deployment.entry(model))["charge_usd"])
-
-
-@pytest.mark.thorough
-async def test_anthropic_s_sdk_reads_it(deployment: Deployment) -> None:
-    model = deployment.plan("many", answer(b"".join(MESSAGES.events), "text/event-stream"))
-    http = anthropic.DefaultAsyncHttpxClient(verify=False, trust_env=False)
-    async with anthropic.AsyncAnthropic(
-        base_url=deployment.url, api_key=deployment.key, max_retries=0, http_client=http
-    ) as client:
-        made = await client.messages.create(
-            model=model, max_tokens=99, messages=[{"role": "user", "content": "Rain?"}], stream=True, extra_body=ASKED
-        )
-        (delta,) = [event async for event in made if event.type == "message_delta"]
-    extra = delta.usage.model_extra
-    assert extra is not None
-    assert extra["cost"] == float((await deployment.entry(model))["charge_usd"])
+    assert all(seen["body"]["usage"] == {"include": True} for seen in priced.provider.log("states"))
+    assert all("usage" not in seen["body"] for seen in priced.provider.log("plain"))

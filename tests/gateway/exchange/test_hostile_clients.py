@@ -15,6 +15,7 @@ import pytest
 from proxy.demo.script import Script, Send, Shape, Stall, Wait
 from proxy.demo.shapes import LANGUAGES, GeneratedAnswer, sse, whole, words
 from tests.gateway.deployment import SOON_S, Deployment
+from tests.gateway.exchange.priced import Priced
 from tests.gateway.streams import TEXT
 from tests.support.net import RawClient, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
@@ -76,25 +77,23 @@ async def gone(running: Tokenweir) -> None:
 
 
 @pytest.mark.parametrize("framing", ["chunked", pytest.param("length", marks=pytest.mark.slow)])
-async def test_no_deadline_writes_into_what_a_client_has_not_taken_yet(
-    priced: Tokenweir, priced_key: str, provider: ScriptedProvider, framing: str
-) -> None:
+async def test_no_deadline_writes_into_what_a_client_has_not_taken_yet(priced: Priced, framing: str) -> None:
     body = document(30_000)
     assert 100_000 < len(body) < 256 * 1024
-    name = provider.script("plain", Script(steps=(Send(body),), headers=JSON, framing=framing))  # type: ignore[arg-type]
+    name = priced.provider.script(f"hasty-{framing}", Script(steps=(Send(body),), headers=JSON, framing=framing))  # type: ignore[arg-type]
     model = f"hasty/{name}"
-    wire = chat_request(ask(model, stream=False), key=priced_key)
+    wire = chat_request(ask(model, stream=False), key=priced.secret)
     async with await connect(priced.url, receive_buffer_bytes=4096) as client:
         await client.send(wire * MANY)
         await asyncio.sleep(1.0)
-        assert len(provider.log(name)) < MANY, "the client took all of them: the test shows nothing"
+        assert len(priced.provider.log(name)) < MANY, "the client took all of them: the test shows nothing"
         taken = 0
         while taken < MANY and (answer := await client.read(SOON_S)).ended == "complete":
             assert (answer.status, answer.body) == (200, body)
             taken += 1
         # One that came in several pieces is not read on while the client takes nothing: it may be cut at total_s.
         assert taken == MANY or (answer.ended == "cut" and body.startswith(answer.body))
-    outcomes = Counter(entry["outcome"] for entry in priced.entries_of(model, len(provider.log(name))))
+    outcomes = Counter(entry["outcome"] for entry in priced.entries_of(model, len(priced.provider.log(name))))
     assert outcomes["served"] == taken > 0
     assert outcomes.keys() <= {"served", "upstream_stalled"}
 
@@ -176,13 +175,11 @@ async def test_a_stream_does_not_keep_its_prompt(tokenweir: Make, provider: Scri
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked"])
-async def test_a_repeated_request_gets_the_stored_answer_however_it_was_framed(
-    priced: Tokenweir, priced_key: str, provider: ScriptedProvider, framing: str
-) -> None:
+async def test_a_repeated_request_gets_the_stored_answer_however_it_was_framed(priced: Priced, framing: str) -> None:
     body = document(40)
-    name = provider.script(framing, Script(steps=(Send(body),), headers=JSON, framing=framing))  # type: ignore[arg-type]
+    name = priced.provider.script(framing, Script(steps=(Send(body),), headers=JSON, framing=framing))  # type: ignore[arg-type]
     model = f"once/{name}"
-    wire = chat_request(ask(model, stream=False), key=priced_key, headers={"Idempotency-Key": f"once-{framing}"})
+    wire = chat_request(ask(model, stream=False), key=priced.secret, headers={"Idempotency-Key": f"once-{framing}"})
     async with await connect(priced.url) as client:
         await client.send(wire)
         first = await client.read(SOON_S)
@@ -191,7 +188,7 @@ async def test_a_repeated_request_gets_the_stored_answer_however_it_was_framed(
         again = await client.read(SOON_S)
     assert (first.status, first.body) == (200, body)
     assert (again.status, again.body, again.header("idempotent-replayed")) == (200, body, "true")
-    assert len(provider.log(name)) == 1
+    assert len(priced.provider.log(name)) == 1
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from proxy.demo.script import Script, Send
-from tests.support.net import ask, chat_request, connect
-from tests.support.provider import ScriptedProvider
+from tests.gateway.exchange.priced import Priced
+from tests.support.net import ask
 from tests.support.tokenweir import PRICE, Tokenweir
 
 pytestmark = pytest.mark.process
 
-SOON_S = 20.0
 IMAGES = {"input_tokens": 31, "output_tokens": 6_993, "output_tokens_details": {"image_tokens": 6_993}}
 DRAWN = {
     "id": "resp_1", "object": "response", "status": "completed",
@@ -37,12 +36,6 @@ def answer_of(usage: dict[str, Any], **more: str) -> Script:
     return one_answer({"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage, **more})
 
 
-async def asked(running: Tokenweir, body: dict[str, Any], key: str, path: str = "/v1/chat/completions") -> None:
-    async with await connect(running.url) as client:
-        await client.send(chat_request(body, key=key, path=path))
-        assert (await client.read(SOON_S)).status == 200
-
-
 def rerated(running: Tokenweir, model: str) -> dict[str, Any]:
     told: dict[str, Any] = json.loads(running.said("rerate", "--model", model, "--since", "1h", "--dry-run"))
     return told
@@ -51,17 +44,15 @@ def rerated(running: Tokenweir, model: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "stream", [pytest.param(False, id="plain"), pytest.param(True, id="stream", marks=pytest.mark.slow)]
 )
-async def test_the_images_of_a_tool_are_billed_at_the_prices_of_their_model(
-    priced: Tokenweir, priced_key: str, provider: ScriptedProvider, stream: bool
-) -> None:
+async def test_the_images_of_a_tool_are_billed_at_the_prices_of_their_model(priced: Priced, stream: bool) -> None:
     script = one_answer(DRAWN)
     if stream:
         begun = {"type": "response.created", "response": DRAWN | {"status": "in_progress", "usage": None}}
         events = (begun, {"type": "response.completed", "response": DRAWN})
         script = Script(steps=(Send(b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)),))
-    name = provider.script("draws", script)
+    name = priced.provider.script("draws", script)
     body = {"model": name, "input": "A weir.", "stream": stream}
-    await asked(priced, body, priced_key, "/v1/responses")
+    await priced.post(body, "/v1/responses")
     (entry,) = priced.entries_of(name)
     own = 100 * 2 + 10 * 8
     assert Decimal(entry["charge_usd"]) == Decimal(own + 31 * 5 + 6_993 * 40) / MILLION
@@ -73,20 +64,16 @@ async def test_the_images_of_a_tool_are_billed_at_the_prices_of_their_model(
     assert rerated(priced, name)["adjusted"] == 0
 
 
-async def test_an_image_model_without_a_price_is_named(
-    priced: Tokenweir, priced_key: str, provider: ScriptedProvider
-) -> None:
+async def test_an_image_model_without_a_price_is_named(priced: Priced) -> None:
     tools = [{"type": "image_generation", "model": "img-unpriced"}]
-    name = provider.script("draws-unpriced", one_answer(DRAWN | {"tools": tools}))
-    await asked(priced, {"model": name, "input": "A weir."}, priced_key, "/v1/responses")
+    name = priced.provider.script("draws-unpriced", one_answer(DRAWN | {"tools": tools}))
+    await priced.post({"model": name, "input": "A weir."}, "/v1/responses")
     (entry,) = priced.entries_of(name)
     assert entry["details"]["unpriced_units"] == entry["details"]["cost_unpriced_units"] == ["model:img-unpriced"]
     assert "drawing: model:img-unpriced has no price" in priced.found("doctor")[1]
 
 
-async def test_the_model_that_served_instead_is_billed_at_its_own_prices(
-    priced: Tokenweir, priced_key: str, provider: ScriptedProvider
-) -> None:
+async def test_the_model_that_served_instead_is_billed_at_its_own_prices(priced: Priced) -> None:
     steps = [
         {"type": "message", "model": "fable", "input_tokens": 200, "output_tokens": 7},
         {"type": "fallback_message", "model": "opus", "input_tokens": 300, "output_tokens": 40},
@@ -96,11 +83,11 @@ async def test_the_model_that_served_instead_is_billed_at_its_own_prices(
         "content": [{"type": "text", "text": "Rain."}],
         "usage": {"input_tokens": 300, "output_tokens": 40, "iterations": steps},
     }  # fmt: skip
-    name = provider.script("fable", one_answer(message))
+    name = priced.provider.script("fable", one_answer(message))
     message["usage"]["iterations"][0]["model"] = name  # type: ignore[index]
-    name = provider.script("fable", one_answer(message))
+    name = priced.provider.script("fable", one_answer(message))
     body = {"model": name, "max_tokens": 50, "messages": [{"role": "user", "content": "Hm?"}]}
-    await asked(priced, body, priced_key, "/v1/messages")
+    await priced.post(body, "/v1/messages")
     (entry,) = priced.entries_of(name)
     assert Decimal(entry["charge_usd"]) == Decimal(300 * 5 + 40 * 25 + 200 * 10 + 7 * 50) / MILLION
     assert entry["cost_usd"] == entry["charge_usd"]
@@ -109,13 +96,11 @@ async def test_the_model_that_served_instead_is_billed_at_its_own_prices(
     assert rerated(priced, name)["adjusted"] == 0
 
 
-async def test_an_organization_s_discount_is_charged_shown_and_rated_again(
-    priced: Tokenweir, priced_key: str, provider: ScriptedProvider
-) -> None:
-    name = "ruled/" + provider.script("ruled", answer_of({"prompt_tokens": 1_000, "completion_tokens": 100}))
+async def test_an_organization_s_discount_is_charged_shown_and_rated_again(priced: Priced) -> None:
+    name = "ruled/" + priced.provider.script("ruled", answer_of({"prompt_tokens": 1_000, "completion_tokens": 100}))
     keys = [priced.key("anna", "--project", "of-acme"), priced.key("bob")]
     for key in keys:
-        await asked(priced, ask(name, stream=False), key)
+        await priced.post(ask(name, stream=False), key=key)
     anna, bob = sorted(priced.entries_of(name, 2), key=lambda one: str(one["key_alias"]))
     list_price = Decimal(1_000) * Decimal(str(PRICE["input"])) + Decimal(100) * Decimal(str(PRICE["output"]))
     assert Decimal(bob["charge_usd"]) == list_price / MILLION
@@ -131,14 +116,14 @@ async def test_an_organization_s_discount_is_charged_shown_and_rated_again(
     assert "all prices × 1/2 by the rule supplier, in the prices above" in why
 
 
-async def test_what_the_provider_states_is_the_price_with_a_markup(
-    priced: Tokenweir, priced_key: str, provider: ScriptedProvider
-) -> None:
+async def test_what_the_provider_states_is_the_price_with_a_markup(priced: Priced) -> None:
     counts = {"prompt_tokens": 1_000, "completion_tokens": 100, "total_tokens": 1_100}
-    stating = "stating/" + provider.script("states", answer_of(counts | {"cost": 0.00021}, service_tier="priority"))
-    silent = "stating/" + provider.script("silent", answer_of(counts))
+    stating = "stating/" + priced.provider.script(
+        "states", answer_of(counts | {"cost": 0.00021}, service_tier="priority")
+    )
+    silent = "stating/" + priced.provider.script("silent", answer_of(counts))
     for name in (stating, silent):
-        await asked(priced, ask(name, stream=False), priced_key)
+        await priced.post(ask(name, stream=False))
     (stated,), (other,) = priced.entries_of(stating), priced.entries_of(silent)
     assert not stated["details"].keys() & {"unpriced_units", "cost_unpriced_units"}, "the tier is in what it states"
     assert (stated["model"], stated["cost_usd"], stated["charge_usd"]) == (stating, "0.00021", "0.0002205")

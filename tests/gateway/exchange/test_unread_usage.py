@@ -10,13 +10,11 @@ from urllib.request import urlopen
 import pytest
 
 from proxy.demo.script import Script, Send
-from tests.support.net import ask, chat_request, connect
-from tests.support.provider import ScriptedProvider
-from tests.support.tokenweir import Tokenweir
+from tests.gateway.exchange.priced import Priced
+from tests.support.net import ask
 
 pytestmark = pytest.mark.process
 
-SOON_S = 20.0
 SECRET = "a sentence of somebody's prompt"
 FACTS: dict[str, Any] = {
     "tool_usage": {"image_gen": {"output_tokens": 7024, "note": SECRET}, "web_search": {"num_requests": 0}},
@@ -42,24 +40,18 @@ def script(*, stream: bool) -> Script:
     return Script(steps=(Send(events + b"data: [DONE]\n\n"),))
 
 
-async def asked(
-    running: Tokenweir, provider: ScriptedProvider, section: str, key: str, *, stream: bool
-) -> dict[str, Any]:
+async def asked(priced: Priced, section: str, *, stream: bool) -> dict[str, Any]:
     """The entry of a request to a provider section."""
-    model = f"{section}/{provider.script('facts', script(stream=stream))}"
-    async with await connect(running.url) as client:
-        await client.send(chat_request(ask(model, stream=stream), key=key))
-        assert (await client.read(SOON_S)).status == 200
-    (entry,) = running.entries_of(model)
+    model = f"{section}/{priced.provider.script('facts', script(stream=stream))}"
+    await priced.post(ask(model, stream=stream))
+    (entry,) = priced.entries_of(model)
     return entry
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
-async def test_nothing_that_is_reported_passes_unseen(
-    priced: Tokenweir, priced_key: str, provider: ScriptedProvider, stream: bool
-) -> None:
+async def test_nothing_that_is_reported_passes_unseen(priced: Priced, stream: bool) -> None:
     section = "facts-stream" if stream else "facts-plain"
-    entry = await asked(priced, provider, section, priced_key, stream=stream)
+    entry = await asked(priced, section, stream=stream)
     details = entry["details"]
     assert details["unread"] == ["tool_usage.image_gen.output_tokens", "usage.energy_kwh", "usage.mood=fast"]
     assert details["beside_usage"] == {"tool_usage.image_gen.output_tokens": 7024}
@@ -77,16 +69,12 @@ async def test_nothing_that_is_reported_passes_unseen(
     assert SECRET.encode() not in priced.outputs()
 
 
-async def test_what_the_provider_says_that_it_costs_is_kept_beside_ours(
-    priced: Tokenweir, priced_key: str, provider: ScriptedProvider
-) -> None:
+async def test_what_the_provider_says_that_it_costs_is_kept_beside_ours(priced: Priced) -> None:
     usage = {"prompt_tokens": 90, "completion_tokens": 30, "total_tokens": 120, "cost": 0.00021, "is_byok": False}
     body = json.dumps(ANSWER | {"usage": usage}).encode()
     steps = Script(steps=(Send(body),), headers=(("Content-Type", "application/json"),), framing="length")
-    model = f"stated-usage/{provider.script('stated', steps)}"
-    async with await connect(priced.url) as client:
-        await client.send(chat_request(ask(model, stream=False), key=priced_key))
-        assert (await client.read(SOON_S)).status == 200
+    model = f"stated-usage/{priced.provider.script('stated', steps)}"
+    await priced.post(ask(model, stream=False))
     (entry,) = priced.entries_of(model)
     assert entry["details"]["stated_usd"] == "0.00021"
     assert "unread" not in entry["details"]
@@ -96,19 +84,15 @@ async def test_what_the_provider_says_that_it_costs_is_kept_beside_ours(
     assert "states a cost of 0.00021 USD where the price lists give 0.000021" in priced.found("doctor")[1]
 
 
-async def test_an_operator_says_what_costs_nothing_and_what_a_tier_costs(
-    priced: Tokenweir, priced_key: str, provider: ScriptedProvider
-) -> None:
-    entry = await asked(priced, provider, "unbilled", priced_key, stream=False)
+async def test_an_operator_says_what_costs_nothing_and_what_a_tier_costs(priced: Priced) -> None:
+    entry = await asked(priced, "unbilled", stream=False)
     assert entry["details"]["unread"] == ["tool_usage.image_gen.output_tokens"]
     assert "unpriced_units" not in entry["details"]
     assert entry["charge_usd"] == "0.0000048"
 
 
-async def test_what_multiplies_a_price_is_billed_and_explained(
-    priced: Tokenweir, priced_key: str, provider: ScriptedProvider
-) -> None:
-    entry = await asked(priced, provider, "doubled", priced_key, stream=True)
+async def test_what_multiplies_a_price_is_billed_and_explained(priced: Priced) -> None:
+    entry = await asked(priced, "doubled", stream=True)
     assert (entry["charge_usd"], entry["cost_usd"]) == ("0.0000048", "0.0000024")
     assert entry["details"]["price"]["multipliers"] == {"tier:priority": "2"}
     assert "unpriced_units" not in entry["details"]
