@@ -23,23 +23,15 @@ from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import is_shared, open_engine, reading, sqlite_url, writing
-from tests.support.ledger_tables import Balance, DailyUsage, read_balances, read_daily
+from tests.support.ledger_tables import read_balances, read_daily
 from tests.support.sqlite import empty_ledger
 
 SPACE = UUID("00000000-0000-0000-0000-000000000001")
 
+_DEFAULT: dict[str, Any] = {"name": "default", "created_at": 1_792_000_000.0}
 DEFAULT_ACCOUNTS = [
-    {
-        "account_id": account_id,
-        "kind": kind,
-        "parent_id": parent_id,
-        "name": "default",
-        "created_at": 1_792_000_000.0,
-        "revision": revision,
-    }
-    for revision, (account_id, kind, parent_id) in enumerate(
-        [(DEFAULT_ORGANIZATION, "organization", None), (DEFAULT_PROJECT, "project", DEFAULT_ORGANIZATION)], 1
-    )
+    {**_DEFAULT, "account_id": DEFAULT_ORGANIZATION, "kind": "organization", "parent_id": None, "revision": 1},
+    {**_DEFAULT, "account_id": DEFAULT_PROJECT, "kind": "project", "parent_id": DEFAULT_ORGANIZATION, "revision": 2},
 ]
 """as the last migration makes them"""
 
@@ -167,18 +159,17 @@ def assert_sums(engine: Engine) -> None:
     assert read_daily(engine, date.min, date.max) == days_of(entries)
 
 
-def balances_of(entries: Iterable[LedgerEntry]) -> list[Balance]:
+def balances_of(entries: Iterable[LedgerEntry]) -> list[tuple[Any, ...]]:
     """As they must be."""
-    return [Balance(*group, *sums) for group, sums in _sums(entries, lambda entry: (entry.key_id,))]
+    return _sums(entries, lambda entry: (entry.key_id,))
 
 
-def days_of(entries: Iterable[LedgerEntry]) -> list[DailyUsage]:
+def days_of(entries: Iterable[LedgerEntry]) -> list[tuple[Any, ...]]:
     """As they must be."""
-    groups = _sums(entries, lambda entry: (_day(entry), entry.key_id, entry.model))
-    return [DailyUsage(*group, *sums) for group, sums in groups]
+    return _sums(entries, lambda entry: (_day(entry), entry.key_id, entry.model))
 
 
-def _sums(entries: Iterable[LedgerEntry], group_of: Callable[[LedgerEntry], Any]) -> list[tuple[Any, list[int]]]:
+def _sums(entries: Iterable[LedgerEntry], group_of: Callable[[LedgerEntry], tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     names = ("charge_nusd", "cost_nusd", *TOKENS)
     sums: dict[Any, list[int]] = {}
     for entry in entries:
@@ -186,7 +177,7 @@ def _sums(entries: Iterable[LedgerEntry], group_of: Callable[[LedgerEntry], Any]
         for place, name in enumerate(names):
             total[place] += getattr(entry, name) or 0
         total[-1] += 1
-    return sorted(sums.items())
+    return [(*group, *total) for group, total in sorted(sums.items())]
 
 
 def _day(entry: LedgerEntry) -> date:

@@ -45,8 +45,8 @@ VARIABLES = [(board.uid, variable) for board in BOARDS for variable in board.jso
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What dashboards ask, after traffic."""
+class Sources:
+    """Where dashboards read from, after traffic."""
 
     prometheus: Prometheus
     ledger_url: str
@@ -74,9 +74,9 @@ def as_grafana_sends_sql(sql: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def seen(
+def sources(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, provider_process: ScriptedProvider
-) -> Iterator[Seen]:
+) -> Iterator[Sources]:
     """Two waves of traffic with a scrape after each: rates need that."""
     folder = tmp_path_factory.mktemp("dashboards")
     ports = free_port(), free_port()
@@ -101,7 +101,7 @@ def seen(
             tokenweir.entries(count, timeout_s=20)
             _scraped(prometheus, count)
         prometheus.until(_recorded, "every recording rule has a number")
-        yield Seen(prometheus, postgres.url(database))
+        yield Sources(prometheus, postgres.url(database))
 
 
 def deployment(
@@ -168,14 +168,14 @@ def _recorded(prometheus: Prometheus) -> bool:
 
 
 @pytest.mark.external
-def test_every_panel_has_an_answer(seen: Seen) -> None:
+def test_every_panel_has_an_answer(sources: Sources) -> None:
     """All in one test: each is a few milliseconds, and what is wrong is said of all of them."""
     wrong: dict[str, str] = {}
     for uid, panel in PANELS:
         for target in panel["targets"]:
             name = f"{uid}: {panel['title']}: {target['refId']}"
             try:
-                answer = seen.rows(target["rawSql"]) if "rawSql" in target else seen.samples(target["expr"])
+                answer = sources.rows(target["rawSql"]) if "rawSql" in target else sources.samples(target["expr"])
             except (OSError, psycopg.Error) as error:
                 wrong[name] = str(error)
                 continue
@@ -187,25 +187,25 @@ def test_every_panel_has_an_answer(seen: Seen) -> None:
 
 
 @pytest.mark.external
-def test_every_choice_has_values(seen: Seen) -> None:
+def test_every_choice_has_values(sources: Sources) -> None:
     for uid, variable in VARIABLES:
         if variable["datasource"] == POSTGRES:
-            assert seen.rows(variable["query"]), f"{uid}: {variable['name']}"
+            assert sources.rows(variable["query"]), f"{uid}: {variable['name']}"
             continue
         series, label = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]).groups()  # type: ignore[union-attr]
-        found = seen.prometheus.get(f"label/{label}/values", **{"match[]": series.replace("$provider", ".*")})
+        found = sources.prometheus.get(f"label/{label}/values", **{"match[]": series.replace("$provider", ".*")})
         assert found, f"{uid}: {variable['name']}"
 
 
 @pytest.mark.external
-def test_money_on_the_dashboard_is_the_ledgers(seen: Seen) -> None:
+def test_money_on_the_dashboard_is_the_ledgers(sources: Sources) -> None:
     """Sums by key, by model, by day and of all are the same, and are what entries say."""
-    (charged,) = seen.rows("SELECT sum(charge_usd) FROM ledger_entries")[0]
+    (charged,) = sources.rows("SELECT sum(charge_usd) FROM ledger_entries")[0]
     panels = {panel["title"]: panel["targets"][0]["rawSql"] for uid, panel in PANELS if uid == "tokenweir-money"}
-    assert seen.rows(panels["Totals of the selected days"])[0][0] == charged > 0
+    assert sources.rows(panels["Totals of the selected days"])[0][0] == charged > 0
     for title, column in (("By key", 3), ("By model", 1), ("By project", 1), ("Charge per day, by key", 2)):
-        assert sum(row[column] for row in seen.rows(panels[title])) == charged, title
-    ((share,),) = seen.rows(panels["Estimated share of the charge"])
+        assert sum(row[column] for row in sources.rows(panels[title])) == charged, title
+    ((share,),) = sources.rows(panels["Estimated share of the charge"])
     assert 0 < share < 1
 
 

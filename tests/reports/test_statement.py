@@ -6,19 +6,19 @@ import csv
 import io
 import json
 import re
-from datetime import UTC, date, datetime
+from datetime import date
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert, update
+from sqlalchemy import Engine, update
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import nusd_from_usd, usd_text
 from proxy.billing.period import month_from
 from proxy.ledger.accounts.credit import credit_entry
-from proxy.ledger.schema.tables import accounts, api_keys, ledger_entries
+from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling.store import LedgerStore
 from proxy.reports.statement import Statement, StatementOwner, read_statement
 from proxy.reports.statement_html import statement_html
@@ -26,22 +26,12 @@ from proxy.reports.statement_pdf import statement_pdf
 from proxy.reports.statement_text import statement_csv, statement_json
 from proxy.storage.database import writing
 from tests.ledger.entries import an_entry, arriving
+from tests.ledger.owners import KEY, ORGANIZATION, PROJECT, at, insert_owners
 from tests.support.ledgers import on_both_databases
 
 pytestmark = pytest.mark.io
 
-KEY, PROJECT, ORGANIZATION = (
-    StatementOwner("key-1", "key", "anna"),
-    StatementOwner("proj-1", "project", "web"),
-    StatementOwner("org-1", "organization", "acme"),
-)
-ROWS = {"created_at": 1.0, "limits": None, "blocked_at": None}
 HOSTILE = '=HYPERLINK("http://x")<script>alert(1)</script>'
-
-
-def at(text: str) -> float:
-    """Unix seconds."""
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
 def top_up(number: int, scope_id: str, nusd: int) -> LedgerEntry:
@@ -52,31 +42,7 @@ def top_up(number: int, scope_id: str, nusd: int) -> LedgerEntry:
 @pytest.fixture
 def book(engine: Engine, store: LedgerStore) -> Any:
     """Settles entries at a time of the test's choice."""
-    with writing(engine) as connection:
-        connection.execute(
-            insert(accounts),
-            [
-                {
-                    **ROWS,
-                    "account_id": "org-1",
-                    "kind": "organization",
-                    "parent_id": None,
-                    "name": "acme",
-                    "revision": 11,
-                },
-                {
-                    **ROWS,
-                    "account_id": "proj-1",
-                    "kind": "project",
-                    "parent_id": "org-1",
-                    "name": "web",
-                    "revision": 12,
-                },
-            ],
-        )
-        for number, (key_id, alias) in enumerate([("key-1", "anna"), ("key-2", "bert")], 21):
-            row = {"key_id": key_id, "alias": alias, "digest": alias.encode(), "hint": "", "created_at": 1.0}
-            connection.execute(insert(api_keys), {**row, "revision": number, "project_id": "proj-1"})
+    insert_owners(engine)
 
     def settle(entry: LedgerEntry, settled: str | None = None) -> None:
         store.settle(arriving(entry))

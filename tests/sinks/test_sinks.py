@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,7 +33,9 @@ from proxy.storage.database import writing
 from tests.ledger.entries import an_entry, arriving
 from tests.support.clock import Clock
 from tests.support.ledgers import on_both_databases
-from tests.support.net import free_port
+from tests.support.recorder import Recorder
+from tests.support.waiting import until
+from tests.support.web_server import serving
 
 pytestmark = pytest.mark.io
 
@@ -42,8 +44,8 @@ Answers = list[int | Callable[[], Any]]
 
 
 @dataclass
-class Seen:
-    """What was said."""
+class SinkRecorder(Recorder):
+    """What a sender reports."""
 
     refusals: list[tuple[str, str]] = field(default_factory=list)
     whys: list[tuple[str, float]] = field(default_factory=list)
@@ -62,12 +64,6 @@ class Seen:
     def status(self, _name: str, status: SinkStatus, _lag_s: float) -> None:
         self.last = status
 
-    def failed(self, error: Exception) -> None:
-        raise error
-
-    def healed(self, error: Exception) -> None:
-        raise error
-
 
 @dataclass
 class Server:
@@ -84,7 +80,7 @@ class Server:
     poison: set[str] = field(default_factory=set)
     """ids of events that are refused"""
 
-    async def serve(self, request: web.Request) -> web.StreamResponse:
+    async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         self.requests += 1
         body = await request.read()
         answer = self.answers.pop(0) if self.answers else 0
@@ -99,7 +95,7 @@ class Server:
         whole = kind(request, body)
         return await self._slowly(request, whole) if self.in_pieces else whole
 
-    async def _slowly(self, request: web.Request, whole: web.Response) -> web.StreamResponse:
+    async def _slowly(self, request: web.BaseRequest, whole: web.Response) -> web.StreamResponse:
         pieces = web.StreamResponse(status=whole.status)
         await pieces.prepare(request)
         assert isinstance(whole.body, bytes)
@@ -108,7 +104,7 @@ class Server:
             await asyncio.sleep(0)
         return pieces
 
-    def _stripe(self, request: web.Request, body: bytes) -> web.Response:
+    def _stripe(self, request: web.BaseRequest, body: bytes) -> web.Response:
         assert request.headers["Authorization"] == "Bearer sk_of_the_sink"
         assert request.headers["Content-Type"] == "application/x-www-form-urlencoded"
         form = dict(parse_qsl(body.decode(), strict_parsing=True))
@@ -122,7 +118,7 @@ class Server:
             return web.json_response({"error": {"type": "invalid_request_error", "message": said}}, status=400)
         return self._take({form["identifier"]: form})
 
-    def _lago(self, request: web.Request, body: bytes) -> web.Response:
+    def _lago(self, request: web.BaseRequest, body: bytes) -> web.Response:
         assert request.headers["Authorization"] == "Bearer sk_of_the_sink"
         events = json.loads(body)["events"]
         assert 0 < len(events) <= 100
@@ -139,7 +135,7 @@ class Server:
             return web.json_response(details, status=422)
         return self._take({one["transaction_id"]: one for one in events})
 
-    def _openmeter(self, request: web.Request, body: bytes) -> web.Response:
+    def _openmeter(self, request: web.BaseRequest, body: bytes) -> web.Response:
         assert request.headers["Content-Type"] == "application/cloudevents-batch+json"
         events = json.loads(body)
         for one in events:
@@ -148,7 +144,7 @@ class Server:
             datetime.fromisoformat(one["time"])
         return self._take({one["id"]: one for one in events})
 
-    def _hook(self, request: web.Request, body: bytes) -> web.Response:
+    def _hook(self, request: web.BaseRequest, body: bytes) -> web.Response:
         timestamp = request.headers["X-Tokenweir-Timestamp"]
         expected = hmac.new(b"sk_of_the_sink", f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
         assert request.headers["X-Tokenweir-Signature"] == f"v1={expected}"
@@ -167,15 +163,8 @@ class Server:
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
     server = Server()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", server.serve)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    port = free_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    server.url = f"http://127.0.0.1:{port}"
-    yield server
-    await runner.cleanup()
+    async with serving(server.serve) as server.url:
+        yield server
 
 
 @dataclass
@@ -186,7 +175,7 @@ class Plant:
     store: LedgerStore
     server: Server
     clock: Clock = field(default_factory=lambda: Clock(1_793_000_000.0))
-    seen: Seen = field(default_factory=Seen)
+    recorder: SinkRecorder = field(default_factory=SinkRecorder)
     answer_s: float = 10.0
     """as long as a server may think"""
 
@@ -195,7 +184,7 @@ class Plant:
         url = self.server.url + ("/hook" if kind == "webhook" else "")
         of_all = {"name": "it", "kind": kind, "url": url, "secret": SECRET, "since": 0.0}
         made = SINKS[kind](**{**of_all, **settings})
-        return SinkSender(self.engine, made, unix_time=self.clock, observer=self.seen, answer_s=self.answer_s)
+        return SinkSender(self.engine, made, unix_time=self.clock, observer=self.recorder, answer_s=self.answer_s)
 
     def settle(self, *entries: LedgerEntry) -> list[str]:
         """Their ids."""
@@ -208,11 +197,12 @@ class Plant:
 
 
 @pytest.fixture
-def plant(engine: Engine, store: LedgerStore, server: Server) -> Plant:
+def plant(engine: Engine, store: LedgerStore, server: Server) -> Iterator[Plant]:
     with writing(engine) as connection:
         row = {"key_id": "key-1", "alias": "anna", "digest": b"1", "hint": "", "created_at": 1.0, "revision": 99}
         connection.execute(insert(api_keys), row)
-    return Plant(engine, store, server)
+    yield (plant := Plant(engine, store, server))
+    assert (plant.recorder.failures, plant.recorder.healings) == ([], [])
 
 
 def mixed() -> list[LedgerEntry]:
@@ -262,7 +252,7 @@ async def test_stripe_by_the_charge_and_a_customer_that_nobody_named(plant: Plan
     usage, *_ = plant.settle(an_entry(0), an_entry(1, key_id="key-2", key_alias="bert"))
     await plant.sender("stripe", customers={"anna": "cus_1", "key-1": "cus_1"}, metered=MeteredQuantity.CHARGE).poll()
     assert {name: form["payload[value]"] for name, form in plant.server.got.items()} == {usage: "1000000001"}
-    assert plant.seen.refusals == [(an_entry(1).entry_id, "customers: has no id for the key of key key-2")]
+    assert plant.recorder.refusals == [(an_entry(1).entry_id, "customers: has no id for the key of key key-2")]
 
 
 async def test_a_webhook_gets_everything(plant: Plant) -> None:
@@ -283,13 +273,13 @@ async def test_a_server_that_fails_is_asked_again_later(plant: Plant, answer: in
     assert not await sender.poll()
     assert plant.server.requests == 1
     why = "TimeoutError" if answer == "silence" else f"HTTP {answer}"
-    assert plant.seen.whys == [(why, 77.0 if answer == 429 else 1.0)]
-    assert plant.seen.last is not None
-    assert (plant.seen.last.waiting, plant.seen.last.sink.failures, plant.dead_letters()) == (2, 1, [])
+    assert plant.recorder.whys == [(why, 77.0 if answer == 429 else 1.0)]
+    assert plant.recorder.last is not None
+    assert (plant.recorder.last.waiting, plant.recorder.last.sink.failures, plant.dead_letters()) == (2, 1, [])
     plant.clock.now += 80
     assert await sender.poll()
     assert set(plant.server.got) == set(ids)
-    assert plant.seen.last.sink.last_error is None
+    assert plant.recorder.last.sink.last_error is None
 
 
 async def test_failures_in_a_row_are_asked_ever_later(plant: Plant) -> None:
@@ -298,7 +288,7 @@ async def test_failures_in_a_row_are_asked_ever_later(plant: Plant) -> None:
     for _ in range(4):
         await plant.sender("lago").poll()
         plant.clock.now += kept.CLAIM_S + 1
-    assert [wait_s for _, wait_s in plant.seen.whys] == [1, 2, 4, 8]
+    assert [wait_s for _, wait_s in plant.recorder.whys] == [1, 2, 4, 8]
 
 
 @pytest.mark.parametrize("kind", ["lago", "webhook"])
@@ -309,7 +299,7 @@ async def test_poison_is_put_aside_and_can_be_tried_again(plant: Plant, kind: st
     assert await sender.poll()
     assert set(plant.server.got) == set(ids) - plant.server.poison
     assert sorted(plant.dead_letters()) == sorted(plant.server.poison)
-    assert sorted(plant.seen.refusals) == sorted((one, "HTTP 422") for one in plant.server.poison)
+    assert sorted(plant.recorder.refusals) == sorted((one, "HTTP 422") for one in plant.server.poison)
     assert not await sender.poll()
     plant.server.poison = {ids[5]}
     assert kept.retry(plant.engine, "it") == 2
@@ -359,7 +349,7 @@ async def test_who_dies_after_sending_makes_no_duplicate(
     assert not await heir.poll()  # the dead one's claim still holds
     plant.clock.now += kept.CLAIM_S + 1
     assert await heir.poll()
-    assert plant.seen.refusals == []
+    assert plant.recorder.refusals == []
     assert before.items() <= plant.server.got.items()
     assert {name.partition(":")[0] for name in plant.server.got} == set(ids)
     found = sink_status(plant.engine, "it")
@@ -388,14 +378,10 @@ async def test_who_is_stopped_lets_go_at_once(plant: Plant) -> None:
     (only,) = plant.settle(an_entry(0))
     async with asyncio.TaskGroup() as group:
         running = group.create_task(plant.sender("webhook").run())
-        async with asyncio.timeout(10):
-            while not plant.server.got:
-                await asyncio.sleep(0.01)
+        await until(lambda: plant.server.got)
         running.cancel()
     plant.settle(an_entry(1))
-    async with asyncio.timeout(10):  # a thread that is under way comes to its end first
-        while not await plant.sender("webhook").poll():
-            await asyncio.sleep(0.01)
+    await until(lambda: plant.sender("webhook").poll())  # a thread that is under way comes to its end first
     assert {only, an_entry(1).entry_id} == set(plant.server.got)
 
 

@@ -2,59 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import date
+from typing import Any
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, Row, select
 
 from proxy.budgets.thresholds import Alert
 from proxy.ledger.schema.tables import balances, budget_alerts, usage_daily
 from proxy.storage.database import reading
 
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """The sum of the entries of one key or account.
-
-    A key's entries are its usage and its top-ups; an account has top-ups only, because usage is booked on keys.
-    A top-up is a charge below 0. Money: nUSD. Tokens: reported or estimated.
-    """
-
-    key_id: str
-    charged_nusd: int
-    cost_nusd: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    reasoning_tokens: int
-    total_tokens: int
-    entries: int
-
-
-@dataclass(frozen=True, slots=True)
-class DailyUsage:
-    """The sum of one key's entries for one model whose exchanges began on one day (UTC). Money: nUSD."""
-
-    day: date
-    key_id: str
-    model: str
-    charged_nusd: int
-    cost_nusd: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    reasoning_tokens: int
-    total_tokens: int
-    entries: int
+Balance = Row[Any]
+"""of table balances: a key's entries are its usage and its top-ups, an account's are top-ups only"""
 
 
 def read_balances(engine: Engine) -> list[Balance]:
     """Balances of all keys and accounts that have an entry, by id. Raises LedgerUnavailable."""
     with reading(engine) as connection:
-        return [Balance(*row) for row in connection.execute(select(balances).order_by(balances.c.key_id))]
+        return list(connection.execute(select(balances).order_by(balances.c.key_id)))
 
 
-def read_daily(engine: Engine, first: date, last: date, *, key_id: str | None = None) -> list[DailyUsage]:
+def read_daily(engine: Engine, first: date, last: date, *, key_id: str | None = None) -> list[Row[Any]]:
     """Usage from day `first` to day `last` inclusive, ordered by day, key and model. Raises LedgerUnavailable.
 
     The time grows with the rows returned, not with the number of entries.
@@ -64,8 +31,7 @@ def read_daily(engine: Engine, first: date, last: date, *, key_id: str | None = 
     if key_id is not None:
         query = query.where(columns.key_id == key_id)
     with reading(engine) as connection:
-        rows = connection.execute(query.order_by(columns.day, columns.key_id, columns.model))
-        return [DailyUsage(*row) for row in rows]
+        return list(connection.execute(query.order_by(columns.day, columns.key_id, columns.model)))
 
 
 def read_alerts(engine: Engine) -> list[Alert]:

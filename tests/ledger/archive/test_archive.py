@@ -36,7 +36,8 @@ from proxy.reports.receipts import read_receipt, statement_lines
 from proxy.sinks import progress
 from proxy.storage.database import open_engine, reading, writing
 from tests.ledger.entries import an_entry, arriving, content_hash, id_at, stored
-from tests.ledger.periods.books import KEY, NOVEMBER, OCTOBER, Book, adjusted, at, book, everything
+from tests.ledger.owners import KEY, at
+from tests.ledger.periods.books import NOVEMBER, OCTOBER, Book, adjusted, book, everything
 
 __all__ = ["book"]
 

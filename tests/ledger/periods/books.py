@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert, update
+from sqlalchemy import Engine, update
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.period import month_from
 from proxy.ledger.periods.closing import close, issue_all
-from proxy.ledger.schema.tables import accounts, api_keys, ledger_clock
+from proxy.ledger.schema.tables import ledger_clock
 from proxy.ledger.settling.store import LedgerStore
 from proxy.reports.statement import Statement, StatementOwner, read_statement
 from proxy.reports.statement_html import statement_html
 from proxy.reports.statement_text import statement_csv, statement_json
 from proxy.storage.database import writing
 from tests.ledger.entries import an_entry, arriving, content_hash
+from tests.ledger.owners import OWNERS, at, insert_owners
 
 OCTOBER, NOVEMBER, DECEMBER = (month_from(f"2026-{number}") for number in (10, 11, 12))
-KEY, PROJECT, ORGANIZATION = (
-    StatementOwner("key-1", "key", "anna"),
-    StatementOwner("proj-1", "project", "web"),
-    StatementOwner("org-1", "organization", "acme"),
-)
-OWNERS = (KEY, PROJECT, ORGANIZATION)
-
-
-def at(text: str) -> float:
-    """Unix seconds."""
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
 class Book:
@@ -42,14 +31,7 @@ class Book:
         self.store = LedgerStore(engine, content_hash=content_hash, clock=lambda: self.now)
         with writing(engine) as connection:
             connection.execute(update(ledger_clock).values(settled_at=self.now))
-            row = {"created_at": 1.0, "limits": None, "blocked_at": None}
-            above = [("org-1", "organization", None, "acme"), ("proj-1", "project", "org-1", "web")]
-            for revision, (account_id, kind, parent_id, name) in enumerate(above, 11):
-                one = {"account_id": account_id, "kind": kind, "parent_id": parent_id, "name": name}
-                connection.execute(insert(accounts), {**row, **one, "revision": revision})
-            for revision, (key_id, alias) in enumerate([("key-1", "anna"), ("key-2", "bert")], 21):
-                key = {"key_id": key_id, "alias": alias, "digest": alias.encode(), "hint": "", "created_at": 1.0}
-                connection.execute(insert(api_keys), {**key, "revision": revision, "project_id": "proj-1"})
+        insert_owners(engine)
 
     def settle(self, entry: LedgerEntry, settled: str | float) -> None:
         self.now = at(settled) if isinstance(settled, str) else settled

@@ -21,19 +21,8 @@ from proxy.reports.statement_html import statement_html
 from proxy.reports.statement_text import LATE_USAGE, statement_json
 from proxy.storage.database import open_engine, reading, writing
 from tests.ledger.entries import an_entry
-from tests.ledger.periods.books import (
-    DECEMBER,
-    KEY,
-    NOVEMBER,
-    OCTOBER,
-    ORGANIZATION,
-    OWNERS,
-    Book,
-    adjusted,
-    at,
-    book,
-    everything,
-)
+from tests.ledger.owners import KEY, ORGANIZATION, OWNERS, at
+from tests.ledger.periods.books import DECEMBER, NOVEMBER, OCTOBER, Book, adjusted, book, everything
 from tests.support.examples import AT_RANDOM
 from tests.support.ledgers import on_both_databases
 from tests.support.sqlite import empty_ledger

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import stat
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -166,7 +165,7 @@ def test_a_ledger_of_0001_comes_along_with_its_rows(database_url: str) -> None:
     letter = {"id": "1", "reason": "r", "payload": "p", "first_seen": 1.0, "last_seen": 2.0, "times_seen": 3}
     with writing(engine) as connection:
         connection.execute(insert(as_of_0001(ledger_entries)), rows)
-        connection.execute(insert(balances), [asdict(one) for one in balances_of(entries)])
+        connection.execute(insert(balances).values(balances_of(entries)))
         connection.execute(insert(as_of_0001(dead_letters)), [letter])
     migrate(database_url)
     assert check(database_url) == []

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -25,81 +23,11 @@ from proxy.metering.usage import TOKENS_MAX
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import LedgerUnavailable, reading
 from tests.ledger.entries import a_record, an_entry, count, number_of
+from tests.ledger.settling.sources import Kept, SettlerRecorder, Source, running, settle_all, to_entry
 from tests.support.ledgers import on_both_databases
-from tests.support.recorder import Recorder
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.io
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A record in a source; None cannot be read."""
-
-    seq: int
-    made: UsageRecord | None
-    deliveries: int = 1
-    node: str = "node"
-
-    @property
-    def payload(self) -> bytes:
-        return b'{"seq": %d, "broken": "\xff\0' % self.seq if self.made is None else record_payload(self.made)
-
-    @property
-    def record(self) -> UsageRecord:
-        if self.made is None:
-            raise ValueError("cannot be read")
-        return self.made
-
-
-@dataclass
-class Source:
-    """A queue in memory."""
-
-    waiting: dict[int, Kept] = field(default_factory=dict)
-    acknowledged: list[int] = field(default_factory=list)
-    held: list[int] = field(default_factory=list)
-    largest: int = 0
-    trouble: list[OSError] = field(default_factory=list)
-    drained: bool = False
-
-    def add(self, numbers: Iterable[int], *, unreadable: Sequence[int] = (), deliveries: int = 1) -> None:
-        for n in numbers:
-            self.waiting[n] = Kept(n, None if n in unreadable else a_record(n), deliveries)
-
-    async def take(self, limit: int) -> Sequence[Kept]:
-        if self.trouble:
-            raise self.trouble.pop()
-        if not self.waiting and not self.drained:
-            await asyncio.sleep(0.005)
-        found = list(self.waiting.values())[:limit]
-        self.largest = max(self.largest, len(found))
-        return found
-
-    async def extend_claim(self, taken: Sequence[Kept]) -> None:
-        self.held += [one.seq for one in taken]
-
-    async def settled(self, taken: Sequence[Kept]) -> None:
-        for one in taken:
-            del self.waiting[one.seq]
-            self.acknowledged.append(one.seq)
-
-    def drain(self) -> None:
-        self.drained = True
-
-
-@dataclass
-class Seen(Recorder):
-    """What an observer was told."""
-
-    inserted: int = 0
-    unreadable: int = 0
-    transactions: int = 0
-
-    def committed(self, settled: Settled, *, unreadable: int, duration_s: float) -> None:
-        assert 0 <= duration_s < 60
-        self.transactions += 1
-        self.inserted += len(settled.inserted)
-        self.unreadable += unreadable
 
 
 class Flaky(LedgerStore):
@@ -116,24 +44,6 @@ class Flaky(LedgerStore):
         return super().settle(arrivals, letters)
 
 
-def to_entry(record: UsageRecord) -> LedgerEntry:
-    return an_entry(number_of(record))
-
-
-@asynccontextmanager
-async def running(settler: Settler) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(settler.run())
-        yield
-        task.cancel()
-
-
-async def until(true: Callable[[], bool], *, within_s: float = 5.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not true():
-            await asyncio.sleep(0.002)
-
-
 def flaky(engine: Engine, trouble: list[Exception]) -> Flaky:
     store = Flaky(engine, content_hash=lambda e: e.entry_id, clock=time.time)
     store.trouble = trouble
@@ -141,30 +51,24 @@ def flaky(engine: Engine, trouble: list[Exception]) -> Flaky:
 
 
 async def test_what_is_pending_gets_into_the_ledger_in_shared_transactions(engine: Engine, store: LedgerStore) -> None:
-    source, seen = Source(), Seen()
-    source.add(range(600))
-    async with running(Settler(source, store, to_entry=to_entry, observer=seen)):
-        await until(lambda: not source.waiting)
-    assert count(engine, ledger_entries) == seen.inserted == 600
-    assert (seen.transactions, source.largest) == (3, 250)
+    source = Source.of(range(600))
+    recorder = await settle_all(source, store)
+    assert count(engine, ledger_entries) == recorder.inserted == 600
+    assert (len(recorder.settled), source.largest) == (3, 250)
     assert source.acknowledged == list(range(600))
     assert {seq for seq, _ in store.receipts("node", 0, 1000)} == set(range(600))
 
 
 async def test_a_queue_that_is_away_is_waited_for(engine: Engine, store: LedgerStore) -> None:
-    source, seen = Source(trouble=[OSError("away"), OSError("still away")]), Seen()
-    source.add([1])
-    async with running(Settler(source, store, to_entry=to_entry, observer=seen)):
-        await until(lambda: not source.waiting)
-    assert [str(error) for error in seen.failures] == ["still away", "away"]
+    source = Source.of([1])
+    source.trouble = [OSError("away"), OSError("still away")]
+    recorder = await settle_all(source, store)
+    assert [str(error) for error in recorder.failures] == ["still away", "away"]
 
 
 async def test_a_batch_that_takes_long_is_held(engine: Engine) -> None:
-    source = Source()
-    source.add([1, 2])
-    store = flaky(engine, [LedgerUnavailable("gone")] * 2)
-    async with running(Settler(source, store, to_entry=to_entry, observer=Seen(), extend_claim_s=0.01)):
-        await until(lambda: not source.waiting)
+    source = Source.of([1, 2])
+    await settle_all(source, flaky(engine, [LedgerUnavailable("gone")] * 2), extend_claim_s=0.01)
     assert source.held[:2] == [1, 2]
 
 
@@ -175,26 +79,20 @@ async def test_a_record_that_trips_a_bug_in_writing_is_isolated(engine: Engine) 
                 raise RuntimeError("a bug of ours")
             return super().settle(arrivals, letters)
 
-    source, seen = Source(), Seen()
-    source.add(range(5))
     store = Tripping(engine, content_hash=lambda e: e.entry_id, clock=time.time)
-    async with running(Settler(source, store, to_entry=to_entry, observer=seen)):
-        await until(lambda: not source.waiting, within_s=10)
+    await settle_all(Source.of(range(5)), store)
     assert count(engine, ledger_entries) == 4
     assert letters(engine) == ["failed: RuntimeError"]
     assert {seq for seq, _ in store.receipts("node", 0, 9)} == {0, 1, 2, 3, 4}
 
 
 async def test_a_record_that_was_delivered_too_often_is_not_tried(engine: Engine, store: LedgerStore) -> None:
-    source, seen = Source(), Seen()
-    source.add([1], deliveries=DELIVERIES_MAX)
+    source = Source.of([1], deliveries=DELIVERIES_MAX)
     source.add([2], deliveries=DELIVERIES_MAX + 1)
-    async with running(Settler(source, store, to_entry=to_entry, observer=seen)):
-        await until(lambda: not source.waiting)
-        assert (seen.inserted, seen.unreadable) == (1, 1)
-        assert letters(engine) == ["delivered 5 times and never settled"]
-        source.add([1], deliveries=DELIVERIES_MAX + 1)  # it is settled, and no worker ever lived to say so
-        await until(lambda: not source.waiting)
+    recorder = await settle_all(source, store)
+    assert (recorder.inserted, recorder.unreadable) == (1, 1)
+    assert letters(engine) == ["delivered 5 times and never settled"]
+    await settle_all(Source.of([1], deliveries=DELIVERIES_MAX + 1), store)  # settled; no worker lived to say so
     assert letters(engine) == ["delivered 5 times and never settled"]
 
 
@@ -207,15 +105,12 @@ def letters(engine: Engine) -> list[str]:
 async def test_an_unreadable_record_becomes_a_dead_letter_and_its_neighbours_settle(
     engine: Engine, store: LedgerStore
 ) -> None:
-    source, seen = Source(), Seen()
-
     def trips_on_two(record: UsageRecord) -> LedgerEntry:
         return to_entry(record) if number_of(record) != 2 else an_entry(1 // (number_of(record) - 2))
 
-    source.add(range(5), unreadable=[3])
-    async with running(Settler(source, store, to_entry=trips_on_two, observer=seen)):
-        await until(lambda: not source.waiting)
-    assert (seen.inserted, seen.unreadable) == (3, 2)
+    source = Source.of(range(5), unreadable=[3])
+    recorder = await settle_all(source, store, trips_on_two)
+    assert (recorder.inserted, recorder.unreadable) == (3, 2)
     assert count(engine, dead_letters) == 2
     assert source.acknowledged == [0, 1, 2, 3, 4]
 
@@ -237,10 +132,7 @@ async def test_the_letter_of_a_record_names_its_exchange(engine: Engine, store: 
         def record(self) -> UsageRecord:
             return decode_record(payload)
 
-    source = Source()
-    source.waiting[7] = Harmed(7, None)
-    async with running(Settler(source, store, to_entry=to_entry, observer=Seen())):
-        await until(lambda: not source.waiting)
+    await settle_all(Source({7: Harmed(7, None)}), store)
     with reading(engine) as connection:
         assert connection.execute(select(dead_letters.c.exchange_id)).scalars().all() == [exchange_id]
     assert spend.settled(engine, [exchange_id]) == set(), "an operator has to decide"
@@ -251,30 +143,26 @@ async def test_the_letter_of_a_record_names_its_exchange(engine: Engine, store: 
 
 async def test_an_absent_database_is_waited_for(engine: Engine) -> None:
     trouble: list[Exception] = [LedgerUnavailable("gone"), LedgerUnavailable("gone"), RuntimeError("a bug of ours")]
-    source, seen = Source(), Seen()
-    source.add(range(3))
-    async with running(Settler(source, flaky(engine, [*trouble]), to_entry=to_entry, observer=seen)):
-        await until(lambda: len(seen.failures) == 2)
+    source, recorder = Source.of(range(3)), SettlerRecorder()
+    async with running(Settler(source, flaky(engine, [*trouble]), to_entry=to_entry, observer=recorder)):
+        await until(lambda: len(recorder.failures) == 2)
         assert source.acknowledged == []
         await until(lambda: not source.waiting)
-    assert seen.failures == trouble
-    assert seen.inserted == count(engine, ledger_entries) == 3
+    assert recorder.failures == trouble
+    assert recorder.inserted == count(engine, ledger_entries) == 3
 
 
 @on_both_databases
 async def test_a_commit_whose_answer_was_lost_is_not_doubled(engine: Engine) -> None:
     store = flaky(engine, [LedgerUnavailable("connection lost at COMMIT")])
     store.commits_first = True
-    source = Source()
-    source.add(range(3))
-    async with running(Settler(source, store, to_entry=to_entry, observer=Seen())):
-        await until(lambda: not source.waiting)
+    await settle_all(Source.of(range(3)), store)
     assert len(list(EntryReader(engine, EntryFilter()).new_entries())) == 3
 
 
 async def test_close_settles_the_rest(engine: Engine, store: LedgerStore) -> None:
     source = Source()
-    settler = Settler(source, store, to_entry=to_entry, observer=Seen())
+    settler = Settler(source, store, to_entry=to_entry, observer=SettlerRecorder())
     async with running(settler):
         await asyncio.sleep(0.05)
         source.add(range(700))
@@ -284,9 +172,8 @@ async def test_close_settles_the_rest(engine: Engine, store: LedgerStore) -> Non
 
 
 async def test_close_gives_up_in_time_and_loses_nothing(engine: Engine) -> None:
-    source, seen = Source(), Seen()
-    settler = Settler(source, flaky(engine, [LedgerUnavailable("gone")] * 1_000), to_entry=to_entry, observer=seen)
-    source.add([1])
+    source, store = Source.of([1]), flaky(engine, [LedgerUnavailable("gone")] * 1_000)
+    settler = Settler(source, store, to_entry=to_entry, observer=SettlerRecorder())
     async with running(settler):
         began = time.perf_counter()
         assert not await settler.close(0.2)
@@ -300,11 +187,10 @@ async def test_the_event_loop_turns_while_the_database_is_slow(engine: Engine) -
             time.sleep(0.3)
             return super().settle(arrivals, letters)
 
-    source = Source()
-    source.add([1])
+    source = Source.of([1])
     store = Slow(engine, content_hash=lambda e: e.entry_id, clock=time.time)
     turns = 0
-    async with running(Settler(source, store, to_entry=to_entry, observer=Seen())):
+    async with running(Settler(source, store, to_entry=to_entry, observer=SettlerRecorder())):
         while source.waiting:
             await asyncio.sleep(0.005)
             turns += 1
@@ -346,11 +232,8 @@ PRICED = Price("v1", (Rates(input=10**9, cached_input=0, output=0),))
 async def test_a_record_with_numbers_that_no_proxy_writes_is_a_dead_letter(
     engine: Engine, store: LedgerStore, record: UsageRecord, reason: str
 ) -> None:
-    source, seen = Source(), Seen()
-    source.waiting = {1: Kept(1, record), 2: Kept(2, a_record(2))}
-    async with running(Settler(source, store, to_entry=to_entry, observer=seen)):
-        await until(lambda: not source.waiting)
-    assert (seen.inserted, seen.unreadable) == (1, 1)
+    recorder = await settle_all(Source({1: Kept(1, record), 2: Kept(2, a_record(2))}), store)
+    assert (recorder.inserted, recorder.unreadable) == (1, 1)
     assert letters(engine) == [reason]
 
 

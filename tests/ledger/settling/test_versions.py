@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -19,12 +18,12 @@ from proxy.billing.settlement import HASHED_FIELDS, entry
 from proxy.delivery.delivery import DeliveredRecord
 from proxy.journal.frames import record_payload
 from proxy.ledger.schema.tables import ledger_entries
-from proxy.ledger.settling.settler import Settler
 from proxy.ledger.settling.store import Arrival, Settled
 from proxy.reconciliation.reconcile import reconcile
 from proxy.storage.database import reading
 from tests.ledger.entries import assert_sums, emptied
 from tests.ledger.priced_entries import FIRST, NODE, a_real_record, a_real_store
+from tests.ledger.settling.sources import Source, settle_all
 from tests.support.examples import AT_RANDOM
 from tests.support.ledgers import on_both_databases
 
@@ -33,54 +32,14 @@ pytestmark = pytest.mark.io
 Settle = Callable[[Engine, bytes], Settled]
 
 
-class Once:
-    """A queue that delivers one record once."""
-
-    def __init__(self, payload: bytes) -> None:
-        self._waiting: list[Any] = [DeliveredRecord(NODE, FIRST, payload)]
-
-    async def take(self, limit: int) -> Sequence[Any]:
-        return self._waiting[:limit]
-
-    async def extend_claim(self, taken: Sequence[Any]) -> None:
-        pass
-
-    async def settled(self, taken: Sequence[Any]) -> None:
-        self._waiting.clear()
-
-    def drain(self) -> None:
-        pass
-
-
-class Results:
-    """What was committed."""
-
-    def __init__(self) -> None:
-        self.found: list[Settled] = []
-
-    def committed(self, settled: Settled, *, unreadable: int, duration_s: float) -> None:
-        assert not unreadable
-        self.found.append(settled)
-
-    def failed(self, error: Exception) -> None:
-        raise error
-
-
 def of_version(to_entry: Callable[[UsageRecord], LedgerEntry]) -> Settle:
     """A settler of a version that makes these entries of records."""
 
     def settle(engine: Engine, payload: bytes) -> Settled:
-        results = Results()
-        settler = Settler(Once(payload), a_real_store(engine), to_entry=to_entry, observer=results)
-
-        async def run() -> None:
-            async with asyncio.TaskGroup() as tasks:
-                running = tasks.create_task(settler.run())
-                assert await settler.close(20)
-                await running
-
-        asyncio.run(run())
-        [found] = results.found
+        source = Source({FIRST: DeliveredRecord(NODE, FIRST, payload)})
+        recorder = asyncio.run(settle_all(source, a_real_store(engine), to_entry))
+        assert (recorder.unreadable, recorder.failures) == (0, [])
+        [found] = recorder.settled
         return found
 
     return settle
