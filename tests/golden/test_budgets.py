@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
 from proxy.billing.limits import LimitCounter
 from proxy.billing.reservation import CounterState, DenialReason, Denied, Granted, Reservation, SpendDelta, SpendTotal
@@ -17,7 +16,6 @@ from proxy.budgets.store import BudgetStore, OwnReservations
 from proxy.keys.claims_local import LocalClaims
 from proxy.keys.claims_redis import RedisClaims
 from proxy.keys.idempotency import Claims, ClaimStore
-from proxy.storage.redis_client import open_redis
 from tests.golden.reading import (
     HERE,
     dump,
@@ -29,7 +27,6 @@ from tests.golden.reading import (
     sqlite_lines,
 )  # fmt: skip
 from tests.support.clock import Clock
-from tests.support.valkey import Valkey
 
 pytestmark = pytest.mark.io
 
@@ -62,22 +59,6 @@ PEPPER = (HERE / "pepper").read_bytes()
 @pytest.fixture
 def clock() -> Clock:
     return Clock(NOW)
-
-
-@pytest.fixture
-async def plain(valkey: Valkey) -> AsyncIterator[Any]:
-    """A server of the test's own: names are those of a deployment."""
-    client: Any = Redis.from_url(valkey.url)
-    yield client
-    await client.aclose()
-
-
-@pytest.fixture
-async def client(valkey: Valkey) -> AsyncIterator[Any]:
-    """The same server, as the proxy reaches it."""
-    client = open_redis(valkey.url)
-    yield client
-    await client.aclose()
 
 
 @pytest.fixture(params=["local", "redis"])

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
-from redis.asyncio import Redis
 
 from proxy.billing.record import UsageRecord
 from proxy.billing.settlement import content_hash, entry
@@ -25,31 +23,13 @@ from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Evidence
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import open_engine, sqlite_url
-from proxy.storage.redis_client import open_redis
 from tests.golden.reading import BEGAN, NODE, FourCharacters, dump, exchange_id, golden_entries, golden_json, shown
 from tests.golden.reading import load_redis as load
-from tests.support.valkey import Valkey
 
 STREAM = "{tokenweir:0}:records"
 NODES = "tokenweir:nodes"
 LEASES = f"tokenweir:{NODE}:leases"
 SILENT = "00000000000000aa"
-
-
-@pytest.fixture
-async def plain(valkey: Valkey) -> AsyncIterator[Any]:
-    """A server of the test's own: names are those of a deployment."""
-    client: Any = Redis.from_url(valkey.url)
-    yield client
-    await client.aclose()
-
-
-@pytest.fixture
-async def client(valkey: Valkey) -> AsyncIterator[Any]:
-    """The same server, as the proxy reaches it."""
-    client = open_redis(valkey.url)
-    yield client
-    await client.aclose()
 
 
 async def taken(queue: RedisQueue, count: int) -> list[Any]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
+
+import pytest
 
 from proxy.metering.dialect import NO_HEADERS, Dialect
 from proxy.metering.metered import BodyMeter, Metered
+from proxy.metering.request import InvalidField
 
 
 def chunk(
@@ -55,21 +59,26 @@ def cuts(body: bytes) -> Iterator[list[bytes]]:
     """The cuttings that every stream must survive: whole, by event, by byte, and some uneven ones."""
     yield [body]
     yield [part + b"\n\n" for part in body.split(b"\n\n")[:-1]] + [body.rpartition(b"\n\n")[2]]
-    yield [body[at : at + 1] for at in range(len(body))]
-    for size in (2, 3, 7, 61, 1000):
-        yield [body[at : at + size] for at in range(0, len(body), size)]
+    yield from (in_pieces(body, size) for size in (1, 2, 3, 7, 61, 1000))
 
 
-def fed(meter: BodyMeter, pieces: Iterable[bytes]) -> Metered:
-    """What a meter reads of these pieces."""
+def fed(meter: BodyMeter, pieces: Iterable[bytes], *, fold: bool = False) -> Metered:
+    """What a meter reads of these pieces. `fold`: of each piece by itself."""
     for piece in pieces:
         meter.feed(piece)
+        if fold:
+            meter.fold()
     return meter.close()
 
 
 def in_pieces(body: bytes, size: int) -> list[bytes]:
     """A body cut into pieces of one size."""
     return [body[at : at + size] for at in range(0, len(body), size)]
+
+
+def cut_at(body: bytes, places: Iterable[int]) -> list[bytes]:
+    """A body cut at these places, or at their remainders where it is shorter."""
+    return [body[a:b] for a, b in pairwise([0, *sorted(place % (len(body) + 1) for place in places), len(body)])]
 
 
 def read_answer(
@@ -85,3 +94,10 @@ def read_stream(dialect: Dialect, body: bytes, *arguments: Any, **options: Any) 
     results = [fed(dialect.stream_meter(*arguments, **options), pieces) for pieces in cuts(body)]
     assert all(result == results[0] for result in results)
     return results[0]
+
+
+def wrong_field(read: Callable[..., object], *request: Any) -> str | None:
+    """The field that a refused request is refused for."""
+    with pytest.raises(InvalidField) as refusal:
+        read(*request)
+    return refusal.value.param

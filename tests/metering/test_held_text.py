@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +15,7 @@ from proxy.metering.dialects.openai.request import facts
 from proxy.metering.held_text import AnswerText, PromptText, TextKind, TextRoom
 from proxy.metering.metered import Metered
 from tests.gateway.dialects.main_dialects import MESSAGES, RESPONSES, Language
-from tests.metering.fixtures import call, chunk, say, sse
+from tests.metering.fixtures import call, chunk, cut_at, fed, say, sse
 from tests.support.examples import examples
 
 ROOMY = 1 << 20
@@ -28,11 +27,7 @@ def room(answer: int = ROOMY, together: int = ROOMY) -> TextRoom:
 
 def read(pieces: Sequence[bytes], dialect: Dialect = OPENAI_CHAT, within: TextRoom | None = None) -> Metered:
     """Each piece read by itself."""
-    meter = dialect.stream_meter(held=AnswerText(within or room()))
-    for piece in pieces:
-        meter.feed(piece)
-        meter.fold()
-    return meter.close()
+    return fed(dialect.stream_meter(held=AnswerText(within or room())), pieces, fold=True)
 
 
 def held(metered: Metered) -> list[str]:
@@ -55,8 +50,7 @@ def test_no_cut_changes_what_is_held(deltas: list[dict[str, object]], at: list[i
     # Two texts that are no repetition first: what follows are fragments.
     told = [*say("Down", "river "), *(chunk({"reasoning_content": text}) for text in ("Hm", "well "))]
     body = sse(*told, *([chunk(delta) for delta in deltas] * many))
-    ends = sorted({0, *(one % (len(body) + 1) for one in at), len(body)})
-    whole, cut = read([body]), read([body[start:end] for start, end in pairwise(ends)])
+    whole, cut = read([body]), read(cut_at(body, at))
     assert held(cut) == held(whole)
     assert cut.evidence == whole.evidence
     assert sum(map(len, held(whole))) == whole.evidence.chars

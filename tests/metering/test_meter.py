@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,13 +11,27 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from proxy.metering import meter as meter_module
+from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.meter import FOLD_PIECES
 from proxy.metering.metered import Metered
 from proxy.metering.opaque_meter import OpaqueMeter
 from proxy.metering.usage import Evidence, Usage
 from proxy.metering.wire.sse import EVENT_BYTES_MAX
-from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, cuts, fed, in_pieces, read_answer, say, sse, usage
+from tests.metering.fixtures import (
+    DONE,
+    USAGE_EVENT,
+    call,
+    chunk,
+    cut_at,
+    cuts,
+    fed,
+    in_pieces,
+    read_answer,
+    say,
+    sse,
+    usage,
+)
 from tests.support.examples import examples
 
 
@@ -190,7 +203,7 @@ def test_events_that_cannot_be_read_are_flagged(event: bytes) -> None:
 def test_a_too_long_event_that_cannot_be_read_counts_by_its_size() -> None:
     body = sse(*say("a")) + b"data: " + b"x" * EVENT_BYTES_MAX + b"\n\n" + sse(*say("b"))
     for size in (len(body), 50_000):
-        result = metered([body[at : at + size] for at in range(0, len(body), size)])
+        result = metered(in_pieces(body, size))
         assert (result.flags, result.events, result.evidence.chars) == (
             ("event_too_long",),
             3,
@@ -248,43 +261,32 @@ EVENTS = st.sampled_from(
 @given(st.lists(st.one_of(EVENTS, st.binary(max_size=12)), max_size=14), st.lists(st.integers(0, 1500), max_size=12))
 def test_any_bytes_read_the_same_in_any_cut(parts: list[bytes], cut: list[int]) -> None:
     body = b"".join(parts)
-    at = sorted({0, len(body), *(c for c in cut if c < len(body))})
     expected = metered([body])
-    assert metered([body[a:b] for a, b in pairwise(at)]) == expected
-    assert metered([body[i : i + 1] for i in range(len(body))]) == expected
+    assert metered(cut_at(body, cut)) == expected
+    assert metered(in_pieces(body, 1)) == expected
     assert metered(parts) == expected
 
 
-KEYS = st.sampled_from(
-    [
-        "choices",
-        "usage",
-        "delta",
-        "message",
-        "content",
-        "index",
-        "tool_calls",
-        "function",
-        "arguments",
-        "name",
-        "id",
-        "error",
-        "text",
-        "prompt_tokens",
-        "completion_tokens_details",
-        "reasoning_tokens",
-        "reasoning_details",
-        "x_groq",
-        "finish_reason",
-        "audio",
-        "err_msg",
-    ]
-)
+KEYS = st.sampled_from([
+    "choices", "usage", "delta", "message", "content", "index", "tool_calls", "function", "arguments", "name", "id",
+    "error", "text", "prompt_tokens", "type", "tokens", "completion_tokens_details", "reasoning_tokens",
+    "reasoning_details", "x_groq", "finish_reason", "audio", "err_msg", "done", "eval_count", "thinking",
+    "candidates", "parts", "functionCall", "args", "usageMetadata", "promptTokenCount", "finishReason",
+    "inlineData", "promptFeedback",
+])  # fmt: skip
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6),
     max_leaves=25,
 )
+
+
+@given(JSON)
+def test_any_json_is_survived_in_every_dialect(document: object) -> None:
+    for dialect in DIALECTS:
+        read_answer(dialect, document)
+        for framing in dialect.framings:
+            fed(dialect.stream_meter(framing), [framing.event(json.dumps(document).encode(), "")])
 
 
 @settings(max_examples=examples(250))

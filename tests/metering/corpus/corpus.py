@@ -8,13 +8,14 @@ import json
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+
+from tests.metering.fixtures import cut_at
 
 CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
 FILES = ("open.jsonl", "more_streams.jsonl.gz")
@@ -85,20 +86,16 @@ def all_records() -> Iterator[dict[str, Any]]:
         yield from (json.loads(line) for lines in _lines_of(name).values() for line in lines)
 
 
-def _cut(body: bytes, places: Iterable[int]) -> list[bytes]:
-    return [body[start:end] for start, end in pairwise([0, *places, len(body)])]
-
-
 def _at_random(body: bytes, seed: str) -> list[bytes]:
     rng = Random(seed)
-    return _cut(body, sorted(rng.randrange(len(body) + 1) for _ in range(40)))
+    return cut_at(body, (rng.randrange(len(body) + 1) for _ in range(40)))
 
 
 _WAYS = (
     lambda body, _: [body],
     lambda body, _: body.splitlines(keepends=True),
     _at_random,
-    lambda body, _: _cut(body, (found.start() for found in re.finditer(rb"[\x80-\xbf]", body))),  # inside UTF-8
+    lambda body, _: cut_at(body, (found.start() for found in re.finditer(rb"[\x80-\xbf]", body))),  # inside UTF-8
 )
 
 

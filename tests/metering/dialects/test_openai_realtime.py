@@ -15,11 +15,10 @@ from proxy.metering.dialects.openai_realtime.session import AUDIO_ITEMS_MAX, Rea
 from proxy.metering.estimator.estimate import Estimator, reading
 from proxy.metering.meter import StreamMeter
 from proxy.metering.metered import Metered
-from proxy.metering.request import InvalidField
 from proxy.metering.socket import NO_EXCHANGE, ClientMessage, EventPhase, ExchangeKind, ProviderEvent
 from proxy.metering.usage import NO_USAGE, Reading, Usage, UsageSource
 from proxy.metering.wire.messages import MessageFramer
-from tests.metering.fixtures import read_answer
+from tests.metering.fixtures import fed, read_answer, wrong_field
 
 USAGE = {
     "total_tokens": 253, "input_tokens": 132, "output_tokens": 121,
@@ -63,11 +62,7 @@ def audio(length_ms: int, per_s: int = 48_000) -> str:
 
 def metered(*messages: bytes, kind: ExchangeKind = ExchangeKind.ANSWER, wire: RealtimeWire | None = None) -> Metered:
     """As a session meters one exchange."""
-    meter = StreamMeter((wire or RealtimeWire()).tally(kind), MessageFramer())
-    for message in messages:
-        meter.feed(message)
-        meter.fold()
-    return meter.close()
+    return fed(StreamMeter((wire or RealtimeWire()).tally(kind), MessageFramer()), messages, fold=True)
 
 
 def read(result: Metered, *, accepted: bool = True, asked: Usage = NO_USAGE, most: int | None = None) -> Reading:
@@ -373,9 +368,7 @@ def test_the_limit_of_a_response_is_its_own_or_the_session_s(response: Any, limi
     ],
 )
 def test_a_bad_message_names_the_field(document: dict[str, Any], param: str) -> None:
-    with pytest.raises(InvalidField) as refused:
-        RealtimeWire().read_message(document)
-    assert refused.value.param == param
+    assert wrong_field(RealtimeWire().read_message, document) == param
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from proxy.metering.request import InvalidField
 from proxy.metering.socket import NO_EXCHANGE, ClientMessage, EventPhase, ExchangeKind, ProviderEvent, SocketWire
 from proxy.metering.usage import PromptEvidence, Usage
 from proxy.metering.wire.messages import MessageFramer
+from tests.metering.fixtures import fed, wrong_field
 
 USAGE = {"input_tokens": 30, "output_tokens": 20, "total_tokens": 50}
 CREATE = {"type": "response.create", "model": "m", "input": "Was kostet das?"}
@@ -95,9 +96,7 @@ def test_whose_an_event_is(message: bytes, heard: ProviderEvent) -> None:
     ],
 )
 def test_a_bad_message_names_the_field(document: dict[str, Any], param: str) -> None:
-    with pytest.raises(InvalidField) as refused:
-        new_wire().read_message(document)
-    assert refused.value.param == param
+    assert wrong_field(new_wire().read_message, document) == param
 
 
 @pytest.mark.parametrize(
@@ -214,13 +213,11 @@ def test_an_error_has_the_shape_of_the_provider_s() -> None:
 
 
 def test_each_message_is_an_event_of_the_stream() -> None:
-    wire = new_wire()
-    meter = StreamMeter(wire.tally(ExchangeKind.ANSWER), MessageFramer())
     response = {"id": "resp_1", "status": "completed", "usage": USAGE, "output": []}
-    for message in (about("response.created"), event("response.output_text.delta", output_index=0, delta="Drei"),
-                    event("response.completed", response=response)):  # fmt: skip
-        meter.feed(message)
-        meter.fold()
-    metered = meter.close()
+    messages = (
+        about("response.created"), event("response.output_text.delta", output_index=0, delta="Drei"),
+        event("response.completed", response=response),
+    )  # fmt: skip
+    metered = fed(StreamMeter(new_wire().tally(ExchangeKind.ANSWER), MessageFramer()), messages, fold=True)
     assert (metered.usage, metered.events, metered.evidence.chars) == (Usage(30, None, 20, None, 50), 3, 4)
     assert metered.complete

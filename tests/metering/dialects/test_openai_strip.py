@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.metering.dialects.openai.strip import HOLD_BYTES_MAX, UsageStripper, is_usage_event
 from proxy.metering.wire.sse import event_of, quiet_events
-from tests.metering.fixtures import DONE, USAGE_EVENT, chunk, cuts, say, sse, usage
+from tests.metering.fixtures import DONE, USAGE_EVENT, chunk, cut_at, cuts, in_pieces, say, sse, usage
 from tests.support.examples import examples
 from tests.support.linear import assert_linear
 
@@ -122,7 +121,7 @@ def test_only_the_usage_event_goes_for_every_cut(end: str, event: str) -> None:
     body = before + injected + after
     for at in range(len(body)):
         assert stripped([body[:at], body[at:]]) == before + after
-    assert stripped([body[at : at + 1] for at in range(len(body))]) == before + after
+    assert stripped(in_pieces(body, 1)) == before + after
 
 
 def test_an_event_with_text_is_not_held_back() -> None:
@@ -167,7 +166,7 @@ def test_a_long_event_is_let_go_and_never_stripped() -> None:
     padded = USAGE[:-1] + ',"obfuscation":"' + "p" * HOLD_BYTES_MAX + '"}'
     body = sse(padded, DONE)
     for size in (len(body), 1, 4096):
-        assert stripped([body[at : at + size] for at in range(0, len(body), size)]) == body
+        assert stripped(in_pieces(body, size)) == body
     stripper = UsageStripper()
     held = most = 0
     for at in range(0, len(body), 512):
@@ -250,11 +249,10 @@ BLOCKS = st.builds(
 @given(st.lists(BLOCKS, max_size=6), st.lists(st.integers(0, 500), max_size=10))
 def test_any_stream_in_any_cut_comes_out_as_the_model_says(blocks: list[str], cut: list[int]) -> None:
     body = "".join(blocks).encode()
-    at = sorted({0, len(body), *(c for c in cut if c < len(body))})
     expected = model(body)
     assert stripped([body]) == expected
-    assert stripped([body[a:b] for a, b in pairwise(at)]) == expected
-    assert stripped([body[i : i + 1] for i in range(len(body))]) == expected
+    assert stripped(cut_at(body, cut)) == expected
+    assert stripped(in_pieces(body, 1)) == expected
 
 
 @given(st.lists(BLOCKS, max_size=6))
@@ -270,7 +268,7 @@ def test_no_event_waits_for_the_next_one(blocks: list[str]) -> None:
 
 @given(st.binary(max_size=200), st.integers(1, 9))
 def test_any_bytes_come_out_as_they_went_in(body: bytes, size: int) -> None:
-    assert stripped([body[at : at + size] for at in range(0, len(body), size)]) == body
+    assert stripped(in_pieces(body, size)) == body
 
 
 def test_one_byte_pieces_take_linear_time() -> None:

@@ -27,7 +27,7 @@ from proxy.metering.dialects.vertex.predict import (
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import Usage
-from tests.metering.fixtures import read_answer
+from tests.metering.fixtures import read_answer, wrong_field
 
 VERTEX = [dialect for dialect in DIALECTS if dialect.name.startswith("vertex.")]
 ASKED = {"messages": [{"role": "user", "content": "How high is the water?"}], "max_tokens": 99}
@@ -224,6 +224,4 @@ def test_a_request_of_predict() -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_field_of_predict_is_named(document: dict[str, Any], param: str) -> None:
-    with pytest.raises(InvalidField) as refusal:
-        VERTEX_PREDICT.facts(document, "m")
-    assert refusal.value.param == param
+    assert wrong_field(VERTEX_PREDICT.facts, document, "m") == param

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.metering.wire.brackets import Brackets
 from proxy.metering.wire.framing import JsonArrayFramer
+from tests.metering.fixtures import cut_at, in_pieces
 
 TEXTS = st.text(alphabet=st.sampled_from('a"\\[]{}, \n\u00e9'), max_size=60).map(str.encode)
 
@@ -37,8 +38,7 @@ def scanned(pieces: list[bytes]) -> tuple[list[int], int]:
 def test_the_brackets_of_any_text_at_any_cut(body: bytes, cut: list[int]) -> None:
     expected = one_by_one(body)
     depth = sum(1 if body[at] in b"[{" else -1 for at in expected)
-    ends = sorted({0, len(body), *(at for at in cut if at < len(body))})
-    for pieces in ([body], [body[a:b] for a, b in pairwise(ends)], [b"", *(bytes([byte]) for byte in body)]):
+    for pieces in ([body], cut_at(body, cut), [b"", *(bytes([byte]) for byte in body)]):
         assert scanned(pieces) == (expected, depth)
 
 
@@ -46,7 +46,7 @@ def test_the_brackets_of_any_text_at_any_cut(body: bytes, cut: list[int]) -> Non
 def test_any_text_has_the_same_elements_at_any_cut(body: bytes, size: int) -> None:
     body = b"[{}," + body
     whole, cut = JsonArrayFramer(), JsonArrayFramer()
-    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    pieces = in_pieces(body, size)
     assert whole.feed(body) == [element for piece in pieces for element in cut.feed(piece)]
     assert whole.at_boundary == cut.at_boundary
 

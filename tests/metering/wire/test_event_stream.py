@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from proxy.metering.wire import event_stream
 from proxy.metering.wire.event_stream import EventStreamFramer, exception, message
 from proxy.metering.wire.framing import CHUNK_STREAM, EVENT_STREAM
 from proxy.metering.wire.outline import LongText
+from tests.metering.fixtures import cut_at, in_pieces
 from tests.support.linear import assert_linear
 
 # Published with the format: https://github.com/awslabs/aws-c-event-stream, and those of the SDKs.
@@ -41,8 +41,7 @@ def framed(pieces: list[bytes], **options: Any) -> tuple[list[tuple[bytes, bytes
 
 def cut(body: bytes, at: list[int]) -> list[list[bytes]]:
     """Whole, at these places, and at every byte."""
-    places = sorted({0, len(body), *(min(place, len(body)) for place in at)})
-    return [[body], [body[a:b] for a, b in pairwise(places)], [body[a : a + 1] for a in range(len(body))]]
+    return [[body], cut_at(body, at), in_pieces(body, 1)]
 
 
 @pytest.mark.parametrize(("body", "payload"), [(EMPTY, b""), (WITH_HEADER, b"{'foo':'bar'}")])

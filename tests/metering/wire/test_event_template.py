@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from proxy.metering.meter import StreamMeter
 from proxy.metering.metered import Metered
 from proxy.metering.wire.event_template import BARE, EventTemplate, TemplateMatch, TemplateMatcher, Wrap, template_of
 from proxy.metering.wire.sse import EVENT_BYTES_MAX
-from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, fed, say, usage
+from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, cut_at, fed, say, usage
 from tests.support.examples import examples
 
 
@@ -49,11 +48,7 @@ def parsed(body: bytes) -> Metered:
 
 def folded(pieces: list[bytes]) -> Metered:
     """Each piece read by itself, as a run where it is one."""
-    meter = OPENAI_CHAT.stream_meter()
-    for piece in pieces:
-        meter.feed(piece)
-        meter.fold()
-    return meter.close()
+    return fed(OPENAI_CHAT.stream_meter(), pieces, fold=True)
 
 
 def taken(begun: bytes, wire: bytes, wrap: Wrap) -> tuple[TemplateMatch | None, StreamMeter]:
@@ -206,8 +201,7 @@ def test_any_stream_read_piece_by_piece_is_what_parsing_it_says(parts: list[byte
     body = b"".join([BEGUN, *parts])
     expected = parsed(body)
     assert folded([BEGUN, *parts]) == expected
-    at = sorted({0, len(body), *(c for c in cut if c < len(body))})
-    assert folded([body[a:b] for a, b in pairwise(at)]) == expected
+    assert folded(cut_at(body, cut)) == expected
 
 
 def test_what_is_kept_of_a_run_is_bounded() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.metering.wire.framing import JsonArrayFramer
 from proxy.metering.wire.sse import EVENT_BYTES_MAX
-from tests.metering.fixtures import cuts
+from tests.metering.fixtures import cut_at, cuts, in_pieces
 from tests.support.linear import assert_linear
 
 texts = st.text(alphabet=st.sampled_from('a"\\[]{},:\n\u00e9\u2028🌊'), max_size=12)
@@ -33,8 +32,7 @@ def test_every_object_is_an_element_at_any_cut(
     wanted: list[Any], ascii_only: bool, indent: int | None, at: list[int]
 ) -> None:
     body = json.dumps(wanted, ensure_ascii=ascii_only, indent=indent).encode()
-    ends = sorted({0, len(body), *(place for place in at if place < len(body))})
-    pieces = [body[a:b] for a, b in pairwise(ends)]
+    pieces = cut_at(body, at)
     objects = [element for element in wanted if isinstance(element, dict)]
     for cut in (pieces, [body], [body[place : place + 1] for place in range(len(body))]):
         found, too_long = framed(cut)
@@ -80,7 +78,7 @@ def test_of_an_element_that_is_too_long_there_is_the_outline(over: int) -> None:
     filler = b'{"a":"%b"}' % (b"]" * (EVENT_BYTES_MAX + over - 8))
     body = b'[{"b":1},%b,{"c":2}]' % filler
     for size in (len(body), 65_537, EVENT_BYTES_MAX - 5):
-        found, too_long = framed([body[at : at + size] for at in range(0, len(body), size)])
+        found, too_long = framed(in_pieces(body, size))
         assert (len(found), too_long) == (3, over)
         assert found[1] == (b'{"a":" "}' if over else filler)
         assert (found[0], found[-1]) == (b'{"b":1}', b'{"c":2}')
@@ -89,7 +87,7 @@ def test_of_an_element_that_is_too_long_there_is_the_outline(over: int) -> None:
 def test_one_byte_pieces_take_linear_time() -> None:
     def read(size: int) -> None:
         body = b'[{"a":"%b"}]' % (b'\\"' * size)
-        found, _ = framed([body[at : at + 1] for at in range(len(body))])
+        found, _ = framed(in_pieces(body, 1))
         assert [len(element) for element in found] == [len(body) - 2]
 
     assert_linear(read, 5_000)

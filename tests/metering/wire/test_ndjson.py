@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 from proxy.metering.wire import framing as stream_framing
 from proxy.metering.wire.framing import LineFramer
 from proxy.metering.wire.outline import Outline
+from tests.metering.fixtures import cut_at, in_pieces
 from tests.support.linear import assert_linear
 
 BODIES = st.lists(st.sampled_from([b"{}", b"\n", b"\r\n", b" ", b"\xe2\x80\xa8", b"\r", b"12345", b"\x85"])).map(
@@ -38,12 +37,11 @@ def framed(pieces: list[bytes]) -> tuple[list[bytes], bytes | None, int]:
 def test_the_lines_are_the_same_for_every_cut(body: bytes, at: list[int], longest: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_framing, "LINE_BYTES_MAX", longest)
-        places = sorted({0, len(body), *(min(place, len(body)) for place in at)})
         lines = body.split(b"\n")
         kept = [outlined(line, longest) for line in lines[:-1] if line.strip() or len(line) > longest]
         last = outlined(lines[-1], longest) if lines[-1].strip() or len(lines[-1]) > longest else None
         too_long = sum(len(line) > longest for line in lines)
-        for pieces in ([body], [body[a:b] for a, b in pairwise(places)], [body[a : a + 1] for a in range(len(body))]):
+        for pieces in ([body], cut_at(body, at), in_pieces(body, 1)):
             assert framed(pieces) == (kept, last, too_long)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.metering.wire.outline import LongText
 from proxy.metering.wire.sse import EVENT_BYTES_MAX, Event, EventFramer
+from tests.metering.fixtures import cut_at, in_pieces
 from tests.support.linear import assert_linear
 
 
@@ -52,7 +51,7 @@ def framed(pieces: list[bytes]) -> list[Event]:
 )
 def test_events_are_the_same_for_every_single_cut(body: bytes, events: list[Event]) -> None:
     assert framed([body]) == events
-    assert framed([body[at : at + 1] for at in range(len(body))]) == events
+    assert framed(in_pieces(body, 1)) == events
     for at in range(len(body)):
         assert framed([body[:at], body[at:]]) == events
 
@@ -84,9 +83,8 @@ def test_any_lines_in_any_cut_read_as_the_naive_reader_reads_them(
     lines: list[tuple[bytes, bytes]], cut: list[int]
 ) -> None:
     body = b"".join(line + end for line, end in lines)
-    at = sorted({0, len(body), *(c for c in cut if c < len(body))})
     expected = naive(body)
-    assert framed([body[a:b] for a, b in pairwise(at)]) == expected
+    assert framed(cut_at(body, cut)) == expected
     assert framed([body]) == expected
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.metered import Metered
-from tests.metering.fixtures import DONE, call, chunk, fed, in_pieces, read_answer, say, sse, usage
+from tests.metering.fixtures import DONE, call, chunk, cut_at, fed, in_pieces, read_answer, say, sse, usage
 
 BLOB = "EpUCCkYICBgCKkAxNjQ3ZTg5YjM0NWY2Nzg5MGFiY2RlZjAxMjM0NTY3ODlhYmNkZWYwMTIzNDU2Nzg5"
 
@@ -194,13 +193,8 @@ DELTAS = st.dictionaries(NAMES, VALUES, max_size=4)
 @given(st.lists(DELTAS, max_size=12), st.lists(st.integers(0, 3000), max_size=12))
 def test_every_cut_gives_the_same(deltas: list[dict[str, Any]], at: list[int]) -> None:
     wire = sse(*(chunk(delta) for delta in deltas), *say("a", " b"), DONE)
-    whole = OPENAI_CHAT.stream_meter()
-    whole.feed(wire)
-    cut = OPENAI_CHAT.stream_meter()
-    for a, b in pairwise(sorted({0, len(wire), *(one % (len(wire) + 1) for one in at)})):
-        cut.feed(wire[a:b])
-        cut.fold()
-    assert cut.close() == whole.close()
+    whole = fed(OPENAI_CHAT.stream_meter(), [wire])
+    assert fed(OPENAI_CHAT.stream_meter(), cut_at(wire, at), fold=True) == whole
 
 
 @given(st.recursive(VALUES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3)))

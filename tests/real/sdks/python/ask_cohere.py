@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import cohere
-from report import GATE, QUESTION, READ_TOKENS, Report, run_all, usage
+from report import MESSAGES, QUESTION, READ_TOKENS, TOOLS, Report, run_all, usage, with_keys
 
 
 def client(key: str) -> cohere.ClientV2:
@@ -17,8 +17,6 @@ def client(key: str) -> cohere.ClientV2:
 
 
 CLIENT = client("KEY")
-MESSAGES: Any = [{"role": "user", "content": QUESTION}]
-TOOLS: Any = [{"type": "function", "function": {"name": "open_gate", "parameters": GATE}}]
 
 
 def used(told: Any) -> dict[str, int]:
@@ -65,11 +63,6 @@ def models(_: str, told: Report) -> None:
     told["models"] = [model.name for model in CLIENT.models.list().models]
 
 
-def limited(model: str, told: Report) -> None:
-    plain(client("KEY_LIMITED"), model, told)
-    plain(client("KEY_LIMITED"), model, {})
-
-
 def failure(raised: Exception) -> Report:
     body = getattr(raised, "body", None)
     told = body.get("message", "") if isinstance(body, dict) else str(body)
@@ -77,16 +70,6 @@ def failure(raised: Exception) -> Report:
 
 
 if __name__ == "__main__":
-    scenarios = {
-        "plain": lambda model, told: plain(CLIENT, model, told),
-        "stream": streamed,
-        "tools": lambda model, told: streamed(model, told, tools=TOOLS),
-        "leave": leave,
-        "broken": streamed,
-        "embeddings": embed,
-        "models": models,
-        "unknown_key": lambda model, told: plain(client("KEY_UNKNOWN"), model, told),
-        "spent": lambda model, told: plain(client("KEY_SPENT"), model, told),
-        "limited": limited,
-    }
-    run_all(scenarios, failure)
+    own = {"stream": streamed, "leave": leave, "broken": streamed, "embeddings": embed, "models": models}
+    tools = {"tools": lambda model, told: streamed(model, told, tools=TOOLS)}
+    run_all(with_keys(client, plain) | own | tools, failure)

@@ -6,10 +6,9 @@ import os
 from typing import Any
 
 import litellm
-from report import GATE, QUESTION, READ_TOKENS, Report, run_all, usage
+from report import GATE, MESSAGES, READ_TOKENS, Report, run_all, usage
 
 litellm.suppress_debug_info = True
-MESSAGES: Any = [{"role": "user", "content": QUESTION}]
 TOOLS: Any = [
     {"type": "function", "function": {"name": name, "parameters": GATE}} for name in ("open_gate", "take_note")
 ]

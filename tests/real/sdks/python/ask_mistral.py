@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from mistralai.client import Mistral
-from report import GATE, QUESTION, READ_TOKENS, Report, run_all, usage
+from report import MESSAGES, QUESTION, READ_TOKENS, TOOLS, Report, run_all, usage, with_keys
 
 
 def client(key: str) -> Mistral:
@@ -15,8 +15,6 @@ def client(key: str) -> Mistral:
 
 
 CLIENT = client("KEY")
-MESSAGES: Any = [{"role": "user", "content": QUESTION}]
-TOOLS: Any = [{"type": "function", "function": {"name": "open_gate", "parameters": GATE}}]
 
 
 def used(answer: Any) -> dict[str, int]:
@@ -60,27 +58,12 @@ def models(_: str, told: Report) -> None:
     told["models"] = [model.id for model in CLIENT.models.list().data]
 
 
-def limited(model: str, told: Report) -> None:
-    plain(client("KEY_LIMITED"), model, told)
-    plain(client("KEY_LIMITED"), model, {})
-
-
 def failure(raised: Exception) -> Report:
     status, body = getattr(raised, "status_code", 0), getattr(raised, "body", "{}")
     return {"status": status, "kind": json.loads(body).get("error", {}).get("code")}
 
 
 if __name__ == "__main__":
-    scenarios = {
-        "plain": lambda model, told: plain(CLIENT, model, told),
-        "stream": streamed,
-        "tools": lambda model, told: streamed(model, told, tools=TOOLS),
-        "leave": leave,
-        "broken": streamed,
-        "embeddings": embed,
-        "models": models,
-        "unknown_key": lambda model, told: plain(client("KEY_UNKNOWN"), model, told),
-        "spent": lambda model, told: plain(client("KEY_SPENT"), model, told),
-        "limited": limited,
-    }
-    run_all(scenarios, failure)
+    own = {"stream": streamed, "leave": leave, "broken": streamed, "embeddings": embed, "models": models}
+    tools = {"tools": lambda model, told: streamed(model, told, tools=TOOLS)}
+    run_all(with_keys(client, plain) | own | tools, failure)

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 import ollama
-from report import GATE, QUESTION, READ_TOKENS, Report, run_all, usage
+from report import MESSAGES, QUESTION, READ_TOKENS, TOOLS, Report, run_all, usage, with_keys
 
 
 def client(key: str) -> ollama.Client:
@@ -16,8 +16,6 @@ def client(key: str) -> ollama.Client:
 
 
 CLIENT = client("KEY")
-MESSAGES: Any = [{"role": "user", "content": QUESTION}]
-TOOLS: Any = [{"type": "function", "function": {"name": "open_gate", "parameters": GATE}}]
 
 
 def take(told: Report, part: Any) -> None:
@@ -58,26 +56,11 @@ def models(_: str, told: Report) -> None:
     told["models"] = [model.model for model in CLIENT.list().models]
 
 
-def limited(model: str, told: Report) -> None:
-    plain(client("KEY_LIMITED"), model, told)
-    plain(client("KEY_LIMITED"), model, {})
-
-
 def failure(raised: Exception) -> Report:
     return {"status": getattr(raised, "status_code", 0), "message": getattr(raised, "error", str(raised))}
 
 
 if __name__ == "__main__":
-    scenarios = {
-        "plain": lambda model, told: plain(CLIENT, model, told),
-        "stream": streamed,
-        "tools": lambda model, told: streamed(model, told, tools=TOOLS),
-        "leave": leave,
-        "broken": streamed,
-        "embeddings": embed,
-        "models": models,
-        "unknown_key": lambda model, told: plain(client("KEY_UNKNOWN"), model, told),
-        "spent": lambda model, told: plain(client("KEY_SPENT"), model, told),
-        "limited": limited,
-    }
-    run_all(scenarios, failure)
+    own = {"stream": streamed, "leave": leave, "broken": streamed, "embeddings": embed, "models": models}
+    tools = {"tools": lambda model, told: streamed(model, told, tools=TOOLS)}
+    run_all(with_keys(client, plain) | own | tools, failure)
