@@ -10,8 +10,8 @@ import pytest
 
 from tests.crash.stage import quick_key, until
 from tests.distributed.apart import LEASE_S
+from tests.support.clients import Clients, refusal
 from tests.support.responses_provider import USAGE, ResponsesProvider, responses_provider
-from tests.support.sdks import openai
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 
 pytestmark = pytest.mark.process
@@ -41,11 +41,8 @@ async def test_a_machine_that_dies_and_comes_back(tmp_path: Path, ledger_url: st
 
 
 async def die_and_come_back(provider: ResponsesProvider, one: Tokenweir, two: Tokenweir, key: str) -> None:
-    async with openai.DefaultAsyncHttpxClient(verify=False, trust_env=False) as http:
-        here, there = (
-            openai.AsyncOpenAI(base_url=each.base_url, api_key=key, max_retries=0, http_client=http)
-            for each in (one, two)
-        )
+    async with Clients() as clients:
+        here, there = (clients.gpt(each.url, key) for each in (one, two))
         made = await here.responses.create(model="gone", input="How much?", background=True)
         assert (await there.responses.retrieve(made.id)).status == "queued"
         await asyncio.sleep(1)  # its lease is written
@@ -53,7 +50,7 @@ async def die_and_come_back(provider: ResponsesProvider, one: Tokenweir, two: To
         await until(lambda: bool(one.read_ledger()))
         (swept,) = one.read_ledger()
         assert (swept["outcome"], swept["details"]["swept"]) == ("crashed", True)
-        with pytest.raises(openai.NotFoundError):
+        with refusal(404):
             await there.responses.retrieve(made.id)
         await asyncio.to_thread(one.start)
         await provider.finish(made.id)

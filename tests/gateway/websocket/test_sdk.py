@@ -10,7 +10,6 @@ import pytest
 from aiohttp import WSServerHandshakeError
 
 from proxy.billing.record import Outcome
-from proxy.billing.reservation import DenialReason
 from proxy.metering.usage import Usage
 from proxy.settings import ForwardProxy, Secret, TlsSettings
 from tests.gateway.websocket.sockets import CREATE, Stage, begun, completed, done, said, stage
@@ -69,22 +68,6 @@ async def test_a_conversation_of_realtime(on: Stage) -> None:
 
 
 @pytest.mark.thorough
-async def test_a_refused_request_of_realtime_is_an_event_and_the_session_goes_on(on: Stage) -> None:
-    async with client(on) as sdk, sdk.realtime.connect(model="electron") as connection:
-        link = await on.provider.link()
-        on.gateway.unlimited.denies = DenialReason.MONEY
-        await connection.response.create(event_id="mine")
-        event = await connection.recv()
-        assert event.type == "error"
-        assert (event.error.code, event.error.event_id) == ("insufficient_quota", "mine")
-        on.gateway.unlimited.denies = None
-        await connection.response.create()
-        await link.hear("response.create")
-        await link.say(begun(), done())
-        assert (await connection.recv()).type == "response.created"
-
-
-@pytest.mark.thorough
 async def test_responses_over_a_websocket(on: Stage) -> None:
     async with client(on) as sdk, sdk.responses.connect() as connection:
         await connection.response.create(model="electron", input="Was kostet das?", stream=True)
@@ -107,20 +90,6 @@ async def test_responses_over_a_websocket(on: Stage) -> None:
     first, second = on.records
     assert (first.reading.usage.prompt_tokens, first.reading.usage.completion_tokens) == (3, 4)
     assert (second.reading.usage.prompt_tokens, second.reading.usage.completion_tokens) == (5, 0)
-
-
-@pytest.mark.thorough
-async def test_a_close_of_the_provider_says_its_code(on: Stage) -> None:
-    from websockets.exceptions import ConnectionClosedError
-
-    async with client(on) as sdk:
-        connection = await sdk.realtime.connect(model="electron").enter()
-        link = await on.provider.link()
-        await link.socket.close(code=4002, message=b"enough")
-        with pytest.raises(ConnectionClosedError) as closed:
-            await connection.recv()
-        assert closed.value.rcvd is not None
-        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4002, "enough")
 
 
 # -- the way to the provider
