@@ -19,6 +19,7 @@ ENV = {
     "AUTH": "user:canary-pass%2Fword",
     "PROXY": "http://p.test:3128",
 }
+A: dict[str, Any] = {"name": "a", "api_key": "${KEY}"}
 FROM_ENVIRONMENT = ForwardProxy("env.test", 3128, False, None)
 
 
@@ -27,6 +28,16 @@ def provider(more: Mapping[str, Any], env: Mapping[str, str] | None = None, **ro
     document = {"providers": {"p": section}, "models": {"*": {"provider": "p"}}, **root}
     read = parse(yaml.safe_dump(document), env=ENV | (env or {}), folder=Path("/etc/tokenweir"))
     return read.providers["p"]
+
+
+def refusal(more: Mapping[str, Any], env: Mapping[str, str] | None = None) -> str:
+    """What is said of the provider, with no value of a secret."""
+    with pytest.raises(SettingsError) as refused:
+        provider(more, env)
+    assert "canary" not in str(refused.value)
+    above, found, said = str(refused.value).partition("providers.p.")
+    assert (above, bool(found)) == ("", True)
+    return said
 
 
 def test_certificates_are_files_beside_the_configuration() -> None:
@@ -57,9 +68,8 @@ def test_a_proxy_is_a_url_with_its_credentials(written: str, read: ForwardProxy 
 
 def test_a_literal_password_needs_leave() -> None:
     written = {"proxy": "http://user:canary@p.test:1"}
-    assert provider(written, allow_literal_secrets=True).proxy == ForwardProxy(
-        "p.test", 1, False, Secret("user:canary")
-    )
+    expected = ForwardProxy("p.test", 1, False, Secret("user:canary"))
+    assert provider(written, allow_literal_secrets=True).proxy == expected
 
 
 @pytest.mark.parametrize(
@@ -83,10 +93,7 @@ def test_a_literal_password_needs_leave() -> None:
     ],
 )
 def test_what_is_wrong_is_named_and_not_quoted(more: Mapping[str, Any], says: str) -> None:
-    with pytest.raises(SettingsError) as refused:
-        provider(more)
-    assert str(refused.value).startswith(f"providers.p.{says}")
-    assert "canary" not in str(refused.value)
+    assert refusal(more).startswith(says)
 
 
 @pytest.mark.parametrize(
@@ -122,11 +129,8 @@ def test_the_environment_s_proxy_is_the_default(base_url: str, env: Mapping[str,
 
 
 def test_a_variable_that_is_no_proxy_is_named_and_not_quoted() -> None:
-    with pytest.raises(
-        SettingsError, match=r"^providers\.p\.proxy: the environment variable HTTPS_PROXY must be"
-    ) as wrong:
-        provider({}, {"HTTPS_PROXY": "socks5://user:canary@p.test"})
-    assert "canary" not in str(wrong.value)
+    refused = refusal({}, {"HTTPS_PROXY": "socks5://user:canary@p.test"})
+    assert refused.startswith("proxy: the environment variable HTTPS_PROXY must be")
 
 
 def test_without_a_file_it_holds_too() -> None:
@@ -135,15 +139,12 @@ def test_without_a_file_it_holds_too() -> None:
 
 
 def test_several_credentials() -> None:
-    listed = [
-        {"name": "a", "api_key": "${KEY}"},
-        {"name": "b", "api_key": "${KEY}", "weight": 3, "rpm": 60, "tpm": 9000},
-    ]
-    read = provider({"api_key": None, "credentials": listed})
+    b = A | {"name": "b", "weight": 3, "rpm": 60, "tpm": 9000}
+    read = provider({"api_key": None, "credentials": [A, b]})
     assert (read.api_key, [one.name for one in read.credentials]) == (None, ["a", "b"])
-    a, b = read.credentials
-    assert (a.weight, a.rpm, a.tpm, a.parallel) == (1, None, None, None)
-    assert (b.api_key, b.weight, b.rpm, b.tpm) == (Secret("sk-1"), 3, 60, 9000)
+    one, other = read.credentials
+    assert (one.weight, one.rpm, one.tpm, one.parallel) == (1, None, None, None)
+    assert (other.api_key, other.weight, other.rpm, other.tpm) == (Secret("sk-1"), 3, 60, 9000)
     assert "sk-1" not in f"{read!r}"
 
 
@@ -155,34 +156,25 @@ def test_several_credentials() -> None:
         ({"api_key": None, "credentials": ["${KEY}"]}, "credentials[0]: must be a mapping of fields"),
         ({"api_key": None, "credentials": [{"name": "a"}]}, "credentials[0].api_key: is missing"),
         ({"api_key": None, "credentials": [{"api_key": "${KEY}"}]}, "credentials[0].name: is missing"),
-        (
-            {"api_key": None, "credentials": [{"name": "a", "api_key": "canary"}]},
-            "credentials[0].api_key: a secret does",
-        ),
-        ({"api_key": None, "credentials": [{"name": "A b", "api_key": "${KEY}"}]}, "credentials[0].name: must be"),
-        ({"api_key": None, "credentials": [{"name": "a", "api_key": "${KEY}"}] * 2}, "credentials[1].name: duplicate"),
+        ({"api_key": None, "credentials": [A | {"api_key": "canary"}]}, "credentials[0].api_key: a secret does"),
+        ({"api_key": None, "credentials": [A | {"name": "A b"}]}, "credentials[0].name: must be"),
+        ({"api_key": None, "credentials": [A] * 2}, "credentials[1].name: duplicate"),
         *(
-            (
-                {"api_key": None, "credentials": [{"name": "a", "api_key": "${KEY}", field: 0}]},
-                f"credentials[0].{field}: must",
-            )
+            ({"api_key": None, "credentials": [A | {field: 0}]}, f"credentials[0].{field}: must")
             for field in ("weight", "rpm", "tpm", "parallel")
         ),
     ],
 )
 def test_what_is_wrong_with_credentials(more: Mapping[str, Any], says: str) -> None:
-    with pytest.raises(SettingsError) as refused:
-        provider({"credentials": [{"name": "a", "api_key": "${KEY}"}], **more})
-    assert str(refused.value).startswith(f"providers.p.{says}")
-    assert "canary" not in str(refused.value)
+    assert refusal({"credentials": [A], **more}).startswith(says)
 
 
 def test_credentials_of_a_cloud() -> None:
     """The host of AWS's services names the region."""
     aws = {"api_key": None, "base_url": "https://bedrock-runtime.us-east-1.amazonaws.com", "auth": {"aws": {}}}
     read = provider(aws).auth
-    assert read is not None
-    assert read.aws is not None
+    assert read
+    assert read.aws
     assert (read.google, read.aws.service, read.aws.profile) == (None, "bedrock", None)
     keys = {"region": "eu-west-1", "access_key_id": "${KEY}", "secret_access_key": "${PASSWORD}"}
     read = provider(aws | {"auth": {"aws": keys}}).auth
@@ -234,6 +226,4 @@ def test_a_host_of_aws_names_its_region(host: str, region: str | None) -> None:
 )
 def test_wrong_credentials_of_a_cloud_are_named(more: dict[str, Any], why: str) -> None:
     keyless = {} if "api_key" in why else {"api_key": None}
-    with pytest.raises(SettingsError) as refusal:
-        provider(keyless | more)
-    assert str(refusal.value).startswith(f"providers.p.{why}")
+    assert refusal(keyless | more).startswith(why)

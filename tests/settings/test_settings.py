@@ -87,8 +87,8 @@ SMALL: dict[str, Any] = {
 }
 
 
-def settings(document: object) -> Settings:
-    return parse(yaml.safe_dump(document), env=ENV, folder=Path("/etc/tokenweir"))
+def settings(document: object, **variables: str) -> Settings:
+    return parse(yaml.safe_dump(document), env=ENV | variables, folder=Path("/etc/tokenweir"))
 
 
 def changed(path: str, value: object) -> dict[str, Any]:
@@ -102,9 +102,9 @@ def changed(path: str, value: object) -> dict[str, Any]:
     return document
 
 
-def refusal(document: object) -> str:
+def refusal(document: object, **variables: str) -> str:
     with pytest.raises(SettingsError) as refused:
-        settings(document)
+        settings(document, **variables)
     return str(refused.value)
 
 
@@ -122,11 +122,8 @@ def test_every_field_of_the_file_arrives() -> None:
     assert provider.base_url == "https://host.example/waves/v1"
     assert (provider.api_key, provider.admin_key) == (Secret(CANARY), Secret(CANARY))
     assert provider.admin_url == "https://host.example/admin/v1"
-    assert (provider.dialects, provider.on_client_disconnect, provider.inject_usage) == (
-        ("openai.chat",),
-        "drain",
-        "never",
-    )
+    assert provider.dialects == ("openai.chat",)
+    assert (provider.on_client_disconnect, provider.inject_usage) == ("drain", "never")
     assert (provider.drain.seconds, provider.drain.tokens) == (60, 4096)
     assert asdict(provider.timeouts) == {
         "connect_s": 1, "first_byte_s": 2, "idle_s": 3.5, "total_s": 4, "background_s": 5
@@ -148,22 +145,19 @@ def test_every_field_of_the_file_arrives() -> None:
     "secret", ["", "short", "changeme" * 4, "0" * 64, "a b" * 20, "0123456789abcdefghijABCDEFGHIJ-"]
 )
 def test_a_secret_of_the_admin_listener_cannot_be_guessed(secret: str) -> None:
-    with pytest.raises(SettingsError, match=r"^admin\.secret: ") as refused:
-        parse(yaml.safe_dump(changed("admin/secret", "${ADMIN}")), env={**ENV, "ADMIN": secret}, folder=Path("/x"))
-    assert not secret or secret not in str(refused.value)
+    refused = refusal(changed("admin/secret", "${ADMIN}"), ADMIN=secret)
+    assert refused.startswith("admin.secret: ")
+    assert not secret or secret not in refused
 
 
 def test_providers_in_short_are_their_names() -> None:
     both = {"electron": {"base_url": "https://e.example/v1"}, "tera": {"base_url": "https://t.example/v1"}}
     mixed = ["electron", {"provider": "tera", "upstream_model": "t"}]
-    read = settings(
-        {"providers": both, "models": {"*": {"providers": ["electron", "tera"]}, "m": {"providers": mixed}}}
-    )
+    models = {"*": {"providers": ["electron", "tera"]}, "m": {"providers": mixed}}
+    read = settings({"providers": both, "models": models})
     assert [one.provider for one in read.models["*"].providers] == ["electron", "tera"]
-    assert [(one.provider, one.upstream_model) for one in read.models["m"].providers] == [
-        ("electron", "m"),
-        ("tera", "t"),
-    ]
+    found = [(one.provider, one.upstream_model) for one in read.models["m"].providers]
+    assert found == [("electron", "m"), ("tera", "t")]
 
 
 def test_headers_of_a_provider_are_kept_as_secrets() -> None:
@@ -187,11 +181,10 @@ def test_streams_are_kept_only_if_asked_for() -> None:
 
 def test_cors_is_off_unless_origins_are_listed() -> None:
     assert settings(SMALL).cors is None
-    read = settings(
-        {**SMALL, "cors": {"origins": ["https://app.example", "http://localhost:5173", "tauri://localhost"]}}
-    )
+    origins = ["https://app.example", "http://localhost:5173", "tauri://localhost"]
+    read = settings({**SMALL, "cors": {"origins": origins}})
     assert read.cors is not None
-    assert read.cors.origins == {"https://app.example", "http://localhost:5173", "tauri://localhost"}
+    assert read.cors.origins == set(origins)
 
 
 def test_the_defaults() -> None:
@@ -217,191 +210,167 @@ def test_the_defaults() -> None:
 
 
 P, M = "providers/electron", "models/electron"
+# What is refused begins with the field, dotted, where it does not stand here.
 WRONG: list[tuple[str, object, str]] = [
-    ("listen/port", 70_000, "listen.port: must be a whole number from 0 to 65535"),
-    ("listen/port", True, "listen.port: must be a whole"),
-    ("listen/port", 80.5, "listen.port: must be a whole"),
-    ("listen/host", "", "listen.host: must be"),
-    ("listen/prot", 80, "listen.prot: unknown field; did you mean port?"),
-    ("streams_max", 64, "streams_max: was renamed: write exchanges_max"),
-    ("budgets", {"when_down": "open"}, "budgets.when_down: was renamed: write on_store_outage"),
-    ("budgets", {"spent_status": 429}, "budgets.spent_status: was renamed: write exceeded_status"),
-    ("budgets", {"allowance_usd": 2}, "budgets.allowance_usd: was renamed: write outage_allowance_usd"),
-    ("idempotency", {"remember_s": 5}, "idempotency.remember_s: was renamed: write retention_s"),
-    (f"{P}/on_client_leave", "drain", "providers.electron.on_client_leave: was renamed: write on_client_disconnect"),
-    ("listen", [], "listen: must be a mapping"),
-    ("ledger", "postgresql://u:pw@h/d", "ledger: a password does not belong in this file"),
-    ("ledger", "mysql://h/d", "ledger: must be `sqlite`, or a URL: `postgresql://…`"),
-    ("ledger", "postgresql://", "ledger: must be `sqlite`, or a URL"),
+    ("listen/port", 70_000, ": must be a whole number from 0 to 65535"),
+    ("listen/port", True, ": must be a whole"),
+    ("listen/port", 80.5, ": must be a whole"),
+    ("listen/host", "", ": must be"),
+    ("listen/prot", 80, ": unknown field; did you mean port?"),
+    ("streams_max", 64, ": was renamed: write exchanges_max"),
+    ("budgets", {"when_down": "open"}, ".when_down: was renamed: write on_store_outage"),
+    ("budgets", {"spent_status": 429}, ".spent_status: was renamed: write exceeded_status"),
+    ("budgets", {"allowance_usd": 2}, ".allowance_usd: was renamed: write outage_allowance_usd"),
+    ("idempotency", {"remember_s": 5}, ".remember_s: was renamed: write retention_s"),
+    (f"{P}/on_client_leave", "drain", ": was renamed: write on_client_disconnect"),
+    ("listen", [], ": must be a mapping"),
+    ("ledger", "postgresql://u:pw@h/d", ": a password does not belong in this file"),
+    ("ledger", "mysql://h/d", ": must be `sqlite`, or a URL: `postgresql://…`"),
+    ("ledger", "postgresql://", ": must be `sqlite`, or a URL"),
     ("ledger", "postgresql://h/d", "key_pepper: is missing: proxies that share a ledger must hash keys alike"),
     ("queue", "redis://h", "ledger: must be `postgresql://…` when `queue` is set"),
-    ("queue", "redis://:pw@h", "queue: a password does not belong in this file"),
-    ("queue", "kafka", "queue: must be `local`, or a URL: `redis://…`"),
-    ("queue_shards", 0, "queue_shards: must be a whole number from 1 to 64"),
-    ("lease_s", 0, "lease_s: must be seconds, > 0"),
-    ("key_pepper", "c0ffee" * 10, "key_pepper: a secret does not belong in this file"),
-    ("key_pepper", "${ELECTRON_API_KEY}", "key_pepper: must be 64 hexadecimal digits"),
-    ("worker/port", 70_000, "worker.port: must be"),
-    ("shutdown_grace_s", -1, "shutdown_grace_s: must be seconds, ≥ 0"),
-    ("write_stall_s", 0, "write_stall_s: must be seconds, > 0"),
-    ("request_bytes_max", "16 MB", "request_bytes_max: must be"),
-    ("request_bytes_max", "9999 GiB", "request_bytes_max: must be"),
-    ("exchanges_max", 0, "exchanges_max: must be"),
-    ("journal/bytes_max", 1, "journal.bytes_max: must be"),
-    ("journal/durability", "hope", "journal.durability: must be `process` or `power`"),
-    ("allow_literal_secrets", "yes please", "allow_literal_secrets: must be true or false"),
-    ("data_dir", "", "data_dir: must be"),
-    (f"{M}/tokenizer", "", "models.electron.tokenizer: must be the path of a file"),
-    (f"{M}/tokenizer", True, "models.electron.tokenizer: must be the path of a file"),
-    ("cors", {}, "cors.origins: is missing"),
-    ("resume", True, "resume: must be"),
-    ("resume/minutes", 0, "resume.minutes: must be"),
-    ("resume/bytes_max", "1 KiB", "resume.bytes_max: must be"),
-    ("resume/address", "10.0.0.7:8080", "resume.address: must be"),
-    ("cors/origins", ["https://app.example/"], "cors.origins[0]: must be"),
-    ("cors/origins", ["https://App.example"], "cors.origins[0]: must be"),
-    ("cors/origins", ["app.example"], "cors.origins[0]: must be"),
-    ("cors/origins", ["null"], "cors.origins[0]: must be"),
-    ("providers", {}, "providers: must be a mapping with at least one name"),
-    ("providers", {"Electron!": {}}, "providers.Electron!: invalid name"),
-    ("providers", {True: {}}, "providers.True: invalid name"),
-    (f"{P}/base_url", None, "providers.electron.base_url: is missing"),
-    (f"{P}/timeouts/idle_s", 0, "providers.electron.timeouts.idle_s: must be seconds, > 0"),
-    (f"{P}/timeouts/idle_s", 120_000, "providers.electron.timeouts.idle_s: must be"),
-    (f"{P}/timeouts/idle_s", float("nan"), "providers.electron.timeouts.idle_s: must be"),
-    (f"{P}/timeouts/idle_s", float("inf"), "providers.electron.timeouts.idle_s: must be"),
-    (f"{P}/timeouts/idle_s", 10**400, "providers.electron.timeouts.idle_s: must be"),
-    (f"{P}/timeouts/idle_s", "long", "providers.electron.timeouts.idle_s: must be"),
-    (f"{P}/timeouts/idle", 5, "providers.electron.timeouts.idle: unknown field; did you mean idle_s?"),
-    (f"{P}/drain/tokens", 1.5, "providers.electron.drain.tokens: must be"),
-    (f"{P}/on_client_disconnect", "wait", "providers.electron.on_client_disconnect: must be `cancel` or `drain`"),
-    (f"{P}/inject_usage", True, "providers.electron.inject_usage: must be"),
-    (f"{P}/cumulative", "maybe", "providers.electron.cumulative: must be"),
-    (f"{P}/dialects", ["latin"], "providers.electron.dialects: must be a list of one or more of `openai`"),
-    (f"{P}/dialects", [], "providers.electron.dialects: must be a list"),
-    (f"{P}/dialects", "openai", "providers.electron.dialects: must be a list"),
-    (f"{P}/key_header", "cookie", "providers.electron.key_header: must be `authorization` or `x-api-key`"),
-    (f"{P}/bill", {"on_sundays": "nothing"}, "providers.electron.bill.on_sundays: unknown situation"),
-    (f"{P}/bill", {"client_left": "half"}, "providers.electron.bill.client_left: must be"),
-    (f"{P}/bill", "nothing", "providers.electron.bill: must be a mapping"),
-    (f"{P}/name", "x", "providers.electron.name: unknown field"),
-    (f"{P}/headers", {"up": {"Host": "x"}}, "providers.electron.headers.up.Host: must not be set"),
-    (f"{P}/headers", {"up": {"Authorization": "x"}}, "providers.electron.headers.up.Authorization: must not be set"),
-    (f"{P}/headers", {"up": {"a b": "x"}}, "providers.electron.headers.up.a b: invalid name"),
-    (f"{P}/headers", {"up": {"a": "x\r\ny"}}, "providers.electron.headers.up.a: must be visible"),
-    (f"{P}/headers", {"up": {"a": 1}}, "providers.electron.headers.up.a: must be a text"),
-    (f"{P}/headers", {"up": {"a": "1", "A": "2"}}, "providers.electron.headers.up: must not contain a name twice"),
-    (f"{P}/headers", {"pass_up": "X-A"}, "providers.electron.headers.pass_up: must be a list"),
-    (f"{P}/headers", {"pass_up": ["Cookie"]}, "providers.electron.headers.pass_up[0]: must not be set"),
-    (f"{P}/headers", {"pass_up": ["*"]}, "providers.electron.headers.pass_up[0]: must be the name"),
-    (f"{P}/headers", {"pass_down": ["x-*"]}, "providers.electron.headers.pass_down[0]: must be the name"),
-    (f"{P}/headers", {"pass_down": ["Set-Cookie"]}, "providers.electron.headers.pass_down[0]: must not be set"),
-    ("models", {}, "models: must be a mapping with at least one name"),
-    ("models/a b", {"provider": "electron"}, "models.a b: invalid name"),
-    ("models/a*", {"provider": "electron"}, "models.a*: invalid name"),
-    ("models/*", {}, "models.*.provider: is missing"),
-    (
-        "models/*",
-        {"provider": "electron", "upstream_model": "x"},
-        "models.*.upstream_model: cannot be set for a name with *",
-    ),
-    (f"{M}/provider", "elektron", "models.electron.provider: unknown provider; must be one of electron"),
-    (f"{M}/upstream_model", "two words", "models.electron.upstream_model: must be"),
-    (f"{M}/price/input", -1, "models.electron.price.input: must be USD per million tokens"),
-    (f"{M}/price/output", float("nan"), "models.electron.price.output: must be"),
-    (f"{M}/price/cached_input", 10_001, "models.electron.price.cached_input: must be"),
-    (f"{M}/price", {"input": 1}, "models.electron.price.output: is missing"),
-    (f"{M}/price/cache_write", "much", "models.electron.price.cache_write: must be USD per million tokens"),
-    (f"{M}/price/image", 101, "models.electron.price.image: must be USD per image, a number from 0 to 100"),
-    (f"{M}/price/audio_hour", -1, "models.electron.price.audio_hour: must be USD per hour"),
-    (f"{M}/price/characters", True, "models.electron.price.characters: must be USD per million characters"),
-    (f"{M}/price/searches", [1], "models.electron.price.searches: must be USD per 1,000 searches"),
-    (f"{M}/price/request", "1e-10", "models.electron.price.request: must be USD per request"),
-    (f"{M}/price/audio", 1, "models.electron.price.audio: unknown field; did you mean audio_hour?"),
-    (f"{M}/price/service_tiers", {"Priority": {}}, "models.electron.price.service_tiers.Priority: invalid name"),
-    (f"{M}/price/service_tiers", {"auto": {}}, "models.electron.price.service_tiers.auto: invalid name"),
-    (
-        f"{M}/price/service_tiers",
-        {"flex": {"input": 1}},
-        "models.electron.price.service_tiers.flex.output: is missing",
-    ),
-    (
-        f"{M}/price/service_tiers",
-        {"flex": {"input": 1, "output": 1, "service_tiers": {}}},
-        "models.electron.price.service_tiers.flex.service_tiers: unknown field",
-    ),
-    (f"{M}/price/multipliers", {"fast": 6}, "models.electron.price.multipliers.fast: invalid name: must be `tier:`"),
-    (f"{M}/price/multipliers", {"tier:auto": 6}, "models.electron.price.multipliers.tier:auto: invalid name"),
+    ("queue", "redis://:pw@h", ": a password does not belong in this file"),
+    ("queue", "kafka", ": must be `local`, or a URL: `redis://…`"),
+    ("queue_shards", 0, ": must be a whole number from 1 to 64"),
+    ("lease_s", 0, ": must be seconds, > 0"),
+    ("key_pepper", "c0ffee" * 10, ": a secret does not belong in this file"),
+    ("key_pepper", "${ELECTRON_API_KEY}", ": must be 64 hexadecimal digits"),
+    ("worker/port", 70_000, ": must be"),
+    ("shutdown_grace_s", -1, ": must be seconds, ≥ 0"),
+    ("write_stall_s", 0, ": must be seconds, > 0"),
+    ("request_bytes_max", "16 MB", ": must be"),
+    ("request_bytes_max", "9999 GiB", ": must be"),
+    ("exchanges_max", 0, ": must be"),
+    ("journal/bytes_max", 1, ": must be"),
+    ("journal/durability", "hope", ": must be `process` or `power`"),
+    ("allow_literal_secrets", "yes please", ": must be true or false"),
+    ("data_dir", "", ": must be"),
+    (f"{M}/tokenizer", "", ": must be the path of a file"),
+    (f"{M}/tokenizer", True, ": must be the path of a file"),
+    ("cors", {}, ".origins: is missing"),
+    ("resume", True, ": must be"),
+    ("resume/minutes", 0, ": must be"),
+    ("resume/bytes_max", "1 KiB", ": must be"),
+    ("resume/address", "10.0.0.7:8080", ": must be"),
+    ("cors/origins", ["https://app.example/"], "[0]: must be"),
+    ("cors/origins", ["https://App.example"], "[0]: must be"),
+    ("cors/origins", ["app.example"], "[0]: must be"),
+    ("cors/origins", ["null"], "[0]: must be"),
+    ("providers", {}, ": must be a mapping with at least one name"),
+    ("providers", {"Electron!": {}}, ".Electron!: invalid name"),
+    ("providers", {True: {}}, ".True: invalid name"),
+    (f"{P}/base_url", None, ": is missing"),
+    (f"{P}/timeouts/idle_s", 0, ": must be seconds, > 0"),
+    (f"{P}/timeouts/idle_s", 120_000, ": must be"),
+    (f"{P}/timeouts/idle_s", float("nan"), ": must be"),
+    (f"{P}/timeouts/idle_s", float("inf"), ": must be"),
+    (f"{P}/timeouts/idle_s", 10**400, ": must be"),
+    (f"{P}/timeouts/idle_s", "long", ": must be"),
+    (f"{P}/timeouts/idle", 5, ": unknown field; did you mean idle_s?"),
+    (f"{P}/drain/tokens", 1.5, ": must be"),
+    (f"{P}/on_client_disconnect", "wait", ": must be `cancel` or `drain`"),
+    (f"{P}/inject_usage", True, ": must be"),
+    (f"{P}/cumulative", "maybe", ": must be"),
+    (f"{P}/dialects", ["latin"], ": must be a list of one or more of `openai`"),
+    (f"{P}/dialects", [], ": must be a list"),
+    (f"{P}/dialects", "openai", ": must be a list"),
+    (f"{P}/key_header", "cookie", ": must be `authorization` or `x-api-key`"),
+    (f"{P}/bill", {"on_sundays": "nothing"}, ".on_sundays: unknown situation"),
+    (f"{P}/bill", {"client_left": "half"}, ".client_left: must be"),
+    (f"{P}/bill", "nothing", ": must be a mapping"),
+    (f"{P}/name", "x", ": unknown field"),
+    (f"{P}/headers", {"up": {"Host": "x"}}, ".up.Host: must not be set"),
+    (f"{P}/headers", {"up": {"Authorization": "x"}}, ".up.Authorization: must not be set"),
+    (f"{P}/headers", {"up": {"a b": "x"}}, ".up.a b: invalid name"),
+    (f"{P}/headers", {"up": {"a": "x\r\ny"}}, ".up.a: must be visible"),
+    (f"{P}/headers", {"up": {"a": 1}}, ".up.a: must be a text"),
+    (f"{P}/headers", {"up": {"a": "1", "A": "2"}}, ".up: must not contain a name twice"),
+    (f"{P}/headers", {"pass_up": "X-A"}, ".pass_up: must be a list"),
+    (f"{P}/headers", {"pass_up": ["Cookie"]}, ".pass_up[0]: must not be set"),
+    (f"{P}/headers", {"pass_up": ["*"]}, ".pass_up[0]: must be the name"),
+    (f"{P}/headers", {"pass_down": ["x-*"]}, ".pass_down[0]: must be the name"),
+    (f"{P}/headers", {"pass_down": ["Set-Cookie"]}, ".pass_down[0]: must not be set"),
+    ("models", {}, ": must be a mapping with at least one name"),
+    ("models/a b", {"provider": "electron"}, ": invalid name"),
+    ("models/a*", {"provider": "electron"}, ": invalid name"),
+    ("models/*", {}, ".provider: is missing"),
+    ("models/*", {"provider": "electron", "upstream_model": "x"}, ".upstream_model: cannot be set for a name with *"),
+    (f"{M}/provider", "elektron", ": unknown provider; must be one of electron"),
+    (f"{M}/upstream_model", "two words", ": must be"),
+    (f"{M}/price/input", -1, ": must be USD per million tokens"),
+    (f"{M}/price/output", float("nan"), ": must be"),
+    (f"{M}/price/cached_input", 10_001, ": must be"),
+    (f"{M}/price", {"input": 1}, ".output: is missing"),
+    (f"{M}/price/cache_write", "much", ": must be USD per million tokens"),
+    (f"{M}/price/image", 101, ": must be USD per image, a number from 0 to 100"),
+    (f"{M}/price/audio_hour", -1, ": must be USD per hour"),
+    (f"{M}/price/characters", True, ": must be USD per million characters"),
+    (f"{M}/price/searches", [1], ": must be USD per 1,000 searches"),
+    (f"{M}/price/request", "1e-10", ": must be USD per request"),
+    (f"{M}/price/audio", 1, ": unknown field; did you mean audio_hour?"),
+    (f"{M}/price/service_tiers", {"Priority": {}}, ".Priority: invalid name"),
+    (f"{M}/price/service_tiers", {"auto": {}}, ".auto: invalid name"),
+    (f"{M}/price/service_tiers", {"flex": {"input": 1}}, ".flex.output: is missing"),
+    (f"{M}/price/service_tiers", {"flex": PER_TOKEN | {"service_tiers": {}}}, ".flex.service_tiers: unknown field"),
+    (f"{M}/price/multipliers", {"fast": 6}, ".fast: invalid name: must be `tier:`"),
+    (f"{M}/price/multipliers", {"tier:auto": 6}, ".tier:auto: invalid name"),
     *(
-        (
-            f"{M}/price/multipliers",
-            {"speed:fast": by},
-            "models.electron.price.multipliers.speed:fast: must be a number from 0 to 1000, or a fraction",
-        )
+        (f"{M}/price/multipliers", {"speed:fast": by}, ".speed:fast: must be a number from 0 to 1000, or a fraction")
         for by in (-1, True, "much", "1/0", "1e9", 1001, [6], float("nan"))
     ),
     (
         f"{M}/price",
-        {
-            "input": 1,
-            "output": 1,
-            "service_tiers": {"flex": {"input": 1, "output": 1}},
-            "multipliers": {"tier:flex": 2},
-        },
-        "models.electron.price.multipliers.tier:flex: service_tiers.flex has its prices already",
+        PER_TOKEN | {"service_tiers": {"flex": PER_TOKEN}, "multipliers": {"tier:flex": 2}},
+        ".multipliers.tier:flex: service_tiers.flex has its prices already",
     ),
-    ("price_rules", {"Acme": {"multiply": 1}}, "price_rules.Acme: invalid name"),
-    ("price_rules", {"r": {}}, "price_rules.r: must have exactly one of multiply, stated, price"),
-    ("price_rules", {"r": {"multiply": 1, "stated": 1}}, "price_rules.r: must have exactly one of"),
-    ("price_rules", {"r": {"multiply": -1}}, "price_rules.r.multiply: must be a number from 0 to 1000"),
-    ("price_rules", {"r": {"price": {"input": 1}}}, "price_rules.r.price.output: is missing"),
-    ("price_rules", {"r": {"stated": 1, "served_as": "tier:flex"}}, "price_rules.r.served_as: needs `multiply`"),
-    ("price_rules", {"r": {"multiply": 1, "served_as": "flex"}}, "price_rules.r.served_as: must be `tier:`"),
-    ("price_rules", {"r": {"multiply": 1, "keys": "anna"}}, "price_rules.r.keys: must be a list"),
-    ("price_rules", {"r": {"multiply": 1, "begins": "soon"}}, "price_rules.r.begins: must be a date or a time"),
+    ("price_rules", {"Acme": {"multiply": 1}}, ".Acme: invalid name"),
+    ("price_rules", {"r": {}}, ".r: must have exactly one of multiply, stated, price"),
+    ("price_rules", {"r": {"multiply": 1, "stated": 1}}, ".r: must have exactly one of"),
+    ("price_rules", {"r": {"multiply": -1}}, ".r.multiply: must be a number from 0 to 1000"),
+    ("price_rules", {"r": {"price": {"input": 1}}}, ".r.price.output: is missing"),
+    ("price_rules", {"r": {"stated": 1, "served_as": "tier:flex"}}, ".r.served_as: needs `multiply`"),
+    ("price_rules", {"r": {"multiply": 1, "served_as": "flex"}}, ".r.served_as: must be `tier:`"),
+    ("price_rules", {"r": {"multiply": 1, "keys": "anna"}}, ".r.keys: must be a list"),
+    ("price_rules", {"r": {"multiply": 1, "begins": "soon"}}, ".r.begins: must be a date or a time"),
     (
         "price_rules",
         {"r": {"multiply": 1, "begins": "2026-12-01", "ends": "2026-12-01"}},
-        "price_rules.r.ends: must be later than `begins`",
+        ".r.ends: must be later than `begins`",
     ),
-    ("price_rules", {"r": {"multiply": 1, "hours": "8-9"}}, "price_rules.r.hours: must be times of day"),
-    ("price_rules", {"r": {"multiply": 1, "hours": "08:00-08:00"}}, "price_rules.r.hours: must not end when it begins"),
-    ("price_rules", {"r": {"multiply": 1, "weekdays": ["monday"]}}, "price_rules.r.weekdays: must be a list of"),
-    ("price_rules", {"r": {"multiply": 1, "time_zone": "Mars/Base"}}, "price_rules.r.time_zone: must be a time zone"),
-    ("price_rules", {"r": {"multiply": 1, "time_zone": "../etc"}}, "price_rules.r.time_zone: must be a time zone"),
-    ("price_rules", {"r": {"multiply": 1, "changes": "both"}}, "price_rules.r.changes: must be `charge` or `cost`"),
-    ("price_rules", {"r": {"multiply": 1, "provider": "x"}}, "price_rules.r.provider: unknown field"),
-    (f"{M}/price/changes", [], "models.electron.price.changes: must be a mapping of dates to price lists"),
-    (f"{M}/price/changes", {"soon": PER_TOKEN}, "models.electron.price.changes.soon: must be a date"),
-    (f"{M}/price/changes", {"2026-12-01": {"input": 1}}, "models.electron.price.changes.2026-12-01.output: is missing"),
+    ("price_rules", {"r": {"multiply": 1, "hours": "8-9"}}, ".r.hours: must be times of day"),
+    ("price_rules", {"r": {"multiply": 1, "hours": "08:00-08:00"}}, ".r.hours: must not end when it begins"),
+    ("price_rules", {"r": {"multiply": 1, "weekdays": ["monday"]}}, ".r.weekdays: must be a list of"),
+    ("price_rules", {"r": {"multiply": 1, "time_zone": "Mars/Base"}}, ".r.time_zone: must be a time zone"),
+    ("price_rules", {"r": {"multiply": 1, "time_zone": "../etc"}}, ".r.time_zone: must be a time zone"),
+    ("price_rules", {"r": {"multiply": 1, "changes": "both"}}, ".r.changes: must be `charge` or `cost`"),
+    ("price_rules", {"r": {"multiply": 1, "provider": "x"}}, ".r.provider: unknown field"),
+    (f"{M}/price/changes", [], ": must be a mapping of dates to price lists"),
+    (f"{M}/price/changes", {"soon": PER_TOKEN}, ".soon: must be a date"),
+    (f"{M}/price/changes", {"2026-12-01": {"input": 1}}, ".2026-12-01.output: is missing"),
     (
         f"{M}/price/changes",
         {"2026-12-01": PER_TOKEN, "2026-12-01T00:00:00Z": PER_TOKEN},
-        "models.electron.price.changes.2026-12-01T00:00:00Z: is the same time as another one of them",
+        ".2026-12-01T00:00:00Z: is the same time as another one of them",
     ),
-    (
-        f"{M}/price/changes",
-        {"2026-12-01": PER_TOKEN | {"changes": {}}},
-        "models.electron.price.changes.2026-12-01.changes: unknown field",
-    ),
-    (f"{M}/price/tiers", {"200000": {}}, "models.electron.price.tiers: must be a list"),
-    (f"{M}/price/tiers", [{"input": 1, "output": 1}], "models.electron.price.tiers[0].above_prompt_tokens: is missing"),
+    (f"{M}/price/changes", {"2026-12-01": PER_TOKEN | {"changes": {}}}, ".2026-12-01.changes: unknown field"),
+    (f"{M}/price/tiers", {"200000": {}}, ": must be a list"),
+    (f"{M}/price/tiers", [PER_TOKEN], "[0].above_prompt_tokens: is missing"),
     (
         f"{M}/price/tiers",
-        [{"above_prompt_tokens": 0, "input": 1, "output": 1}],
-        "models.electron.price.tiers[0].above_prompt_tokens: must be a whole number from 1",
+        [PER_TOKEN | {"above_prompt_tokens": 0}],
+        "[0].above_prompt_tokens: must be a whole number from 1",
     ),
     (
         f"{M}/price/tiers",
-        [{"above_prompt_tokens": above, "input": 1, "output": 1} for above in (9, 200, 200)],
-        "models.electron.price.tiers[2].above_prompt_tokens: must be greater than in the tier before",
+        [PER_TOKEN | {"above_prompt_tokens": above} for above in (9, 200, 200)],
+        "[2].above_prompt_tokens: must be greater than in the tier before",
     ),
     (
         f"{M}/price/service_tiers",
-        {"flex": {"input": 1, "output": 1, "tiers": [{"above_prompt_tokens": 5, "output": 1}]}},
-        "models.electron.price.service_tiers.flex.tiers[0].input: is missing",
+        {"flex": PER_TOKEN | {"tiers": [{"above_prompt_tokens": 5, "output": 1}]}},
+        ".flex.tiers[0].input: is missing",
     ),
-    (f"{M}/cost", 0.5, "models.electron.cost: must be a mapping"),
+    (f"{M}/cost", 0.5, ": must be a mapping"),
 ]
 
 
@@ -421,9 +390,8 @@ def test_a_price_changes_when_it_was_announced_to() -> None:
     begins = [datetime(*day, tzinfo=UTC).timestamp() for day in ((2026, 12, 1), (2027, 1, 1), (2027, 1, 1, 10))]
     found = [price_of(written, at).tiers[0].input // 10**9 for start in begins for at in (start - 0.001, start)]
     assert found == [1, 2, 2, 4, 4, 5]
-    assert price_of(written, begins[0]) == price_of(changes["2026-12-01"]), (
-        "a whole list, and nothing of the one before"
-    )
+    whole = price_of(changes["2026-12-01"])
+    assert price_of(written, begins[0]) == whole, "a whole list, and nothing of the one before"
     assert price_of(written, begins[0] - 1) == price_of({"input": 1, "output": 2})
 
 
@@ -514,7 +482,7 @@ SHARED_ENV = {"DATABASE_URL": "postgresql://u:s3cret@db/tokenweir", "REDIS_PW": 
 
 
 def test_several_machines_share_a_queue_and_a_ledger() -> None:
-    read = parse(yaml.safe_dump({**SMALL, **SHARED}), env={**ENV, **SHARED_ENV}, folder=Path())
+    read = settings({**SMALL, **SHARED}, **SHARED_ENV)
     assert read.ledger == Secret("postgresql://u:s3cret@db/tokenweir")
     assert read.queue == Secret("redis+sentinel://:pw-canary@a:1,b:2/main")
     assert read.key_pepper == Secret("0a" * 32)
@@ -523,16 +491,15 @@ def test_several_machines_share_a_queue_and_a_ledger() -> None:
 
 
 def test_a_refused_url_shows_no_password() -> None:
-    env = {**ENV, **SHARED_ENV, "DATABASE_URL": "mysql://u:s3cret@db/tokenweir"}
-    with pytest.raises(SettingsError) as refused:
-        parse(yaml.safe_dump({**SMALL, **SHARED}), env=env, folder=Path())
-    assert str(refused.value).startswith("ledger: must be")
-    assert "s3cret" not in str(refused.value)
+    refused = refusal({**SMALL, **SHARED}, **SHARED_ENV | {"DATABASE_URL": "mysql://u:s3cret@db/tokenweir"})
+    assert refused.startswith("ledger: must be")
+    assert "s3cret" not in refused
 
 
 def test_nonsense_is_refused_by_the_name_of_its_field() -> None:
-    said = [(says, refusal(changed(path, value))) for path, value, says in WRONG]
-    assert [(says, text) for says, text in said if not text.startswith(says)] == []
+    for path, value, says in WRONG:
+        expected = path.replace("/", ".") + says if says[0] in ".:[" else says
+        assert refusal(changed(path, value)).startswith(expected), expected
 
 
 @pytest.mark.parametrize(
@@ -708,28 +675,28 @@ def test_a_model_has_providers_in_order_or_by_weight_and_other_names() -> None:
 @pytest.mark.parametrize(
     ("fields", "starts"),
     [
-        ({}, "models.many.provider: is missing"),
-        ({"provider": "electron", "providers": SEVERAL}, "models.many.providers: cannot be combined with `provider`"),
-        ({"providers": SEVERAL, "cost": {"input": 1, "output": 1}}, "models.many.cost: cannot be combined with"),
-        ({"providers": SEVERAL, "upstream_model": "x"}, "models.many.upstream_model: cannot be combined with"),
-        ({"providers": []}, "models.many.providers: must be a list"),
-        ({"providers": {"provider": "electron"}}, "models.many.providers: must be a list"),
-        ({"providers": [7]}, "models.many.providers[0]: must be a mapping"),
-        ({"providers": [{}]}, "models.many.providers[0].provider: is missing"),
-        ({"providers": [*SEVERAL, {"provider": "third"}]}, "models.many.providers[2].provider: unknown provider"),
-        ({"providers": [*SEVERAL, {"provider": "electron"}]}, "models.many.providers[2].provider: duplicate"),
-        ({"providers": [*SEVERAL, {"provider": "second", "weight": 1}]}, "models.many.providers[2].weight: must be"),
-        ({"providers": [{"provider": "electron", "weight": 0}]}, "models.many.providers[0].weight: must be a whole"),
-        ({"providers": [{"provider": "electron", "order": 0}]}, "models.many.providers[0].order: unknown field"),
-        ({"alias_of": "electron"}, "models.many.price: cannot be combined with `alias_of`"),
-        ({"price": None, "alias_of": "nobody"}, "models.many.alias_of: must name a model"),
-        ({"price": None, "alias_of": "many"}, "models.many.alias_of: must name a model"),
-        ({"price": None, "alias_of": "electron", "provider": "second"}, "models.many.provider: cannot be combined"),
-        ({"price": None, "alias_of": "*"}, "models.many.alias_of: must be a model name"),
+        ({}, "provider: is missing"),
+        ({"provider": "electron", "providers": SEVERAL}, "providers: cannot be combined with `provider`"),
+        ({"providers": SEVERAL, "cost": {"input": 1, "output": 1}}, "cost: cannot be combined with"),
+        ({"providers": SEVERAL, "upstream_model": "x"}, "upstream_model: cannot be combined with"),
+        ({"providers": []}, "providers: must be a list"),
+        ({"providers": {"provider": "electron"}}, "providers: must be a list"),
+        ({"providers": [7]}, "providers[0]: must be a mapping"),
+        ({"providers": [{}]}, "providers[0].provider: is missing"),
+        ({"providers": [*SEVERAL, {"provider": "third"}]}, "providers[2].provider: unknown provider"),
+        ({"providers": [*SEVERAL, {"provider": "electron"}]}, "providers[2].provider: duplicate"),
+        ({"providers": [*SEVERAL, {"provider": "second", "weight": 1}]}, "providers[2].weight: must be"),
+        ({"providers": [{"provider": "electron", "weight": 0}]}, "providers[0].weight: must be a whole"),
+        ({"providers": [{"provider": "electron", "order": 0}]}, "providers[0].order: unknown field"),
+        ({"alias_of": "electron"}, "price: cannot be combined with `alias_of`"),
+        ({"price": None, "alias_of": "nobody"}, "alias_of: must name a model"),
+        ({"price": None, "alias_of": "many"}, "alias_of: must name a model"),
+        ({"price": None, "alias_of": "electron", "provider": "second"}, "provider: cannot be combined"),
+        ({"price": None, "alias_of": "*"}, "alias_of: must be a model name"),
     ],
 )  # fmt: skip
 def test_who_answers_is_said_once_and_leads_somewhere(fields: dict[str, Any], starts: str) -> None:
-    assert refusal(several(**fields)).startswith(starts)
+    assert refusal(several(**fields)).startswith(f"models.many.{starts}")
 
 
 def test_an_alias_names_a_model_and_nothing_wider() -> None:
@@ -753,10 +720,9 @@ def test_a_named_model_without_any_price_is_refused() -> None:
     assert asked == []
     require_prices(settings(changed("models/b", {"provider": "electron", "upstream_model": "listed"})), book)
     assert asked == [("electron", "listed")]
-    with pytest.raises(SettingsError, match=r"^models\.b\.price: is missing"):
-        require_prices(settings(changed("models/b", {"provider": "electron"})), book)
-    with pytest.raises(SettingsError, match=r"^models\.b\.price: is missing"):
-        require_prices(settings(changed("models/b", {"provider": "electron", "cost": {"input": 1, "output": 1}})), book)
+    for cost in ({}, {"cost": PER_TOKEN}):
+        with pytest.raises(SettingsError, match=r"^models\.b\.price: is missing"):
+            require_prices(settings(changed("models/b", {"provider": "electron", **cost})), book)
 
 
 @pytest.mark.parametrize("model", ["text-embedding-3-small", "tts-1", "whisper-1"])
@@ -804,15 +770,9 @@ def test_the_reference_names_every_setting_once() -> None:
     text = reference(SINKS)
     names = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
     assert len(names) == len(set(names))
-    for name in (
-        "listen.port",
-        "providers.<name>.timeouts.idle_s",
-        "models.<name>.price.cached_input",
-        "models.<name>.price.audio_hour",
-        "models.<name>.price.tiers[].above_prompt_tokens",
-        "crashed_empty",
-    ):
-        assert name in names
+    prices = ("cached_input", "audio_hour", "tiers[].above_prompt_tokens")
+    expected = {"listen.port", "providers.<name>.timeouts.idle_s", "crashed_empty"}
+    assert {*expected, *(f"models.<name>.price.{one}" for one in prices)} <= set(names)
     assert "| `exchanges_max` | a whole number from 1 to 1048576 | `16384`" in text
     assert "| `allow_literal_secrets` | `true` or `false` | `false` |" in text
     assert "`64 MiB`" in text

@@ -106,7 +106,6 @@ class TestCosts:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._last_s = 0.0
-        self._overhead_s = 0.0
 
     def pytest_collection_finish(self) -> None:
         self._last_s = tree_cpu_s()

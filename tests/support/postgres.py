@@ -14,6 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -80,8 +81,41 @@ def new_cluster(folder: Path) -> Path:
     return folder
 
 
-class PostgresServer:
+class Databases(ABC):
+    """Of a server: new ones with unique names."""
+
+    owner = ""
+    """SQL that names the owner of new ones, if it is not who makes them"""
+
+    @abstractmethod
+    def url(self, database: str) -> str:
+        """The URL for the setting `ledger`."""
+
+    @abstractmethod
+    def admin_url(self, database: str | None) -> str:
+        """Of a role that may create databases."""
+
+    def new_database(self, template: str = "template1", *, options: str = "") -> str:
+        """Create a database with a unique name; returns the name."""
+        name = f"tokenweir_test_{os.getpid()}_{next(_numbers)}"
+        self.execute(f"CREATE DATABASE {name} {self.owner} TEMPLATE {template} {options}")
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database and its connections."""
+        self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def execute(self, statement: str, *, database: str | None = None) -> list[tuple[Any, ...]]:
+        """Run a statement; returns its rows, if any."""
+        with psycopg.connect(self.admin_url(database), autocommit=True) as connection:
+            result = connection.execute(statement.encode())
+            return result.fetchall() if result.description else []
+
+
+class PostgresServer(Databases):
     """A server of one test, which may stop, kill, fill and restart it."""
+
+    owner = f"OWNER {OWNER}"
 
     def __init__(
         self, cluster: Path, folder: Path, *, tiny_disk_mb: int = 0, host: str = "127.0.0.1", **settings: str
@@ -174,21 +208,9 @@ class PostgresServer:
         """The URL for the setting `ledger`."""
         return f"postgresql://{user}@{self.host}:{self.port}/{database}"
 
-    def new_database(self, template: str = "template1", *, options: str = "") -> str:
-        """Create a database with a unique name; returns the name."""
-        name = f"test_{os.getpid()}_{next(_numbers)}"
-        self.execute(f"CREATE DATABASE {name} OWNER {OWNER} TEMPLATE {template} {options}")
-        return name
-
-    def drop_database(self, name: str) -> None:
-        """Drop a database and its connections."""
-        self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-
-    def execute(self, statement: str, *, database: str = "postgres") -> list[tuple[Any, ...]]:
-        """As the superuser; the rows, if there are any."""
-        with psycopg.connect(self.url(database, user="postgres"), autocommit=True) as connection:
-            result = connection.execute(statement.encode())
-            return result.fetchall() if result.description else []
+    def admin_url(self, database: str | None) -> str:
+        """As the superuser."""
+        return self.url(database or "postgres", user="postgres")
 
     def lock(self, password: str) -> None:
         """There is a role LOCKED with this password."""
@@ -248,7 +270,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-class GivenServer:
+class GivenServer(Databases):
     """A server that is there (TEST_DATABASE_URL): new databases in it, and nothing else is touched."""
 
     def __init__(self, url: str) -> None:
@@ -259,34 +281,19 @@ class GivenServer:
         """The URL for the setting `ledger`."""
         return urlunsplit(urlsplit(self._url)._replace(path=f"/{quote(database)}"))
 
-    def new_database(self, template: str = "template1", *, options: str = "") -> str:
-        """Create a database with a unique name; returns the name."""
-        name = f"tokenweir_test_{os.getpid()}_{next(_numbers)}"
-        self.execute(f"CREATE DATABASE {name} TEMPLATE {template} {options}")
-        return name
-
-    def drop_database(self, name: str) -> None:
-        """Drop a database and its connections."""
-        self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-
-    def execute(self, statement: str, *, database: str | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement; returns its rows, if any."""
-        url = self._url if database is None else self.url(database)
-        with psycopg.connect(url, autocommit=True) as connection:
-            result = connection.execute(statement.encode())
-            return result.fetchall() if result.description else []
+    def admin_url(self, database: str | None) -> str:
+        """As that role."""
+        return self._url if database is None else self.url(database)
 
 
 Server = PostgresServer | GivenServer
 
 
 @contextmanager
-def own_server(
-    cluster: Path, *, tiny_disk_mb: int = 0, host: str = "127.0.0.1", **settings: str
-) -> Iterator[PostgresServer]:
-    """A server for one test, running."""
+def own_server(cluster: Path, **settings: Any) -> Iterator[PostgresServer]:
+    """A server for one test, running. `settings`: of `PostgresServer`."""
     with tempfile.TemporaryDirectory(prefix="tokenweir-pg-", ignore_cleanup_errors=True) as folder:
-        server = PostgresServer(cluster, Path(folder), tiny_disk_mb=tiny_disk_mb, host=host, **settings)
+        server = PostgresServer(cluster, Path(folder), **settings)
         try:
             yield server.start()
         finally:
@@ -296,18 +303,15 @@ def own_server(
 @contextmanager
 def standby_of(primary: PostgresServer) -> Iterator[PostgresServer]:
     """An asynchronous standby for one test, running: it has all that the other one had when it began."""
-    with tempfile.TemporaryDirectory(prefix="tokenweir-pg-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="tokenweir-pg-") as folder:
         copy = Path(folder) / "copy"
         where = f"host={primary.host} port={primary.port} user=postgres"
         command = [str(binaries() / "pg_basebackup"), "-D", str(copy), "-d", where, "-c", "fast", "--no-sync"]
         made = subprocess.run(unprivileged(command), capture_output=True, text=True, check=False)
         assert made.returncode == 0, made.stderr
         (copy / "standby.signal").touch()
-        server = PostgresServer(copy, Path(folder), primary_conninfo=where)
-        try:
-            yield server.start()
-        finally:
-            server.stop_immediately()
+        with own_server(copy, primary_conninfo=where) as server:
+            yield server
 
 
 @pytest.fixture(scope="session")

@@ -84,18 +84,14 @@ class ScriptedProvider:
 
     def ended(self, count: int = 1, model: str | None = None, *, timeout_s: float = 10) -> list[dict[str, Any]]:
         """The log, once at least `count` exchanges have ended and none is live. Raises TimeoutError."""
-        return self.until(
-            lambda log: len(log) >= count and all(one["duration_s"] is not None for one in log),
-            model,
-            timeout_s=timeout_s,
-        )
+
+        def ended(log: list[dict[str, Any]]) -> bool:
+            return len(log) >= count and all(one["duration_s"] is not None for one in log)
+
+        return self.until(ended, model, timeout_s=timeout_s)
 
     def until(
-        self,
-        holds: Callable[[list[dict[str, Any]]], bool],
-        model: str | None = None,
-        *,
-        timeout_s: float = 10,
+        self, holds: Callable[[list[dict[str, Any]]], bool], model: str | None = None, *, timeout_s: float = 10
     ) -> list[dict[str, Any]]:
         """The log as soon as `holds` is true of it. Raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
@@ -151,15 +147,7 @@ def provider(provider_process: ScriptedProvider) -> ScriptedProvider:
 
 def chunking(how: Chunking, seed: int = 0) -> Cut:
     """How a body is parted into HTTP chunks: `event` is one per event given."""
-    match how:
-        case "event":
-            return AS_SENT
-        case "whole":
-            return Cut(whole=True)
-        case "byte":
-            return Cut(size=1)
-        case "random":
-            return Cut(seed=seed)
+    return {"event": AS_SENT, "whole": Cut(whole=True), "byte": Cut(size=1), "random": Cut(seed=seed)}[how]
 
 
 def sends(events: Sequence[bytes], *, pace_ms: float = 0, tokens: Sequence[int] = ()) -> list[Send | Wait]:

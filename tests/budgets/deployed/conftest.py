@@ -13,8 +13,6 @@ from tests.support.provider import ScriptedProvider
 
 __all__ = ["ledger_url", "queue_url"]
 
-TOKEN_USD = "0.000001"
-
 
 @pytest.fixture(scope="session")
 def limited_process(tmp_path_factory: pytest.TempPathFactory, provider_process: ScriptedProvider) -> Iterator[Limited]:

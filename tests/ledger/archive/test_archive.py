@@ -43,7 +43,7 @@ __all__ = ["book"]
 
 pytest.importorskip("pyarrow")
 
-SEPTEMBER, DECEMBER = month_from("2026-09"), month_from("2026-12")
+DECEMBER = month_from("2026-12")
 BATCH = 2_000
 JANUARY = at("2027-01-15")
 
