@@ -25,6 +25,7 @@ from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.sqlite import store as sqlite_store
 from proxy.budgets.store import BudgetStore, OwnReservations
 from tests.budgets.stores import NOW, LocalStores, Stores
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.io
 
@@ -934,9 +935,7 @@ async def test_one_node_leads_and_another_after_it(one: BudgetStore, other: Budg
         assert await one.lead(0.05)
         assert not await other.lead(60.0)
     await one.aclose()
-    async with asyncio.timeout(10):
-        while not await other.lead(60.0):
-            await asyncio.sleep(0.01)
+    await until(lambda: other.lead(60.0))
     assert await other.lead(60.0)
 
 

@@ -17,6 +17,7 @@ from proxy.delivery.roster import WorkerRoster
 from proxy.delivery.sharded_queue import ShardedQueue, shard_of
 from proxy.journal.journal import Pending
 from proxy.storage.redis_client import RedisClient, open_redis
+from tests.support.waiting import until
 
 SHARDS = 4
 
@@ -110,8 +111,7 @@ async def test_the_shards_of_a_dead_worker_are_divided(
     await dead.renew()
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(living.run())
-        while not all(living.settles(shard) for shard in range(SHARDS)):
-            await asyncio.sleep(0.02)
+        await until(lambda: all(living.settles(shard) for shard in range(SHARDS)))
         running.cancel()
 
 

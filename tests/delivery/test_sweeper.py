@@ -27,6 +27,7 @@ from tests.support.clock import Clock
 from tests.support.leases import LocalLeases
 from tests.support.recorder import Recorder
 from tests.support.valkey import Valkey
+from tests.support.waiting import until
 
 LEASE_S = 30.0
 
@@ -472,7 +473,6 @@ async def test_running_it_looks_by_itself_and_ends_only_when_cancelled(ledger: L
     )  # fmt: skip
     async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
         run = tasks.create_task(sweeper.run())
-        while not seen.swept_nodes:
-            await asyncio.sleep(0.01)
+        await until(lambda: seen.swept_nodes)
         run.cancel()
     assert len(ledger.inserted) == 1

@@ -1,5 +1,5 @@
-"""A folder for journals."""
+"""A folder for journals, and a journal in it."""
 
-from tests.journal.journals import folder
+from tests.journal.journals import folder, journal
 
-__all__ = ["folder"]
+__all__ = ["folder", "journal"]

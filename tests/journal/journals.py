@@ -22,6 +22,12 @@ def folder() -> Iterator[Path]:
         yield Path(name) / "journal"
 
 
+@pytest.fixture
+def journal(folder: Path) -> Journal:
+    """A new one, with room for all; it is closed with the process."""
+    return Journal.open(folder, bytes_max=ROOMY)
+
+
 def run_through(journal: Journal, numbers: range) -> None:
     """Begin and finish these exchanges."""
     for number in numbers:

@@ -16,8 +16,7 @@ from tests.journal.journals import crash, numbers_of, reopen, run_through
 from tests.journal.records import ROOMY, exchange_id, opened, record
 
 
-def test_a_record_waits_until_it_is_settled(folder: Path) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_a_record_waits_until_it_is_settled(journal: Journal) -> None:
     woken = []
     journal.wakeup = lambda: woken.append(journal.depth)
     one = opened(1)
@@ -35,8 +34,7 @@ def test_a_record_waits_until_it_is_settled(folder: Path) -> None:
     assert journal.depth == 0
 
 
-def test_the_next_run_finds_everything_as_it_was(folder: Path) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_the_next_run_finds_everything_as_it_was(journal: Journal) -> None:
     run_through(journal, range(5))
     journal.begin(opened(7))
     journal.settled([journal.pending(10)[i].seq for i in (0, 3)])
@@ -50,9 +48,8 @@ def test_the_next_run_finds_everything_as_it_was(folder: Path) -> None:
     assert numbers_of(reopen(journal)) == [1, 2, 4, 7]
 
 
-def test_what_is_passed_on_is_what_the_next_run_finds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_passed_on_is_what_the_next_run_finds(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "SEGMENT_BYTES", 4_096)
-    journal = Journal.open(folder, bytes_max=ROOMY)
     one = opened(1)
     journal.begin(one)
     bytes_of_one = journal.unsettled_bytes
@@ -79,8 +76,7 @@ def test_what_cannot_be_passed_on_stays_what_it_was(folder: Path) -> None:
     assert journal.finish(record(opened(1)))
 
 
-def test_a_cursor_lets_several_batches_be_under_way(folder: Path) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_a_cursor_lets_several_batches_be_under_way(journal: Journal) -> None:
     run_through(journal, range(10))
     first = journal.pending(4)
     second = journal.pending(4, after=first[-1].seq)
@@ -91,8 +87,7 @@ def test_a_cursor_lets_several_batches_be_under_way(folder: Path) -> None:
     assert journal.pending(4) == first
 
 
-def test_seqs_have_no_gaps_within_an_epoch_and_rise_for_ever(folder: Path) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_seqs_have_no_gaps_within_an_epoch_and_rise_for_ever(journal: Journal) -> None:
     nodes = set()
     seen: list[int] = []
     for epoch in (1, 2, 3):
@@ -106,8 +101,7 @@ def test_seqs_have_no_gaps_within_an_epoch_and_rise_for_ever(folder: Path) -> No
     assert len(nodes) == 1
 
 
-def test_a_lost_identity_is_said_and_no_seq_is_used_twice(folder: Path) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_a_lost_identity_is_said_and_no_seq_is_used_twice(folder: Path, journal: Journal) -> None:
     run_through(journal, range(3))
     old = [pending.seq for pending in journal.pending(10)]
     (folder / "node.json").write_bytes(b"\x00\xff")
@@ -119,8 +113,7 @@ def test_a_lost_identity_is_said_and_no_seq_is_used_twice(folder: Path) -> None:
     assert seqs == sorted(set(seqs))
 
 
-def test_deleted_segments_are_said(folder: Path) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_deleted_segments_are_said(folder: Path, journal: Journal) -> None:
     run_through(journal, range(3))
     crash(journal)
     for segment in folder.glob("*.log"):
@@ -128,16 +121,14 @@ def test_deleted_segments_are_said(folder: Path) -> None:
     assert [damage.what for damage in Journal.open(folder, bytes_max=ROOMY).damage] == ["all segments are missing"]
 
 
-def test_a_second_owner_is_refused(folder: Path) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_a_second_owner_is_refused(folder: Path, journal: Journal) -> None:
     with pytest.raises(JournalInUse, match="another process has the journal"):
         Journal.open(folder, bytes_max=ROOMY)
     journal.close()
     Journal.open(folder, bytes_max=ROOMY).close()
 
 
-def test_nobody_else_can_read_it(folder: Path) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_nobody_else_can_read_it(folder: Path, journal: Journal) -> None:
     run_through(journal, range(3))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
@@ -157,8 +148,7 @@ def test_beyond_the_mark_nothing_begins_but_what_runs_ends(folder: Path) -> None
     journal.begin(opened(100))
 
 
-def test_the_oldest_age_is_counted_from_the_end_of_the_exchange(folder: Path) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_the_oldest_age_is_counted_from_the_end_of_the_exchange(journal: Journal) -> None:
     assert journal.oldest_age_s(5.0) == 0.0
     for number, started_at in enumerate((1000.0, 2000.0)):
         of = opened(number, started_at=started_at)
@@ -172,9 +162,10 @@ def disk_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.log"))
 
 
-def test_the_disk_holds_what_is_alive_and_little_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_holds_what_is_alive_and_little_more(
+    folder: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log, "SEGMENT_BYTES", 8_192)
-    journal = Journal.open(folder, bytes_max=ROOMY)
     for number in (10_001, 10_002):  # two that stay open all the time
         journal.begin(opened(number))
     for number in range(300):
@@ -190,9 +181,10 @@ def test_the_disk_holds_what_is_alive_and_little_more(folder: Path, monkeypatch:
     assert {of.exchange_id for of in journal.unfinished()} == {exchange_id(10_001), exchange_id(10_002)}
 
 
-def test_tidying_never_holds_the_streams_up_for_long(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tidying_never_holds_the_streams_up_for_long(
+    folder: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log, "SEGMENT_BYTES", 400_000)
-    journal = Journal.open(folder, bytes_max=ROOMY)
     for number in range(10_000, 10_600):  # stay open
         journal.begin(opened(number))
     steps = []
@@ -207,9 +199,10 @@ def test_tidying_never_holds_the_streams_up_for_long(folder: Path, monkeypatch: 
     assert len(reopen(journal).unfinished()) == 600
 
 
-def test_an_outage_copies_nothing_and_drains_to_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_copies_nothing_and_drains_to_nothing(
+    folder: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log, "SEGMENT_BYTES", 8_192)
-    journal = Journal.open(folder, bytes_max=ROOMY)
     run_through(journal, range(200))
     once = sum(segment.end for segment in journal._log.segments)
     assert once == sum(len(frame) for frame in frame_lengths(folder))
@@ -230,8 +223,7 @@ def frame_lengths(folder: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_crash_within_the_copy_or_before_the_deletion_is_harmless(folder: Path, step: int) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_a_crash_within_the_copy_or_before_the_deletion_is_harmless(folder: Path, journal: Journal, step: int) -> None:
     run_through(journal, range(4))
     journal.begin(opened(7))
     journal.settled([journal.pending(10)[i].seq for i in (1, 2)])
@@ -256,9 +248,8 @@ def test_a_crash_within_the_copy_or_before_the_deletion_is_harmless(folder: Path
     assert (journal.pending(10), journal.unfinished(), journal.damage) == (*before, [])
 
 
-def test_syncs_in_another_thread_disturb_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_syncs_in_another_thread_disturb_nothing(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "SEGMENT_BYTES", 4_096)
-    journal = Journal.open(folder, bytes_max=ROOMY)
     stop = threading.Event()
     wrong: list[BaseException] = []
 
@@ -308,9 +299,8 @@ class Counting(dict[int, int]):
             yield key
 
 
-def test_a_backlog_of_an_earlier_run_is_paged_through_once(folder: Path) -> None:
+def test_a_backlog_of_an_earlier_run_is_paged_through_once(folder: Path, journal: Journal) -> None:
     """Seen: each page began at the oldest record, and a start with 150,000 took 26 s."""
-    journal = Journal.open(folder, bytes_max=ROOMY)
     run_through(journal, range(2_000))
     journal.close()
     journal = Journal.open(folder, bytes_max=ROOMY)

@@ -16,6 +16,7 @@ from proxy.journal import log
 from proxy.journal.frames import MAGIC, FrameKind, encode_frame, opened_payload, record_payload, scan
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalBroken, JournalFull
+from proxy.journal.replay import Damage
 from tests.journal.journals import crash, numbers_of, reopen, run_through
 from tests.journal.records import ROOMY, exchange_id, opened, record
 
@@ -50,8 +51,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_on_a_full_disk_nothing_begins_and_what_runs_ends_in_memory(folder: Path, disk: Disk, error: int) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_on_a_full_disk_nothing_begins_and_what_runs_ends_in_memory(
+    folder: Path, journal: Journal, disk: Disk, error: int
+) -> None:
     run_through(journal, range(2))
     for number in range(2, 6):
         journal.begin(opened(number))
@@ -80,8 +82,7 @@ def sum_of_alive(folder: Path, journal: Journal) -> int:
     return sum(map(len, again))
 
 
-def test_a_crash_on_a_full_disk_leaves_the_held_ones_open(folder: Path, disk: Disk) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_a_crash_on_a_full_disk_leaves_the_held_ones_open(journal: Journal, disk: Disk) -> None:
     for number in range(3):
         journal.begin(opened(number))
     assert journal.finish(record(opened(0)))
@@ -93,8 +94,7 @@ def test_a_crash_on_a_full_disk_leaves_the_held_ones_open(folder: Path, disk: Di
     assert [of.exchange_id for of in journal.unfinished()] == [exchange_id(1), exchange_id(2)]
 
 
-def test_after_a_write_error_all_that_is_alive_moves_to_a_new_file(folder: Path, disk: Disk) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_after_a_write_error_all_that_is_alive_moves_to_a_new_file(folder: Path, journal: Journal, disk: Disk) -> None:
     run_through(journal, range(3))
     journal.begin(opened(3))
     [old] = folder.glob("*.log")
@@ -112,8 +112,7 @@ def test_after_a_write_error_all_that_is_alive_moves_to_a_new_file(folder: Path,
     assert (numbers_of(journal), journal.unfinished(), journal.damage) == ([0, 1, 2, 3], [], [])
 
 
-def test_after_a_failed_sync_the_file_is_never_trusted_again(folder: Path, disk: Disk) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_after_a_failed_sync_the_file_is_never_trusted_again(folder: Path, journal: Journal, disk: Disk) -> None:
     run_through(journal, range(3))
     journal.begin(opened(3))
     [old] = folder.glob("*.log")
@@ -132,8 +131,7 @@ def test_after_a_failed_sync_the_file_is_never_trusted_again(folder: Path, disk:
     assert journal.unfinished() == [opened(3)]
 
 
-def test_a_disk_that_fails_twice_is_given_up_and_what_runs_still_ends(folder: Path, disk: Disk) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_a_disk_that_fails_twice_is_given_up_and_what_runs_still_ends(journal: Journal, disk: Disk) -> None:
     run_through(journal, range(2))
     journal.begin(opened(2))
     disk.sync_error = errno.EIO
@@ -152,9 +150,10 @@ def test_a_disk_that_fails_twice_is_given_up_and_what_runs_still_ends(folder: Pa
     journal.close()
 
 
-def test_no_room_for_another_file_means_going_on_in_this_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_for_another_file_means_going_on_in_this_one(
+    folder: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log, "SEGMENT_BYTES", 2_048)
-    journal = Journal.open(folder, bytes_max=ROOMY)
 
     def no_file(directory: Path, base: int) -> Any:
         raise OSError(errno.EMFILE, "too many open files")
@@ -217,6 +216,12 @@ def test_cut_off_anywhere_it_opens_with_all_that_is_whole(folder: Path, step: in
         crash(journal)
 
 
+def quarantined(folder: Path, damage: Damage) -> bytes:
+    """What was kept of it."""
+    assert damage.kept_as is not None
+    return (folder / "quarantine" / damage.kept_as).read_bytes()
+
+
 @pytest.mark.parametrize("step", [31, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_flipped_byte_is_said_kept_and_costs_one_frame(folder: Path, step: int) -> None:
     path, image = small_journal(folder)
@@ -227,8 +232,7 @@ def test_a_flipped_byte_is_said_kept_and_costs_one_frame(folder: Path, step: int
         journal = open_again(folder, path, bytes(harmed))
         [damage] = journal.damage
         assert damage.offset <= position < damage.offset + damage.length
-        assert damage.kept_as is not None
-        assert (folder / "quarantine" / damage.kept_as).read_bytes() == harmed
+        assert quarantined(folder, damage) == harmed
         check_nothing_is_invented(journal)
         lost = next(frame for frame in frames if frame.offset + frame.length > position)
         pending = numbers_of(journal)
@@ -248,9 +252,8 @@ def test_damage_is_said_once_and_left_behind(folder: Path) -> None:
     assert (journal.damage, numbers_of(journal)) == ([], numbers)
 
 
-def test_a_missing_middle_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_middle_is_said(folder: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "SEGMENT_BYTES", 2_048)
-    journal = Journal.open(folder, bytes_max=ROOMY)
     run_through(journal, range(20))
     crash(journal)
     sorted(folder.glob("*.log"))[2].unlink()
@@ -262,10 +265,9 @@ def test_a_missing_middle_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_frame_that_rots_under_a_running_journal_is_said_and_kept(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log, "SEGMENT_BYTES", 2_048)
-    journal = Journal.open(folder, bytes_max=ROOMY)
     run_through(journal, range(1))
     journal.begin(opened(1))
     first = min(folder.glob("*.log"))
@@ -276,8 +278,7 @@ def test_a_frame_that_rots_under_a_running_journal_is_said_and_kept(
         run_through(journal, range(number, number + 1))
         journal.settled([journal.pending(10)[-1].seq])
     [damage] = journal.damage
-    assert damage.kept_as is not None
-    assert (folder / "quarantine" / damage.kept_as).exists()
+    assert quarantined(folder, damage)
     assert numbers_of(journal) == [0]
     assert journal.finish(record(opened(1)))  # the exchange itself still ends
     assert numbers_of(reopen(journal)) == [0, 1]
@@ -298,13 +299,11 @@ def test_what_a_later_version_wrote_is_kept_aside(folder: Path, frame: bytes, wh
     journal = open_again(folder, path, image + frame)
     [damage] = journal.damage
     assert what in damage.what
-    assert damage.kept_as is not None
-    assert (folder / "quarantine" / damage.kept_as).read_bytes() == scan(frame).frames[0].payload
+    assert quarantined(folder, damage) == scan(frame).frames[0].payload
     assert numbers_of(journal) == [1, 3]
     assert journal.unfinished() == ([] if "version" in what else [opened(2)])
     journal = reopen(journal)
-    assert journal.damage == []
-    assert numbers_of(journal) == [1, 3]
+    assert (journal.damage, numbers_of(journal)) == ([], [1, 3])
 
 
 def test_a_folder_that_cannot_be_written_is_a_clear_no(tmp_path: Path) -> None:
@@ -317,21 +316,15 @@ def script(name: str, *arguments: str) -> dict[str, Any]:
     """Run a script of this folder in a process of its own; its last line is JSON."""
     ended = subprocess.run(
         [sys.executable, str(HERE / name), *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     said: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return said
 
 
 @pytest.mark.process
-def test_a_second_process_is_refused(folder: Path) -> None:
-    journal = Journal.open(folder, bytes_max=ROOMY)
+def test_a_second_process_is_refused(folder: Path, journal: Journal) -> None:
     code = (
         "import sys; from pathlib import Path; from proxy.journal.journal import Journal\n"
         "Journal.open(Path(sys.argv[1]), bytes_max=1)"

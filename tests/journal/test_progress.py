@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.journal.progress import SLOT_BYTES, ProgressBroken, ProgressFull, ProgressTable, decoded, name_of
+from proxy.journal.progress import (
+    SLOT_BYTES,
+    Progress,
+    ProgressBroken,
+    ProgressFull,
+    ProgressTable,
+    Slot,
+    decoded,
+    name_of,
+)
 from proxy.metering.usage import NOT_RUNNING, TOKENS_MAX, Evidence, Running, Usage
 from tests.journal.records import exchange_id
 
@@ -20,13 +29,24 @@ def make(path: Path, slots: int = 8) -> ProgressTable:
     return ProgressTable.open(path, slots, unix_time=lambda: 1_790_000_000.125)
 
 
+@pytest.fixture
+def table(tmp_path: Path) -> ProgressTable:
+    return make(tmp_path / "p")
+
+
+def stored(table: ProgressTable, slot: Slot) -> Progress:
+    """What a slot says."""
+    progress = table.read(slot.index)
+    assert progress is not None
+    return progress
+
+
 def test_a_slot_is_read_back_by_the_next_process(tmp_path: Path) -> None:
     slot = make(tmp_path / "p").claim(exchange_id(5))
     evidence = Evidence(1, 2, 3, 4, 5, 6, 7, 8)
     slot.note(evidence, Usage(10, None, 0, 3, 13), 30)
     slot.deliver(31, 4_096)
-    progress = make(tmp_path / "p").read(slot.index)
-    assert progress is not None
+    progress = stored(make(tmp_path / "p"), slot)
     assert (progress.exchange_id, progress.events, progress.bytes) == (exchange_id(5), 31, 4_096)
     assert (progress.noted_events, progress.noted_at) == (30, 1_790_000_000.125)
     assert (progress.evidence, progress.usage) == (evidence, Usage(10, None, 0, 3, 13))
@@ -39,9 +59,8 @@ def test_every_value_comes_back(
     slot = one_table.claim(exchange_id(1))
     slot.note(Evidence(*counts), Usage(*tokens), events)
     slot.deliver(events, size)
-    progress = one_table.read(slot.index)
+    progress = stored(one_table, slot)
     slot.release()
-    assert progress is not None
     assert (progress.evidence, progress.usage) == (Evidence(*counts), Usage(*tokens))
     assert (progress.events, progress.bytes, progress.noted_events) == (events, size, events)
 
@@ -57,8 +76,7 @@ def test_a_new_slot_knows_nothing_of_the_one_before(tmp_path: Path) -> None:
     slot.note(Evidence(chars_latin=9), Usage(1, 2, 3, 4, 5), 6)
     slot.deliver(7, 8)
     slot.release()
-    progress = table.read(table.claim(exchange_id(2)).index)
-    assert progress is not None
+    progress = stored(table, table.claim(exchange_id(2)))
     assert (progress.exchange_id, progress.events, progress.bytes, progress.noted_events) == (exchange_id(2), 0, 0, 0)
     assert (progress.evidence, progress.usage, progress.noted_at) == (Evidence(), None, 0.0)
 
@@ -73,38 +91,29 @@ def test_a_new_slot_knows_nothing_of_the_one_before(tmp_path: Path) -> None:
         (Running(5, 1 << 40), Running(5, (1 << 31) - 1)),
     ],
 )
-def test_how_a_usage_is_related_to_the_answer_comes_back(tmp_path: Path, running: Running, read: Running) -> None:
-    table = make(tmp_path / "p")
+def test_how_a_usage_is_related_to_the_answer_comes_back(table: ProgressTable, running: Running, read: Running) -> None:
     slot = table.claim(exchange_id(1))
     slot.note(Evidence(), Usage(9), 1, running)
-    progress = table.read(slot.index)
-    assert progress is not None
+    progress = stored(table, slot)
     assert (progress.usage, progress.running) == (Usage(9), read)
     slot.note(Evidence(), Usage(9, None, 3), 2)
-    progress = table.read(slot.index)
-    assert progress is not None
-    assert progress.running == NOT_RUNNING
+    assert stored(table, slot).running == NOT_RUNNING
 
 
-def test_a_wait_is_a_sign_of_life(tmp_path: Path) -> None:
-    table = make(tmp_path / "p")
+def test_a_wait_is_a_sign_of_life(table: ProgressTable) -> None:
     slot = table.claim(exchange_id(1))
-    progress = table.read(slot.index)
-    assert progress is not None
+    progress = stored(table, slot)
     assert (progress.waited_at, progress.last_at) == (0.0, 0.0)
     slot.wait()
-    progress = table.read(slot.index)
-    assert progress is not None
+    progress = stored(table, slot)
     assert (progress.waited_at, progress.noted_at, progress.last_at) == (1_790_000_000.125, 0.0, 1_790_000_000.125)
     for life in (lambda: slot.note(Evidence(), None, 1), slot.wait):
         life()
-        progress = table.read(slot.index)
-        assert progress is not None
+        progress = stored(table, slot)
         assert (progress.waited_at, progress.noted_at, progress.running) == (0.0, 1_790_000_000.125, NOT_RUNNING)
 
 
-def test_usage_none_is_not_usage_zero(tmp_path: Path) -> None:
-    table = make(tmp_path / "p")
+def test_usage_none_is_not_usage_zero(table: ProgressTable) -> None:
     slots = [table.claim(exchange_id(number)) for number in range(3)]
     for slot, usage in zip(slots, (None, Usage(), Usage(0, 0, 0, 0, 0)), strict=True):
         slot.note(Evidence(), usage, 1)
@@ -112,20 +121,16 @@ def test_usage_none_is_not_usage_zero(tmp_path: Path) -> None:
     assert [progress.usage for progress in read if progress] == [None, Usage(), Usage(0, 0, 0, 0, 0)]
 
 
-def test_a_usage_that_was_half_written_does_not_count(tmp_path: Path) -> None:
+def test_a_usage_that_was_half_written_does_not_count(table: ProgressTable) -> None:
     """The instant between two stores, made by a value that the second store refuses."""
-    table = make(tmp_path / "p")
     slot = table.claim(exchange_id(1))
     slot.note(Evidence(), Usage(1, 1, 1, 1, 1), 1)
     with pytest.raises(OverflowError):
         slot.note(Evidence(), Usage(2, 2, 2, 2, 2, searches=-5), 2)
-    progress = table.read(slot.index)
-    assert progress is not None
-    assert progress.usage is None
+    assert stored(table, slot).usage is None
 
 
-def test_a_released_slot_is_free_and_takes_no_more_stores(tmp_path: Path) -> None:
-    table = make(tmp_path / "p")
+def test_a_released_slot_is_free_and_takes_no_more_stores(table: ProgressTable) -> None:
     slot = table.claim(exchange_id(1))
     assert table.free == 7
     slot.release()
@@ -173,8 +178,7 @@ def test_a_file_of_another_layout_or_of_rubbish_is_not_misread(tmp_path: Path) -
     assert table.free == 8
 
 
-def test_the_bytes_of_a_slot_say_elsewhere_what_it_says_here(tmp_path: Path) -> None:
-    table = make(tmp_path / "p")
+def test_the_bytes_of_a_slot_say_elsewhere_what_it_says_here(table: ProgressTable) -> None:
     slot = table.claim(exchange_id(5))
     slot.note(Evidence(1, 2, 3, 4, 5, 6, 7, 8), Usage(10, None, 0, 3, 13), 30)
     slot.deliver(31, 4_096)
@@ -196,11 +200,8 @@ def test_a_place_that_cannot_be_written_is_a_clear_no(tmp_path: Path) -> None:
         make(tmp_path / "absent" / "p")
 
 
-def test_closing_with_a_slot_in_use_does_no_harm(tmp_path: Path) -> None:
-    table = make(tmp_path / "p")
+def test_closing_with_a_slot_in_use_does_no_harm(table: ProgressTable, tmp_path: Path) -> None:
     slot = table.claim(exchange_id(1))
     table.close()
     slot.deliver(3, 4)
-    progress = make(tmp_path / "p").read(slot.index)
-    assert progress is not None
-    assert progress.events == 3
+    assert stored(make(tmp_path / "p"), slot).events == 3

@@ -14,6 +14,7 @@ from proxy.billing.record import Price, Rates, UsageRecord
 from proxy.billing.settlement import content_hash, entry
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
+from proxy.reconciliation.reconcile import reconcile
 from tests.ledger.entries import a_record
 
 PRICE = configured(Rates(input=130_000_000, cached_input=70_000_000, output=410_000_000))
@@ -52,6 +53,11 @@ def a_real_entry(number: int = 0, **differences: Any) -> LedgerEntry:
 def a_real_store(engine: Engine) -> LedgerStore:
     """On the real clock, with the real hash."""
     return LedgerStore(engine, content_hash=content_hash, clock=time.time)
+
+
+def wrong(engine: Engine, **options: Any) -> dict[str, int]:
+    """What reconciling finds: differences by the name of the check."""
+    return {one.name: one.differences for one in reconcile(engine, clock=time.time, **options) if not one.ok}
 
 
 def settle(engine: Engine, *entries: LedgerEntry, node: str | None = NODE, seq: int = FIRST) -> None:

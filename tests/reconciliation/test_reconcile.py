@@ -38,6 +38,7 @@ from tests.ledger.priced_entries import (
     a_real_record,
     a_real_store,
     settle,
+    wrong,
 )
 from tests.support.examples import examples, repeats
 from tests.support.ledgers import on_both_databases
@@ -47,31 +48,14 @@ pytestmark = pytest.mark.io
 LONG_AGO = time.time() - 3_000
 ENTRY = ledger_entries.c
 NAMES = [
-    *(
-        "terminal",
-        "duplicates",
-        "adjustments",
-        "attempts",
-        "credits",
-        "balances",
-        "days",
-        "accounts",
-        "numbers",
-        "counts",
-        "prices",
-    ),
-    *("clock", "periods", "journals", "conflicts", "dead letters"),
+    *("terminal", "duplicates", "adjustments", "attempts", "credits", "balances", "days", "accounts", "numbers"),
+    *("counts", "prices", "clock", "periods", "journals", "conflicts", "dead letters"),
 ]
 
 
 def found(engine: Engine, **options: Any) -> dict[str, CheckFinding]:
     """Every finding by its name."""
     return {one.name: one for one in reconcile(engine, clock=time.time, **options)}
-
-
-def wrong(engine: Engine, **options: Any) -> dict[str, int]:
-    """Name → differences, of those that have any."""
-    return {one.name: one.differences for one in found(engine, **options).values() if not one.ok}
 
 
 def by_hand(engine: Engine, *statements: Any) -> None:
@@ -166,9 +150,8 @@ def test_units_and_ways_of_serving_are_priced_again_from_what_is_stored(engine: 
     assert line.charge_nusd == 10**7
     dearer = configured(replace(list_price, searches=2 * 10**10), service_tiers={"priority": PRICE.tiers})
     done = at_work.rerate("tera-large", lambda *_: (dearer, None), since=0.0, until=2e9)
-    assert (
-        done.total.charge_nusd == 3 * 10**7 + charge(PRICE, usage, BillableParts.EVERYTHING) - entry(fast).charge_nusd
-    )
+    again = charge(PRICE, usage, BillableParts.EVERYTHING)
+    assert done.total.charge_nusd == 3 * 10**7 + again - entry(fast).charge_nusd
     assert wrong(engine) == {}
     forged = {**entry(record).details, "units": {"cache_write_tokens": 600, "searches": 3}}
     by_hand(engine, change(1, details=forged))
@@ -184,13 +167,10 @@ def test_what_other_models_used_and_what_is_stated_is_priced_again_from_what_is_
     records = (drawn, stated, a_real_record(3, price=as_stated))
     settle(engine, *map(entry, records))
     first, second, third = map(entry, records)
-    own = (amount(price, drawn.reading.usage, BillableParts.EVERYTHING) for price in (PRICE, COST))
+    ours = (amount(price, drawn.reading.usage, BillableParts.EVERYTHING) for price in (PRICE, COST))
     more = (amount(price, image.usage, BillableParts.EVERYTHING) for price in (DEARER, PRICE))
-    assert None not in (expected := [a + b for a, b in zip(own, more, strict=True) if a and b])
-    assert [abs(a - b) <= 1 for a, b in zip((first.charge_nusd, first.cost_nusd), expected, strict=True)] == [
-        True,
-        True,
-    ]
+    assert None not in (expected := [a + b for a, b in zip(ours, more, strict=True) if a and b])
+    assert all(abs(a - b) <= 1 for a, b in zip((first.charge_nusd, first.cost_nusd), expected, strict=True))
     assert first.details["unpriced_units"] == first.details["cost_unpriced_units"] == ["model:gpt-image-9"]
     assert (second.charge_nusd, third.charge_nusd) == (21_001, entry(a_real_record(3)).charge_nusd)  # 21,001.05
     assert wrong(engine) == {}
@@ -199,17 +179,14 @@ def test_what_other_models_used_and_what_is_stated_is_priced_again_from_what_is_
     assert line is not None
     assert line.charge_nusd is not None
     assert abs(line.charge_nusd + (drawn.reading.usage.completion_tokens or 0) * 410) <= 1
-    assert (
-        at_work.adjust(second.exchange_id, CorrectionRequest(completion_tokens=1, reasoning_tokens=0), "less came")
-        is not None
-    )
+    less = CorrectionRequest(completion_tokens=1, reasoning_tokens=0)
+    assert at_work.adjust(second.exchange_id, less, "less came") is not None
     assert exchange_of(engine, second.exchange_id) == 21_001, "what is stated does not depend on our counts"
     lists = {None: (DEARER, None), "gpt-image-2": (PRICE, None), "gpt-image-9": (PRICE, None)}
     at_work.rerate("tera-large", lambda _, model: lists[model], since=0.0, until=2e9)
     assert wrong(engine) == {}
-    at_work.rerate(
-        "tera-large", lambda _, model: (PRICE, None) if model is None else (None, None), since=0.0, until=2e9
-    )
+    own = (PRICE, None)
+    at_work.rerate("tera-large", lambda _, model: own if model is None else (None, None), since=0.0, until=2e9)
     assert wrong(engine) == {}
     forged = {**first.details, "other_models": []}
     by_hand(engine, change(1, details=forged))
@@ -218,10 +195,8 @@ def test_what_other_models_used_and_what_is_stated_is_priced_again_from_what_is_
 
 def exchange_of(engine: Engine, exchange_id: str) -> int:
     with reading(engine) as connection:
-        charges = connection.scalars(
-            select(nusd("charge_usd", connection.dialect)).where(ENTRY.exchange_id == exchange_id)
-        )
-        return sum(int(charge) for charge in charges)
+        charge = nusd("charge_usd", connection.dialect)
+        return sum(map(int, connection.scalars(select(charge).where(ENTRY.exchange_id == exchange_id))))
 
 
 def test_nothing_is_wrong_with_an_empty_ledger(engine: Engine) -> None:
@@ -570,11 +545,7 @@ def test_what_is_settled_between_two_looks_is_seen_by_both_or_by_none(engine: En
 
 
 STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["settle", "sweep", "adjust", "rerate"]),
-        st.integers(0, 3),
-        st.integers(0, 10**6),
-    ),
+    st.tuples(st.sampled_from(["settle", "sweep", "adjust", "rerate"]), st.integers(0, 3), st.integers(0, 10**6)),
     max_size=12,
 )
 

@@ -23,13 +23,12 @@ from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.schema.tables import balances, ledger_entries, usage_daily
 from proxy.ledger.settling.corrections import Corrections
 from proxy.ledger.settling.store import Arrival
-from proxy.reconciliation.reconcile import reconcile
 from proxy.reports.entry_reader import EntryFilter, EntryReader, entry_json
 from proxy.reports.table_text import line
 from proxy.reports.totals import SpendAndCredit, read_paid
 from proxy.storage.database import reading, writing
 from tests.ledger.entries import balances_of, days_of, emptied, stored
-from tests.ledger.priced_entries import FIRST, NODE, a_real_entry, a_real_store, settle
+from tests.ledger.priced_entries import FIRST, NODE, a_real_entry, a_real_store, settle, wrong
 from tests.support.examples import examples
 from tests.support.ledger_tables import read_balances, read_daily
 from tests.support.ledgers import on_both_databases
@@ -47,11 +46,6 @@ def pay(engine: Engine, nusd: int, *, who: str = "key-1", name: str = "anna", nu
     return add_credit(
         a_real_store(engine), exchange_id=exchange_id, scope_id=who, name=name, nusd=nusd, why=" paid by card "
     )
-
-
-def wrong(engine: Engine, **options: Any) -> dict[str, int]:
-    """Name → differences, of the checks that find any."""
-    return {one.name: one.differences for one in reconcile(engine, clock=time.time, **options) if not one.ok}
 
 
 @on_both_databases

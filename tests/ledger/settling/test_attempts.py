@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,11 +17,10 @@ from proxy.ledger.schema.tables import dead_letters, ledger_entries
 from proxy.ledger.settling.corrections import Corrections
 from proxy.ledger.settling.spend import changes
 from proxy.ledger.settling.store import Arrival
-from proxy.reconciliation.reconcile import reconcile
 from proxy.reports.table_text import why
 from proxy.storage.database import reading, writing
 from tests.ledger.entries import assert_sums, stored
-from tests.ledger.priced_entries import DEARER, FIRST, NODE, a_real_record, a_real_store
+from tests.ledger.priced_entries import DEARER, FIRST, NODE, a_real_record, a_real_store, wrong
 from tests.support.ledgers import on_both_databases
 
 pytestmark = pytest.mark.io
@@ -57,11 +54,6 @@ def attempts_of(engine: Engine) -> list[LedgerEntry]:
     return sorted(
         (one for one in stored(engine) if one.kind == EntryKind.ATTEMPT), key=lambda one: (one.exchange_id, one.seq)
     )
-
-
-def wrong(engine: Engine) -> dict[str, int]:
-    """What reconciling finds, by name."""
-    return {one.name: one.differences for one in reconcile(engine, clock=time.time) if not one.ok}
 
 
 def test_each_attempt_has_a_line_that_charges_nothing_and_says_what_it_may_have_cost(engine: Engine) -> None:
