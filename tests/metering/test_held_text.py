@@ -14,7 +14,7 @@ from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.request import facts
 from proxy.metering.held_text import AnswerText, PromptText, TextKind, TextRoom
 from proxy.metering.metered import Metered
-from tests.gateway.dialects.main_dialects import MESSAGES, RESPONSES, Language
+from tests.gateway.dialects.languages import MESSAGES, RESPONSES, Language
 from tests.metering.fixtures import call, chunk, cut_at, fed, say, sse
 from tests.support.examples import examples
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from proxy.demo.script import AS_SENT, Cut, Script, Send
 from tests.gateway.deployment import Deployment
-from tests.gateway.dialects.further_dialects import ASKED as CHAT_ASKED
-from tests.gateway.dialects.main_dialects import MESSAGES, RESPONSES
+from tests.gateway.dialects.languages import ASKED as CHAT_ASKED
+from tests.gateway.dialects.languages import MESSAGES, RESPONSES
 from tests.gateway.streams import COUNTS, inside_utf8
 from tests.metering.corpus.corpus import FITTED
 from tests.metering.corpus.dialects import exception, spoken

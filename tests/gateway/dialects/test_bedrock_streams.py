@@ -9,7 +9,7 @@ import pytest
 
 from proxy.demo.script import Cut, Script, Send, Stall
 from tests.gateway.deployment import SOON_S, Deployment, charge, nusd
-from tests.gateway.dialects.main_dialects import ask
+from tests.gateway.dialects.languages import ask
 from tests.metering.dialects import bedrock
 from tests.metering.dialects.bedrock import ASKED, STREAM, at, chunk, converse, delta
 from tests.support.net import chat_request, connect

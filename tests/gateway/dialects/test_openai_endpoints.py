@@ -14,7 +14,7 @@ from proxy.demo.script import Cut, Script, Send, Stall, json_script
 from proxy.http.multipart import serialise
 from proxy.metering.request import Upload, uploads_in
 from tests.gateway.deployment import SOON_S, Deployment, charge, nusd
-from tests.gateway.dialects.main_dialects import ask
+from tests.gateway.dialects.languages import ask
 from tests.gateway.streams import without_run
 from tests.support.net import Response, chat_request, connect, post_chat
 from tests.support.sdks import openai

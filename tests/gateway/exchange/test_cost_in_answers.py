@@ -12,7 +12,7 @@ import pytest
 
 from proxy.demo.script import Cut, Script, Send, json_script
 from tests.gateway.deployment import SOON_S, Deployment
-from tests.gateway.dialects.main_dialects import MESSAGES, RESPONSES, Language
+from tests.gateway.dialects.languages import MESSAGES, RESPONSES, Language
 from tests.gateway.exchange.priced import Priced
 from tests.gateway.streams import told as events_told
 from tests.metering.fixtures import CHAT_USAGE, chunk, say, sse, usage

@@ -24,7 +24,7 @@ from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.meter import JSON_BYTES_MAX
 from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.wire.sse import EVENT_BYTES_MAX, quiet_events
-from tests.gateway.dialects.main_dialects import MESSAGES, RESPONSES
+from tests.gateway.dialects.languages import MESSAGES, RESPONSES
 from tests.gateway.streams import told as events_told
 from tests.metering.corpus.corpus import CORPUS, FILES, NEEDS_CORPUS
 from tests.metering.fixtures import DONE, USAGE_EVENT, chunk, cuts, in_pieces, say, sse, usage, wrong_field
