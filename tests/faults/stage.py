@@ -32,7 +32,6 @@ from tests.support.tokenweir import Listening, Tokenweir
 
 # One request may stand still for as long as a delay lasts, several times.
 REQUEST_S_MAX = 10.0
-DEPTH_S_MAX = 20.0
 RESTING_S = 30.0
 # More than all of a sweep costs; every point of admission is on the way.
 BUDGET = Limits(budget_nusd=10**12, rpm=10**6, parallel=1_000)

@@ -7,7 +7,6 @@ from typing import Any
 
 from proxy.demo.script import AS_SENT, Cut, Fin, Raw, Script, Send, wire_steps
 from proxy.demo.shapes import LANGUAGES, GeneratedAnswer, stream, words
-from tests.support import sse
 
 COUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")
 # Characters of one to four bytes near the beginning, so that even a short answer can be cut inside each.
@@ -72,11 +71,6 @@ def wire_of(script: Script) -> bytes:
 def cut_off(wire: bytes, at: int, *end: Any) -> Script:
     """The first `at` bytes of an answer, and then `end` (a FIN if nothing else is said)."""
     return Script(steps=(Raw(wire[:at]), *(end or (Fin(),))), framing="raw")
-
-
-def whole_events(body: bytes) -> bytes:
-    """`body` up to the end of its last whole event."""
-    return b"".join(event.wire for event in sse.events(body))
 
 
 def without_run(entry: dict[str, Any]) -> dict[str, Any]:

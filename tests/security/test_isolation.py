@@ -15,7 +15,6 @@ from tests.security.guarded import Guarded
 from tests.security.payloads import request
 from tests.security.raw_provider import completion, raw_provider, streamed, whole
 from tests.support.net import Response, ask, connect, post_chat
-from tests.support.provider import error_script
 
 HEARD = frozenset(
     {
@@ -172,17 +171,6 @@ async def test_no_field_of_the_body_steers_where_it_goes(guarded: Guarded) -> No
     assert len(guarded.provider.log()) == 2
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_is_not_followed(status: int, guarded: Guarded) -> None:
-    async with raw_provider(guarded.raw_port, lambda _: [whole(completion("stolen"))]) as elsewhere:
-        away = (("Location", f"http://127.0.0.1:{guarded.raw_port}/v1/chat/completions"),)
-        model = guarded.provider.script("away", _json_answer(status, away))
-        response = await _ask(guarded, model)
-    assert (response.status, response.header("location")) == (502, None)
-    assert str(guarded.raw_port).encode() not in response.head + response.body
-    assert elsewhere.connections == 0
-
-
 async def test_the_request_that_goes_up_is_made_here(guarded: Guarded) -> None:
     async with raw_provider(guarded.raw_port, lambda _: [whole(completion("yes"))]) as raw:
         body = json_bytes(ask("raw", stream=False))
@@ -313,15 +301,6 @@ async def test_a_key_is_its_whole_length(guarded: Guarded) -> None:
         assert response.status == 401, presented
     assert (await post_chat(guarded.url, ask("tera"), key=key)).status == 200
     assert len(guarded.provider.log()) == 1
-
-
-async def test_the_providers_own_key_in_its_answer_is_not_passed_on(guarded: Guarded) -> None:
-    secret = guarded.tokenweir.PROVIDER_KEY
-    for status in (400, 401, 403, 404, 429, 500):
-        model = guarded.provider.script("echo", error_script(status, f"Incorrect API key provided: {secret}."))
-        response = await _ask(guarded, model)
-        assert response.status >= 400
-        assert secret.encode() not in response.head + response.body
 
 
 def _names(seen: dict[str, Any]) -> set[str]:

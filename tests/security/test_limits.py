@@ -22,7 +22,7 @@ from proxy.keys.guesses import GUESSES_MAX
 from tests.security.guarded import EXCHANGES_MAX, REQUEST_BYTES_MAX, Guarded
 from tests.security.payloads import CHUNKED, chunked, request
 from tests.support.net import RawClient, Response, ask, chat_request, connect, post_chat
-from tests.support.provider import gzipped, long_line
+from tests.support.provider import gzipped
 
 pytestmark = pytest.mark.io
 
@@ -174,39 +174,6 @@ async def test_nothing_is_unpacked(guarded: Guarded) -> None:
     assert (response.status, response.ended, response.header("content-encoding")) == (200, "complete", "gzip")
     assert len(response.body) < 100_000
     assert response.body.startswith(b"\x1f\x8b")
-
-
-async def test_a_line_without_end_is_passed_on(guarded: Guarded) -> None:
-    model = guarded.provider.script("line", long_line(4 << 20, after=[CONTENT, DONE]))
-    response = await post_chat(guarded.url, ask(model), key=guarded.key, timeout_s=20)
-    assert response.ended == "complete"
-    assert len(response.body) > 4 << 20
-    assert response.body.endswith(CONTENT + DONE)
-
-
-async def test_a_client_that_does_not_read_holds_the_provider(guarded: Guarded) -> None:
-    """The provider is not read faster than the client: what lies between them is bounded."""
-    total = 64 << 20
-    model = guarded.provider.script("flood", (Send(b": " + b"x" * 65_532 + b"\n\n", times=total >> 16), Stall()))
-    async with await connect(guarded.url, receive_buffer_bytes=4096) as client:
-        await client.send(chat_request(ask(model), key=guarded.key))
-        await client.read_head()
-        seen = await _until_still(guarded, model)
-        assert seen < 8 << 20, "kernel buffers and ours together are far smaller than what the provider would send"
-        client.reset()
-    guarded.provider.ended(1, model)
-
-
-async def _until_still(guarded: Guarded, model: str) -> int:
-    """Bytes the provider could write once it can write no more."""
-    async with asyncio.timeout(20):
-        before = -1
-        while True:
-            await asyncio.sleep(0.25)
-            now = sum(one["bytes_written"] for one in guarded.provider.log(model))
-            if now == before and now:
-                return int(now)
-            before = now
 
 
 async def test_keys_that_nobody_has_are_refused_by_the_hundred(guarded: Guarded) -> None:

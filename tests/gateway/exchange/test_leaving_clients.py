@@ -153,25 +153,25 @@ async def test_an_estimate_for_a_model_that_hides_its_reasoning_says_so(deployme
     assert entry["details"]["expected_error"] == 0.9
 
 
-async def test_a_drain_ends_after_its_seconds(deployment: Deployment) -> None:
-    model = deployment.plan("drain-briefly", [*sends(EVENTS[:3]), Stall()])
-    got = await leave_after(deployment, model, b"".join(EVENTS[:3]), RawClient.close)
-    entry = await deployment.entry(model)
-    settled(entry, got)
-    assert (entry["outcome"], entry["usage_source"]) == ("client_left", "estimated")
-    assert (entry["details"]["policy"], entry["details"]["drain_ended_by"]) == ("drain", "seconds")
-    assert entry["duration_ms"] >= 400
-    assert (await deployment.seen_until(model, "duration_s"))["ended"] == "client_left"
-
-
-async def test_a_drain_ends_after_its_tokens(deployment: Deployment) -> None:
-    steps = [step for event in told("tera", 4000)[:-2] for step in (Send(event), Wait(1))]
-    model = deployment.plan("drain-little", [*sends(EVENTS[:2]), Wait(100), *steps])
+@pytest.mark.parametrize(
+    ("policy", "ended_by", "then"),
+    [
+        ("drain-briefly", "seconds", [Stall()]),
+        ("drain-little", "tokens", [Wait(100), *(one for e in told("tera", 4000)[:-2] for one in (Send(e), Wait(1)))]),
+    ],
+    ids=["seconds", "tokens"],
+)
+async def test_a_drain_ends_after_its(deployment: Deployment, policy: str, ended_by: str, then: list[AnyStep]) -> None:
+    model = deployment.plan(policy, [*sends(EVENTS[:2]), *then])
     got = await leave_after(deployment, model, b"".join(EVENTS[:2]), RawClient.close)
     entry = await deployment.entry(model)
     settled(entry, got)
-    assert (entry["outcome"], entry["details"]["drain_ended_by"]) == ("client_left", "tokens")
-    assert 20 <= entry["completion_tokens"] <= 200  # the bound, and what comes between two looks
+    assert (entry["outcome"], entry["usage_source"]) == ("client_left", "estimated")
+    assert (entry["details"]["policy"], entry["details"]["drain_ended_by"]) == ("drain", ended_by)
+    if ended_by == "seconds":
+        assert entry["duration_ms"] >= 400
+    else:
+        assert 20 <= entry["completion_tokens"] <= 200  # the bound, and what comes between two looks
     assert (await deployment.seen_until(model, "duration_s"))["ended"] == "client_left"
 
 
@@ -188,14 +188,6 @@ async def test_a_drain_that_breaks_is_billed_for_what_it_saw(deployment: Deploym
         entry = await deployment.entry(model)
         settled(entry, events)
         assert (entry["outcome"], entry["usage_source"]) == ("client_left", "estimated")
-
-
-async def test_a_client_that_leaves_as_soon_as_it_has_read_done_was_served(deployment: Deployment) -> None:
-    model = deployment.plan("cancel", [*sends(EVENTS), Wait(LONG_MS)])
-    got = await leave_after(deployment, model, b"".join(EVENTS), RawClient.reset)
-    entry = await deployment.entry(model)
-    settled(entry, got)
-    assert (entry["outcome"], entry["events"]) == ("served", len(EVENTS))
 
 
 async def test_leaving_within_the_request_is_no_exchange(deployment: Deployment) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.demo.script import Cut, Fin, Raw, Script, Send, Stall, Wait
+from proxy.demo.script import Cut, Script, Send, Stall, Wait
 from proxy.demo.shapes import LANGUAGES, GeneratedAnswer, json_bytes, whole, words
 from tests.gateway.deployment import SOON_S, WRITE_STALL_S, Deployment, charge, nusd
 from tests.gateway.streams import TEXT, cut_off, inside_utf8, wire_of, without_run
@@ -218,12 +218,6 @@ async def test_the_whole_exchange_has_a_limit(deployment: Deployment) -> None:
     assert body.startswith(response.body) or response.status == 504
     entry = await deployment.entry(model)
     assert (entry["outcome"], entry["details"]["limit"]) == ("upstream_stalled", "total_s")
-
-
-async def test_an_early_close_of_the_providers_connection_is_a_502(deployment: Deployment) -> None:
-    model = deployment.plan("cancel", Script(steps=(Raw(b"HTTP/1.1 200 OK\r\nContent-"), Fin()), framing="raw"))
-    response = await deployment.post(model, stream=False)
-    assert (response.status, response.ended) == (502, "complete")
 
 
 async def test_keep_alive_after_every_kind_of_answer(deployment: Deployment) -> None:

@@ -41,7 +41,7 @@ class NoGaps:
         assert seconds >= 0
 
 
-class Recorder:
+class DeliveryLog:
     """Slot and client in one: what was recorded when something was written."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Recorder:
 class Client(asyncio.WriteTransport):
     """The client's side: takes everything."""
 
-    def __init__(self, recorder: Recorder, *, chunked: bool) -> None:
+    def __init__(self, recorder: DeliveryLog, *, chunked: bool) -> None:
         super().__init__()
         self._recorder = recorder
         self._chunked = chunked
@@ -125,7 +125,7 @@ class CountingRelay(Relay):
         return taken
 
 
-def relay(recorder: Recorder, *, strip: bool, chunked: bool = True, framing: Framing = SSE) -> CountingRelay:
+def relay(recorder: DeliveryLog, *, strip: bool, chunked: bool = True, framing: Framing = SSE) -> CountingRelay:
     told = Told()
     made = CountingRelay(
         meter=OPENAI_CHAT.stream_meter(),
@@ -140,8 +140,8 @@ def relay(recorder: Recorder, *, strip: bool, chunked: bool = True, framing: Fra
     return made
 
 
-def run(pieces: list[bytes], *, strip: bool, framed: bool, chunked: bool = True) -> tuple[Recorder, CountingRelay]:
-    recorder = Recorder()
+def run(pieces: list[bytes], *, strip: bool, framed: bool, chunked: bool = True) -> tuple[DeliveryLog, CountingRelay]:
+    recorder = DeliveryLog()
     made = relay(recorder, strip=strip, chunked=chunked)
     for piece in pieces:
         made.piece(piece, b"%x\r\n%b\r\n" % (len(piece), piece) if framed else None)
@@ -151,7 +151,7 @@ def run(pieces: list[bytes], *, strip: bool, framed: bool, chunked: bool = True)
 
 
 async def test_a_stream_without_comments_gets_none_and_nothing_is_said_where_nothing_fits() -> None:
-    recorder = Recorder()
+    recorder = DeliveryLog()
     made = relay(recorder, strip=False, framing=replace(SSE, heartbeat=b""))
     made.heartbeat()
     assert not made.say(b"")
@@ -194,9 +194,9 @@ class Provider(asyncio.Transport):
         pass
 
 
-def arriving(pieces: list[bytes], *, strip: bool, chunked: bool = True) -> tuple[Recorder, CountingRelay]:
+def arriving(pieces: list[bytes], *, strip: bool, chunked: bool = True) -> tuple[DeliveryLog, CountingRelay]:
     """`pieces` of a chunked body, as they come from the provider; nothing comes after a break."""
-    recorder = Recorder()
+    recorder = DeliveryLog()
     made = relay(recorder, strip=strip, chunked=chunked)
     connection = UpstreamConnection(lambda _: None, lambda _: None)
     connection.connection_made(Provider())
@@ -305,7 +305,7 @@ async def test_what_is_noted_lags_by_a_quarter_at_most_and_never_by_a_page() -> 
 
 async def test_runs_are_passed_by_when_the_client_has_left_and_metered_all_the_same() -> None:
     events = told("openai", 60)
-    recorder = Recorder()
+    recorder = DeliveryLog()
     made = relay(recorder, strip=True)
     for event in events[:30]:
         wire = b"%x\r\n%b\r\n" % (len(event), event)
@@ -342,7 +342,7 @@ async def test_cuts_inside_characters_and_bytes() -> None:
 
 async def test_what_a_client_got_is_final_when_it_leaves_and_the_meter_reads_on() -> None:
     events = told("tera", 6)
-    recorder = Recorder()
+    recorder = DeliveryLog()
     made = relay(recorder, strip=True)
     for event in events[:4]:
         made.piece(event)
@@ -360,7 +360,7 @@ async def test_what_a_client_got_is_final_when_it_leaves_and_the_meter_reads_on(
 
 async def test_our_own_error_goes_only_between_whole_events() -> None:
     events = told("tera", 3)
-    recorder = Recorder()
+    recorder = DeliveryLog()
     made = relay(recorder, strip=False)
     made.piece(events[0] + events[1][:10])
     assert not made.say(b"data: {}\n\n")
@@ -372,7 +372,7 @@ async def test_our_own_error_goes_only_between_whole_events() -> None:
 async def test_the_meter_has_read_all_when_a_break_is_told() -> None:
     events = told("tera", 3)
     for upto in (len(events), len(events) - 1):
-        made = relay(Recorder(), strip=False)
+        made = relay(DeliveryLog(), strip=False)
         made.piece(b"".join(events[:upto]))
         made.upstream_error()
         assert (made.told.ends, made.meter.done) == (["broke"], upto == len(events))
@@ -383,7 +383,7 @@ async def test_the_meter_has_read_all_when_a_break_is_told() -> None:
 
 async def test_events_that_a_bug_took_from_the_meter_count_as_passed_on() -> None:
     events = told("tera", 3)
-    made = relay(Recorder(), strip=False)
+    made = relay(DeliveryLog(), strip=False)
     made.piece(b"".join(events))
     made.events += 1  # it was written, and then the meter raised
     made.internal_error()
@@ -394,7 +394,7 @@ async def test_events_that_a_bug_took_from_the_meter_count_as_passed_on() -> Non
 @pytest.mark.parametrize(("keep_max", "kept"), [(0, None), (9, None), (10, b'{"a": "b"}'), (99, b'{"a": "b"}')])
 async def test_a_body_is_kept_up_to_its_bound(keep_max: int, kept: bytes | None) -> None:
     made = Relay(
-        meter=OPENAI_CHAT.plain_meter(), editor=None, slot=Recorder(), gaps=NoGaps(),  # type: ignore[arg-type]
+        meter=OPENAI_CHAT.plain_meter(), editor=None, slot=DeliveryLog(), gaps=NoGaps(),  # type: ignore[arg-type]
         listener=None, keep_max=keep_max,
     )  # fmt: skip
     for piece in (b'{"a"', b': "', b'b"}'):
@@ -411,7 +411,7 @@ class Noting(Told):
         self.done = meter.done
 
 
-class Anything(Recorder):
+class Anything(DeliveryLog):
     """Slot and client for streams of any dialect."""
 
     def deliver(self, events: int, size: int) -> None: ...

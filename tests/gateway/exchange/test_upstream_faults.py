@@ -410,7 +410,7 @@ async def test_a_403_says_why_unless_it_holds_the_secret(deployment: Deployment)
     unbilled(entry, "refused_upstream")
 
 
-@pytest.mark.parametrize("status", [400, 403, 429, 500])
+@pytest.mark.parametrize("status", [400, 403, 404, 429, 500])
 async def test_an_error_that_echoes_our_key_is_replaced(deployment: Deployment, status: int) -> None:
     response, entry = await faulty(deployment, plans.error_script(status, f"bad key {Tokenweir.PROVIDER_KEY}!"))
     assert (response.status, error_of(response)["code"]) == (502, "upstream_failed")

@@ -35,7 +35,6 @@ HEADS = {
     False: b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(PLAIN),
 }
 REFUSAL = b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-PLANTED = (Action.FINISH, Action.STOP, Action.DELIVER, Action.RESPOND, Action.BEGIN, Action.SEND_ERROR_EVENT)
 # The relay takes pieces past the table.
 NEEDED = {cell for cell in TABLE if cell[2] is not Event.PIECE}
 
