@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import product
+from typing import Any
 from uuid import uuid5
 
 import msgspec
@@ -148,12 +149,8 @@ def test_a_zero_that_stands_on_no_count_is_flagged() -> None:
 
 def test_ids_are_derived_and_differ_by_exchange_kind_and_number() -> None:
     other = replace(OPENED, exchange_id="01936d2e-0000-7000-8000-000000000002")
-    records = [
-        RECORD,
-        replace(RECORD, opened=other),
-        replace(RECORD, kind="adjustment"),
-        replace(RECORD, kind="adjustment", seq=1),
-    ]
+    adjustment = replace(RECORD, kind="adjustment")
+    records = [RECORD, replace(RECORD, opened=other), adjustment, replace(adjustment, seq=1)]
     assert len({entry(record).entry_id for record in records}) == 4
     assert entry(RECORD).entry_id == "6dcb5115-894a-52a5-98f4-6fa61c4c8d3a"  # pinned: it must never change
 
@@ -177,9 +174,8 @@ def test_a_record_of_the_version_before_makes_the_entry_of_before() -> None:
 
 
 def test_units_stand_among_the_details_and_are_charged() -> None:
-    price = configured(
-        replace(PRICE.tiers[0], cache_write=10**9, searches=10**10), service_tiers={"priority": COST.tiers}
-    )
+    rates = replace(PRICE.tiers[0], cache_write=10**9, searches=10**10)
+    price = configured(rates, service_tiers={"priority": COST.tiers})
     usage = replace(REPORTED.usage, cache_write_tokens=100, audio_prompt_tokens=0, searches=2)
     record = replace(RECORD, opened=replace(OPENED, price=price), reading=replace(REPORTED, usage=usage))
     line = entry(record)
@@ -209,14 +205,11 @@ def test_the_journal_does_not_change_an_entry(outcome: Outcome) -> None:
 
 def test_every_field_counts_in_the_hash_and_the_order_of_details_does_not() -> None:
     line = entry(RECORD)
-    changed = [
-        replace(line, charge_nusd=181_000),
-        replace(line, charge_nusd=None),
-        replace(line, completion_tokens=None),
-        replace(line, outcome="crashed"),
-        replace(line, details={**line.details, "x": 1}),
-        replace(line, seq=1),
-    ]
+    changes: list[dict[str, Any]] = [
+        {"charge_nusd": 181_000}, {"charge_nusd": None}, {"completion_tokens": None}, {"outcome": "crashed"},
+        {"details": {**line.details, "x": 1}}, {"seq": 1},
+    ]  # fmt: skip
+    changed = [replace(line, **change) for change in changes]
     assert len({content_hash(one) for one in [line, *changed]}) == 1 + len(changed)
     reordered = replace(line, details=dict(reversed(list(line.details.items()))))
     assert content_hash(reordered) == content_hash(line)

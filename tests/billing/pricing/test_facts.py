@@ -65,9 +65,18 @@ def message(**said: str) -> dict[str, Any]:
     """200,000 tokens in, 50,000 out. https://platform.claude.com/docs/en/api/messages: `usage`."""
     usage = {"input_tokens": 200_000, "output_tokens": 50_000, "service_tier": "standard", **said}
     text = {"type": "text", "text": "."}
-    return {"id": "m", "type": "message", "role": "assistant", "content": [text], "usage": usage} | {
-        "stop_reason": "end_turn"
-    }
+    ended = {"stop_reason": "end_turn", "usage": usage}
+    return {"id": "m", "type": "message", "role": "assistant", "content": [text], **ended}
+
+
+def streamed(dialect: Dialect, *events: dict[str, Any]) -> Metered:
+    """What a meter makes of a stream of these, as it ends."""
+    meter = dialect.stream_meter()
+    for event in events:
+        meter.feed(f"event: {event.get('type', 'message')}\ndata: {json.dumps(event)}\n\n".encode())
+    metered = meter.close()
+    assert metered == meter.close()
+    return metered
 
 
 def answered(dialect: Dialect, answer: dict[str, Any]) -> Metered:
@@ -77,11 +86,8 @@ def answered(dialect: Dialect, answer: dict[str, Any]) -> Metered:
 
 
 # https://platform.claude.com/docs/en/build-with-claude/refusals-and-fallback; not billed by the release notes.
-REFUSED = message() | {
-    "content": [],
-    "stop_reason": "refusal",
-    "stop_details": {"type": "refusal", "category": "cyber"},
-}
+REFUSAL = {"type": "refusal", "category": "cyber"}
+REFUSED = message() | {"content": [], "stop_reason": "refusal", "stop_details": REFUSAL}
 REFUSED_LATER = REFUSED | {"content": [{"type": "text", "text": "First,"}]}
 
 
@@ -259,22 +265,16 @@ def test_a_model_that_searches_is_known_by_what_it_cites(stream: bool) -> None:
     metered = answered(OPENAI_CHAT, answer)
     if stream:
         part = {"index": 0, "delta": {"content": "Rain", "annotations": [FOUND]}, "finish_reason": "stop"}
-        meter = OPENAI_CHAT.stream_meter()
-        for event in ({"choices": [part]}, {"choices": [], "usage": answer["usage"]}):
-            meter.feed(f"data: {json.dumps(event)}\n\n".encode())
-        metered = meter.close()
+        metered = streamed(OPENAI_CHAT, {"choices": [part]}, {"choices": [], "usage": answer["usage"]})
     assert metered.usage is not None
     assert metered.usage.searches == 1
     book = PriceBook()
-    listed, unlisted = (
-        book.price(provider="p", base_url=OPENAI, model=model, at=AT)
-        for model in ("gpt-4o-mini-search-preview", "gpt-4o-search-preview")
-    )
+    listed = book.price(provider="p", base_url=OPENAI, model="gpt-4o-mini-search-preview", at=AT)
+    unlisted = book.price(provider="p", base_url=OPENAI, model="gpt-4o-search-preview", at=AT)
     assert listed is not None
     assert unlisted is not None
-    assert charge(listed, metered.usage, BillableParts.EVERYTHING) == nusd_from_usd(
-        "0.031"
-    )  # 0.01 of it for the search
+    charged = charge(listed, metered.usage, BillableParts.EVERYTHING)
+    assert charged == nusd_from_usd("0.031")  # 0.01 of it for the search
     assert unpriced(unlisted.tiers[0], metered.usage) == ["searches"]
 
 
@@ -296,21 +296,14 @@ def test_what_a_provider_says_that_it_charges_is_its_cost(base_url: str, states:
 def test_speed_and_geography_of_a_stream_stand_in_its_first_event() -> None:
     start = {"type": "message_start", "message": message(speed="fast", inference_geo="us") | {"content": []}}
     end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 50_000}}
-    meter = ANTHROPIC_MESSAGES.stream_meter()
-    for event in (start, end, {"type": "message_stop"}):
-        meter.feed(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
-    served_as = meter.close().served_as
+    served_as = streamed(ANTHROPIC_MESSAGES, start, end, {"type": "message_stop"}).served_as
     assert (served_as.speed, served_as.geography, served_as.service_tier) == ("fast", "us", "standard")
 
 
 def test_a_refusal_of_a_stream_that_said_nothing_is_counted_and_not_billed() -> None:
     start = {"type": "message_start", "message": message() | {"content": [], "stop_reason": None}}
     end = {"type": "message_delta", "delta": {"stop_reason": "refusal"}, "usage": {"output_tokens": 1}}
-    meter = ANTHROPIC_MESSAGES.stream_meter()
-    for event in (start, end, {"type": "message_stop"}):
-        meter.feed(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
-    metered = meter.close()
-    assert metered == meter.close()
+    metered = streamed(ANTHROPIC_MESSAGES, start, end, {"type": "message_stop"})
     assert metered.usage is not None
     assert (metered.usage.prompt_tokens, metered.usage.unbilled_prompt_tokens) == (200_000, 200_000)
     assert metered.flags == ("refused_unbilled",)

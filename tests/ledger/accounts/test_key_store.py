@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -33,42 +32,20 @@ def keys(engine: Engine, clock: Clock) -> KeyStore:
     return KeyStore(engine, clock=clock)
 
 
-def make(
-    keys: KeyStore,
-    number: int,
-    alias: str,
-    *,
-    models: Sequence[str] | None = None,
-    expires_at: float | None = None,
-    **more: Any,
-) -> ApiKey:
-    return keys.create(
-        key_id=f"key-{number}",
-        alias=alias,
-        digest=bytes([number]) * 32,
-        hint="tw-…abcd",
-        models=models,
-        expires_at=expires_at,
-        **more,
-    )
+def make(keys: KeyStore, number: int, alias: str, **more: Any) -> ApiKey:
+    fields = {"models": None, "expires_at": None, **more}
+    return keys.create(key_id=f"key-{number}", alias=alias, digest=bytes([number]) * 32, hint="tw-…abcd", **fields)
 
 
 @on_both_databases
 def test_a_key_comes_back_as_it_was_made(keys: KeyStore, clock: Clock) -> None:
     limits = Limits(budget_nusd=5 * 10**9, budget_window="12h", prepaid=True, rpm=1, tpm=RATE_MAX, parallel=2)
+    ends = {"on_exhausted": OnExhausted.CUT, "on_store_outage": OnStoreOutage.FAIL_OPEN}
     made = [
         make(keys, 1, "anna"),
         make(keys, 2, "bert", models=["b", "a"], expires_at=clock.now + 5),
         make(keys, 3, "c", models=[]),
-        make(
-            keys,
-            4,
-            "d",
-            limits=limits,
-            on_exhausted=OnExhausted.CUT,
-            on_store_outage=OnStoreOutage.FAIL_OPEN,
-            tags=["x", "ü y", "x"],
-        ),
+        make(keys, 4, "d", limits=limits, tags=["x", "ü y", "x"], **ends),
     ]
     assert list(keys.every()) == made
     assert [key.models for key in made] == [None, frozenset("ab"), frozenset(), None]
@@ -89,10 +66,8 @@ def test_what_is_not_limited_is_not_kept(engine: Engine, keys: KeyStore) -> None
 
 def test_changes_since_a_revision_in_their_order(keys: KeyStore) -> None:
     first, second = make(keys, 1, "anna"), make(keys, 2, "bert")
-    assert [getattr(one, "account_id", None) for one in keys.changes_since(0).rows[:2]] == [
-        DEFAULT_ORGANIZATION,
-        DEFAULT_PROJECT,
-    ]
+    accounts = [getattr(one, "account_id", None) for one in keys.changes_since(0).rows[:2]]
+    assert accounts == [DEFAULT_ORGANIZATION, DEFAULT_PROJECT]
     assert keys.changes_since(2).rows == [first, second]
     assert keys.changes_since(4).rows == []
     revoked = keys.revoke("key-1")
@@ -205,18 +180,9 @@ def test_nonsense_is_refused_and_its_field_named(keys: KeyStore, words: str, cha
 
 def test_an_update_changes_what_is_given_and_nothing_else(keys: KeyStore, clock: Clock) -> None:
     made = make(keys, 1, "anna", models=["a"], expires_at=clock.now + 5, limits=Limits(rpm=3, budget_nusd=7))
-    changed = keys.update(
-        "anna", alias="bert", rpm=None, tpm=9, tags=["t"], on_store_outage=OnStoreOutage.FAIL_CLOSED, models=None
-    )
-    assert changed == replace(
-        made,
-        alias="bert",
-        limits=Limits(budget_nusd=7, tpm=9),
-        tags=("t",),
-        on_store_outage=OnStoreOutage.FAIL_CLOSED,
-        models=None,
-        revision=4,
-    )
+    plain: dict[str, Any] = {"alias": "bert", "on_store_outage": OnStoreOutage.FAIL_CLOSED, "models": None}
+    changed = keys.update("anna", rpm=None, tpm=9, tags=["t"], **plain)
+    assert changed == replace(made, limits=Limits(budget_nusd=7, tpm=9), tags=("t",), revision=4, **plain)
     assert list(keys.every()) == [changed]
     assert keys.update("bert", tpm=9, alias="bert") == changed  # nothing to do: nobody need learn of it
     assert keys.update("bert", limits=UNLIMITED, parallel=2).limits == Limits(parallel=2)
@@ -330,10 +296,8 @@ def test_the_usable_keys_that_changed_last(keys: KeyStore, clock: Clock) -> None
     keys.revoke("key 5")
     latest = keys.latest(2)
     assert [row for row in latest.rows if isinstance(row, ApiKey)] == made[2:4]
-    assert {row.account_id for row in latest.rows if isinstance(row, Account)} == {
-        DEFAULT_ORGANIZATION,
-        DEFAULT_PROJECT,
-    }
+    accounts = {row.account_id for row in latest.rows if isinstance(row, Account)}
+    assert accounts == {DEFAULT_ORGANIZATION, DEFAULT_PROJECT}
     assert keys.changes_since(latest.revision).rows == []
 
 

@@ -266,13 +266,9 @@ def test_settled_up_to_a_time(tree: Engine, store: LedgerStore) -> None:
 def test_what_never_will_be_settled_counts_as_settled(tree: Engine, store: LedgerStore) -> None:
     """Somebody has dropped its letter: nothing is charged, and nothing more is to be held for it."""
     there, dropped = (an_entry(n).exchange_id for n in (1, 2))
-    store.settle(
-        [],
-        [
-            DeadLetter("rejected: DataError", "{}", exchange_id=there),
-            DeadLetter("rejected: DataError; dropped: a test", "{}", exchange_id=dropped, state=DROPPED),
-        ],
-    )
+    states = {there: "open", dropped: DROPPED}
+    letters = [DeadLetter("rejected: DataError", "{}", one, state=state) for one, state in states.items()]
+    store.settle([], letters)
     assert settled(tree, [there, dropped]) == {dropped}
 
 
@@ -281,9 +277,8 @@ def test_what_never_will_be_settled_counts_as_settled(tree: Engine, store: Ledge
 
 def found_wrong(engine: Engine) -> list[dict[str, Any]]:
     """What reconcile says of them."""
-    return [
-        dict(one) for each in reconcile(engine, clock=time.time) if each.name == "accounts" for one in each.examples
-    ]
+    (found,) = (one for one in reconcile(engine, clock=time.time) if one.name == "accounts")
+    return [dict(one) for one in found.examples]
 
 
 def test_what_is_added_up_is_not_read_again(tree: Engine, store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,11 +297,10 @@ def test_what_is_added_up_is_not_read_again(tree: Engine, store: LedgerStore, mo
         connection.execute(delete(ledger_entries))
         connection.execute(delete(usage_daily))
     found = {one.counter_id: one.nusd for one in sums(tree, wants)}
-    assert [found[scope] for scope in ("proj_a", "org_1", "proj_c", "org_2")] == [
-        before[SCOPES.index(scope)] for scope in ("proj_a", "org_1", "proj_c", "org_2")
-    ]
+    added = ("proj_a", "org_1", "proj_c", "org_2")
+    assert [found[scope] for scope in added] == [before[SCOPES.index(scope)] for scope in added]
     assert found["key_1"] == 0
-    assert {one["account_id"] for one in found_wrong(tree)} == {"proj_a", "org_1", "proj_c", "org_2"}
+    assert {one["account_id"] for one in found_wrong(tree)} == set(added)
 
 
 @on_both_databases
@@ -330,19 +324,13 @@ def test_sums_of_accounts_without_their_clock_say_so(tree: Engine) -> None:
         sums(tree, [("org_1", 0.0)])
 
 
-STEPS = st.lists(
-    st.lists(
-        st.tuples(
-            st.sampled_from([*KEYS, "key_unknown"]),
-            st.integers(0, 3 * DAY_S * 1_000_000),
-            st.one_of(st.none(), st.integers(-(10**6), 10**12)),
-            st.sampled_from(["usage", EntryKind.CREDIT]),
-        ),
-        min_size=1,
-        max_size=4,
-    ),
-    max_size=6,
+SETTLED = st.tuples(
+    st.sampled_from([*KEYS, "key_unknown"]),
+    st.integers(0, 3 * DAY_S * 1_000_000),
+    st.one_of(st.none(), st.integers(-(10**6), 10**12)),
+    st.sampled_from(["usage", EntryKind.CREDIT]),
 )
+STEPS = st.lists(st.lists(SETTLED, min_size=1, max_size=4), max_size=6)
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -45,16 +45,8 @@ def letters(engine: Engine) -> Sequence[Any]:
 @on_both_databases
 def test_an_entry_comes_back_as_it_went_in(engine: Engine, store: LedgerStore) -> None:
     full = an_entry(1, details={"flags": ["ü", "\u2028"], "depth": {"a": [1, 2.5, None, True]}})
-    bare = an_entry(
-        2,
-        prompt_tokens=None,
-        cost_nusd=None,
-        charge_nusd=None,
-        price_version=None,
-        first_token_ms=None,
-        seq=0,
-        details={},
-    )
+    missing = ("prompt_tokens", "cost_nusd", "charge_nusd", "price_version", "first_token_ms")
+    bare = an_entry(2, seq=0, details={}, **dict.fromkeys(missing))
     assert store.settle(arriving(full, bare)) == Settled(inserted=(full, bare))
     assert sorted(stored(engine), key=lambda e: e.exchange_id) == [full, bare]
 
@@ -181,9 +173,8 @@ def test_nothing_is_half_done_when_the_commit_fails(engine: Engine, store: Ledge
 
 def settled_at(engine: Engine) -> list[float]:
     with reading(engine) as connection:
-        return list(
-            connection.execute(select(ledger_entries.c.settled_at).order_by(ledger_entries.c.settled_at)).scalars()
-        )
+        column = ledger_entries.c.settled_at
+        return list(connection.execute(select(column).order_by(column)).scalars())
 
 
 def test_settling_times_rise_even_if_the_clock_falls(tmp_path: Path) -> None:
