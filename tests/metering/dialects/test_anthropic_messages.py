@@ -16,7 +16,7 @@ from proxy.metering.dialects.anthropic.usage import MessageUsage, usage_of
 from proxy.metering.metered import Metered
 from proxy.metering.request import with_model
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence, Usage
-from tests.metering.fixtures import read_answer, read_stream, wrong_field
+from tests.metering.fixtures import read_answer, read_stream
 
 SEED = {"input_tokens": 7, "cache_creation_input_tokens": 20, "cache_read_input_tokens": 100, "output_tokens": 1}
 
@@ -260,18 +260,6 @@ def test_what_a_prompt_holds() -> None:
     ]
     found = facts(ASKED | {"messages": [{"role": "user", "content": blocks}], "tools": [{"name": "g"}]}).prompt
     assert found == PromptEvidence(1, 12, 1, 0, len('{"a":1}') + len('[{"name":"g"}]'), 2, 1)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "param"),
-    [
-        ("model", None, "model"), ("model", "", "model"), ("max_tokens", -1, "max_tokens"),
-        ("max_tokens", "50", "max_tokens"), ("max_tokens", True, "max_tokens"), ("stream", 1, "stream"),
-        ("messages", [], "messages"), ("messages", ["hi"], "messages[0]"), ("messages", None, "messages"),
-    ],
-)  # fmt: skip
-def test_a_wrong_field_is_named(field: str, value: Any, param: str) -> None:
-    assert wrong_field(facts, ASKED | {field: value}) == param
 
 
 def test_only_the_model_changes_on_the_way_up() -> None:

@@ -29,7 +29,7 @@ from proxy.metering.metered import Metered
 from proxy.metering.usage import PromptEvidence, ServedAs, Usage, service_of
 from tests.metering.dialects import bedrock
 from tests.metering.dialects.bedrock import METRICS, TEXTS, USAGE, chunk, converse, delta, event, failure
-from tests.metering.fixtures import cut_at, fed, read_answer, wrong_field
+from tests.metering.fixtures import cut_at, fed, read_answer
 
 DIALECTS = (
     BEDROCK_INVOKE, BEDROCK_INVOKE_STREAM, BEDROCK_CONVERSE, BEDROCK_CONVERSE_STREAM, BEDROCK_COUNT_TOKENS,
@@ -576,27 +576,6 @@ def test_what_is_billed_by_the_piece_is_reserved() -> None:
     assert asked == Usage(images=3)
     assert BEDROCK_INVOKE.facts({"prompt": "a mill", "aspect_ratio": "1:1"}, "m").asked == Usage(images=1)
     assert BEDROCK_INVOKE.facts({"query": "x", "documents": ["a"] * 101}, "m").asked == Usage(searches=2)
-
-
-@pytest.mark.parametrize(
-    ("dialect", "document", "param"),
-    [
-        (BEDROCK_CONVERSE, {}, "messages"),
-        (BEDROCK_CONVERSE, {"messages": MESSAGES, "inferenceConfig": 1}, "inferenceConfig"),
-        (BEDROCK_CONVERSE, {"messages": MESSAGES, "inferenceConfig": {"maxTokens": "9"}}, "inferenceConfig.maxTokens"),
-        (BEDROCK_CONVERSE, {"messages": MESSAGES, "inferenceConfig": {"maxTokens": True}}, "inferenceConfig.maxTokens"),
-        (BEDROCK_INVOKE, {"prompt": "x", "max_gen_len": 0}, "max_gen_len"),
-        (BEDROCK_INVOKE, {"prompt": "x", "num_generations": 999}, "num_generations"),
-        (BEDROCK_INVOKE, {"inputText": "x", "textGenerationConfig": {"maxTokenCount": -1}},
-         "textGenerationConfig.maxTokenCount"),
-        (BEDROCK_COUNT_TOKENS, {}, "input"),
-        (BEDROCK_CONVERSE, {"messages": MESSAGES, "guardrailConfig": {"guardrailIdentifier": "g"}},
-         "guardrailConfig.trace"),
-        (BEDROCK_CONVERSE, {"messages": MESSAGES, "guardrailConfig": {"trace": "disabled"}}, "guardrailConfig.trace"),
-    ],
-)  # fmt: skip
-def test_a_wrong_field_is_named(dialect: Dialect, document: dict[str, Any], param: str) -> None:
-    assert wrong_field(dialect.facts, document, "m") == param
 
 
 def test_a_guardrail_with_a_trace_is_let_through() -> None:

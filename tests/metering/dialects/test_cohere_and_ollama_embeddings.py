@@ -10,7 +10,7 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.cohere.embed import COHERE_EMBED
 from proxy.metering.dialects.ollama.embed import OLLAMA_EMBED, OLLAMA_EMBEDDINGS
 from proxy.metering.usage import PromptEvidence, Usage
-from tests.metering.fixtures import read_answer, wrong_field
+from tests.metering.fixtures import read_answer
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 TEXT = {"type": "text", "text": "How much?"}
@@ -59,23 +59,3 @@ def test_ollamas_older_answer_says_nothing() -> None:
 def test_a_request(dialect: Dialect, fields: dict[str, Any], prompt: PromptEvidence) -> None:
     facts = dialect.facts({"model": "m"} | fields)
     assert (facts.model, facts.streamed, facts.completion_tokens_max, facts.prompt) == ("m", False, 0, prompt)
-
-
-@pytest.mark.parametrize(
-    ("dialect", "fields", "param"),
-    [
-        (COHERE_EMBED, {}, "texts"),
-        (COHERE_EMBED, {"texts": ["a"], "images": ["b"]}, "images"),
-        (COHERE_EMBED, {"texts": []}, "texts"),
-        (COHERE_EMBED, {"texts": ["a", 1]}, "texts[1]"),
-        (COHERE_EMBED, {"images": "b"}, "images"),
-        (COHERE_EMBED, {"inputs": []}, "inputs"),
-        (COHERE_EMBED, {"inputs": [{"content": "a"}]}, "inputs[0].content"),
-        (COHERE_EMBED, {"texts": ["a"], "model": 1}, "model"),
-        (OLLAMA_EMBED, {}, "input"),
-        (OLLAMA_EMBED, {"input": [{}]}, "input[0]"),
-        (OLLAMA_EMBEDDINGS, {"prompt": ["a"]}, "prompt"),
-    ],
-)
-def test_wrong_fields_are_named(dialect: Dialect, fields: dict[str, Any], param: str) -> None:
-    assert wrong_field(dialect.facts, {"model": "m"} | fields) == param

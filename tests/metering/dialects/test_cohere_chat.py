@@ -14,7 +14,7 @@ from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.metered import Metered
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.framing import SSE
-from tests.metering.fixtures import cut_at, fed, read_answer, wrong_field
+from tests.metering.fixtures import cut_at, fed, read_answer
 
 USED = {
     "billed_units": {"input_tokens": 9, "output_tokens": 5},
@@ -208,14 +208,6 @@ def test_what_a_request_says() -> None:
         images=1,
     )
     assert COHERE_CHAT.upstream_document(ASK, upstream_model="up", inject_usage=False) == {**ASK, "model": "up"}
-
-
-@pytest.mark.parametrize(
-    ("field", "wrong"),
-    [("messages", []), ("messages", "hi"), ("model", ""), ("stream", "yes"), ("max_tokens", 1.0), ("max_tokens", -1)],
-)
-def test_a_wrong_field_is_named(field: str, wrong: Any) -> None:
-    assert wrong_field(COHERE_CHAT.facts, {**ASK, field: wrong}) == field
 
 
 def test_a_refusal_is_a_message_and_in_a_stream_its_end() -> None:

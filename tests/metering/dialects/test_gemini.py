@@ -16,7 +16,7 @@ from proxy.metering.metered import Metered
 from proxy.metering.usage import PromptEvidence, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
 from tests.metering.dialects.gemini import ASKED, ERROR, STORY, counts, said, sse, text
-from tests.metering.fixtures import read_answer, wrong_field
+from tests.metering.fixtures import read_answer
 
 FINAL = Usage(9, None, 45, 40, 54)
 
@@ -326,30 +326,6 @@ def test_what_is_not_text_is_told_apart() -> None:
     ]  # fmt: skip
     prompt = GEMINI_STREAM.facts({"contents": [{"parts": parts}, {"parts": "odd"}]}, "m").prompt
     assert (prompt.images, prompt.attachments, prompt.tool_chars) == (2, 2, len('{"name":"gauge","response":{}}'))
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"contents": None}, "contents"),
-        ({"contents": []}, "contents"),
-        ({"contents": "How much?"}, "contents"),
-        ({"contents": [{}, "x"]}, "contents[1]"),
-        ({"generationConfig": 5}, "generationConfig"),
-        ({"generation_config": []}, "generation_config"),
-        ({"generationConfig": {}, "generation_config": {}}, "generation_config"),
-        ({"generationConfig": {"maxOutputTokens": "50"}}, "generationConfig.maxOutputTokens"),
-        ({"generationConfig": {"maxOutputTokens": 50.0}}, "generationConfig.maxOutputTokens"),
-        ({"generationConfig": {"maxOutputTokens": True}}, "generationConfig.maxOutputTokens"),
-        ({"generationConfig": {"maxOutputTokens": 0}}, "generationConfig.maxOutputTokens"),
-        ({"generation_config": {"max_output_tokens": -1}}, "generation_config.max_output_tokens"),
-        ({"generationConfig": {"maxOutputTokens": 5, "max_output_tokens": 9}}, "generationConfig.max_output_tokens"),
-        ({"generationConfig": {"candidateCount": 9}}, "generationConfig.candidateCount"),
-        ({"systemInstruction": "short"}, "systemInstruction"),
-    ],
-)
-def test_a_wrong_field_is_named_by_its_path(change: dict[str, Any], field: str) -> None:
-    assert wrong_field(GEMINI_STREAM.facts, ASKED | change, "m") == field
 
 
 def test_the_model_is_the_paths() -> None:

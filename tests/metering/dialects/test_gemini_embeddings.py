@@ -9,7 +9,7 @@ import pytest
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.gemini.embed import GEMINI_BATCH_EMBED, GEMINI_COUNT_TOKENS, GEMINI_EMBED
 from proxy.metering.usage import Usage
-from tests.metering.fixtures import read_answer, wrong_field
+from tests.metering.fixtures import read_answer
 
 CONTENT = {"parts": [{"text": "How much?"}]}
 
@@ -34,21 +34,6 @@ def test_a_request(dialect: Dialect, document: dict[str, Any], chars: int) -> No
     facts = dialect.facts(document, "m")
     assert (facts.model, facts.streamed, facts.prompt.chars_latin) == ("m", False, chars)
     assert facts.completion_tokens_max == (None if dialect is GEMINI_COUNT_TOKENS else 0)
-
-
-@pytest.mark.parametrize(
-    ("dialect", "document", "param"),
-    [
-        (GEMINI_EMBED, {}, "content"),
-        (GEMINI_EMBED, {"content": "text"}, "content"),
-        (GEMINI_BATCH_EMBED, {}, "requests"),
-        (GEMINI_BATCH_EMBED, {"requests": [{"content": CONTENT}, {}]}, "requests[1].content"),
-        (GEMINI_COUNT_TOKENS, {}, "contents"),
-        (GEMINI_COUNT_TOKENS, {"generateContentRequest": []}, "generateContentRequest"),
-    ],
-)
-def test_wrong_fields_are_named(dialect: Dialect, document: dict[str, Any], param: str) -> None:
-    assert wrong_field(dialect.facts, document, "m") == param
 
 
 def test_every_name_of_the_model_in_a_body_is_the_upstream_one() -> None:

@@ -14,7 +14,7 @@ from proxy.metering.dialects.gemini_interactions.interactions import GEMINI_INTE
 from proxy.metering.dialects.gemini_interactions.usage import usage_of
 from proxy.metering.metered import Metered
 from proxy.metering.usage import PromptEvidence, Usage
-from tests.metering.fixtures import fed, read_answer, sse, wrong_field
+from tests.metering.fixtures import fed, read_answer, sse
 
 USED = {"total_input_tokens": 30, "total_tool_use_tokens": 5, "total_output_tokens": 8, "total_thought_tokens": 12}
 TOTAL = USED | {"total_tokens": 55, "total_cached_tokens": 3}
@@ -160,22 +160,6 @@ def test_an_agent_stands_in_place_of_a_model() -> None:
     sent = DIALECT.upstream_document(document, upstream_model="other", inject_usage=True)
     assert sent == {"agent": "other", "input": "?"}
     assert DIALECT.upstream_document(ASK, upstream_model="m", inject_usage=True) == ASK | {"model": "m"}
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"background": True}, "background"),
-        ({"agent": "a"}, "agent"),
-        ({"model": ""}, "model"),
-        ({"stream": "yes"}, "stream"),
-        ({"input": 7}, "input"),
-        ({"generation_config": []}, "generation_config"),
-        ({"generation_config": {"max_output_tokens": 0}}, "generation_config.max_output_tokens"),
-    ],
-)
-def test_wrong_fields_are_named(fields: dict[str, Any], param: str) -> None:
-    assert wrong_field(DIALECT.facts, ASK | fields) == param
 
 
 def test_a_refusal_has_the_shape_that_the_sdk_reads() -> None:

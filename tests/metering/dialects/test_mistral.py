@@ -19,7 +19,7 @@ from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIP
 from proxy.metering.usage import PromptEvidence, Usage
 from tests.metering.corpus.corpus import NEEDS_CORPUS, records_named
 from tests.metering.corpus.dialects import metered
-from tests.metering.fixtures import DONE, chunk, read_answer, read_stream, say, sse, usage, wrong_field
+from tests.metering.fixtures import DONE, chunk, read_answer, read_stream, say, sse, usage
 
 ASK = {"model": "codestral", "prompt": "def weir(", "suffix": ")"}
 
@@ -151,14 +151,6 @@ def test_what_a_fim_request_says() -> None:
     assert sent == {**ASK, "model": "up"}
 
 
-@pytest.mark.parametrize(
-    ("field", "wrong"),
-    [("prompt", None), ("prompt", ""), ("prompt", ["a"]), ("suffix", 1), ("max_tokens", -1), ("stream", 1)],
-)
-def test_a_wrong_field_is_named(field: str, wrong: Any) -> None:
-    assert wrong_field(MISTRAL_FIM.facts, {**ASK, field: wrong}) == field
-
-
 def test_an_agent_stands_in_place_of_a_model() -> None:
     asked = {"agent_id": "ag:1", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "stream": True}
     said = MISTRAL_AGENTS.facts(asked)
@@ -166,7 +158,6 @@ def test_an_agent_stands_in_place_of_a_model() -> None:
     assert MISTRAL_AGENTS.upstream_document(asked, upstream_model="ag:2", inject_usage=True) == asked | {
         "agent_id": "ag:2"
     }
-    assert wrong_field(MISTRAL_AGENTS.facts, asked | {"agent_id": None}) == "agent_id"
 
 
 @NEEDS_CORPUS
@@ -231,8 +222,3 @@ def test_an_error_of_ocr_is_none_of_its_answers() -> None:
 def test_what_a_request_for_ocr_asks(fields: dict[str, Any], asked: Usage) -> None:
     said = MISTRAL_OCR.facts(SCAN | fields)
     assert (said.model, said.streamed, said.completion_tokens_max, said.asked) == ("mistral-ocr", False, 0, asked)
-
-
-@pytest.mark.parametrize("document", [None, "http://x.test/a.pdf", {}, {"type": "document_url"}])
-def test_ocr_without_a_document_is_refused(document: Any) -> None:
-    assert wrong_field(MISTRAL_OCR.facts, SCAN | {"document": document}) == "document"

@@ -15,7 +15,7 @@ from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.metered import Metered
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.framing import NDJSON
-from tests.metering.fixtures import cut_at, fed, read_answer, wrong_field
+from tests.metering.fixtures import cut_at, fed, read_answer
 
 USED = {"total_duration": 9_000, "load_duration": 10, "prompt_eval_count": 26, "eval_count": 8, "eval_duration": 700}
 ENDED = {"done": True, "done_reason": "stop", **USED}
@@ -160,24 +160,6 @@ def test_what_a_request_says() -> None:
     prompt = OLLAMA_GENERATE.facts(text).prompt
     assert prompt == PromptEvidence(messages=2, chars_latin=18, tool_chars=len("[1,22]"), images=1, blanks=2, marks=2)
     assert OLLAMA_CHAT.upstream_document(CHAT, upstream_model="up", inject_usage=True) == {**CHAT, "model": "up"}
-
-
-@pytest.mark.parametrize(
-    ("document", "field"),
-    [
-        (CHAT | {"messages": []}, "messages"),
-        (CHAT | {"stream": "no"}, "stream"),
-        (CHAT | {"options": []}, "options"),
-        (CHAT | {"options": {"num_predict": 7.5}}, "options.num_predict"),
-        (CHAT | {"options": {"num_predict": TOKENS_MAX + 1}}, "options.num_predict"),
-        (TEXT | {"model": ""}, "model"),
-        (TEXT | {"prompt": ""}, "prompt"),
-        (TEXT | {"prompt": ["a"]}, "prompt"),
-        (TEXT | {"system": 1}, "system"),
-    ],
-)
-def test_a_wrong_field_is_named(document: dict[str, Any], field: str) -> None:
-    assert wrong_field((OLLAMA_CHAT if "messages" in document else OLLAMA_GENERATE).facts, document) == field
 
 
 def test_a_refusal_is_an_error_and_in_a_stream_its_last_line() -> None:

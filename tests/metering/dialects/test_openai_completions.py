@@ -8,7 +8,7 @@ import pytest
 
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS, facts
 from proxy.metering.usage import PromptEvidence, Usage
-from tests.metering.fixtures import DONE, cuts, read_answer, sse, usage, wrong_field
+from tests.metering.fixtures import DONE, cuts, read_answer, sse, usage
 
 ASK = {"model": "m", "prompt": "Once"}
 
@@ -51,25 +51,6 @@ def test_all_that_the_provider_makes_is_held(fields: dict[str, Any], n: int, lim
 )
 def test_every_spelling_of_a_prompt_is_evidence(fields: dict[str, Any], evidence: PromptEvidence) -> None:
     assert facts(ASK | fields).prompt == evidence
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        *[({"prompt": bad}, "prompt") for bad in (7, {}, [], True)],
-        *[({"prompt": bad}, "prompt[0]") for bad in ([None], [True], [{}], [[]], [1.0])],
-        *[({"prompt": bad}, "prompt[1]") for bad in (["a", 1], [1, "a"], [1, True], [[1], 2], [[1], []])],
-        ({"prompt": [[1], [2, "x"]]}, "prompt[1][1]"),
-        *[({"best_of": bad}, "best_of") for bad in (0, "2", 129)],
-        *[({"n": bad}, "n") for bad in (0, 1.5)],
-        *[({"max_tokens": bad}, "max_tokens") for bad in (-2, "5")],
-        ({"echo": "yes"}, "echo"),
-        ({"model": None}, "model"),
-        ({"stream": True, "stream_options": 1}, "stream_options"),
-    ],
-)
-def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
-    assert wrong_field(facts, ASK | fields) == param
 
 
 def test_usage_is_asked_for_in_the_clients_stead() -> None:

@@ -10,7 +10,7 @@ from proxy.metering import meter as meters
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.plain import OPENAI_EMBEDDINGS, OPENAI_MODERATIONS, OPENAI_RERANK
 from proxy.metering.usage import PromptEvidence, Usage
-from tests.metering.fixtures import read_answer, wrong_field
+from tests.metering.fixtures import read_answer
 
 EMBED = {"model": "m", "input": "Once"}
 RANK = {"model": "m", "query": "who", "documents": ["one", {"text": "two!", "id": 7}]}
@@ -42,26 +42,6 @@ def test_a_moderation_that_names_no_model_is_openais_own() -> None:
     assert OPENAI_MODERATIONS.facts({"input": "x"}).model == "omni-moderation-latest"
     sent = OPENAI_MODERATIONS.upstream_document({"input": "x"}, upstream_model="u", inject_usage=False)
     assert sent == {"input": "x", "model": "u"}
-
-
-@pytest.mark.parametrize(
-    ("dialect", "document", "param"),
-    [
-        (OPENAI_EMBEDDINGS, {"input": "x"}, "model"),
-        (OPENAI_EMBEDDINGS, {"model": "m"}, "input"),
-        (OPENAI_EMBEDDINGS, EMBED | {"input": []}, "input"),
-        (OPENAI_EMBEDDINGS, EMBED | {"input": ["a", None]}, "input[1]"),
-        (OPENAI_EMBEDDINGS, EMBED | {"input": [{}, 1]}, "input[1]"),
-        (OPENAI_MODERATIONS, {"model": 7, "input": "x"}, "model"),
-        (OPENAI_MODERATIONS, {"input": 7}, "input"),
-        (OPENAI_RERANK, RANK | {"query": None}, "query"),
-        (OPENAI_RERANK, RANK | {"documents": "x"}, "documents"),
-        (OPENAI_RERANK, RANK | {"documents": ["x", 1]}, "documents[1]"),
-        (OPENAI_RERANK, {"query": "q", "documents": ["x"]}, "model"),
-    ],
-)
-def test_what_is_wrong_is_named(dialect: Dialect, document: dict[str, Any], param: str) -> None:
-    assert wrong_field(dialect.facts, document) == param
 
 
 @pytest.mark.parametrize(

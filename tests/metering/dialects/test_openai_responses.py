@@ -15,7 +15,7 @@ from proxy.metering.dialects.openai_responses.responses import OPENAI_COMPACT, O
 from proxy.metering.metered import Metered
 from proxy.metering.request import with_model
 from proxy.metering.usage import ModelUsage, PromptEvidence, Usage
-from tests.metering.fixtures import read_answer, read_stream, wrong_field
+from tests.metering.fixtures import read_answer, read_stream
 
 USAGE = {
     "input_tokens": 30, "input_tokens_details": {"cached_tokens": 10}, "output_tokens": 20,
@@ -259,18 +259,6 @@ def test_what_a_prompt_holds() -> None:
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "So."}], "encrypted_content": "gAAA"},
     ]
     assert facts(ASKED | {"input": items}).prompt == PromptEvidence(4, 3, 1, 0, len('"{}"') + len('"dry"'), 1, 1, 0, 1)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "param"),
-    [
-        ("model", 5, "model"), ("input", 5, "input"), ("input", ["hi"], "input[0]"), ("stream", "yes", "stream"),
-        ("max_output_tokens", 0, "max_output_tokens"), ("max_output_tokens", 1.0, "max_output_tokens"),
-        ("background", 1, "background"),
-    ],
-)  # fmt: skip
-def test_a_wrong_field_is_named(field: str, value: Any, param: str) -> None:
-    assert wrong_field(facts, ASKED | {field: value}) == param
 
 
 def test_only_the_model_changes_on_the_way_up() -> None:

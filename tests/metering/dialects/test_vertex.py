@@ -27,7 +27,7 @@ from proxy.metering.dialects.vertex.predict import (
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import Usage
-from tests.metering.fixtures import read_answer, wrong_field
+from tests.metering.fixtures import read_answer
 
 VERTEX = [dialect for dialect in DIALECTS if dialect.name.startswith("vertex.")]
 ASKED = {"messages": [{"role": "user", "content": "How high is the water?"}], "max_tokens": 99}
@@ -213,15 +213,3 @@ def test_a_request_of_predict() -> None:
     drawn = VERTEX_PREDICT.facts({"instances": [{"prompt": "a mill"}], "parameters": {"sampleCount": 2}}, "i")
     assert (drawn.asked, drawn.prompt.chars_latin) == (Usage(images=2), 6)
     assert VERTEX_PREDICT.facts({"instances": [{"prompt": "a mill"}]}, "i").asked == Usage(images=4)
-
-
-@pytest.mark.parametrize(
-    ("document", "param"),
-    [
-        ({}, "instances"), ({"instances": []}, "instances"), ({"instances": [1]}, "instances[0]"),
-        ({"instances": [{"content": "a"}, {"image": {}}]}, "instances[1]"),
-        ({"instances": [{"prompt": "a"}], "parameters": {"sampleCount": 99}}, "parameters.sampleCount"),
-    ],
-)  # fmt: skip
-def test_a_wrong_field_of_predict_is_named(document: dict[str, Any], param: str) -> None:
-    assert wrong_field(VERTEX_PREDICT.facts, document, "m") == param
