@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import platform
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +22,7 @@ from tests.bench.calm import CONDITIONS, CONTROL, WELL, calm
 from tests.bench.fleet import CONNECTIONS, EVENTS, FLEETS, cpu_per_exchange
 from tests.bench.history import fill
 from tests.bench.lines import Line, at_least, at_most, table
-from tests.bench.load import Rig, RigError, build
+from tests.bench.load import Rig, RigError, build, main
 from tests.bench.outage import Away, drain
 from tests.bench.settle import settle
 from tests.bench.sharing import Shared, share, simulated
@@ -248,9 +247,7 @@ def bench(args: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def main() -> int:
-    """Reads the command line."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every process we started ends with us
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.apart", description=__doc__)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_const", const=QUICK, dest="size", help="about two minutes")
@@ -261,12 +258,8 @@ def main() -> int:
     args = parser.parse_args()
     if unknown := set(args.only.split(",")) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
-    try:
-        return bench(args)
-    except RigError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
+    return args
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(lambda: bench(arguments())))

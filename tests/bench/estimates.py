@@ -7,8 +7,6 @@ Counted are chat streams with a recorded request, at least MIN_CHARS generated c
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 import re
 import sys
@@ -16,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
@@ -28,9 +25,8 @@ from proxy.metering.usage import Evidence, Usage
 from tests.bench import asked
 from tests.bench.figures import HEAD, Figures, Row, Stream, Teach, measured
 from tests.bench.tokenized import counted_of, counting
+from tests.metering.corpus.corpus import CORPUS, records_named
 
-CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
-FILES = ("open.jsonl", "more_streams.jsonl.gz")
 MIN_CHARS, MIN_TOKENS, GROUP_MIN = 6, 3, 12
 # OpenAI's models whose tokenizer is known.
 O200K = re.compile(r"gpt-(4o|4\.1|5)|o[134](-|$)|chatgpt-4o")
@@ -39,16 +35,7 @@ CUTS, CUT_CHARS_MIN, CUT_TOKENS_MIN = 3, 10, 20
 
 def records() -> list[dict[str, Any]]:
     """The recorded chat streams that told their usage."""
-    found = []
-    for name in FILES:
-        packed = (CORPUS / name).read_bytes()
-        text = gzip.decompress(packed) if name.endswith(".gz") else packed
-        for line in text.split(b"\n"):
-            if b'"openai.chat"' in line:
-                record = json.loads(line)
-                if record["dialect"] == "openai.chat" and record["streamed"] and record["request_json"]:
-                    found.append(record)
-    return found
+    return [one for one in records_named("openai.chat") if one["streamed"] and one["request_json"]]
 
 
 def whole(record: dict[str, Any]) -> Stream | None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -164,19 +166,22 @@ def _read_load(said: bytes) -> Load:
     report = json.loads(said)
     if report["errors"]:
         raise RigError(f"{report['errors']} errors, the first: {report['why']}")
-    return Load(
-        units=report["units"],
-        seconds=report["seconds"],
-        cpu_ns=report["cpu_ns"],
-        p50_us=report["p50_us"],
-        p99_us=report["p99_us"],
-        gap_p99_us=report["gap_p99_us"],
-    )
+    return Load(**{one.name: report[one.name] for one in fields(Load)})
 
 
 def compiler() -> str | None:
     """The C compiler of this machine, if there is one."""
     return next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+
+
+def main(bench: Callable[[], int]) -> int:
+    """Run a benchmark. 0: measured; 1: something could not be measured; 2: the rig itself cannot run here."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every process we started ends with us
+    try:
+        return bench()
+    except RigError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
 
 
 def build(folder: Path, cpu: int) -> Rig:
@@ -185,16 +190,7 @@ def build(folder: Path, cpu: int) -> Rig:
     if cc is None:
         raise RigError("no C compiler (cc, gcc or clang) on this machine: the rig cannot be built")
     for name in ("provider", "client"):
-        argv = [
-            cc,
-            "-O2",
-            "-std=gnu11",
-            "-Wall",
-            "-Wextra",
-            "-o",
-            str(folder / name),
-            str(SOURCES / f"{name}.c"),
-        ]
+        argv = [cc, "-O2", "-std=gnu11", "-Wall", "-Wextra", "-o", str(folder / name), str(SOURCES / f"{name}.c")]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RigError(f"{name}.c does not compile:\n{done.stderr}")

@@ -10,7 +10,6 @@ import os
 import platform
 import random
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
-from tests.bench.load import Rig, RigError, Target, build, pin
+from tests.bench.load import Rig, RigError, Target, build, main, pin
 from tests.bench.rows import WIRES, Round, compared, middle, rows, table
 from tests.bench.systems import SYSTEMS, Place, memory_kib, nginx_program, why_absent, with_tls
 
@@ -326,16 +325,5 @@ def bench(args: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def main() -> int:
-    """0: measured; 1: something could not be measured; 2: the rig itself cannot run here."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every process we started ends with us
-    args = arguments()
-    try:
-        return bench(args)
-    except RigError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(lambda: bench(arguments())))

@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.bench.load import RigError, Target, pin
 
@@ -188,9 +189,11 @@ def free_port() -> int:
     return port
 
 
-def _environment(place: Place) -> dict[str, str]:
+def _options(place: Place) -> dict[str, Any]:
+    """Where and how a process is started."""
     trusted = {} if place.certificate is None else {"SSL_CERT_FILE": str(place.certificate)}
-    return {**os.environ, **trusted, "BENCH_PROVIDER_KEY": "sk-bench"}
+    environment = {**os.environ, **trusted, "BENCH_PROVIDER_KEY": "sk-bench"}
+    return {"cwd": ROOT, "env": environment, "preexec_fn": partial(pin, place.cpu)}
 
 
 @contextmanager
@@ -222,15 +225,7 @@ def _listens(port: int) -> bool:
 
 def _printed(argv: list[str], place: Place) -> dict[str, str]:
     """What a command prints, one object."""
-    done = subprocess.run(
-        argv,
-        cwd=ROOT,
-        env=_environment(place),
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=partial(pin, place.cpu),
-    )
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, **_options(place))
     if done.returncode:
         raise RigError(f"it cannot be set up: {done.stderr.strip()[-2000:]}")
     printed = json.loads(done.stdout)
@@ -241,15 +236,8 @@ def _printed(argv: list[str], place: Place) -> dict[str, str]:
 @contextmanager
 def _running(argv: list[str], place: Place) -> Iterator[subprocess.Popen[bytes]]:
     with (place.folder / "log").open("wb") as log:
-        system = subprocess.Popen(
-            argv,
-            cwd=ROOT,
-            env=_environment(place),
-            stdout=log,
-            stderr=log,
-            preexec_fn=partial(pin, place.cpu),
-            start_new_session=True,  # a group of its own: what it starts can be ended with it
-        )
+        # A group of its own: what it starts can be ended with it.
+        system = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True, **_options(place))
     try:
         yield system
     finally:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.bench import asked, estimates
-from tests.bench.estimates import CORPUS, Recorded, fresh, grouped, left_out, records
+from tests.bench.estimates import Recorded, fresh, grouped, left_out, records
 from tests.bench.figures import Figures, Teach, referenced, ridge
+from tests.metering.corpus.corpus import NEEDS_CORPUS
 
 
 def test_figures_are_what_they_say() -> None:
@@ -28,7 +29,7 @@ def recorded() -> Recorded:
 
 
 @pytest.mark.real
-@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+@NEEDS_CORPUS
 @pytest.mark.parametrize("teach", [ridge, referenced])
 def test_the_figures_are_reached(recorded: Recorded, teach: Teach) -> None:
     many = grouped(recorded.seen, estimates.GROUP_MIN)
@@ -53,7 +54,7 @@ def test_the_figures_are_reached(recorded: Recorded, teach: Teach) -> None:
 
 
 @pytest.mark.real
-@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+@NEEDS_CORPUS
 def test_where_the_reference_is_the_models_own_it_is_exact(recorded: Recorded) -> None:
     of_openai = [one for one in recorded.seen if estimates.O200K.match(estimates.by_name(one))]
     for streams, least in ((of_openai, 300), (estimates.single(recorded), 45)):
@@ -64,7 +65,7 @@ def test_where_the_reference_is_the_models_own_it_is_exact(recorded: Recorded) -
 
 
 @pytest.mark.real
-@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+@NEEDS_CORPUS
 def test_prompts() -> None:
     _, counters, reference = asked.figures(asked.measured(records()))
     assert counters.streams >= 340

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from proxy.billing.reread import read_again
 from proxy.metering.dialect import NO_HEADERS, Dialect
 from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.request import InvalidField
+from proxy.metering.usage import Usage
 
 
 def chunk(
@@ -94,6 +97,15 @@ def read_stream(dialect: Dialect, body: bytes, *arguments: Any, **options: Any) 
     results = [fed(dialect.stream_meter(*arguments, **options), pieces) for pieces in cuts(body)]
     assert all(result == results[0] for result in results)
     return results[0]
+
+
+def read_again_of(dialect: Dialect, metered: Metered) -> Usage:
+    """The usage of an entry that holds the raw usage of this answer, as `rerate` reads it."""
+    details = {"usage": metered.usage_raw}
+    entry: Any = SimpleNamespace(endpoint=dialect.endpoint, usage_source="reported", details=details)
+    again = read_again(entry)
+    assert again is not None
+    return again.usage_after(Usage())
 
 
 def wrong_field(read: Callable[..., object], *request: Any) -> str | None:

@@ -80,9 +80,6 @@ def test_googles_compatible_endpoint_has_thoughts_in_the_total_alone(model: str)
     assert (other.usage, other.flags) == (Usage(35, None, 12, None, 109), ("total_mismatch",))
 
 
-WHOLE = Usage(100, None, 50, None, 150)
-
-
 def with_parts(**parts: int) -> Usage:
     return Usage(**{"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150} | parts)
 

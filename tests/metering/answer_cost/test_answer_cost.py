@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.wire.sse import EVENT_BYTES_MAX, quiet_events
 from tests.gateway.dialects.languages import MESSAGES, RESPONSES
 from tests.gateway.streams import told as events_told
-from tests.metering.corpus.corpus import CORPUS, FILES, NEEDS_CORPUS
+from tests.metering.corpus.corpus import NEEDS_CORPUS, records_in
 from tests.metering.fixtures import DONE, USAGE_EVENT, chunk, cuts, in_pieces, say, sse, usage, wrong_field
 
 COST = Cost(b"0.000000012", b'{"told":true}')
@@ -260,10 +259,10 @@ def ours() -> Iterator[tuple[Dialect, bytes, bool]]:
 def recorded() -> Iterator[tuple[Dialect, bytes, bool]]:
     """Every fifth, without the long ones."""
     by_name = {dialect.name: dialect for dialect in TELLING} | {"mistral.chat": OPENAI_CHAT}
-    lines = (CORPUS / FILES[0]).read_bytes().split(b"\n")
-    for record in (json.loads(line) for line in islice(lines, 0, None, 5) if line and len(line) < 60_000):
-        if (dialect := by_name.get(record["dialect"])) and record["status"] < 300:
-            yield dialect, record["body"].encode(), record["streamed"]
+    for name, dialect in by_name.items():
+        for record in records_in("open.jsonl", name)[::5]:
+            if record["status"] < 300 and len(record["body"]) < 60_000:
+                yield dialect, record["body"].encode(), record["streamed"]
 
 
 def check(dialect: Dialect, body: bytes, *, streamed: bool) -> int:

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.billing.reread import ReadAgain, read_again
 from proxy.metering.dialect import NO_HEADERS, Dialect
 from proxy.metering.dialects.bedrock.converse import (
     BEDROCK_CONVERSE,
@@ -29,7 +28,7 @@ from proxy.metering.metered import Metered
 from proxy.metering.usage import PromptEvidence, ServedAs, Usage, service_of
 from tests.metering.dialects import bedrock
 from tests.metering.dialects.bedrock import METRICS, TEXTS, USAGE, chunk, converse, delta, event, failure
-from tests.metering.fixtures import cut_at, fed, read_answer
+from tests.metering.fixtures import cut_at, fed, read_again_of, read_answer
 
 DIALECTS = (
     BEDROCK_INVOKE, BEDROCK_INVOKE_STREAM, BEDROCK_CONVERSE, BEDROCK_CONVERSE_STREAM, BEDROCK_COUNT_TOKENS,
@@ -416,18 +415,7 @@ def test_what_was_kept_of_a_usage_is_read_again_as_it_was() -> None:
         (BEDROCK_INVOKE, whole(BEDROCK_INVOKE, {"images": ["aGk="]})),
     ):
         assert metered.usage_raw is not None
-        again = read_again(Entry(dialect.endpoint, {"usage": metered.usage_raw}))  # type: ignore[arg-type]
-        assert isinstance(again, ReadAgain)
-        assert again.usage_after(Usage()) == metered.usage
-
-
-@dataclass
-class Entry:
-    """As much of an entry as is read."""
-
-    endpoint: str
-    details: dict[str, Any]
-    usage_source: str = "reported"
+        assert read_again_of(dialect, metered) == metered.usage
 
 
 @given(st.binary(max_size=300), st.integers(0, 2**32))

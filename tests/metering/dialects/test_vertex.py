@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pytest
 
-from proxy.billing.reread import read_again
 from proxy.gateway.exchange.upstream_request import target
 from proxy.http.errors import ApiError
 from proxy.http.server import Routes
@@ -27,7 +25,7 @@ from proxy.metering.dialects.vertex.predict import (
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import Usage
-from tests.metering.fixtures import read_answer
+from tests.metering.fixtures import read_again_of, read_answer
 
 VERTEX = [dialect for dialect in DIALECTS if dialect.name.startswith("vertex.")]
 ASKED = {"messages": [{"role": "user", "content": "How high is the water?"}], "max_tokens": 99}
@@ -186,18 +184,7 @@ def test_predictions_are_counted(document: dict[str, Any], usage: Usage | None) 
     assert metered.usage == usage
     assert (metered.complete, metered.failed, metered.unknown_usage_fields.paths) == (True, None, ())
     if usage is not None:
-        again = read_again(Entry(VERTEX_PREDICT.endpoint, {"usage": metered.usage_raw}))  # type: ignore[arg-type]
-        assert again is not None
-        assert again.usage_after(Usage()) == usage
-
-
-@dataclass
-class Entry:
-    """As much of an entry as is read."""
-
-    endpoint: str
-    details: dict[str, Any]
-    usage_source: str = "reported"
+        assert read_again_of(VERTEX_PREDICT, metered) == usage
 
 
 def test_odd_answers_raise_nothing() -> None:
