@@ -12,9 +12,10 @@ import pytest
 
 from proxy.billing.reread import read_again
 from proxy.metering.dialect import NO_HEADERS, Dialect
+from proxy.metering.estimator.estimate import Estimator, reading
 from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.request import InvalidField
-from proxy.metering.usage import Usage
+from proxy.metering.usage import Reading, Usage
 
 
 def chunk(
@@ -97,6 +98,15 @@ def read_stream(dialect: Dialect, body: bytes, *arguments: Any, **options: Any) 
     results = [fed(dialect.stream_meter(*arguments, **options), pieces) for pieces in cuts(body)]
     assert all(result == results[0] for result in results)
     return results[0]
+
+
+def reading_of(metered: Metered, **more: Any) -> Reading:
+    """The reading of an exchange of a model of which nothing is known."""
+    usual: dict[str, Any] = {
+        "estimator": Estimator(), "model_key": "p/m", "prompt_tokens_estimate": 7, "completion_tokens_max": None,
+        "bytes_seen": 9999,
+    }  # fmt: skip
+    return reading(metered, **(usual | more))
 
 
 def read_again_of(dialect: Dialect, metered: Metered) -> Usage:

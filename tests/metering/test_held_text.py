@@ -79,8 +79,7 @@ def test_every_language_holds_what_its_evidence_counts(language: Language) -> No
 )
 def test_repeated_texts_are_held_once(texts: list[str], cumulative: bool | None, said: str) -> None:
     meter = OPENAI_CHAT.stream_meter(cumulative=cumulative, held=AnswerText(room()))
-    meter.feed(sse(*say(*texts)))
-    metered = meter.close()
+    metered = fed(meter, [sse(*say(*texts))])
     assert held(metered)[0] == said
     assert metered.evidence.chars == len(said)
 
@@ -94,9 +93,8 @@ def test_what_cannot_be_told_apart_is_not_held() -> None:
 
 def test_a_whole_answer_is_held_if_it_does_not_report_its_usage() -> None:
     for more, expected in (b"", ["All of it", "", ""]), (b',"usage":{"prompt_tokens":1,"completion_tokens":3}', None):
-        meter = OPENAI_CHAT.plain_meter(held=AnswerText(room()))
-        meter.feed(b'{"choices":[{"message":{"content":"All of it"}}]%b}' % more)
-        metered = meter.close()
+        body = b'{"choices":[{"message":{"content":"All of it"}}]%b}' % more
+        metered = fed(OPENAI_CHAT.plain_meter(held=AnswerText(room())), [body])
         assert (metered.held and metered.held.texts()) == expected
         assert metered.evidence.chars == 9
 

@@ -21,7 +21,7 @@ from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.metered import Metered
-from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, read_answer
+from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, fed, read_answer
 
 # (dialect, the last event of a stream, the paths of what the counts need)
 LAST: list[tuple[Dialect, dict[str, Any], set[str]]] = [
@@ -120,10 +120,8 @@ ODD = (GONE, None, 7, -1.5, True, "odd", [], [None, 3, "x"], {}, {"a": [1]})
 def metered(dialect: Dialect, *events: dict[str, Any] | bytes, name: str = "") -> Metered:
     """A stream of these events."""
     framing = dialect.framings[0]
-    meter = dialect.stream_meter(framing)
-    for event in events:
-        meter.feed(event if isinstance(event, bytes) else framing.event(json.dumps(event).encode(), name))
-    return meter.close()
+    wire = (one if isinstance(one, bytes) else framing.event(json.dumps(one).encode(), name) for one in events)
+    return fed(dialect.stream_meter(framing), wire)
 
 
 def variants(value: Any, needed: set[str], path: str = "") -> list[Any]:

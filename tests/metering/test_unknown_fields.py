@@ -24,7 +24,7 @@ from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.unknown_fields import NO_UNKNOWN_FIELDS, PATHS_MAX, UnknownFields, members, unknown_fields
 from tests.metering.corpus.corpus import NEEDS_CORPUS, all_records
 from tests.metering.corpus.dialects import metered, spoken
-from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, read_answer
+from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, fed, read_answer
 
 KNOWN = members("id created choices", "usage.prompt_tokens usage.details.cached", "usage.lists.TEXT usage.steps.input")
 
@@ -149,10 +149,7 @@ ENDS: dict[str, tuple[Dialect, dict[str, Any], tuple[str, ...]]] = {
 
 def streamed(dialect: Dialect, event: dict[str, Any]) -> UnknownFields:
     framing = dialect.framings[0]
-    meter = dialect.stream_meter(framing)
-    line = json.dumps(event).encode()
-    meter.feed(line + b"\n" if dialect is OLLAMA_CHAT else b"data: " + line + b"\n\n")
-    return meter.close().unknown_usage_fields
+    return fed(dialect.stream_meter(framing), [framing.event(json.dumps(event).encode(), "")]).unknown_usage_fields
 
 
 @pytest.mark.parametrize("wire", ENDS)

@@ -16,7 +16,7 @@ from proxy.metering.metered import Metered
 from proxy.metering.usage import PromptEvidence, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
 from tests.metering.dialects.gemini import ASKED, ERROR, STORY, counts, said, sse, text
-from tests.metering.fixtures import read_answer
+from tests.metering.fixtures import fed, in_pieces, read_answer
 
 FINAL = Usage(9, None, 45, 40, 54)
 
@@ -27,9 +27,7 @@ def array(*events: Any) -> bytes:
 
 def metered(body: bytes, *, framing: Any = None, size: int | None = None) -> Metered:
     meter = GEMINI_STREAM.stream_meter(framing or (JSON_ARRAY if body.startswith(b"[") else LONG_SSE))
-    for at in range(0, len(body), size or len(body) or 1):
-        meter.feed(body[at : at + (size or len(body))])
-    return meter.close()
+    return fed(meter, in_pieces(body, size or 1 << 30))
 
 
 answered = partial(read_answer, GEMINI_GENERATE)

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS, facts
 from proxy.metering.usage import PromptEvidence, Usage
-from tests.metering.fixtures import DONE, cuts, read_answer, sse, usage
+from tests.metering.fixtures import DONE, cuts, fed, read_answer, sse, usage
 
 ASK = {"model": "m", "prompt": "Once"}
 
@@ -67,10 +67,7 @@ STREAM = sse(
 
 def test_every_text_of_a_stream_is_evidence_at_every_cut() -> None:
     for pieces in cuts(STREAM):
-        meter = OPENAI_COMPLETIONS.stream_meter()
-        for piece in pieces:
-            meter.feed(piece)
-        read = meter.close()
+        read = fed(OPENAI_COMPLETIONS.stream_meter(), pieces)
         assert (read.evidence.chars_latin, read.evidence.text_events) == (21, 4)
         assert read.usage == Usage(prompt_tokens=5, completion_tokens=7, total_tokens=12)
         assert (read.finish_reason, read.response_id, read.complete) == ("stop", "cmpl-7", True)

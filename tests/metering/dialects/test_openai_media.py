@@ -11,12 +11,11 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai_media.images import OPENAI_IMAGE_EDITS, OPENAI_IMAGE_VARIATIONS, OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
-from proxy.metering.estimator.estimate import Estimator, reading
 from proxy.metering.metered import Metered
 from proxy.metering.request import Upload
 from proxy.metering.usage import PromptEvidence, Usage, UsageSource
 from proxy.metering.wire.framing import Framing
-from tests.metering.fixtures import read_answer, read_stream, sse
+from tests.metering.fixtures import fed, in_pieces, read_answer, read_stream, reading_of, sse
 
 DRAW = {"model": "m", "prompt": "a weir"}
 SAY = {"model": "m", "input": "Hello 堰", "voice": "alto"}
@@ -107,11 +106,8 @@ def test_images_in_a_stream() -> None:
 
 
 def test_a_picture_of_megabytes_in_one_event_is_read() -> None:
-    meter = OPENAI_IMAGES.stream_meter(framing(OPENAI_IMAGES))
     event = sse({"type": "image_generation.completed", "b64_json": "a" * (3 << 20), "usage": TOKENS})
-    for at in range(0, len(event), 1 << 16):
-        meter.feed(event[at : at + (1 << 16)])
-    read = meter.close()
+    read = fed(OPENAI_IMAGES.stream_meter(framing(OPENAI_IMAGES)), in_pieces(event, 1 << 16))
     assert (read.usage, read.flags) == (Usage(10, None, 1056, None, 1066), ())
 
 
@@ -129,10 +125,8 @@ def test_speech_in_a_stream_and_as_audio() -> None:
 
 def test_what_audio_does_not_say_its_request_does() -> None:
     facts = OPENAI_SPEECH.facts(SAY)
-    read = reading(
-        answered(OPENAI_SPEECH, bytes(900)), estimator=Estimator(), model_key="p/m", prompt_tokens_estimate=5,
-        completion_tokens_max=None, bytes_seen=900, accepted=True, asked=facts.asked,
-    )  # fmt: skip
+    spoken = answered(OPENAI_SPEECH, bytes(900))
+    read = reading_of(spoken, prompt_tokens_estimate=5, bytes_seen=900, accepted=True, asked=facts.asked)
     assert read.usage == Usage(5, None, 13, None, 18, audio_completion_tokens=13, characters=7)
     assert (read.source, read.expected_error) == (UsageSource.ESTIMATED, 0.5)
 

@@ -12,13 +12,12 @@ from msgspec import structs
 from proxy.http import errors
 from proxy.metering.dialects.openai_realtime.realtime import OPENAI_REALTIME
 from proxy.metering.dialects.openai_realtime.session import AUDIO_ITEMS_MAX, RealtimeWire
-from proxy.metering.estimator.estimate import Estimator, reading
 from proxy.metering.meter import StreamMeter
 from proxy.metering.metered import Metered
 from proxy.metering.socket import NO_EXCHANGE, ClientMessage, EventPhase, ExchangeKind, ProviderEvent
 from proxy.metering.usage import NO_USAGE, Reading, Usage, UsageSource
 from proxy.metering.wire.messages import MessageFramer
-from tests.metering.fixtures import fed, read_answer, wrong_field
+from tests.metering.fixtures import fed, read_answer, reading_of, wrong_field
 
 USAGE = {
     "total_tokens": 253, "input_tokens": 132, "output_tokens": 121,
@@ -66,10 +65,7 @@ def metered(*messages: bytes, kind: ExchangeKind = ExchangeKind.ANSWER, wire: Re
 
 
 def read(result: Metered, *, accepted: bool = True, asked: Usage = NO_USAGE, most: int | None = None) -> Reading:
-    return reading(
-        result, estimator=Estimator(), model_key="p/m", prompt_tokens_estimate=40, completion_tokens_max=most,
-        bytes_seen=10_000, accepted=accepted, asked=asked,
-    )  # fmt: skip
+    return reading_of(result, prompt_tokens_estimate=40, completion_tokens_max=most, accepted=accepted, asked=asked)
 
 
 @pytest.mark.parametrize("names", [

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from proxy.metering.estimator import state as state_module
-from proxy.metering.estimator.estimate import RUNNING_COUNT, VERSION, Estimate, Estimator, reading
+from proxy.metering.estimator.estimate import RUNNING_COUNT, VERSION, Estimate, Estimator
 from proxy.metering.metered import Metered
 from proxy.metering.usage import NOTHING, TOKENS_MAX, Evidence, PromptEvidence, Reading, Usage, UsageSource
+from tests.metering.fixtures import reading_of
 
 TEXT = Evidence(text_events=100, chars_latin=420)
 ROOMY = {"completion_tokens_max": None, "bytes_seen": 1 << 20}
@@ -283,14 +284,8 @@ def metered(usage: Usage | None, evidence: Evidence) -> Metered:
     return Metered(usage, None, evidence, None, None, False, None, 1, (), {})
 
 
-ASKED = {
-    "estimator": Estimator(), "model_key": "p/m", "prompt_tokens_estimate": 7, "completion_tokens_max": None,
-    "bytes_seen": 9999,
-}  # fmt: skip
-
-
 def read(usage: Usage | None, evidence: Evidence, **more: Any) -> Reading:
-    return reading(metered(usage, evidence), **(ASKED | more))
+    return reading_of(metered(usage, evidence), **more)
 
 
 def test_what_a_reading_says() -> None:
@@ -308,10 +303,7 @@ def test_what_a_reading_says() -> None:
 def test_a_providers_own_count_so_far_is_better_than_an_estimate() -> None:
     def cut(so_far: int | None, usage: Usage, completion_tokens_max: int | None = None) -> Reading:
         seen = structs.replace(metered(usage, TEXT), completion_so_far=so_far)
-        return reading(
-            seen, estimator=Estimator(), model_key="p/m", prompt_tokens_estimate=7,
-            completion_tokens_max=completion_tokens_max, bytes_seen=9999,
-        )  # fmt: skip
+        return reading_of(seen, completion_tokens_max=completion_tokens_max)
 
     counted = cut(500, Usage(9))
     assert (counted.usage, counted.source) == (Usage(9, None, 500, None, 509), UsageSource.ESTIMATED)

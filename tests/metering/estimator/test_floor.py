@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
 from proxy.metering.estimator.completion import Completions, counters
-from proxy.metering.estimator.estimate import Estimate, Estimator, reading
+from proxy.metering.estimator.estimate import Estimate, Estimator
 from proxy.metering.estimator.floor import Floor
 from proxy.metering.profile import NOTHING_COUNTED, Counted, Profile
 from proxy.metering.usage import Evidence, Usage
-from tests.metering.fixtures import chunk, fed, sse
+from tests.metering.fixtures import chunk, fed, reading_of, sse
 
 
 def seen(*texts: str) -> Evidence:
@@ -71,12 +71,8 @@ def test_tool_arguments_prove_it_too() -> None:
 
 
 def test_the_reading_of_a_whole_exchange_says_so() -> None:
-    meter = OPENAI_CHAT.stream_meter()
-    meter.feed(sse(*(chunk({"content": " word"}) for _ in range(406))))
-    found = reading(
-        meter.close(), estimator=Estimator(), model_key="p/m", prompt_tokens_estimate=9, completion_tokens_max=1,
-        bytes_seen=1 << 16,
-    )  # fmt: skip
+    words = fed(OPENAI_CHAT.stream_meter(), [sse(*(chunk({"content": " word"}) for _ in range(406)))])
+    found = reading_of(words, completion_tokens_max=1, bytes_seen=1 << 16)
     assert (found.limit_exceeded, found.capped) == (True, False)
     assert found.usage.completion_tokens is not None
     assert found.usage.completion_tokens >= 406
@@ -90,12 +86,8 @@ def test_an_echo_of_the_prompt_proves_nothing(most: int | None, tokens: int) -> 
     said = OPENAI_COMPLETIONS.facts({"model": "m", "prompt": "x", "max_tokens": 5, "echo": True})
     assert (said.echoes, said.completion_tokens_max) == (True, 5)
     assert not OPENAI_COMPLETIONS.facts({"model": "m", "prompt": "x", "max_tokens": 5}).echoes
-    meter = OPENAI_COMPLETIONS.stream_meter()
-    meter.feed(sse(*({"choices": [{"index": 0, "text": " word"}]} for _ in range(20))))
-    read = reading(
-        meter.close(), estimator=Estimator(), model_key="p/m", prompt_tokens_estimate=9, completion_tokens_max=most,
-        bytes_seen=9999, echoes=True,
-    )  # fmt: skip
+    words = sse(*({"choices": [{"index": 0, "text": " word"}]} for _ in range(20)))
+    read = reading_of(fed(OPENAI_COMPLETIONS.stream_meter(), [words]), completion_tokens_max=most, echoes=True)
     assert (read.usage.completion_tokens, read.limit_exceeded) == (tokens, False)
 
 

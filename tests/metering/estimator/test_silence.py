@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from proxy.metering.estimator.estimate import Estimator, reading
+from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.estimator.silence import SILENCE, Pace, with_silence
 from proxy.metering.metered import Metered
 from proxy.metering.usage import NOTHING, Evidence, Reading, Silence, Usage, UsageSource
+from tests.metering.fixtures import reading_of
 
 TEXT = Evidence(text_events=20, chars_latin=90)
 HIDING = Usage(9, None, 220, 200, 229)
@@ -86,10 +87,7 @@ def left(evidence: Evidence | None = None, *, complete: bool = False, usage: Usa
 
 
 def read(metered: Metered, *, accepted: bool = True) -> Reading:
-    return reading(
-        metered, estimator=Estimator(), model_key="p/o3", prompt_tokens_estimate=7, completion_tokens_max=None,
-        bytes_seen=99, accepted=accepted,
-    )  # fmt: skip
+    return reading_of(metered, model_key="p/o3", accepted=accepted)
 
 
 BILLED, SAID = Silence(50.0, 4000, billed=True), Silence(50.0, 4000, billed=False)

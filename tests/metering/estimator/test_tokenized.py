@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering.estimator.estimate import RUNNING_COUNT, TOKENIZED, VERSION, Estimator, reading
+from proxy.metering.estimator.estimate import RUNNING_COUNT, TOKENIZED, VERSION, Estimator
 from proxy.metering.metered import Metered
 from proxy.metering.profile import Counted, Profile
 from proxy.metering.usage import Evidence, Reading, Usage, UsageSource
+from tests.metering.fixtures import reading_of
 
 TEXT = Evidence(text_events=100, chars_latin=420)
 
@@ -34,10 +35,8 @@ def read(
     key: str = "p/m",
 ) -> Reading:
     metered = Metered(usage, None, evidence, None, None, False, None, 1, (), {}, completion_so_far=so_far)
-    return reading(
-        metered, estimator=estimator or Estimator(), model_key=key, prompt_tokens_estimate=7,
-        completion_tokens_max=most, bytes_seen=size, counted=counted,
-    )  # fmt: skip
+    given = {"model_key": key, "completion_tokens_max": most, "bytes_seen": size, "counted": counted}
+    return reading_of(metered, estimator=estimator or Estimator(), **given)
 
 
 def test_the_count_is_the_estimate() -> None:
