@@ -89,24 +89,23 @@ async def strike(
     return wrong, figures
 
 
-@pytest.mark.thorough
 @pytest.mark.waits
-async def test_a_kill_before_the_commit_and_one_before_the_acknowledgement(
-    apart: Apart, valkey: Valkey, ledger_url: str, tmp_path: Path
-) -> None:
-    wrong, _ = await strike(apart, valkey, ledger_url, tmp_path, 1, FEW, SHORT_RATE)
-    assert not wrong, f"seed {SEED}: {wrong}"
-
-
-@pytest.mark.slow
-async def test_a_hundred_kills_in_each_phase(
-    apart: Apart, valkey: Valkey, ledger_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("each", "kinds", "rate"),
+    [
+        pytest.param(1, FEW, SHORT_RATE, marks=pytest.mark.thorough, id="few"),
+        pytest.param(EACH, PHASES, RATE, marks=pytest.mark.slow, id="hundreds"),
+    ],
+)
+async def test_kills_in_each_phase(
+    apart: Apart, valkey: Valkey, ledger_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    each: int, kinds: list[Phase], rate: int,
+) -> None:  # fmt: skip
     with capsys.disabled():
-        print(f"\nseed {SEED}")
-        wrong, figures = await strike(apart, valkey, ledger_url, tmp_path, EACH, PHASES, RATE)
-        print(figures)
-    assert not wrong, wrong
+        wrong, figures = await strike(apart, valkey, ledger_url, tmp_path, each, kinds, rate)
+        if each > 1:
+            print(f"\nseed {SEED}\n{figures}")
+    assert not wrong, f"seed {SEED}: {wrong}"
 
 
 @pytest.mark.slow

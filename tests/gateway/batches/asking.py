@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from proxy.billing.batch import StoredBatch
 from proxy.billing.entries import LedgerEntry
 from tests.gateway.batches.site import Site
 from tests.support.batch_provider import Document
@@ -53,6 +54,20 @@ async def made_by(client: anthropic.AsyncAnthropic, *requests: Document) -> str:
     """The same of Anthropic's."""
     asked: Any = requests
     return (await client.messages.batches.create(requests=asked)).id
+
+
+async def ended(client: openai.AsyncOpenAI, batch_id: str) -> str:
+    """The id of the file with the results."""
+    output = (await client.batches.retrieve(batch_id)).output_file_id
+    assert output is not None
+    return output
+
+
+def stored(at: Site, batch_id: str) -> StoredBatch:
+    """What the database has of a batch."""
+    found = at.batches.find(batch_id)
+    assert found is not None
+    return found
 
 
 def lines_of(at: Site) -> list[LedgerEntry]:

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.foundation.secret import Secret
 from proxy.settings import CredentialSettings
-from tests.gateway.batches.asking import line, ordered, uploaded
+from tests.gateway.batches.asking import ended, line, ordered, uploaded
 from tests.gateway.batches.site import Site
 from tests.support.batch_provider import BatchProvider
 from tests.support.clients import Clients
@@ -28,8 +28,7 @@ async def test_a_batch_stays_with_its_credential(provider: BatchProvider, at: Si
     used.rests(monotonic(), 60.0)  # others are free: what is made stays where it is
     batch_id = await ordered(client, file_id)
     provider.end(batch_id)
-    output_id = (await client.batches.retrieve(batch_id)).output_file_id
-    assert output_id is not None
+    output_id = await ended(client, batch_id)
     await client.files.content(output_id)
     assert [one.id async for one in client.files.list(purpose="batch")] == [file_id]
     assert {key for _, _, key in provider.asked} == {made_with}

@@ -13,6 +13,7 @@ from proxy.billing.batch import BatchState
 from proxy.gateway.batches import settling
 from tests.gateway.batches.asking import (
     LINE_NUSD,
+    ended,
     line,
     lines_of,
     made,
@@ -20,6 +21,7 @@ from tests.gateway.batches.asking import (
     ordered,
     own_entries,
     request,
+    stored,
     uploaded,
 )
 from tests.gateway.batches.site import Proxy, Site
@@ -217,17 +219,14 @@ async def test_a_settlement_that_is_cut_off_goes_on(
     await proxy.drop()
     at.before_call = lambda _: None
     again = await at.start()
-    left = at.batches.find(batch_id)
-    assert left is not None
-    assert again.admission.held_again == ([left.exchange_id] if reached.is_set() else [])
+    exchange_id = stored(at, batch_id).exchange_id
+    assert again.admission.held_again == ([exchange_id] if reached.is_set() else [])
     at.later_s = 600.0
     await again.watcher.look()
     assert len(lines_of(at)) == 5
     assert sum(one.charge_nusd or 0 for one in at.entries()) == 5 * LINE_NUSD
     assert len(own_entries(at)) == 1
-    found = at.batches.find(batch_id)
-    assert found is not None
-    assert found.state is BatchState.SETTLED
+    assert stored(at, batch_id).state is BatchState.SETTLED
 
 
 async def test_results_that_break_off_are_read_again(
@@ -275,17 +274,14 @@ async def test_results_of_a_lost_batch_are_not_told(provider: BatchProvider, at:
     kept = provider.batches.pop(batch_id)
     at.later_s = 86_400.0
     await proxy.watcher.look()
-    found = at.batches.find(batch_id)
-    assert found is not None
-    assert found.state is BatchState.RUNNING
+    assert stored(at, batch_id).state is BatchState.RUNNING
     at.later_s = 3 * 86_400.0
     await proxy.watcher.look()
     (own,) = at.entries()
     assert (own.outcome, own.charge_nusd) == ("upstream_failed", 0)
     provider.batches[batch_id] = kept
     provider.end(batch_id)
-    output_id = (await gpt().batches.retrieve(batch_id)).output_file_id
-    assert output_id is not None
+    output_id = await ended(gpt(), batch_id)
     with refusal(404):
         await gpt().files.content(output_id)
 

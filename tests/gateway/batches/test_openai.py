@@ -9,20 +9,24 @@ import pytest
 
 from proxy.billing.batch import BatchState
 from proxy.metering.stored_objects.api import PageAsked
-from tests.gateway.batches.asking import CHAT, LINE_NUSD, jsonl, line, lines_of, made, ordered, own_entries, uploaded
+from tests.gateway.batches.asking import (
+    CHAT,
+    LINE_NUSD,
+    ended,
+    jsonl,
+    line,
+    lines_of,
+    made,
+    ordered,
+    own_entries,
+    stored,
+    uploaded,
+)
 from tests.gateway.batches.site import KEYS, Proxy, Site
 from tests.support.batch_provider import SECRET, USAGE, BatchProvider, Document, chat_answer
 from tests.support.clients import Gpt, refusal
-from tests.support.sdks import openai
 
 pytestmark = pytest.mark.io
-
-
-async def ended(client: openai.AsyncOpenAI, batch_id: str) -> str:
-    """The id of the file with the results."""
-    output = (await client.batches.retrieve(batch_id)).output_file_id
-    assert output is not None
-    return output
 
 
 async def test_a_batch_from_its_file_to_its_results(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
@@ -374,9 +378,7 @@ async def test_a_batch_that_failed_costs_nothing(provider: BatchProvider, at: Si
     await proxy.watcher.look()
     (own,) = at.entries()
     assert (own.outcome, own.charge_nusd, own.details["batch"]["status"]) == ("refused_upstream", 0, "failed")
-    found = at.batches.find(batch_id)
-    assert found is not None
-    assert found.state is BatchState.SETTLED
+    assert stored(at, batch_id).state is BatchState.SETTLED
 
 
 async def test_what_a_provider_has_generated_is_waited_for(at: Site, proxy: Proxy, gpt: Gpt) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.batches.asking import LINE_NUSD, line, made_by, ordered, request, uploaded
+from tests.gateway.batches.asking import LINE_NUSD, ended, line, made_by, ordered, request, uploaded
 from tests.support.batch_provider import BatchProvider
 from tests.support.clients import FAILURES, Clients, RefusedError, refusal
 from tests.support.postgres import Server
@@ -85,8 +85,7 @@ async def test_a_reservation_outlives_the_process_until_the_lines_are_booked(
         await ordered(clients.gpt(site.url, key), file_id)
     assert (await clients.gpt(site.url, key).batches.retrieve(batch_id)).status == "validating"
     provider.end(batch_id)
-    output_id = (await clients.gpt(site.url, key).batches.retrieve(batch_id)).output_file_id
-    assert output_id is not None
+    output_id = await ended(clients.gpt(site.url, key), batch_id)
     assert (await clients.gpt(site.url, key).files.content(output_id)).content == provider.contents[output_id]
     entries = await asyncio.to_thread(site.entries, LINES_FIT + 1)
     assert [one["charge_usd"] for one in entries].count(f"{LINE_NUSD / 1e9:.9f}".rstrip("0")) == LINES_FIT
@@ -210,8 +209,7 @@ async def test_a_reservation_outlives_the_machine_until_the_lines_are_booked(
     async with asyncio.timeout(20):
         while not (await clients.gpt(other.url, key).batches.list()).data:
             await asyncio.sleep(0.1)
-    output_id = (await clients.gpt(other.url, key).batches.retrieve(batch_id)).output_file_id
-    assert output_id is not None
+    output_id = await ended(clients.gpt(other.url, key), batch_id)
     await clients.gpt(other.url, key).files.content(output_id)
     await until_ordered(clients.gpt(other.url, key), file_id)
     assert len(other.read_ledger()) == LINES_FIT + 1

@@ -97,25 +97,24 @@ async def test_a_message_has_no_endless_fragments(on: Stage, monkeypatch: pytest
         assert await client.hear_end() == (1009, "The fragments of this message are too many.")
 
 
-async def test_pings_have_a_rate(on: Stage) -> None:
+@pytest.mark.parametrize(
+    ("wire", "answer", "answers", "reason"),
+    [
+        (frame(PING) * 2_000, WSMsgType.PONG, range(1_000, 1_200), "Too many pings and pongs."),
+        (REFUSED * 1_000, WSMsgType.TEXT, range(101, 300), "Too many messages were refused."),
+    ],
+    ids=["pings", "refused messages"],
+)
+async def test_what_is_answered_has_a_rate(
+    on: Stage, wire: bytes, answer: WSMsgType, answers: range, reason: str
+) -> None:
     async with on.talk(autoping=False) as (client, link):
-        write(client.socket, frame(PING) * 2_000)
-        answers = 0
-        while (message := await client.receive()).type is WSMsgType.PONG:
-            answers += 1
-        assert 1_000 <= answers < 1_200
-        assert (message.data, message.extra) == (1008, "Too many pings and pongs.")
-        assert await link.until_gone() == (1001, "")
-
-
-async def test_refused_messages_have_a_rate(on: Stage) -> None:
-    async with on.talk() as (client, link):
-        write(client.socket, REFUSED * 1_000)
-        errors = 0
-        while (message := await client.receive()).type is WSMsgType.TEXT:
-            errors += 1
-        assert 100 < errors < 300
-        assert (message.data, message.extra) == (1008, "Too many messages were refused.")
+        write(client.socket, wire)
+        count = 0
+        while (message := await client.receive()).type is answer:
+            count += 1
+        assert count in answers
+        assert (message.data, message.extra) == (1008, reason)
         assert await link.until_gone() == (1001, "")
 
 

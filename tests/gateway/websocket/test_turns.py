@@ -27,8 +27,12 @@ def ends(key: str = "r:1", answer_id: str | None = "1", **more: Any) -> Provider
     return ProviderEvent(EventPhase.ENDS, key, answer_id=answer_id, **more)
 
 
-def test_an_answer_is_that_of_the_oldest_request() -> None:
-    turns: Turns[str] = Turns()
+@pytest.fixture
+def turns() -> Turns[str]:
+    return Turns()
+
+
+def test_an_answer_is_that_of_the_oldest_request(turns: Turns[str]) -> None:
     turns.asked("", "a", "first")
     turns.asked("", "b", "second")
     assert turns.step(begins()) == Step("first")
@@ -39,8 +43,7 @@ def test_an_answer_is_that_of_the_oldest_request() -> None:
     assert list(turns.all()) == []
 
 
-def test_an_answer_that_nobody_asked_for_is_opened() -> None:
-    turns: Turns[str] = Turns()
+def test_an_answer_that_nobody_asked_for_is_opened(turns: Turns[str]) -> None:
     assert turns.step(begins()) == Step(opens=True)
     turns.opened(begins(), "by itself")
     assert turns.step(goes_on()) == Step("by itself")
@@ -56,23 +59,20 @@ def test_an_answer_that_nobody_asked_for_is_opened() -> None:
         goes_on("t:1", "i:0", kind=ExchangeKind.TRANSCRIPT),
     ],
 )
-def test_nothing_passes_that_is_of_no_exchange(heard: ProviderEvent) -> None:
-    turns: Turns[str] = Turns()
+def test_nothing_passes_that_is_of_no_exchange(heard: ProviderEvent, turns: Turns[str]) -> None:
     assert turns.step(heard) == Step(opens=True, ends=heard.phase is EventPhase.ENDS)
     turns.opened(heard, "opened")
     assert list(turns.all()) == ([] if heard.phase is EventPhase.ENDS else ["opened"])
 
 
-def test_what_bears_nothing_is_of_nobody() -> None:
-    turns: Turns[str] = Turns()
+def test_what_bears_nothing_is_of_nobody(turns: Turns[str]) -> None:
     turns.asked("", None, "waits")
     for heard in (goes_on(is_billable=False), ends(is_billable=False), NO_EXCHANGE):
         assert turns.step(heard) == Step()
     assert list(turns.all()) == ["waits"]
 
 
-def test_what_has_ended_stays_ended() -> None:
-    turns: Turns[str] = Turns()
+def test_what_has_ended_stays_ended(turns: Turns[str]) -> None:
     turns.asked("", None, "first")
     turns.step(begins())
     turns.step(ends())
@@ -82,8 +82,7 @@ def test_what_has_ended_stays_ended() -> None:
     assert turns.step(begins("r:2", "2")) == Step("second")
 
 
-def test_a_provider_with_one_id_for_all_answers_is_metered() -> None:
-    turns: Turns[str] = Turns()
+def test_a_provider_with_one_id_for_all_answers_is_metered(turns: Turns[str]) -> None:
     for turn in ("first", "second"):
         turns.asked("", None, turn)
         assert turns.step(begins()) == Step(turn)
@@ -93,8 +92,7 @@ def test_a_provider_with_one_id_for_all_answers_is_metered() -> None:
     assert turns.step(begins()) == Step(opens=True)
 
 
-def test_in_a_lane_an_answer_ends_the_one_before_it() -> None:
-    turns: Turns[str] = Turns()
+def test_in_a_lane_an_answer_ends_the_one_before_it(turns: Turns[str]) -> None:
     turns.asked("", None, "first")
     turns.step(begins("", "1"))
     assert turns.step(begins("", "1")) == Step("first"), "the same one"
@@ -103,8 +101,7 @@ def test_in_a_lane_an_answer_ends_the_one_before_it() -> None:
     assert turns.step(begins("", "3")) == Step(opens=True, over=("second",))
 
 
-def test_lanes_are_answered_beside_each_other() -> None:
-    turns: Turns[str] = Turns()
+def test_lanes_are_answered_beside_each_other(turns: Turns[str]) -> None:
     turns.asked("", None, "here")
     turns.asked("left", None, "there")
     assert turns.step(begins("left", "2", stream_id="left")) == Step("there")
@@ -113,8 +110,7 @@ def test_lanes_are_answered_beside_each_other() -> None:
     assert list(turns.all()) == ["here"]
 
 
-def test_a_transcription_is_nobody_s_answer() -> None:
-    turns: Turns[str] = Turns()
+def test_a_transcription_is_nobody_s_answer(turns: Turns[str]) -> None:
     turns.asked("", None, "waits")
     assert turns.step(goes_on("t:1", "i:0", kind=ExchangeKind.TRANSCRIPT)) == Step(opens=True)
     assert list(turns.all()) == ["waits"]
@@ -132,9 +128,8 @@ def test_a_transcription_is_nobody_s_answer() -> None:
     ],
 )
 def test_an_error_refuses_the_request_that_it_is_about(
-    asked: list[tuple[str | None, str]], failed_event_id: str | None, refused: str | None
+    asked: list[tuple[str | None, str]], failed_event_id: str | None, refused: str | None, turns: Turns[str]
 ) -> None:
-    turns: Turns[str] = Turns()
     for event_id, name in asked:
         turns.asked("", event_id, name)
     step = turns.step(ProviderEvent(EventPhase.FAILS, failed_event_id=failed_event_id))
@@ -142,8 +137,7 @@ def test_an_error_refuses_the_request_that_it_is_about(
     assert list(turns.all()) == [name for _, name in asked if name != refused]
 
 
-def test_an_answer_that_fails_goes_on_to_its_own_end() -> None:
-    turns: Turns[str] = Turns()
+def test_an_answer_that_fails_goes_on_to_its_own_end(turns: Turns[str]) -> None:
     turns.asked("", None, "first")
     turns.step(begins("", "1"))
     assert turns.step(ProviderEvent(EventPhase.FAILS)) == Step("first")
