@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -108,19 +108,6 @@ async def test_migrating_beneath_a_running_server_is_harmless(
     assert entries_of(running, "beneath")[0]["outcome"] == "served"
 
 
-@pytest.mark.thorough
-def test_a_refusal_is_one_line_on_standard_error(running: Tokenweir) -> None:
-    config = running.folder / "wrong.yaml"
-    config.write_text("providers: {one: {base_url: 'http://127.0.0.1:1/v1'}}\nmodels: {m: {provider: two}}\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "proxy", "ledger", "--config", str(config)],
-        env=running.environment, cwd=running.folder, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("tokenweir: models.m.provider: ")
-    assert done.stderr.count("\n") == 1
-
-
 COMMANDS = (
     ("serve",),
     ("migrate",),
@@ -154,7 +141,9 @@ def test_every_command_names_the_field_it_cannot_read(
     for text, said in WRONG.items():
         config.write_text(text)
         assert main([*command, "--config", str(config)]) == 1
-        assert said in capsys.readouterr().err
+        printed = capsys.readouterr()
+        assert re.fullmatch(f"tokenweir: .*{re.escape(said)}.*\n", printed.err)
+        assert printed.out == ""
     assert list(tmp_path.iterdir()) == [config], "a refused command leaves nothing behind"
 
 

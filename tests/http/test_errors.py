@@ -15,7 +15,7 @@ from proxy.http.connection import ClientConnection, refused_response
 from proxy.http.errors import ApiError
 from proxy.http.server import Routes, Server
 from proxy.keys.keyring import Refused
-from tests.support.sdks import openai
+from tests.support.clients import Clients, refusal
 
 ALL: dict[str, ApiError] = {
     "bad_request": errors.bad_request("wrong", param="n", code="invalid_value"),
@@ -60,22 +60,6 @@ ALL: dict[str, ApiError] = {
     "upstream_stalled": errors.upstream_stalled(),
     "shutting_down": errors.shutting_down(),
 }
-EXCEPTIONS: dict[int, str] = {
-    400: "BadRequestError",
-    401: "AuthenticationError",
-    402: "APIStatusError",
-    403: "PermissionDeniedError",
-    404: "NotFoundError",
-    405: "APIStatusError",
-    409: "ConflictError",
-    410: "APIStatusError",
-    426: "APIStatusError",
-    429: "RateLimitError",
-    500: "InternalServerError",
-    502: "InternalServerError",
-    503: "InternalServerError",
-    504: "InternalServerError",
-}
 
 
 def test_every_refusal_of_the_module_is_here() -> None:
@@ -109,19 +93,16 @@ async def test_the_sdk_understands_each() -> None:
     routes.local("POST", "/v1/chat/completions", refuse)
     server = Server(routes, refused=lambda _status, _code: None)
     port = await server.start("127.0.0.1", 0)
-    client = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0)
-    try:
-        for name, refusal in ALL.items():
-            with pytest.raises(getattr(openai, EXCEPTIONS[refusal.status])) as raised:
-                await client.chat.completions.create(model=name, messages=[{"role": "user", "content": "x"}])
+    async with Clients(plain=False) as clients:
+        completions = clients.gpt(f"http://127.0.0.1:{port}").chat.completions
+        for name, made in ALL.items():
+            with refusal(made.status) as raised:
+                await completions.create(model=name, messages=[{"role": "user", "content": "x"}])
             error = raised.value
-            assert (error.code, error.param, error.type) == (refusal.code, refusal.param, refusal.kind), name
-            assert isinstance(error.body, dict)
-            assert error.body["message"] == refusal.message, name
-    finally:
-        await client.close()
-        await server.stop_listening()
-        await server.close()
+            assert (error.code, error.param, error.type) == (made.code, made.param, made.kind), name
+            assert error.body["message"] == made.message, name
+    await server.stop_listening()
+    await server.close()
 
 
 @pytest.mark.parametrize(
