@@ -7,17 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from email.message import Message
 from pathlib import Path
-from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.support.http_server import answering
 from tests.support.tokenweir import COMMAND, PRICE, ROOT, Tokenweir
 
 DIALECT = '''
@@ -149,37 +146,17 @@ def test_all_tables_have_it(extended: Path) -> None:
     assert "| `sinks.<name>.colour` | a name of A-Z a-z 0-9 _ . : - | *required* | `toy`: the colour" in reference
 
 
-@contextmanager
-def toy_server() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
-    """Provider and receiver in one: its URL, and the path and body of every request."""
-    got: list[tuple[str, bytes]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            got.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
-            body = json.dumps({"said": "hi", "used": {"heard": 7, "spoken": 5}}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
-            """Nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", got
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
 @pytest.mark.process
 @pytest.mark.thorough
 def test_an_exchange_is_billed_and_pushed(extended: Path, tmp_path: Path) -> None:
-    with toy_server() as (url, got):
+    got: list[tuple[str, bytes]] = []
+
+    def answer(path: str, _: Message, body: bytes) -> tuple[int, bytes]:
+        """Provider and receiver in one."""
+        got.append((path, body))
+        return 200, json.dumps({"said": "hi", "used": {"heard": 7, "spoken": 5}}).encode()
+
+    with answering(answer) as url:
         running = Tokenweir(
             tmp_path / "run",
             providers={"toys": {"base_url": url, "dialects": ["toy"]}},

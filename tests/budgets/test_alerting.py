@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -70,23 +70,28 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock(NOW)
+@dataclass
+class Stage:
+    """A ledger whose alerts are sent, who gets them, and what is reported."""
+
+    engine: Engine
+    receiver: Receiver
+    clock: Clock = field(default_factory=lambda: Clock(NOW))
+    recorder: AlertRecorder = field(default_factory=AlertRecorder)
+
+    def sender(self, url: str = "", **more: Any) -> Webhook:
+        more = {"unix_time": self.clock, "observer": self.recorder, **more}
+        return Webhook(self.engine, url=url or self.receiver.url, secret=Secret(SECRET), **more)
+
+    def alert(self) -> Alert:
+        """The only one, as it is stored."""
+        (alert,) = read_alerts(self.engine)
+        return alert
 
 
 @pytest.fixture
-def seen() -> AlertRecorder:
-    return AlertRecorder()
-
-
-@pytest.fixture
-def sender(engine: Engine, receiver: Receiver, clock: Clock, seen: AlertRecorder) -> Webhook:
-    return a_sender(engine, receiver.url, clock, seen)
-
-
-def a_sender(engine: Engine, url: str, clock: Callable[[], float], seen: AlertRecorder, **more: Any) -> Webhook:
-    return Webhook(engine, url=url, secret=Secret(SECRET), unix_time=clock, observer=seen, **more)
+def stage(engine: Engine, receiver: Receiver) -> Stage:
+    return Stage(engine, receiver)
 
 
 def an_alert(number: int = 0) -> Alert:
@@ -131,70 +136,63 @@ def test_the_signature_is_what_anybody_can_compute() -> None:
 # -- failures
 
 
-async def test_it_is_tried_until_it_arrives(
-    engine: Engine, receiver: Receiver, sender: Webhook, clock: Clock, seen: AlertRecorder
-) -> None:
-    record_new(engine, [an_alert()])
-    receiver.answers = [500, 302, 404]
+async def test_it_is_tried_until_it_arrives(stage: Stage) -> None:
+    sender = stage.sender()
+    record_new(stage.engine, [an_alert()])
+    stage.receiver.answers = [500, 302, 404]
     waits = []
-    while read_alerts(engine)[0].state == OPEN:
+    while stage.alert().state == OPEN:
         assert await sender.send() == 1
         assert await sender.send() == 0  # not before its time
-        waits.append(read_alerts(engine)[0].next_at - clock.now)
-        clock.now = read_alerts(engine)[0].next_at
-    assert [one["id"] for one in receiver.got] == ["alert_0"]
-    assert receiver.tried == ["alert_0"] * 4  # no redirect was followed
-    assert seen.whys == [("HTTP 500", False), ("HTTP 302", False), ("HTTP 404", False)]
+        waits.append(stage.alert().next_at - stage.clock.now)
+        stage.clock.now = stage.alert().next_at
+    assert [one["id"] for one in stage.receiver.got] == ["alert_0"]
+    assert stage.receiver.tried == ["alert_0"] * 4  # no redirect was followed
+    assert stage.recorder.whys == [("HTTP 500", False), ("HTTP 302", False), ("HTTP 404", False)]
     assert waits[:3] == pytest.approx([10, 20, 40])
-    assert read_alerts(engine)[0].state == SENT
-    clock.now += GIVE_UP_S
+    assert stage.alert().state == SENT
+    stage.clock.now += GIVE_UP_S
     assert await sender.send() == 0
 
 
-async def test_a_server_that_does_not_answer_costs_a_try(
-    engine: Engine, receiver: Receiver, clock: Clock, seen: AlertRecorder
-) -> None:
+async def test_a_server_that_does_not_answer_costs_a_try(stage: Stage) -> None:
     async def never() -> web.Response:
         await asyncio.sleep(60)
         raise AssertionError
 
-    record_new(engine, [an_alert()])
-    receiver.answers = [never]
-    sender = a_sender(engine, receiver.url, clock, seen, answer_s=0.1)
+    record_new(stage.engine, [an_alert()])
+    stage.receiver.answers = [never]
+    sender = stage.sender(answer_s=0.1)
     assert await sender.send() == 1
-    nobody = a_sender(engine, f"http://127.0.0.1:{closed_port()}/", clock, seen)
-    clock.now += 10
+    nobody = stage.sender(f"http://127.0.0.1:{closed_port()}/")
+    stage.clock.now += 10
     assert await nobody.send() == 1
-    assert [why for why, _ in seen.whys] == ["TimeoutError", "ClientConnectorError"]
-    assert read_alerts(engine)[0].last_error == "ClientConnectorError"
-    clock.now += 20
+    assert [why for why, _ in stage.recorder.whys] == ["TimeoutError", "ClientConnectorError"]
+    assert stage.alert().last_error == "ClientConnectorError"
+    stage.clock.now += 20
     await sender.send()
-    assert len(receiver.got) == 1
+    assert len(stage.receiver.got) == 1
 
 
-async def test_one_that_fails_does_not_hold_up_the_others(
-    engine: Engine, receiver: Receiver, sender: Webhook, seen: AlertRecorder
-) -> None:
-    record_new(engine, [an_alert(number) for number in range(AT_ONCE + 5)])
-    receiver.answers = [500]
+async def test_one_that_fails_does_not_hold_up_the_others(stage: Stage) -> None:
+    sender = stage.sender()
+    record_new(stage.engine, [an_alert(number) for number in range(AT_ONCE + 5)])
+    stage.receiver.answers = [500]
     assert [await sender.send(), await sender.send(), await sender.send()] == [AT_ONCE, 5, 0]
-    assert len(receiver.got) == AT_ONCE + 4
-    assert seen.whys == [("HTTP 500", False)]
+    assert len(stage.receiver.got) == AT_ONCE + 4
+    assert stage.recorder.whys == [("HTTP 500", False)]
 
 
-async def test_several_senders_send_each_alert_once(
-    engine: Engine, receiver: Receiver, clock: Clock, seen: AlertRecorder
-) -> None:
-    record_new(engine, [an_alert(number) for number in range(40)])
-    senders = [a_sender(engine, receiver.url, clock, seen) for _ in range(4)]
+async def test_several_senders_send_each_alert_once(stage: Stage) -> None:
+    record_new(stage.engine, [an_alert(number) for number in range(40)])
+    senders = [stage.sender() for _ in range(4)]
     while sum(await asyncio.gather(*(one.send() for one in senders))):
         pass
-    assert sorted(one["id"] for one in receiver.got) == sorted(f"alert_{number}" for number in range(40))
+    assert sorted(one["id"] for one in stage.receiver.got) == sorted(f"alert_{number}" for number in range(40))
 
 
-async def test_a_sender_that_dies_is_followed_by_the_next(
-    engine: Engine, receiver: Receiver, sender: Webhook, clock: Clock, seen: AlertRecorder
-) -> None:
+async def test_a_sender_that_dies_is_followed_by_the_next(stage: Stage) -> None:
+    sender = stage.sender()
     stuck = asyncio.Event()
 
     async def never() -> web.Response:
@@ -202,31 +200,29 @@ async def test_a_sender_that_dies_is_followed_by_the_next(
         await asyncio.sleep(60)
         raise AssertionError
 
-    record_new(engine, [an_alert()])
-    receiver.answers = [never]
+    record_new(stage.engine, [an_alert()])
+    stage.receiver.answers = [never]
     dying = asyncio.get_running_loop().create_task(sender.run())
     await stuck.wait()
     await ended(dying)
-    next_one = a_sender(engine, receiver.url, clock, seen)
+    next_one = stage.sender()
     assert await next_one.send() == 0  # who knows whether it is dead
-    clock.now += CLAIM_S
+    stage.clock.now += CLAIM_S
     assert await next_one.send() == 1
-    assert (len(receiver.got), read_alerts(engine)[0].state) == (1, SENT)
+    assert (len(stage.receiver.got), stage.alert().state) == (1, SENT)
 
 
-async def test_what_nobody_was_there_to_send_for_a_day_is_history(
-    engine: Engine, receiver: Receiver, sender: Webhook, clock: Clock, seen: AlertRecorder
-) -> None:
-    record_new(engine, [an_alert()])
-    clock.now += GIVE_UP_S
+async def test_what_nobody_was_there_to_send_for_a_day_is_history(stage: Stage) -> None:
+    sender = stage.sender()
+    record_new(stage.engine, [an_alert()])
+    stage.clock.now += GIVE_UP_S
     await sender.send()
-    assert (receiver.tried, read_alerts(engine)[0].state) == ([], GIVEN_UP)
-    assert [given_up for _, given_up in seen.whys] == [True]
+    assert (stage.receiver.tried, stage.alert().state) == ([], GIVEN_UP)
+    assert [given_up for _, given_up in stage.recorder.whys] == [True]
 
 
-async def test_an_outage_of_the_ledger_is_said_once(
-    engine: Engine, receiver: Receiver, sender: Webhook, seen: AlertRecorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_outage_of_the_ledger_is_said_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = stage.sender()
     monkeypatch.setattr(alert_webhook, "POLL_S", 0.01)
     looks = 0
 
@@ -239,53 +235,48 @@ async def test_an_outage_of_the_ledger_is_said_once(
     monkeypatch.setattr(alert_webhook, "claim", away)
     running = asyncio.get_running_loop().create_task(sender.run())
     await until(lambda: looks > 5)
-    assert len(seen.failures) == 1
-    record_new(engine, [an_alert()])
+    assert len(stage.recorder.failures) == 1
+    record_new(stage.engine, [an_alert()])
     monkeypatch.setattr(alert_webhook, "claim", real)
-    await until(lambda: seen.healings == seen.failures and read_alerts(engine)[0].state == SENT)
+    await until(lambda: stage.recorder.healings == stage.recorder.failures and stage.alert().state == SENT)
     await ended(running)
-    assert len(receiver.got) == 1
+    assert len(stage.receiver.got) == 1
 
 
 # -- the whole way
 
 
-async def test_from_an_entry_to_somebodys_server(
-    engine: Engine, receiver: Receiver, seen: AlertRecorder, tmp_path: Path
-) -> None:
+async def test_from_an_entry_to_somebodys_server(stage: Stage, tmp_path: Path) -> None:
     budgets = SqliteBudgets(tmp_path / "budgets.db", node="a", unix_time=time.time)
-    everybody = [
-        Follower(
-            budgets, FollowedLedger(engine), observer=seen,
-            on_spent=Thresholds(engine, unix_time=lambda: NOW, observer=seen).check,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    ledger, sender = a_store(engine), a_sender(engine, receiver.url, lambda: NOW, seen)
+
+    def follower() -> Follower:
+        thresholds = Thresholds(stage.engine, unix_time=lambda: NOW, observer=stage.recorder)
+        ledger = FollowedLedger(stage.engine)
+        return Follower(budgets, ledger, observer=stage.recorder, on_spent=thresholds.check)
+
+    everybody = [follower(), follower()]
+    ledger, sender = a_store(stage.engine), stage.sender(unix_time=lambda: NOW)
     await everybody[0].seed([LimitCounter("key-1", since=SINCE, nusd_max=BUDGET)])
     for number in range(12):
         ledger.settle(arriving(an_entry(number, charge_nusd=NUSD_PER_USD, started_at=NOW - 60)))
         await asyncio.gather(*(one.follow() for one in everybody))
         await sender.send()
-    assert seen.alerts == [50, 80, 100]
-    shown = [(one["threshold"], one["spent_usd"], one["name"]) for one in receiver.got]
+    assert stage.recorder.alerts == [50, 80, 100]
+    shown = [(one["threshold"], one["spent_usd"], one["name"]) for one in stage.receiver.got]
     assert shown == [(50, "5", "anna"), (80, "8", "anna"), (100, "10", "anna")]
     for one in everybody:
         await one.measure()
-    assert (seen.alerts, seen.drifts) == ([50, 80, 100], [0, 0])
+    assert (stage.recorder.alerts, stage.recorder.drifts) == ([50, 80, 100], [0, 0])
     assert await everybody[0].rebuild() == {"key-1": 0}
     # After a restart everything is noticed already; a higher budget is another matter.
-    fresh = Follower(
-        budgets, FollowedLedger(engine), observer=seen,
-        on_spent=Thresholds(engine, unix_time=lambda: NOW, observer=seen).check,
-    )  # fmt: skip
+    fresh = follower()
     await fresh.seed([LimitCounter("key-1", since=SINCE)])
     await fresh.follow()
-    assert seen.alerts == [50, 80, 100]
-    with writing(engine) as connection:
+    assert stage.recorder.alerts == [50, 80, 100]
+    with writing(stage.engine) as connection:
         limits = limits_row(Limits(budget_nusd=2 * BUDGET, budget_window=CALENDAR_MONTH))
         connection.execute(update(api_keys).values(limits=limits))
     await fresh.measure()
     await fresh.follow()
-    assert seen.alerts == [50, 80, 100, 50]
+    assert stage.recorder.alerts == [50, 80, 100, 50]
     await budgets.aclose()

@@ -24,7 +24,7 @@ from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.sqlite import store as sqlite_store
 from proxy.budgets.sqlite.store import BUSY_S_MAX, SqliteBudgets
 from proxy.budgets.store import BudgetsIncomplete, BudgetsUnavailable, OwnReservations
-from proxy.storage.redis_client import open_redis
+from proxy.storage.redis_client import RedisClient
 from tests.budgets.stores import warm
 from tests.support.faulty import FaultyPath
 from tests.support.valkey import Valkey
@@ -59,17 +59,13 @@ async def begin(store: RedisBudgets) -> None:
 
 
 @pytest.fixture
-async def connect(prefix: str) -> AsyncIterator[Open]:
+def connect(redis_to: Callable[[str], RedisClient], prefix: str) -> Open:
     """Opens a node's handle on a server."""
-    clients = []
 
     def make(url: str, node: str, *, away_s: float = LONG_S, known_nodes: KnownNodes | None = None) -> RedisBudgets:
-        clients.append(open_redis(url))
-        return RedisBudgets(clients[-1], node=node, prefix=prefix, away_s=away_s, known_nodes=known_nodes)
+        return RedisBudgets(redis_to(url), node=node, prefix=prefix, away_s=away_s, known_nodes=known_nodes)
 
-    yield make
-    for client in clients:
-        await client.aclose()
+    return make
 
 
 @pytest.fixture
@@ -80,15 +76,16 @@ def path(redis_url: str) -> Iterator[FaultyPath]:
 
 
 @pytest.mark.parametrize("skew_s", [-40.0, 0.0, 3_600.0])
-async def test_a_heartbeat_tells_the_servers_time(redis_url: str, prefix: str, skew_s: float) -> None:
-    client, skews_s = open_redis(redis_url), [skew_s]
-    store = RedisBudgets(client, node="n", prefix=prefix, own_time=lambda: time.time() + skews_s[0])
+async def test_a_heartbeat_tells_the_servers_time(
+    redis_to: Callable[[str], RedisClient], redis_url: str, prefix: str, skew_s: float
+) -> None:
+    skews_s = [skew_s]
+    store = RedisBudgets(redis_to(redis_url), node="n", prefix=prefix, own_time=lambda: time.time() + skews_s[0])
     assert store.time() == pytest.approx(time.time() + skew_s, abs=0.3)
     await store.heartbeat()
     assert store.time() == pytest.approx(time.time(), abs=0.3)
     skews_s[0] += 7_200
     assert store.time() == pytest.approx(time.time(), abs=0.3), "this machine's clock was set, and it has not asked yet"
-    await client.aclose()
 
 
 async def test_a_lost_answer_may_have_happened_and_asking_again_is_once(
@@ -185,18 +182,17 @@ async def test_scripts_that_the_server_forgot_are_told_again(connect: Open, valk
     assert await one.heartbeat()
 
 
-async def test_a_reservation_is_one_round_trip(connect: Open, valkey: Valkey) -> None:
+async def test_a_reservation_is_one_round_trip(
+    connect: Open, redis_to: Callable[[str], RedisClient], valkey: Valkey
+) -> None:
     one = connect(valkey.url, "one")
     await one.announce(owns())
     await begin(one)
     assert isinstance(await one.reserve(reservation("first")), Granted)  # the server knows the script
-    client = open_redis(valkey.url)
-    try:
-        await client.config_resetstat()
-        assert [type(await one.reserve(reservation(f"x{number}"))) for number in range(10)] == [Granted] * 10
-        asked = await client.info("commandstats")
-    finally:
-        await client.aclose()
+    client = redis_to(valkey.url)
+    await client.config_resetstat()
+    assert [type(await one.reserve(reservation(f"x{number}"))) for number in range(10)] == [Granted] * 10
+    asked = await client.info("commandstats")
     sent = {
         name: found["calls"] for name, found in asked.items() if name.startswith(("cmdstat_eval", "cmdstat_script"))
     }

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +10,7 @@ import pytest
 
 from proxy.runtime.machine.price_file import PriceFileError, book_from, path_in, price_book
 from tests.cli.commands import Commands
+from tests.support.http_server import answering
 
 pytestmark = pytest.mark.io
 
@@ -92,29 +89,8 @@ def test_what_is_no_book_is_refused_and_changes_nothing(run: Commands, tmp_path:
         price_book(tmp_path / "data")
 
 
-@contextmanager
-def served(content: bytes) -> Iterator[str]:
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/data.json" else 404)
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Answer) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def test_a_book_is_fetched_from_a_url(run: Commands) -> None:
-    with served(FIRST) as url:
+    with answering(lambda path, *_: (200 if path == "/data.json" else 404, FIRST)) as url:
         run("prices", "update", f"{url}/data.json", "--confirm")
         assert input_price(run)[1].startswith("prices-")
         run("prices", "diff", f"{url}/missing", code=1)

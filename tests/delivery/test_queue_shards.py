@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 
@@ -16,18 +15,15 @@ from proxy.delivery.redis_queue import RedisQueue
 from proxy.delivery.roster import WorkerRoster
 from proxy.delivery.sharded_queue import ShardedQueue, shard_of
 from proxy.journal.journal import Pending
-from proxy.storage.redis_client import RedisClient, open_redis
+from proxy.storage.redis_client import RedisClient
 from tests.support.waiting import until
 
 SHARDS = 4
 
 
 @pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[RedisClient]:
-    client = open_redis(redis_url)
-    yield client
-    with suppress(Exception):
-        await client.aclose()
+def redis(redis_to: Callable[[str], RedisClient], redis_url: str) -> RedisClient:
+    return redis_to(redis_url)
 
 
 @pytest.fixture

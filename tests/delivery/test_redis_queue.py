@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from proxy.delivery.delivery import DeliveredRecord
 from proxy.delivery.redis_queue import CLAIM_AFTER_MS, GROUP, TIDY_S, ReclaimLock, RedisQueue
 from proxy.journal.frames import UndecodableError
 from proxy.journal.journal import Pending
-from proxy.storage.redis_client import ANSWER_S, BLOCK_MS, QueueUnavailable, RedisClient, open_redis
+from proxy.storage.redis_client import ANSWER_S, BLOCK_MS, QueueUnavailable, RedisClient
 from tests.support.clock import Clock
 from tests.support.faulty import FaultyPath
 from tests.support.scripted_redis import ScriptedRedis, bulk
@@ -43,27 +43,12 @@ def seqs(taken: Sequence[DeliveredRecord]) -> list[int]:
 
 
 @pytest.fixture
-async def clients() -> AsyncIterator[Callable[[str], RedisClient]]:
-    """Opens clients; all are closed after the test."""
-    opened: list[RedisClient] = []
-
-    def make(url: str) -> RedisClient:
-        opened.append(open_redis(url))
-        return opened[-1]
-
-    yield make
-    for client in opened:
-        with suppress(Exception):
-            await client.aclose()
-
-
-@pytest.fixture
-def make(clients: Callable[[str], RedisClient], redis_url: str, prefix: str) -> Make:
+def make(redis_to: Callable[[str], RedisClient], redis_url: str, prefix: str) -> Make:
     """Queues on one stream: each with a client of its own, as in a process of its own."""
 
     def queue(consumer: str = "w1", *, url: str = redis_url, **options: Any) -> RedisQueue:
         options = {"block_ms": BLOCK_SHORT_MS, "linger_s": 0.0, **options}
-        return RedisQueue(clients(url), prefix=prefix, consumer=consumer, **options)
+        return RedisQueue(redis_to(url), prefix=prefix, consumer=consumer, **options)
 
     return queue
 
@@ -428,7 +413,7 @@ async def test_a_pending_message_that_is_in_no_stream_any_more_is_forgotten(make
     assert [one["message_id"] for one in await pending(alive)] == [tickets[0], tickets[2]]
 
 
-async def test_redis_6_2_says_nil_for_it_and_it_is_forgotten_too(clients: Callable[[str], RedisClient]) -> None:
+async def test_redis_6_2_says_nil_for_it_and_it_is_forgotten_too(redis_to: Callable[[str], RedisClient]) -> None:
     """Redis 7 and Valkey forget it by themselves."""
     found = b"*2\r\n" + b"".join(
         b"*4\r\n" + bulk(f"{number}-0") + bulk("dead") + b":99999\r\n:1\r\n" for number in (1, 2)
@@ -437,7 +422,7 @@ async def test_redis_6_2_says_nil_for_it_and_it_is_forgotten_too(clients: Callab
     entry = b"*2\r\n" + bulk("2-0") + b"*8\r\n" + fields
     answers = {"XPENDING": found, "XCLAIM": b"*2\r\n*-1\r\n" + entry, "XRANGE": b"*0\r\n", "XACK": b":1\r\n"}
     async with ScriptedRedis(answers) as server:
-        queue = RedisQueue(clients(server.url), consumer="w1")
+        queue = RedisQueue(redis_to(server.url), consumer="w1")
         assert seqs(await queue.take(10)) == [7]
         [acknowledged] = [words for words in server.asked if words[0] == b"XACK"]
         assert acknowledged[-1] == b"1-0"

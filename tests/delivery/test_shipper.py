@@ -21,7 +21,7 @@ from proxy.delivery.delivery import DeliveredRecord
 from proxy.delivery.redis_queue import RedisQueue
 from proxy.delivery.shipper import ASK_MAX, OVERDUE_S, Shipper
 from proxy.journal.journal import Journal
-from proxy.storage.redis_client import QueueUnavailable, open_redis
+from proxy.storage.redis_client import QueueUnavailable, RedisClient
 from tests.journal.records import ROOMY, opened, record
 from tests.support.clock import Clock
 from tests.support.faulty import FaultyPath
@@ -156,18 +156,13 @@ Queues = Callable[..., RedisQueue]
 
 
 @pytest.fixture
-async def queues(redis_url: str, prefix: str) -> AsyncIterator[Queues]:
+def queues(redis_to: Callable[[str], RedisClient], redis_url: str, prefix: str) -> Queues:
     """Makes queues on one stream; their clients are closed after the test."""
-    clients = []
 
     def make(url: str = redis_url, consumer: str = "worker") -> RedisQueue:
-        clients.append(open_redis(url))
-        return RedisQueue(clients[-1], prefix=prefix, consumer=consumer, block_ms=20, linger_s=0.0)
+        return RedisQueue(redis_to(url), prefix=prefix, consumer=consumer, block_ms=20, linger_s=0.0)
 
-    yield make
-    for client in clients:
-        with suppress(Exception):
-            await client.aclose()
+    return make
 
 
 @asynccontextmanager

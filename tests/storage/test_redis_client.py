@@ -7,7 +7,7 @@ import re
 import ssl
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -35,20 +35,6 @@ from tests.support.valkey import Valkey
 PASSWORD = "canary/p@ss word:?#%"
 QUOTED = "canary%2Fp%40ss%20word%3A%3F%23%25"
 Open = Callable[[str], RedisClient]
-
-
-@pytest.fixture
-async def connect() -> AsyncIterator[Open]:
-    """Opens clients; all are closed after the test."""
-    opened: list[RedisClient] = []
-
-    def make(url: str) -> RedisClient:
-        opened.append(open_redis(url))
-        return opened[-1]
-
-    yield make
-    for client in opened:
-        await client.aclose()
 
 
 async def ask(client: RedisClient, *words: str) -> Any:
@@ -96,54 +82,54 @@ def test_an_address_that_is_none_is_refused_without_a_word_of_it(url: str, words
         ("redis+sentinel://u:p@a:1,b/main/4", {"db": 4, "username": "u", "password": "p"}),
     ],
 )
-async def test_an_address_says_where_and_as_whom(url: str, expected: dict[str, object], connect: Open) -> None:
-    client = connect(url)
+async def test_an_address_says_where_and_as_whom(url: str, expected: dict[str, object], redis_to: Open) -> None:
+    client = redis_to(url)
     assert not isinstance(client, RedisCluster)
     options = client.connection_pool.connection_kwargs
     assert {name: options[name] for name in expected} == expected
 
 
-async def test_no_client_says_its_password(connect: Open) -> None:
+async def test_no_client_says_its_password(redis_to: Open) -> None:
     for url in ("redis://u:canary@h", "redis+sentinel://u:canary@h/main?sentinel_password=canary"):
-        assert "canary" not in repr(connect(url))
-    assert "canary" not in repr(connect("redis+cluster://u:canary@127.0.0.1"))
+        assert "canary" not in repr(redis_to(url))
+    assert "canary" not in repr(redis_to("redis+cluster://u:canary@127.0.0.1"))
 
 
 # -- one server ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_server_with_a_password(connect: Open, valkey: Valkey) -> None:
+async def test_a_server_with_a_password(redis_to: Open, valkey: Valkey) -> None:
     valkey.ask("CONFIG", "SET", "requirepass", PASSWORD)
-    await ping(connect(f"redis://:{QUOTED}@127.0.0.1:{valkey.port}/1"))
+    await ping(redis_to(f"redis://:{QUOTED}@127.0.0.1:{valkey.port}/1"))
     for url in (f"redis://:canary-wrong@127.0.0.1:{valkey.port}", valkey.url):
         with pytest.raises(QueueUnavailable, match="Authentication") as caught:
-            await ping(connect(url))
+            await ping(redis_to(url))
         assert "canary" not in str(caught.value)
 
 
 @pytest.mark.process
-async def test_a_server_behind_a_socket_file(connect: Open) -> None:
+async def test_a_server_behind_a_socket_file(redis_to: Open) -> None:
     with tempfile.TemporaryDirectory() as folder:  # tmp_path can be too long a name for a socket
         file = Path(folder) / "redis.sock"
         server = Valkey(Path(folder), "--unixsocket", str(file)).start()
         try:
-            client = connect(f"unix://{file}?db=1")
+            client = redis_to(f"unix://{file}?db=1")
             await ask(client, "SET", "here", "yes")
             assert b"yes" in server.ask("EVAL", "redis.call('SELECT', 1) return redis.call('GET', 'here')", "0")
         finally:
             server.close()
 
 
-async def test_a_server_that_is_not_there(connect: Open) -> None:
+async def test_a_server_that_is_not_there(redis_to: Open) -> None:
     with pytest.raises(QueueUnavailable, match="asking: ConnectionError"):
-        await ping(connect(f"redis://u:canary@127.0.0.1:{closed_port()}"))
+        await ping(redis_to(f"redis://u:canary@127.0.0.1:{closed_port()}"))
 
 
 @pytest.mark.process
 async def test_an_error_is_the_first_of_a_pipeline_and_quotes_nothing(
-    connect: Open, redis_url: str, prefix: str
+    redis_to: Open, redis_url: str, prefix: str
 ) -> None:
-    client = connect(redis_url)
+    client = redis_to(redis_url)
     with pytest.raises(QueueUnavailable, match="trying: ResponseError: WRONGTYPE") as caught:
         async with map_errors(client, "trying"):
             await pipelined(client, [("SET", prefix, "canary"), ("LPUSH", prefix, "canary"), ("NONSENSE", "canary")])
@@ -154,9 +140,9 @@ async def test_an_error_is_the_first_of_a_pipeline_and_quotes_nothing(
 
 
 @pytest.mark.process
-async def test_whoever_is_cancelled_ends(connect: Open, redis_url: str, prefix: str) -> None:
+async def test_whoever_is_cancelled_ends(redis_to: Open, redis_url: str, prefix: str) -> None:
     """asyncio.wait_for, which the client library uses, forgets a cancellation that comes when it has just ended."""
-    client = connect(redis_url)
+    client = redis_to(redis_url)
 
     async def work() -> None:
         while True:
@@ -174,8 +160,8 @@ async def test_whoever_is_cancelled_ends(connect: Open, redis_url: str, prefix: 
 
 
 @pytest.mark.process
-async def test_a_cancelled_task_can_still_say_goodbye(connect: Open, redis_url: str, prefix: str) -> None:
-    client = connect(redis_url)
+async def test_a_cancelled_task_can_still_say_goodbye(redis_to: Open, redis_url: str, prefix: str) -> None:
+    client = redis_to(redis_url)
 
     async def work() -> None:
         try:
@@ -218,14 +204,14 @@ def tls(certificate: Path, shared_valkey: Valkey) -> Iterator[FaultyPath]:
 
 
 async def test_a_server_behind_tls_is_believed_only_with_its_certificate_and_name(
-    connect: Open, tls: FaultyPath, certificate: Path
+    redis_to: Open, tls: FaultyPath, certificate: Path
 ) -> None:
-    await ping(connect(f"rediss://localhost:{tls.port}?ssl_ca_certs={certificate}.crt"))
+    await ping(redis_to(f"rediss://localhost:{tls.port}?ssl_ca_certs={certificate}.crt"))
     with pytest.raises(QueueUnavailable, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
-        await ping(connect(f"rediss://localhost:{tls.port}"))
+        await ping(redis_to(f"rediss://localhost:{tls.port}"))
     with pytest.raises(QueueUnavailable, match=r"match|mismatch"):
-        await ping(connect(f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={certificate}.crt"))
-    await ping(connect(f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={certificate}.crt&ssl_check_hostname=false"))
+        await ping(redis_to(f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={certificate}.crt"))
+    await ping(redis_to(f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={certificate}.crt&ssl_check_hostname=false"))
 
 
 # -- several servers -----------------------------------------------------------------------------------------------
@@ -318,10 +304,10 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Watched 
 
 @pytest.mark.process
 async def test_several_servers_carry_records_lose_replies_and_fail_over(
-    servers: Watched | Clustered, connect: Open
+    servers: Watched | Clustered, redis_to: Open
 ) -> None:
     """One test for all, as such servers take seconds to make."""
-    client = connect(servers.url)
+    client = redis_to(servers.url)
     await check(client)
     assert await ask(client, "INCR", "counter") == 1
     servers.path.lose_reply(to=b"INCR")
@@ -357,37 +343,37 @@ async def test_several_servers_carry_records_lose_replies_and_fail_over(
 
 
 @pytest.mark.process
-async def test_a_suitable_server_is_taken(connect: Open, redis_url: str) -> None:
-    await check(connect(redis_url))
+async def test_a_suitable_server_is_taken(redis_to: Open, redis_url: str) -> None:
+    await check(redis_to(redis_url))
 
 
-async def test_a_server_that_throws_records_away_is_refused(connect: Open, valkey: Valkey) -> None:
+async def test_a_server_that_throws_records_away_is_refused(redis_to: Open, valkey: Valkey) -> None:
     valkey.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     with pytest.raises(QueueUnsuitable, match="maxmemory-policy allkeys-lru"):
-        await check(connect(valkey.url))
+        await check(redis_to(valkey.url))
 
 
 @pytest.mark.parametrize(
     ("version", "taken"), [("6.0.16", False), ("5.0.14", False), ("", False), ("6.2.0", True), ("8.10.1", True)]
 )
 @pytest.mark.io
-async def test_a_server_that_is_too_old_is_refused(connect: Open, version: str, taken: bool) -> None:
+async def test_a_server_that_is_too_old_is_refused(redis_to: Open, version: str, taken: bool) -> None:
     words = f"# Server\r\nredis_version:{version}\r\n# Memory\r\nmaxmemory_policy:noeviction\r\n"
     async with ScriptedRedis({"INFO": b"$%d\r\n%s\r\n" % (len(words), words.encode())}) as server:
         if taken:
-            await check(connect(server.url))
+            await check(redis_to(server.url))
         else:
             with pytest.raises(QueueUnsuitable, match="or newer is needed"):
-                await check(connect(server.url))
+                await check(redis_to(server.url))
 
 
-async def test_a_server_that_cannot_be_asked_is_away(connect: Open) -> None:
+async def test_a_server_that_cannot_be_asked_is_away(redis_to: Open) -> None:
     with pytest.raises(QueueUnavailable):
-        await check(connect(f"redis://127.0.0.1:{closed_port()}"))
+        await check(redis_to(f"redis://127.0.0.1:{closed_port()}"))
 
 
 @pytest.mark.io
-async def test_a_connection_that_asyncio_has_lost_is_an_outage_and_our_own_bug_is_none(connect: Open) -> None:
+async def test_a_connection_that_asyncio_has_lost_is_an_outage_and_our_own_bug_is_none(redis_to: Open) -> None:
     def writelines(transport: Any) -> None:
         """As asyncio's, in Python 3.12, where the connection was lost a moment ago."""
         transport._loop._add_writer(0)
@@ -400,7 +386,7 @@ async def test_a_connection_that_asyncio_has_lost_is_an_outage_and_our_own_bug_i
         _write_ready = None
 
     async with ScriptedRedis({}) as server:
-        client = connect(server.url)
+        client = redis_to(server.url)
         with pytest.raises(QueueUnavailable, match="connection was lost"):
             async with map_errors(client, "writing"):
                 writelines(Lost())

@@ -14,7 +14,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from proxy.storage.redis_client import RedisClient, open_redis
 from tests.support.net import free_port
 
 START_S_MAX = 10.0
@@ -143,6 +145,21 @@ def redis_url(request: pytest.FixtureRequest) -> str:
         return given
     server: Valkey = request.getfixturevalue("shared_valkey")
     return server.url
+
+
+@pytest.fixture
+async def redis_to() -> AsyncIterator[Callable[[str], RedisClient]]:
+    """Opens clients of servers by URL; all are closed after the test."""
+    opened: list[RedisClient] = []
+
+    def make(url: str) -> RedisClient:
+        opened.append(open_redis(url))
+        return opened[-1]
+
+    yield make
+    for client in opened:
+        with suppress(Exception):
+            await client.aclose()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -75,13 +76,13 @@ class Limited:
             await client.send(chat_request(body, key=key, headers=headers))
             return await client.read(SOON_S)
 
-    async def until_served(self, key: str, model: str, **options: Any) -> None:
+    async def until_served(self, key: str, model: str, *, within_s: float = SOON_S, **options: Any) -> None:
         """Ask again and again."""
 
         async def is_served() -> bool:
             return (await self.post(key, model, **options)).status == 200
 
-        await until(is_served, within_s=SOON_S, poll_s=0.05)
+        await until(is_served, within_s=within_s, poll_s=0.05)
 
     async def many(self, key: str, model: str, count: int, **options: Any) -> list[Response]:
         """So many at once."""
@@ -111,13 +112,21 @@ class Limited:
             await store.aclose()
         return found[0] if found else CounterState(counter_id, 0.0, None, 0, 0, 0)
 
+    async def until_counter(
+        self, counter_id: str, holds: Callable[[CounterState], bool], *, within_s: float = SOON_S
+    ) -> CounterState:
+        """The same once this holds."""
+        until = time.monotonic() + within_s
+        while not holds(counter := await self.counter(counter_id)):
+            assert time.monotonic() < until, counter
+            await asyncio.sleep(0.05)
+        return counter
+
     async def at_rest(self, counter_id: str, *, within_s: float = SOON_S) -> CounterState:
         """The same once nothing is held there, open or on its way."""
-        until = time.monotonic() + within_s
-        while ((counter := await self.counter(counter_id)).reserved, counter.open, counter.closed) != (0, 0, 0):
-            assert time.monotonic() < until, counter
-            await asyncio.sleep(0.1)
-        return counter
+        return await self.until_counter(
+            counter_id, lambda one: (one.reserved, one.open, one.closed) == (0, 0, 0), within_s=within_s
+        )
 
 
 def code(response: Response) -> str:

@@ -51,9 +51,7 @@ async def test_a_server_that_forgets_everything_opens_nothing_and_locks_nobody_o
     async with AsyncExitStack() as stack:
         running = asyncio.gather(*(first.post(key, slow, stream=True) for _ in range(4)))
         stack.callback(running.cancel)
-        async with asyncio.timeout(SOON_S):
-            while (await first.counter(key_id)).open < 4:
-                await asyncio.sleep(0.02)
+        await first.until_counter(key_id, lambda one: one.open >= 4)
         assert served(await machines.many(key, first.model(100), 3)) == 3
         valkey.ask("FLUSHALL")
         assert served(await machines.many(key, first.model(100), 30)) == 3, "four run, three are spent"
@@ -71,10 +69,7 @@ async def test_a_machine_that_never_comes_back_lets_go(machines: Machines) -> No
         assert (await second.post(key, second.model())).status == 402
         first.tokenweir.kill()
         shutil.rmtree(first.tokenweir.folder / "data")
-        began = time.monotonic()
-        while (await second.post(key, second.model(100))).status != 200:
-            assert time.monotonic() - began < LEASE_S + GRACE_S
-            await asyncio.sleep(0.1)
+        await second.until_served(key, second.model(100), within_s=LEASE_S + GRACE_S)
     counter = await second.at_rest(key_id, within_s=LEASE_S + GRACE_S)
     assert counter.spent is not None
     left = (10_000_000 - counter.spent) // 100_000
@@ -141,9 +136,7 @@ async def holding_all(
     await client.send(chat_request(ask(model, max_tokens=1_000), key=key))
     head = await client.read_head(SOON_S)
     assert head.status == 200
-    async with asyncio.timeout(SOON_S):
-        while (await limited.counter(key_id)).reserved < 1_000_000:
-            await asyncio.sleep(0.02)
+    await limited.until_counter(key_id, lambda one: one.reserved >= 1_000_000)
     await asyncio.sleep(1.0)  # the lease registry and the other proxy know of it
     return key_id, key, partial(client.read_body, head)
 
@@ -180,11 +173,8 @@ async def test_a_proxy_that_never_comes_back_after_a_loss_is_not_waited_for(mach
         _, key, _ = await holding_all(first, stack)
         first.tokenweir.kill()
         valkey.ask("FLUSHALL")
-        began = time.monotonic()
         assert await statuses_for(second, key, 990, LEASE_S) <= {402, 503}
-        while (await second.post(key, second.model(10))).status != 200:
-            assert time.monotonic() - began < LEASE_S + SWEPT_S + GRACE_S
-            await asyncio.sleep(0.2)
+        await second.until_served(key, second.model(10), within_s=SWEPT_S + GRACE_S)
 
 
 @pytest.mark.thorough
@@ -195,11 +185,8 @@ async def test_whose_lease_ended_in_its_sleep_is_cut_when_its_money_is_gone(mach
     async with AsyncExitStack() as stack:
         key_id, key, rest = await holding_all(first, stack, "--on-exhausted", "cut", pace_ms=50)
         with asleep(first):
-            began = time.monotonic()
-            while (await second.counter(key_id)).reserved:
-                assert time.monotonic() - began < LEASE_S + GRACE_S
-                await asyncio.sleep(0.1)
-            spent = (await second.counter(key_id)).spent or 0
+            counter = await second.until_counter(key_id, lambda one: not one.reserved, within_s=LEASE_S + GRACE_S)
+            spent = counter.spent or 0
             assert 0 < spent < 400_000
             left = (1_000_000 - spent) // 1_000
             assert (await second.post(key, second.model(left), max_tokens=left)).status == 200

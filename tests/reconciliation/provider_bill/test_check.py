@@ -18,7 +18,7 @@ from proxy.reconciliation.provider_bill.check import (
     compare,
     matched,
 )
-from tests.reconciliation.provider_bill.bills import completions, costs, messages, openai, page, read
+from tests.reconciliation.provider_bill.bills import anthropic, completions, costs, messages, openai, page, read
 
 FIRST, SECOND = date(2026, 11, 1), date(2026, 11, 2)
 NAME = "gpt-4o"
@@ -39,16 +39,9 @@ def ours(
     unknown: int = 0, error: float = 0.0, amounts: dict[BillKind, int] = FULL,
 ) -> LedgerTotals:  # fmt: skip
     """What the ledger has of a model."""
-    amounts = {**dict.fromkeys(BillKind, 0), **amounts}
-    return LedgerTotals(
-        model,
-        began,
-        ended,
-        estimated,
-        amounts,
-        {**dict.fromkeys(BillKind, unknown), **dict.fromkeys(PARTS, 0)},
-        dict.fromkeys(BillKind, error),
-    )
+    unknown_of = {**dict.fromkeys(BillKind, unknown), **dict.fromkeys(PARTS, 0)}
+    errors = dict.fromkeys(BillKind, error)
+    return LedgerTotals(model, began, ended, estimated, {**NONE, **amounts}, unknown_of, errors)
 
 
 def prompts(count: int) -> dict[BillKind, int]:
@@ -112,9 +105,8 @@ def test_estimates_explain_three_times_their_error(said: int, verdict: BillVerdi
     done = against(page(openai(completions(NAME, input_tokens=said))), ours(estimated=True, error=10.0))
     assert verdicts(done.rows) == {(1, NAME, BillKind.PROMPT): verdict}
     assert done.rows[1].estimated == 1_000
-    with_known = against(
-        page(openai(completions(NAME, input_tokens=said + 7))), ours(estimated=True, error=10.0), SEVEN
-    )
+    more = page(openai(completions(NAME, input_tokens=said + 7)))
+    with_known = against(more, ours(estimated=True, error=10.0), SEVEN)
     assert verdicts(with_known.rows) == verdicts(done.rows)
     assert with_known.rows[1].estimated == 1_000
     assert done.explained is (verdict is BillVerdict.ESTIMATES)
@@ -251,10 +243,9 @@ def test_tokens_of_a_model_that_is_counted_in_images_are_left_out() -> None:
 
 
 def test_a_provider_that_counts_no_requests_is_not_asked_for_them() -> None:
-    anthropic = page(
-        {"starting_at": "2026-11-01T00:00:00Z", "ending_at": "2026-11-02T00:00:00Z", "results": [messages(NAME)]}
+    done = against(
+        page(anthropic(messages(NAME))), ours(amounts={**FULL, BillKind.CACHE_WRITE: 200, BillKind.SEARCHES: 2})
     )
-    done = against(anthropic, ours(amounts={**FULL, BillKind.CACHE_WRITE: 200, BillKind.SEARCHES: 2}))
     counted = [BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION, BillKind.CACHE_WRITE, BillKind.SEARCHES]
     assert [row.kind for row in done.rows] == counted
     assert done.explained

@@ -36,9 +36,8 @@ def usage(bill: ProviderBill) -> dict[tuple[int, str | None], dict[BillKind, Any
 
 def money(bill: ProviderBill) -> dict[tuple[int, str | None], Decimal]:
     """(day of November, model) → USD."""
-    return {
-        (day.day, model): Decimal(said[BillKind.COST]) for (day, model), said in bill.amounts(BillSubject.COST).items()
-    }
+    amounts = bill.amounts(BillSubject.COST).items()
+    return {(day.day, model): Decimal(said[BillKind.COST]) for (day, model), said in amounts}
 
 
 def test_openai_usage() -> None:
@@ -83,12 +82,8 @@ def test_results_of_one_model_and_day_are_added_up() -> None:
 
 
 def test_openai_embeddings_are_input_only() -> None:
-    result = {
-        "object": "organization.usage.embeddings.result",
-        "input_tokens": 9,
-        "num_model_requests": 2,
-        "model": "e",
-    }
+    counts = {"input_tokens": 9, "num_model_requests": 2}
+    result = {"object": "organization.usage.embeddings.result", "model": "e", **counts}
     bill = read(page(openai(result)))
     assert usage(bill) == {(1, "e"): {BillKind.REQUESTS: 2, BillKind.PROMPT: 9}}
     assert bill.kinds(BillSubject.USAGE) == (BillKind.REQUESTS, BillKind.PROMPT)

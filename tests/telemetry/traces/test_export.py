@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import gzip
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from email.message import Message
 from typing import Any
 
 import pytest
 
 from proxy.demo.script import Shape
 from tests.crash.stage import PATIENCE_S, quick_key
+from tests.support.http_server import answering
 from tests.support.net import ask, chat_request, connect
 from tests.support.provider import ScriptedProvider, error_script
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
@@ -36,33 +35,20 @@ TOKEN = "canary-of-the-collector"
 
 
 class Collector:
-    """Takes what is posted to it, by the book. `close` it."""
+    """Takes what is posted to it, by the book."""
 
-    def __init__(self, status: int = 200) -> None:
+    def __init__(self) -> None:
+        self.url = ""
         self.requests: list[ExportTraceServiceRequest] = []
         self.raw: list[bytes] = []
         self.headers: list[dict[str, str]] = []
-        collector = self
+        self.status = 200
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
-                collector.headers.append({name.lower(): value for name, value in self.headers.items()})
-                collector.raw.append(body)
-                collector.requests.append(ExportTraceServiceRequest.FromString(body))
-                self.send_response(status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
+    def answer(self, _path: str, headers: Message, body: bytes) -> tuple[int, bytes]:
+        self.headers.append({name.lower(): value for name, value in headers.items()})
+        self.raw.append(gzip.decompress(body) if headers.get("Content-Encoding") == "gzip" else body)
+        self.requests.append(ExportTraceServiceRequest.FromString(self.raw[-1]))
+        return self.status, b""
 
     @property
     def spans(self) -> list[Any]:
@@ -70,16 +56,13 @@ class Collector:
         scopes = (s for r in self.requests for of in r.resource_spans for s in of.scope_spans)
         return [span for scope in scopes for span in scope.spans]
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    with closing(Collector()) as one:
-        yield one
+    made = Collector()
+    with answering(made.answer) as url:
+        made.url = f"{url}/v1/traces"
+        yield made
 
 
 @pytest.fixture
@@ -119,15 +102,12 @@ async def test_one_stream_is_one_span_with_the_ledgers_numbers_and_the_clients_p
         {"provider": "first", "upstream_model": "busy"},
         {"provider": "second", "upstream_model": "tale", "cost": COST},
     ]
+    headers = {"Authorization": "Bearer ${TEST_TOKEN}"}
     deployment = tokenweir(
         start=False,
         providers={name: provider_section(provider.base_url) for name in ("first", "second")},
         models={"tale": {"providers": targets, "price": PRICE}},
-        traces={
-            "endpoint": collector.url,
-            "headers": {"Authorization": "Bearer ${TEST_TOKEN}"},
-            "service_name": "edge",
-        },
+        traces={"endpoint": collector.url, "headers": headers, "service_name": "edge"},
     )
     deployment.environment["TEST_TOKEN"] = TOKEN
     key = quick_key(deployment)
@@ -202,15 +182,15 @@ def test_what_does_not_fit_into_the_queue_is_lost_and_counted(mute: str, monkeyp
 
 
 def test_a_collector_that_refuses_costs_the_batch_and_is_said_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    collector: Collector, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "BATCH_MAX", 20)
-    with closing(Collector(status=400)) as collector:
-        counts = Counts(collector.url)
-        caplog.clear()
-        for _ in range(3 * export.BATCH_MAX):
-            counts.traces.ended(RECORD, None)
-        counts.traces.close(PATIENCE_S)
+    collector.status = 400
+    counts = Counts(collector.url)
+    caplog.clear()
+    for _ in range(3 * export.BATCH_MAX):
+        counts.traces.ended(RECORD, None)
+    counts.traces.close(PATIENCE_S)
     assert counts.of == {SENT: 0, DROPPED: 3 * export.BATCH_MAX}
     assert len(collector.requests) >= 3
     assert len([one for one in caplog.records if one.name.startswith("opentelemetry")]) <= 1
