@@ -19,43 +19,11 @@ WRITTEN = tuple(sorted(path.stem for path in TEXTS.iterdir()))
 SENTENCES_MIN, SENTENCES_MAX = 5, 30
 
 _NAMES = (
-    [
-        "station",
-        "river",
-        "gate",
-        "level",
-        "flow",
-        "depth",
-        "width",
-        "alarm",
-        "owner",
-        "channel",
-        "basin",
-        "crest",
-        "sensor",
-        "battery",
-        "signal",
-        "reading",
-    ],
-    [
-        "order",
-        "item",
-        "price",
-        "customer",
-        "invoice",
-        "street",
-        "city",
-        "country",
-        "carrier",
-        "weight",
-        "colour",
-        "size",
-        "stock",
-        "voucher",
-        "refund",
-        "note",
-    ],
-)
+    ["station", "river", "gate", "level", "flow", "depth", "width", "alarm", "owner", "channel", "basin", "crest",
+     "sensor", "battery", "signal", "reading"],
+    ["order", "item", "price", "customer", "invoice", "street", "city", "country", "carrier", "weight", "colour",
+     "size", "stock", "voucher", "refund", "note"],
+)  # fmt: skip
 _PLACES = (
     ["Elbe", "Danube", "Loire", "Ebro", "Tagus", "Drava", "Volga", "Nile", "Indus", "Yukon", "Orinoco", "Mekong"],
     ["Lisbon", "Porto", "Ghent", "Lyon", "Turin", "Vilnius", "Tartu", "Bergen", "Malmö", "Gdańsk", "Brno", "Zürich"],

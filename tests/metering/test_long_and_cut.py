@@ -17,11 +17,10 @@ from proxy.metering import meter as meter_module
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
-from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
+from proxy.metering.dialects.gemini.generate import GEMINI_STREAM
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
-from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
@@ -32,6 +31,7 @@ from proxy.metering.wire.framing import JSON_ARRAY, LONG_EVENT_BYTES_MAX, SSE, F
 from proxy.metering.wire.outline import LongText, Outline
 from proxy.metering.wire.sse import EVENT_BYTES_MAX, EventFramer
 from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, fed, in_pieces, read_answer
+from tests.metering.said import said
 from tests.support.examples import examples
 from tests.support.linear import assert_linear
 
@@ -114,18 +114,9 @@ def test_the_usage_of_a_long_last_event_counts(dialect: Dialect, last: dict[str,
 
 
 def texts(text: str) -> list[tuple[Dialect, dict[str, Any]]]:
-    """An event of each dialect with that text."""
-    return [
-        (OPENAI_CHAT, {"choices": [{"delta": {"content": text}}]}),
-        (OPENAI_CHAT, {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}}]}),
-        (OPENAI_COMPLETIONS, {"choices": [{"text": text}]}),
-        (OPENAI_RESPONSES, {"type": "response.output_text.delta", "delta": text}),
-        (ANTHROPIC_MESSAGES, {"type": "content_block_delta", "delta": {"text": text}}),
-        (GEMINI_STREAM, {"candidates": [{"content": {"parts": [{"text": text}]}}]}),
-        (COHERE_CHAT, {"type": "content-delta", "delta": {"message": {"content": {"text": text}}}}),
-        (OLLAMA_CHAT, {"message": {"content": text}}),
-        (OLLAMA_GENERATE, {"response": text}),
-    ]
+    """An event of each dialect with that text, and a call with it."""
+    call = {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}}]}
+    return [(OPENAI_CHAT, call), *((dialect, event) for dialect, event, _ in said(text))]
 
 
 @pytest.mark.parametrize(("dialect", "event"), texts("tide " * (LONG // 5)), ids=lambda v: getattr(v, "name", None))
@@ -300,37 +291,19 @@ def test_long_events_are_the_same_at_every_cut(lines: list[tuple[bytes, bytes]],
     assert framed(1) == expected
 
 
-# (dialect, an answer, its text)
+TOLD = {"usage": CHAT_USAGE}
+COUNTED = {"prompt_eval_count": 91, "eval_count": 777}
+USED: dict[str, dict[str, Any]] = {
+    "openai.chat": TOLD, "mistral.fim": TOLD, "openai.completions": TOLD, "openai.responses": {"usage": INPUT_USAGE},
+    "anthropic.messages": {"usage": INPUT_USAGE}, "gemini.stream": {"usageMetadata": GEMINI_USAGE},
+    "cohere.chat": {"usage": COHERE_USAGE}, "ollama.chat": COUNTED, "ollama.generate": COUNTED,
+    "openai.transcriptions": {"usage": INPUT_USAGE, "duration": 12.5},
+}  # fmt: skip
+CALLED = [{"message": {"tool_calls": [{"id": "t", "function": {"name": "f", "arguments": '{"a": "b c"}'}}]}}]
+# An answer of each dialect, and one with a call.
 ANSWERS: list[tuple[Dialect, dict[str, Any]]] = [
-    (
-        OPENAI_CHAT,
-        {"id": "c", "usage": CHAT_USAGE, "choices": [{"index": 0, "message": {"content": 'Wehr und Wasser 水 \\ "'}}]},
-    ),
-    (
-        OPENAI_CHAT,
-        {
-            "id": "c",
-            "choices": [
-                {"message": {"tool_calls": [{"id": "t", "function": {"name": "f", "arguments": '{"a": "b c"}'}}]}}
-            ],
-            "usage": CHAT_USAGE,
-        },
-    ),
-    (OPENAI_COMPLETIONS, {"choices": [{"text": "Wehr und Wasser"}], "usage": CHAT_USAGE}),
-    (
-        OPENAI_RESPONSES,
-        {
-            "status": "completed",
-            "output": [{"type": "message", "content": [{"text": "Wehr 水"}]}],
-            "usage": INPUT_USAGE,
-        },
-    ),
-    (ANTHROPIC_MESSAGES, {"type": "message", "content": [{"type": "text", "text": "Wehr"}], "usage": INPUT_USAGE}),
-    (GEMINI_GENERATE, {"candidates": [{"content": {"parts": [{"text": "Wehr"}]}}], "usageMetadata": GEMINI_USAGE}),
-    (COHERE_CHAT, {"id": "c", "message": {"content": [{"type": "text", "text": "Wehr"}]}, "usage": COHERE_USAGE}),
-    (OLLAMA_CHAT, {"message": {"content": "Wehr"}, "done": True, "prompt_eval_count": 91, "eval_count": 777}),
-    (OLLAMA_GENERATE, {"response": "Wehr", "done": True, "prompt_eval_count": 91, "eval_count": 777}),
-    (OPENAI_TRANSCRIPTIONS, {"text": "Wehr", "usage": INPUT_USAGE, "duration": 12.5}),
+    *((dialect, answer | USED[dialect.name]) for dialect, _, answer in said('Wehr 水 \\ "')),
+    (OPENAI_CHAT, {"id": "c", "choices": CALLED} | TOLD),
 ]
 
 

@@ -36,7 +36,7 @@ def world(seed: int, *, exchanges: int, share: float = 0.05) -> Tally:
 @cache
 def small_world(seed: int) -> Tally:
     """One of a few."""
-    return world(SEED + seed, exchanges=600)
+    return world(SEED + seed, exchanges=400)
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
@@ -48,7 +48,7 @@ def test_the_books_are_right_whatever_happens(seed: int) -> None:
 
 
 def test_the_same_seed_is_the_same_world() -> None:
-    assert world(SEED, exchanges=600) == small_world(0)
+    assert world(SEED, exchanges=400) == small_world(0)
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from proxy.http import errors
 from proxy.metering.dialects.openai_responses.request import facts
 from proxy.metering.dialects.openai_responses.responses import OPENAI_COMPACT, OPENAI_RESPONSES
 from proxy.metering.metered import Metered
-from proxy.metering.request import with_model
 from proxy.metering.usage import ModelUsage, PromptEvidence, Usage
 from tests.metering.fixtures import read_answer, read_stream
 
@@ -259,10 +258,6 @@ def test_what_a_prompt_holds() -> None:
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "So."}], "encrypted_content": "gAAA"},
     ]
     assert facts(ASKED | {"input": items}).prompt == PromptEvidence(4, 3, 1, 0, len('"{}"') + len('"dry"'), 1, 1, 0, 1)
-
-
-def test_only_the_model_changes_on_the_way_up() -> None:
-    assert with_model(ASKED, upstream_model="gpt", inject_usage=True) == ASKED | {"model": "gpt"}
 
 
 def test_its_error_event_is_its_own() -> None:
