@@ -268,9 +268,8 @@ async def fill(queue: RedisQueue) -> None:
 
 
 async def test_a_full_server_refuses_records_and_gives_them_out(make: Make, tmp_path: Path) -> None:
-    with closing(
-        Valkey(tmp_path / "small", "--maxmemory", "2mb", "--maxmemory-policy", "noeviction").start()
-    ) as server:
+    options = "--maxmemory", "2mb", "--maxmemory-policy", "noeviction"
+    with closing(Valkey(tmp_path / "small", *options).start()) as server:
         queue = make(url=server.url)
         with pytest.raises(QueueUnavailable, match="OutOfMemory"):
             await fill(queue)

@@ -110,6 +110,12 @@ class Proxy:
             slot.note(Evidence(text_events=delivered, chars_latin=42 * delivered), None, delivered)
             slot.deliver(delivered, 300 * delivered)
 
+    async def lease(self, *numbers: int, delivered: int | None = 0) -> None:
+        """Begin these exchanges, which have delivered so much (None: as much as their numbers), and beat."""
+        for number in numbers:
+            self.begin(number, delivered=number if delivered is None else delivered)
+        await self.keeper.tick()
+
 
 @pytest.fixture
 def clock() -> Clock:
@@ -170,9 +176,7 @@ async def test_a_node_that_is_silent_for_a_lease_is_settled_from_its_last_progre
 async def test_what_is_swept_is_what_recovery_would_have_said(tmp_path: Path, clock: Clock, ledger: Ledger) -> None:
     board = LocalLeases()
     proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
-    for number in range(5):
-        proxy.begin(number, delivered=number)
-    await proxy.keeper.tick()
+    await proxy.lease(*range(5), delivered=None)
     opens = [opened(number, slot=slot.index) for number, slot in proxy.slots.items()]
     recovered = recover(opens, proxy.table, Estimator(), estimator_version=VERSION)
     await worker.look_for(LEASE_S)
@@ -195,8 +199,7 @@ async def test_a_node_that_starts_again_with_another_epoch_is_alive(
     board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
 ) -> None:
     before, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
-    before.begin(1, delivered=1)
-    await before.keeper.tick()
+    await before.lease(1, delivered=1)
     await worker.look_for(LEASE_S - 1)
     after = Proxy(board, tmp_path, epoch=2)
     await after.keeper.tick()  # its first beat has the same number
@@ -206,9 +209,7 @@ async def test_a_node_that_starts_again_with_another_epoch_is_alive(
 
 async def test_two_sweepers_settle_once(proxy: Proxy, board: LeaseRegistry, ledger: Ledger, clock: Clock) -> None:
     workers = [Worker(board, ledger, clock) for _ in range(2)]
-    for number in range(20):
-        proxy.begin(number, delivered=number)
-    await proxy.keeper.tick()
+    await proxy.lease(*range(20), delivered=None)
     for _ in range(11):
         await asyncio.gather(*(worker.sweeper.check() for worker in workers))
         clock.now += 3.0
@@ -222,9 +223,7 @@ async def test_the_same_board_gives_the_same_bytes(clock: Clock, tmp_path: Path)
     """In whatever order the leases stand there."""
     one, other = LocalLeases(), LocalLeases()
     proxy = Proxy(one, tmp_path)
-    for number in range(20):
-        proxy.begin(number, delivered=number)
-    await proxy.keeper.tick()
+    await proxy.lease(*range(20), delivered=None)
     leases = await one.of("a")
     await other.renew("a", "5.5", dict(reversed(list(leases.items()))), [])
     said: list[list[bytes]] = []
@@ -240,9 +239,7 @@ async def test_a_sweeper_that_dies_after_the_ledger_has_it_is_followed_by_anothe
     board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
 ) -> None:
     proxy, first, second = Proxy(board, tmp_path), Worker(board, ledger, clock), Worker(board, ledger, clock)
-    for number in range(5):
-        proxy.begin(number, delivered=number)
-    await proxy.keeper.tick()
+    await proxy.lease(*range(5), delivered=None)
     settle = ledger.settle
 
     async def settle_and_die(records: Sequence[UsageRecord]) -> None:
@@ -259,8 +256,7 @@ async def test_a_sweeper_that_dies_after_the_ledger_has_it_is_followed_by_anothe
 
 
 async def test_while_the_ledger_is_away_leases_stay_and_it_is_said_once(proxy: Proxy, worker: Worker) -> None:
-    proxy.begin(1, delivered=1)
-    await proxy.keeper.tick()
+    await proxy.lease(1, delivered=1)
     worker.ledger.away = True
     await worker.look_for(2 * LEASE_S)
     assert [str(error) for error in worker.seen.failures] == ["the ledger is away"]
@@ -299,8 +295,7 @@ async def test_an_outage_of_the_board_declares_nobody_dead(ledger: Ledger, clock
         redis = open_redis(server.url)
         board = RedisLeases(redis)
         proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
-        proxy.begin(1, delivered=1)
-        await proxy.keeper.tick()
+        await proxy.lease(1, delivered=1)
         await worker.look_for(LEASE_S - 3)
         server.kill()
         await worker.look_for(3 * LEASE_S)
@@ -327,8 +322,7 @@ async def test_one_look_in_vain_starts_all_watches_anew(ledger: Ledger, clock: C
 
     board = Blinking()
     proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
-    proxy.begin(1, delivered=1)
-    await proxy.keeper.tick()
+    await proxy.lease(1, delivered=1)
     await worker.look_for(LEASE_S - 3)
     board.away = True
     await worker.look_for(0)
@@ -341,8 +335,7 @@ async def test_one_look_in_vain_starts_all_watches_anew(ledger: Ledger, clock: C
 
 async def test_a_sweeper_that_was_stopped_itself_declares_nobody_dead(proxy: Proxy, worker: Worker) -> None:
     """All was stopped, say, with the machine: on waking up, the sweeper looks before the others have beaten."""
-    proxy.begin(1, delivered=1)
-    await proxy.keeper.tick()
+    await proxy.lease(1, delivered=1)
     await worker.look_for(6)
     worker.clock.now += 10_000
     await worker.look_for(LEASE_S - 3)
@@ -352,14 +345,11 @@ async def test_a_sweeper_that_was_stopped_itself_declares_nobody_dead(proxy: Pro
 
 
 async def test_a_machine_that_was_only_asleep_comes_back(proxy: Proxy, worker: Worker) -> None:
-    for number in range(3):
-        proxy.begin(number, delivered=1)
-    await proxy.keeper.tick()
+    await proxy.lease(*range(3), delivered=1)
     await worker.look_for(LEASE_S)
     assert len(worker.ledger.inserted) == 3
     proxy.keeper.ended(exchange_id(0))
-    proxy.begin(3)
-    await proxy.keeper.tick()
+    await proxy.lease(3)
     await proxy.keeper.tick()
     assert await worker.board.ids("a") == {exchange_id(number) for number in (1, 2, 3)}
     await worker.look_for(LEASE_S - 3)
@@ -367,9 +357,7 @@ async def test_a_machine_that_was_only_asleep_comes_back(proxy: Proxy, worker: W
 
 
 async def test_a_lease_whose_record_was_sent_is_not_swept(proxy: Proxy, worker: Worker) -> None:
-    for number in range(3):
-        proxy.begin(number)
-    await proxy.keeper.tick()
+    await proxy.lease(*range(3))
     proxy.keeper.ended(exchange_id(1))
     await proxy.keeper.tick()
     await worker.look_for(LEASE_S)
@@ -391,9 +379,7 @@ async def test_a_dead_node_with_nothing_to_settle_is_dismissed(worker: Worker, t
 
 
 async def test_many_leases_are_settled_in_transactions_of_the_usual_size(proxy: Proxy, worker: Worker) -> None:
-    for number in range(600):
-        proxy.begin(number)
-    await proxy.keeper.tick()
+    await proxy.lease(*range(600))
     await worker.look_for(LEASE_S)
     assert worker.ledger.transactions == [RECORDS_MAX, RECORDS_MAX, 600 - 2 * RECORDS_MAX]
     assert await worker.board.ids("a") == set()
@@ -432,9 +418,7 @@ async def test_nonsense_on_the_board_is_said_kept_and_costs_no_other_lease(worke
 
 
 async def test_a_record_that_trips_a_bug_in_settling_costs_no_other(proxy: Proxy, worker: Worker) -> None:
-    for number in range(300):
-        proxy.begin(number)
-    await proxy.keeper.tick()
+    await proxy.lease(*range(300))
     settle = worker.ledger.settle
 
     async def trip(records: Sequence[UsageRecord]) -> None:
@@ -453,8 +437,7 @@ async def test_a_node_that_comes_back_to_what_could_not_be_read_lives(worker: Wo
     await worker.board.renew("a", "1.1", {exchange_id(2): BAD[2]}, [])
     await worker.look_for(LEASE_S)
     proxy = Proxy(worker.board, tmp_path, epoch=2)
-    proxy.begin(30, delivered=1)
-    await proxy.keeper.tick()
+    await proxy.lease(30, delivered=1)
     await worker.look_for(0)
     assert await worker.board.ids("a") == {exchange_id(30)}, "its own journal has closed the other"
     await worker.look_for(LEASE_S)
@@ -465,8 +448,7 @@ async def test_a_node_that_comes_back_to_what_could_not_be_read_lives(worker: Wo
 async def test_running_it_looks_by_itself_and_ends_only_when_cancelled(ledger: Ledger, tmp_path: Path) -> None:
     board = LocalLeases()
     proxy = Proxy(board, tmp_path)
-    proxy.begin(1, delivered=1)
-    await proxy.keeper.tick()
+    await proxy.lease(1, delivered=1)
     seen = SweeperRecorder()
     sweeper = Sweeper(
         board, ledger.settle, Estimator(), lease_s=0.2, monotonic=asyncio.get_running_loop().time, observer=seen

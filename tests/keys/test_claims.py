@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from proxy.keys.claims_local import LocalClaims
 from proxy.keys.claims_redis import RedisClaims
 from proxy.keys.idempotency import Claims, ClaimStore, ClaimsUnavailable, Seal
 from proxy.keys.response_owners import OwnerStore, ResponseOwners
-from proxy.storage.redis_client import open_redis
+from proxy.storage.redis_client import RedisClient, open_redis
 from tests.support.clock import Clock
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.io
 
@@ -103,14 +104,14 @@ async def test_it_is_forgotten_in_time(tmp_path: Path, clock: Clock) -> None:
     await store.aclose()
 
 
-async def test_redis_forgets_by_itself(redis_url: str) -> None:
-    redis = open_redis(redis_url)
-    store = RedisClaims(redis, retention_s=0.05, prefix=f"test-{secrets.token_hex(6)}")
+async def test_redis_forgets_by_itself(redis_to: Callable[[str], RedisClient], redis_url: str, prefix: str) -> None:
+    store = RedisClaims(redis_to(redis_url), retention_s=0.05, prefix=prefix)
     assert await store.claim("n", "b", "x1") is None
-    async with asyncio.timeout(5):
-        while await store.claim("n", "b", "x2") is not None:
-            await asyncio.sleep(0.01)
-    await redis.aclose()
+
+    async def forgotten() -> bool:
+        return await store.claim("n", "b", "x2") is None
+
+    await until(forgotten)
 
 
 async def test_neither_token_nor_answer_is_readable_where_it_is_kept(tmp_path: Path, clock: Clock) -> None:

@@ -136,12 +136,7 @@ def test_a_journal_that_another_process_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "error"),
-    [
-        ("progress.table", ProgressBroken),
-        ("ledger.db", LedgerUnavailable),
-        ("pepper", OSError),
-        ("claims.db", OSError),
-    ],
+    [("progress.table", ProgressBroken), ("ledger.db", LedgerUnavailable), ("pepper", OSError), ("claims.db", OSError)],
 )
 def test_a_file_that_cannot_be_used(tmp_path: Path, file: str, error: type[Exception]) -> None:
     """There is a folder in its place."""

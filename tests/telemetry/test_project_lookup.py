@@ -16,6 +16,7 @@ from proxy.telemetry.metrics import OTHER, Metrics
 from proxy.telemetry.project_lookup import assign_projects
 from proxy.telemetry.project_metrics import ProjectMetrics
 from tests.ledger.entries import an_entry
+from tests.support.waiting import until
 
 
 def fed(key_ids: list[str], projects_max: int = 1) -> tuple[Metrics, ProjectMetrics]:
@@ -66,17 +67,14 @@ async def test_a_ledger_that_is_away_delays_it(tmp_path: Path, caplog: pytest.Lo
     tasks = Tasks()
     tasks.start(assign_projects(projects, engine, asyncio.to_thread, retry_s=0.01), name="projects")
     try:
-        async with asyncio.timeout(30):
-            while "looking up projects" not in caplog.text:
-                await asyncio.sleep(0.01)
-            assert projects.waiting() == ["key-1"]
-            await asyncio.to_thread(migrate, url)
-            # Asked meanwhile, it was nobody's key yet: one that is settled has always been made before.
-            made = KeyStore(engine, clock=lambda: 1.0)
-            made.create(key_id="key-2", alias="b", digest=b"2", hint="…2", models=None, expires_at=None)
-            metrics.committed({}, entries=[an_entry(2, key_id="key-2")], duration_s=0.1)
-            while set(outputs(metrics)) != {OTHER, DEFAULT_PROJECT}:
-                await asyncio.sleep(0.01)
+        await until(lambda: "looking up projects" in caplog.text, within_s=30.0)
+        assert projects.waiting() == ["key-1"]
+        await asyncio.to_thread(migrate, url)
+        # Asked meanwhile, it was nobody's key yet: one that is settled has always been made before.
+        made = KeyStore(engine, clock=lambda: 1.0)
+        made.create(key_id="key-2", alias="b", digest=b"2", hint="…2", models=None, expires_at=None)
+        metrics.committed({}, entries=[an_entry(2, key_id="key-2")], duration_s=0.1)
+        await until(lambda: set(outputs(metrics)) == {OTHER, DEFAULT_PROJECT}, within_s=30.0)
     finally:
         await tasks.stop()
         engine.dispose()
