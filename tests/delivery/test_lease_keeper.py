@@ -93,49 +93,49 @@ def board() -> Recording:
 
 
 @pytest.fixture
-def node(board: Recording, tmp_path: Path) -> Node:
+def proxy(board: Recording, tmp_path: Path) -> Node:
     return Node(board, tmp_path)
 
 
 async def test_a_lease_lives_from_a_tick_after_the_beginning_to_a_tick_after_the_end(
-    board: Recording, node: Node
+    board: Recording, proxy: Node
 ) -> None:
-    name = node.begin(1)
+    name = proxy.begin(1)
     assert await seen(board) == {}, "nothing is done in the hot path"
-    await node.keeper.tick()
-    assert await seen(board) == node.opens
-    node.slots[name].deliver(7, 700)
-    await node.keeper.tick()
+    await proxy.keeper.tick()
+    assert await seen(board) == proxy.opens
+    proxy.slots[name].deliver(7, 700)
+    await proxy.keeper.tick()
     assert await events(board, name) == 7
-    node.end(1)
+    proxy.end(1)
     assert await board.ids("a") == {name}
-    await node.keeper.tick()
-    assert (await board.ids("a"), node.keeper.count) == (set(), 0)
+    await proxy.keeper.tick()
+    assert (await board.ids("a"), proxy.keeper.count) == (set(), 0)
 
 
-async def test_what_goes_on_with_another_provider_is_announced_again_as_that(board: Recording, node: Node) -> None:
-    early, late = node.begin(1), node.begin(2)
-    node.opens[early] = opened(1, slot=node.slots[early].index, provider="other")
-    node.keeper.opened(node.opens[early])
-    await node.keeper.tick()
-    assert (await seen(board), board.announced) == (node.opens, 2), "before it was announced, it is so at once"
-    node.slots[late].deliver(3, 30)
-    node.opens[late] = opened(2, slot=node.slots[late].index, provider="other")
-    node.keeper.opened(node.opens[late])
-    await node.keeper.tick()
-    assert (await seen(board), board.announced, await events(board, late)) == (node.opens, 3, 3)
-    await node.keeper.tick()
+async def test_what_goes_on_with_another_provider_is_announced_again_as_that(board: Recording, proxy: Node) -> None:
+    early, late = proxy.begin(1), proxy.begin(2)
+    proxy.opens[early] = opened(1, slot=proxy.slots[early].index, provider="other")
+    proxy.keeper.opened(proxy.opens[early])
+    await proxy.keeper.tick()
+    assert (await seen(board), board.announced) == (proxy.opens, 2), "before it was announced, it is so at once"
+    proxy.slots[late].deliver(3, 30)
+    proxy.opens[late] = opened(2, slot=proxy.slots[late].index, provider="other")
+    proxy.keeper.opened(proxy.opens[late])
+    await proxy.keeper.tick()
+    assert (await seen(board), board.announced, await events(board, late)) == (proxy.opens, 3, 3)
+    await proxy.keeper.tick()
     assert board.announced == 3
-    node.end(1)
-    node.end(2)
-    await node.keeper.tick()
-    assert (await board.ids("a"), node.keeper.count) == (set(), 0)
+    proxy.end(1)
+    proxy.end(2)
+    await proxy.keeper.tick()
+    assert (await board.ids("a"), proxy.keeper.count) == (set(), 0)
 
 
-async def test_what_is_over_before_it_is_announced_is_never_on_the_board(board: Recording, node: Node) -> None:
-    node.begin(1)
-    node.end(1)
-    await node.keeper.tick()
+async def test_what_is_over_before_it_is_announced_is_never_on_the_board(board: Recording, proxy: Node) -> None:
+    proxy.begin(1)
+    proxy.end(1)
+    await proxy.keeper.tick()
     assert board.asked == [({}, [])]
 
 
@@ -159,11 +159,11 @@ async def test_between_its_end_and_the_queue_a_lease_keeps_what_was_last_known(
 
 
 async def test_an_exchange_that_ended_before_its_announcement_but_was_not_sent_is_known(
-    board: Recording, node: Node
+    board: Recording, proxy: Node
 ) -> None:
-    name = node.begin(1)
-    node.slots[name].release()
-    await node.keeper.tick()
+    name = proxy.begin(1)
+    proxy.slots[name].release()
+    await proxy.keeper.tick()
     assert (await board.of("a"))[name].progress == b""
 
 
@@ -271,17 +271,17 @@ async def test_a_clean_stop_leaves_nothing(tmp_path: Path, board: Recording) -> 
 
 
 @pytest.mark.parametrize("left", ["unsent", "unannounced", "of an earlier run"])
-async def test_a_stop_with_something_left_leaves_it_to_the_sweepers(left: str, board: Recording, node: Node) -> None:
+async def test_a_stop_with_something_left_leaves_it_to_the_sweepers(left: str, board: Recording, proxy: Node) -> None:
     name = exchange_id(1)
     if left == "of an earlier run":
         await board.renew("a", "0.1", {name: LeaseParts(b"{}", b"")}, [])
-        node.caught_up = False
+        proxy.caught_up = False
     else:
-        node.begin(1)
+        proxy.begin(1)
     if left != "unannounced":
-        await node.keeper.tick()
-    await node.keeper.leave()
-    assert await board.nodes() == {"a": node.keeper._beat}
+        await proxy.keeper.tick()
+    await proxy.keeper.leave()
+    assert await board.nodes() == {"a": proxy.keeper._beat}
     assert await board.ids("a") == {name}
 
 
