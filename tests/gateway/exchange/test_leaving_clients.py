@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxy.demo.script import AnyStep, Script, Send, Stall, Wait
 from proxy.demo.shapes import DONE
+from proxy.gateway.exchange import exchange
+from proxy.http.server import wait_until
 from tests.gateway.deployment import SMALL_TOKENS, SOON_S, Deployment, charge, nusd
+from tests.gateway.inprocess import gateway
 from tests.gateway.streams import told
 from tests.support import sse
 from tests.support.examples import repeats
-from tests.support.net import RawClient
+from tests.support.net import RawClient, ask, chat_request, connect
+from tests.support.provider import ScriptedProvider
 
 EVENTS = told("openai", 5)
 REPORTED = (21, 5)
@@ -219,3 +224,17 @@ async def test_a_crowd_that_leaves_at_random_loses_and_doubles_nothing(deploymen
         assert entry["outcome"] in ("client_left", "served")
         if policy == "drain" or entry["outcome"] == "served":
             assert (entry["prompt_tokens"], entry["completion_tokens"]) == REPORTED
+
+
+async def test_only_after_the_last_event_is_a_silence_short(
+    tmp_path: Path, provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A provider that is silent between two events has its own limit; after the last one it need only close."""
+    monkeypatch.setattr(exchange, "AFTER_DONE_S", 0.1)
+    provider.script("electron", [*sends(EVENTS[:2]), Wait(400), *sends(EVENTS[2:]), Send(DONE), Stall()])
+    async with gateway(tmp_path, provider.base_url) as made, await connect(made.url) as client:
+        await client.send(chat_request(ask("electron", stream=True) | {"stream_options": {"include_usage": True}}))
+        response = await client.read_body(await client.read_head())
+        assert all(event in response.body for event in EVENTS)
+        assert await wait_until(lambda: bool(made.outbox.records), deadline_s=10)
+        assert [record.outcome for record in made.outbox.records] == ["served"]
