@@ -11,6 +11,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
@@ -100,6 +101,7 @@ def _run(arguments: list[str], folder: Path, environment: dict[str, str], log: P
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # TMPDIR may be another
     for given, number in ((out.detach(), 1), (os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), 2)):
         os.dup2(given, number)
         os.close(given)
