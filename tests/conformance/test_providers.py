@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from itertools import cycle, islice
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -132,9 +133,20 @@ def _expect_reported(entry: dict[str, Any], truth: dict[str, Any]) -> None:
     tokens = (usage["prompt_tokens"], usage["completion_tokens"])
     assert Decimal(entry["charge_usd"]) == dollars(*tokens, cached=usage["cached_tokens"])
     assert Decimal(entry["cost_usd"]) == dollars(*tokens, cached=usage["cached_tokens"], rates=COST)
-    assert entry["details"].get("provider_timings", {}).get("prefill_time") == truth.get("timings", {}).get(
-        "prefill_time"
-    )
+    assert entry["details"].get("provider_timings") == _summed(truth.get("timings"))
+
+
+def _summed(timings: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What an entry keeps of a provider's times."""
+    if timings is None:
+        return None
+    decode = timings["decode_time_arr"]
+    return {
+        "prefill_time": timings["prefill_time"],
+        "decode_time_count": len(decode),
+        "decode_time_mean": pytest.approx(mean(decode)),
+        "decode_time_max": max(decode),
+    }
 
 
 def _expect_estimated(entry: dict[str, Any], truth: dict[str, Any]) -> None:
