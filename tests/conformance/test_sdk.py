@@ -15,7 +15,7 @@ import pytest
 from proxy.demo.script import Script, Send, Shape, Stall
 from proxy.demo.shapes import words
 from tests.conformance.clients import NodeClient, PythonClient
-from tests.conformance.leaving import PACE_MS, endless, leave_after
+from tests.conformance.leaving import PACE_MS, endless
 from tests.conformance.shapes import fixture
 from tests.conformance.stand import SAMPLE_MODELS, SOON_S, Minted, Stand
 from tests.support import sse
@@ -79,23 +79,6 @@ async def test_many_asynchronous_streams_at_once(stand: Stand) -> None:
     assert {entry["provider_response_id"] for entry in entries} == {one["response_id"] for one in stand.seen(model)}
 
 
-@pytest.mark.parametrize("asked", [True, False, None])
-def test_usage_chunk_arrives_exactly_if_asked_for(stand: Stand, sdk: openai.OpenAI, asked: bool | None) -> None:
-    options: Any = openai.omit if asked is None else {"include_usage": asked}
-    stream = sdk.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True, stream_options=options)
-    chunks = [chunk.to_dict() for chunk in stream]
-    with_usage = [chunk for chunk in chunks if chunk.get("usage")]
-    assert [chunk["choices"] for chunk in with_usage] == ([[]] if asked else [])
-    assert with_usage == chunks[-1:] or not asked
-
-
-def test_siblings_of_include_usage_are_kept(stand: Stand, sdk: openai.OpenAI) -> None:
-    model = stand.plan("tera", Shape("tera"))
-    options: Any = {"include_obfuscation": False}
-    list(sdk.chat.completions.create(model=model, messages=MESSAGES, stream=True, stream_options=options))
-    assert stand.seen(model)[0]["body"]["stream_options"] == {"include_obfuscation": False, "include_usage": True}
-
-
 # -- errors ------------------------------------------------------------------------------------------------------
 
 
@@ -110,22 +93,6 @@ def test_a_bad_key_is_an_authentication_error(stand: Stand, python_client: Pytho
 def test_the_message_alone_names_the_field(sdk: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="n: must be"):
         sdk.chat.completions.create(model=MODEL, messages=MESSAGES, n=0)
-
-
-def test_a_model_outside_the_keys_list_is_a_permission_error(
-    stand: Stand, python_client: PythonClient, narrow: Minted
-) -> None:
-    client = python_client.at(stand, narrow.secret)
-    with pytest.raises(openai.PermissionDeniedError) as refusal:
-        client.chat.completions.create(model="electron", messages=MESSAGES, stream=True)
-    assert (refusal.value.code, refusal.value.param) == ("model_not_allowed", "model")
-    assert client.chat.completions.create(model=MODEL, messages=MESSAGES).choices[0].message.content == TALE
-
-
-def test_an_unknown_model_is_a_not_found_error(sdk: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError) as refusal:
-        sdk.chat.completions.create(model="no-such-model", messages=MESSAGES)
-    assert (refusal.value.code, refusal.value.param) == ("model_not_found", "model")
 
 
 def test_an_endpoint_without_a_meter_is_a_not_found_error(sdk: openai.OpenAI) -> None:
@@ -197,14 +164,6 @@ def test_models_list(stand: Stand, python_client: PythonClient, sdk: openai.Open
         name: system for name, (system, _) in SAMPLE_MODELS.items()
     }
     assert [model.id for model in python_client.at(stand, narrow.secret).models.list()] == [MODEL]
-
-
-def test_leaving_early_closes_and_is_booked(stand: Stand, python_client: PythonClient, sdk: openai.OpenAI) -> None:
-    model = stand.plan("tera", endless("tera"))
-    leave_after(stand, python_client, model, texts=3)
-    assert stand.entry(model)["outcome"] == "client_left"
-    answer = sdk.chat.completions.create(model=MODEL, messages=MESSAGES)  # the same client goes on
-    assert answer.choices[0].message.content == TALE
 
 
 async def test_leaving_early_asynchronously_is_booked(stand: Stand) -> None:

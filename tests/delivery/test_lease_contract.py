@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from proxy.delivery.leases import LeaseCount, LeaseParts, LeaseRegistry
 from proxy.delivery.redis_leases import RedisLeases
-from proxy.storage.redis_client import QueueUnavailable, open_redis
+from proxy.storage.redis_client import QueueUnavailable, RedisClient
 from tests.journal.records import exchange_id
 from tests.support.leases import LocalLeases
 from tests.support.valkey import Valkey
+
+Clients = Callable[[str], RedisClient]
 
 FIRST, SECOND, THIRD = (exchange_id(number) for number in range(1, 4))
 NEW = LeaseParts(b'{"opened":"first"}', b"\x00progress\xff")
 
 
 @pytest.fixture(params=["local", "redis", "cluster"])
-async def board(request: pytest.FixtureRequest, prefix: str) -> AsyncIterator[LeaseRegistry]:
+async def board(request: pytest.FixtureRequest, prefix: str, redis_to: Clients) -> LeaseRegistry:
     if request.param == "local":
-        yield LocalLeases()
-        return
+        return LocalLeases()
     url = request.getfixturevalue("redis_url" if request.param == "redis" else "cluster_url")
-    redis = open_redis(url)
-    yield RedisLeases(redis, prefix=prefix)
-    await redis.aclose()
+    return RedisLeases(redis_to(url), prefix=prefix)
 
 
 async def test_a_new_node_is_seen_with_its_leases(board: LeaseRegistry) -> None:
@@ -111,9 +110,9 @@ async def test_a_node_that_has_had_another_beat_is_not_dismissed(board: LeaseReg
 
 
 async def test_a_node_that_wakes_up_in_the_middle_of_its_dismissal_is_not_forgotten(
-    redis_url: str, prefix: str
+    redis_to: Clients, redis_url: str, prefix: str
 ) -> None:
-    redis = open_redis(redis_url)
+    redis = redis_to(redis_url)
     board = RedisLeases(redis, prefix=prefix)
 
     class Interrupted:
@@ -129,11 +128,12 @@ async def test_a_node_that_wakes_up_in_the_middle_of_its_dismissal_is_not_forgot
     dismissing._redis = Interrupted()
     await dismissing.dismiss("a", "1.1")
     assert (await board.nodes(), await board.ids("a")) == ({"a": "1.2"}, {SECOND})
-    await redis.aclose()
 
 
-async def test_whatever_stands_on_a_server_is_read_and_can_be_dismissed(redis_url: str, prefix: str) -> None:
-    redis = open_redis(redis_url)
+async def test_whatever_stands_on_a_server_is_read_and_can_be_dismissed(
+    redis_to: Clients, redis_url: str, prefix: str
+) -> None:
+    redis = redis_to(redis_url)
     board = RedisLeases(redis, prefix=prefix)
     await redis.hset(f"{prefix}:nodes", b"\xff\xfe", b"\xc3(")
     await redis.hset(f"{prefix}:".encode() + b"\xff\xfe:leases", mapping={b"o\xff": b"\xff", b"x": b"?", b"": b""})
@@ -143,11 +143,10 @@ async def test_whatever_stands_on_a_server_is_read_and_can_be_dismissed(redis_ur
     assert await board.of(node) == {}
     await board.dismiss(node, beat)
     assert await board.nodes() == {}
-    await redis.aclose()
 
 
-async def test_a_server_that_is_away_or_holds_something_else_is_unavailable(valkey: Valkey) -> None:
-    redis = open_redis(valkey.url)
+async def test_a_server_that_is_away_or_holds_something_else_is_unavailable(redis_to: Clients, valkey: Valkey) -> None:
+    redis = redis_to(valkey.url)
     board = RedisLeases(redis)
     await redis.set("tokenweir:nodes", "not a hash")
     with pytest.raises(QueueUnavailable, match="renewing leases"):
@@ -158,4 +157,3 @@ async def test_a_server_that_is_away_or_holds_something_else_is_unavailable(valk
     for asking in (board.ids("a"), board.of("a"), board.drop("a", [FIRST]), board.dismiss("a", "1.1")):
         with pytest.raises(QueueUnavailable):
             await asking
-    await redis.aclose()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from proxy.delivery.leases import SLICE, LeaseCount, LeaseKeeper, LeaseParts, Le
 from proxy.delivery.redis_leases import RedisLeases
 from proxy.journal.frames import decode_opened
 from proxy.journal.progress import ProgressTable, Slot, decoded, name_of
-from proxy.storage.redis_client import QueueUnavailable, open_redis
+from proxy.storage.redis_client import QueueUnavailable, RedisClient
 from tests.journal.records import exchange_id, opened
 from tests.support.examples import examples
 from tests.support.leases import LocalLeases
@@ -27,6 +27,7 @@ from tests.support.recorder import Recorder
 from tests.support.valkey import Valkey
 from tests.support.waiting import until
 
+Clients = Callable[[str], RedisClient]
 # A round and a beat at every tick.
 AT_ONCE_S = 1e-9
 
@@ -310,9 +311,9 @@ async def test_a_failover_that_undoes_as_many_ends_as_beginnings_is_found_out(tm
 
 
 async def test_flushall_is_found_out_and_everything_is_announced_again_within_two_ticks(
-    valkey: Valkey, tmp_path: Path
+    redis_to: Clients, valkey: Valkey, tmp_path: Path
 ) -> None:
-    redis = open_redis(valkey.url)
+    redis = redis_to(valkey.url)
     board = RedisLeases(redis)
     node = Node(board, tmp_path)
     for number in range(20):
@@ -324,12 +325,12 @@ async def test_flushall_is_found_out_and_everything_is_announced_again_within_tw
     await node.keeper.tick()
     assert await seen(board) == node.opens
     assert list(await board.nodes()) == ["a"]
-    await redis.aclose()
 
 
-async def test_while_the_server_is_away_nothing_waits_and_then_all_is_there(valkey: Valkey, tmp_path: Path) -> None:
-    redis = open_redis(valkey.url)
-    board = RedisLeases(redis)
+async def test_while_the_server_is_away_nothing_waits_and_then_all_is_there(
+    redis_to: Clients, valkey: Valkey, tmp_path: Path
+) -> None:
+    board = RedisLeases(redis_to(valkey.url))
     node = Node(board, tmp_path, renew_s=0.05, announce_s=0.01)
 
     async def as_it_is() -> bool:
@@ -354,7 +355,6 @@ async def test_while_the_server_is_away_nothing_waits_and_then_all_is_there(valk
         await until(lambda: node.heard.healings)
         assert [type(error) for error in node.heard.failures] == [QueueUnavailable], "said once"
         assert node.heard.healings == node.heard.failures
-    await redis.aclose()
 
 
 async def test_leaving_right_after_run_was_cancelled_in_mid_write_is_clean(tmp_path: Path) -> None:
@@ -383,15 +383,15 @@ async def test_leaving_right_after_run_was_cancelled_in_mid_write_is_clean(tmp_p
     assert (await board.nodes(), await board.ids("a")) == ({}, set())
 
 
-async def test_leaving_while_the_server_is_away_raises_nothing(valkey: Valkey, tmp_path: Path) -> None:
-    redis = open_redis(valkey.url)
-    node = Node(RedisLeases(redis), tmp_path)
+async def test_leaving_while_the_server_is_away_raises_nothing(
+    redis_to: Clients, valkey: Valkey, tmp_path: Path
+) -> None:
+    node = Node(RedisLeases(redis_to(valkey.url)), tmp_path)
     node.begin(1)
     await node.keeper.tick()
     valkey.kill()
     node.end(1)
     await node.keeper.leave()
-    await redis.aclose()
 
 
 class Slots(dict[int, bytes]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from proxy.journal.progress import LAYOUT, SLOT_BYTES, ProgressTable, Slot, name
 from proxy.journal.recovery import recover
 from proxy.metering.estimator.estimate import VERSION, Estimator
 from proxy.metering.usage import Evidence, Usage, UsageSource
-from proxy.storage.redis_client import QueueUnavailable, open_redis
+from proxy.storage.redis_client import QueueUnavailable, RedisClient, open_redis
 from tests.journal.records import exchange_id, opened
 from tests.support.clock import Clock
 from tests.support.leases import LocalLeases
@@ -128,13 +128,10 @@ def ledger() -> Ledger:
 
 
 @pytest.fixture(params=["local", "redis"])
-async def board(request: pytest.FixtureRequest, prefix: str) -> AsyncIterator[LeaseRegistry]:
+async def board(request: pytest.FixtureRequest, prefix: str, redis_to: Callable[[str], RedisClient]) -> LeaseRegistry:
     if request.param == "local":
-        yield LocalLeases()
-        return
-    redis = open_redis(request.getfixturevalue("redis_url"))
-    yield RedisLeases(redis, prefix=prefix)
-    await redis.aclose()
+        return LocalLeases()
+    return RedisLeases(redis_to(request.getfixturevalue("redis_url")), prefix=prefix)
 
 
 @pytest.fixture

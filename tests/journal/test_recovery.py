@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,34 +15,19 @@ from proxy.journal.progress import Progress
 from proxy.journal.recovery import evidence_of, recover
 from proxy.metering.estimator.estimate import Estimating, Estimator
 from proxy.metering.usage import NOTHING, Evidence, Usage, UsageSource
+from tests.golden.reading import FourCharacters, Tokens
 from tests.journal.records import exchange_id, opened
 
 
-@dataclass(frozen=True)
-class Estimate:
-    tokens: int
-    expected_error: float = 0.2
-    capped: bool = False
-    hidden: int | None = None
-    limit_exceeded: bool = False
-
-
-class FourCharacters:
-    """An estimator: a token per four characters, remembering what it was asked."""
+class Asked(FourCharacters):
+    """Remembers what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, Evidence, int | None, int]] = []
+        self.asked: list[tuple[Any, ...]] = []
 
-    def completion(
-        self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
-    ) -> Estimate:
-        self.asked.append((model_key, evidence, completion_tokens_max, bytes_seen))
-        tokens = -(-evidence.chars // 4)
-        capped = completion_tokens_max is not None and tokens > completion_tokens_max
-        return Estimate(completion_tokens_max if capped and completion_tokens_max else tokens, capped=capped)
-
-    def prompt_error(self, model_key: str) -> float:
-        return 0.07
+    def completion(self, *of: Any, completion_tokens_max: int | None, bytes_seen: int) -> Tokens:
+        self.asked.append((*of, completion_tokens_max, bytes_seen))
+        return super().completion(*of, completion_tokens_max=completion_tokens_max, bytes_seen=bytes_seen)
 
 
 class Slots(dict[int, Progress]):
@@ -128,7 +113,7 @@ def test_half_a_usage_is_completed() -> None:
 
 
 def test_what_a_drain_had_read_is_not_bounded_by_what_was_delivered() -> None:
-    estimator = FourCharacters()
+    estimator = Asked()
     progress = noted(events=3, bytes=90, noted_events=2_000, evidence=Evidence(text_events=1_999, chars_latin=9_000))
     record = recovered(opened(1), progress, estimator)
     assert estimator.asked[0][3] >= 9_000
@@ -136,7 +121,7 @@ def test_what_a_drain_had_read_is_not_bounded_by_what_was_delivered() -> None:
 
 
 def test_without_usage_the_evidence_is_scaled_to_what_was_delivered() -> None:
-    estimator = FourCharacters()
+    estimator = Asked()
     record = recovered(opened(1), noted(events=50, bytes=15_000), estimator)
     assert estimator.asked == [
         ("electron/electron-2", Evidence(text_events=49, chars_latin=200), None, 15_000),
@@ -174,8 +159,8 @@ def test_hidden_reasoning_is_said_of_what_was_estimated() -> None:
     class Hiding(FourCharacters):
         def completion(
             self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
-        ) -> Estimate:
-            return Estimate(240, 0.5, capped=True, hidden=200, limit_exceeded=True)
+        ) -> Tokens:
+            return Tokens(240, 0.5, capped=True, hidden=200, limit_exceeded=True)
 
     for usage in (None, Usage(prompt_tokens=9)):
         reading = recovered(opened(1), noted(usage=usage), Hiding()).reading

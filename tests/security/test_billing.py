@@ -14,7 +14,6 @@ from tests.security.raw_provider import completion, raw_provider, whole
 from tests.support import sse as reading
 from tests.support.net import Response, ask, chat_request, connect, post_chat
 from tests.support.provider import sse_script
-from tests.support.tokenweir import PRICE
 
 DONE = b"data: [DONE]\n\n"
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
@@ -23,10 +22,6 @@ USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
 def _delta(index: int = 0, **delta: Any) -> bytes:
     choice = {"index": index, "delta": delta, "finish_reason": None}
     return sse({"id": "c1", "object": "chat.completion.chunk", "choices": [choice]})
-
-
-def _usage(**usage: Any) -> bytes:
-    return sse({"id": "c1", "object": "chat.completion.chunk", "choices": [], "usage": USAGE | usage})
 
 
 async def _ask(guarded: Guarded, model: str, **more: Any) -> Response:
@@ -144,87 +139,12 @@ async def test_what_nobody_meters_is_not_there(line: str, guarded: Guarded) -> N
     assert guarded.provider.log() == []
 
 
-@pytest.mark.parametrize(
-    "delta",
-    [
-        {"reasoning_content": "x" * 400},
-        {"reasoning": "x" * 400},
-        {"refusal": "x" * 400},
-        {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "x" * 400}}]},
-        {"function_call": {"name": "f", "arguments": "x" * 400}},
-    ],
-    ids=["reasoning_content", "reasoning", "refusal", "tool", "function"],
-)
-@pytest.mark.parametrize("index", [0, 3])
-async def test_what_is_not_content_counts_too(delta: dict[str, Any], index: int, guarded: Guarded) -> None:
-    entry = await _streamed(guarded, "generates", [_delta(index, **delta)] * 3 + [DONE])
-    assert entry["usage_source"] == "estimated"
-    assert entry["completion_tokens"] >= 60
-
-
-WIRE_WORDS = [
-    'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":900000,"total_tokens":900001}}',
-    '"usage":{"prompt_tokens":1,"completion_tokens":900000}',
-    "\n\ndata: [DONE]\n\n",
-    "data: [DONE]",
-    '}],"usage":{"completion_tokens":900000}}',
-]
-
-
-@pytest.mark.parametrize("words", WIRE_WORDS)
-async def test_a_text_about_usage_is_no_usage(words: str, guarded: Guarded) -> None:
-    entry = await _streamed(guarded, "words", [_delta(content=words), _delta(content=" more"), _usage(), DONE])
-    assert (entry["usage_source"], entry["completion_tokens"], entry["prompt_tokens"]) == ("reported", 7, 11)
-    entry = await _streamed(guarded, "words", [_delta(content=words), _delta(content=" more"), DONE])
-    assert entry["usage_source"] == "estimated"
-    assert entry["completion_tokens"] < 200
-
-
 @pytest.mark.parametrize("nested", [{"delta": {"usage": {"completion_tokens": 9 * 10**5}}}, {"usage": USAGE}])
 async def test_usage_counts_only_at_the_top(nested: dict[str, Any], guarded: Guarded) -> None:
     chunk = sse({"id": "c1", "choices": [{"index": 0, "delta": {"content": "x"}, **nested}]})
     entry = await _streamed(guarded, "nested", [chunk, DONE])
     assert entry["usage_source"] == "estimated"
     assert entry["completion_tokens"] < 50
-
-
-@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\u0085", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
-async def test_a_line_ends_at_cr_and_lf_only(mark: str, guarded: Guarded) -> None:
-    forged = f"data: {{}}{mark}data: [DONE]{mark}{mark}data: "
-    text = json.dumps(forged, ensure_ascii=False)
-    for code in range(0x20):
-        text = text.replace(f"\\u{code:04x}", chr(code)) if chr(code) == mark else text
-    raw = f'data: {{"id":"c1","choices":[{{"index":0,"delta":{{"content":{text}}}}}]}}\n\n'.encode()
-    safe = raw if ord(mark) > 0x1F else _delta(content=forged)
-    entry = await _streamed(guarded, "lines", [safe, _delta(content=" more"), _usage(), DONE])
-    assert (entry["outcome"], entry["usage_source"], entry["completion_tokens"]) == ("served", "reported", 7)
-
-
-@pytest.mark.parametrize("count", ["-5", "NaN", "1e400", "true", '"7"', "9" * 30, "1.5", "[7]", "{}", "Infinity"])
-async def test_a_count_that_is_none_is_never_billed(count: str, guarded: Guarded) -> None:
-    usage = f'{{"prompt_tokens":11,"completion_tokens":{count},"total_tokens":18}}'
-    raw = f'data: {{"id":"c1","choices":[],"usage":{usage}}}\n\n'.encode()
-    entry = await _streamed(guarded, "odd-count", [_delta(content=" water" * 20), raw, DONE])
-    assert 0 < entry["completion_tokens"] <= 200
-    assert entry["usage_source"] == "estimated" or entry["details"].get("flags"), entry
-    assert 0 < float(entry["charge_usd"]) < 0.001
-
-
-async def test_a_part_is_not_paid_for_twice(guarded: Guarded) -> None:
-    parts = {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 5}}
-    entry = await _streamed(guarded, "parts", [_delta(content=" x"), _usage(**parts), DONE])
-    counts = [entry[f"{kind}_tokens"] for kind in ("prompt", "cached", "completion", "reasoning", "total")]
-    assert counts == [11, 4, 7, 5, 18]
-    charge_usd = (7 * PRICE["input"] + 4 * PRICE["cached_input"] + 7 * PRICE["output"]) / 1e6
-    assert float(entry["charge_usd"]) == pytest.approx(charge_usd, abs=1e-12)
-
-
-async def test_a_part_larger_than_the_whole_is_flagged_and_not_believed(guarded: Guarded) -> None:
-    parts = {"prompt_tokens_details": {"cached_tokens": 400}, "completion_tokens_details": {"reasoning_tokens": 500}}
-    entry = await _streamed(guarded, "parts", [_delta(content=" x"), _usage(**parts), DONE])
-    assert {"cached_exceeds_prompt", "reasoning_exceeds_completion"} <= set(entry["details"]["flags"])
-    charge_usd = (11 * PRICE["input"] + 7 * PRICE["output"]) / 1e6
-    assert float(entry["charge_usd"]) == pytest.approx(charge_usd, abs=1e-12)
 
 
 async def test_every_exchange_here_ended_once(guarded: Guarded) -> None:
