@@ -124,6 +124,13 @@ class Deployment:
             await client.send(self.request(model, **options))
             return await client.read(timeout_s)
 
+    async def exchange(
+        self, policy: str, plan: Script | Shape | Sequence[AnyStep], **options: Any
+    ) -> tuple[Response, dict[str, Any]]:
+        """One request that the provider answers by `plan`: its answer and its entry."""
+        model = self.plan(policy, plan)
+        return await self.post(model, **options), await self.entry(model)
+
     async def begin(self, model: str, *, receive_buffer_bytes: int | None = None, **options: Any) -> RawClient:
         """A client that has sent its request and read nothing yet."""
         client = await connect(self.url, receive_buffer_bytes=receive_buffer_bytes)

@@ -59,9 +59,7 @@ async def test_nothing_is_injected_into_a_request_that_is_not_streamed(deploymen
 
 
 async def test_without_usage_it_is_estimated(deployment: Deployment) -> None:
-    model = deployment.plan("cancel", script(told(200, usage=False)))
-    await deployment.post(model, stream=False)
-    entry = await deployment.entry(model)
+    _, entry = await deployment.exchange("cancel", script(told(200, usage=False)), stream=False)
     assert (entry["outcome"], entry["usage_source"]) == ("served", "estimated")
     assert 60 <= entry["completion_tokens"] <= 600
     assert nusd(entry) == charge(entry) > 0
@@ -70,10 +68,8 @@ async def test_without_usage_it_is_estimated(deployment: Deployment) -> None:
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 async def test_a_stream_that_calls_itself_json_is_billed(deployment: Deployment, framing: str) -> None:
     events = b"".join(events_told("openai", 6))
-    model = deployment.plan("cancel", script(events, framing=framing))
-    response = await deployment.post(model, usage=True)
+    response, entry = await deployment.exchange("cancel", script(events, framing=framing), usage=True)
     assert (response.body, response.ended) == (events, "complete")
-    entry = await deployment.entry(model)
     assert (entry["outcome"], entry["usage_source"], entry["completion_tokens"]) == ("served", "reported", 6)
     assert entry["details"]["flags"] == ["stream_as_json"]
     assert nusd(entry) == charge(entry) > 0
@@ -85,10 +81,8 @@ async def test_an_answer_of_the_other_kind_is_passed_on_and_metered(deployment: 
     events = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\ndata: {"choices":[],"usage":{"prompt_tokens":3,'
     events += b'"completion_tokens":2,"total_tokens":5}}\n\ndata: [DONE]\n\n'
     plan = script(told()) if streamed else Script(steps=(Send(events),))
-    model = deployment.plan("cancel", plan)
-    response = await deployment.post(model, stream=streamed)
+    response, entry = await deployment.exchange("cancel", plan, stream=streamed)
     assert response.body == (told() if streamed else events)
-    entry = await deployment.entry(model)
     assert (entry["outcome"], entry["usage_source"]) == ("served", "reported")
     assert (entry["prompt_tokens"], entry["completion_tokens"]) == ((21, 12) if streamed else (3, 2))
 
@@ -122,20 +116,16 @@ async def test_truncated_at_many_offsets(deployment: Deployment, framing: str, t
 
 async def test_an_error_body_in_a_200_is_no_output(deployment: Deployment) -> None:
     body = json_bytes({"error": {"message": "out of memory " * 40, "type": "server_error"}})
-    model = deployment.plan("cancel", script(body))
-    response = await deployment.post(model, stream=False)
+    response, entry = await deployment.exchange("cancel", script(body), stream=False)
     assert (response.status, response.body) == (200, body)
-    entry = await deployment.entry(model)
     assert (entry["outcome"], entry["details"]["failed"]) == ("upstream_failed", "error_body")
     assert nusd(entry) == 0
 
 
 @pytest.mark.parametrize("body", [b"<html>sorry</html>", b"", b"{", b"null", b"[1]", b'{"choices":'])
 async def test_a_body_that_is_no_answer_is_passed_on_and_costs_nothing(deployment: Deployment, body: bytes) -> None:
-    model = deployment.plan("cancel", script(body))
-    response = await deployment.post(model, stream=False)
+    response, entry = await deployment.exchange("cancel", script(body), stream=False)
     assert (response.status, response.body, response.ended) == (200, body, "complete")
-    entry = await deployment.entry(model)
     assert entry["outcome"] == "upstream_failed"
     assert (nusd(entry), entry["completion_tokens"]) == (0, None)
 
@@ -159,10 +149,8 @@ async def test_silence_within_a_body_ends_it(deployment: Deployment, framing: st
 
 async def test_silence_within_an_error_body_ends_it(deployment: Deployment) -> None:
     plan = Script(steps=(Send(b'{"error":'), Stall()), status=500, headers=JSON, framing="length", declared_length=99)
-    model = deployment.plan("impatient", plan)
-    response = await deployment.post(model, stream=False)
+    response, entry = await deployment.exchange("impatient", plan, stream=False)
     assert (response.status, response.ended) in [(502, "complete"), (504, "complete")]
-    entry = await deployment.entry(model)
     assert entry["outcome"] in ("upstream_failed", "upstream_stalled")
     assert nusd(entry) == 0
 
@@ -212,11 +200,9 @@ async def test_a_client_that_does_not_read_a_large_body_is_ended(deployment: Dep
 async def test_the_whole_exchange_has_a_limit(deployment: Deployment) -> None:
     body = told(LARGE_TOKENS)
     steps = [Send(body[:1000]), *(step for n in range(30) for step in (Wait(100), Send(body[1000 + n : 1001 + n])))]
-    model = deployment.plan("short", Script(steps=tuple(steps), headers=JSON))
-    response = await deployment.post(model, stream=False)
+    response, entry = await deployment.exchange("short", Script(steps=tuple(steps), headers=JSON), stream=False)
     assert (response.status, response.ended) in [(504, "complete"), (200, "cut"), (200, "reset")]
     assert body.startswith(response.body) or response.status == 504
-    entry = await deployment.entry(model)
     assert (entry["outcome"], entry["details"]["limit"]) == ("upstream_stalled", "total_s")
 
 

@@ -207,14 +207,12 @@ async def test_heartbeats_come_only_between_whole_events(deployment: Deployment)
     text, usage = events[1], events[-2]
     # Silence: after an event, inside an event, inside the event that is held because it is the usage event.
     parts = [events[0], text[:-20], text[-20:], *events[2:-2], usage[:-9], usage[-9:], DONE]
-    model = deployment.plan("beating", paused(parts, 130))
-    response = await deployment.post(model)
+    response, entry = await deployment.exchange("beating", paused(parts, 130))
     assert response.ended == "complete"
     between = response.body.split(BEAT)
     assert len(between) > 2
     assert b"".join(between) == sse.without_usage_event(b"".join(events))
     assert all(part == b"" or part.endswith(b"\n\n") for part in between)
-    entry = await deployment.entry(model)
     assert (entry["events"], entry["bytes"]) == (len(events) - 1, len(b"".join(between)))
 
 

@@ -40,9 +40,7 @@ def usage_event(**usage: Any) -> bytes:
 
 
 async def faulty(deployment: Deployment, plan: Script, policy: str = "cancel") -> tuple[Response, dict[str, Any]]:
-    model = deployment.plan(policy, plan)
-    response = await deployment.post(model)
-    entry = await deployment.entry(model)
+    response, entry = await deployment.exchange(policy, plan)
     assert response.header("x-tokenweir-exchange") == entry["exchange_id"]
     assert Tokenweir.PROVIDER_KEY.encode() not in response.head + response.body
     return response, entry
@@ -274,11 +272,10 @@ async def test_odd_streams_are_passed_on_and_read_as_far_as_they_can_be(deployme
 async def test_other_line_ends(deployment: Deployment, end: bytes) -> None:
     events = [event.replace(b"\n", end) for event in EVENTS]
     for usage in (True, None):
-        model = deployment.plan("cancel", plans.sse_script(events, how="random", seed=4))
-        response = await deployment.post(model, usage=usage)
+        script = plans.sse_script(events, how="random", seed=4)
+        response, entry = await deployment.exchange("cancel", script, usage=usage)
         expected = b"".join(events) if usage else b"".join((*events[:-2], events[-1]))
         assert (response.body, response.ended) == (expected, "complete")
-        entry = await deployment.entry(model)
         assert (entry["outcome"], entry["prompt_tokens"], entry["completion_tokens"]) == ("served", 21, 6)
 
 
@@ -301,10 +298,8 @@ async def test_a_compressed_stream_is_passed_on_as_it_is_at_once(deployment: Dep
         response = await client.read_head()
         assert response.header("content-encoding") == "gzip"
         await client.read_body(response, until=packed[:-10])  # all but the check sum at its end
-    whole = deployment.plan("cancel", plans.gzipped(EVENTS))
-    response = await deployment.post(whole)
+    response, entry = await deployment.exchange("cancel", plans.gzipped(EVENTS))
     assert (response.body, response.ended) == (packed, "complete")
-    entry = await deployment.entry(whole)
     assert (entry["bytes"], entry["outcome"], entry["usage_source"]) == (len(packed), "served", "reported")
     assert (entry["prompt_tokens"], entry["completion_tokens"]) == (21, 6)
 
@@ -323,9 +318,8 @@ async def test_a_compressed_json_answer_is_read(deployment: Deployment) -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
     body = gzip.compress(json.dumps({"object": "chat.completion", "choices": [], "usage": usage}).encode())
     headers = (("Content-Type", "application/json"), ("Content-Encoding", "gzip"))
-    model = deployment.plan("cancel", Script(steps=(Send(body),), headers=headers, framing="length"))
-    response = await deployment.post(model, stream=False)
-    entry = await deployment.entry(model)
+    plan = Script(steps=(Send(body),), headers=headers, framing="length")
+    response, entry = await deployment.exchange("cancel", plan, stream=False)
     assert (response.body, entry["prompt_tokens"], entry["usage_source"]) == (body, 7, "reported")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import EARLY_BYTES_MAX, INTERIM_MAX, UpstreamConnection, UpstreamFailedError
-from proxy.http.framing import HEAD_BYTES_MAX, Head
+from proxy.http.framing import HEAD_BYTES_MAX
 from tests.http.frames import framed, unframed
 
 EVENTS = [b"data: a\n\n", b"data: b\n\n", "data: 水\n\n".encode()]
@@ -99,8 +99,14 @@ class Pool:
         return connection, transport
 
 
-def head_of(asked: asyncio.Future[Head]) -> Head:
-    return asked.result()
+def answered(connection: UpstreamConnection, wire: bytes, heard: Heard | None = None) -> Answer:
+    """What comes of a request once `wire` is there; its body goes to `heard`."""
+    asked = connection.ask(b"request")
+    connection.data_received(wire)
+    made = Answer(asked.result(), connection)
+    if heard is not None:
+        made.relay_to(heard)
+    return made
 
 
 async def test_head_and_body_at_every_cut_and_the_connection_is_usable_again() -> None:
@@ -112,7 +118,7 @@ async def test_head_and_body_at_every_cut_and_the_connection_is_usable_again() -
             for piece in (wire[:at], wire[at:]):
                 connection.data_received(piece)
                 if asked.done() and not heard.ended and not heard.payload:
-                    Answer(head_of(asked), connection).relay_to(heard)
+                    Answer(asked.result(), connection).relay_to(heard)
                     asked = asyncio.get_running_loop().create_future()
             assert (heard.payload, heard.ended) == (BODY, ["complete"]), at
             assert pool.rested == [connection], at
@@ -120,16 +126,14 @@ async def test_head_and_body_at_every_cut_and_the_connection_is_usable_again() -
             assert transport.reading
             again = connection.ask(b"request")
             connection.data_received(CHUNKED)
-            assert head_of(again).chunked
+            assert again.result().chunked
 
 
 @pytest.mark.parametrize("head", [b"9 ", b"9\t", b"9;a=b", b"9 ;a"])
 async def test_a_chunk_whose_head_is_not_just_digits_is_written_anew(head: bytes) -> None:
     heard = Heard()
     connection, _ = Pool().connected()
-    asked = connection.ask(b"request")
-    connection.data_received(CHUNKED)
-    Answer(head_of(asked), connection).relay_to(heard)
+    answered(connection, CHUNKED, heard)
     verbatim: list[bytes | None] = []
     heard.piece = lambda payload, framed=None: verbatim.append(framed)  # type: ignore[method-assign]
     for size in (head, b"9", b"009"):
@@ -146,9 +150,7 @@ async def test_only_what_begins_with_a_chunk_is_offered_as_it_came() -> None:
     ):
         heard = Heard(known)
         connection, _ = Pool().connected()
-        asked = connection.ask(b"request")
-        connection.data_received(CHUNKED + begun)
-        Answer(head_of(asked), connection).relay_to(heard)
+        answered(connection, CHUNKED + begun, heard)
         for piece in (*pieces, LAST):
             connection.data_received(piece)
         assert (heard.known, heard.ended) == (times, ["complete"]), begun
@@ -161,7 +163,7 @@ async def test_interim_answers_are_passed_over_at_every_cut() -> None:
         asked = connection.ask(b"request")
         connection.data_received(wire[:at])
         connection.data_received(wire[at:])
-        assert head_of(asked).status == 200
+        assert asked.result().status == 200
 
 
 async def test_interim_answers_are_bounded_however_they_arrive() -> None:
@@ -180,9 +182,7 @@ async def test_each_request_may_have_as_many_interim_answers_as_the_first() -> N
     pool = Pool()
     connection, _ = pool.connected()
     for requests in (1, 2):
-        asked = connection.ask(b"request")
-        connection.data_received(b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n" * INTERIM_MAX + SIZED + BODY)
-        Answer(head_of(asked), connection).relay_to(Heard())
+        answered(connection, b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n" * INTERIM_MAX + SIZED + BODY, Heard())
         assert len(pool.rested) == requests
 
 
@@ -211,9 +211,8 @@ async def test_an_answer_that_is_none_fails_and_closes(wire: bytes) -> None:
 async def test_an_answer_nobody_asked_for_makes_the_connection_unusable_at_every_cut(way: bytes) -> None:
     for at in range(len(FORGED)):
         connection, transport = Pool().connected()
-        asked, heard = connection.ask(b"request"), Heard()
-        connection.data_received(way + FORGED[:at])
-        Answer(head_of(asked), connection).relay_to(heard)
+        heard = Heard()
+        answered(connection, way + FORGED[:at], heard)
         connection.data_received(FORGED[at:])
         assert (heard.payload, heard.ended) == (BODY, ["complete"])
         assert transport.closed, at
@@ -242,12 +241,12 @@ async def test_the_connection_s_end_before_and_after_somebody_came_for_the_body(
     asked = connection.ask(b"request")
     connection.data_received(wire)
     if not early:
-        Answer(head_of(asked), connection).relay_to(heard)
+        Answer(asked.result(), connection).relay_to(heard)
     if says_end:
         connection.eof_received()
     connection.connection_lost(None if says_end else ConnectionResetError())
     if early:
-        Answer(head_of(asked), connection).relay_to(heard)
+        Answer(asked.result(), connection).relay_to(heard)
     assert (heard.payload, heard.ended) == (BODY, [ended])
     assert not connection.usable
 
@@ -269,9 +268,7 @@ async def test_bad_framing_breaks_the_relay_and_the_connection_after_all_that_wa
         for at in range(len(wire)):
             pool, heard = Pool(), Heard()
             connection, transport = pool.connected()
-            asked = connection.ask(b"request")
-            connection.data_received(CHUNKED + early)
-            Answer(head_of(asked), connection).relay_to(heard)
+            answered(connection, CHUNKED + early, heard)
             for piece in (wire[:at], wire[at:]):
                 if piece:
                     connection.data_received(piece)
@@ -282,9 +279,7 @@ async def test_bad_framing_breaks_the_relay_and_the_connection_after_all_that_wa
 async def test_a_break_that_came_before_the_relay_breaks_it_after_all_that_was_good() -> None:
     heard = Heard()
     connection, transport = Pool().connected()
-    asked = connection.ask(b"request")
-    connection.data_received(CHUNKED + framed(BODY) + b"zz\r\n")
-    Answer(head_of(asked), connection).relay_to(heard)
+    answered(connection, CHUNKED + framed(BODY) + b"zz\r\n", heard)
     assert (heard.payload, heard.ended, transport.closed) == (BODY, ["broken"], True)
 
 
@@ -297,9 +292,7 @@ async def test_a_bug_of_the_sink_s_own_ends_the_body_there() -> None:
 
     heard = Buggy()
     connection, _ = Pool().connected()
-    asked = connection.ask(b"request")
-    connection.data_received(CHUNKED)
-    Answer(head_of(asked), connection).relay_to(heard)
+    answered(connection, CHUNKED, heard)
     with pytest.raises(RuntimeError):
         connection.data_received(framed(b"data: a\n\n"))
     assert heard.ended == ["failed"]
@@ -314,7 +307,7 @@ async def test_what_comes_before_the_relay_is_bounded() -> None:
         sent += chunk
         connection.data_received(chunk)
         assert len(sent) < 2 * EARLY_BYTES_MAX
-    Answer(head_of(asked), connection).relay_to(heard)
+    Answer(asked.result(), connection).relay_to(heard)
     assert transport.reading
     assert heard.payload == unframed(sent)
 
@@ -325,7 +318,7 @@ async def test_leaving_closes_what_has_not_ended_and_nothing_else() -> None:
         asked = connection.ask(b"request")
         connection.data_received(wire)
         if asked.done():
-            answer = Answer(head_of(asked), connection)
+            answer = Answer(asked.result(), connection)
             answer.relay_to(Heard())
             answer.close()
         else:
@@ -336,10 +329,7 @@ async def test_leaving_closes_what_has_not_ended_and_nothing_else() -> None:
 async def test_who_gave_a_connection_back_has_no_say_over_who_has_it_now() -> None:
     pool = Pool()
     connection, transport = pool.connected()
-    asked = connection.ask(b"first")
-    connection.data_received(SIZED)
-    first = Answer(head_of(asked), connection)
-    first.relay_to(Heard())
+    first = answered(connection, SIZED, Heard())
     first.pause_reading()
     assert not transport.reading
     connection.data_received(BODY)
@@ -350,7 +340,7 @@ async def test_who_gave_a_connection_back_has_no_say_over_who_has_it_now() -> No
     first.close()
     assert not transport.closed
     connection.data_received(SIZED)
-    second = Answer(head_of(asked), connection)
+    second = Answer(asked.result(), connection)
     heard = Heard()
     second.relay_to(heard)
     second.pause_reading()
@@ -364,9 +354,7 @@ async def test_who_gave_a_connection_back_has_no_say_over_who_has_it_now() -> No
 @pytest.mark.parametrize("length", [0, 10, 11])
 async def test_a_body_is_read_whole_up_to_a_bound(length: int) -> None:
     connection, transport = Pool().connected()
-    asked = connection.ask(b"request")
-    connection.data_received(b"HTTP/1.1 400 Bad\r\nContent-Length: %d\r\n\r\n" % length + b"x" * length)
-    answer = Answer(head_of(asked), connection)
+    answer = answered(connection, b"HTTP/1.1 400 Bad\r\nContent-Length: %d\r\n\r\n" % length + b"x" * length)
     assert await answer.read(10) == (b"x" * length if length <= 10 else None)
     answer.close()
     assert transport.closed is False
@@ -375,9 +363,7 @@ async def test_a_body_is_read_whole_up_to_a_bound(length: int) -> None:
 
 async def test_a_body_that_breaks_off_is_not_read() -> None:
     connection, _ = Pool().connected()
-    asked = connection.ask(b"request")
-    connection.data_received(SIZED + b"da")
-    answer = Answer(head_of(asked), connection)
+    answer = answered(connection, SIZED + b"da")
     connection.connection_lost(None)
     with pytest.raises(UpstreamFailedError):
         await answer.read(10)

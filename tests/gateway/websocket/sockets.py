@@ -121,6 +121,23 @@ class Stage:
         async with self.client(path, **options) as client:
             yield client, await self.provider.link(number)
 
+    @asynccontextmanager
+    async def answering(self, **response: Any) -> AsyncIterator[tuple[Client, Link]]:
+        """A session of Realtime in which the client has asked for a response, and the provider has heard it."""
+        async with self.talk() as (client, link):
+            await ask(client, link, **response)
+            yield client, link
+
+    @asynccontextmanager
+    async def creating(self, **more: Any) -> AsyncIterator[tuple[Client, Link]]:
+        """The same of responses, by `CREATE` with `more`."""
+        number = len(self.provider.links)
+        async with self.client(RESPONSES) as client:
+            await client.say(CREATE | more)
+            link = await self.provider.link(number)
+            await link.hear("response.create")
+            yield client, link
+
     @property
     def records(self) -> list[UsageRecord]:
         """Of exchanges that have ended."""
@@ -171,6 +188,12 @@ async def ask(client: Client, link: Link, **response: Any) -> None:
     """A client asks for a response in Realtime, and the provider hears it."""
     await client.say({"type": "response.create", "response": response})
     await link.hear("response.create")
+
+
+async def tell(client: Client, link: Link, *events: dict[str, Any]) -> None:
+    """The provider says `events`, and the client hears up to the last one's type."""
+    await link.say(*events)
+    await client.hear(events[-1]["type"])
 
 
 async def leave(on: Stage, client: Client, how: str) -> None:

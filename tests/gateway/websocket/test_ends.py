@@ -15,17 +15,7 @@ from msgspec import structs
 from proxy.billing.record import BillableParts, Outcome
 from proxy.metering.usage import UsageSource
 from proxy.settings import Drain, ForwardProxy, Timeouts
-from tests.gateway.websocket.sockets import (
-    CREATE,
-    RESPONSES,
-    Stage,
-    ask,
-    begun,
-    done,
-    leave,
-    said,
-    stage,
-)
+from tests.gateway.websocket.sockets import CREATE, RESPONSES, Stage, ask, begun, done, leave, said, stage, tell
 from tests.support.connect_proxy import connect_proxy
 
 pytestmark = pytest.mark.io
@@ -43,8 +33,7 @@ pytestmark = pytest.mark.io
 async def test_a_client_that_leaves_pays_for_what_came(
     on: Stage, how: str, events: list[dict[str, Any]], bills: BillableParts, source: UsageSource
 ) -> None:
-    async with on.talk() as (client, link):
-        await ask(client, link)
+    async with on.answering() as (client, link):
         await link.say(*events)
         for _ in events:
             await client.hear()
@@ -58,8 +47,7 @@ async def test_a_client_that_leaves_pays_for_what_came(
 
 
 async def test_audio_that_was_heard_is_paid(on: Stage) -> None:
-    async with on.talk() as (client, link):
-        await ask(client, link)
+    async with on.answering() as (client, link):
         audio = b64encode(bytes(48_000 * 2)).decode()
         await link.say(begun(), {"type": "response.output_audio.delta", "response_id": "resp_1", "delta": audio})
         await client.hear("response.output_audio.delta")
@@ -69,10 +57,8 @@ async def test_audio_that_was_heard_is_paid(on: Stage) -> None:
 
 
 async def test_what_runs_is_read_on_for_the_bill_where_that_is_the_policy(tmp_path: Path) -> None:
-    async with stage(tmp_path, on_client_disconnect="drain") as on, on.talk() as (client, link):
-        await ask(client, link)
-        await link.say(begun(), said("Drei"))
-        await client.hear("response.output_text.delta")
+    async with stage(tmp_path, on_client_disconnect="drain") as on, on.answering() as (client, link):
+        await tell(client, link, begun(), said("Drei"))
         await client.socket.close()
         await link.say(said(" Euro"), done())
         await link.until_gone()
@@ -84,10 +70,8 @@ async def test_what_runs_is_read_on_for_the_bill_where_that_is_the_policy(tmp_pa
 
 @pytest.mark.parametrize(("drain", "ended_by"), [(Drain(seconds=0.2), None), (Drain(seconds=60, tokens=20), "tokens")])
 async def test_a_drain_is_bounded(tmp_path: Path, drain: Drain, ended_by: str | None) -> None:
-    async with stage(tmp_path, on_client_disconnect="drain", drain=drain) as on, on.talk() as (client, link):
-        await ask(client, link)
-        await link.say(begun())
-        await client.hear()
+    async with stage(tmp_path, on_client_disconnect="drain", drain=drain) as on, on.answering() as (client, link):
+        await tell(client, link, begun())
         client.abort()
         await on.until(lambda: any(one._left_at for one in on.gateway.sockets.sessions))
         await link.say(said("Drei Euro und noch viel mehr, wie es in so langen Reden üblich ist. " * 20))
@@ -98,10 +82,8 @@ async def test_a_drain_is_bounded(tmp_path: Path, drain: Drain, ended_by: str | 
 
 @pytest.mark.parametrize("how", ["closes", "is lost"])
 async def test_a_provider_that_breaks_off_is_paid_for_what_was_delivered(on: Stage, how: str) -> None:
-    async with on.talk() as (client, link):
-        await ask(client, link)
-        await link.say(begun(), said("Drei Euro"))
-        await client.hear("response.output_text.delta")
+    async with on.answering() as (client, link):
+        await tell(client, link, begun(), said("Drei Euro"))
         if how == "closes":
             await link.socket.close(code=3000, message=b"bye")
             assert await client.hear_end() == (3000, "bye")
@@ -127,8 +109,8 @@ async def test_a_provider_that_breaks_off_is_paid_for_what_was_delivered(on: Sta
 async def test_a_provider_that_stalls_is_waited_for_so_long(
     tmp_path: Path, timeouts: dict[str, float], events: list[Any], code: str, limit: str
 ) -> None:
-    async with stage(tmp_path, timeouts=Timeouts(**{"connect_s": 0.1, **timeouts})) as on, on.talk() as (client, link):
-        await ask(client, link)
+    limits = Timeouts(**{"connect_s": 0.1, **timeouts})
+    async with stage(tmp_path, timeouts=limits) as on, on.answering() as (client, link):
         await link.say(*events)
         assert (await client.hear("error"))["error"]["code"] == code
         assert (await client.hear_end())[0] == 1011
@@ -184,16 +166,13 @@ async def test_an_idle_session_ends_when_the_proxy_stops(on: Stage) -> None:
 
 
 async def test_a_response_that_runs_when_the_proxy_stops_is_finished(on: Stage) -> None:
-    async with on.talk() as (client, link):
-        await ask(client, link)
-        await link.say(begun())
-        await client.hear()
+    async with on.answering() as (client, link):
+        await tell(client, link, begun())
         (session,) = on.gateway.sockets.sessions
         session.stop()
         await client.say({"type": "response.create"})
         assert (await client.hear("error"))["error"]["code"] == "shutting_down"
-        await link.say(said("Drei"), done())
-        await client.hear("response.done")
+        await tell(client, link, said("Drei"), done())
         assert (await client.hear_end())[0] == 1001
     record = await on.record()
     assert record.outcome is Outcome.SERVED
@@ -201,10 +180,8 @@ async def test_a_response_that_runs_when_the_proxy_stops_is_finished(on: Stage) 
 
 
 async def test_when_the_grace_time_is_over_it_is_cut(on: Stage) -> None:
-    async with on.talk() as (client, link):
-        await ask(client, link)
-        await link.say(begun(), said("Drei"))
-        await client.hear("response.output_text.delta")
+    async with on.answering() as (client, link):
+        await tell(client, link, begun(), said("Drei"))
         (session,) = on.gateway.sockets.sessions
         session.stop()
         (turn,) = on.gateway.handler.live
@@ -251,8 +228,7 @@ async def test_a_provider_that_never_answers_its_handshake_costs_nothing(how: st
 
 async def test_a_client_that_leaves_before_it_is_durable_gets_its_record(on: Stage) -> None:
     on.gateway.outbox.holds = True
-    async with on.talk() as (client, link):
-        await ask(client, link)
+    async with on.answering() as (client, link):
         await link.say(begun(), said("Drei"))
         await on.until(lambda: on.gateway.outbox.durable is not None)
         await leave(on, client, "is lost")
@@ -264,10 +240,8 @@ async def test_a_bug_ends_the_session_and_leaves_a_record(on: Stage, monkeypatch
     def broken(*_: object, **__: object) -> None:
         raise ValueError("of a prompt")
 
-    async with on.talk() as (client, link):
-        await ask(client, link)
-        await link.say(begun(), said("Drei"))
-        await client.hear("response.output_text.delta")
+    async with on.answering() as (client, link):
+        await tell(client, link, begun(), said("Drei"))
         monkeypatch.setattr("proxy.metering.meter.StreamMeter.feed", broken)
         await link.say(said(" Euro"))
         assert (await client.hear("error"))["error"]["code"] == "internal_error"

@@ -27,24 +27,22 @@ from tests.gateway.websocket.sockets import (
     priced_stage,
     said,
     stage,
+    tell,
 )
 
 pytestmark = pytest.mark.io
 
 
 async def test_a_response_is_an_exchange(on: Stage) -> None:
-    async with on.talk() as (client, link):
-        await ask(client, link, max_output_tokens=50)
+    async with on.answering(max_output_tokens=50) as (client, link):
         (running,) = on.gateway.handler.live
         assert (running.running().state, running.running().endpoint) == ("waiting", "/v1/realtime")
-        await link.say(begun(), said("Drei Euro"))
-        await client.hear("response.output_text.delta")
+        await tell(client, link, begun(), said("Drei Euro"))
         snapshot = running.running()
         assert (snapshot.state, snapshot.events, snapshot.usage_source) == ("streaming", 2, "estimated")
         assert snapshot.completion_tokens > 0
         assert on.gateway.handler.owners.key_of(running.exchange_id) == "k"
-        await link.say(done())
-        await client.hear("response.done")
+        await tell(client, link, done())
     record = await on.record()
     assert (record.outcome, record.reading.usage, record.reading.source) == (
         Outcome.SERVED, Usage(3, None, 4, None, 7), UsageSource.REPORTED,
@@ -66,14 +64,12 @@ async def test_a_response_that_the_provider_begins_is_one_too(on: Stage) -> None
             await client.socket.receive(timeout=0.1)
         on.gateway.outbox.durable.set_result(None)
         assert await client.hear() == begun(), "nothing passes before it is durable"
-        await link.say(done())
-        await client.hear("response.done")
+        await tell(client, link, done())
     assert (await on.record()).outcome is Outcome.SERVED
 
 
 async def test_responses_may_run_beside_each_other(on: Stage) -> None:
-    async with on.talk() as (client, link):
-        await ask(client, link, conversation="none")
+    async with on.answering(conversation="none") as (client, link):
         await ask(client, link, conversation="none")
         await link.say(begun("a"), begun("b"), said("x", "b"), said("yy", "a"))
         await link.say(done("b", usage=USAGE | {"output_tokens": 9}), done("a"))
@@ -94,18 +90,15 @@ async def test_responses_may_run_beside_each_other(on: Stage) -> None:
 async def test_a_response_that_ended_otherwise_is_billed_by_its_usage(
     on: Stage, status: str, outcome: Outcome, bills: BillableParts
 ) -> None:
-    async with on.talk() as (client, link):
-        await ask(client, link)
-        await link.say(begun(), said("Drei"), done(status=status))
-        await client.hear("response.done")
+    async with on.answering() as (client, link):
+        await tell(client, link, begun(), said("Drei"), done(status=status))
     record = await on.record()
     assert (record.outcome, record.bills, record.reading.usage.completion_tokens) == (outcome, bills, 4)
 
 
 async def test_a_transcription_is_an_exchange_of_another_model(on: Stage) -> None:
     async with on.talk() as (client, link):
-        await link.say(SESSION)
-        await client.hear()
+        await tell(client, link, SESSION)
         await ask(client, link)
         await link.say(begun())
         await link.say({"type": f"{TRANSCRIPT}.delta", "item_id": "item_1", "delta": "Was "})
@@ -116,8 +109,7 @@ async def test_a_transcription_is_an_exchange_of_another_model(on: Stage) -> Non
             "transcript": "Was kostet das?",
             "usage": usage,
         }
-        await link.say(heard, done())
-        await client.hear("response.done")
+        await tell(client, link, heard, done())
     transcribed, answered = on.records
     assert (transcribed.opened.model, transcribed.opened.upstream_model, transcribed.opened.endpoint) == (
         EAR, EAR, "/v1/realtime",
@@ -128,8 +120,7 @@ async def test_a_transcription_is_an_exchange_of_another_model(on: Stage) -> Non
 
 async def test_a_transcription_counts_against_money_and_not_as_a_request(tmp_path: Path) -> None:
     async with priced_stage(tmp_path) as on, on.talk() as (client, link):
-        await link.say(SESSION)
-        await client.hear()
+        await tell(client, link, SESSION)
         await link.say(
             {"type": f"{TRANSCRIPT}.completed", "item_id": "i", "transcript": "Was?", "usage": {"seconds": 2}}
         )
@@ -137,17 +128,14 @@ async def test_a_transcription_counts_against_money_and_not_as_a_request(tmp_pat
         ((nusd, _, scopes),) = on.gateway.unlimited.asked
         assert [one.limits for one in scopes] == [Limits(budget_nusd=10**9)]
         assert nusd > 0
-        await link.say(begun(), done())
-        await client.hear("response.done")
+        await tell(client, link, begun(), done())
         assert on.gateway.unlimited.asked[1][2] == SCOPES
 
 
 async def test_an_unknown_event_with_a_usage_is_billed_and_said(on: Stage) -> None:
     async with on.talk() as (client, link):
-        await link.say({"type": "conversation.summary.done", "usage": USAGE})
-        await client.hear()
-        await link.say({"type": "conversation.summary.done", "usage": {}})
-        await client.hear()
+        await tell(client, link, {"type": "conversation.summary.done", "usage": USAGE})
+        await tell(client, link, {"type": "conversation.summary.done", "usage": {}})
     record = await on.record()
     assert (record.reading.usage, record.details["flags"]) == (Usage(3, None, 4, None, 7), ["unknown_event"])
     assert len(on.records) == 1
@@ -164,18 +152,14 @@ async def test_an_error_refuses_the_request_that_it_is_about(on: Stage) -> None:
         assert (record.outcome, record.bills) == (Outcome.REFUSED_UPSTREAM, BillableParts.NOTHING)
         assert record.details["upstream_status"] == 400
         await ask(client, link)
-        await link.say(begun(), done())
-        await client.hear("response.done")
+        await tell(client, link, begun(), done())
     assert [one.outcome for one in on.records][1:] == [Outcome.SERVED]
 
 
 async def test_a_request_that_was_taken_for_refused_is_billed_when_it_is_answered(on: Stage) -> None:
-    async with on.talk() as (client, link):
-        await ask(client, link)
-        await link.say({"type": "error", "error": {"type": "server_error", "event_id": None}})
-        await client.hear("error")
-        await link.say(begun(), said("Drei"), done())
-        await client.hear("response.done")
+    async with on.answering() as (client, link):
+        await tell(client, link, {"type": "error", "error": {"type": "server_error", "event_id": None}})
+        await tell(client, link, begun(), said("Drei"), done())
     refused, served = on.records
     assert (refused.bills, refused.outcome) == (BillableParts.NOTHING, Outcome.UPSTREAM_FAILED)
     assert (served.bills, served.reading.usage.completion_tokens) == (BillableParts.EVERYTHING, 4)
@@ -232,11 +216,9 @@ async def test_a_session_may_change_to_a_model_that_the_key_may_use(on: Stage) -
             else:
                 error = (await client.hear("error"))["error"]
                 assert (error["code"], error["event_id"], error["param"]) == (code, "mine", "model")
-        await link.say({"type": "session.updated", "session": {"model": "up-proton"}})
-        await client.hear("session.updated")
+        await tell(client, link, {"type": "session.updated", "session": {"model": "up-proton"}})
         await ask(client, link)
-        await link.say(begun(), done())
-        await client.hear("response.done")
+        await tell(client, link, begun(), done())
         await link.say({"type": "session.updated", "session": {"model": "up-proton-2026"}}, begun("b"), done("b"))
         await client.hear("response.done")
     first, other = on.records

@@ -11,17 +11,7 @@ import pytest
 from proxy.billing.record import BillableParts, Outcome
 from proxy.billing.reservation import DenialReason
 from tests.gateway.inprocess import KEY, Everybody
-from tests.gateway.websocket.sockets import (
-    TRANSCRIPT,
-    USAGE,
-    Stage,
-    ask,
-    begun,
-    done,
-    priced_stage,
-    said,
-    stage,
-)
+from tests.gateway.websocket.sockets import TRANSCRIPT, USAGE, Stage, ask, begun, done, priced_stage, said, stage, tell
 
 pytestmark = pytest.mark.io
 
@@ -38,8 +28,7 @@ async def test_a_request_without_a_budget_does_not_go_up_and_the_session_goes_on
         on.gateway.unlimited.denies = None
         await ask(client, link)
         assert len(link.kinds) == 1
-        await link.say(begun(), done())
-        await client.hear("response.done")
+        await tell(client, link, begun(), done())
     assert len(on.records) == on.gateway.outbox.opened == 1
 
 
@@ -69,11 +58,9 @@ async def test_what_the_provider_begins_without_a_budget_is_not_delivered(on: St
 
 async def test_a_revoked_key_ends_at_its_next_response(tmp_path: Path) -> None:
     keys = Revocable()
-    async with stage(tmp_path, keys=keys) as on, on.talk() as (client, link):
-        await ask(client, link)
+    async with stage(tmp_path, keys=keys) as on, on.answering() as (client, link):
         keys.revoked = True
-        await link.say(begun(), said("Drei"), done())
-        await client.hear("response.done")
+        await tell(client, link, begun(), said("Drei"), done())
         await client.say({"type": "response.create"})
         assert (await client.hear("error"))["error"]["code"] == "revoked_api_key"
         assert (await client.hear_end())[0] == 1008
@@ -90,11 +77,9 @@ class Revocable(Everybody):
 
 
 async def test_an_answer_is_cut_when_its_budget_is_used_up(on: Stage) -> None:
-    async with on.talk() as (client, link):
-        await ask(client, link)
+    async with on.answering() as (client, link):
         (turn,) = on.gateway.handler.live
-        await link.say(begun(), said("Drei"))
-        await client.hear("response.output_text.delta")
+        await tell(client, link, begun(), said("Drei"))
         (session,) = on.gateway.sockets.sessions
         session.ran_short()
         assert (await client.hear("error"))["error"]["code"] == "insufficient_quota"
@@ -106,15 +91,12 @@ async def test_an_answer_is_cut_when_its_budget_is_used_up(on: Stage) -> None:
 
 
 async def test_a_request_is_held_for_with_its_conversation(tmp_path: Path) -> None:
-    async with priced_stage(tmp_path) as on, on.talk() as (client, link):
-        await ask(client, link, max_output_tokens=100)
-        await link.say(begun(), done(usage=USAGE | {"input_tokens": 5000, "output_tokens": 500}))
-        await client.hear("response.done")
+    async with priced_stage(tmp_path) as on, on.answering(max_output_tokens=100) as (client, link):
+        await tell(client, link, begun(), done(usage=USAGE | {"input_tokens": 5000, "output_tokens": 500}))
         audio = b64encode(bytes(48_000 * 10)).decode()
         await client.say({"type": "input_audio_buffer.append", "audio": audio}, {"type": "input_audio_buffer.commit"})
         await link.hear("input_audio_buffer.commit")
-        await link.say({"type": "input_audio_buffer.committed", "item_id": "item_1"})
-        await client.hear("input_audio_buffer.committed")
+        await tell(client, link, {"type": "input_audio_buffer.committed", "item_id": "item_1"})
         await ask(client, link, max_output_tokens=100)
         _, tokens, _ = on.gateway.unlimited.asked[1]
         assert 5500 + 100 + 100 <= tokens <= 5500 + 100 + 110, "what was said, ten seconds, and the answer"

@@ -18,7 +18,7 @@ from proxy.http.framing import read_head
 from proxy.http.websocket_head import chosen
 from proxy.settings import CredentialSettings, Secret
 from tests.gateway.inprocess import KEY, OfToken
-from tests.gateway.websocket.sockets import CREATE, REALTIME, RESPONSES, Stage, begun, done, stage
+from tests.gateway.websocket.sockets import CREATE, REALTIME, RESPONSES, Stage, begun, done, stage, tell
 from tests.support.net import RawClient, Response, connect
 from tests.support.socket_provider import SocketProvider
 
@@ -283,8 +283,7 @@ async def test_azure_s_paths_and_header(path: str, query: str, tmp_path: Path) -
             assert "Authorization" not in link.headers
             await client.say({"type": "response.create"})
             await link.hear("response.create")
-            await link.say(begun(), done())
-            await client.hear("response.done")
+            await tell(client, link, begun(), done())
         async with on.client("/openai/v1/responses", headers={"api-key": "k"}) as client:
             await client.say(CREATE)
             await (await on.provider.link(1)).hear("response.create")
@@ -446,8 +445,7 @@ async def test_another_credential_is_tried(tmp_path: Path) -> None:
             first = link.headers["Authorization"]
             await client.say({"type": "response.create"})
             await link.hear("response.create")
-            await link.say(begun(), done())
-            await client.hear("response.done")
+            await tell(client, link, begun(), done())
         record = await on.record()
         assert record.details["credential"] == f"c{first[-1]}"
 

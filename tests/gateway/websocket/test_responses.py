@@ -16,15 +16,7 @@ from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.upstream.routing import Route
 from proxy.http import errors
 from proxy.metering.usage import Evidence, Usage
-from tests.gateway.websocket.sockets import (
-    CREATE,
-    RESPONSES,
-    Stage,
-    begun,
-    completed,
-    named_as,
-    said,
-)
+from tests.gateway.websocket.sockets import CREATE, RESPONSES, Stage, begun, completed, named_as, said, tell
 
 pytestmark = pytest.mark.io
 
@@ -40,8 +32,7 @@ async def test_a_request_of_responses_is_an_exchange(on: Stage) -> None:
         sent = await link.hear("response.create")
         assert sent == CREATE | {"model": "up-1", "instructions": "kurz", "stream_id": None}
         assert (link.path, link.query) == ("/v1/responses", "")
-        await link.say(begun(), said("Drei"), completed())
-        await client.hear("response.completed")
+        await tell(client, link, begun(), said("Drei"), completed())
     record = await on.record()
     assert (record.opened.model, record.opened.upstream_model) == ("alias", "up-1")
     assert (record.opened.endpoint, record.opened.streamed, record.outcome) == ("/v1/responses", True, Outcome.SERVED)
@@ -54,13 +45,9 @@ async def test_a_silence_begins_with_the_request(on: Stage) -> None:
     for _ in range(3):
         seen = Evidence(text_events=10, chars_latin=40)
         estimator.learn(f"scripted/{CREATE['model']}", evidence=seen, prompt=None, usage=hidden, silent_s=1.0)
-    async with on.client(RESPONSES) as client:
-        await client.say(CREATE)
-        link = await on.provider.link()
-        await link.hear("response.create")
+    async with on.creating() as (client, link):
         await asyncio.sleep(0.3)
-        await link.say(begun())
-        await client.hear("response.created")
+        await tell(client, link, begun())
     record = await on.record()
     assert (record.outcome, record.reading.usage.completion_tokens) == (Outcome.CLIENT_LEFT, 0)
     assert record.reading.hidden_by_time is not None
@@ -68,17 +55,13 @@ async def test_a_silence_begins_with_the_request(on: Stage) -> None:
 
 
 async def test_a_warm_up_is_billed_as_it_says(on: Stage) -> None:
-    async with on.client(RESPONSES) as client:
-        await client.say(CREATE | {"generate": False})
-        link = await on.provider.link()
-        await link.hear("response.create")
+    async with on.creating(generate=False) as (client, link):
         assert on.gateway.unlimited.asked[0][1] == 0, "nothing is limited"
         await link.say(begun("resp_0"), completed("resp_0", {"input_tokens": 9, "output_tokens": 0, "total_tokens": 9}))
         await client.hear("response.completed")
         await client.say(CREATE | {"previous_response_id": "resp_0"})
         assert (await link.hear("response.create"))["previous_response_id"] == "resp_0"
-        await link.say(begun(), completed())
-        await client.hear("response.completed")
+        await tell(client, link, begun(), completed())
     warm, served = on.records
     assert (warm.reading.usage, warm.opened.completion_tokens_max) == (Usage(9, None, 0, None, 9), 0)
     assert served.opened.prompt_tokens_estimate > 9
@@ -94,17 +77,13 @@ async def test_lanes_are_exchanges_beside_each_other(on: Stage) -> None:
         await client.hear("response.completed")
         await on.record()
         assert len(on.records) == 1
-        await link.say(completed("a"))
-        await client.hear("response.completed")
+        await tell(client, link, completed("a"))
     assert [one.provider_response_id for one in on.records] == ["b", "a"]
 
 
 async def test_a_response_that_was_steered_to_is_one_that_nobody_asked_for(on: Stage) -> None:
-    async with on.client(RESPONSES) as client:
-        await client.say(CREATE)
-        link = await on.provider.link()
-        await link.say(begun("a"))
-        await client.hear()
+    async with on.creating() as (client, link):
+        await tell(client, link, begun("a"))
         await client.say({"type": "response.steer", "previous_response_id": "a", "input": "kürzer"})
         await link.hear("response.steer")
         await link.say({"type": "response.steer.accepted", "steer": {"id": "s"}})
@@ -118,25 +97,20 @@ async def test_a_response_that_was_steered_to_is_one_that_nobody_asked_for(on: S
 
 async def test_an_error_in_an_answer_frees_its_lane_with_the_next_request(on: Stage) -> None:
     error = {"type": "error", "sequence_number": 3, "error": {"code": "server_error", "message": "x"}}
-    async with on.client(RESPONSES) as client:
-        await client.say(CREATE)
-        link = await on.provider.link()
+    async with on.creating() as (client, link):
         await link.say(begun("a"), said("Drei"), error)
         await client.hear("error")
         assert on.records == []
         await client.say(CREATE)
         assert (await on.record()).outcome is Outcome.UPSTREAM_FAILED
-        await link.until(lambda one: len(one.heard) == 2)
-        await link.say(begun("b"), completed("b"))
-        await client.hear("response.completed")
+        await link.until(lambda one: bool(one.heard))
+        await tell(client, link, begun("b"), completed("b"))
     assert on.records[1].outcome is Outcome.SERVED
 
 
 async def test_an_error_before_an_answer_refuses_the_request(on: Stage) -> None:
     error = {"type": "error", "status": 429, "error": {"code": "rate_limit_exceeded", "message": "x"}}
-    async with on.client(RESPONSES) as client:
-        await client.say(CREATE)
-        link = await on.provider.link()
+    async with on.creating() as (client, link):
         await link.say(error)
         assert await client.hear() == error
         record = await on.record()
@@ -149,15 +123,12 @@ async def test_who_made_a_response_is_remembered(on: Stage) -> None:
             await client.say(CREATE | {"store": store})
             link = await on.provider.link()
             await link.hear("response.create")
-            await link.say(begun(f"resp-{store}"), completed(f"resp-{store}"))
-            await client.hear("response.completed")
+            await tell(client, link, begun(f"resp-{store}"), completed(f"resp-{store}"))
     owner = await on.gateway.owners.owner("resp-True")
     assert owner is not None
     assert (owner.key_id, owner.provider, owner.dialect) == ("k", "scripted", "openai.responses")
     assert await on.gateway.owners.owner("resp-False") is None
-    async with on.client(RESPONSES) as client:
-        await client.say(CREATE | {"previous_response_id": "resp-True"})
-        await (await on.provider.link(1)).hear("response.create")
+    async with on.creating(previous_response_id="resp-True") as (client, _):
         await client.say(CREATE | {"previous_response_id": "resp-False", "stream_id": "left"})
         error = await client.hear("error")
         assert (error["status"], error["error"]["code"], error["stream_id"]) == (
@@ -180,18 +151,15 @@ async def test_a_file_of_somebody_else_is_not_named_over_a_websocket_either(on: 
 
     opener = on.gateway.sockets._opener
     opener._ports = changed(opener._ports, files=files)
-    async with on.client(RESPONSES) as client:
-        await client.say(CREATE | {"store": False})
-        link = await on.provider.link()
-        await link.say(begun("a"))
-        await client.hear()
+    async with on.creating(store=False) as (client, link):
+        await tell(client, link, begun("a"))
         for file_id in ("file-theirs", "file-mine"):
             part = {"type": "input_file", "file_id": file_id}
             await client.say(SAYING[what] | {"input": [{"role": "user", "content": [part]}]})
         error = await client.hear("error")
         assert "file-theirs" in error["error"]["message"]
-        await link.until(lambda one: len(one.heard) == 2)
-        assert link.heard[1]["input"][0]["content"][0]["file_id"] == "file-mine"
+        await link.until(lambda one: bool(one.heard))
+        assert link.heard[0]["input"][0]["content"][0]["file_id"] == "file-mine"
 
 
 @pytest.mark.parametrize("what", SAYING)
@@ -201,19 +169,16 @@ async def test_a_response_of_somebody_else_is_not_gone_on_with_over_a_websocket_
 
     on.gateway.owners.made("theirs", owner("other"))
     on.gateway.owners.made("mine", owner("k"))
-    async with on.client(RESPONSES) as client:
-        await client.say(CREATE | {"store": False})
-        link = await on.provider.link()
-        await link.say(begun("a"))
-        await client.hear()
+    async with on.creating(store=False) as (client, link):
+        await tell(client, link, begun("a"))
         for response_id in ("theirs", "nobody's", "mine", "a"):
             await client.say(SAYING[what] | {"previous_response_id": response_id, "input": "weiter"})
         for response_id in ("theirs", "nobody's"):
             error = (await client.hear("error"))["error"]
             assert (error["code"], error["param"]) == ("previous_response_not_found", "previous_response_id")
             assert response_id in error["message"]
-        await link.until(lambda one: len(one.heard) == 3)
-        assert [one["previous_response_id"] for one in link.heard[1:]] == ["mine", "a"], "it is this connection's"
+        await link.until(lambda one: len(one.heard) == 2)
+        assert [one["previous_response_id"] for one in link.heard] == ["mine", "a"], "it is this connection's"
 
 
 async def test_a_model_of_another_provider_needs_a_connection_of_its_own(on: Stage) -> None:
@@ -221,9 +186,7 @@ async def test_a_model_of_another_provider_needs_a_connection_of_its_own(on: Sta
     provider = on.gateway.provider
     settings = changed(provider.settings, name="other")
     models._named["proton"] = Route(changed(provider, settings=settings), "p", lambda *_: (None, None))
-    async with on.client(RESPONSES) as client:
-        await client.say(CREATE)
-        await (await on.provider.link()).hear("response.create")
+    async with on.creating() as (client, _):
         await client.say(CREATE | {"model": "proton"})
         assert (await client.hear("error"))["error"]["code"] == "other_provider"
         assert on.gateway.outbox.opened == 1
