@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from multiprocessing.pool import Pool
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -103,14 +104,12 @@ def in_a_process(path: Path, worker: int, rounds: int) -> list[tuple[int, float,
         store = SqliteBudgets(path, node=f"worker-{worker}", unix_time=time.time)
         share = AT_ONCE // NODES
         granted = []
-        try:
+        async with aclosing(store):
             for number in range(rounds):
                 _together[0].wait(60)
                 mine = range(worker * share, (worker + 1) * share)
                 began = time.monotonic()
                 granted.append((await contend([store], number, mine, within_s=0.01), began, time.monotonic()))
-        finally:
-            await store.aclose()
         return granted
 
     return asyncio.run(run())

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ async def test_several_processes_bill_each_once_whoever_deletes_it(provider: Res
         async with Clients() as clients:  # a connection of its own, which either process may get
             await clients.gpt(proxy.url, key).responses.delete(f"resp_{number:04d}")
 
-    try:
+    with closing(proxy):
         for number in range(12):
             await asked(proxy, key, f"number-{number}")
         for number in range(6):
@@ -155,5 +156,3 @@ async def test_several_processes_bill_each_once_whoever_deletes_it(provider: Res
         for number in range(6, 12):
             await provider.finish(f"resp_{number:04d}")
         assert [tokens(entry) for entry in await entries_in(proxy, 12)] == [TOKENS] * 12
-    finally:
-        proxy.close()

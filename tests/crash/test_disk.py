@@ -80,11 +80,9 @@ async def test_on_a_full_file_system(tiny_disk: Path, provider: ScriptedProvider
             except OSError:
                 pass
 
-    try:
+    with closing(tokenweir):
         tokenweir.start()
         await _streams_finish_on_a_full_disk(tokenweir, key, provider, fill, ballast.unlink)
-    finally:
-        tokenweir.close()
 
 
 async def _streams_finish_on_a_full_disk(
@@ -220,13 +218,11 @@ async def test_with_durability_power_streams_are_served_as_ever(tmp_path: Path, 
     tokenweir = deployment(tmp_path, provider, journal={"durability": "power"})
     key = quick_key(tokenweir)
     names = [provider.script(f"power-{number}", STREAM) for number in range(20)]
-    try:
+    with closing(tokenweir):
         tokenweir.start()
         async with Stage(tokenweir, key) as stage:
             bodies = await asyncio.gather(*(stage.whole(name) for name in names))
         served = entries_of(tokenweir, *names)
-    finally:
-        tokenweir.close()
     assert all(sse.done(body.body) for body in bodies)
     assert [(entry["outcome"], entry["events"], entry["bytes"]) for entry in served] == [
         ("served", len(sse.events(body.body)), len(body.body)) for body in bodies

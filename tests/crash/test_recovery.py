@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
@@ -93,7 +94,7 @@ async def test_a_corrupted_journal_is_said_and_kept_and_the_proxy_serves(
     provider.script("after", PLAIN)
     tokenweir = deployment(tmp_path, provider)
     key = quick_key(tokenweir)
-    try:
+    with closing(tokenweir):
         tokenweir.start()
         async with Stage(tokenweir, key) as stage:
             for name in names:
@@ -111,8 +112,6 @@ async def test_a_corrupted_journal_is_said_and_kept_and_the_proxy_serves(
         kept = [path.read_bytes() for path in (tmp_path / "data" / "journal" / "quarantine").iterdir()]
         assert len(kept) == 1
         assert b"open-3" in kept[0], "the whole file is kept as it was found"
-    finally:
-        tokenweir.close()
 
 
 def _flip_a_bit_of(journal: Path, name: bytes) -> None:

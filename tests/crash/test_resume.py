@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ async def test_any_process_has_the_streams_of_all(tmp_path: Path, provider: Scri
     proxy = deployment(tmp_path, provider, options=("--workers", "3"), resume={"minutes": 1})
     key, other = quick_key(proxy), quick_key(proxy, alias="other")
     provider.script("resumed", SHAPE)
-    try:
+    with closing(proxy):
         await asyncio.to_thread(proxy.start)
         exchange_id, events = await left(proxy.url, key, "resumed")
         bodies = await asyncio.gather(
@@ -63,8 +64,6 @@ async def test_any_process_has_the_streams_of_all(tmp_path: Path, provider: Scri
         (entry,) = entries_of(proxy, "resumed")
         assert (entry["completion_tokens"], entry["usage_source"]) == (60, "reported")
         assert entry["details"]["policy"] == "resume"
-    finally:
-        proxy.close()
     outputs = proxy.outputs()
     assert [event for event in sse.data_events(whole[0])[:-1] if event.wire in outputs] == [], "nothing is on the disk"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -58,11 +58,8 @@ async def caught_up(primary: PostgresServer, standby: PostgresServer) -> None:
 
 @asynccontextmanager
 async def budgets_of(served: Tokenweir) -> AsyncIterator[BudgetStore]:
-    budgets = open_budgets(load(served.config, served.environment), "test")
-    try:
+    async with aclosing(open_budgets(load(served.config, served.environment), "test")) as budgets:
         yield budgets
-    finally:
-        await budgets.aclose()
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import IO
@@ -52,11 +53,9 @@ async def deaths_of(worker: Listening, lives: int) -> Counter[str]:
     """Let it live its lives; how often it died where."""
     out = worker.launch().stdout
     assert out is not None
-    try:
+    with closing(worker):
         async with asyncio.timeout(lives * LIFE_S_MAX):
             lines = await asyncio.to_thread(_lines, out)
-    finally:
-        worker.close()
     found = Counter(line.split()[1] for line in lines if line.startswith("died"))
     assert found.total() == lives, f"{lines[-3:]} {worker.log.read_text()[-2000:]}"
     return found

@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def test_servers_wait_for_the_ledger_and_then_serve(deployed: Tokenweir, ledger_
         deployed.program = COMMAND  # a copy may have no children
         deployed._arguments = (*deployed._arguments, "--workers", str(processes))
     listening = ports(deployed)
-    try:
+    with closing(worker):
         for server in (deployed, worker):
             server.launch()
         for port in listening:
@@ -127,8 +128,6 @@ def test_servers_wait_for_the_ledger_and_then_serve(deployed: Tokenweir, ledger_
             assert time.monotonic() < deadline
             time.sleep(0.2)
         deployed.until(lambda entries: any(one["model"] == "m" for one in entries))
-    finally:
-        worker.close()
 
 
 @pytest.mark.parametrize("ledger_url", ["empty"], indirect=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,9 @@ def limited_process(tmp_path_factory: pytest.TempPathFactory, provider_process: 
     tokenweir = deployment(
         tmp_path_factory.mktemp("limited"), provider_process, idempotency={"replay_bytes_max": "64 KiB"}
     )
-    try:
+    with closing(tokenweir):
         yield Limited(tokenweir.start(), provider_process)
         assert "Traceback" not in tokenweir.log.read_text(), tokenweir.log.read_text()[-3000:]
-    finally:
-        tokenweir.close()
 
 
 @pytest.fixture
@@ -36,8 +35,5 @@ def limited(limited_process: Limited, provider: ScriptedProvider) -> Limited:
 @pytest.fixture
 def alone(tmp_path: Path, provider: ScriptedProvider) -> Iterator[Limited]:
     """One of its own, to be killed; started."""
-    tokenweir = deployment(tmp_path, provider)
-    try:
+    with closing(deployment(tmp_path, provider)) as tokenweir:
         yield Limited(tokenweir.start(), provider)
-    finally:
-        tokenweir.close()

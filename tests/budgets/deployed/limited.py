@@ -7,7 +7,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +105,8 @@ class Limited:
 
     async def counter(self, counter_id: str) -> CounterState:
         """How it stands, asked without starting a process."""
-        store = open_budgets(load(self.tokenweir.config, self.tokenweir.environment), "test")
-        try:
+        async with aclosing(open_budgets(load(self.tokenweir.config, self.tokenweir.environment), "test")) as store:
             found = await store.counter_states([counter_id])
-        finally:
-            await store.aclose()
         return found[0] if found else CounterState(counter_id, 0.0, None, 0, 0, 0)
 
     async def until_counter(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,8 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture
 def unstarted(tmp_path: Path, provider: ScriptedProvider) -> Iterator[Limited]:
-    tokenweir = deployment(tmp_path, provider)
-    try:
+    with closing(deployment(tmp_path, provider)) as tokenweir:
         yield Limited(tokenweir, provider)
-    finally:
-        tokenweir.close()
 
 
 async def test_a_key_that_was_made_while_the_clock_was_ahead_spends_its_budget(unstarted: Limited) -> None:

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -86,13 +87,11 @@ async def rounds(proxies: Sequence[Limited]) -> list[str]:
     model = first.model(TOKENS)
     crowd = await Crowd.gather([one.url for one in proxies], CROWD)
     wrong: list[str] = []
-    try:
+    with closing(crowd):
         for number, key in enumerate(keys.values()):
             found = await crowd.ask(key, model)
             if found != {200: FIT, 402: CROWD - FIT}:
                 wrong.append(f"round {number}: {dict(found)}")
-    finally:
-        crowd.close()
     for key_id in keys:
         counter = await first.at_rest(key_id, within_s=RESTING_S)
         if counter.spent != BUDGET_NUSD:

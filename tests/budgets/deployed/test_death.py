@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -73,11 +73,8 @@ async def test_counters_that_are_thrown_away_are_made_anew(alone: Limited) -> No
 @pytest.fixture
 def fleet(tmp_path: Path, provider: ScriptedProvider) -> Iterator[Limited]:
     """Two processes on one port."""
-    tokenweir = deployment(tmp_path, provider, options=("--workers", "2"))
-    try:
+    with closing(deployment(tmp_path, provider, options=("--workers", "2"))) as tokenweir:
         yield Limited(tokenweir.start(), provider)
-    finally:
-        tokenweir.close()
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, nullcontext
+from contextlib import AsyncExitStack, ExitStack, closing, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -57,12 +57,9 @@ async def replicated(tmp_path: Path) -> AsyncIterator[Replicated]:
 def machines(tmp_path: Path, provider: ScriptedProvider, ledger_url: str, replicated: Replicated) -> Iterator[Machines]:
     """Two proxies."""
     queue_url = f"redis://127.0.0.1:{replicated.front.port}"
-    made = Machines(tmp_path, provider, ledger_url, queue_url, 2, lease_s=LEASE_S)
-    try:
+    with closing(Machines(tmp_path, provider, ledger_url, queue_url, 2, lease_s=LEASE_S)) as made:
         made.start()
         yield made
-    finally:
-        made.close()
 
 
 async def begin(limited: Limited, key: str, stack: AsyncExitStack) -> Callable[[], Awaitable[Response]]:

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -31,14 +31,11 @@ FITS_TEN = ("--budget", "0.001", "--budget-window", "none")
 @pytest.fixture
 def machines(tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str) -> Iterator[Machines]:
     """Two proxies."""
-    made = Machines(tmp_path, provider, ledger_url, queue_url, 2)
-    try:
+    with closing(Machines(tmp_path, provider, ledger_url, queue_url, 2)) as made:
         made.start()
         yield made
         for one in made.proxies:
             assert "Traceback" not in one.tokenweir.log.read_text(), one.tokenweir.log.read_text()[-3000:]
-    finally:
-        made.close()
 
 
 @pytest.mark.waits
@@ -107,8 +104,7 @@ async def test_a_database_that_hangs_refuses_nobody_whose_budget_is_not_spent(
     """Seen: within 3 s, keys with a budget or `--parallel` got 402 and 429 in waves, for as long as it lasted."""
     with own_server(postgres_cluster) as postgres:
         migrate(ledger_url := postgres.url(postgres.new_database()))
-        machines = Machines(tmp_path, provider, ledger_url, queue_url, 2)
-        try:
+        with closing(Machines(tmp_path, provider, ledger_url, queue_url, 2)) as machines:
             machines.start()
             first, _ = machines.proxies
             (_, budget), (_, parallel) = first.key("--budget", "0.01"), first.key("--parallel", "2")
@@ -121,8 +117,6 @@ async def test_a_database_that_hangs_refuses_nobody_whose_budget_is_not_spent(
                     for key in (budget, parallel):  # 2,000 quoted, 10 charged
                         assert served(await machines.many(key, model, 2, max_tokens=2_000)) == 2
                     await asyncio.sleep(0.1)
-        finally:
-            machines.close()
 
 
 async def holding_all(

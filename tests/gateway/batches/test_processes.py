@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,8 @@ async def clients() -> AsyncIterator[Clients]:
 @pytest.fixture
 async def site(provider: BatchProvider, tmp_path: Path) -> AsyncIterator[Tokenweir]:
     provider.clock = time.time
-    made = proxy_before(provider, tmp_path / "site")
-    try:
+    with closing(proxy_before(provider, tmp_path / "site")) as made:
         yield await asyncio.to_thread(made.start)
-    finally:
-        made.close()
 
 
 async def until_ordered(client: openai.AsyncOpenAI, file_id: str) -> None:

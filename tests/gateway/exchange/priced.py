@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def priced_process(tmp_path_factory: pytest.TempPathFactory, provider_process: S
         idempotency={"replay_bytes_max": "64 KiB"},
         write_stall_s=30,
     )
-    try:
+    with closing(one):
         one.start()
         one.provider, one.secret = provider_process, one.key()
         for organization in ("acme", "sevenths"):
@@ -87,8 +88,6 @@ def priced_process(tmp_path_factory: pytest.TempPathFactory, provider_process: S
             one.said("accounts", "create-project", f"of-{organization}", "--organization", organization)
         yield one
         assert one.unreconciled() == []
-    finally:
-        one.close()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,10 +123,8 @@ class Client:
 def slots(folder: Path) -> Iterator[Slot]:
     table = ProgressTable.open(folder / "progress.table", 1, unix_time=lambda: 1_790_000_001.0)
     table.clear()
-    try:
+    with closing(table):
         yield table.claim(opened(1).exchange_id)
-    finally:
-        table.close()
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -28,15 +29,12 @@ def proxy(tmp_path: Path, provider: ScriptedProvider) -> Iterator[Tokenweir]:
 
 
 def get(proxy: Tokenweir, path: str, key: str, method: str = "GET") -> tuple[int, Any]:
-    connection = HTTPConnection("127.0.0.1", proxy.port, timeout=20)
-    try:
+    with closing(HTTPConnection("127.0.0.1", proxy.port, timeout=20)) as connection:
         connection.request(method, path, headers={"Authorization": f"Bearer {key}"})
         answer = connection.getresponse()
         body = answer.read()
         assert answer.headers["Server"] == "tokenweir"
         return answer.status, json.loads(body) if body else None
-    finally:
-        connection.close()
 
 
 def test_a_list_is_no_exchange_and_is_fetched_once(proxy: Tokenweir, provider: ScriptedProvider) -> None:

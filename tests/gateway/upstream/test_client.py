@@ -9,7 +9,7 @@ import os
 import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -260,11 +260,9 @@ def exhausted(
     models = {"two/*": {"providers": [{"provider": "a"}, {"provider": "b"}], "price": PRICE}}
     tokenweir = Tokenweir(tmp_path_factory.mktemp("exhausted"), providers=sections, models=models)
     key = quick_key(tokenweir)
-    try:
+    with closing(tokenweir):
         yield tokenweir.start(), key
         assert tokenweir.stop() == 0, tokenweir.log.read_text()
-    finally:
-        tokenweir.close()
 
 
 # An answer that leaves no connection behind.

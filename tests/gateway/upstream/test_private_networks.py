@@ -9,7 +9,7 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,10 +80,8 @@ async def server(tls: ssl.SSLContext | None) -> AsyncIterator[Server]:
     made = Server()
     listening = await asyncio.start_server(made.serve, "127.0.0.1", 0, ssl=tls)
     made.port = listening.sockets[0].getsockname()[1]
-    try:
+    with closing(listening):
         yield made
-    finally:
-        listening.close()
 
 
 def provider(

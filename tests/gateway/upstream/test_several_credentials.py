@@ -7,7 +7,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -312,7 +312,7 @@ async def test_the_ledger_s_entry_names_the_credential(tmp_path: Path, provider_
     section = provider_section(provider_process.base_url, api_key=None, credentials=listed)
     tokenweir = Tokenweir(tmp_path, providers={"p": section})
     key = quick_key(tokenweir)
-    try:
+    with closing(tokenweir):
         async with Stage(tokenweir.start(), key) as stage:
             response = await stage.whole(provider_process.script("m", Shape("openai", tokens=7)))
         (entry,) = tokenweir.until(lambda entries: len(entries) == 1)
@@ -320,5 +320,3 @@ async def test_the_ledger_s_entry_names_the_credential(tmp_path: Path, provider_
         assert entry["details"]["credential"] in ("first", "second")
         assert tokenweir.PROVIDER_KEY not in f"{entry}{tokenweir.log.read_text()}"
         assert tokenweir.PROVIDER_KEY in str(provider_process.log("m")[0]["headers"])
-    finally:
-        tokenweir.close()
