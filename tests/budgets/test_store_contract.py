@@ -211,13 +211,6 @@ async def test_a_running_exchange_grows_whatever_is_left(one: BudgetStore) -> No
     assert await reserved(one) == (1_001, 1, 0)
 
 
-async def test_it_says_how_each_counter_stands(one: BudgetStore) -> None:
-    await seeded(one, KEY, ORG)
-    await one.reserve(reservation("x", ORG, KEY, nusd=1))
-    assert not await one.grow("x", 1_001)
-    assert not await one.grow("x", 5_001)
-
-
 async def test_what_is_not_known_may_grow(one: BudgetStore) -> None:
     assert await one.grow("nobody", 10**9)
     await seeded(one, KEY)

@@ -171,28 +171,6 @@ def test_a_hangup_while_the_processes_start_is_survived(fleet: Tokenweir) -> Non
     assert fleet.stop() == 0
 
 
-@pytest.mark.slow
-def test_the_folder_of_a_killed_parent_is_removed_at_the_next_start(fleet: Tokenweir, tmp_path: Path) -> None:
-    temporary = tmp_path / "t"
-    temporary.mkdir()
-    fleet.environment["TMPDIR"] = str(temporary)
-    others = temporary / "tokenweir-demo-x"
-    others.mkdir()
-
-    def folders() -> set[str]:
-        return {path.name for path in temporary.iterdir() if path.name.startswith("tokenweir-peers-")}
-
-    fleet.start()
-    (first,) = folders()
-    fleet.kill()
-    fleet.start()
-    (second,) = folders()
-    assert first != second
-    assert fleet.stop() == 0
-    assert folders() == set()
-    assert others.exists()
-
-
 def test_a_folder_in_use_is_not_removed_and_one_of_a_killed_parent_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

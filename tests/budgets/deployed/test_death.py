@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, closing
-from pathlib import Path
+from contextlib import AsyncExitStack
 
-import pytest
-
-from tests.budgets.deployed.limited import Limited, deployment, reservation, served
-from tests.support.provider import ScriptedProvider
+from tests.budgets.deployed.limited import Limited, reservation, served
 
 STREAMS = 20
 
@@ -52,35 +47,3 @@ async def test_what_waits_in_the_journal_counts_before_the_ledger_has_it(alone: 
     assert served(await alone.many(key, model, 20)) == 5
     assert (await alone.at_rest(key_id)).spent == 1_000_000
     alone.entries(key_id, 10)
-
-
-@pytest.mark.slow
-async def test_counters_that_are_thrown_away_are_made_anew(alone: Limited) -> None:
-    key_id, key = alone.key("--budget", "0.001", "--budget-window", "none")
-    model = alone.model(100)
-    assert served([await alone.post(key, model) for _ in range(4)]) == 4
-    await alone.at_rest(key_id)
-    printed = alone.tokenweir.command("budgets", "rebuild").stdout
-    assert '"drift_usd":"0"' in printed.replace(" ", "")
-    assert served(await alone.many(key, model, 20)) == 6
-    alone.tokenweir.stop()
-    for path in (alone.tokenweir.folder / "data").glob("budgets.db*"):
-        path.unlink()
-    alone.tokenweir.start()
-    assert (await alone.post(key, model)).status == 402
-
-
-@pytest.fixture
-def fleet(tmp_path: Path, provider: ScriptedProvider) -> Iterator[Limited]:
-    """Two processes on one port."""
-    with closing(deployment(tmp_path, provider, options=("--workers", "2"))) as tokenweir:
-        yield Limited(tokenweir.start(), provider)
-
-
-@pytest.mark.slow
-async def test_processes_on_one_port_share_a_budget(fleet: Limited) -> None:
-    key_id, key = fleet.key("--budget", "0.001", "--budget-window", "none")
-    answers = await fleet.many(key, fleet.model(100, first_ms=50), 100)
-    assert served(answers) == 10
-    fleet.entries(key_id, 10)
-    assert (await fleet.at_rest(key_id)).spent == 1_000_000

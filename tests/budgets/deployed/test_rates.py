@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from tests.budgets.deployed.limited import Limited, code, served
 from tests.support.net import ask, chat_request, connect
-from tests.support.sdks import openai
 
 
 async def test_requests_per_minute(limited: Limited) -> None:
@@ -67,19 +64,6 @@ async def test_a_slot_is_free_when_the_client_leaves(limited: Limited) -> None:
             assert (await client.read_head()).status == 200
             client.reset()
         await limited.until_served(key, limited.model(2))
-
-
-@pytest.mark.thorough
-async def test_the_sdk_waits_as_it_is_told(limited: Limited) -> None:
-    _, key = limited.key("--rpm", "1")
-    client = openai.AsyncOpenAI(api_key=key, base_url=limited.tokenweir.base_url, max_retries=0)
-    model = limited.model(3)
-    messages = [{"role": "user", "content": "?"}]
-    await client.chat.completions.create(model=model, messages=messages)  # type: ignore[arg-type,call-overload]
-    with pytest.raises(openai.RateLimitError) as refused:
-        await client.chat.completions.create(model=model, messages=messages)  # type: ignore[arg-type,call-overload]
-    assert int(refused.value.response.headers["retry-after"]) > 0
-    await client.close()
 
 
 async def test_limits_that_change_count_within_a_second(limited: Limited) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,10 +10,8 @@ from proxy.demo.script import Cut, Script, Send, Stall
 from tests.gateway.deployment import SOON_S, Deployment, charge, nusd
 from tests.gateway.dialects.languages import ask
 from tests.metering.dialects import bedrock
-from tests.metering.dialects.bedrock import ASKED, STREAM, at, chunk, converse, delta
+from tests.metering.dialects.bedrock import ASKED, STREAM, at, chunk, converse
 from tests.support.net import chat_request, connect
-from tests.support.provider import ScriptedProvider
-from tests.support.tokenweir import PRICE, Tokenweir, provider_section
 
 EVENTS = converse(*[f"The river is {cm} cm high. " for cm in range(40)])
 BODY = b"".join(EVENTS)
@@ -168,22 +165,3 @@ async def test_the_models_own_events_reach_the_client_as_they_were_wrapped(deplo
     entry = await deployment.entry(model)
     assert (entry["usage_source"], entry["prompt_tokens"], entry["completion_tokens"]) == ("reported", 11, 17)
     assert deployment.seen(model)[0]["body"] == document
-
-
-@pytest.mark.process
-async def test_what_a_kill_leaves_is_estimated(tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider) -> None:
-    section = provider_section(provider.url, dialects=["bedrock"])
-    running = tokenweir(providers={"aws": section}, models={"*": {"provider": "aws", "price": PRICE}})
-    key = running.key()
-    provider.script("killed", script(*(Send(delta(f"drop {number} ")) for number in range(30)), Stall()))
-    async with await connect(running.url) as client:
-        await client.send(chat_request(ASKED, path=at("killed"), key=key))
-        begun = b"".join(delta(f"drop {number} ") for number in range(30))
-        response = await client.read_body(await client.read_head(SOON_S), size=len(begun), timeout_s=SOON_S)
-        running.kill()
-    assert len(response.body) == len(begun)
-    running.start()
-    (entry,) = running.entries(1)
-    assert (entry["outcome"], entry["usage_source"]) == ("crashed", "estimated")
-    assert 30 < entry["completion_tokens"] < 150
-    assert entry["bytes"] >= len(begun)

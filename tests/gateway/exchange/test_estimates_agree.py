@@ -27,6 +27,7 @@ from proxy.journal.progress import Progress, ProgressTable, Slot, decoded
 from proxy.journal.recovery import recover, sweep
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
+from proxy.metering.dialects.bedrock.converse import BEDROCK_CONVERSE_STREAM
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.dialects.gemini.generate import GEMINI_STREAM
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
@@ -37,6 +38,7 @@ from proxy.metering.held_text import AnswerText, TextRoom
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import Evidence, PromptEvidence, Reading, Silence, Usage
 from tests.journal.records import opened
+from tests.metering.dialects.bedrock import delta, event
 from tests.metering.fixtures import call, chunk, usage
 
 ENDS = (Outcome.SERVED, Outcome.CLIENT_LEFT, Outcome.UPSTREAM_FAILED, Outcome.BUDGET_CUT, Outcome.SHUT_DOWN)
@@ -85,6 +87,11 @@ def ollama(text: str, counted: int | None) -> bytes:
     return json.dumps({"message": {"content": text}, **used}).encode() + b"\n"
 
 
+def bedrock(text: str, counted: int | None) -> bytes:
+    used = {"inputTokens": 9, "outputTokens": counted, "totalTokens": 9 + (counted or 0)}
+    return delta(text) + (b"" if counted is None else event("metadata", {"usage": used}))
+
+
 def chat(text: str, counted: int | None) -> bytes:
     return said(chunk({"content": text}, **({} if counted is None else {"usage": usage(9, counted, 9 + counted)})))
 
@@ -97,6 +104,7 @@ DIALECTS: dict[str, tuple[Dialect, Say]] = {
     "responses": (OPENAI_RESPONSES, responses),
     "cohere": (COHERE_CHAT, cohere),
     "ollama": (OLLAMA_CHAT, ollama),
+    "bedrock": (BEDROCK_CONVERSE_STREAM, bedrock),
 }
 CHAT_ONLY = [
     said(chunk({"role": "assistant", "content": ""})),
@@ -205,8 +213,8 @@ def test_every_end_comes_to_the_same_number(
 ) -> None:  # fmt: skip
     dialect, say = DIALECTS[name]
     pieces = [say(text, counted) for text, counted in events]
-    for at, event in more if dialect is OPENAI_CHAT else ():
-        pieces.insert(at, event)
+    for at, one in more if dialect is OPENAI_CHAT else ():
+        pieces.insert(at, one)
     pieces.insert(0, say("x", None))  # what delivered nothing is billed nothing
     guess, of = ESTIMATORS[estimator], opened(1, completion_tokens_max=most)
     with slots(folder) as slot:
@@ -316,8 +324,8 @@ def test_a_text_that_is_held_is_what_the_counters_count(
     """Also that which nobody reads: ends with the text know more of the same answer, not another one."""
     dialect, say = DIALECTS[name]
     pieces = [say(text, counted) for text, counted in events]
-    for at, event in more if dialect is OPENAI_CHAT else ():
-        pieces.insert(at, event)
+    for at, one in more if dialect is OPENAI_CHAT else ():
+        pieces.insert(at, one)
     framing = dialect.framings[0]
     held = AnswerText(TextRoom(answer_bytes_max=1 << 20, bytes_max=1 << 20))
     meters = dialect.stream_meter(framing), dialect.stream_meter(framing, held=held)

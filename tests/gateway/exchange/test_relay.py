@@ -29,7 +29,7 @@ from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.usage import NOT_RUNNING, Evidence, Running, Usage
 from proxy.metering.wire.framing import SSE, Framing
-from tests.gateway.streams import inside_utf8, told
+from tests.gateway.streams import told
 from tests.support import sse
 from tests.support.examples import examples, repeats
 
@@ -329,33 +329,6 @@ async def test_pieces_as_long_as_what_is_held_are_not_mistaken_for_it() -> None:
         pieces = cut(body, [held, len(event) + held, 2 * len(event) + held])
         recorder, _ = run(pieces, strip=True, framed=True)
         assert recorder.sent == body, held
-
-
-async def test_cuts_inside_characters_and_bytes() -> None:
-    body = b"".join(told("tera", 10))
-    inside = list(inside_utf8(body))
-    assert len(inside) >= 8
-    for pieces in (cut(body, inside), cut(body, list(range(len(body))))):
-        recorder, _ = run(pieces, strip=True, framed=False)
-        assert recorder.sent == sse.without_usage_event(body)
-
-
-async def test_what_a_client_got_is_final_when_it_leaves_and_the_meter_reads_on() -> None:
-    events = told("tera", 6)
-    recorder = DeliveryLog()
-    made = relay(recorder, strip=True)
-    for event in events[:4]:
-        made.piece(event)
-    made.detach()
-    for event in events[4:]:
-        made.piece(event)
-    made.settle_counts()
-    assert recorder.sent == b"".join(events[:4])
-    assert (made.events, made.bytes) == (4, len(recorder.sent))
-    metered = made.meter.close()
-    assert metered.complete
-    assert metered.usage is not None
-    assert metered.usage.completion_tokens == 6
 
 
 async def test_our_own_error_goes_only_between_whole_events() -> None:

@@ -59,12 +59,3 @@ def test_a_list_is_no_exchange_and_is_fetched_once(proxy: Tokenweir, provider: S
     assert proxy.stop() == 0
     assert proxy.read_ledger() == []
     assert proxy.PROVIDER_KEY.encode() not in proxy.log.read_bytes()
-
-
-def test_a_provider_without_a_list_is_left_out(proxy: Tokenweir, provider: ScriptedProvider) -> None:
-    key = proxy.key()
-    proxy.start()
-    assert get(proxy, "/v1/models", key) == (200, {"object": "list", "data": []})
-    assert proxy.stop() == 0
-    assert "tera cannot be listed: HTTP status 404" in proxy.log.read_text()
-    assert "Traceback" not in proxy.log.read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -96,20 +95,3 @@ async def test_requests_are_signed_and_failures_show_nothing(running: Tokenweir,
     assert (entry["provider"], entry["outcome"], entry["completion_tokens"]) == ("aws", "served", 17)
     assert (attempt["provider"], attempt["charge_usd"]) == ("none", "0")
     assert attempt["details"]["failed"] == "no credentials: ProfileNotFound"
-
-
-@pytest.mark.slow
-async def test_a_start_without_the_extra_says_what_to_install(
-    tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider, tmp_path: Any
-) -> None:
-    """With a package of that name in the way, which has nothing in it."""
-    (tmp_path / "shadow" / "botocore").mkdir(parents=True)
-    (tmp_path / "shadow" / "botocore" / "__init__.py").touch()
-    section = {"base_url": provider.url, "dialects": ["bedrock"], "auth": {"aws": {"region": "eu-west-1"}}}
-    one = tokenweir(providers={"aws": section}, start=False)
-    one.program = ("-m", "proxy")
-    one.environment["PYTHONPATH"] = f"{tmp_path / 'shadow'}:{one.environment['PYTHONPATH']}"
-    done = one.command("serve", check=False)
-    assert done.returncode == 1
-    assert "providers.aws.auth.aws: needs a package that is not installed" in done.stderr
-    assert "pip install 'tokenweir[bedrock]'" in done.stderr
