@@ -23,31 +23,17 @@ from proxy.ledger.settling.store import LedgerStore
 from proxy.storage.database import open_engine
 from proxy.storage.redis_client import open_redis
 from tests.bench.records import opened, record
+from tests.support.recorder import ShipperRecorder
 
 TICK_S = 0.005
 AT_ONCE = 50
 JOURNAL_BYTES = 8 << 30
 
 
-class Seen:
-    """What the shipper says."""
-
-    def __init__(self) -> None:
-        self.again = 0
-        """records that were sent more than once"""
-
-    def sent(self, records: int, *, again: int) -> None:
-        self.again += again
-
-    def confirmed(self, records: int) -> None: ...
-    def failed(self, error: Exception) -> None: ...
-    def healed(self, error: Exception) -> None: ...
-
-
 class Feeder:
     """Journals, and knows how late its loop is."""
 
-    def __init__(self, journal: Journal, seen: Seen) -> None:
+    def __init__(self, journal: Journal, seen: ShipperRecorder) -> None:
         self.journal = journal
         self.made = 0
         self.backlog_made = False
@@ -94,7 +80,7 @@ class Feeder:
 async def run(folder: Path, queue: str, ledger: str, backlog: int, per_s: float) -> None:
     """Until standard input ends."""
     journal = Journal.open(folder, bytes_max=JOURNAL_BYTES)
-    redis, engine, seen = open_redis(queue), open_engine(ledger), Seen()
+    redis, engine, seen = open_redis(queue), open_engine(ledger), ShipperRecorder()
     store = LedgerStore(engine, content_hash=content_hash, clock=time.time)
     in_thread = partial(asyncio.get_running_loop().run_in_executor, ThreadPoolExecutor(1))
     shipper = Shipper(

@@ -26,7 +26,7 @@ from tests.journal.records import ROOMY, opened, record
 from tests.support.clock import Clock
 from tests.support.faulty import FaultyPath
 from tests.support.net import closed_port
-from tests.support.recorder import Recorder
+from tests.support.recorder import ShipperRecorder
 from tests.support.valkey import Valkey
 from tests.support.waiting import until
 
@@ -69,22 +69,6 @@ class Ledger:
     @property
     def seqs(self) -> list[int]:
         return sorted(seq for _, seq in self.brought)
-
-
-@dataclass
-class ShipperRecorder(Recorder):
-    """Records what a shipper reports."""
-
-    in_queue: int = 0
-    again: int = 0
-    confirmations: int = 0
-
-    def sent(self, records: int, *, again: int) -> None:
-        self.in_queue += records
-        self.again += again
-
-    def confirmed(self, records: int) -> None:
-        self.confirmations += records
 
 
 async def at_once(work: Callable[..., Any], *arguments: object) -> Any:

@@ -134,6 +134,12 @@ def test_no_bytes_raise_anything_but_a_refusal(body: bytes) -> None:
         (b'{"a":' * (DEPTH_MAX + 1) + b"1" + b"}" * (DEPTH_MAX + 1), "json_too_deep"),
         (b'{"a":' + b"[" * 100_000, "json_too_deep"),
         (b'{"a":' * 100_000, "json_too_deep"),
+        (b"[" * 65 + b'"' + b'\\"' * 99_000, "json_too_deep"),
+        (b"[]" * 33 + b'"' + b'\\"' * 99_000, "invalid_json"),
+        (b'{"n":' + b"9" * 199_000 + b"}", "json_too_large"),
+        (b'{"n":1e' + b"9" * 199_000 + b"}", "json_too_large"),
+        (b'{"n":1e' + b"9" * 99_000 + b"}", "invalid_json"),
+        (b"{" + b'"a":1,' * 30_000 + b'"a":1}', "duplicate_key"),
     ],
 )
 def test_refused(body: bytes, code: str) -> None:

@@ -157,26 +157,10 @@ async def test_each_answer() -> None:
         assert keyring.authenticate(malformed, NOW) is Refused.MALFORMED
 
 
-async def test_a_change_of_a_known_key_counts() -> None:
-    source, keyring = await read(Keys([a_key(ANNA)]))
-    source.rows[0] = a_key(ANNA, 2, revoked_at=NOW)
-    assert isinstance(keyring.authenticate(ANNA, NOW), ApiKey)
-    await keyring.refresh()
-    assert keyring.authenticate(ANNA, NOW) is Refused.REVOKED
-
-
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look-ups as often as a test wants."""
     monkeypatch.setattr(module, "LOOKUP_INTERVAL_S", 0.0)
-
-
-async def test_a_new_key_is_found_at_its_first_request() -> None:
-    """Also right after a reading that did not have it."""
-    source, keyring = await read(Keys())
-    assert await keyring.key(ANNA) is Refused.UNKNOWN
-    source.rows.append(a_key(ANNA))
-    assert await keyring.key(ANNA) == source.rows[0]
 
 
 async def test_a_key_that_is_made_while_the_source_is_read_is_found_at_its_first_request() -> None:

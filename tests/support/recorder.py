@@ -17,3 +17,20 @@ class Recorder:
 
     def healed(self, error: Exception) -> None:
         self.healings.append(error)
+
+
+@dataclass
+class ShipperRecorder(Recorder):
+    """Records what a shipper reports."""
+
+    in_queue: int = 0
+    again: int = 0
+    """records that were sent more than once"""
+    confirmations: int = 0
+
+    def sent(self, records: int, *, again: int) -> None:
+        self.in_queue += records
+        self.again += again
+
+    def confirmed(self, records: int) -> None:
+        self.confirmations += records
