@@ -24,13 +24,6 @@ from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 
 # Long beside a loaded machine's hiccups, short beside a test that hangs.
 SOON_S = 20.0
-# The quiet minute and the 120 s of real life, much faster: silence below IDLE_S is normal, above it is not.
-QUIET_MS = 400
-IDLE_S = 0.9
-BEAT_S = 0.1
-DRAIN_TOKENS_FEW = 6
-DRAIN_S_SHORT = 0.3
-
 # The names that the providers' own samples ask for, and how those systems write.
 SAMPLE_MODELS = {
     "Qwen/Qwen2.5-7B-Instruct": ("tera", Shape("tera")),
@@ -44,21 +37,12 @@ _numbers = itertools.count(1)
 
 
 def systems(url: str) -> dict[str, dict[str, Any]]:
-    """The four, variants of them with timers or bounds that a test can wait for, and two of other languages."""
+    """The four, three of them in variants, and those of other languages."""
     v1, waves = f"{url}/v1", f"{url}/waves/v1"
-    scaled = {"connect_s": 5, "first_byte_s": 30, "idle_s": IDLE_S, "total_s": 60}
     drain = {"seconds": 60, "tokens": 8192}
     return {
         "tera": provider_section(v1, on_client_disconnect="cancel"),
-        "tera-scaled": provider_section(v1, on_client_disconnect="cancel", timeouts=scaled),
-        "tera-beating": provider_section(v1, on_client_disconnect="cancel", heartbeat_s=BEAT_S),
         "tensorloop": provider_section(v1, on_client_disconnect="drain", drain=drain),
-        "tensorloop-short": provider_section(
-            v1, on_client_disconnect="drain", drain={"seconds": DRAIN_S_SHORT, "tokens": 8192}
-        ),
-        "tensorloop-few": provider_section(
-            v1, on_client_disconnect="drain", drain={"seconds": 60, "tokens": DRAIN_TOKENS_FEW}
-        ),
         "siliconstorm": provider_section(v1, on_client_disconnect="cancel"),
         "siliconstorm-fulltext": provider_section(v1, on_client_disconnect="cancel", cumulative=True),
         "siliconstorm-fragments": provider_section(v1, on_client_disconnect="cancel", cumulative=False),

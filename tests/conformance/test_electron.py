@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.demo.script import Script, Send, Shape, Stall
+from proxy.demo.script import Shape
 from proxy.demo.shapes import words
 from tests.conformance.clients import PythonClient
 from tests.conformance.leaving import endless, leave_after
-from tests.conformance.shapes import fixture
-from tests.conformance.stand import SOON_S, Stand
-from tests.support import sse
-from tests.support.net import chat_request, connect
+from tests.conformance.stand import Stand
 from tests.support.sdks import openai
 
 MODEL = "electron"
@@ -67,20 +64,6 @@ def test_electron_a_retry_after_leaving_is_a_second_line_and_charges_the_first_n
     seen = stand.seen(model)
     assert [one["completion_tokens"] for one in seen] == [50, 5]
     assert [one["response_id"] for one in seen] == [first["provider_response_id"], second["provider_response_id"]]
-
-
-async def test_electron_each_delta_goes_out_before_the_next_one_comes(stand: Stand) -> None:
-    shape = fixture("electron", "usage_chunk")
-    first, second, *_ = sse.events(shape.wire)
-    for sent in ([first], [first, second]):
-        steps = (*(Send(event.wire, 1) for event in sent), Stall())
-        model = stand.plan("electron-cancel", Script(steps=steps))
-        async with await connect(stand.url) as client:
-            await client.send(chat_request(shape.request(model), key=stand.key))
-            response = await client.read_head(SOON_S)
-            await client.read_body(response, until=sent[-1].wire, timeout_s=SOON_S)
-        assert response.body == b"".join(event.wire for event in sent)
-        assert stand.entry(model)["outcome"] == "client_left"
 
 
 def test_electron_time_to_first_token_is_recorded(stand: Stand, python_client: PythonClient) -> None:
