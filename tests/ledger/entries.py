@@ -17,12 +17,13 @@ from sqlalchemy import Engine, Table, func, insert, select
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, LedgerEntry
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.billing.money import Nusd
-from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
+from proxy.billing.record import BillableParts, Outcome, UsageRecord
 from proxy.ledger.schema.tables import account_clock, accounts, ledger_clock, metadata
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import is_shared, open_engine, reading, sqlite_url, writing
+from tests.billing.records import OPENED
 from tests.support.ledger_tables import read_balances, read_daily
 from tests.support.sqlite import empty_ledger
 
@@ -83,22 +84,11 @@ def an_entry(number: int = 0, *, exchange: str | None = None, **differences: Any
 
 def a_record(number: int = 0, **differences: Any) -> UsageRecord:
     """The record of exchange `number`."""
-    opened = Opened(
-        exchange_id=str(UUID(int=number + 1)),
-        key_id="key-1",
-        key_alias="anna",
-        provider="tera",
-        model="tera-large",
-        upstream_model="tera-large-0901",
-        endpoint="/v1/chat/completions",
-        streamed=True,
-        started_at=1_793_000_000.25,
-        price=None,
-        cost=None,
-        prompt_tokens_estimate=90,
-        completion_tokens_max=None,
-        slot=0,
-    )
+    opened = replace(
+        OPENED, exchange_id=str(UUID(int=number + 1)), key_id="key-1", key_alias="anna", provider="tera",
+        model="tera-large", upstream_model="tera-large-0901", started_at=1_793_000_000.25, price=None, cost=None,
+        prompt_tokens_estimate=90, slot=0,
+    )  # fmt: skip
     reading = Reading(Usage(100, 20, 50, None, 150), UsageSource.REPORTED)
     record = UsageRecord(opened, Outcome.SERVED, reading, BillableParts.EVERYTHING, 33, 9_000, 1_200.125)
     return replace(record, **differences)
