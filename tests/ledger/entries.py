@@ -36,37 +36,20 @@ DEFAULT_ACCOUNTS = [
 ]
 """as the last migration makes them"""
 
+ASKED: dict[str, Any] = {
+    "key_id": "key-1", "key_alias": "anna", "provider": "tera", "model": "tera-large",
+    "upstream_model": "tera-large-0901", "endpoint": "/v1/chat/completions", "streamed": True,
+    "started_at": 1_793_000_000.25,
+}  # fmt: skip
+"""what every entry and every record has of its request"""
+
 ENTRY = LedgerEntry(
-    entry_id="",
-    exchange_id="",
-    kind="usage",
-    key_id="key-1",
-    key_alias="anna",
-    provider="tera",
-    model="tera-large",
-    upstream_model="tera-large-0901",
-    endpoint="/v1/chat/completions",
-    streamed=True,
-    outcome="served",
-    finish_reason="stop",
-    usage_source="reported",
-    estimator=None,
-    prompt_tokens=100,
-    cached_tokens=20,
-    completion_tokens=50,
-    reasoning_tokens=None,
-    total_tokens=150,
-    events=33,
-    bytes=9_000,
-    cost_nusd=Nusd(123_456_789),
-    charge_nusd=Nusd(1_000_000_001),
-    price_version="config-0badcafe",
-    provider_response_id="resp-1",
-    started_at=1_793_000_000.25,
-    first_token_ms=321.5,
-    duration_ms=1_200.125,
-    details={"bills": "prompt+output"},
-)
+    **ASKED, entry_id="", exchange_id="", kind="usage", outcome="served", finish_reason="stop",
+    usage_source="reported", estimator=None, prompt_tokens=100, cached_tokens=20, completion_tokens=50,
+    reasoning_tokens=None, total_tokens=150, events=33, bytes=9_000, cost_nusd=Nusd(123_456_789),
+    charge_nusd=Nusd(1_000_000_001), price_version="config-0badcafe", provider_response_id="resp-1",
+    first_token_ms=321.5, duration_ms=1_200.125, details={"bills": "prompt+output"},
+)  # fmt: skip
 
 
 def id_at(moment: datetime, low_bits: int = 0) -> str:
@@ -85,9 +68,8 @@ def an_entry(number: int = 0, *, exchange: str | None = None, **differences: Any
 def a_record(number: int = 0, **differences: Any) -> UsageRecord:
     """The record of exchange `number`."""
     opened = replace(
-        OPENED, exchange_id=str(UUID(int=number + 1)), key_id="key-1", key_alias="anna", provider="tera",
-        model="tera-large", upstream_model="tera-large-0901", started_at=1_793_000_000.25, price=None, cost=None,
-        prompt_tokens_estimate=90, slot=0,
+        OPENED, **ASKED, exchange_id=str(UUID(int=number + 1)), price=None, cost=None, prompt_tokens_estimate=90,
+        slot=0,
     )  # fmt: skip
     reading = Reading(Usage(100, 20, 50, None, 150), UsageSource.REPORTED)
     record = UsageRecord(opened, Outcome.SERVED, reading, BillableParts.EVERYTHING, 33, 9_000, 1_200.125)

@@ -165,6 +165,11 @@ class Site:
         self.before_call: Callable[[str], None] = lambda _: None
         """called with the name of each call to the database"""
 
+    async def look(self, proxy: Proxy, later_s: float) -> int:
+        """What a watcher finds when its clock is `later_s` ahead."""
+        self.later_s = later_s
+        return await proxy.watcher.look()
+
     async def start(self, node: str = "here", **settings: Any) -> Proxy:
         """One more process. `settings`: of its providers."""
         upstream = UpstreamClient()

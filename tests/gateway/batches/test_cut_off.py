@@ -98,8 +98,7 @@ async def test_a_batch_that_was_made_is_found_by_its_file(at: Site, proxy: Proxy
     assert await again.watcher.look() == 1
     assert [one.id async for one in client.batches.list()] == [batch_id], "it is the client's"
     at.provider.end(batch_id)
-    at.later_s = 60.0
-    await again.watcher.look()
+    await at.look(again, 60.0)
     assert [one.charge_nusd for one in lines_of(at)] == [LINE_NUSD]
     assert len(own_entries(at)) == 1
 
@@ -109,8 +108,7 @@ async def test_a_batch_that_was_not_made_is_forgotten(at: Site, proxy: Proxy, gp
     again = await cut(at, proxy, ordered(gpt(), file_id), None)
     assert await again.watcher.look() == 1
     assert at.entries() == []
-    at.later_s = 700.0
-    assert await again.watcher.look() == 1
+    assert await at.look(again, 700.0) == 1
     (own,) = at.entries()
     assert (own.outcome, own.charge_nusd) == ("upstream_failed", 0)
     assert at.batches.of_exchange(own.exchange_id) is None
@@ -173,8 +171,7 @@ async def test_an_answer_that_breaks_off_is_looked_for(at: Site, proxy: Proxy, g
     with refusal(500, 502, 503, match="It fails"):
         await ordered(gpt(), file_id)
     assert len(at.budget.held) == 1, "it may have been made"
-    at.later_s = 20.0
-    await proxy.watcher.look()
+    await at.look(proxy, 20.0)
     assert [one.id async for one in gpt().batches.list()] == list(at.provider.batches)
 
 
@@ -189,8 +186,7 @@ async def test_an_id_that_cannot_be_remembered_is_not_told(at: Site, proxy: Prox
     with refusal(500, 502, 503, match="cannot be looked up"):
         await ordered(gpt(), file_id)
     at.before_call = lambda _: None
-    at.later_s = 20.0
-    await proxy.watcher.look()
+    await at.look(proxy, 20.0)
     assert [one.id async for one in gpt().batches.list()] == list(at.provider.batches)
 
 
@@ -214,15 +210,13 @@ async def test_a_settlement_that_is_cut_off_goes_on(
             raise OSError("killed")
 
     at.before_call = count
-    at.later_s = 60.0
-    await proxy.watcher.look()
+    await at.look(proxy, 60.0)
     await proxy.drop()
     at.before_call = lambda _: None
     again = await at.start()
     exchange_id = stored(at, batch_id).exchange_id
     assert again.admission.held_again == ([exchange_id] if reached.is_set() else [])
-    at.later_s = 600.0
-    await again.watcher.look()
+    await at.look(again, 600.0)
     assert len(lines_of(at)) == 5
     assert sum(one.charge_nusd or 0 for one in at.entries()) == 5 * LINE_NUSD
     assert len(own_entries(at)) == 1
@@ -244,12 +238,10 @@ async def test_results_that_break_off_are_read_again(
         return Broken(content)
 
     at.provider.before = broken
-    at.later_s = 60.0
-    await proxy.watcher.look()
+    await at.look(proxy, 60.0)
     assert 0 < len(lines_of(at)) < 9
     assert own_entries(at) == []
-    at.later_s = 600.0
-    await proxy.watcher.look()
+    await at.look(proxy, 600.0)
     assert len(lines_of(at)) == 9
     assert own_entries(at)[0].details["batch"]["succeeded"] == 9
 
@@ -260,11 +252,9 @@ async def test_another_process_takes_over(provider: BatchProvider, at: Site, pro
     at.budget.held.clear()
     other = await at.start("there")
     provider.end(batch_id)
-    at.later_s = 60.0
-    assert await other.watcher.look() == 0, "the first may be back"
+    assert await at.look(other, 60.0) == 0, "the first may be back"
     assert at.budget.held == {}
-    at.later_s = 300.0
-    assert await other.watcher.look() == 1
+    assert await at.look(other, 300.0) == 1
     assert len(other.admission.held_again) == 1
     assert len(lines_of(at)) == 1
 
@@ -272,11 +262,9 @@ async def test_another_process_takes_over(provider: BatchProvider, at: Site, pro
 async def test_results_of_a_lost_batch_are_not_told(provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"))
     kept = provider.batches.pop(batch_id)
-    at.later_s = 86_400.0
-    await proxy.watcher.look()
+    await at.look(proxy, 86_400.0)
     assert stored(at, batch_id).state is BatchState.RUNNING
-    at.later_s = 3 * 86_400.0
-    await proxy.watcher.look()
+    await at.look(proxy, 3 * 86_400.0)
     (own,) = at.entries()
     assert (own.outcome, own.charge_nusd) == ("upstream_failed", 0)
     provider.batches[batch_id] = kept
@@ -289,8 +277,7 @@ async def test_results_of_a_lost_batch_are_not_told(provider: BatchProvider, at:
 async def test_what_is_finished_is_forgotten_in_the_end(at: Site, proxy: Proxy, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"))
     at.provider.end(batch_id)
-    at.later_s = 60.0
-    await proxy.watcher.look()
+    await at.look(proxy, 60.0)
     assert NOW
     at.later_s = 91 * 86_400.0
     await proxy.watcher._tidy()

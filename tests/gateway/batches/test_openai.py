@@ -301,15 +301,12 @@ async def test_a_refused_batch_ends_at_once(provider: BatchProvider, at: Site, g
 
 async def test_results_are_settled_without_a_client(provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"), line("b"))
-    at.later_s = 60.0
-    assert await proxy.watcher.look() == 1, "it has not ended"
+    assert await at.look(proxy, 60.0) == 1, "it has not ended"
     assert await proxy.watcher.look() == 0, "it is asked for later"
     provider.end(batch_id)
-    at.later_s = 600.0
-    assert await proxy.watcher.look() == 1
+    assert await at.look(proxy, 600.0) == 1
     assert len(lines_of(at)) == 2
-    at.later_s = 6_000.0
-    assert await proxy.watcher.look() == 0, "it is settled"
+    assert await at.look(proxy, 6_000.0) == 0, "it is settled"
     await gpt().files.content(await ended(gpt(), batch_id))
     assert len(lines_of(at)) == 2
 
@@ -374,8 +371,7 @@ async def test_of_a_batch_that_was_cut_off_what_was_generated_is_billed(at: Site
 async def test_a_batch_that_failed_costs_nothing(provider: BatchProvider, at: Site, proxy: Proxy, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"))
     provider.batches[batch_id] |= {"status": "failed", "failed_at": 1_790_000_001}
-    at.later_s = 60.0
-    await proxy.watcher.look()
+    await at.look(proxy, 60.0)
     (own,) = at.entries()
     assert (own.outcome, own.charge_nusd, own.details["batch"]["status"]) == ("refused_upstream", 0, "failed")
     assert stored(at, batch_id).state is BatchState.SETTLED
@@ -386,12 +382,10 @@ async def test_what_a_provider_has_generated_is_waited_for(at: Site, proxy: Prox
     batch_id = await made(gpt(), line("a"))
     at.provider.end(batch_id)
     output_id, at.provider.batches[batch_id]["output_file_id"] = at.provider.batches[batch_id]["output_file_id"], None
-    at.later_s = 60.0
-    await proxy.watcher.look()
+    await at.look(proxy, 60.0)
     assert at.entries() == []
     at.provider.batches[batch_id]["output_file_id"] = output_id
-    at.later_s = 600.0
-    await proxy.watcher.look()
+    await at.look(proxy, 600.0)
     assert len(lines_of(at)) == 1
 
 
