@@ -9,6 +9,7 @@ from typing import Any
 from proxy.demo.script import Script, Send
 from tests.gateway.deployment import SOON_S, Deployment
 from tests.metering import fixtures
+from tests.metering.dialects import gemini
 from tests.support.net import Response, chat_request, connect
 
 ASKED = {"messages": [{"role": "user", "content": "How much water goes over the weir?"}]}
@@ -43,17 +44,32 @@ class Language:
     """events before a client leaves"""
     key: str = "authorization"
     content_type: str = "text/event-stream"
-    error: dict[str, Any] = field(default_factory=lambda: {"error": {"code": "429", "message": "later"}})
+    error: Any = field(default_factory=lambda: {"error": {"code": "429", "message": "later"}})
     refused: tuple[str, ...] = ("error", "message")
     """where the words of a refusal stand"""
     names: str = "model"
     """the field that names the model"""
+    plain: str = ""
+    """the path of an answer that is no stream, where the path alone says whether it is one"""
+    end: bytes = b""
+    """what follows the last event"""
+    running: int | None = None
+    """completion tokens that the provider has counted when a client leaves"""
+    wrong: tuple[dict[str, Any], str] = field(default_factory=lambda: ({"stream": "yes"}, "must be a boolean"))
+    """a field with a wrong value, and what its refusal says"""
 
-    def at(self, model: str) -> str:
-        return self.path.replace("{model}", model)
+    @property
+    def whole(self) -> list[bytes]:
+        """A stream to its last byte."""
+        return [*self.events, self.end] if self.end else self.events
+
+    def at(self, model: str, *, streamed: bool = True) -> str:
+        return (self.path if streamed else self.plain or self.path).replace("{model}", model)
 
     def request(self, model: str, **more: Any) -> dict[str, Any]:
         """In a path, the whole name; in the body, what the scripted provider finds its script by."""
+        if self.plain:
+            return self.asked
         named = model.partition("/")[2] if "{model}" in self.path else model
         return self.asked | {self.names: named} | more
 
@@ -123,7 +139,35 @@ def ollama(endpoint: str, asked: dict[str, Any], **said: Any) -> Language:
     )  # fmt: skip
 
 
+STORY = [
+    gemini.said({"text": "Weighing it.", "thought": True}, used=gemini.counts(30, None, 12)),
+    gemini.text("The water", used=gemini.counts(30, 2, 12)),
+    gemini.text(" rises.", used=gemini.counts(30, 8, 12), finish="STOP"),
+]
+
+
+def google(name: str, query: str, events: list[bytes], error: Any, **more: Any) -> Language:
+    """Gemini's stream in one of its two framings."""
+    method = f":streamGenerateContent{query}"
+    return Language(
+        name, "/v1beta/models/{model}" + method, "/v1/models/{model}" + method, gemini.ASKED, events,
+        gemini.text("Much.", used=STORY[-1]["usageMetadata"], finish="STOP"), begun=2, key="x-goog-api-key",
+        error=error, plain="/v1beta/models/{model}:generateContent", running=14,
+        wrong=({"generationConfig": {"maxOutputTokens": "5"}}, "must be an integer"), **more,
+    )  # fmt: skip
+
+
+_DOCUMENTS = [json.dumps(event, indent=2).encode() for event in STORY]
+GEMINI = [
+    google("gemini", "?alt=sse", [gemini.sse(event) for event in STORY], gemini.ERROR),
+    google(
+        "gemini, an array", "", [b"[" + _DOCUMENTS[0], *(b",\r\n" + one for one in _DOCUMENTS[1:])], [gemini.ERROR],
+        content_type="application/json; charset=UTF-8", end=b"\n]",
+    ),
+]  # fmt: skip
+
 LANGUAGES = [
+    *GEMINI,
     MESSAGES,
     RESPONSES,
     chat(
