@@ -21,7 +21,6 @@ from tests.distributed.apart import Apart
 from tests.support import sse
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
-from tests.support.valkey import Valkey
 
 PATIENCE_S = 20.0
 # Where nobody has to live for longer than a lease.
@@ -174,20 +173,3 @@ async def test_a_kill_on_a_full_disk_after_the_ledger_has_it_is_no_conflict(
     assert len(proxy.read_ledger()) == 4
     assert proxy.command("dead-letters", "list", "--json").stdout == ""
     assert proxy.unreconciled() == []
-
-
-@pytest.mark.slow
-async def test_no_worker_and_no_redis_and_the_streams_go_on(
-    apart: Apart, provider: ScriptedProvider, valkey: Valkey
-) -> None:
-    proxy = apart.proxies[0].start()
-    valkey.kill()
-    names = [provider.script(f"alone-{number}", SHORT) for number in range(5)]
-    async with Stage(proxy, apart.key) as stage:
-        for name in names:
-            assert sse.done((await stage.whole(name)).body)
-    valkey.start()
-    apart.worker()
-    for (entry,) in entries_of(proxy, *names):
-        assert (entry["outcome"], entry["completion_tokens"]) == ("served", 12)
-    await asyncio.to_thread(settle, proxy)

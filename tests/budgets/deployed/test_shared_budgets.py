@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, closing
 from functools import partial
@@ -12,19 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from proxy.budgets.admission import FORGET_S
-from proxy.budgets.open_budgets import SWEPT_S
-from proxy.ledger.schema.migrate import migrate
 from tests.budgets.deployed.limited import SOON_S, Limited, code, reservation, served
-from tests.budgets.deployed.machines import GRACE_S, LEASE_S, Machines, asleep, statuses_for
+from tests.budgets.deployed.machines import GRACE_S, LEASE_S, Machines, asleep
 from tests.support.net import Response, ask, chat_request, connect
-from tests.support.postgres import own_server
 from tests.support.provider import ScriptedProvider
 from tests.support.sse import done
 from tests.support.valkey import Valkey
 
-# Longer than an exchange that has ended is kept without a look in the ledger.
-HANGS_S = FORGET_S + 3.0
 FITS_TEN = ("--budget", "0.001", "--budget-window", "none")
 
 
@@ -97,28 +90,6 @@ async def test_while_redis_is_down_each_key_goes_by_its_policy(machines: Machine
     assert (await first.at_rest(open_id)).spent == 300_000, "what was served meanwhile counts"
 
 
-@pytest.mark.slow
-async def test_a_database_that_hangs_refuses_nobody_whose_budget_is_not_spent(
-    tmp_path: Path, provider: ScriptedProvider, postgres_cluster: Path, queue_url: str
-) -> None:
-    """Seen: within 3 s, keys with a budget or `--parallel` got 402 and 429 in waves, for as long as it lasted."""
-    with own_server(postgres_cluster) as postgres:
-        migrate(ledger_url := postgres.url(postgres.new_database()))
-        with closing(Machines(tmp_path, provider, ledger_url, queue_url, 2)) as machines:
-            machines.start()
-            first, _ = machines.proxies
-            (_, budget), (_, parallel) = first.key("--budget", "0.01"), first.key("--parallel", "2")
-            model = first.model(10)
-            for key in (budget, parallel):  # at both, so that their counters are known
-                assert served(await machines.many(key, model, 2)) == 2
-            with postgres.hanging():
-                began = time.monotonic()
-                while time.monotonic() - began < HANGS_S:
-                    for key in (budget, parallel):  # 2,000 quoted, 10 charged
-                        assert served(await machines.many(key, model, 2, max_tokens=2_000)) == 2
-                    await asyncio.sleep(0.1)
-
-
 async def holding_all(
     limited: Limited, stack: AsyncExitStack, *options: str, pace_ms: int = 10
 ) -> tuple[str, str, Callable[[], Awaitable[Response]]]:
@@ -133,42 +104,6 @@ async def holding_all(
     await limited.until_counter(key_id, lambda one: one.reserved >= 1_000_000)
     await asyncio.sleep(1.0)  # the lease registry and the other proxy know of it
     return key_id, key, partial(client.read_body, head)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["flush", "failover"])
-async def test_a_loss_while_a_proxy_sleeps_grants_nothing_twice(machines: Machines, valkey: Valkey, how: str) -> None:
-    """Seen: another proxy was granted all of the sleeper's budget again 1.6 s later, and both were settled."""
-    first, second = machines.proxies
-    _, rated = second.key("--rpm", "100")
-    valkey.ask("SAVE")
-    async with AsyncExitStack() as stack:
-        key_id, key, rest = await holding_all(first, stack)
-        with asleep(first):
-            if how == "flush":
-                valkey.ask("FLUSHALL")
-            else:  # as a replica that is promoted, and behind
-                valkey.kill()
-                valkey.start()
-            assert await statuses_for(second, key, 990, 5.0) <= {402, 503}
-            assert (await second.post(rated, second.model(5))).status == 200, "it needs nobody's reservations"
-        assert done((await rest()).body)
-    assert await statuses_for(second, key, 990, 3.0) <= {402, 503}, "400 are spent, at every moment"
-    [entry] = first.entries(key_id, 1)
-    assert entry["completion_tokens"] == 400
-    assert (await second.at_rest(key_id)).spent == 400_000
-    assert (await second.post(key, second.model(600), max_tokens=600)).status == 200
-
-
-@pytest.mark.slow
-async def test_a_proxy_that_never_comes_back_after_a_loss_is_not_waited_for(machines: Machines, valkey: Valkey) -> None:
-    first, second = machines.proxies
-    async with AsyncExitStack() as stack:
-        _, key, _ = await holding_all(first, stack)
-        first.tokenweir.kill()
-        valkey.ask("FLUSHALL")
-        assert await statuses_for(second, key, 990, LEASE_S) <= {402, 503}
-        await second.until_served(key, second.model(10), within_s=SWEPT_S + GRACE_S)
 
 
 @pytest.mark.thorough

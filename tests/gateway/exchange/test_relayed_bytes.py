@@ -17,7 +17,7 @@ from proxy.demo.script import Raw, Script, Send, Stall, Wait
 from proxy.demo.shapes import DONE
 from proxy.demo.shapes import sse as event_of
 from tests.gateway.deployment import SOON_S, WRITE_STALL_S, Deployment
-from tests.gateway.streams import FEW_CUTTINGS, MORE_CUTTINGS, counts, cuttings, told, without_run
+from tests.gateway.streams import FEW_CUTTINGS, MORE_CUTTINGS, cuttings, told, without_run
 from tests.support import sse
 from tests.support.net import RawClient, Response, connect
 
@@ -307,9 +307,3 @@ async def test_raw_bytes_behind_the_end_do_not_reach_the_next_exchange(deploymen
         clean = deployment.plan("cancel", [Send(DONE)])
         assert (await deployment.post(clean)).body == DONE
         assert deployment.seen(clean)[0]["connection"] != deployment.seen(model)[0]["connection"]
-
-
-async def test_counts_of_the_entry_are_those_of_the_stream(deployment: Deployment) -> None:
-    model = deployment.plan("cancel", [Send(event) for event in told("electron", 9)])
-    await deployment.post(model)
-    assert counts(await deployment.entry(model)) == (21, 0, 9, None, 30)

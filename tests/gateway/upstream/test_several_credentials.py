@@ -7,7 +7,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -19,18 +19,14 @@ import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from proxy.billing.record import UsageRecord
-from proxy.demo.script import Shape
 from proxy.gateway.exchange import upstream_request
 from proxy.gateway.exchange.upstream_request import Failover, UpstreamRequest
 from proxy.gateway.upstream import client as providers
 from proxy.gateway.upstream.routing import Route
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.settings import CredentialSettings, ProviderSettings, Secret
-from tests.crash.stage import Stage, quick_key
 from tests.gateway.inprocess import Gateway, gateway
 from tests.support.net import Response, ask, chat_request, connect
-from tests.support.provider import ScriptedProvider
-from tests.support.tokenweir import Tokenweir, provider_section
 
 pytestmark = pytest.mark.io
 
@@ -304,19 +300,3 @@ async def test_where_no_credential_is_left_another_provider_is_asked() -> None:
     await asking.ask(asking.wire())
     assert asked == ["first", "second"]
     assert asking.use is None
-
-
-async def test_the_ledger_s_entry_names_the_credential(tmp_path: Path, provider_process: ScriptedProvider) -> None:
-    provider_process.reset()
-    listed = [{"name": name, "api_key": "${TEST_PROVIDER_KEY}"} for name in ("first", "second")]
-    section = provider_section(provider_process.base_url, api_key=None, credentials=listed)
-    tokenweir = Tokenweir(tmp_path, providers={"p": section})
-    key = quick_key(tokenweir)
-    with closing(tokenweir):
-        async with Stage(tokenweir.start(), key) as stage:
-            response = await stage.whole(provider_process.script("m", Shape("openai", tokens=7)))
-        (entry,) = tokenweir.until(lambda entries: len(entries) == 1)
-        assert response.status == 200
-        assert entry["details"]["credential"] in ("first", "second")
-        assert tokenweir.PROVIDER_KEY not in f"{entry}{tokenweir.log.read_text()}"
-        assert tokenweir.PROVIDER_KEY in str(provider_process.log("m")[0]["headers"])
