@@ -24,7 +24,6 @@ from tests.bench.history import fill
 from tests.bench.lines import Line, at_least, at_most, table
 from tests.bench.load import Rig, RigError, build, main
 from tests.bench.outage import Away, drain
-from tests.bench.settle import settle
 from tests.bench.sharing import Shared, share, simulated
 from tests.bench.stores import POSTGRES, Ledger, Stores, cores, stores
 
@@ -67,8 +66,8 @@ def settling(stores: Stores, size: Size, _rig: Rig) -> Lines:
     rounds = []
     for _ in range(size.rounds):
         with stores.ledger() as ledger:
-            rounds.append(settle(stores, ledger, records=size.records))
-    per_s, cpu_us = median(one.per_s for one in rounds), median(one.cpu_us for one in rounds)
+            rounds.append(share(stores, ledger, records=size.records))
+    per_s, cpu_us = median(one.per_s for one in rounds), median(one.worker_us for one in rounds)
     yield at_least(
         f"queue to ledger, one worker, {size.records:,} records that wait", per_s, SETTLE_PER_S,
         f"{per_s:,.0f} entries/s ({cpu_us:.0f} µs of the worker each)", " entries/s",
@@ -128,7 +127,7 @@ def past(stores: Stores, size: Size, _rig: Rig) -> Lines:
         fill(ledger, size.rows)
         yield from _asked(ledger, size.rows)
         pairs = [
-            (settle(stores, empty, records=size.records), settle(stores, ledger, records=size.records))
+            (share(stores, empty, records=size.records), share(stores, ledger, records=size.records))
             for _ in range(size.rounds)
         ]
     ratio = median(full.per_s / none.per_s for none, full in pairs)

@@ -18,10 +18,14 @@ from threading import Event, Thread
 import psycopg
 
 from tests.bench.load import RigError
-from tests.bench.records import fill_stream
-from tests.bench.settle import S_MAX, SUMS
+from tests.bench.records import KEYS, fill_stream
 from tests.bench.stores import POLL_S, STREAM, Ledger, Stores, cpu_s
 
+S_MAX = 240.0
+SUMS = (
+    "SELECT count(*) FROM (SELECT (SELECT sum(entries) FROM balances) a, (SELECT sum(entries) FROM usage_daily) b) "
+    "WHERE a = b"
+)
 LOOK_S = 0.02
 # Until workers have shared the work out.
 READY_S = 2.0
@@ -50,7 +54,9 @@ class Shared:
         return 1e6 / self.postgres_us
 
 
-def share(stores: Stores, ledger: Ledger, *, records: int, workers: int, keys: int, shards: int) -> Shared:
+def share(
+    stores: Stores, ledger: Ledger, *, records: int, workers: int = 1, keys: int = KEYS, shards: int = 1
+) -> Shared:
     """Settle so many records of so many keys, which wait when all workers are at hand. Raises RigError."""
     before, postmaster = ledger.settled, stores.postgres.pid
     streams = [STREAM.replace("0", str(shard)) for shard in range(shards)]
