@@ -30,10 +30,10 @@ from proxy.keys.guesses import GUESSES_MAX
 from proxy.keys.keyring import Keyring, Refused
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.key_store import KeyStore
-from proxy.ledger.schema.migrate import migrate
 from proxy.storage.database import open_engine, reading, sqlite_url
 from tests.support.processes import CLEAN
 from tests.support.recorder import Recorder
+from tests.support.sqlite import empty_ledger
 from tests.support.waiting import until
 
 PEPPER = b"p" * 32
@@ -641,8 +641,7 @@ def _change(file: Path, orders: Connection) -> None:
 @pytest.mark.process
 async def test_a_key_made_by_another_process_counts_at_once_and_its_revocation_within_a_second(tmp_path: Path) -> None:
     file = tmp_path / "ledger.db"
-    migrate(sqlite_url(file))
-    engine = open_engine(sqlite_url(file))
+    engine = open_engine(empty_ledger(file))
     outages = Recorder()
     keyring = Keyring(KeyStore(engine, clock=time.time), pepper=PEPPER, unix_time=time.time, observer=outages)
     secret = new_secret().reveal()
@@ -676,10 +675,9 @@ async def test_a_key_made_by_another_process_counts_at_once_and_its_revocation_w
 @pytest.mark.io
 async def test_no_file_of_the_ledger_holds_a_secret(tmp_path: Path) -> None:
     file = tmp_path / "ledger.db"
-    migrate(sqlite_url(file))
+    engine = open_engine(empty_ledger(file))
     secret = new_secret().reveal()
     _create(file, secret)
-    engine = open_engine(sqlite_url(file))
     with reading(engine) as connection:
         (row,) = connection.exec_driver_sql("SELECT * FROM api_keys").all()
     engine.dispose()
