@@ -31,7 +31,7 @@ RECORD = replace(
 
 
 def opened(number: int, *, slot: int = 0, **changes: Any) -> Opened:
-    return replace(OPENED, exchange_id=exchange_id(number), slot=slot, **changes)
+    return replace(OPENED, **{"exchange_id": exchange_id(number), "slot": slot, **changes})
 
 
 def record(of: Opened, **changes: Any) -> UsageRecord:
