@@ -78,11 +78,11 @@ class Interruption:
 def _entry_text(entry: LedgerEntry, *, as_json: bool, explain: bool) -> str:
     from proxy.reports.entry_reader import entry_json
     from proxy.reports.explain import addends_json, batch_text, stated_text, sum_text
-    from proxy.reports.flags import flag_lines, unread_lines
+    from proxy.reports.flags import contradiction_lines, flag_lines, unread_lines
     from proxy.reports.table_text import line
 
     if as_json:
         return json_line(entry_json(entry) | ({"addends": addends_json(entry)} if explain else {}))
     why = [batch_text(entry), sum_text(entry), stated_text(entry)] if explain else []
-    why += [*flag_lines(entry), *unread_lines(entry)] if explain else []
+    why += [*flag_lines(entry), *contradiction_lines(entry), *unread_lines(entry)] if explain else []
     return "\n    ".join((line(entry), *filter(None, why)))

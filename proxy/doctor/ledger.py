@@ -15,6 +15,7 @@ from proxy.ledger.schema.migrate import is_newest
 from proxy.ledger.schema.partitions import missing_partitions
 from proxy.ledger.schema.tables import api_keys, dead_letters, ledger_entries
 from proxy.ledger.settling.settling import OPEN
+from proxy.metering.plausibility import REFUTED
 from proxy.runtime.machine.data_folder import ledger_url
 from proxy.storage.database import open_engine, reading
 from proxy.storage.postgres import require_suitable
@@ -97,21 +98,27 @@ def _dead_letters(connection: Connection) -> Iterator[Finding]:
 
 def _unbilled(connection: Connection) -> Iterator[Finding]:
     """Find usage in the newest entries that was reported but not read, or that has no price."""
-    entries = select(ledger_entries.c.provider, ledger_entries.c.details, ledger_entries.c.cost_nusd)
+    entries = select(
+        ledger_entries.c.provider, ledger_entries.c.model, ledger_entries.c.details, ledger_entries.c.cost_nusd
+    )
     newest = entries.order_by(ledger_entries.c.settled_at.desc(), ledger_entries.c.entry_id.desc()).limit(RECENT)
-    unread, unpriced = Counter[str](), Counter[str]()
+    unread, unpriced, refuted = Counter[str](), Counter[str](), Counter[str]()
     stated, ours = Counter[str](), Counter[str]()  # nUSD, of entries that have both
     rows = connection.execute(newest).all()
-    for provider, details, cost_nusd in rows:
+    for provider, model, details, cost_nusd in rows:
         if cost_nusd is not None and "stated_usd" in details:
             stated[provider] += nusd_from_usd(details["stated_usd"])
             ours[provider] += cost_nusd
         unread.update(f"{provider}: {path}" for path in details.get("unread", ()))
+        refuted.update(f"{provider}/{model}: {count}" for count in details.get(REFUTED, ()))
         unpriced.update(f"{provider}: {unit}" for unit in details.get("unpriced_units", ()))
     among = f"of the newest {len(rows):,} entries"
     for what, count in sorted(unread.items()):
         advice = "if it costs nothing, list it in the provider's `not_billed`; else see `tokenweir adjust`"
         yield warning("usage", f"{what} is not read, in {count} {among}", advice)
+    for what, count in sorted(refuted.items()):
+        advice = "ask the provider; `usage: {refuted: estimate}` of the provider estimates such counts"
+        yield warning("usage", f"{what} is refuted by the answer, in {count} {among}", advice)
     for provider, nusd in sorted(stated.items()):
         if abs(ours[provider] - nusd) > STATED_ERROR_MAX * nusd:
             message = f"states a cost of {usd_text(nusd)} USD where the price lists give {usd_text(ours[provider])}"

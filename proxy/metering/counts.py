@@ -1,8 +1,7 @@
-"""Reads, checks and merges the counts of usage objects.
+"""Checks and merges the counts of usage objects.
 
-Invariants: a count is an exact integer within bounds, never clamped. A usage with one invalid count is dropped. Of two
-usages of one answer the later one applies, and no count falls below the earlier one. In an ended answer, no part
-exceeds its whole (`fitted`), so that the rest of the whole is never negative.
+Invariants: of two usages of one answer the later one applies, and no count falls below the earlier one. In an ended
+answer, no part exceeds its whole (`fitted`), so that the rest of the whole is never negative.
 """
 
 from __future__ import annotations
@@ -15,57 +14,13 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import structs
 
-from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, Usage
+from proxy.metering.usage import Usage
+from proxy.metering.usage_reader import count
 
 # Ten times the largest recorded usage object without its array of times; a larger one is too big for a ledger entry.
 RAW_BYTES_MAX = 16 << 10
 # One time per token: too long for a ledger entry; `timings` summarises it.
 _TIMES = "decode_time_arr"
-# Their limit is UNITS_MAX, not TOKENS_MAX.
-_UNITS = frozenset({"images", "searches", "file_searches", "pages", "annotated_pages"})
-
-
-class UsageReader:
-    """Reads a usage object: a count is None if not reported; the result is None if one count is invalid."""
-
-    __slots__ = ("_places", "paths")
-
-    def __init__(self, **sources: str) -> None:
-        """Each field of `Usage` = the paths of its count, separated by `|`; the first one that is neither absent nor
-        null applies. `a.b` is `b` in the object `a`."""
-        self.paths = " ".join(sources.values()).replace("|", " ")
-        """all of them, with blanks between"""
-        self._places: list[tuple[str, str, str, int]] = []
-        for field, alternatives in sources.items():
-            assert field in Usage.__struct_fields__, field
-            for place in alternatives.split("|"):
-                holder, _, name = place.strip().rpartition(".")
-                self._places.append((holder, name, field, UNITS_MAX if field in _UNITS else TOKENS_MAX))
-
-    def __call__(self, raw: dict[str, Any]) -> Usage | None:
-        counts: dict[str, int | None] = {}
-        for holder, name, field, most in self._places:
-            within = raw.get(holder) if holder else raw
-            if type(within) is not dict or (value := within.get(name)) is None or field in counts:
-                continue
-            if type(value) is not int or not 0 <= value <= most:
-                try:
-                    value = count(value, most)
-                except ValueError:
-                    return None
-            counts[field] = value
-        return Usage(**counts)
-
-
-def count(value: object, most: int = TOKENS_MAX) -> int | None:
-    """An exact integer, also from a float such as 9.0; None stays None. Raises ValueError for anything else."""
-    if value is None:
-        return None
-    if type(value) is float and value.is_integer():
-        value = int(value)
-    if type(value) is not int or not 0 <= value <= most:
-        raise ValueError("not a count")
-    return value
 
 
 def with_total(usage: Usage) -> Usage:
@@ -103,18 +58,23 @@ _IN_TOTAL = ("prompt_tokens", "completion_tokens")
 _EVERY_PART = attrgetter(*{part for parts in _WHOLES for part in parts.of})
 
 
-def with_audio(usage: Usage, seconds: object) -> Usage:
+def with_audio(usage: Usage, seconds: object, flags: set[str]) -> Usage:
     """`usage` with the reported seconds of audio in the prompt. If audio tokens are not reported, they are total -
-    prompt - completion (Mistral). Raises ValueError for an invalid time."""
-    if seconds is None:
+    prompt - completion (Mistral). Flags an invalid time."""
+    finite = type(seconds) is int or (type(seconds) is float and math.isfinite(seconds))
+    audio_ms = count(round(seconds * 1000) if finite else seconds, flags)  # type: ignore[operator]
+    if audio_ms is None:
         return usage
-    try:
-        audio_ms = count(round(seconds * 1000) if type(seconds) in (int, float) else seconds)  # type: ignore[operator]
-    except OverflowError:
-        raise ValueError("not a time") from None
     audio, rest = usage.audio_prompt_tokens, _rest(usage)
     audio = rest if audio is None and rest > 0 else audio
     return structs.replace(usage, audio_ms=audio_ms, audio_prompt_tokens=audio, timed_audio_tokens=audio)
+
+
+def of_medium(usage: Usage, part: str) -> Usage:
+    """`usage` of a model that generates only images, or only audio: its completion is this part unless reported."""
+    if usage.completion_tokens is None or getattr(usage, part) is not None:
+        return usage
+    return structs.replace(usage, **{part: usage.completion_tokens})
 
 
 def with_thoughts(usage: Usage) -> Usage:
@@ -220,12 +180,18 @@ def violations(usage: Usage) -> Iterator[str]:
         yield "total_mismatch"
 
 
+_HOUR = Usage.__struct_fields__.index("cache_write_1h_tokens")
+
+
 def later(old: Usage | None, new: Usage) -> tuple[Usage, bool]:
-    """Merge two usages of one answer per field: the later count, never lower. Also returns whether a count fell."""
+    """Merge two usages of one answer per field: the later count, never lower but for the lifetime of what is
+    written to the cache. Also returns whether a count fell."""
     if old is None:
         return new, False
     before, after = structs.astuple(old), structs.astuple(new)
     folded = [a if b is None else b if a is None else max(a, b) for a, b in zip(before, after, strict=True)]
+    if new.cache_write_1h_tokens is not None:  # written for five minutes after all
+        folded[_HOUR] = new.cache_write_1h_tokens
     fell = any(a is not None and b is not None and b < a for a, b in zip(before, after, strict=True))
     return Usage(*folded), fell
 

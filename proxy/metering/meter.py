@@ -20,6 +20,7 @@ from proxy.metering.tally import Tally
 from proxy.metering.wire.cut import completed, has_usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 from proxy.metering.wire.framing import Framer
+from proxy.metering.wire.mended import mended
 from proxy.metering.wire.outline import HeldText, LongText
 from proxy.metering.wire.skim import Skim
 from proxy.metering.wire.sse import EventFramer
@@ -96,13 +97,14 @@ class JsonMeter(BodyMeter):
     `skim`: drops the contents of long lists.
     """
 
-    __slots__ = ("_cut", "_held", "_kept", "_new_tally", "_skim", "_stream")
+    __slots__ = ("_cut", "_held", "_kept", "_mended", "_new_tally", "_skim", "_stream")
 
     def __init__(self, tally: Callable[[bool | None], Tally], skim: Skim | None = None) -> None:
         super().__init__(tally(None))
         self._skim = skim
         self._kept = HeldText(JSON_BYTES_MAX)
         self._cut = False  # it is not whole
+        self._mended = False  # a part of it is unreadable
         self._stream: StreamMeter | None = None  # of a long stream of events
         self._held: AnswerText | None = None
         self._new_tally = tally
@@ -145,7 +147,7 @@ class JsonMeter(BodyMeter):
         flags = {"body_too_long"} if long else set[str]()
         if read and self._cut:
             flags.add("cut_body")
-        elif not read and (body or long):
+        elif self._mended or (not read and (body or long)):
             flags.add("unparsable_body")
         if read and not (long or self._cut or self.tally.failed or _is_counted(self.tally)):
             self.tally.read_unknown_text(body, counted=False)
@@ -157,7 +159,10 @@ class JsonMeter(BodyMeter):
 
     def _read_answer(self, body: bytes) -> bool:
         read = self.tally.read_answer(body)
-        if not read:
+        whole = None if read or isinstance(body, LongText) else mended(body)
+        if whole is not None and self.tally.read_answer(whole):
+            self._mended = read = True
+        elif not read:
             self._cut = True
             read = _read_cut(self.tally, body, self.tally.read_answer)
         elif self._held is not None and not isinstance(body, LongText) and not _is_counted(self.tally):
@@ -194,6 +199,7 @@ class StreamMeter(BodyMeter):
         "_matcher",
         "_members",
         "_new_tally",
+        "_odd_report",
         "_pieces",
         "_raw",
         "_truncated",
@@ -217,6 +223,7 @@ class StreamMeter(BodyMeter):
         self._raw: dict[str, Any] | None = None  # the usage object of the last report
         self._first_report: bytes | None = None  # events with usage
         self._last_report: bytes | None = None
+        self._odd_report: bytes | None = None  # an event that may have a usage that no reader knows
 
     def feed(self, payload: bytes) -> None:
         """Buffer more bytes, and read them every FOLD_PIECES pieces or FOLD_BYTES bytes."""
@@ -334,6 +341,8 @@ class StreamMeter(BodyMeter):
     def _look(self, event: bytes, members: int, *, counted: bool) -> None:
         """Look for text that the dialect does not read: in events without output, and in those with more members than
         before."""
+        if self.tally.usage_raw is None and (b"sage" in event or b"oken" in event):
+            self._odd_report = event
         if self.tally.failed is not None:
             return
         has_unknown_text = self.tally.read_unknown_text(event, counted=counted)
@@ -388,7 +397,9 @@ class StreamMeter(BodyMeter):
         if complete:
             self._truncated.settle(self.tally)
         first, last = self._first_report, self._last_report
-        reports = [event for event in (first if first is not last else None, last) if event is not None]
+        reports = [
+            event for event in (first if first is not last else None, last or self._odd_report) if event is not None
+        ]
         return result_of(
             self.tally, complete=complete, flags=flags, reports=reports, cut=self._cut, behind=self.tally.running.behind
         )  # fmt: skip

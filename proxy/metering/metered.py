@@ -29,7 +29,7 @@ class Metered(msgspec.Struct, frozen=True):
     finish_reason: str | None
     response_id: str | None
     complete: bool
-    """the dialect's last event or a finish reason was received; or a whole JSON answer"""
+    """the dialect's last event or a finish reason was received, or a whole JSON answer, with output or usage"""
     failed: str | None
     """the provider reported a failure: `error_event`, `error_body`, `err_msg`; else None"""
     events: int
@@ -138,6 +138,7 @@ def result_of(
         flags = flags.union(odd)
     if others:
         others = tuple(structs.replace(one, usage=fitted(one.usage, 0)[0]) for one in others)
+    complete = complete and (usage is not None or tally.has_output)
     kept = None if raw is None else plain(raw)
     if raw is not None and kept is None:
         flags = flags | {"usage_raw_dropped"}

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import structs
 
-from proxy.metering.counts import UsageReader
 from proxy.metering.dialect import Dialect, Facts
 from proxy.metering.meter import JsonMeter
 from proxy.metering.metered import BodyMeter
@@ -20,6 +19,7 @@ from proxy.metering.request import RequestFacts, model_of
 from proxy.metering.tally import Tally, identifier, says_error
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
+from proxy.metering.usage_reader import OPENAI_COUNTS, UsageReader
 from proxy.metering.wire.json_reader import document_of, reader
 from proxy.metering.wire.skim import Skim
 
@@ -42,22 +42,23 @@ _read = reader(PlainAnswer)
 
 
 _reported = UsageReader(
-    # Voyage and Jina report only a total, which is the prompt
-    prompt_tokens="prompt_tokens | total_tokens",
-    completion_tokens="completion_tokens",
-    total_tokens="total_tokens",
-    # of Cohere; OpenRouter
-    searches="billed_units.search_units | search_units",
+    **{
+        **OPENAI_COUNTS,
+        # Voyage and Jina report only a total, which is the prompt
+        "prompt_tokens": f"{OPENAI_COUNTS['prompt_tokens']}, total_tokens",
+        # of Cohere; OpenRouter
+        "searches": "billed_units.search_units | search_units",
+    }
 )
 
 
 # The request itself has a price where it is billed; costs as OpenRouter states them.
-_NOT_BILLED = "prompt_tokens_details.cached_tokens request_count cost cost_details"
+_NOT_BILLED = "request_count cost cost_details"
 
 
-def nothing_generated(usage: Usage | None) -> Usage | None:
+def nothing_generated(usage: Usage) -> Usage:
     """`usage` with a completion of 0 where none is reported."""
-    if usage is None or usage.prompt_tokens is None or usage.completion_tokens is not None:
+    if usage.prompt_tokens is None or usage.completion_tokens is not None:
         return usage
     return structs.replace(usage, completion_tokens=0)
 
@@ -79,9 +80,9 @@ class PlainTally(Tally):
         return _read(body)
 
     @staticmethod
-    def usage_of(raw: dict[str, Any]) -> Usage | None:
-        """The counts in `raw`; None if one is invalid. An unreported completion is 0."""
-        return nothing_generated(_reported(raw))
+    def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
+        """The counts in `raw`; flags what is invalid. An unreported completion is 0."""
+        return nothing_generated(_reported(raw, flags))
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """Read an event as a whole answer: the dialect has no other events."""
@@ -98,7 +99,7 @@ class PlainTally(Tally):
         else:
             self.done = True
         if raw := answer.raw:
-            self._report(raw, self.usage_of(raw))
+            self._report(raw, self.usage_of(raw, self.flags))
         return True
 
 

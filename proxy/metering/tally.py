@@ -10,16 +10,30 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from msgspec import structs
+
 from proxy.metering.counts import later
 from proxy.metering.held_text import AnswerText, TextKind
 from proxy.metering.unknown_fields import PATHS_MAX, Members, members
-from proxy.metering.usage import NO_USAGE, NOT_RUNNING, NOT_SAID, Evidence, ModelUsage, Running, ServedAs, Usage
+from proxy.metering.usage import (
+    NO_USAGE,
+    NOT_RUNNING,
+    NOT_SAID,
+    UNITS_MAX,
+    Evidence,
+    ModelUsage,
+    Running,
+    ServedAs,
+    Usage,
+)
 from proxy.metering.wire.event_template import EventTemplate, TemplateMatch
 from proxy.metering.wire.text import Chars, chars_of
 from proxy.metering.wire.unknown_text import NO_TEXT, Outputs
 
 # More than any answer has; the characters of further calls are counted, their number is not.
 TOOL_CALLS_MAX = 4096
+# Units that dialects count in the output.
+_SEEN_UNITS = ("searches", "file_searches")
 # Finish reasons are words, and ids have under 100 characters everywhere; longer ones are dropped.
 _WORD_CHARS_MAX = 64
 _ID_CHARS_MAX = 256
@@ -64,13 +78,16 @@ class Tally:
     """code of a failure that the provider reported: `error_event`, `error_body`, …"""
     done: bool
     """the dialect's last event was received, or a whole JSON answer"""
+    units: dict[str, int | None]
+    """billed units that were counted in the output when they were seen, by their field of `Usage`; None: the usage
+    reports them"""
     unknown_items: dict[str, int]
     """numbers of items of the output that may be billed and are unknown to the dialect, by path: `output.shell_call`"""
 
     __slots__ = (
         "_called", "_calls", "_held", "_reasonings", "_said_before", "_texts", "completion_so_far", "cost_beside",
         "done", "events", "evidence", "failed", "finish_reason", "flags", "other_models", "output_at_usage",
-        "response_id", "served_as", "served_model", "unknown_items", "usage", "usage_raw",
+        "response_id", "served_as", "served_model", "units", "unknown_items", "usage", "usage_raw",
     )  # fmt: skip
 
     def __init__(self, cumulative: bool | None = None) -> None:
@@ -89,6 +106,7 @@ class Tally:
         self.failed: str | None = None
         self.flags: set[str] = set()
         self.done = False
+        self.units: dict[str, int | None] = {}
         self.unknown_items: dict[str, int] = {}
         self._said_before: int | None = None  # events with output before the last usage; None: it is running
         self._texts: list[str] = []  # fragments not counted yet
@@ -121,7 +139,7 @@ class Tally:
         """`usage` has all counts of an ended answer. With a finish reason or the last event, usage is final; without
         one, if it came alone and no output followed."""
         usage = self.usage
-        if usage is None or (usage.completion_tokens is None and not usage.in_other_units):
+        if usage is None or (usage.completion_tokens is None and usage.lacks_tokens(not self.evidence.empty)):
             return False
         return self.done or self.finish_reason is not None or self._said_before == self.output_events
 
@@ -134,6 +152,11 @@ class Tally:
     def output_events(self) -> int:
         """Number of events with generated output so far."""
         return self.evidence.text_events + self.evidence.tool_events
+
+    @property
+    def has_output(self) -> bool:
+        """Whether there was output, or the model's reason for none; always where answers are not text."""
+        return self.outputs is None or not self.evidence.empty or self.finish_reason is not None
 
     def template(self, read: Any, event: bytes) -> EventTemplate | None:
         """The template of an unnamed event that `read` has just returned as `read`; None if unsure."""
@@ -207,22 +230,42 @@ class Tally:
             self.evidence.text_events += 1
 
     def _report(
-        self, raw: dict[str, Any] | None, usage: Usage | None, odd: Iterable[str] = (), *, running: bool = False
+        self, raw: dict[str, Any] | None, usage: Usage, odd: Iterable[str] = (), *, running: bool = False
     ) -> None:
-        """Merge a reported usage, read from the object `raw`; None: it has an invalid count. `odd`: further flags.
+        """Merge a reported usage, read from the object `raw`. `odd`: further flags.
 
         `running`: it came with output, so that it may be a running count. Call this before the output of its event is
         counted.
         """
-        if usage is None:
-            self.flags.add("usage_invalid")
-        elif usage != NO_USAGE:
+        if usage != NO_USAGE:
             self.flags.update(odd)
-            self.usage, fell = later(self.usage, usage)
+            replaced = self._uncounted(usage)
+            old = structs.replace(self.usage, **replaced) if replaced and self.usage is not None else self.usage
+            self.usage, fell = later(old, usage)
+            self._take_units()
             self.usage_raw = raw
             self._said_before = None if running else self.output_events
             if fell:
                 self.flags.add("usage_decreased")
+
+    def _seen(self, unit: str, number: int) -> None:
+        """Count so many units in the output, such as searches. They stand without a usage, which replaces them."""
+        if self.units.get(unit, 0) is not None:
+            self.units[unit] = min(number, UNITS_MAX)
+            self._take_units()
+
+    def _take_units(self) -> None:
+        """Add the counted units to the usage."""
+        counted = {name: number for name, number in self.units.items() if number is not None}
+        if counted:
+            self.usage = structs.replace(self.usage or NO_USAGE, **counted)
+
+    def _uncounted(self, usage: Usage) -> dict[str, None]:
+        """The fields of counted units that `usage` reports: from now on its numbers apply."""
+        reported = [name for name in _SEEN_UNITS if getattr(usage, name) is not None]
+        counted = dict.fromkeys(name for name in reported if self.units.get(name) is not None)
+        self.units |= dict.fromkeys(reported)
+        return counted
 
     def _begin_call(self, call: tuple[int, int | str]) -> None:
         """Count a tool call, once."""

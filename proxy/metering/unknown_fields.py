@@ -27,6 +27,8 @@ _OTHER, _MORE = "other", "..."
 _VALUE_MAX = 10.0**15
 # Members of events that hold what an answer has at its top: a path is the same in both.
 _HOLDERS = frozenset({"response", "message", "delta"})
+# Lists of an answer's parts, which have megabytes of output.
+_LISTS = frozenset({"choices", "output", "candidates"})
 # Names of usage objects. They are kept whole with the entry.
 USAGE_OBJECTS = frozenset({"usage", "usageMetadata", "meta"})
 
@@ -99,6 +101,7 @@ def unknown_fields(
 
 
 _members_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_entries_of = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _value_of = msgspec.json.Decoder().decode
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -112,8 +115,23 @@ def _look_into_members(inner: dict[str, Any], known: Members, unknown: dict[str,
         what = known.inner.get(name)
         if name in _HOLDERS and isinstance(what, Members) and (held := _members_in(raw)):
             _look_into_members(held, what, unknown)
+        elif name in _LISTS and isinstance(what, Members):
+            for entry in _entries_in(raw):
+                for member, within in entry.items():
+                    if member not in what.whole:
+                        _look_at_member(member, _value(within), what, (name,), unknown)
         else:
             _look_at_member(name, _value(raw), known, (), unknown)
+
+
+def _entries_in(raw: Any) -> Iterable[dict[str, Any]]:
+    """The objects of a list, their members not decoded if all of it is valid JSON."""
+    if isinstance(raw, msgspec.Raw):
+        try:
+            return _entries_of(raw)
+        except _ERRORS:
+            raw = document_of(bytes(raw))
+    return [entry for entry in raw if isinstance(entry, dict)] if isinstance(raw, list) else []
 
 
 def _members_in(holder: Any) -> dict[str, Any]:

@@ -96,6 +96,14 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         counts = (self.images, self.audio_ms, self.characters, self.searches, self.file_searches, self.pages)
         return any(count is not None for count in counts)
 
+    def lacks_tokens(self, generated: bool) -> bool:
+        """Whether a count of tokens is missing. Not where others are billed in place of tokens: images, audio,
+        characters, pages; searches if nothing was `generated`, since they are billed beside the tokens of an answer."""
+        if self.prompt_tokens is not None or self.completion_tokens is not None:
+            return self.prompt_tokens is None or self.completion_tokens is None
+        in_place = (self.images, self.audio_ms, self.characters, self.pages)
+        return not self.in_other_units or (generated and all(count is None for count in in_place))
+
     def beside_audio(self, estimate: int) -> int:
         """An estimate of the completion's text, plus counted audio if no completion is reported."""
         return estimate if self.completion_tokens is not None else estimate + (self.audio_completion_tokens or 0)

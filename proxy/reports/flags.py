@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from proxy.billing.entries import LedgerEntry
+from proxy.metering.plausibility import IMPLAUSIBLE, REFUTED
 from proxy.metering.unknown_fields import USAGE_OBJECTS
 
 
@@ -48,6 +49,12 @@ FLAG_ROWS = (
     ),
     FlagRow("total_mismatch", "a total that is not the sum of prompt and completion", "prompt and completion"),
     FlagRow("usage_invalid", "a count that is not a valid number", "the answer as if the count were not reported"),
+    FlagRow("usage_conflict", "two members that state one count, and differ", "the larger that the total allows"),
+    FlagRow(
+        "cache_within_input",
+        "Claude's cached tokens, reported only after the input (some hosts count the prompt before they read a cache)",
+        "the prompt once, what was cached as cached",
+    ),
     FlagRow("usage_decreased", "a later count below an earlier one", "the higher one"),
     FlagRow("usage_raw_dropped", "a usage object that is too long to keep", "the counts, as reported"),
     FlagRow(
@@ -99,6 +106,17 @@ def flag_lines(entry: LedgerEntry) -> list[str]:
 def unread_lines(entry: LedgerEntry) -> list[str]:
     """One line for each number or word that was reported and not read: `not read: usage.new_tokens = 17`."""
     return [_unread_line(path, entry.details) for path in _list(entry, "unread")]
+
+
+def contradiction_lines(entry: LedgerEntry) -> list[str]:
+    """One line for each reported count that contradicts the answer: `refuted: 1 completion_tokens, at least 12`."""
+    return [
+        f"{doubt}: {doubts['reported']} {count} reported, {bound.replace('_', ' ')} {number} by the text"
+        for doubt in (REFUTED, IMPLAUSIBLE)
+        for count, doubts in entry.details.get(doubt, {}).items()
+        for bound, number in doubts.items()
+        if bound != "reported"
+    ]
 
 
 def _flag_line(name: str) -> str:

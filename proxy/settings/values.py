@@ -101,6 +101,13 @@ class InjectUsage(StrEnum):
     NEVER = "never"
 
 
+class Refuted(StrEnum):
+    """What is billed in place of a reported count that no tokenizer can have for the text."""
+
+    AS_REPORTED = "as_reported"
+    ESTIMATE = "estimate"
+
+
 class Durability(StrEnum):
     """The failure that an acknowledged journal record survives: of the process, or of the power supply."""
 
@@ -160,6 +167,20 @@ class Timeouts:
         default=DAY_S,
         metadata=about(
             seconds(DAY_S), "for an answer that is made in the background; then the provider is asked to stop"
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSettings:
+    """How the provider's usage is taken."""
+
+    refuted: Refuted = field(
+        default=Refuted.AS_REPORTED,
+        metadata=about(
+            choice(Refuted),
+            "a count that the answer refutes, such as no tokens for a page of text: billed as reported, or estimated; "
+            "entries show both numbers (`refuted`) in any case",
         ),
     )
 
@@ -286,6 +307,9 @@ class ProviderSettings:
     bill: Mapping[str, str] = field(
         default_factory=dict,
         metadata=about(policy(), "exceptions to the table of billed parts below", default="{}"),
+    )
+    usage: UsageSettings = field(
+        default=UsageSettings(), metadata=about(section(UsageSettings), "how the provider's usage is taken")
     )
     not_billed: frozenset[str] = field(
         default=frozenset(),

@@ -13,6 +13,7 @@ from prometheus_client import Counter
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import NUSD_PER_USD, Nusd
+from proxy.metering.plausibility import IMPLAUSIBLE, REFUTED
 from proxy.telemetry.histogram import Series
 from proxy.telemetry.project_metrics import OTHER, ProjectMetrics
 
@@ -85,6 +86,12 @@ class LedgerMetrics:
             "Settled exchanges whose provider reported a number or a word that this version does not read, by its "
             f'path ("other" beyond {NAMES_MAX} names).',
             ("provider", "path"),
+        )
+
+        self.contradicted_usage = series.counter(
+            "tokenweir_contradicted_usage",
+            "Settled exchanges whose reported counts contradict the answer, by the doubt: refuted, or implausible.",
+            (*_MODEL, "doubt"),
         )
 
     def _make_keys(self, series: Series) -> None:
@@ -197,6 +204,9 @@ class LedgerMetrics:
             self.unpriced_units.labels(entry.provider, self._name_label(unit)).inc()
         for path in entry.details.get("unread", ()):
             self.unread_usage.labels(entry.provider, self._name_label(path)).inc()
+        for doubt in (REFUTED, IMPLAUSIBLE):
+            if doubt in entry.details:
+                self.contradicted_usage.labels(*where, doubt).inc()
         if self._keys_max:
             self._add_key(entry, counts)
         if self.projects is not None:

@@ -36,6 +36,7 @@ def exposition() -> str:
             UsageSource.REPORTED,
             provider_timings={"prefill_time": 40, "decode_time_mean": 10},
             unread=["usage.speed=fast"],
+            refuted={"completion_tokens": {"reported": 10, "at_least": 11}},
             unpriced_units=["tier:priority"],
         ),
         record(Outcome.CLIENT_LEFT, UsageSource.ESTIMATED, policy="drain", read_on_ms=700.0),

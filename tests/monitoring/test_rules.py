@@ -125,6 +125,10 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
         {'tokenweir_unread_usage_total{provider="p",path="usage.ticks"}': "_x70 1x50"}, OF_P | {"path": "usage.ticks"},
         "p reports usage.ticks, which this version does not read: it may cost something that is not billed.",
     ),
+    "TokenweirRefutedUsage": (
+        {'tokenweir_contradicted_usage_total{provider="p",model="m",doubt="refuted"}': "_x70 1x50"}, OF_M,
+        "p reports counts for m that its answers refute.",
+    ),
     "TokenweirSlow": (
         {OVERHEAD % "0.05": "0+0x120", OVERHEAD % "0.1": "0+60x120", OVERHEAD % "+Inf": "0+60x120"}, AT_A,
         "One request in a hundred waits 99.5ms in a:1 before it goes up.",

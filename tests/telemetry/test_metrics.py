@@ -32,7 +32,7 @@ PROMISED = {
     for name, kind in re.findall(r"^# TYPE (\w+) (\w+)$", GOLDEN.read_text(), re.MULTILINE)
 }
 LABELS = {"provider", "state", "model", "outcome", "status", "code", "type", "source", "policy", "result", "le",
-          "reason", "threshold", "sink", "version", "key", "project", "unit", "path"}  # fmt: skip
+          "reason", "threshold", "sink", "version", "key", "project", "unit", "path", "doubt"}  # fmt: skip
 DRAIN_S = 0.2
 NAMED = ("tera", "silent")
 ALIAS = "alias-that-is-nowhere"
@@ -178,7 +178,11 @@ def test_after_traffic_every_counter_that_can_have_counted_has_samples(watched: 
     cannot |= {"tokenweir_journal_replayed"}
     cannot |= {"tokenweir_reconcile_differences"}  # no audit within the first minutes
     cannot |= {"tokenweir_failed_attempts"}  # there is one provider
-    cannot |= {"tokenweir_unread_usage", "tokenweir_unpriced_units"}  # which says nothing unknown
+    cannot |= {
+        "tokenweir_unread_usage",
+        "tokenweir_unpriced_units",
+        "tokenweir_contradicted_usage",
+    }  # which says nothing unknown
     cannot |= {"tokenweir_budget_alerts", "tokenweir_trace_spans"}  # nothing is limited or traced here
     cannot |= {name for name in PROMISED if name.startswith("tokenweir_sink_")}  # and nothing pushed to others
     for name in PROMISED.keys() - cannot:

@@ -33,6 +33,14 @@ class AnswerRelay(NamedTuple):
     collected: bool
 
 
+def without_usage(body: bytes, dialect: Dialect, asking: UpstreamRequest) -> bytes:
+    """A collected answer without the usage event of a stream that is labelled as JSON, if the proxy requested it."""
+    if not asking.injected or dialect.stripper is None or not body.startswith(b"data:"):
+        return body
+    stripper = dialect.stripper()
+    return stripper.feed(body) + stripper.close()
+
+
 def relay_of(
     answer: Answer,
     dialect: Dialect,
@@ -56,8 +64,8 @@ def relay_of(
     plain = framing is None and not encoded
     collected = plain and length is not None and length <= PLAIN_BYTES_MAX
     repeated = open_exchange.keeps if plain and content_type == JSON_TYPE else 0
-    stripper = dialect.stripper if framing is not None and asking.injected else None
-    editor = None if stripper is None else stripper()
+    stripper = dialect.stripper if asking.injected and not encoded else None  # of a stream labelled as JSON, too
+    editor = None if stripper is None or collected else stripper()
     if told_cost is not None and not encoded and not collected:
         editor = told_cost.editor(meter, framing, editor)
     relay = Relay(

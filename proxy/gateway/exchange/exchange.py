@@ -25,7 +25,7 @@ from aiohttp import web
 from msgspec import UNSET
 
 from proxy.billing.record import Outcome
-from proxy.gateway.exchange.answer_relay import relay_of
+from proxy.gateway.exchange.answer_relay import relay_of, without_usage
 from proxy.gateway.exchange.client_response import ClientResponse
 from proxy.gateway.exchange.counted_close import close_counted
 from proxy.gateway.exchange.deadlines import SETTINGS, Deadlines, Moments
@@ -500,10 +500,10 @@ class Exchange:
         assert relay is not None
         assert answer is not None
         assert relay.kept is not None, "bounded by its content length"
-        body = bytes(relay.kept)
+        body = without_usage(bytes(relay.kept), self._dialect, self._asking)
         if self._told_cost is not None:
             body = self._told_cost.in_body(relay.meter, body)
-            relay.kept[:] = body
+        relay.kept[:] = body
         relay.deliver(body)
         self._response.deliver(answer, self._asking.route.provider, body)
         relay.first_token_at = monotonic()

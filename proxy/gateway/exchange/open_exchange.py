@@ -33,13 +33,16 @@ from proxy.metering.answer_cost.edit import Cost
 from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, Estimator, is_estimated, reading
 from proxy.metering.estimator.silence import with_silence
 from proxy.metering.metered import Metered
+from proxy.metering.plausibility import REFUTED, Contradictions, contradictions, without
 from proxy.metering.profile import Counted, Profile
 from proxy.metering.request import RequestFacts
-from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, Reading, Silence, Usage, UsageSource
+from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, PromptEvidence, Reading, Silence, Usage, UsageSource
+from proxy.settings.values import Refuted
 
 _log = logging.getLogger(__name__)
 
 _UNSEEN = Evidence()
+_NO_PROMPT = PromptEvidence()
 
 
 def model_key(provider: str, upstream_model: str) -> str:
@@ -209,8 +212,11 @@ class OpenExchange:
         self.is_recorded = True
         times = (now, first_token_at)
         try:
-            reading = self._read(outcome, metered, max(size, read), counted, prompt)
             details = details or {}
+            if metered is not None and outcome is not Outcome.REFUSED_UPSTREAM:
+                metered, found = self._compared(metered)
+                details |= found
+            reading = self._read(outcome, metered, max(size, read), counted, prompt)
             if counted is not None:
                 details |= _counts(metered, reading, counted)
             record = self._record(outcome, reading, metered, times, events, size, details)
@@ -223,6 +229,17 @@ class OpenExchange:
                 step(record, metered)
             except Exception as bug:  # noqa: BLE001  logged
                 self._log_bug(bug)
+
+    def _compared(self, metered: Metered) -> tuple[Metered, Contradictions]:
+        """The reported counts that contradict the answer; `metered` without the refuted ones if they are estimated."""
+        facts = self._facts
+        if self.opened.price is FREE:
+            return metered, {}
+        has_output = not metered.evidence.empty or facts.completion_tokens_max == 0  # a vector, say
+        found = contradictions(metered, facts.prompt if has_output else _NO_PROMPT)
+        if REFUTED in found and self._route.provider.settings.usage.refuted is Refuted.ESTIMATE:
+            metered = without(metered, found[REFUTED])
+        return metered, found
 
     def _log_bug(self, bug: Exception) -> None:
         """Log the traceback of `bug` without its message, which may quote a prompt."""

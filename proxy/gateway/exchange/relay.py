@@ -306,8 +306,9 @@ class Relay:
             self.events = exact if self.sound else max(self.events, exact)  # the meter may lack relayed events
 
     def _exact_events(self) -> int:
-        """Events that the meter has read, without the stripped one."""
-        return self.meter.tally.events - (0 if self._editor is None else self._editor.stripped)
+        """Events that the meter has read, without the stripped one. The events of a stream that is labelled as JSON are
+        read at its end."""
+        return max(0, self.meter.tally.events - (0 if self._editor is None else self._editor.stripped))
 
     def flush(self) -> None:
         """The body has ended: write the bytes that the editor holds, unless they are the usage event."""

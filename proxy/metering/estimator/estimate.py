@@ -370,7 +370,8 @@ def _with_audio(usage: Usage, estimate: Estimate, completion_tokens_max: int | N
 def is_estimated(metered: Metered) -> bool:
     """True if the provider did not report all counts."""
     usage = metered.usage or NO_USAGE
-    return not usage.in_other_units and (usage.prompt_tokens is None or metered.reported_completion is None)
+    is_partial = usage.completion_tokens is not None and metered.reported_completion is None
+    return is_partial or usage.lacks_tokens(metered.generated)
 
 
 def version_of(model_key: str, counted: Counted | None, version: str = VERSION) -> str:

@@ -50,6 +50,7 @@ def priced_process(tmp_path_factory: pytest.TempPathFactory, provider_process: S
         "unbilled": provider_section(base, not_billed=["usage.energy_kwh", "usage.mood=fast"]),
         "messages": provider_section(base, dialects=["anthropic.messages"]),
         "router": provider_section(base, usage_include=True),
+        "misreports": provider_section(base, usage={"refuted": "estimate"}),
         "partly": provider_section(base, bill={"served": "output"}),
     }
     prices = {"tiered": (TIERED, COST), "doubled": (DOUBLED, PRICE), "unbilled": (PRIORITY, PRIORITY)}

@@ -65,11 +65,16 @@ async def test_without_usage_it_is_estimated(deployment: Deployment) -> None:
     assert nusd(entry) == charge(entry) > 0
 
 
+@pytest.mark.parametrize("asked", [False, True])
 @pytest.mark.parametrize("framing", ["length", "chunked"])
-async def test_a_stream_that_calls_itself_json_is_billed(deployment: Deployment, framing: str) -> None:
-    events = b"".join(events_told("openai", 6))
-    response, entry = await deployment.exchange("cancel", script(events, framing=framing), usage=True)
-    assert (response.body, response.ended) == (events, "complete")
+async def test_a_stream_that_calls_itself_json_is_billed_and_has_no_usage_that_was_not_requested(
+    deployment: Deployment, framing: str, asked: bool
+) -> None:
+    told = events_told("openai", 6)
+    response, entry = await deployment.exchange("always", script(b"".join(told), framing=framing), usage=asked)
+    expected = b"".join(event for event in told if asked or b'"usage":{' not in event)
+    assert (len(expected) < len(b"".join(told))) is not asked
+    assert (response.body, response.ended) == (expected, "complete")
     assert (entry["outcome"], entry["usage_source"], entry["completion_tokens"]) == ("served", "reported", 6)
     assert entry["details"]["flags"] == ["stream_as_json"]
     assert nusd(entry) == charge(entry) > 0

@@ -84,6 +84,25 @@ async def test_what_the_provider_says_that_it_costs_is_kept_beside_ours(priced: 
     assert "states a cost of 0.00021 USD where the price lists give 0.000021" in priced.found("doctor")[1]
 
 
+@pytest.mark.parametrize(("section", "completion"), [("facts-plain", 0), ("misreports", 79)])
+async def test_a_count_that_the_answer_refutes_is_shown_and_estimated_only_where_the_operator_wants_it(
+    priced: Priced, section: str, completion: int
+) -> None:
+    said = ANSWER | {"choices": [{"index": 0, "message": {"content": "water " * 60}, "finish_reason": "stop"}]}
+    usage = {"prompt_tokens": 9, "completion_tokens": 0, "total_tokens": 9}
+    answer = json.dumps(said | {"usage": usage}).encode()
+    steps = Script(steps=(Send(answer),), headers=(("Content-Type", "application/json"),), framing="length")
+    model = f"{section}/{priced.provider.script('refuted', steps)}"
+    await priced.post(ask(model, stream=False))
+    (entry,) = priced.entries_of(model)
+    assert entry["completion_tokens"] == pytest.approx(completion, rel=0.4)
+    assert entry["usage_source"] == ("estimated" if completion else "reported")
+    assert entry["details"]["refuted"] == {"completion_tokens": {"reported": 0, "at_least": 3}}
+    assert "refuted: 0 completion_tokens reported, at least 3 by the text" in priced.said("ledger", "--explain")
+    refuted = f"{section}/{model}: completion_tokens is refuted by the answer"
+    assert refuted in priced.found("doctor")[1]
+
+
 async def test_an_operator_says_what_costs_nothing_and_what_a_tier_costs(priced: Priced) -> None:
     entry = await asked(priced, "unbilled", stream=False)
     assert entry["details"]["unread"] == ["tool_usage.image_gen.output_tokens"]

@@ -24,6 +24,8 @@ def check(record: dict[str, Any], result: Metered) -> None:
     assert "unread_text" not in result.flags, record["id"]
     units = {name: result.usage and getattr(result.usage, name) for name in Usage.__struct_fields__[len(FIELDS) :]}
     counts = truth and {name: truth[name] for name in FIELDS}
+    if counts and counts["cached_tokens"] is None:  # Databricks: by Anthropic's name, which the truth does not have
+        counts["cached_tokens"] = truth["usage_raw"].get("cache_read_input_tokens")
     if record["id"] in FITTED:
         counts |= FITTED[record["id"]]
     elif "reasoning_added" in result.flags:  # of xAI: the truth leaves it out, as the wire does

@@ -186,7 +186,7 @@ def test_an_impossible_count_is_not_used(count: Any) -> None:
     ],
 )
 def test_the_rule_of_usage(raw: dict[str, Any], usage: Usage) -> None:
-    assert usage_of(raw) == MessageUsage(usage)
+    assert usage_of(raw, set()) == MessageUsage(usage)
 
 
 @pytest.mark.parametrize(

@@ -101,16 +101,28 @@ def test_calls_reasoning_and_citations_are_output() -> None:
             Usage(60, 20, 5, None, 65, 30, 12),
         ),
         ({"inputTokens": 3, "outputTokens": 4}, Usage(3, None, 4, None, 7)),
-        ({"inputTokens": -3, "outputTokens": 4}, None),
-        ({"inputTokens": 3, "outputTokens": 4, "cacheDetails": [{"ttl": "1h", "inputTokens": "x"}]}, None),
     ],
 )  # fmt: skip
-def test_the_prompt_has_what_was_cached(raw: dict[str, Any], usage: Usage | None) -> None:
+def test_the_prompt_has_what_was_cached(raw: dict[str, Any], usage: Usage) -> None:
     answer = {"output": {"message": {"content": [{"text": "Hi"}]}}, "stopReason": "end_turn", "usage": raw}
     for metered in (whole(BEDROCK_CONVERSE, answer), streamed(BEDROCK_CONVERSE_STREAM, converse(usage=raw))):
         assert metered.usage == usage
-        assert metered.flags == (() if usage else ("usage_invalid",))
-        assert metered.unknown_usage_fields.paths == ()
+        assert metered.flags == metered.unknown_usage_fields.paths == ()
+
+
+@pytest.mark.parametrize(
+    ("raw", "usage"),
+    [
+        ({"inputTokens": -3, "cacheReadInputTokens": 9, "outputTokens": 4}, Usage(None, 9, 4)),
+        (
+            {"inputTokens": 3, "outputTokens": 4, "cacheDetails": [{"ttl": "1h", "inputTokens": "x"}]},
+            Usage(3, None, 4, None, 7),
+        ),
+    ],
+)
+def test_an_invalid_count_spoils_its_sum_and_nothing_else(raw: dict[str, Any], usage: Usage) -> None:
+    metered = whole(BEDROCK_CONVERSE, {"usage": raw})
+    assert (metered.usage, metered.flags) == (usage, ("usage_invalid",))
 
 
 def test_the_documented_counts_are_all_read() -> None:

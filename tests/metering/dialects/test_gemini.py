@@ -81,7 +81,7 @@ def test_searches_are_counted_as_google_bills_them(model: str, searches: int) ->
     cut = metered(sse(one, searched("gauge level", model=model, used=counts(9, 4), finish=None)))
     assert cut.usage == Usage(9, None, None, None, None, searches=searches), "what was looked up is billed, too"
     assert metered(sse(searched(model=model, used=counts(9, 5)))).usage == Usage(9, None, 5, None, 14)
-    assert metered(sse(searched("x", model=model, used=None))).usage is None
+    assert metered(sse(searched("x", model=model, used=None))).usage == Usage(searches=1), "without a usage, too"
 
 
 def test_running_counts_may_fall_and_final_ones_may_not() -> None:
@@ -159,10 +159,11 @@ def test_it_is_done_when_every_candidate_is() -> None:
         (counts(9, 5, cachedContentTokenCount=8), Usage(9, 8, 5, None, 14), ()),
         (counts(9, 5, cachedContentTokenCount=10), Usage(9, None, 5, None, 14), ("cached_exceeds_prompt",)),
         (counts(9, 5, toolUsePromptTokenCount=100), Usage(109, None, 5, None, 114), ("tool_prompt",)),
-        (counts(9, 5) | {"totalTokenCount": 99}, Usage(9, None, 5, None, 99), ("total_mismatch",)),
-        (counts(9, 5) | {"promptTokenCount": "9"}, None, ("usage_invalid",)),
-        (counts(9, 5) | {"thoughtsTokenCount": -1}, None, ("usage_invalid",)),
-        (counts(9, 5) | {"candidatesTokenCount": True}, None, ("usage_invalid",)),
+        (counts(9, 5) | {"totalTokenCount": 99}, Usage(9, None, 90, 85, 99), ("reasoning_added",)),
+        (counts(9, 5) | {"totalTokenCount": 13}, Usage(9, None, 5, None, 13), ("total_mismatch",)),
+        (counts(9, 5) | {"promptTokenCount": "9"}, Usage(None, None, 5, None, 14), ("usage_invalid",)),
+        (counts(9, 5) | {"thoughtsTokenCount": -1}, Usage(9, None, None, None, 14), ("usage_invalid",)),
+        (counts(9, 5) | {"candidatesTokenCount": True}, Usage(9, None, None, None, 14), ("usage_invalid",)),
         (counts(9, 5) | {"promptTokenCount": 9.0}, Usage(9, None, 5, None, 14), ()),
         ({"trafficType": "ON_DEMAND"}, None, ()),
         ([], None, ()),

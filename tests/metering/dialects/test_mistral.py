@@ -70,12 +70,13 @@ def test_a_transcript_has_tokens_and_seconds() -> None:
 
 
 @pytest.mark.parametrize("bad", [-1, "5", 1e300, [5], True])
-def test_a_time_that_is_none_spoils_the_usage(bad: Any) -> None:
+def test_an_invalid_time_spoils_itself_only(bad: Any) -> None:
     found = read_answer(OPENAI_TRANSCRIPTIONS, TRANSCRIPT | {"usage": HEARD | {"prompt_audio_seconds": bad}})
-    assert (found.usage, found.flags) == (None, ("usage_invalid",))
+    counts = Usage(**{name: HEARD.get(name) for name in ("prompt_tokens", "completion_tokens", "total_tokens")})
+    assert (found.usage, found.flags) == (counts, ("total_mismatch", "usage_invalid"))
     chat = OPENAI_CHAT.plain_meter()
     chat.feed(json.dumps({"choices": [], "usage": HEARD | {"prompt_audio_seconds": bad}}).encode())
-    assert (chat.close().usage, chat.close().flags) == (None, ("usage_invalid",))
+    assert (chat.close().usage, chat.close().flags) == (counts, ("total_mismatch", "usage_invalid"))
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -189,7 +190,7 @@ SCAN = {"model": "mistral-ocr", "document": {"type": "document_url", "document_u
             {"pages": [SCANNED], "document_annotation": "{}", "usage_info": {"pages_processed": 3}},
             Usage(pages=3, annotated_pages=3),
         ),
-        ({"pages": [SCANNED], "usage_info": {"pages_processed": -1}}, None),
+        ({"pages": [SCANNED], "usage_info": {"pages_processed": -1}}, Usage(pages=1)),
     ],
 )
 def test_ocr_is_counted_in_pages(answer: dict[str, Any], usage: Usage | None) -> None:

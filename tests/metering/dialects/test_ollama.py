@@ -116,7 +116,7 @@ def test_an_answer() -> None:
         ({"prompt_eval_count": 26, "eval_count": 0}, Usage(26, None, 0, None, 26), ()),
         ({"prompt_eval_count": 26.0}, Usage(26), ()),
         ({"total_duration": 5}, None, ()),
-        ({"prompt_eval_count": -1, "eval_count": 8}, None, ("usage_invalid",)),
+        ({"prompt_eval_count": -1, "eval_count": 8}, Usage(None, None, 8), ("usage_invalid",)),
         ({"eval_count": TOKENS_MAX + 1}, None, ("usage_invalid",)),
         ({"eval_count": "8"}, None, ("usage_invalid",)),
     ],

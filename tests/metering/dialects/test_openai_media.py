@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai_media.images import OPENAI_IMAGE_EDITS, OPENAI_IMAGE_VARIATIONS, OPENAI_IMAGES
@@ -25,6 +26,7 @@ PNG = Upload("a.png", "image/png", b"\x89PNG")
 EDIT = DRAW | {"image[]": [PNG, PNG], "stream": "false"}
 LINKED = DRAW | {"images": [{"image_url": "http://x.test/1"}]}
 TOKENS = {"input_tokens": 10, "output_tokens": 1056, "total_tokens": 1066}
+GENERATED = Usage(10, None, 1056, None, 1066, image_completion_tokens=1056)
 
 
 def framing(dialect: Dialect) -> Framing:
@@ -81,13 +83,17 @@ def test_whether_a_stream_is_asked_for(dialect: Dialect, document: dict[str, Any
 @pytest.mark.parametrize(
     ("answer", "usage", "flags"),
     [
-        ({"data": [{"b64_json": "a" * 99}], "usage": TOKENS}, Usage(10, None, 1056, None, 1066), ()),
+        ({"data": [{"b64_json": "a" * 99}], "usage": TOKENS}, GENERATED, ()),
         ({"data": [{"url": "u"}, {"url": "v"}]}, Usage(images=2), ()),
         ({"data": [{"url": "u"}], "usage": {"cost_in_usd_ticks": 7}}, Usage(images=1), ()),  # xAI
         ({"data": []}, Usage(images=0), ()),
         ({"created": 1}, None, ()),
-        ({"data": [{}], "usage": TOKENS | {"total_tokens": 5}}, Usage(10, None, 1056, None, 5), ("total_mismatch",)),
-        ({"data": [{}], "usage": {"input_tokens": -1}}, None, ("usage_invalid",)),
+        (
+            {"data": [{}], "usage": TOKENS | {"total_tokens": 5}},
+            structs.replace(GENERATED, total_tokens=5),
+            ("total_mismatch",),
+        ),
+        ({"data": [{}], "usage": {"input_tokens": -1}}, Usage(images=1), ("usage_invalid",)),
     ],
 )
 def test_images_in_an_answer(answer: dict[str, Any], usage: Usage | None, flags: tuple[str, ...]) -> None:
@@ -99,7 +105,7 @@ def test_images_in_a_stream() -> None:
     partial = {"type": "image_generation.partial_image", "b64_json": "a" * 500}
     done = {"type": "image_generation.completed", "b64_json": "b" * 500}
     read = streamed(OPENAI_IMAGES, partial, done | {"usage": TOKENS})
-    assert (read.usage, read.usage_raw, read.complete) == (Usage(10, None, 1056, None, 1066), TOKENS, True)
+    assert (read.usage, read.usage_raw, read.complete) == (GENERATED, TOKENS, True)
     assert streamed(OPENAI_IMAGES, done, done).usage == Usage(images=2)
     assert (streamed(OPENAI_IMAGES, partial).usage, streamed(OPENAI_IMAGES, partial).complete) == (None, False)
     assert streamed(OPENAI_IMAGES, partial, {"type": "error", "error": {"message": "no"}}).failed == "error_event"
@@ -108,7 +114,7 @@ def test_images_in_a_stream() -> None:
 def test_a_picture_of_megabytes_in_one_event_is_read() -> None:
     event = sse({"type": "image_generation.completed", "b64_json": "a" * (3 << 20), "usage": TOKENS})
     read = fed(OPENAI_IMAGES.stream_meter(framing(OPENAI_IMAGES)), in_pieces(event, 1 << 16))
-    assert (read.usage, read.flags) == (Usage(10, None, 1056, None, 1066), ())
+    assert (read.usage, read.flags) == (GENERATED, ())
 
 
 def test_speech_in_a_stream_and_as_audio() -> None:
@@ -146,7 +152,11 @@ HEARD = {"type": "tokens", "input_tokens": 37, "output_tokens": 9, "total_tokens
         ({"text": "Over the weir.", "usage": {"type": "duration", "seconds": 4}}, Usage(audio_ms=4000), ()),
         ({"text": "Over the weir.", "duration": 5.495999813079834}, Usage(audio_ms=5496), ()),  # Venice, verbose_json
         ({"text": "Over the weir."}, None, ("audio_unknown",)),
-        ({"text": "Over the weir.", "usage": {"type": "duration", "seconds": -4}}, None, ("usage_invalid",)),
+        (
+            {"text": "Over the weir.", "usage": {"type": "duration", "seconds": -4}},
+            None,
+            ("audio_unknown", "usage_invalid"),
+        ),
         (b"Over the weir.", None, ("audio_unknown",)),
         ("Über\n".encode() * 2 + b"weir", None, ("audio_unknown",)),
     ],

@@ -170,10 +170,9 @@ def test_a_finished_item_counts_where_there_were_no_deltas() -> None:
     [
         USAGE | {"input_tokens": -1},
         USAGE | {"output_tokens": "12"},
-        USAGE | {"input_token_details": {"cached_tokens_details": {"audio_tokens": 1.5}}},
     ],
 )
-def test_a_usage_with_an_invalid_count_is_none(usage: dict[str, Any]) -> None:
+def test_an_invalid_count_is_estimated(usage: dict[str, Any]) -> None:
     result = metered(begun(), of("resp_1", "output_text.delta", delta="Gut"), done(usage=usage))
     assert result.flags == ("usage_invalid",)
     assert read(result).source is UsageSource.ESTIMATED

@@ -150,7 +150,9 @@ def test_what_tools_cost_beside_the_tokens_is_said() -> None:
         assert result.unknown_usage_fields.paths == tuple(sorted(paths))
         assert result.unknown_usage_fields.values == paths
         assert result.usage == structs.replace(COUNTED, file_searches=1)
-        assert result.other_models == (ModelUsage("gpt-image-1", Usage(31, None, 6993, None, 7024)),)
+        assert result.other_models == (
+            ModelUsage("gpt-image-1", Usage(31, None, 6993, None, 7024, image_completion_tokens=6993)),
+        )
 
 
 def test_what_else_costs_is_counted() -> None:
@@ -226,9 +228,10 @@ def test_what_is_no_answer(document: Any, told: tuple[str | None, bool]) -> None
 
 
 @pytest.mark.parametrize("wrong", [-1, True, "5", 5.5])
-def test_an_impossible_count_is_not_used(wrong: Any) -> None:
+def test_an_invalid_count_spoils_itself_only(wrong: Any) -> None:
     result = metered(BEGUN, last(usage=USAGE | {"output_tokens": wrong}))
-    assert (result.usage, result.flags, result.complete) == (None, ("usage_invalid",), True)
+    counts = structs.replace(COUNTED, completion_tokens=None)
+    assert (result.usage, result.flags, result.complete) == (counts, ("usage_invalid",), True)
 
 
 @pytest.mark.parametrize("spoilt", [{"output": "none"}, {"id": 5}, {"output": [5, {"type": 7}]}, {"status": {}}])

@@ -16,7 +16,7 @@ from msgspec import structs
 from proxy.metering.counts import with_total
 from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.dialects.anthropic.request import facts
-from proxy.metering.dialects.anthropic.usage import KNOWN, usage_of
+from proxy.metering.dialects.anthropic.usage import KNOWN, merged, usage_of
 from proxy.metering.plain import CountTally
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes
@@ -35,6 +35,8 @@ class Block(msgspec.Struct, gc=False):
     text: str | None = None
     thinking: str | None = None
     input: Any = None
+    content: msgspec.Raw = msgspec.Raw()
+    """a tool's result: a list, or an object with an error"""
 
 
 class Delta(msgspec.Struct, gc=False):
@@ -78,6 +80,7 @@ message_of = reader(Message)
 # Ends of the types of blocks that cost nothing but their tokens. Running code is free for an account's first hours of a
 # month; searches are read from the usage. https://platform.claude.com/docs/en/about-claude/pricing
 _FREE_BLOCKS = ("text", "thinking", "tool_use", "tool_result", "container_upload", "compaction")
+_SEARCHED = "web_search_tool_result"
 # Events whose usage is that of the whole answer.
 _WITH_USAGE = ("message_delta", "message_stop")
 
@@ -88,7 +91,7 @@ PLACE = Place("delta content_block content", "text thinking partial_json content
 class MessagesTally(Tally):
     """The counts of one answer."""
 
-    __slots__ = ("_merged",)
+    __slots__ = ("_merged", "_searches")
 
     known = KNOWN
     outputs = Outputs(PLACE)
@@ -96,6 +99,7 @@ class MessagesTally(Tally):
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)
         self._merged: dict[str, Any] = {}
+        self._searches: set[int] = set()  # blocks with the result of a search
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """Read one event of a stream."""
@@ -144,6 +148,9 @@ class MessagesTally(Tally):
         """Read the start of a block, or in an answer the whole block. A tool result has neither name nor text."""
         if block.type is not None and not block.type.endswith(_FREE_BLOCKS):
             self._keep_unknown(f"content.{word(block.type)}")
+        if block.type == _SEARCHED and bytes(block.content).lstrip().startswith(b"["):
+            self._searches.add(index)
+            self._seen("searches", len(self._searches))
         if block.name:
             self._begin_call((index, block.id or block.name))
             self.evidence.tool_events += 1
@@ -164,18 +171,13 @@ class MessagesTally(Tally):
     def _read_usage(self, raw: dict[str, Any] | None, *, final: bool) -> None:
         if not raw:
             return
-        merged = self._merged | {name: value for name, value in raw.items() if value is not None}
-        reported = usage_of(merged)
-        usage = None
-        if reported is not None:
-            self._merged = self.usage_raw = merged
-            usage, self.served_model, self.other_models, longest = reported
-            self.served_as = service_of(
-                merged.get("service_tier"), merged.get("speed"), merged.get("inference_geo"), longest
-            )
-            if not final:
-                usage = structs.replace(usage, completion_tokens=None, reasoning_tokens=None, total_tokens=None)
-        self._report(merged, usage, running=not final)
+        both = self._merged = self.usage_raw = merged(self._merged, raw, self.flags)
+        usage, self.served_model, self.other_models, longest = usage_of(both, self.flags)
+        tier, speed, geography = map(both.get, ("service_tier", "speed", "inference_geo"))
+        self.served_as = service_of(tier, speed, geography, longest)
+        if not final:
+            usage = structs.replace(usage, completion_tokens=None, reasoning_tokens=None, total_tokens=None)
+        self._report(both, usage, running=not final)
         if self.usage is not None:
             self.usage = with_total(self.usage)
 

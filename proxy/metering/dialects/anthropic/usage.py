@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from proxy.metering.counts import UsageReader, with_total
+from proxy.metering.counts import with_total
 from proxy.metering.tally import identifier
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import OTHER_WORD, ModelUsage, Usage
+from proxy.metering.usage_reader import UsageReader, count
 
 _COUNTED = {
     "prompt_tokens": "input_tokens",
@@ -27,6 +28,8 @@ _COUNTED = {
     "cache_write_tokens": "cache_creation_input_tokens",
     "completion_tokens": "output_tokens",
 }
+_WRITTEN, _HOUR = "cache_creation_input_tokens", "ephemeral_1h_input_tokens"
+_CACHED = ("cache_read_input_tokens", _WRITTEN)
 _LEFT_OUT, _ADVISOR, _FALLBACK = "compaction", "advisor_message", "fallback_message"
 
 # More than a request can name: an advisor, three fallbacks. Further ones are one of no name.
@@ -64,23 +67,45 @@ class MessageUsage(NamedTuple):
     """prompt tokens of the longest step; None: there is only one, or steps are not reported"""
 
 
-def usage_of(raw: dict[str, Any]) -> MessageUsage | None:
-    """The counts in `raw`; None if one of them is invalid."""
-    top = _top(raw)
-    if top is None:
-        return None
+def merged(earlier: dict[str, Any], raw: dict[str, Any], flags: set[str]) -> dict[str, Any]:
+    """The usage objects of two events of one answer, as one.
+
+    Where the cache is reported only after the input, the input contains it, since some hosts count the prompt before
+    they read their cache. Such input becomes the rest, with a flag. Where a later event reports more tokens written to
+    the cache without their lifetimes, all are for an hour if the earlier ones were.
+    """
+    both = earlier | {name: value for name, value in raw.items() if value is not None}
+    began, cached = _number(earlier, "input_tokens"), _number(raw, *_CACHED)
+    if began and cached and not _number(earlier, *_CACHED) and raw.get("input_tokens") in (None, began):
+        both["input_tokens"] = max(began - cached, 0)
+        flags.add("cache_within_input")
+    lifetimes, written = earlier.get("cache_creation"), _number(raw, _WRITTEN)
+    hour = _number(lifetimes, _HOUR) if isinstance(lifetimes, dict) and raw.get("cache_creation") is None else 0
+    if hour and written > _number(earlier, _WRITTEN):
+        if hour == _number(earlier, _WRITTEN):
+            both["cache_creation"] = {_HOUR: written}
+        else:
+            flags.add("usage_conflict")
+    return both
+
+
+def _number(raw: Mapping[str, Any], *names: str) -> int:
+    """The sum of these counts, as far as they are valid."""
+    return sum(number for name in names if (number := count(raw.get(name), set())) is not None)
+
+
+def usage_of(raw: dict[str, Any], flags: set[str]) -> MessageUsage:
+    """The counts in `raw`; flags what is invalid."""
+    top = _top(raw, flags)
     steps = _steps(raw)
     if not steps:
         return MessageUsage(_whole(top))
-    read = [_step(step) for step in steps]
-    if None in read:
-        return None
+    read = [_step(step, flags) for step in steps]
     served = next((_model(step) for step in steps if step.get("type") == _FALLBACK), None)
     own: list[Usage] = []
     left_out = [top]
     others: dict[str, list[Usage]] = {}
     for step, usage in zip(steps, read, strict=True):
-        assert usage is not None
         model = _model(step)
         if model not in others and len(others) >= _MODELS_MAX:
             model = None if model is None else OTHER_WORD

@@ -94,7 +94,7 @@ class ConverseTally(Tally):
     def _read_outcome(self, answer: Converse) -> None:
         """Read usage, terms of service, finish reason, and units of guardrails."""
         if answer.usage:
-            self._report(answer.usage, converse_usage(answer.usage))
+            self._report(answer.usage, converse_usage(answer.usage, self.flags))
         if answer.tier is not None or answer.performance is not None:
             latency = None if answer.performance is None else answer.performance.latency
             self.served_as = service_of(None if answer.tier is None else answer.tier.type, latency)

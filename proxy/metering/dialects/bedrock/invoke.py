@@ -79,7 +79,7 @@ def _joined(*known: Members) -> Members:
 class InvokeTally(MessagesTally, ConverseTally):
     """The counts of one answer."""
 
-    __slots__ = ("_counts", "_headers", "_vector")
+    __slots__ = ("_counts", "_headers", "_results", "_vector")
 
     known = _joined(ANTHROPIC_KNOWN, OPENAI_KNOWN, _OTHERS)
     outputs = Outputs(
@@ -93,6 +93,7 @@ class InvokeTally(MessagesTally, ConverseTally):
         super().__init__(cumulative)
         self._counts: dict[str, Any] = {}  # counts of the events so far: in Llama's, only the first has the prompt
         self._headers: dict[str, Any] = {}  # the counts in headers
+        self._results = False  # there are some: texts, or ranks
         self._vector = False  # nothing is generated
 
     def read_headers(self, headers: Mapping[str, str]) -> None:
@@ -146,18 +147,21 @@ class InvokeTally(MessagesTally, ConverseTally):
     def settle(self) -> None:
         """Take the counts of the headers if the body had none, at the end of the answer. Idempotent."""
         if self._headers and not self._is_counted:
-            self._report(self._headers, self._whole(flat_usage(self._headers)))
+            self._report(self._headers, self._whole(flat_usage(self._headers, self.flags)))
         super().settle()
+
+    @property
+    def has_output(self) -> bool:
+        """Whether there was output: text, ranks, or a vector."""
+        return self._vector or self._results or super().has_output
 
     @property
     def _is_counted(self) -> bool:
         usage = self.usage
         return usage is not None and (usage.completion_tokens is not None or usage.images is not None)
 
-    def _whole(self, usage: Usage | None) -> Usage | None:
-        if usage is None or not self._vector:
-            return usage
-        return with_total(nothing_generated(usage) or usage)
+    def _whole(self, usage: Usage) -> Usage:
+        return with_total(nothing_generated(usage)) if self._vector else usage
 
     def _read_nova(self, answer: Invoked) -> None:
         for name, event in (
@@ -172,6 +176,7 @@ class InvokeTally(MessagesTally, ConverseTally):
     def _read_other(self, answer: Invoked, *, running: bool) -> None:
         """`running`: the counts are running ones until the answer has a finish reason."""
         self._vector = self._vector or is_vector(answer)
+        self._results = self._results or bool(answer.results)
         finish = finish_of(answer)
         if finish is not None:
             self.finish_reason = word(finish)
@@ -192,15 +197,15 @@ class InvokeTally(MessagesTally, ConverseTally):
         if raw and ("input_tokens" in raw or "output_tokens" in raw):
             self._read_usage(raw, final=not running)
         elif raw:
-            self._report(raw, usage_of(raw), running=running)
+            self._report(raw, usage_of(raw, self.flags), running=running)
         elif counts := counts_of(answer):
             self._counts = counts = self._counts | counts
-            self._report(counts, self._whole(flat_usage(counts)), running=running)
+            self._report(counts, self._whole(flat_usage(counts, self.flags)), running=running)
 
     def _read_metrics(self, raw: dict[str, Any]) -> None:
         """The last event of a stream."""
         if not (self._is_counted and self.usage_final):
-            self._report(raw, flat_usage(raw))
+            self._report(raw, flat_usage(raw, self.flags))
         self.done = True
 
 

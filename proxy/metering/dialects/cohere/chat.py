@@ -155,7 +155,7 @@ class CohereTally(Tally):
 
     def _read_usage(self, raw: dict[str, Any] | None, *, running: bool = False) -> None:
         if raw:
-            self._report(raw, usage_of(raw), running=running)
+            self._report(raw, usage_of(raw, self.flags), running=running)
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import structs
-
-from proxy.metering.counts import UsageReader, count, with_total
+from proxy.metering.counts import with_total
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.dialects.openai.inputs import Inputs
 from proxy.metering.dialects.openai.request import read_parts
@@ -20,8 +18,12 @@ from proxy.metering.plain import PlainTally, nothing_generated, plain_dialect
 from proxy.metering.request import InvalidField, messages_of
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import PromptEvidence, Usage
+from proxy.metering.usage_reader import UsageReader
 
-_reported = UsageReader(prompt_tokens="billed_units.input_tokens", image_prompt_tokens="billed_units.image_tokens")
+_reported = UsageReader(
+    prompt_tokens="billed_units.input_tokens + billed_units.image_tokens",
+    image_prompt_tokens="billed_units.image_tokens",
+)
 # The three fields with input.
 _FORMS = ("texts", "images", "inputs")
 
@@ -36,20 +38,9 @@ class EmbedTally(PlainTally):
     )
 
     @staticmethod
-    def usage_of(raw: dict[str, Any]) -> Usage | None:
-        """The counts in `raw`; None if one is invalid."""
-        usage = _reported(raw)
-        if usage is None or usage.image_prompt_tokens is None:
-            return usage and with_total(_whole(usage))
-        try:
-            prompt = count((usage.prompt_tokens or 0) + usage.image_prompt_tokens)
-        except ValueError:
-            return None
-        return with_total(_whole(structs.replace(usage, prompt_tokens=prompt)))
-
-
-def _whole(usage: Usage) -> Usage:
-    return nothing_generated(usage) or usage
+    def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
+        """The counts in `raw`; flags what is invalid."""
+        return with_total(nothing_generated(_reported(raw, flags)))
 
 
 def _prompt(document: dict[str, Any]) -> PromptEvidence:

@@ -10,14 +10,15 @@ from typing import Any
 
 from msgspec import structs
 
-from proxy.metering.counts import UsageReader, with_total
+from proxy.metering.counts import with_total
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import Usage
+from proxy.metering.usage_reader import UsageReader
 
 _reported = UsageReader(
-    prompt_tokens="tokens.input_tokens | billed_units.input_tokens",
+    prompt_tokens="tokens.input_tokens, billed_units.input_tokens",
     cached_tokens="cached_tokens",
-    completion_tokens="tokens.output_tokens | billed_units.output_tokens",
+    completion_tokens="tokens.output_tokens, billed_units.output_tokens",
     reasoning_tokens="tokens.reasoning_tokens",
 )
 # Image tokens are part of the input. https://docs.cohere.com/reference/chat
@@ -28,11 +29,9 @@ KNOWN = members("index", _KNOWN, each("delta", _KNOWN))
 _billed = UsageReader(prompt_tokens="billed_units.input_tokens", completion_tokens="billed_units.output_tokens")
 
 
-def usage_of(raw: dict[str, Any]) -> Usage | None:
-    """The counts in `raw`; None if one of them is invalid."""
-    usage, billed = _reported(raw), _billed(raw)
-    if usage is None or billed is None:
-        return None
+def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
+    """The counts in `raw`; flags what is invalid."""
+    usage, billed = _reported(raw, flags), _billed(raw, flags)
     return with_total(
         structs.replace(
             usage,

@@ -43,10 +43,9 @@ class EmbeddingTally(PlainTally):
         return _read(body)
 
     @staticmethod
-    def usage_of(raw: dict[str, Any]) -> Usage | None:
-        """The counts in `raw`; None if one is invalid."""
-        usage = nothing_generated(usage_of(raw))
-        return usage and with_total(usage)
+    def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
+        """The counts in `raw`; flags what is invalid."""
+        return with_total(nothing_generated(usage_of(raw, flags)))
 
 
 class GeminiCountTally(CountTally):

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from proxy.metering.counts import with_thoughts
 from proxy.metering.dialect import NAME, Dialect, KeyHeader
 from proxy.metering.dialects.gemini.request import plain_facts, stream_facts, upstream_document
 from proxy.metering.dialects.gemini.usage import KNOWN, running, served_as_in, usage_of
@@ -113,7 +114,7 @@ _TEXT, _CALL = 1, 2
 class GeminiTally(Tally):
     """The counts of one answer."""
 
-    __slots__ = ("_final", "_last_call", "_once", "_queries", "_ran_code", "_reason", "_unfinished")
+    __slots__ = ("_final", "_last_call", "_queries", "_ran_code", "_reason", "_unfinished")
 
     known = KNOWN
     outputs = Outputs(
@@ -134,7 +135,6 @@ class GeminiTally(Tally):
         self._last_call = 0
         self._ran_code = False  # by the provider: the answer may continue after a finishReason
         self._queries: set[int] = set()  # hashes: queries are user text, which is not kept
-        self._once = False  # all queries of an answer are one search
 
     def read(self, event: bytes, name: bytes) -> Generated | None:
         """Read one event of a stream."""
@@ -166,12 +166,6 @@ class GeminiTally(Tally):
         """Usage is running until a finish reason, also in an event without output."""
         return self.usage is not None and (self.done or self.finish_reason is not None)
 
-    def settle(self) -> None:
-        """Resolve undecided counts at the end of the answer. Idempotent."""
-        super().settle()
-        if self._queries and self.usage is not None:
-            self.usage = structs.replace(self.usage, searches=1 if self._once else len(self._queries))
-
     def _read_generated(self, generated: Generated) -> None:
         if self.response_id is None:
             self.response_id = identifier(generated.response_id)
@@ -201,10 +195,12 @@ class GeminiTally(Tally):
         return kinds
 
     def _read_queries(self, queries: Iterable[object], model: str) -> None:
-        self._once = model.rpartition("/")[2].startswith(BILLED_ONCE)
+        once = model.rpartition("/")[2].startswith(BILLED_ONCE)  # all queries of an answer are one search
         for query in queries:
             if isinstance(query, str) and query and len(self._queries) < UNITS_MAX:
                 self._queries.add(hash(query))
+        if self._queries:
+            self._seen("searches", 1 if once else len(self._queries))
 
     def _finish(self, reason: str | int | None) -> None:
         if type(reason) is int:
@@ -241,15 +237,19 @@ class GeminiTally(Tally):
             return
         if self.served_as is NOT_SAID:
             self.served_as = served_as_in(raw)
-        usage = usage_of(raw)
-        if usage is None or usage == NO_USAGE:
-            self._report(raw, usage)
-        elif final:
+        usage = usage_of(raw, self.flags)
+        if usage == NO_USAGE:
+            return
+        if final:
+            usage = with_thoughts(usage)
+            if usage.cached_tokens is None and self.usage is not None and self._final is None:
+                usage = structs.replace(usage, cached_tokens=self.usage.cached_tokens)  # reported early only
             self.completion_so_far, self.usage = None, self._final
             self._report(raw, usage, ("tool_prompt",) if raw.get("toolUsePromptTokenCount") else ())
             self._final = self.usage
         else:
             self.completion_so_far, self.usage, self.usage_raw = usage.completion_tokens, running(usage), raw
+            self._take_units()
 
 
 _STATUSES = {

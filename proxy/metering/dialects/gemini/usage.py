@@ -7,21 +7,27 @@ None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from msgspec import structs
-
-from proxy.metering.counts import UsageReader, count
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import ServedAs, Usage, service_of
+from proxy.metering.usage_reader import UsageReader
 
-_reported = UsageReader(
-    prompt_tokens="promptTokenCount",
+# Modalities with a price of their own, as a name or by its number. Embeddings name the prompt's details otherwise.
+_AUDIO_TOKENS, _IMAGE_TOKENS = "[modality=AUDIO/4].tokenCount", "[modality=IMAGE/2].tokenCount"
+
+usage_of = UsageReader(
+    prompt_tokens="promptTokenCount + toolUsePromptTokenCount",
     cached_tokens="cachedContentTokenCount",
-    completion_tokens="candidatesTokenCount",
+    completion_tokens="candidatesTokenCount + thoughtsTokenCount",
     reasoning_tokens="thoughtsTokenCount",
     total_tokens="totalTokenCount",
+    audio_prompt_tokens=f"promptTokensDetails{_AUDIO_TOKENS} | promptTokenDetails{_AUDIO_TOKENS}",
+    audio_completion_tokens=f"candidatesTokensDetails{_AUDIO_TOKENS}",
+    image_prompt_tokens=f"promptTokensDetails{_IMAGE_TOKENS} | promptTokenDetails{_IMAGE_TOKENS}",
+    image_completion_tokens=f"candidatesTokensDetails{_IMAGE_TOKENS}",
+    cached_audio_tokens=f"cacheTokensDetails{_AUDIO_TOKENS}",
+    cached_image_tokens=f"cacheTokensDetails{_IMAGE_TOKENS}",
 )
 # Parts by modality, as a name or by its number. Videos and documents cost what text does.
 _TEXT, _IMAGE, _AUDIO, _SEEN = "TEXT 1", "IMAGE 2", "AUDIO 4", "VIDEO 3 DOCUMENT 5"
@@ -30,54 +36,13 @@ _PARTS = " ".join((
     each("promptTokenDetails", f"{_TEXT} {_IMAGE} {_SEEN} {_AUDIO}"),
     each("cacheTokensDetails", f"{_TEXT} {_IMAGE} {_SEEN} {_AUDIO}"),
     each("candidatesTokensDetails", f"{_TEXT} {_IMAGE} {_AUDIO}"),
-    "toolUsePromptTokenCount toolUsePromptTokensDetails",
+    "toolUsePromptTokensDetails",
 ))  # fmt: skip
 
-USAGE = each("usageMetadata", f"{_reported.paths} {_PARTS} serviceTier trafficType")
+USAGE = each("usageMetadata", f"{usage_of.paths} {_PARTS} serviceTier trafficType")
 """known members of the usage"""
 KNOWN = members("candidates error modelVersion responseId createTime", USAGE)
 """the members of an event or an answer that are read, or cost nothing"""
-
-
-def usage_of(raw: dict[str, Any]) -> Usage | None:
-    """The counts in `raw`; None if one of them is invalid."""
-    usage = _reported(raw)
-    if usage is None:
-        return None
-    try:
-        asked = raw.get("promptTokensDetails")
-        prompt = _parts(raw.get("promptTokenDetails") if asked is None else asked)  # so in answers of embeddings
-        generated, cached = _parts(raw.get("candidatesTokensDetails")), _parts(raw.get("cacheTokensDetails"))
-        return structs.replace(
-            usage,
-            prompt_tokens=_sum(usage.prompt_tokens, count(raw.get("toolUsePromptTokenCount"))),
-            completion_tokens=_sum(usage.completion_tokens, usage.reasoning_tokens),
-            audio_prompt_tokens=prompt.get("AUDIO"),
-            audio_completion_tokens=generated.get("AUDIO"),
-            image_prompt_tokens=prompt.get("IMAGE"),
-            image_completion_tokens=generated.get("IMAGE"),
-            cached_audio_tokens=cached.get("AUDIO"),
-            cached_image_tokens=cached.get("IMAGE"),
-        )
-    except ValueError:
-        return None
-
-
-def _parts(modalities: object) -> Mapping[str, int | None]:
-    """The audio and image tokens of a list by modality, the first of each. Raises ValueError."""
-    if modalities is None:
-        return _NOTHING
-    parts: dict[str, int | None] = {}
-    for one in modalities if isinstance(modalities, list) else ():
-        name = _PRICED.get(str(one.get("modality"))) if isinstance(one, dict) else None
-        if name is not None and name not in parts:
-            parts[name] = count(one.get("tokenCount"))
-    return parts
-
-
-_NOTHING: Mapping[str, int | None] = {}
-# Modalities with a price of their own, as a name or by its number.
-_PRICED = {"AUDIO": "AUDIO", "4": "AUDIO", "IMAGE": "IMAGE", "2": "IMAGE"}
 
 
 def running(usage: Usage) -> Usage:
@@ -96,7 +61,3 @@ def served_as_in(raw: dict[str, Any]) -> ServedAs:
     if tier is None and isinstance(traffic, str):
         tier = _TRAFFIC.get(traffic.lower(), traffic)
     return service_of(tier)
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else one + other

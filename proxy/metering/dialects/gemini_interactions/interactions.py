@@ -214,14 +214,13 @@ class InteractionTally(Tally):
     def settle(self) -> None:
         """Resolve undecided counts at the end of the answer. Idempotent."""
         super().settle()
-        usage = self.usage
-        if usage is None:
-            return
-        searches = len(self._queries) or None if usage.searches is None else usage.searches
-        if searches and self._model.rpartition("/")[2].startswith(BILLED_ONCE):
-            searches = 1
-        if searches != usage.searches:
-            self.usage = structs.replace(usage, searches=searches)
+        if self._billed_once and self.usage is not None and self.usage.searches:
+            self.usage = structs.replace(self.usage, searches=1)
+
+    @property
+    def _billed_once(self) -> bool:
+        """Whether all searches of an answer are billed as one."""
+        return self._model.rpartition("/")[2].startswith(BILLED_ONCE)
 
     def _read_interaction(self, interaction: Interaction, failure: str, *, last: bool) -> None:
         self.response_id = self.response_id or identifier(interaction.id)
@@ -238,14 +237,17 @@ class InteractionTally(Tally):
         if interaction.usage:
             used = interaction.usage
             self.completion_so_far = None
-            self._report(used, usage_of(used), ("tool_prompt",) if used.get("total_tool_use_tokens") else ())
+            self._report(
+                used, usage_of(used, self.flags), ("tool_prompt",) if used.get("total_tool_use_tokens") else ()
+            )
 
     def _read_running(self, raw: dict[str, Any] | None) -> None:
         """Report running counts: the completion is not final."""
-        usage = usage_of(raw) if raw else None
-        if usage is not None:
+        if raw:
+            usage = usage_of(raw, self.flags)
             self.completion_so_far, self.usage_raw = usage.completion_tokens, raw
             self.usage = Usage(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens)
+            self._take_units()
 
     def _read_step(self, index: int, step: Step) -> None:
         """Read the start of a step, or in an answer the whole step."""
@@ -282,6 +284,8 @@ class InteractionTally(Tally):
         for query in queries if isinstance(queries, list) else ():
             if isinstance(query, str) and query and len(self._queries) < UNITS_MAX:
                 self._queries.add(hash(query))
+        if self._queries:
+            self._seen("searches", 1 if self._billed_once else len(self._queries))
 
 
 def _written(arguments: object) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from proxy.metering.counts import UsageReader
 from proxy.metering.dialects.mistral.completions import MISTRAL_FIM
 from proxy.metering.plain import plain_dialect
 from proxy.metering.refusal import ErrorShape
@@ -20,6 +19,7 @@ from proxy.metering.request import InvalidField
 from proxy.metering.tally import Tally, says_error
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import UNITS_MAX, PromptEvidence, Usage
+from proxy.metering.usage_reader import UsageReader
 from proxy.metering.wire.json_reader import reader
 
 PAGES = 10
@@ -71,10 +71,10 @@ class OcrTally(Tally):
             return True
         self.done = True
         raw = answer.usage or {}
-        usage = _reported(raw)
-        if usage is not None and usage.pages is None and answer.pages is not None:
+        usage = _reported(raw, self.flags)
+        if usage.pages is None and answer.pages is not None:
             usage = Usage(pages=min(len(answer.pages), UNITS_MAX))
-        if usage is not None and usage.pages is not None and answer.annotated:
+        if usage.pages is not None and answer.annotated:
             usage = structs.replace(usage, annotated_pages=usage.pages)
         self._report(raw or None, usage)
         return True

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from proxy.metering.counts import UsageReader, with_total
+from proxy.metering.counts import with_total
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.request import prompt_of
 from proxy.metering.refusal import ErrorShape, Refusal
@@ -26,6 +26,7 @@ from proxy.metering.request import InvalidField, RequestFacts, flag, messages_of
 from proxy.metering.tally import Tally, says_error, word
 from proxy.metering.unknown_fields import members
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
+from proxy.metering.usage_reader import UsageReader
 from proxy.metering.wire.framing import NDJSON
 from proxy.metering.wire.json_reader import compact, reader
 from proxy.metering.wire.unknown_text import Outputs, Place
@@ -88,7 +89,8 @@ def _images(holder: dict[str, Any]) -> int:
 
 
 _USAGE_FIELDS = (
-    "prompt_eval_count", "eval_count", "total_duration", "load_duration", "prompt_eval_duration", "eval_duration",
+    "prompt_eval_count", "prompt_eval_cached_count", "eval_count",
+    "total_duration", "load_duration", "prompt_eval_duration", "eval_duration",
 )  # fmt: skip
 
 
@@ -124,6 +126,7 @@ class Line(msgspec.Struct, gc=False):
     done_reason: str | None = None
     error: Any = None
     prompt_eval_count: Any = None
+    prompt_eval_cached_count: Any = None
     eval_count: Any = None
     total_duration: Any = None
     load_duration: Any = None
@@ -132,7 +135,9 @@ class Line(msgspec.Struct, gc=False):
 
 
 _line = reader(Line)
-_reported = UsageReader(prompt_tokens="prompt_eval_count", completion_tokens="eval_count")
+_reported = UsageReader(
+    prompt_tokens="prompt_eval_count", cached_tokens="prompt_eval_cached_count", completion_tokens="eval_count"
+)
 
 
 class OllamaTally(Tally):
@@ -183,8 +188,7 @@ class OllamaTally(Tally):
 
     def _read_usage(self, line: Line) -> None:
         raw = {name: value for name in _USAGE_FIELDS if (value := getattr(line, name)) is not None}
-        usage = _reported(raw)
-        self._report(raw, usage and with_total(usage), running=not line.done)
+        self._report(raw, with_total(_reported(raw, self.flags)), running=not line.done)
 
 
 def _refused(refusal: Refusal) -> dict[str, Any]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.metering.counts import UsageReader, with_total
+from proxy.metering.counts import with_total
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.inputs import Inputs, inputs_of
 from proxy.metering.plain import PlainAnswer, PlainTally, nothing_generated, plain_dialect
 from proxy.metering.request import InvalidField
 from proxy.metering.unknown_fields import members
 from proxy.metering.usage import PromptEvidence, Usage
+from proxy.metering.usage_reader import UsageReader
 from proxy.metering.wire.json_reader import reader
 
 _FIELDS = ("prompt_eval_count", "total_duration", "load_duration")
@@ -50,10 +51,9 @@ class OllamaEmbedTally(PlainTally):
         return _read(body)
 
     @staticmethod
-    def usage_of(raw: dict[str, Any]) -> Usage | None:
-        """The counts in `raw`; None if one is invalid."""
-        usage = nothing_generated(_reported(raw))
-        return usage and with_total(usage)
+    def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
+        """The counts in `raw`; flags what is invalid."""
+        return with_total(nothing_generated(_reported(raw, flags)))
 
 
 def _input(document: dict[str, Any]) -> PromptEvidence:

@@ -6,7 +6,7 @@ with one, never a sum.
 
 from __future__ import annotations
 
-from msgspec import structs
+from typing import Any
 
 from proxy.metering.counts import with_thoughts
 from proxy.metering.dialect import Dialect
@@ -47,7 +47,7 @@ class ChatTally(Tally):
     `cumulative`: whether each text repeats all before it; None: detected from the texts.
     """
 
-    __slots__ = ("_cites", "_cumulative", "_growing", "_plain", "_plain_reasoning")
+    __slots__ = ("_cumulative", "_growing", "_plain", "_plain_reasoning")
 
     known = KNOWN
     outputs = Outputs(*PLACES)
@@ -58,7 +58,6 @@ class ChatTally(Tally):
         self._growing: dict[tuple[int, bool], GrowingText] = {}
         self._plain: set[int] = set()  # choices whose texts are known to be fragments
         self._plain_reasoning: set[int] = set()
-        self._cites = False  # pages found in the web
 
     def read(self, event: bytes, name: bytes) -> Chunk | None:
         """Read one event of a stream."""
@@ -137,10 +136,6 @@ class ChatTally(Tally):
     def settle(self) -> None:
         """Resolve undecided texts and counts at the end of the answer. Idempotent."""
         self.flush()
-        # OpenAI's models that search do so for every request, and their usage does not have it.
-        # https://developers.openai.com/api/docs/guides/tools-web-search
-        if self._cites and self.usage is not None and self.usage.searches is None:
-            self.usage = structs.replace(self.usage, searches=1)
         for (_, reasoning), growing in self._growing.items():
             growing.settle()
             if self._held is not None:
@@ -158,8 +153,8 @@ class ChatTally(Tally):
         if not raw:
             return
         self.cost_beside = chunk.cost
-        usage = usage_of(raw)
-        if usage is not None and _has_hidden_thoughts(chunk.model):
+        usage = usage_of(raw, self.flags)
+        if _has_hidden_thoughts(chunk.model):
             usage = with_thoughts(usage)
         self._report(raw, usage, running=bool(chunk.choices))
 
@@ -176,7 +171,7 @@ class ChatTally(Tally):
         if part is None:
             return 0
         if part.annotations:
-            self._cites = self._cites or any(map(_is_citation, part.annotations))
+            self._read_citations(part.annotations)
         index = choice.index or 0
         kinds = 0
         if part.content:
@@ -189,6 +184,12 @@ class ChatTally(Tally):
         if part.tool_calls or part.function_call is not None:
             kinds |= self._read_calls(index, part)
         return kinds
+
+    def _read_citations(self, annotations: list[Any]) -> None:
+        """Pages found in the web. OpenAI's models that search do so once for every request, and their usage does not
+        have it. https://developers.openai.com/api/docs/guides/tools-web-search"""
+        if "searches" not in self.units and any(map(_is_citation, annotations)):
+            self._seen("searches", 1)
 
     def _part_without_delta(self, choice: Choice) -> Part | None:
         # A message that follows deltas of the same choice repeats them.

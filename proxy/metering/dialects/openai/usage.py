@@ -7,37 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.metering.counts import UsageReader, with_audio
+from proxy.metering.counts import with_audio
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import Usage
+from proxy.metering.usage_reader import OPENAI_COUNTS, UsageReader
 
-_reported = UsageReader(
-    prompt_tokens="prompt_tokens",
-    # OpenAI; DeepSeek; Moonshot; Mistral
-    cached_tokens=("prompt_tokens_details.cached_tokens | prompt_cache_hit_tokens | cached_tokens | num_cached_tokens"),
-    completion_tokens="completion_tokens",
-    reasoning_tokens="completion_tokens_details.reasoning_tokens | reasoning_tokens",
-    total_tokens="total_tokens",
-    # OpenRouter and Bedrock; vLLM; gateways to Anthropic
-    cache_write_tokens=(
-        "prompt_tokens_details.cache_write_tokens | prompt_tokens_details.created_cache_tokens"
-        " | cache_creation_input_tokens"
-    ),
-    cache_write_1h_tokens="cache_creation.ephemeral_1h_input_tokens",
-    audio_prompt_tokens="prompt_tokens_details.audio_tokens",
-    audio_completion_tokens="completion_tokens_details.audio_tokens",
-    image_prompt_tokens="prompt_tokens_details.image_tokens",
-    image_completion_tokens="completion_tokens_details.image_tokens",
-    # OpenRouter; Perplexity; xAI
-    searches="server_tool_use_details.web_search_requests | num_search_queries | num_sources_used",
-)
-
+# xAI's searches in chat: in responses, sources are not billed.
+_reported = UsageReader(**{**OPENAI_COUNTS, "searches": f"{OPENAI_COUNTS['searches']} | num_sources_used"})
 # Parts of counts that are read, billed like the rest of them.
 _PARTS = """
 prompt_tokens_details.text_tokens prompt_tokens_details.video_tokens
 completion_tokens_details.text_tokens completion_tokens_details.accepted_prediction_tokens
 completion_tokens_details.rejected_prediction_tokens prompt_cache_miss_tokens cache_creation.ephemeral_5m_input_tokens
-cache_read_input_tokens server_tool_use_details.tool_calls_requested server_tool_use_details.tool_calls_executed
+server_tool_use_details.tool_calls_requested server_tool_use_details.tool_calls_executed
 """
 # Times and speeds: of Groq, Cerebras, mistral.rs, gpustack, llama.cpp.
 _TIMES = """
@@ -51,22 +33,23 @@ _STATED = "cost cost_details cost_in_usd_ticks market_cost pydantic_ai_gateway"
 _SECONDS = "prompt_audio_seconds"
 _USAGE = " ".join((_reported.paths, _PARTS, _TIMES, _STATED, _SECONDS, "service_tier"))
 
+_CHOICE = """
+index delta message text finish_reason native_finish_reason stop_reason matched_stop logprobs error err_msg seed
+content_filter_results token_ids prompt_token_ids prompt_logprobs
+"""
+
 KNOWN = members(
-    "id object model system_fingerprint service_tier obfuscation choices created error raw_status_code moderation",
+    "id object model system_fingerprint service_tier obfuscation created error raw_status_code moderation",
     "time_info timings latency_checkpoint prompt_filter_results stream_options venice_parameters x_groq.seed",
     "cost copilot_usage",
+    each("choices", _CHOICE),
     each("usage", _USAGE),
     each("x_groq.usage", _USAGE),
 )
 """the members of a chunk or an answer that are read, or cost nothing"""
 
 
-def usage_of(raw: dict[str, Any]) -> Usage | None:
-    """The counts in `raw`; None if one of them is invalid."""
-    usage = _reported(raw)
-    if usage is None or _SECONDS not in raw:
-        return usage
-    try:
-        return with_audio(usage, raw[_SECONDS])
-    except ValueError:
-        return None
+def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
+    """The counts in `raw`; flags what is invalid."""
+    usage = _reported(raw, flags)
+    return with_audio(usage, raw[_SECONDS], flags) if _SECONDS in raw else usage

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from proxy.metering.counts import UsageReader
+from proxy.metering.counts import of_medium
 from proxy.metering.dialect import Dialect, RequestBody
 from proxy.metering.dialects.openai.inputs import Inputs
 from proxy.metering.plain import skimmed
@@ -23,6 +23,7 @@ from proxy.metering.request import InvalidField, RequestFacts, Upload, flag, int
 from proxy.metering.tally import Tally, says_error
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import UNITS_MAX, PromptEvidence, Usage
+from proxy.metering.usage_reader import openai_usage_of
 from proxy.metering.wire.framing import LONG_SSE
 from proxy.metering.wire.json_reader import reader
 
@@ -33,14 +34,6 @@ _TOKENS = {"low": 272, "medium": 1056, "high": 4160}
 _COMPLETED = (".completed",)
 
 
-tokens_of = UsageReader(
-    prompt_tokens="input_tokens",
-    completion_tokens="output_tokens",
-    total_tokens="total_tokens",
-    image_prompt_tokens="input_tokens_details.image_tokens",
-    image_completion_tokens="output_tokens_details.image_tokens",
-)
-"""reads the usage of images and speech"""
 # Parts of counts that are read; the cost that xAI states.
 _NOT_BILLED = "output_tokens_details.text_tokens input_tokens_details.text_tokens cost_in_usd_ticks"
 
@@ -62,7 +55,7 @@ class ImagesTally(Tally):
 
     known = members(
         "data created created_at partial_image_index output_compression",
-        each("usage", f"{tokens_of.paths} {_NOT_BILLED}"),
+        each("usage", f"{openai_usage_of.paths} {_NOT_BILLED}"),
     )
 
     def __init__(self, cumulative: bool | None = None) -> None:
@@ -97,8 +90,8 @@ class ImagesTally(Tally):
         return True
 
     def _read_usage(self, raw: dict[str, Any] | None) -> None:
-        usage = tokens_of(raw or {})
-        if usage is None or not usage.reported_nothing:
+        usage = of_medium(openai_usage_of(raw or {}, self.flags), "image_completion_tokens")
+        if not usage.reported_nothing:
             self._report(raw, usage)
         elif self._images is not None:
             self.usage = Usage(images=min(self._images, UNITS_MAX))

@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import structs
 
+from proxy.metering.counts import of_medium
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.inputs import Inputs
-from proxy.metering.dialects.openai_media.images import tokens_of
 from proxy.metering.opaque_meter import OpaqueMeter
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, model_of
 from proxy.metering.tally import Tally, says_error
 from proxy.metering.unknown_fields import members
 from proxy.metering.usage import Usage
+from proxy.metering.usage_reader import openai_usage_of
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of
 
@@ -68,8 +68,7 @@ class SpeechTally(Tally):
         return True
 
     def _read_usage(self, raw: dict[str, Any] | None) -> None:
-        usage = tokens_of(raw or {})
-        self._report(raw, usage and structs.replace(usage, audio_completion_tokens=usage.completion_tokens))
+        self._report(raw, of_medium(openai_usage_of(raw or {}, self.flags), "audio_completion_tokens"))
 
 
 class SpeechMeter(OpaqueMeter):

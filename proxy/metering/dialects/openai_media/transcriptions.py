@@ -19,7 +19,7 @@ import msgspec
 from msgspec import structs
 
 from proxy.metering.audio.length import UNSEEN, length_of
-from proxy.metering.counts import UsageReader, with_audio
+from proxy.metering.counts import with_audio
 from proxy.metering.dialect import Dialect, RequestBody
 from proxy.metering.meter import JsonMeter
 from proxy.metering.refusal import OPENAI_ERRORS
@@ -27,6 +27,7 @@ from proxy.metering.request import InvalidField, RequestFacts, Upload, model_of
 from proxy.metering.tally import Tally, says_error
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
+from proxy.metering.usage_reader import openai_usage_of
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of
 
@@ -46,13 +47,6 @@ class _TranscriptionEvent(msgspec.Struct, gc=False):
 _read = reader(_TranscriptionEvent)
 
 
-_tokens = UsageReader(
-    prompt_tokens="input_tokens | prompt_tokens",
-    cached_tokens="prompt_tokens_details.cached_tokens",
-    completion_tokens="output_tokens | completion_tokens",
-    total_tokens="total_tokens",
-    audio_prompt_tokens="input_token_details.audio_tokens | prompt_tokens_details.audio_tokens",
-)
 _TIMES = "seconds prompt_audio_seconds"
 # OpenAI's and Mistral's events with a fragment of the text, and with all of it. Others have a segment of it.
 _FRAGMENTS = frozenset({"transcript.text.delta", "transcription.text.delta"})
@@ -66,7 +60,7 @@ class TranscriptionTally(Tally):
 
     known = members(
         "segments words logprobs duration",
-        each("usage", f"{_tokens.paths} {_TIMES} type service_tier input_token_details.text_tokens"),
+        each("usage", f"{openai_usage_of.paths} {_TIMES} type service_tier input_token_details.text_tokens"),
     )
 
     def __init__(self, cumulative: bool | None = None) -> None:
@@ -108,19 +102,16 @@ class TranscriptionTally(Tally):
         return True
 
     def _read_usage(self, parsed: _TranscriptionEvent) -> None:
-        usage = usage_of(parsed.usage or {"seconds": parsed.duration})
+        usage = usage_of(parsed.usage or {"seconds": parsed.duration}, self.flags)
         if usage == NO_USAGE:
             self.flags.add("audio_unknown")
         self._report(parsed.usage, usage)
 
 
-def usage_of(raw: dict[str, Any]) -> Usage | None:
-    """The counts in `raw`; None if one of them is invalid."""
-    usage, times = _tokens(raw), [time for name in _TIMES.split() if (time := raw.get(name)) is not None]
-    try:
-        return usage and with_audio(usage, times[0] if times else None)
-    except ValueError:
-        return None
+def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
+    """The counts in `raw`; flags what is invalid."""
+    times = [time for name in _TIMES.split() if (time := raw.get(name)) is not None]
+    return with_audio(openai_usage_of(raw, flags), times[0] if times else None, flags)
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:

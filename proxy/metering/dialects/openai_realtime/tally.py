@@ -9,36 +9,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import structs
-
-from proxy.metering.counts import UsageReader
 from proxy.metering.dialects.openai_media.transcriptions import usage_of as usage_of_transcript
 from proxy.metering.dialects.openai_realtime.wire import Item, RealtimeEvent, Response, event_of
 from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import Usage
+from proxy.metering.usage_reader import openai_usage_of
 from proxy.metering.wire.json_reader import document_of
 
 # An assistant's audio is a token per 50 ms, a user's per 100 ms.
 # https://developers.openai.com/api/docs/guides/realtime-costs
 MS_PER_OUTPUT_TOKEN, MS_PER_PROMPT_TOKEN = 50, 100
 
-_reported = UsageReader(
-    prompt_tokens="input_tokens",
-    cached_tokens="input_token_details.cached_tokens",
-    completion_tokens="output_tokens",
-    reasoning_tokens="output_token_details.reasoning_tokens",
-    total_tokens="total_tokens",
-    audio_prompt_tokens="input_token_details.audio_tokens",
-    audio_completion_tokens="output_token_details.audio_tokens",
-    image_prompt_tokens="input_token_details.image_tokens",
-)
-_cached = UsageReader(cached_audio_tokens="audio_tokens", cached_image_tokens="image_tokens")
-_CACHED = "input_token_details.cached_tokens_details"
-_TEXT = "input_token_details.text_tokens output_token_details.text_tokens"
-_USAGE = " ".join(
-    (each("usage", f"{_reported.paths} {_TEXT}"), each(f"usage.{_CACHED}", f"{_cached.paths} text_tokens"))
-)
+_TEXT = """
+input_token_details.text_tokens output_token_details.text_tokens input_token_details.cached_tokens_details.text_tokens
+"""
+_USAGE = each("usage", f"{openai_usage_of.paths} {_TEXT}")
 _TRANSCRIPT = each("usage", "type seconds")
 # The output is read by its items; the others repeat the session.
 _RESPONSE = f"""
@@ -47,21 +33,9 @@ temperature max_output_tokens max_response_output_tokens metadata {_USAGE}
 """
 
 
-def usage_of(raw: dict[str, Any]) -> Usage | None:
-    """The counts in `raw`, of a response or of a transcription; None if one of them is invalid."""
-    if "seconds" in raw or "type" in raw:
-        return usage_of_transcript(raw)
-    usage = _reported(raw)
-    details = raw.get("input_token_details")
-    within = details.get("cached_tokens_details") if isinstance(details, dict) else None
-    parts = _cached(within) if isinstance(within, dict) else None
-    if usage is None or not isinstance(within, dict):
-        return usage
-    if parts is None:
-        return None
-    return structs.replace(
-        usage, cached_audio_tokens=parts.cached_audio_tokens, cached_image_tokens=parts.cached_image_tokens
-    )
+def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
+    """The counts in `raw`, of a response or of a transcription; flags what is invalid."""
+    return (usage_of_transcript if "seconds" in raw or "type" in raw else openai_usage_of)(raw, flags)
 
 
 class RealtimeTally(Tally):
@@ -183,8 +157,8 @@ class RealtimeTally(Tally):
     def _read_usage(self, raw: dict[str, Any] | None) -> None:
         if not raw:
             return
-        usage = usage_of(raw)
-        if usage is not None and not usage.reported_nothing and not self._is_reported:
+        usage = usage_of(raw, self.flags)
+        if not usage.reported_nothing and not self._is_reported:
             self._is_reported, self.usage = True, None  # the reported usage replaces the count so far
         self._report(raw, usage)
 
@@ -211,7 +185,7 @@ class TranscriptTally(Tally):
         else:
             self._add_texts(parsed.delta if isinstance(parsed.delta, str) else parsed.text)
         if parsed.usage:
-            self._report(parsed.usage, usage_of(parsed.usage))
+            self._report(parsed.usage, usage_of(parsed.usage, self.flags))
         return parsed
 
     def read_answer(self, body: bytes) -> bool:

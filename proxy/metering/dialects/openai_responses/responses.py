@@ -12,9 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from msgspec import structs
-
-from proxy.metering.counts import UsageReader
+from proxy.metering.counts import of_medium
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai_responses.request import facts
 from proxy.metering.dialects.openai_responses.socket import ResponsesWire
@@ -34,6 +32,7 @@ from proxy.metering.socket import Socket
 from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import NO_USAGE, OTHER_WORD, ModelUsage, service_in_tier
+from proxy.metering.usage_reader import UsageReader, openai_usage_of
 from proxy.metering.wire.unknown_text import Outputs, Place
 
 # Deltas that are not generated text: audio and tool output.
@@ -42,29 +41,10 @@ _RUNNING = ("queued", "in_progress")
 _ENDED = ("completed", "incomplete", "failed", "cancelled")
 
 
-# All as reported. OpenAI's searches are output items; xAI reports their numbers.
-usage_of = UsageReader(
-    prompt_tokens="input_tokens",
-    cached_tokens="input_tokens_details.cached_tokens",
-    completion_tokens="output_tokens",
-    reasoning_tokens="output_tokens_details.reasoning_tokens",
-    total_tokens="total_tokens",
-    cache_write_tokens="input_tokens_details.cache_write_tokens",
-    searches="server_side_tool_usage_details.web_search_calls",
-    file_searches="server_side_tool_usage_details.file_search_calls",
-    image_prompt_tokens="input_tokens_details.image_tokens",
-    image_completion_tokens="output_tokens_details.image_tokens",
-)
 # Read from `tool_usage`: the number that OpenAI charges for.
 tools_of = UsageReader(searches="web_search.num_requests")
-# In `tool_usage.image_gen`: tokens of an image model. https://developers.openai.com/api/docs/guides/tools-image-generation
-images_of = UsageReader(
-    prompt_tokens="input_tokens",
-    image_prompt_tokens="input_tokens_details.image_tokens",
-    completion_tokens="output_tokens",
-    image_completion_tokens="output_tokens_details.image_tokens",
-    total_tokens="total_tokens",
-)
+# Source of the image tool, whose usage is in `tool_usage.image_gen`:
+# https://developers.openai.com/api/docs/guides/tools-image-generation
 _IMAGES_MODEL = "gpt-image-1"
 """model of the image tool if the request names none; from the source above"""
 _IMAGES = "image_gen"
@@ -79,14 +59,20 @@ _NOT_BILLED = "context_details cost cost_details cost_in_usd_ticks pydantic_ai_g
 # The output is read by its items; the others repeat the request, or are times.
 _ANSWER = """
 id object model status service_tier user safety_identifier prompt_cache_key truncation tool_choice previous_response_id
-output created_at completed_at temperature top_p top_logprobs max_output_tokens max_tool_calls presence_penalty
+created_at completed_at temperature top_p top_logprobs max_output_tokens max_tool_calls presence_penalty
 frequency_penalty tools metadata text reasoning instructions content_filters moderation error status copilot_usage
 tool_usage.web_search
 """
 _TOOL_TEXT = "input_tokens_details.text_tokens output_tokens_details.text_tokens"
+_ITEM = """
+type id status role phase name arguments input call_id namespace content summary encrypted_content code container_id
+outputs output queries results action actions pending_safety_checks error server_label approval_request_id tools
+execution operation result background size quality output_format output_compression revised_prompt created_by logprobs
+max_output_length
+"""
 _KNOWN = " ".join((
-    _ANSWER, each("usage", f"{usage_of.paths} {_NOT_BILLED}"),
-    each(f"tool_usage.{_IMAGES}", f"{images_of.paths} {_TOOL_TEXT}"),
+    _ANSWER, each("output", _ITEM), each("usage", f"{openai_usage_of.paths} {_NOT_BILLED}"),
+    each(f"tool_usage.{_IMAGES}", f"{openai_usage_of.paths} {_TOOL_TEXT}"),
 ))  # fmt: skip
 
 
@@ -112,6 +98,11 @@ class ResponsesTally(Tally):
         self._unknown_at: set[int] = set()  # items of unknown kinds
         self._file_searches: set[int] = set()
         self._searches: set[int] = set()  # items that are one search each
+
+    @property
+    def has_output(self) -> bool:
+        """Whether there was output, or a reason for none; that an answer is completed is no reason."""
+        return not self.evidence.empty or self.finish_reason not in (None, "completed")
 
     def read(self, event: bytes, name: bytes) -> ResponsesEvent | None:
         """Read one event of a stream."""
@@ -156,8 +147,11 @@ class ResponsesTally(Tally):
             self.served_as = service_in_tier(response.service_tier)
         for index, item in enumerate(response.output or ()) if last else ():
             self._read_item(index, item, whole=True)
-        self._read_usage(response.usage, response.tool_usage, last=last)
+        self._read_usage(response.usage, last=last)
         if response.tool_usage is not None:
+            searches = tools_of(response.tool_usage, self.flags).searches
+            if searches is not None:
+                self._seen("searches", searches)
             self._read_images(response.tool_usage.get(_IMAGES), response.tools or ())
         if not last:
             return
@@ -190,8 +184,10 @@ class ResponsesTally(Tally):
             self._keep_unknown(f"output.{word(kind)}")
         if whole and kind == "web_search_call" and _searched(item.action):
             self._searches.add(index)
+            self._seen("searches", len(self._searches))
         if whole and kind == "file_search_call":
             self._file_searches.add(index)
+            self._seen("file_searches", len(self._file_searches))
         if not whole or index in self._with_deltas:
             return
         self._with_deltas.add(index)
@@ -212,26 +208,15 @@ class ResponsesTally(Tally):
         if item.name and self.evidence.tool_calls > calls:
             self._called.append(item.name)
 
-    def _read_usage(self, raw: dict[str, Any] | None, tools: dict[str, Any] | None, *, last: bool) -> None:
-        if not raw:
-            return
-        usage = usage_of(raw)
-        if usage is not None and usage != NO_USAGE and usage.searches is None:
-            tool_usage = None if tools is None else tools_of(tools)
-            if tool_usage is not None and tool_usage.searches is not None:
-                usage = structs.replace(usage, searches=tool_usage.searches)
-            elif self._searches:
-                usage = structs.replace(usage, searches=len(self._searches))
-        if usage is not None and usage != NO_USAGE and usage.file_searches is None and self._file_searches:
-            usage = structs.replace(usage, file_searches=len(self._file_searches))
-        self._report(raw, usage, running=not last)
+    def _read_usage(self, raw: dict[str, Any] | None, *, last: bool) -> None:
+        if raw:
+            self._report(raw, openai_usage_of(raw, self.flags), running=not last)
 
     def _read_images(self, raw: Any, tools: Iterable[Tool]) -> None:
         """The tokens of the tool that makes images."""
-        usage = images_of(raw) if isinstance(raw, dict) else NO_USAGE
-        if usage is None:
-            self.flags.add("usage_invalid")
-        elif usage.prompt_tokens or usage.completion_tokens:
+        usage = openai_usage_of(raw, self.flags) if isinstance(raw, dict) else NO_USAGE
+        usage = of_medium(usage, "image_completion_tokens")
+        if usage.prompt_tokens or usage.completion_tokens:
             named = next((tool.model for tool in tools if tool.type == "image_generation" and tool.model), None)
             self.other_models = (ModelUsage(identifier(named or _IMAGES_MODEL) or OTHER_WORD, usage),)
 
@@ -251,7 +236,7 @@ class UnknownTally(ResponsesTally):
         """Read the event."""
         whole = response_of(event)
         if whole is not None:
-            self._read_usage(whole.usage, whole.tool_usage, last=True)
+            self._read_usage(whole.usage, last=True)
         parsed = super().read(event, name)
         self.done = True
         return parsed

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from proxy.metering.counts import UsageReader, with_total
+from proxy.metering.counts import with_total
 from proxy.metering.dialect import Dialect, Facts
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
@@ -30,6 +30,7 @@ from proxy.metering.request import InvalidField, RequestFacts, integer, messages
 from proxy.metering.tally import Tally, says_error
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import NO_USAGE, UNITS_MAX, PromptEvidence, Usage
+from proxy.metering.usage_reader import UsageReader
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of
 
@@ -120,8 +121,8 @@ class PredictTally(Tally):
             return True
         self.done = True
         if counts := answer.usage or _counts(answer.predictions or []):
-            usage = nothing_generated(_counted(counts))
-            self._report(counts, usage if usage is None or usage.images is not None else with_total(usage))
+            usage = nothing_generated(_counted(counts, self.flags))
+            self._report(counts, with_total(usage) if usage.images is None else usage)
         return True
 
 

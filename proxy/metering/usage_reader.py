@@ -1,0 +1,203 @@
+"""Reads the counts of a usage object. What a reader reads is data: for each count, the members that state it.
+
+Invariants: a count is an exact integer within bounds, never clamped. An invalid count counts as not reported, alone:
+the other counts stand. Of two members that state one count, the larger one applies that the total allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from proxy.metering.usage import NO_USAGE, TOKENS_MAX, UNITS_MAX, Usage
+
+# Their limit is UNITS_MAX, not TOKENS_MAX.
+_UNITS = frozenset({"images", "searches", "file_searches", "pages", "annotated_pages"})
+
+# A member's place among the counts that were found, and its limit.
+_Slot: TypeAlias = "tuple[int, int]"
+_Found: TypeAlias = "dict[int, int | None]"  # None: invalid
+# Members that state the same count, such as `(3, 4)`; those that are added up; those that apply one after the other.
+_Same: TypeAlias = "tuple[int, ...]"
+_Added: TypeAlias = "tuple[_Same, ...]"
+
+# What OpenAI calls the parts of a prompt and of a completion: in chat/completions, in responses, in Realtime.
+_OF_PROMPT = ("prompt_tokens_details", "input_tokens_details", "input_token_details")
+_OF_COMPLETION = ("completion_tokens_details", "output_tokens_details", "output_token_details")
+
+
+def _part(holders: Sequence[str], member: str, *others: str) -> str:
+    return " | ".join((*(f"{holder}.{member}" for holder in holders), *others))
+
+
+# OpenAI's names, and those that gateways and servers give the same counts. All dialects with OpenAI's shapes read all
+# of them, because any server can stand behind a gateway.
+OPENAI_COUNTS: Mapping[str, str] = {
+    "prompt_tokens": "prompt_tokens | input_tokens | promptTokens | inputTokens",
+    # Anthropic's name, of Databricks, Snowflake and LiteLLM; DeepSeek; Moonshot; Mistral
+    "cached_tokens": _part(
+        _OF_PROMPT, "cached_tokens",
+        "cache_read_input_tokens", "prompt_cache_hit_tokens", "cached_tokens", "num_cached_tokens",
+    ),
+    "completion_tokens": "completion_tokens | output_tokens | completionTokens | outputTokens",
+    "reasoning_tokens": _part(_OF_COMPLETION, "reasoning_tokens", "reasoning_tokens"),
+    "total_tokens": "total_tokens | totalTokens",
+    # OpenRouter and Bedrock; vLLM; gateways to Anthropic
+    "cache_write_tokens": _part(
+        _OF_PROMPT, "cache_write_tokens", "prompt_tokens_details.created_cache_tokens", "cache_creation_input_tokens"
+    ),
+    "cache_write_1h_tokens": "cache_creation.ephemeral_1h_input_tokens",
+    "audio_prompt_tokens": _part(_OF_PROMPT, "audio_tokens"),
+    "audio_completion_tokens": _part(_OF_COMPLETION, "audio_tokens"),
+    "image_prompt_tokens": _part(_OF_PROMPT, "image_tokens"),
+    "image_completion_tokens": _part(_OF_COMPLETION, "image_tokens"),
+    "cached_audio_tokens": _part(_OF_PROMPT, "cached_tokens_details.audio_tokens"),
+    "cached_image_tokens": _part(_OF_PROMPT, "cached_tokens_details.image_tokens"),
+    # OpenRouter; Anthropic's name; Perplexity; xAI's in responses
+    "searches": (
+        "server_tool_use_details.web_search_requests | server_tool_use.web_search_requests | num_search_queries"
+        " | server_side_tool_usage_details.web_search_calls"
+    ),
+    "file_searches": "server_side_tool_usage_details.file_search_calls",
+}  # fmt: skip
+
+
+class _ListMembers(NamedTuple):
+    """The members that are read of the objects in a list."""
+
+    key: str
+    """name of the member that says which object it is"""
+    of_entry: dict[str, dict[str, Any]]
+    """by the word of the key: the members"""
+
+
+class UsageReader:
+    """Reads the counts of a usage object into a `Usage`.
+
+    Each field of `Usage` = the paths of its count. `a.b` is `b` in the object `a`; `a[key=x/y].b` are `b` in those
+    objects of the list `a` whose `key` is x or y, in any case, added up. Between paths, `|` is "the same count by
+    another name", `+` adds counts up, and `,` is "if not reported".
+    """
+
+    __slots__ = ("_computed", "_members", "_single", "_totals", "paths")
+
+    def __init__(self, **counts: str) -> None:
+        assert set(counts) <= set(Usage.__struct_fields__), counts
+        slots: dict[str, int] = {}
+        self._members: dict[str, Any] = {}
+        self._single: list[tuple[str, int]] = []
+        self._computed: list[tuple[str, tuple[_Added, ...]]] = []
+        for field, sources in counts.items():
+            most = UNITS_MAX if field in _UNITS else TOKENS_MAX
+            ways = tuple(
+                tuple(
+                    tuple(self._slot(path.strip(), slots, most) for path in same.split("|")) for same in way.split("+")
+                )
+                for way in sources.split(",")
+            )
+            if len(ways) == len(ways[0]) == len(ways[0][0]) == 1:
+                self._single.append((field, ways[0][0][0]))
+            else:
+                self._computed.append((field, ways))
+        self._totals = [slots[path.strip()] for path in counts.get("total_tokens", "").split("|") if path]
+        self.paths = " ".join(path for path in slots if "[" not in path)
+        """the paths outside lists, with blanks between"""
+
+    def _slot(self, path: str, slots: dict[str, int], most: int) -> int:
+        """The slot of the member at `path`, which a count reads."""
+        if path in slots:
+            return slots[path]
+        slots[path] = slot = len(slots)
+        *holders, name = path.split(".")
+        members = self._members
+        for holder in holders:
+            holder, bracket, entry = holder.partition("[")
+            if bracket:
+                key, _, words = entry.rstrip("]").partition("=")
+                list_ = members.setdefault(holder, _ListMembers(key, {}))
+                first, *others = words.lower().split("/")
+                members = list_.of_entry.setdefault(first, {})
+                list_.of_entry.update(dict.fromkeys(others, members))
+            else:
+                members = members.setdefault(holder, {})
+        members[name] = (slot, most)
+        return slot
+
+    def __call__(self, raw: Mapping[str, Any], flags: set[str]) -> Usage:
+        """The counts in `raw`. Adds to `flags` that a count is invalid, or that two members contradict each other."""
+        found: _Found = {}
+        _find(self._members, raw, found, flags)
+        if not found:
+            return NO_USAGE
+        counts = {field: found[slot] for field, slot in self._single if slot in found}
+        for field, ways in self._computed:
+            for added in ways:
+                if (number := self._sum(added, found, flags)) is not None:
+                    counts[field] = number
+                    break
+        return Usage(**counts)
+
+    def _sum(self, added: _Added, found: _Found, flags: set[str]) -> int | None:
+        """The sum of the counts that are reported; None: there are none, or one is invalid."""
+        total: int | None = None
+        for same in added:
+            stated = [found[slot] for slot in same if slot in found]
+            if stated:
+                number = self._one_of([count for count in stated if count is not None], found, flags)
+                if number is None:
+                    return None
+                total = (total or 0) + number
+        return total
+
+    def _one_of(self, stated: Sequence[int], found: _Found, flags: set[str]) -> int | None:
+        """The count that several members state."""
+        if len(stated) < 2:
+            return stated[0] if stated else None
+        most = max(stated)
+        if most != min(stated):
+            flags.add("usage_conflict")
+            total = max((found.get(slot) or 0 for slot in self._totals), default=0) or TOKENS_MAX
+            return max((count for count in stated if count <= total), default=most)
+        return most
+
+
+def _find(members: Mapping[str, Any], raw: Mapping[str, Any], found: _Found, flags: set[str]) -> None:
+    """Find the counts of these members."""
+    for name, value in raw.items():
+        member = members.get(name)
+        if member is None or value is None:
+            continue
+        if type(member) is tuple:
+            slot, most = member
+            found[slot] = value if type(value) is int and 0 <= value <= most else count(value, flags, most)
+        elif type(member) is dict:
+            if type(value) is dict:
+                _find(member, value, found, flags)
+        elif type(value) is list:
+            _find_in_list(member, value, found, flags)
+
+
+def _find_in_list(members: _ListMembers, entries: Sequence[object], found: _Found, flags: set[str]) -> None:
+    for entry in entries:
+        of_entry = members.of_entry.get(str(entry.get(members.key)).lower()) if isinstance(entry, dict) else None
+        if of_entry is not None:
+            counts: _Found = {}
+            _find(of_entry, entry, counts, flags)  # type: ignore[arg-type]  # an entry with a known key is an object
+            for slot, number in counts.items():
+                earlier = found.get(slot, 0)
+                found[slot] = None if number is None or earlier is None else earlier + number
+
+
+def count(value: object, flags: set[str], most: int = TOKENS_MAX) -> int | None:
+    """An exact integer, also from a float such as 9.0; None stays None. Anything else is flagged, and None."""
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is int and 0 <= value <= most:
+        return value
+    if value is not None:
+        flags.add("usage_invalid")
+    return None
+
+
+openai_usage_of = UsageReader(**OPENAI_COUNTS)
+"""reads the usage of every dialect with OpenAI's shapes"""

@@ -1,0 +1,369 @@
+"""Usage is evidence: nothing that an answer reports or shows is lost, counted twice, or silent. By what was seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
+from proxy.metering.dialects.cohere.chat import COHERE_CHAT
+from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
+from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
+from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
+from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
+from proxy.metering.estimator.estimate import Estimator, is_estimated, reading
+from proxy.metering.metered import Metered
+from proxy.metering.usage import Reading, Usage, UsageSource
+
+SAID = {"choices": [{"index": 0, "message": {"content": "Over the weir."}, "finish_reason": "stop"}]}
+CHAT_SAID = [
+    {"choices": [{"index": 0, "delta": {"content": "Over the weir."}}]},
+    {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+]
+
+
+def whole(dialect: Dialect, answer: Any) -> Metered:
+    meter = dialect.plain_meter()
+    meter.feed(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+    return meter.close()
+
+
+def streamed(dialect: Dialect, *events: Any) -> Metered:
+    meter = dialect.stream_meter(dialect.framings[0])
+    for event in events:
+        meter.feed(event if isinstance(event, bytes) else b"data: %b\n\n" % json.dumps(event).encode())
+    return meter.close()
+
+
+def both(usage: Mapping[str, Any]) -> Sequence[Metered]:
+    return (
+        whole(OPENAI_CHAT, SAID | {"usage": usage}),
+        streamed(OPENAI_CHAT, *CHAT_SAID, {"choices": [], "usage": usage}, b"data: [DONE]\n\n"),
+        whole(OPENAI_COMPLETIONS, {"choices": [{"text": "Over.", "finish_reason": "stop"}], "usage": usage}),
+    )
+
+
+def read(metered: Metered, **facts: Any) -> Reading:
+    return reading(
+        metered, estimator=Estimator(), model_key="p/m", prompt_tokens_estimate=9, completion_tokens_max=None,
+        bytes_seen=900, accepted=True, **facts,
+    )  # fmt: skip
+
+
+TOTAL = {"prompt_tokens": 10_000, "completion_tokens": 50, "total_tokens": 10_050}
+COUNTED = Usage(10_000, None, 50, None, 10_050)
+
+
+@pytest.mark.parametrize(
+    ("usage", "cached", "written", "flags"),
+    [
+        # of Databricks, Snowflake, and LiteLLM as a provider
+        ({"cache_read_input_tokens": 8000, "cache_creation_input_tokens": 1000}, 8000, 1000, ()),
+        (
+            {"prompt_tokens_details": {"cached_tokens": 0}, "prompt_cache_hit_tokens": 4096},
+            4096,
+            None,
+            ("usage_conflict",),
+        ),
+        ({"input_tokens_details": {"cached_tokens": 7}}, 7, None, ()),
+    ],
+)
+def test_what_was_cached_is_read_by_every_name(
+    usage: dict[str, Any], cached: int, written: int | None, flags: tuple[str, ...]
+) -> None:
+    for metered in both(TOTAL | usage):
+        assert metered.usage == Usage(10_000, cached, 50, None, 10_050, written)
+        assert metered.flags == flags
+
+
+def test_a_prompt_without_what_was_cached_is_completed_where_the_total_says_so() -> None:
+    usage = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 10_050, "cache_read_input_tokens": 9900}
+    for metered in both(usage):
+        assert (metered.usage, metered.flags) == (Usage(10_000, 9900, 50, None, 10_050), ("cached_added",))
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"input_tokens": 10_000, "output_tokens": 50, "total_tokens": 10_050},
+        {"promptTokens": 10_000, "completionTokens": 50, "totalTokens": 10_050},
+        {"inputTokens": 10_000, "outputTokens": 50, "total_tokens": 10_050},
+    ],
+)
+def test_other_names_of_counts_are_read(usage: dict[str, Any]) -> None:
+    for metered in both(usage):
+        assert (metered.usage, metered.unknown_usage_fields.paths) == (COUNTED, ())
+
+
+def test_counts_in_other_places_are_named() -> None:
+    for metered in (
+        whole(OPENAI_CHAT, {"choices": [SAID["choices"][0] | {"usage": TOTAL}]}),
+        streamed(OPENAI_CHAT, {"choices": [CHAT_SAID[0]["choices"][0] | {"usage": TOTAL}]}, CHAT_SAID[1]),
+    ):
+        assert metered.usage is None
+        assert metered.unknown_usage_fields.paths == tuple(f"choices.usage.{name}" for name in sorted(TOTAL))
+    named = streamed(OPENAI_CHAT, *CHAT_SAID, {"choices": [], "tokens": {"in": 7}}).unknown_usage_fields.paths
+    assert named == ("tokens.in",)
+
+
+@pytest.mark.parametrize("wrong", [-5, "5", True, 1.5, 10**9])
+def test_an_invalid_count_is_unusable_alone(wrong: Any) -> None:
+    for metered in both(TOTAL | {"completion_tokens_details": {"reasoning_tokens": wrong}}):
+        assert (metered.usage, metered.flags) == (COUNTED, ("usage_invalid",))
+    for metered in both(TOTAL | {"prompt_tokens": wrong}):
+        assert metered.usage == Usage(None, None, 50, None, 10_050)
+        assert read(metered).usage.completion_tokens == 50
+
+
+def anthropic(start: dict[str, Any], delta: dict[str, Any]) -> Metered:
+    return streamed(
+        ANTHROPIC_MESSAGES,
+        {"type": "message_start", "message": {"id": "m", "usage": start | {"output_tokens": 1}}},
+        {"type": "content_block_delta", "index": 0, "delta": {"text": "Over the weir."}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": delta | {"output_tokens": 878}},
+        {"type": "message_stop"},
+    )
+
+
+NOTHING_CACHED = {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
+
+
+@pytest.mark.parametrize("start", [{}, NOTHING_CACHED, {"cache_read_input_tokens": None}])
+@pytest.mark.parametrize(
+    ("delta", "usage"),
+    [
+        ({"cache_read_input_tokens": 3604}, Usage(3604, 3604, 878, None, 4482)),
+        ({"cache_read_input_tokens": 3604, "input_tokens": 0}, Usage(3604, 3604, 878, None, 4482)),
+        ({"cache_read_input_tokens": 3604, "input_tokens": None}, Usage(3604, 3604, 878, None, 4482)),
+        ({"cache_read_input_tokens": 3604, "input_tokens": 3602}, Usage(3604, 3604, 878, None, 4482)),
+        ({"cache_read_input_tokens": 3000}, Usage(3602, 3000, 878, None, 4480)),
+        ({"cache_creation_input_tokens": 3604}, Usage(3604, None, 878, None, 4482, 3604)),
+        (
+            {"cache_read_input_tokens": 3000, "cache_creation_input_tokens": 602},
+            Usage(3602, 3000, 878, None, 4480, 602),
+        ),
+        ({"cache_read_input_tokens": 3604, "input_tokens": 40}, Usage(3644, 3604, 878, None, 4522)),
+        ({}, Usage(3602, None, 878, None, 4480)),
+    ],
+    ids=str,
+)
+def test_a_cache_that_is_reported_after_the_input_is_a_part_of_it(
+    start: dict[str, Any], delta: dict[str, Any], usage: Usage
+) -> None:
+    metered = anthropic({"input_tokens": 3602} | start, delta)
+    assert metered.usage is not None
+    known = (usage.prompt_tokens, usage.cached_tokens or 0, usage.completion_tokens, usage.total_tokens)
+    found = metered.usage
+    assert (found.prompt_tokens, found.cached_tokens or 0, found.completion_tokens, found.total_tokens) == known
+    assert (found.cache_write_tokens or 0) == (usage.cache_write_tokens or 0)
+
+
+def test_a_cache_beside_the_input_of_the_first_event_is_no_part_of_it() -> None:
+    start = {"input_tokens": 100, "cache_read_input_tokens": 9900}
+    for delta in ({}, {"cache_read_input_tokens": 9900}, start):
+        metered = anthropic(start, delta)
+        assert (metered.usage, metered.flags) == (Usage(10_000, 9900, 878, None, 10_878), ())
+
+
+@pytest.mark.parametrize(
+    ("delta", "hour", "flags"),
+    [
+        ({"cache_creation_input_tokens": 300}, 300, ()),
+        (
+            {"cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 200}},
+            0,
+            ("usage_decreased",),
+        ),
+        ({}, 200, ()),
+    ],
+)
+def test_the_lifetime_of_what_is_written_to_the_cache(delta: dict[str, Any], hour: int, flags: tuple[str, ...]) -> None:
+    start = {
+        "input_tokens": 9,
+        "cache_creation_input_tokens": 200,
+        "cache_creation": {"ephemeral_1h_input_tokens": 200},
+    }
+    metered = anthropic(start, delta)
+    assert metered.usage is not None
+    assert (metered.usage.cache_write_1h_tokens, metered.flags) == (hour, flags)
+
+
+def test_a_partly_unknown_lifetime_is_flagged() -> None:
+    start = {"input_tokens": 9, "cache_creation_input_tokens": 200, "cache_creation": {"ephemeral_1h_input_tokens": 50}}
+    assert anthropic(start, {"cache_creation_input_tokens": 300}).flags == ("usage_conflict",)
+
+
+def searched(at: int) -> dict[str, Any]:
+    item = {"type": "web_search_call", "id": f"ws_{at}", "status": "completed", "action": {"type": "search"}}
+    return {"type": "response.output_item.done", "output_index": at, "item": item}
+
+
+def found_block(at: int, content: Any) -> dict[str, Any]:
+    block = {"type": "web_search_tool_result", "tool_use_id": "t", "content": content}
+    return {"type": "content_block_start", "index": at, "content_block": block}
+
+
+LAST = {"type": "response.completed", "response": {"status": "completed", "output": [], "usage": None}}
+START = {"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 9, "output_tokens": 1}}}
+GROUNDED = {
+    "candidates": [{"content": {"parts": [{"text": "a"}]}, "groundingMetadata": {"webSearchQueries": ["a", "b"]}}]
+}
+CITED = {"choices": [{"delta": {"content": "a", "annotations": [{"type": "url_citation"}]}}]}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "events", "searches"),
+    [
+        (OPENAI_RESPONSES, [searched(0), searched(1)], 2),
+        (OPENAI_RESPONSES, [searched(0), searched(1), LAST], 2),
+        (
+            ANTHROPIC_MESSAGES,
+            [START, found_block(0, [{"url": "u"}]), found_block(1, []), found_block(2, {"error_code": "x"})],
+            2,
+        ),
+        (GEMINI_STREAM, [GROUNDED], 2),
+        (OPENAI_CHAT, [CITED, CITED], 1),
+    ],
+    ids=["responses", "no usage", "anthropic", "gemini", "chat"],
+)
+def test_a_search_that_was_seen_is_billed_whatever_becomes_of_the_usage(
+    dialect: Dialect, events: list[Any], searches: int
+) -> None:
+    metered = streamed(dialect, *events)
+    assert is_estimated(metered)
+    found = read(metered)
+    assert (found.usage.searches, found.source) == (searches, UsageSource.ESTIMATED)
+    assert found.usage.prompt_tokens == 9
+
+
+def test_the_searches_of_the_usage_replace_those_that_were_seen() -> None:
+    response = {"status": "completed", "output": [], "usage": {"input_tokens": 9, "output_tokens": 9}}
+    for number in (0, 1, 5):
+        last = {
+            "type": "response.completed",
+            "response": response | {"tool_usage": {"web_search": {"num_requests": number}}},
+        }
+        usage = streamed(OPENAI_RESPONSES, searched(0), searched(1), last).usage
+        assert usage is not None
+        assert usage.searches == number
+
+
+PICTURED = {"input_tokens": 10, "output_tokens": 6240, "total_tokens": 6250}
+
+
+def test_tokens_of_an_image_model_are_image_tokens() -> None:
+    done = {"type": "image_generation.completed", "b64_json": "aGk=", "usage": PICTURED}
+    tool = {"status": "completed", "output": [], "usage": PICTURED, "tool_usage": {"image_gen": PICTURED}}
+    for usage in (
+        streamed(OPENAI_IMAGES, done).usage,
+        whole(OPENAI_IMAGES, {"data": [{"b64_json": "aGk="}], "usage": PICTURED}).usage,
+        whole(OPENAI_RESPONSES, tool).other_models[0].usage,
+    ):
+        assert usage == Usage(10, None, 6240, None, 6250, image_completion_tokens=6240)
+    named = {"output_tokens_details": {"image_tokens": 6000}}
+    usage = streamed(OPENAI_IMAGES, done | {"usage": PICTURED | named}).usage
+    assert usage is not None
+    assert usage.image_completion_tokens == 6000
+
+
+@pytest.mark.parametrize(
+    ("extra", "path"),
+    [
+        ({"svg_usage": {"output_tokens": 700}}, "output.svg_usage.output_tokens"),
+        ({"usage": {"total_tokens": 7}}, "output.usage.total_tokens"),
+        ({"frames": 24}, "output.frames"),
+    ],
+)
+def test_a_number_in_an_item_of_the_output_is_named(extra: dict[str, Any], path: str) -> None:
+    response = {
+        "status": "completed",
+        "output": [{"type": "image_generation_call", "id": "ig"} | extra],
+        "usage": PICTURED,
+    }
+    for metered in (
+        whole(OPENAI_RESPONSES, response),
+        streamed(OPENAI_RESPONSES, {"type": "response.completed", "response": response}),
+    ):
+        assert metered.unknown_usage_fields.paths == (path,)
+
+
+def test_what_ollama_read_from_its_cache() -> None:
+    last = {
+        "done": True,
+        "done_reason": "stop",
+        "prompt_eval_count": 30,
+        "prompt_eval_cached_count": 20,
+        "eval_count": 5,
+    }
+    metered = whole(OLLAMA_CHAT, {"message": {"content": "Over."}} | last)
+    assert (metered.usage, metered.unknown_usage_fields.paths) == (Usage(30, 20, 5, None, 35), ())
+
+
+def test_what_gemini_reports_of_its_cache_in_early_events_only() -> None:
+    said = {"candidates": [{"content": {"parts": [{"text": "Over."}]}}]}
+    end = {"candidates": [{"content": {"parts": [{"text": "!"}]}, "finishReason": "STOP"}]}
+    early = {"promptTokenCount": 90, "cachedContentTokenCount": 60, "candidatesTokenCount": 1, "totalTokenCount": 91}
+    late = {"promptTokenCount": 90, "candidatesTokenCount": 4, "totalTokenCount": 94}
+    metered = streamed(GEMINI_STREAM, said | {"usageMetadata": early}, end | {"usageMetadata": late})
+    assert (metered.usage, metered.flags) == (Usage(90, 60, 4, None, 94), ())
+
+
+def test_thoughts_that_only_geminis_total_has_are_billed() -> None:
+    usage = {"promptTokenCount": 9, "candidatesTokenCount": 5, "totalTokenCount": 99}
+    answer = {
+        "candidates": [{"content": {"parts": [{"text": "Over."}]}, "finishReason": "STOP"}],
+        "usageMetadata": usage,
+    }
+    metered = whole(GEMINI_GENERATE, answer)
+    assert (metered.usage, metered.flags) == (Usage(9, None, 90, 85, 99), ("reasoning_added",))
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "answer"),
+    [
+        (OPENAI_CHAT, {"choices": []}),
+        (OPENAI_CHAT, {"choices": [], "usage": None}),
+        (OPENAI_CHAT, b""),
+        (OPENAI_CHAT, b"null"),
+        (OPENAI_COMPLETIONS, {"choices": []}),
+        (OPENAI_RESPONSES, {"status": "completed", "output": []}),
+        (ANTHROPIC_MESSAGES, {"content": []}),
+        (GEMINI_GENERATE, {"candidates": []}),
+        (OLLAMA_CHAT, {"done": True}),
+        (COHERE_CHAT, {"message": {"content": []}}),
+        (OPENAI_CHAT, [DONE]),
+        (OPENAI_CHAT, [{"choices": []}, DONE]),
+        (OPENAI_COMPLETIONS, [DONE]),
+        (OPENAI_RESPONSES, [LAST]),
+        (ANTHROPIC_MESSAGES, [{"type": "message_stop"}]),
+        (GEMINI_STREAM, [DONE]),
+    ],
+    ids=str,
+)
+def test_an_answer_with_neither_output_nor_usage_is_none(dialect: Dialect, answer: Any) -> None:
+    metered = streamed(dialect, *answer) if isinstance(answer, list) else whole(dialect, answer)
+    assert (metered.complete, metered.usage_final, metered.generated) == (False, False, False)
+
+
+@pytest.mark.parametrize("number", [b"0x5", b"+5", b"05", b"1_000", b"5."])
+def test_an_answer_whose_usage_cannot_be_read_was_served(number: bytes) -> None:
+    text = json.dumps(SAID)[:-1].encode()
+    metered = whole(OPENAI_CHAT, text + b',"usage":{"prompt_tokens":9,"completion_tokens":%b}}' % number)
+    assert (metered.complete, metered.usage, metered.flags) == (True, Usage(9), ("unparsable_body",))
+    assert metered.evidence.chars_latin == len("Over the weir.")
+    assert read(metered).source is UsageSource.ESTIMATED
+
+
+def test_a_right_usage_beside_thousands_of_nested_arrays_is_read() -> None:
+    text = json.dumps(SAID | {"usage": TOTAL})[:-1].encode()
+    metered = whole(OPENAI_CHAT, text + b',"odd":' + b"[" * 3000 + b"]" * 3000 + b"}")
+    assert (metered.complete, metered.usage, metered.flags) == (True, COUNTED, ("unparsable_body",))
