@@ -112,6 +112,13 @@ def test_half_a_usage_is_completed() -> None:
     assert record.reading.source is UsageSource.ESTIMATED
 
 
+def test_searches_that_were_seen_are_billed_without_a_usage() -> None:
+    record = recovered(opened(1), noted(usage=Usage(searches=2)))
+    assert (record.reading.usage.searches, record.reading.source) == (2, UsageSource.ESTIMATED)
+    assert record.reading.usage.prompt_tokens
+    assert "interim_usage" not in record.details
+
+
 def test_what_a_drain_had_read_is_not_bounded_by_what_was_delivered() -> None:
     estimator = Asked()
     progress = noted(events=3, bytes=90, noted_events=2_000, evidence=Evidence(text_events=1_999, chars_latin=9_000))
