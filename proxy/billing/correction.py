@@ -31,7 +31,8 @@ from proxy.billing.pricing.prices import pinned, price_text
 from proxy.billing.record import BillableParts, Price, PricedUsage
 from proxy.billing.reread import ReadAgain
 from proxy.billing.settlement import OTHER_MODELS_DETAIL, amount, incurred, other_models, other_models_detail
-from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, ModelUsage, ServedAs, Usage, service_of
+from proxy.billing.units import BILLED_UNITS, BY_PRICE
+from proxy.metering.usage import TOKENS_MAX, UNIT_COUNTS, UNITS_MAX, ModelUsage, ServedAs, Usage, service_of
 
 # The longest exchange at the highest configurable price; a larger amount is a typing error.
 AMOUNT_NUSD_MAX = 1_000_000 * NUSD_PER_USD
@@ -356,22 +357,11 @@ def _priced(
     return money
 
 
+# Each part, and what contains it.
 _PARTS = (
-    ("cached_tokens", "prompt_tokens"),
-    ("cache_write_tokens", "prompt_tokens"),
-    ("audio_prompt_tokens", "prompt_tokens"),
-    ("unbilled_prompt_tokens", "prompt_tokens"),
-    ("cache_write_1h_tokens", "cache_write_tokens"),
-    ("reasoning_tokens", "completion_tokens"),
-    ("audio_completion_tokens", "completion_tokens"),
-    ("image_prompt_tokens", "prompt_tokens"),
-    ("image_completion_tokens", "completion_tokens"),
-    ("unbilled_completion_tokens", "completion_tokens"),
-    ("annotated_pages", "pages"),
-    ("cached_audio_tokens", "cached_tokens"),
-    ("cached_audio_tokens", "audio_prompt_tokens"),
-    ("cached_image_tokens", "cached_tokens"),
-    ("cached_image_tokens", "image_prompt_tokens"),
+    *((unit.count, BY_PRICE[unit.of].count) for unit in BILLED_UNITS if unit.of),
+    *((BY_PRICE[unit.less].count, unit.count) for unit in BILLED_UNITS if unit.less),
+    *((unit.unbilled, unit.count) for unit in BILLED_UNITS if unit.unbilled),
     ("timed_audio_tokens", "audio_prompt_tokens"),
 )
 
@@ -394,8 +384,7 @@ def _require_part(usage: Usage, part: str, whole: str, changes: Mapping[str, int
         raise CorrectionError(f"{part} ({count}) is part of {whole} ({of or 0}) and cannot be higher")
 
 
-_UNITS = ("images", "searches", "file_searches", "pages", "annotated_pages")
-_HIGHEST = {**dict.fromkeys(MONEY, AMOUNT_NUSD_MAX), **dict.fromkeys(_UNITS, UNITS_MAX)}
+_HIGHEST = {**dict.fromkeys(MONEY, AMOUNT_NUSD_MAX), **dict.fromkeys(UNIT_COUNTS, UNITS_MAX)}
 
 
 def _check(request: CorrectionRequest, why: str) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
 from proxy.cli.common import Failure, audited_as, json_line, load_settings, nusd, option_value, store_of, with_config
+from proxy.metering.usage import Usage
 from proxy.settings import Settings, route
 from proxy.settings.kinds import FieldPath
 from proxy.settings.prices import PRICE
@@ -25,13 +26,7 @@ if TYPE_CHECKING:
     from proxy.ledger.settling.corrections import CorrectionResult, Prices, RerateResult, SimulatedSum
     from proxy.runtime.machine.ledger_stores import LedgerStores
 
-_COUNTS = (
-    "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "cache_write_tokens",
-    "cache_write_1h_tokens", "audio_prompt_tokens", "audio_completion_tokens", "images", "audio_ms", "characters",
-    "searches", "unbilled_prompt_tokens", "unbilled_completion_tokens", "image_prompt_tokens",
-    "image_completion_tokens", "file_searches", "pages", "annotated_pages", "cached_audio_tokens",
-    "cached_image_tokens", "timed_audio_tokens",
-)  # fmt: skip
+_COUNTS = tuple(name for name in Usage.__struct_fields__ if name != "total_tokens")
 _MONEY = {
     "charge_nusd": ("--charge-usd", "new charge to the owner of the key"),
     "cost_nusd": ("--cost-usd", "new cost at the provider"),

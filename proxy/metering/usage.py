@@ -24,6 +24,8 @@ from proxy.metering.held_text import NO_PROMPT_TEXT, PromptText
 TOKENS_MAX = 100_000_000
 # Limit of generated images and searches of one request; each costs more than ten thousand tokens.
 UNITS_MAX = 10_000
+UNIT_COUNTS = frozenset({"images", "searches", "file_searches", "pages", "annotated_pages"})
+"""the counts with this limit"""
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 OTHER_WORD = "other"

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from proxy.metering.usage import NO_USAGE, TOKENS_MAX, UNITS_MAX, Usage
-
-# Their limit is UNITS_MAX, not TOKENS_MAX.
-_UNITS = frozenset({"images", "searches", "file_searches", "pages", "annotated_pages"})
+from proxy.metering.usage import NO_USAGE, TOKENS_MAX, UNIT_COUNTS, UNITS_MAX, Usage
 
 # A member's place among the counts that were found, and its limit.
 _Slot: TypeAlias = "tuple[int, int]"
@@ -88,7 +85,7 @@ class UsageReader:
         self._single: list[tuple[str, int]] = []
         self._computed: list[tuple[str, tuple[_Added, ...]]] = []
         for field, sources in counts.items():
-            most = UNITS_MAX if field in _UNITS else TOKENS_MAX
+            most = UNITS_MAX if field in UNIT_COUNTS else TOKENS_MAX
             ways = tuple(
                 tuple(
                     tuple(self._slot(path.strip(), slots, most) for path in same.split("|")) for same in way.split("+")

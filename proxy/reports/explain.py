@@ -13,17 +13,8 @@ from proxy.billing.money import PARTS_PER_NUSD, usd_text
 from proxy.billing.pricing.prices import Addend, addends, as_stated, pinned
 from proxy.billing.record import BillableParts
 from proxy.billing.settlement import OTHER_MODELS_DETAIL, other_models
+from proxy.billing.units import BY_PRICE
 
-# Price → the unit it is quoted in, if not per million.
-_PER = {
-    "audio_hour": " per hour",
-    "searches": " per thousand",
-    "file_searches": " per thousand",
-    "pages": " per thousand",
-    "annotated_pages": " per thousand",
-    "image": " each",
-    "request": "",
-}
 # Price → the counted unit, if it differs from the name of the price.
 _UNITS = {"audio_hour": " ms of audio"}
 _STATED = "stated"
@@ -105,7 +96,7 @@ def item_json(addend: Addend) -> dict[str, str | int]:
 
 
 def _text(addend: Addend) -> str:
-    price = f"{usd_text(addend.rate)}{_PER.get(addend.name, ' per million')}"
+    price = f"{usd_text(addend.rate)}{BY_PRICE[addend.name].per}"
     if addend.name == "request":
         return f"{price} request"
     of = f" of {addend.model}" if addend.model else ""

@@ -16,6 +16,7 @@ from typing import Any
 from proxy.billing.entries import COUNTS
 from proxy.billing.money import usd_text
 from proxy.billing.receipt import FORMAT
+from proxy.billing.units import BILLED_UNITS
 from proxy.foundation.times import iso_utc
 from proxy.ledger.periods.activity import Booking, UsageLine, Usages
 from proxy.reports.export import safe_cell
@@ -32,22 +33,7 @@ _SHOWN = {
     "reasoning_tokens": "incl. reasoning",
 }
 """counts that have a column each; the token total is redundant"""
-_OTHERS = {
-    "cache_write_tokens": "cache writes",
-    "cache_write_1h_tokens": "incl. 1-hour cache writes",
-    "audio_prompt_tokens": "audio input",
-    "cached_audio_tokens": "incl. cached audio",
-    "audio_completion_tokens": "audio output",
-    "image_prompt_tokens": "image input",
-    "cached_image_tokens": "incl. cached images",
-    "image_completion_tokens": "image output",
-    "images": "images",
-    "audio_ms": "ms of audio",
-    "characters": "characters",
-    "searches": "searches",
-    "file_searches": "file searches",
-    "pages": "pages",
-    "annotated_pages": "incl. annotated pages",
+_OTHERS = {unit.count: unit.label for unit in BILLED_UNITS if unit.label} | {
     "timed_audio_tokens": "of audio input, counted in ms",
 }
 

@@ -10,11 +10,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from msgspec import structs
 
-from proxy.billing.pricing.prices import OPTIONAL, USD_EACH_MAX, USD_PER_HOUR_MAX, configured
+from proxy.billing.pricing.prices import OPTIONAL, USD_EACH_MAX, USD_PER_HOUR_MAX, USD_PER_MILLION_MAX, configured
 from proxy.billing.record import MULTIPLIER_MAX, Price, Rates, multiplier
+from proxy.billing.units import BILLED_UNITS, BY_PRICE
 from proxy.metering.usage import TOKENS_MAX
 from proxy.settings.kinds import FieldPath, FieldType, about, names, rate, read_section, sections, several, whole
 
@@ -74,71 +76,49 @@ def moment(value: object, at: FieldPath) -> float:
     return read.replace(tzinfo=read.tzinfo or UTC).timestamp()
 
 
+# Price → its unit as text, and the highest price, if it is not per million tokens.
+_UNIT_TEXTS: Mapping[str, tuple[str, int]] = {
+    "image": ("image", USD_EACH_MAX),
+    "request": ("request", USD_EACH_MAX),
+    "audio_hour": ("hour", USD_PER_HOUR_MAX),
+    "characters": ("million characters", USD_PER_MILLION_MAX),
+    **dict.fromkeys(("searches", "file_searches"), ("1,000 searches", USD_PER_MILLION_MAX)),
+    **dict.fromkeys(("pages", "annotated_pages"), ("1,000 pages", USD_PER_MILLION_MAX)),
+}
+
+
+def _of(price: str) -> Any:
+    """The field of an optional price, as the table of units has it."""
+    unit = BY_PRICE[price]
+    default = f"`{unit.falls_back}`" if unit.falls_back else "not priced" if unit.count else "no fee"
+    kind = rate(*_UNIT_TEXTS[price]) if price in _UNIT_TEXTS else rate()
+    return field(default=None, metadata=about(kind, unit.help, default=default))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSettings:
     """Prices in nUSD per unit. None: the default in `Rates`."""
 
-    input: int = field(metadata=about(rate(), "prompt tokens"))
-    output: int = field(metadata=about(rate(), "generated tokens, reasoning included"))
-    cached_input: int | None = field(
-        default=None, metadata=about(rate(), "prompt tokens read from the provider's cache", default="`input`")
-    )
-    cache_write: int | None = field(
-        default=None, metadata=about(rate(), "prompt tokens written to the provider's cache", default="`input`")
-    )
-    cache_write_1h: int | None = field(
-        default=None,
-        metadata=about(rate(), "prompt tokens written to the cache for one hour", default="`cache_write`"),
-    )
-    audio_input: int | None = field(
-        default=None, metadata=about(rate(), "audio tokens of the prompt", default="`input`")
-    )
-    cached_audio_input: int | None = field(
-        default=None, metadata=about(rate(), "audio tokens read from the cache", default="`cached_input`")
-    )
-    audio_output: int | None = field(default=None, metadata=about(rate(), "generated audio tokens", default="`output`"))
-    image_input: int | None = field(
-        default=None, metadata=about(rate(), "image tokens of the prompt", default="`input`")
-    )
-    cached_image_input: int | None = field(
-        default=None, metadata=about(rate(), "image tokens read from the cache", default="`cached_input`")
-    )
-    image_output: int | None = field(default=None, metadata=about(rate(), "generated image tokens", default="`output`"))
-    reasoning: int | None = field(
-        default=None, metadata=about(rate(), "generated reasoning tokens", default="`output`")
-    )
-    image: int | None = field(
-        default=None, metadata=about(rate("image", USD_EACH_MAX), "generated images", default="not priced")
-    )
-    audio_hour: int | None = field(
-        default=None,
-        metadata=about(
-            rate("hour", USD_PER_HOUR_MAX), "audio that is not counted in tokens; 60 × the price per minute",
-            default="not priced",
-        ),
-    )  # fmt: skip
-    characters: int | None = field(
-        default=None, metadata=about(rate("million characters"), "text converted to speech", default="not priced")
-    )
-    searches: int | None = field(
-        default=None, metadata=about(rate("1,000 searches"), "web searches and similar tools", default="not priced")
-    )
-    file_searches: int | None = field(
-        default=None,
-        metadata=about(rate("1,000 searches"), "searches in files that the provider keeps", default="not priced"),
-    )
-    pages: int | None = field(
-        default=None,
-        metadata=about(rate("1,000 pages"), "pages of documents that are read as images (OCR)", default="not priced"),
-    )
-    annotated_pages: int | None = field(
-        default=None,
-        metadata=about(rate("1,000 pages"), "pages of which structured data is extracted", default="`pages`"),
-    )
-    request: int | None = field(
-        default=None,
-        metadata=about(rate("request", USD_EACH_MAX), "each request whose prompt is billed", default="no fee"),
-    )
+    input: int = field(metadata=about(rate(), BY_PRICE["input"].help))
+    output: int = field(metadata=about(rate(), BY_PRICE["output"].help))
+    cached_input: int | None = _of("cached_input")
+    cache_write: int | None = _of("cache_write")
+    cache_write_1h: int | None = _of("cache_write_1h")
+    audio_input: int | None = _of("audio_input")
+    cached_audio_input: int | None = _of("cached_audio_input")
+    reasoning: int | None = _of("reasoning")
+    audio_output: int | None = _of("audio_output")
+    image_input: int | None = _of("image_input")
+    cached_image_input: int | None = _of("cached_image_input")
+    image_output: int | None = _of("image_output")
+    image: int | None = _of("image")
+    audio_hour: int | None = _of("audio_hour")
+    characters: int | None = _of("characters")
+    searches: int | None = _of("searches")
+    file_searches: int | None = _of("file_searches")
+    pages: int | None = _of("pages")
+    annotated_pages: int | None = _of("annotated_pages")
+    request: int | None = _of("request")
 
     def rates(self, above_prompt_tokens: int = 0) -> Rates:
         """The prices as one tier."""
@@ -263,9 +243,7 @@ class PriceSettings(ListSettings):
 
 
 # Units other than tokens: a tier changes their price only if it names one.
-_UNIT_RATES = (
-    "image", "audio_hour", "characters", "searches", "file_searches", "pages", "annotated_pages", "request",
-)  # fmt: skip
+_UNIT_RATES = tuple(unit.price for unit in BILLED_UNITS if not unit.is_token)
 
 
 def _variant(base: Rates, tier: Rates) -> Rates:

@@ -20,6 +20,7 @@ from proxy.billing.money import nusd_from_usd_rounded_half_up
 from proxy.billing.pricing.prices import INSTEAD_OF_TOKENS
 from proxy.billing.pricing.rules import NO_LIST
 from proxy.billing.record import Price, Rates
+from proxy.billing.units import BILLED_UNITS
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelPrice, Provider, TieredPrices
@@ -201,25 +202,7 @@ def _deepseek_time(at: datetime) -> datetime:
 
 
 # Price in the book → name in `Rates`, and units of ours per unit of the book. For the same name, the later one wins.
-_LISTED: Sequence[tuple[str, str, int]] = (
-    ("cache_write_mtok", "cache_write", 1),
-    ("cache_write_1h_mtok", "cache_write_1h", 1),
-    ("input_audio_mtok", "audio_input", 1),
-    ("output_audio_mtok", "audio_output", 1),
-    ("output_reasoning_mtok", "reasoning", 1),
-    ("input_image_mtok", "image_input", 1),
-    ("output_image_mtok", "image_output", 1),
-    ("cache_audio_read_mtok", "cached_audio_input", 1),
-    ("cache_image_read_mtok", "cached_image_input", 1),
-    ("audio_hours", "audio_hour", 1),
-    ("input_audio_hours", "audio_hour", 1),
-    ("input_mchars", "characters", 1),
-    ("web_searches_kcount", "searches", 1),
-    ("storage_searches_kcount", "file_searches", 1),
-    ("requests_kcount", "request", 1_000),
-    ("input_document_kpages", "pages", 1),
-    ("input_annotated_document_kpages", "annotated_pages", 1),
-)
+_LISTED = tuple((theirs, unit.price, per) for unit in BILLED_UNITS for theirs, per in unit.listed)
 
 
 def _tiers(listed: ModelPrice) -> tuple[Rates, ...]:

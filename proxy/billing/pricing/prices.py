@@ -22,15 +22,14 @@ from msgspec.structs import replace
 
 from proxy.billing.money import (
     PARTS_PER_NUSD,
-    PER_HOUR_OF_MS,
     PER_MILLION,
-    PER_THOUSAND,
     Nusd,
     nusd_from_usd,
     nusd_rounded_half_up,
     usd_text,
 )
 from proxy.billing.record import BillableParts, Price, Rates, multiplier
+from proxy.billing.units import BILLED_UNITS, BY_PRICE, Side, numbers, prices_of, rate_of
 from proxy.metering.usage import NO_USAGE, NOT_SAID, ServedAs, Usage
 
 # The dearest model of the built-in price book costs 600; a higher price is probably per token, or in cents.
@@ -99,11 +98,8 @@ def _of_stated(price: Price) -> list[str]:
 
 _HALF = Fraction(1, 2)
 _RULE = "rule:"
-_PRICES = tuple(name for name in Rates.__struct_fields__ if name != "above_prompt_tokens")
-OF_TOKENS = (
-    "input", "cached_input", "output", "cache_write", "cache_write_1h", "audio_input", "audio_output", "reasoning",
-    "image_input", "image_output", "cached_audio_input", "cached_image_input",
-)  # fmt: skip
+_PRICES = tuple(BY_PRICE)
+OF_TOKENS = tuple(unit.price for unit in BILLED_UNITS if unit.is_token)
 """the prices of tokens in `Rates`"""
 
 
@@ -124,107 +120,28 @@ def charge(
 
 
 def _charged(rates: Rates, usage: Usage, bills: BillableParts) -> int:
-    match bills:
-        case BillableParts.EVERYTHING:
-            return _prompt(rates, usage) + _output(rates, usage)
-        case BillableParts.PROMPT:
-            return _prompt(rates, usage)
-        case BillableParts.OUTPUT:
-            return _output(rates, usage)
-        case BillableParts.NOTHING:
-            return 0
+    """The price of the billed sides of `usage`, in PARTS_PER_NUSD, as everything below."""
+    sides = _SIDES[bills]
+    parts = rates.request * PARTS_PER_NUSD if rates.request and Side.PROMPT in sides else 0
+    for price, number in numbers(usage, rates).items():
+        side, scale, prices = _PRICED[price]
+        if number and side in sides:
+            for name in prices:
+                rate = getattr(rates, name)
+                if rate is not None:
+                    parts += number * rate * scale
+                    break
+    return parts
 
 
-def _prompt(rates: Rates, usage: Usage) -> int:
-    """The price of the prompt and of other input, in PARTS_PER_NUSD, as everything below."""
-    fresh, cached, written, hour, audio, image, cached_audio, cached_image = _prompt_tokens(usage, rates)
-    tokens = fresh * rates.input + cached * rates.cached_input
-    if cached_audio or cached_image:
-        tokens += cached_audio * _or(rates.cached_audio_input, rates.cached_input)
-        tokens += cached_image * _or(rates.cached_image_input, rates.cached_input)
-    if written or hour:
-        write = _or(rates.cache_write, rates.input)
-        tokens += written * write + hour * _or(rates.cache_write_1h, write)
-    if audio:
-        tokens += audio * _or(rates.audio_input, rates.input)
-    if image:
-        tokens += image * _or(rates.image_input, rates.input)
-    parts = tokens * PER_MILLION
-    if usage.audio_ms:
-        parts += usage.audio_ms * (rates.audio_hour or 0) * PER_HOUR_OF_MS
-    if usage.characters:
-        parts += usage.characters * (rates.characters or 0) * PER_MILLION
-    if usage.pages:
-        plain, annotated = _pages(usage)
-        parts += (plain * (rates.pages or 0) + annotated * _or(rates.annotated_pages, rates.pages or 0)) * PER_THOUSAND
-    return parts + rates.request * PARTS_PER_NUSD if rates.request else parts
-
-
-def _output(rates: Rates, usage: Usage) -> int:
-    """The price of output and of searches."""
-    plain, reasoning, audio, image = _output_tokens(usage)
-    tokens = plain * rates.output
-    if reasoning:
-        tokens += reasoning * _or(rates.reasoning, rates.output)
-    if audio:
-        tokens += audio * _or(rates.audio_output, rates.output)
-    if image:
-        tokens += image * _or(rates.image_output, rates.output)
-    parts = tokens * PER_MILLION
-    if usage.images:
-        parts += usage.images * (rates.image or 0) * PARTS_PER_NUSD
-    if usage.file_searches:
-        parts += usage.file_searches * (rates.file_searches or 0) * PER_THOUSAND
-    return parts + usage.searches * (rates.searches or 0) * PER_THOUSAND if usage.searches else parts
-
-
-def _prompt_tokens(usage: Usage, rates: Rates) -> tuple[int, int, int, int, int, int, int, int]:
-    """The billed prompt tokens as disjoint kinds: plain, cached, written to the cache, written for an hour, audio,
-    image, cached audio, cached images.
-
-    A token has one kind, and the kinds never add up to more than the prompt, even if the provider reports more. The
-    precedence is: unbilled, cached, written, audio, image. How much of the audio and the images is cached is known only
-    if it is reported. Audio with a known time is not priced by
-    token where the list has a price by time.
-    """
-    prompt = _billed(usage.prompt_tokens, usage.unbilled_prompt_tokens)
-    cached = min(usage.cached_tokens or 0, prompt)
-    if not (
-        usage.cache_write_tokens or usage.audio_prompt_tokens or usage.image_prompt_tokens
-        or usage.cached_audio_tokens or usage.cached_image_tokens
-    ):  # fmt: skip
-        return prompt - cached, cached, 0, 0, 0, 0, 0, 0
-    cached_audio = min(usage.cached_audio_tokens or 0, cached)
-    cached_image = min(usage.cached_image_tokens or 0, cached - cached_audio)
-    left = prompt - cached
-    written = min(usage.cache_write_tokens or 0, left)
-    hour = min(usage.cache_write_1h_tokens or 0, written)
-    audio = min(max(0, (usage.audio_prompt_tokens or 0) - cached_audio), left - written)
-    image = min(max(0, (usage.image_prompt_tokens or 0) - cached_image), left - written - audio)
-    plain = left - written - audio - image
-    if usage.timed_audio_tokens and rates.audio_hour is not None:
-        audio -= min(usage.timed_audio_tokens, audio)
-    return plain, cached - cached_audio - cached_image, written - hour, hour, audio, image, cached_audio, cached_image
-
-
-def _pages(usage: Usage) -> tuple[int, int]:
-    """The pages as disjoint kinds: plain, annotated."""
-    pages = usage.pages or 0
-    annotated = min(usage.annotated_pages or 0, pages)
-    return pages - annotated, annotated
-
-
-def _output_tokens(usage: Usage) -> tuple[int, int, int, int]:
-    """The billed output tokens as disjoint kinds: plain, reasoning, audio, image."""
-    completion = _billed(usage.completion_tokens, usage.unbilled_completion_tokens)
-    reasoning = min(usage.reasoning_tokens or 0, completion)
-    audio = min(usage.audio_completion_tokens or 0, completion - reasoning)
-    image = min(usage.image_completion_tokens or 0, completion - reasoning - audio)
-    return completion - reasoning - audio - image, reasoning, audio, image
-
-
-def _billed(tokens: int | None, unbilled: int | None) -> int:
-    return max(0, (tokens or 0) - unbilled) if unbilled else tokens or 0
+_SIDES: Mapping[BillableParts, Sequence[Side]] = {
+    BillableParts.EVERYTHING: (Side.PROMPT, Side.OUTPUT),
+    BillableParts.PROMPT: (Side.PROMPT,),
+    BillableParts.OUTPUT: (Side.OUTPUT,),
+    BillableParts.NOTHING: (),
+}
+# Unit → its side, its scale, and the prices of which the first one that the list has applies.
+_PRICED = {unit.price: (unit.side, unit.scale, tuple(prices_of(unit))) for unit in BILLED_UNITS}
 
 
 class Addend(NamedTuple):
@@ -247,49 +164,13 @@ class Addend(NamedTuple):
 
 def addends(rates: Rates, usage: Usage, bills: BillableParts) -> list[Addend]:
     """The addends of `charge`, for display: everything that was used and has a price."""
-    fresh, cached, written, hour, audio, image, cached_audio, cached_image = _prompt_tokens(usage, rates)
-    plain, reasoning, output_audio, output_image = _output_tokens(usage)
-    plain_pages, annotated = _pages(usage)
-    write = _or(rates.cache_write, rates.input)
-    prompt = (
-        ("input", fresh, rates.input, PER_MILLION),
-        ("cached_input", cached, rates.cached_input, PER_MILLION),
-        ("cache_write", written, write, PER_MILLION),
-        ("cache_write_1h", hour, _or(rates.cache_write_1h, write), PER_MILLION),
-        ("audio_input", audio, _or(rates.audio_input, rates.input), PER_MILLION),
-        ("image_input", image, _or(rates.image_input, rates.input), PER_MILLION),
-        ("cached_audio_input", cached_audio, _or(rates.cached_audio_input, rates.cached_input), PER_MILLION),
-        ("cached_image_input", cached_image, _or(rates.cached_image_input, rates.cached_input), PER_MILLION),
-        ("audio_hour", usage.audio_ms, rates.audio_hour, PER_HOUR_OF_MS),
-        ("characters", usage.characters, rates.characters, PER_MILLION),
-        ("pages", plain_pages, rates.pages, PER_THOUSAND),
-        (
-            "annotated_pages",
-            annotated,
-            rates.pages if rates.annotated_pages is None else rates.annotated_pages,
-            PER_THOUSAND,
-        ),
-        ("request", 1, rates.request, PARTS_PER_NUSD),
-    )
-    output = (
-        ("output", plain, rates.output, PER_MILLION),
-        ("reasoning", reasoning, _or(rates.reasoning, rates.output), PER_MILLION),
-        ("audio_output", output_audio, _or(rates.audio_output, rates.output), PER_MILLION),
-        ("image_output", output_image, _or(rates.image_output, rates.output), PER_MILLION),
-        ("image", usage.images, rates.image, PARTS_PER_NUSD),
-        ("searches", usage.searches, rates.searches, PER_THOUSAND),
-        ("file_searches", usage.file_searches, rates.file_searches, PER_THOUSAND),
-    )
-    billed = (*(prompt if bills in _OF_PROMPT else ()), *(output if bills in _OF_OUTPUT else ()))
-    return [Addend(name, units, rate, scale) for name, units, rate, scale in billed if units and rate is not None]
-
-
-_OF_PROMPT = (BillableParts.EVERYTHING, BillableParts.PROMPT)
-_OF_OUTPUT = (BillableParts.EVERYTHING, BillableParts.OUTPUT)
-
-
-def _or(rate: int | None, otherwise: int) -> int:
-    return otherwise if rate is None else rate
+    used = numbers(usage, rates) | {"request": 1}
+    return [
+        Addend(unit.price, used[unit.price], rate, unit.scale)
+        for side in _SIDES[bills]
+        for unit in BILLED_UNITS
+        if unit.side is side and used.get(unit.price) and (rate := rate_of(unit, rates)) is not None
+    ]
 
 
 def parts_at_most(rates: Rates, prompt_tokens: int, completion_tokens: int, units: Usage) -> int:
@@ -300,26 +181,36 @@ def parts_at_most(rates: Rates, prompt_tokens: int, completion_tokens: int, unit
         return of_tokens + request
     if units.pages and rates.annotated_pages is not None and rates.annotated_pages > (rates.pages or 0):
         units = replace(units, annotated_pages=units.pages)
-    return of_tokens + _prompt(rates, units) + _output(rates, units)
+    return of_tokens + _charged(rates, units, BillableParts.EVERYTHING)
+
+
+_TOKENS_OF = {
+    side: [unit.price for unit in BILLED_UNITS if unit.is_token and unit.side is side] for side in Side
+}  # fmt: skip
 
 
 @lru_cache(maxsize=1_024)
 def _dearest(rates: Rates) -> tuple[int, int, int]:
     """The highest price of a prompt token and of an output token, and the price of a request without tokens."""
-    prompt = max(
-        rates.input, rates.cached_input, rates.cache_write or 0, rates.cache_write_1h or 0, rates.audio_input or 0,
-        rates.image_input or 0, rates.cached_audio_input or 0, rates.cached_image_input or 0,
-    )  # fmt: skip
-    output = max(rates.output, rates.reasoning or 0, rates.audio_output or 0, rates.image_output or 0)
-    return prompt * PER_MILLION, output * PER_MILLION, _prompt(rates, NO_USAGE) + _output(rates, NO_USAGE)
+    dearest = [
+        max(getattr(rates, unit.price) or 0 for unit in BILLED_UNITS if unit.is_token and unit.side is side)
+        for side in Side
+    ]
+    return dearest[0] * PER_MILLION, dearest[1] * PER_MILLION, _charged(rates, NO_USAGE, BillableParts.EVERYTHING)
 
 
 # Counts that an exchange may be billed by in place of tokens → their prices in `Rates`.
-_INSTEAD_OF_TOKENS = {"images": "image", "audio_ms": "audio_hour", "characters": "characters", "pages": "pages"}
+_INSTEAD_OF_TOKENS = {unit.count: unit.price for unit in BILLED_UNITS if unit.takes_the_place}
 INSTEAD_OF_TOKENS = frozenset((*_INSTEAD_OF_TOKENS.values(), "request"))
 """the prices of `Rates` that can take the place of prices of tokens"""
+# Units that are billed beside tokens, and always need a price of their own.
+_BESIDE = [
+    (unit.count, unit.price)
+    for unit in BILLED_UNITS
+    if unit.count and not (unit.is_token or unit.of or unit.takes_the_place)
+]
 # Prices that a list may lack (`Price.lacking`) → the tokens that they are for, and what bills these.
-_TOKENS = {"input": ("prompt_tokens", _OF_PROMPT), "output": ("completion_tokens", _OF_OUTPUT)}
+_TOKENS = {price: (BY_PRICE[price].count, BY_PRICE[price].side) for price in ("input", "output")}
 
 
 # Field of `ServedAs` → its name before a word.
@@ -353,7 +244,7 @@ def unpriced(
     """The used counts without a price. Searches always need their own, of each kind. Of the other units (tokens, if
     their price is among `lacking`; images, audio and characters, if the usage has no tokens) one that is priced is
     enough, or a fee per request."""
-    missing = [name for name in ("searches", "file_searches") if getattr(usage, name) and getattr(rates, name) is None]
+    missing = [count for count, price in _BESIDE if getattr(usage, count) and getattr(rates, price) is None]
     if not (lacking or usage.in_other_units) or rates.request is not None:
         return missing
     used = {count: price for count, price in _INSTEAD_OF_TOKENS.items() if getattr(usage, count)}
@@ -365,8 +256,8 @@ def unpriced(
 
 
 def _unpriced_tokens(usage: Usage, lacking: Iterable[str], bills: BillableParts) -> Iterator[str]:
-    for count, billed in (_TOKENS[name] for name in lacking):
-        if bills in billed and getattr(usage, count):
+    for count, side in (_TOKENS[name] for name in lacking):
+        if side in _SIDES[bills] and getattr(usage, count):
             yield count
 
 
