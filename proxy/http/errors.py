@@ -231,6 +231,12 @@ def model_unpriced(model: str) -> ApiError:
     return ApiError(403, message, kind="permission_error", param="model", code="model_unpriced")
 
 
+def billed_by_time(model: str) -> ApiError:
+    """403: the provider bills a session of this model by its duration, which is not metered."""
+    message = f"The provider bills a session of the model '{model}' by its duration, which this proxy does not meter."
+    return ApiError(403, message, kind="permission_error", param="model", code="model_billed_by_time")
+
+
 _KEY_REFUSALS = {
     "missing": "You didn't provide an API key: send it as 'Authorization: Bearer tw-…'.",
     "in_url": "An API key in the URL is not accepted: send it in the header 'x-goog-api-key' or 'Authorization'.",

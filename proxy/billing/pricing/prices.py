@@ -271,6 +271,11 @@ def can_charge(price: Price, usage: Usage, bills: BillableParts, served_as: Serv
     return not missing if usage.in_other_units else _TOKEN_COUNTS.isdisjoint(missing)
 
 
+def by_time_alone(price: Price | None) -> bool:
+    """Whether the list has a price of hours of audio, and none of tokens: a session of such a model costs its time."""
+    return price is not None and price.tiers != () and len(price.lacking) == 2 and price.tiers[0].audio_hour is not None
+
+
 def can_quote(price: Price, asked: Usage, *, generates: bool) -> bool:
     """`can_charge` for a request, before it is answered. `asked`: the units that follow from it. `generates`: its
     answer may have tokens."""

@@ -18,6 +18,7 @@ from msgspec import structs
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import OnExhausted, Scope
+from proxy.billing.pricing.prices import by_time_alone
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Outcome, Price
 from proxy.foundation.ids import exchange_id
@@ -41,6 +42,13 @@ from proxy.metering.wire.messages import MessageFramer
 
 if TYPE_CHECKING:
     from proxy.gateway.websocket.dial import Line
+
+
+def check_metered(route: Route, at: float, payer: Payer, model: str) -> None:
+    """Check the model of a session. Raises ApiError if the provider bills it by the time of the connection, which no
+    usage reports."""
+    if by_time_alone(route.prices(at, payer)[0]):
+        raise errors.billed_by_time(model)
 
 
 class SessionExchanges:
@@ -123,7 +131,9 @@ class SessionExchanges:
     async def may_have_model(self, model: str) -> str:
         """The provider's name of the model that the client requests for the session. Raises ApiError."""
         key = await self._authenticate()
-        upstream_model = self._route(model, key).upstream_model
+        route = self._route(model, key)
+        check_metered(route, self._ports.unix_time(), self._keys.payer(key), model)
+        upstream_model = route.upstream_model
         self._names[upstream_model] = model
         return upstream_model
 

@@ -28,7 +28,7 @@ from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider, TimeLimits
 from proxy.gateway.upstream.routing import Route
 from proxy.gateway.websocket.dial import DeclinedError, Dialler, Line
-from proxy.gateway.websocket.exchanges import SessionExchanges
+from proxy.gateway.websocket.exchanges import SessionExchanges, check_metered
 from proxy.gateway.websocket.session import Session
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
@@ -185,6 +185,7 @@ class WebSocketHandler:
     ) -> Line:
         """Raises ApiError."""
         route = self._opener.order_by_health(self._opener.find_route(model, key, dialect), model)
+        check_metered(route, self._ports.unix_time(), self._keys.payer(key), model)
         dialler = Dialler(self._ports, dialect, request, shake.protocols, route)
         try:
             async with asyncio.timeout(route.provider.limits.first_byte_s):

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import WSServerHandshakeError
 
-from proxy.billing.record import BillableParts, Outcome
+from proxy.billing.record import BillableParts, Outcome, Price, Rates
 from proxy.billing.reservation import DenialReason
+from proxy.gateway.upstream.routing import Route
 from tests.gateway.inprocess import KEY, Everybody
 from tests.gateway.websocket.sockets import TRANSCRIPT, USAGE, Stage, ask, begun, done, priced_stage, said, stage, tell
 
@@ -100,3 +102,19 @@ async def test_a_request_is_held_for_with_its_conversation(tmp_path: Path) -> No
         await ask(client, link, max_output_tokens=100)
         _, tokens, _ = on.gateway.unlimited.asked[1]
         assert 5500 + 100 + 100 <= tokens <= 5500 + 100 + 110, "what was said, ten seconds, and the answer"
+
+
+BY_TIME = Price("by-time", (Rates(0, 0, 0, audio_hour=3 * 10**9),), lacking=("input", "output"))
+
+
+async def test_a_session_that_is_billed_by_its_time_is_refused(on: Stage) -> None:
+    models = on.gateway.sockets._opener._models
+    models._named["live"] = Route(on.gateway.provider, "live", lambda *_: (BY_TIME, BY_TIME))
+    with pytest.raises(WSServerHandshakeError) as refusal:
+        async with on.talk("/v1/realtime?model=live"):
+            pass
+    assert refusal.value.status == 403
+    async with on.talk() as (client, link):
+        await client.say({"type": "session.update", "session": {"model": "live"}})
+        assert (await client.hear("error"))["error"]["code"] == "model_billed_by_time"
+        assert link.kinds == []
