@@ -40,6 +40,8 @@ class Unit:
     """price of the unit that contains it"""
     falls_back: str = ""
     """price that applies where the list has none; empty: not priced"""
+    dear: bool = False
+    """providers charge more for it than for what it falls back to: an entry names it where the list lacks its price"""
     less: str = ""
     """price of the unit whose number its count contains too"""
     unbilled: str = ""
@@ -81,19 +83,19 @@ BILLED_UNITS = (
          of="cache_write", falls_back="cache_write", label="incl. 1-hour cache writes",
          listed=(("cache_write_1h_mtok", 1),)),
     Unit("audio_input", "audio_prompt_tokens", _P, "audio tokens of the prompt", of="input", falls_back="input",
-         less="cached_audio_input", label="audio input", listed=(("input_audio_mtok", 1),)),
+         dear=True, less="cached_audio_input", label="audio input", listed=(("input_audio_mtok", 1),)),
     Unit("cached_audio_input", "cached_audio_tokens", _P, "audio tokens read from the cache", of="cached_input",
          falls_back="cached_input", label="incl. cached audio", listed=(("cache_audio_read_mtok", 1),)),
     Unit("reasoning", "reasoning_tokens", _O, "generated reasoning tokens", of="output", falls_back="output",
          listed=(("output_reasoning_mtok", 1),)),
     Unit("audio_output", "audio_completion_tokens", _O, "generated audio tokens", of="output", falls_back="output",
-         label="audio output", listed=(("output_audio_mtok", 1),)),
+         dear=True, label="audio output", listed=(("output_audio_mtok", 1),)),
     Unit("image_input", "image_prompt_tokens", _P, "image tokens of the prompt", of="input", falls_back="input",
          less="cached_image_input", label="image input", listed=(("input_image_mtok", 1),)),
     Unit("cached_image_input", "cached_image_tokens", _P, "image tokens read from the cache", of="cached_input",
          falls_back="cached_input", label="incl. cached images", listed=(("cache_image_read_mtok", 1),)),
     Unit("image_output", "image_completion_tokens", _O, "generated image tokens", of="output", falls_back="output",
-         label="image output", listed=(("output_image_mtok", 1),)),
+         dear=True, label="image output", listed=(("output_image_mtok", 1),)),
     Unit("image", "images", _O, "generated images", PARTS_PER_NUSD, label="images", takes_the_place=True),
     Unit("audio_hour", "audio_ms", _P, "audio that is not counted in tokens; 60 × the price per minute",
          PER_HOUR_OF_MS, label="ms of audio", listed=(("audio_hours", 1), ("input_audio_hours", 1)),

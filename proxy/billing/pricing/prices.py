@@ -203,11 +203,11 @@ def _dearest(rates: Rates) -> tuple[int, int, int]:
 _INSTEAD_OF_TOKENS = {unit.count: unit.price for unit in BILLED_UNITS if unit.takes_the_place}
 INSTEAD_OF_TOKENS = frozenset((*_INSTEAD_OF_TOKENS.values(), "request"))
 """the prices of `Rates` that can take the place of prices of tokens"""
-# Units that are billed beside tokens, and always need a price of their own.
-_BESIDE = [
+# Units that need a price of their own: those that are billed beside tokens, and dear kinds of tokens.
+_OWN = [
     (unit.count, unit.price)
     for unit in BILLED_UNITS
-    if unit.count and not (unit.is_token or unit.of or unit.takes_the_place)
+    if unit.dear or (unit.count and not (unit.is_token or unit.of or unit.takes_the_place))
 ]
 # Prices that a list may lack (`Price.lacking`) → the tokens that they are for, and what bills these.
 _TOKENS = {price: (BY_PRICE[price].count, BY_PRICE[price].side) for price in ("input", "output")}
@@ -241,10 +241,11 @@ def unpriced_service(price: Price | None, served_as: ServedAs) -> list[str]:
 def unpriced(
     rates: Rates, usage: Usage, lacking: Iterable[str] = (), bills: BillableParts = BillableParts.EVERYTHING
 ) -> list[str]:
-    """The used counts without a price. Searches always need their own, of each kind. Of the other units (tokens, if
+    """The used counts without a price. Searches always need their own, of each kind; so do audio and generated images,
+    which cost what text does without one. Of the other units (tokens, if
     their price is among `lacking`; images, audio and characters, if the usage has no tokens) one that is priced is
     enough, or a fee per request."""
-    missing = [count for count, price in _BESIDE if getattr(usage, count) and getattr(rates, price) is None]
+    missing = [count for count, price in _OWN if getattr(usage, count) and getattr(rates, price) is None]
     if not (lacking or usage.in_other_units) or rates.request is not None:
         return missing
     used = {count: price for count, price in _INSTEAD_OF_TOKENS.items() if getattr(usage, count)}

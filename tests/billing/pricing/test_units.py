@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from proxy.billing.correction import CorrectionRequest
 from proxy.billing.money import nusd_rounded_half_up
-from proxy.billing.pricing.prices import _charged, addends, parts_at_most
+from proxy.billing.pricing.prices import _charged, addends, parts_at_most, unpriced
 from proxy.billing.record import BillableParts, Rates
 from proxy.billing.units import BILLED_UNITS, BY_PRICE, numbers
 from proxy.metering.usage import Usage
@@ -57,6 +57,14 @@ def test_no_kind_of_a_token_costs_more_than_the_dearest(
         unit.count: getattr(usage, unit.count) for unit in BILLED_UNITS if unit.is_token
     } | {"prompt_tokens": prompt, "completion_tokens": completion})  # fmt: skip
     assert charged_parts(rates, used, BillableParts.EVERYTHING) <= parts_at_most(rates, prompt, completion, Usage())
+
+
+def test_dear_kinds_of_tokens_need_a_price_of_their_own() -> None:
+    used = Usage(9, completion_tokens=9, audio_prompt_tokens=3, audio_completion_tokens=2, image_completion_tokens=1)
+    named = ["audio_prompt_tokens", "audio_completion_tokens", "image_completion_tokens"]
+    assert unpriced(Rates(1, 1, 1), used) == named
+    assert unpriced(Rates(1, 1, 1, audio_input=1, audio_output=0, image_output=7), used) == []
+    assert unpriced(Rates(1, 1, 1), Usage(9, completion_tokens=9, reasoning_tokens=3, image_prompt_tokens=4)) == []
 
 
 def test_each_unit_has_its_stored_count_its_price_its_setting_and_its_correction() -> None:
