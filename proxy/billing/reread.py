@@ -43,6 +43,7 @@ def read_again(entry: LedgerEntry) -> ReadAgain | None:
     if entry.usage_source != UsageSource.REPORTED or not isinstance(usage, Mapping) or dialect is None:
         return None
     answer = _nested(entry.details.get("beside_usage"))
+    usage = _cache_within_input(usage)
     answer |= {dialect.usage_member: usage} if dialect.usage_member else usage
     meter = dialect.plain_meter()
     meter.feed(msgspec.json.encode(answer))
@@ -55,6 +56,18 @@ def read_again(entry: LedgerEntry) -> ReadAgain | None:
     return ReadAgain(found, metered.served_as, metered.other_models)
 
 
+def _cache_within_input(usage: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A usage of Claude's, whose events were merged, without an input that is the cached prompt once more: the two were
+    counted by the host at different moments, and differ by less than a hundredth."""
+    began, cached = usage.get("input_tokens"), usage.get("cache_read_input_tokens")
+    if type(began) is not int or type(cached) is not int or "total_tokens" in usage:
+        return usage
+    is_same = cached >= _CACHED_MIN and abs(began - cached) * _WITHIN <= cached
+    return {**usage, "input_tokens": max(0, began - cached)} if is_same else usage
+
+
+# No provider caches less than this.
+_CACHED_MIN, _WITHIN = 1_024, 100
 _REASONING_ADDED = "reasoning_added"
 
 

@@ -47,11 +47,13 @@ STEPS = [
     {"type": "advisor_message", "model": "opus", "input_tokens": 70, "output_tokens": 9},
     {"type": "message", "input_tokens": 130, "output_tokens": 6},
 ]
+CHAT = {"prompt_tokens": 10_000, "completion_tokens": 50, "total_tokens": 10_050}
+CHAT_COUNTED = Usage(10_000, None, 50, None, 10_050)
 SAME = Usage(100, None, 10, None, 110)
 ROWS: dict[str, tuple[LedgerEntry, int]] = {
     "images of a tool": (
         an_old_entry("/v1/responses", SAME, RESPONSE, beside_usage=IMAGES, unread=sorted(IMAGES)),
-        31 * 2 + 6_993 * 8,
+        31 * 2 + 6_993 * 40,
     ),
     "an advisor, and later steps": (
         an_old_entry(
@@ -69,6 +71,45 @@ ROWS: dict[str, tuple[LedgerEntry, int]] = {
             {"input_tokens": 100, "output_tokens": 10, "server_tool_use": {"web_search_requests": 3}},
         ),
         3 * MILLION,
+    ),
+    "what was cached, by Anthropic's name in chat": (
+        an_old_entry("/v1/chat/completions", CHAT_COUNTED, CHAT | {"cache_read_input_tokens": 8_000}), -8_000,
+    ),
+    "what was cached, by another name than a zero": (
+        an_old_entry(
+            "/v1/chat/completions", CHAT_COUNTED,
+            CHAT | {"prompt_tokens_details": {"cached_tokens": 0}, "prompt_cache_hit_tokens": 4_096},
+        ),
+        -4_096,
+    ),
+    "a prompt without what was cached": (
+        an_old_entry(
+            "/v1/chat/completions", Usage(100, None, 50, None, 10_050),
+            CHAT | {"prompt_tokens": 100, "cache_read_input_tokens": 9_900},
+            flags=["total_mismatch"],
+        ),
+        9_900,
+    ),
+    "a prompt twice": (
+        an_old_entry(
+            "/v1/messages", Usage(7_206, 3_604, 878, None, 8_084),
+            {"input_tokens": 3_602, "cache_read_input_tokens": 3_604, "output_tokens": 878},
+        ),
+        -3_602 * 2,
+    ),
+    "a prompt beside what was cached": (
+        an_old_entry(
+            "/v1/messages", Usage(5_604, 3_604, 878, None, 6_482),
+            {"input_tokens": 2_000, "cache_read_input_tokens": 3_604, "output_tokens": 878},
+        ),
+        0,
+    ),
+    "tokens of images": (
+        an_old_entry(
+            "/v1/images/generations", Usage(10, None, 6_240, None, 6_250),
+            {"input_tokens": 10, "output_tokens": 6_240, "total_tokens": 6_250},
+        ),
+        6_240 * 32,
     ),
     "nothing new": (an_old_entry("/v1/responses", SAME, RESPONSE), 0),
     "an endpoint that nobody knows": (an_old_entry("/v1/unheard-of", SAME, {"input_tokens": 7}), 0),
