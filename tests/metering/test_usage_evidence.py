@@ -347,7 +347,7 @@ DONE = b"data: [DONE]\n\n"
         (ANTHROPIC_MESSAGES, [{"type": "message_stop"}]),
         (GEMINI_STREAM, [DONE]),
     ],
-    ids=str,
+    ids=lambda value: value.name if isinstance(value, Dialect) else str(value)[:30],
 )
 def test_an_answer_with_neither_output_nor_usage_is_none(dialect: Dialect, answer: Any) -> None:
     metered = streamed(dialect, *answer) if isinstance(answer, list) else whole(dialect, answer)
