@@ -22,12 +22,13 @@ DIALECT = '''
 
 from typing import Any
 
-from proxy.metering.counts import UsageReader, with_total
+from proxy.metering.counts import with_total
 from proxy.metering.dialect import Dialect
 from proxy.metering.refusal import ErrorShape
 from proxy.metering.request import RequestFacts, model_of
 from proxy.metering.tally import Tally
 from proxy.metering.usage import PromptEvidence
+from proxy.metering.usage_reader import UsageReader
 from proxy.metering.wire.json_reader import reader
 
 _answer = reader(dict[str, Any])
@@ -50,8 +51,7 @@ class ToyTally(Tally):
         if answer is None:
             return False
         self.done = True
-        usage = _reported(answer["used"])
-        self._report(answer["used"], usage and with_total(usage))
+        self._report(answer["used"], with_total(_reported(answer["used"], self.flags)))
         return True
 
 

@@ -46,6 +46,7 @@ ALL: dict[str, ApiError] = {
     "unsupported_dialect": errors.unsupported_dialect("m", "/v1/x"),
     "model_not_allowed": errors.model_not_allowed("m"),
     "model_unpriced": errors.model_unpriced("m"),
+    "billed_by_time": errors.billed_by_time("m"),
     "budget_cut": errors.budget_cut(),
     **{f"key_refused {reason}": errors.key_refused(reason) for reason in (*Refused, "in_url")},
     "overloaded": errors.overloaded("Too many.", code="not_accepting"),

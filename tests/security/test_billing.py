@@ -139,7 +139,9 @@ async def test_what_nobody_meters_is_not_there(line: str, guarded: Guarded) -> N
     assert guarded.provider.log() == []
 
 
-@pytest.mark.parametrize("nested", [{"delta": {"usage": {"completion_tokens": 9 * 10**5}}}, {"usage": USAGE}])
+@pytest.mark.parametrize(
+    "nested", [{"delta": {"content": "x", "usage": {"completion_tokens": 9 * 10**5}}}, {"usage": USAGE}]
+)
 async def test_usage_counts_only_at_the_top(nested: dict[str, Any], guarded: Guarded) -> None:
     chunk = sse({"id": "c1", "choices": [{"index": 0, "delta": {"content": "x"}, **nested}]})
     entry = await _streamed(guarded, "nested", [chunk, DONE])

@@ -100,12 +100,12 @@ BILLED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str, tuple[int, int
     "pictures by tokens": (
         "/v1/images/generations", {"prompt": "a weir", "n": 2},
         PICTURES | {"usage": {"input_tokens": 10, "output_tokens": 100, "total_tokens": 110}},
-        "reported", (10, 100), {}, 0,
+        "reported", (10, 100), {"image_completion_tokens": 100}, 0,
     ),
     "edited pictures": (
         "/v1/images/edits", {"image[]": [PNG, Upload("b.png", "image/png", AUDIO[:99])], "prompt": "a weir"},
         {"data": [{"b64_json": "AA=="}], "usage": {"input_tokens": 300, "output_tokens": 100, "total_tokens": 400}},
-        "reported", (300, 100), {}, 0,
+        "reported", (300, 100), {"image_completion_tokens": 100}, 0,
     ),
     "variations": (
         "/v1/images/variations", {"image": PNG, "n": "2"}, PICTURES, "reported", None, {"images": 2}, 80_000_000,

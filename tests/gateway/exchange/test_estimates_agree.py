@@ -37,6 +37,7 @@ from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.held_text import AnswerText, TextRoom
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import Evidence, PromptEvidence, Reading, Silence, Usage
+from proxy.settings.values import UsageSettings
 from tests.journal.records import opened
 from tests.metering.dialects.bedrock import delta, event
 from tests.metering.fixtures import call, chunk, usage
@@ -168,7 +169,7 @@ def closed(relay: Relay, of: Opened, estimator: Estimator, outcome: Outcome) -> 
         meters=SimpleNamespace(ended=lambda *_, **__: None), estimator=Untaught(estimator), traces=None,
     )  # fmt: skip
     route: Any = SimpleNamespace(
-        provider=SimpleNamespace(settings=SimpleNamespace(not_billed=frozenset())), counter=None
+        provider=SimpleNamespace(settings=SimpleNamespace(not_billed=frozenset(), usage=UsageSettings())), counter=None
     )
     facts = RequestFacts(
         model="m", streamed=True, completion_tokens_max=of.completion_tokens_max, prompt=PromptEvidence()
