@@ -12,7 +12,7 @@ from typing import TypeAlias
 from msgspec import structs
 
 from proxy.metering.metered import Metered
-from proxy.metering.usage import NO_USAGE, Evidence, PromptEvidence, Usage
+from proxy.metering.usage import NO_USAGE, PromptEvidence
 
 # No token of any vocabulary has more letters. Blanks and punctuation are left out: a token can have a line of them.
 LETTERS_PER_TOKEN_MAX = 128
@@ -21,7 +21,7 @@ _UNSEEN_TOKENS = 256
 # Of recorded answers with at least this much text, and without reasoning, 247 of 247 are within these bounds: tokens
 # per character from 1 / 18 to 0.77.
 _PLAUSIBLE_CHARS_MIN = 200
-_CHARS_PER_TOKEN_MAX, _TOKENS_PER_CHAR_MAX, _TOKENS_PER_OTHER_CHAR_MAX = 24, 1, 3
+_CHARS_PER_TOKEN_MAX, _TOKENS_PER_OTHER_CHAR_MAX = 24, 3
 
 REFUTED, IMPLAUSIBLE = "refuted", "implausible"
 
@@ -29,57 +29,50 @@ Contradictions: TypeAlias = "dict[str, dict[str, dict[str, int]]]"
 """`refuted` or `implausible` → name of the count → `reported`, and `at_least` or `at_most`"""
 
 
-def contradictions(metered: Metered, prompt: PromptEvidence) -> Contradictions:
-    """The reported counts that contradict the answer or its prompt. `prompt`: none for an answer that lacks output.
+def contradictions(metered: Metered, prompt: PromptEvidence, *, is_text: bool = True) -> Contradictions:
+    """The reported counts that contradict the answer or its prompt. `is_text`: answers of the request are text.
 
-    Not compared: failed answers and Claude's refusals, audio and images, reasoning, a usage that output followed.
+    Not compared: answers without output, failed answers and Claude's refusals, audio and images, reasoning, and a usage
+    that output followed.
     """
-    usage = metered.usage
+    usage, evidence = metered.usage, metered.evidence
     if usage is None or metered.failed or "refused_unbilled" in metered.flags:
         return {}
+    text, called = evidence.chars_latin + evidence.chars_wide + evidence.chars_other, evidence.tool_chars
+    has_output = text or called
+    if is_text and not has_output:
+        return {}
     found: Contradictions = {}
+    asked, told = usage.prompt_tokens, usage.completion_tokens
     letters = prompt.chars_latin - prompt.blanks - prompt.marks + prompt.chars_wide + prompt.chars_other
-    _at_least(found, REFUTED, "prompt_tokens", usage.prompt_tokens, _fewest(letters))
-    if metered.reported_completion is None or metered.evidence.empty or usage.audio_completion_tokens:
+    if asked is not None and asked * LETTERS_PER_TOKEN_MAX < letters:
+        _add(found, REFUTED, "prompt_tokens", asked, at_least=-(-letters // LETTERS_PER_TOKEN_MAX))
+    if told is None or not has_output or metered.usage_behind or usage.audio_completion_tokens:
         return found
-    _compare_completion(found, usage, metered.evidence)
+    shown = text - evidence.reasoning_chars if evidence.reasoning_chars < text else 0
+    letters = called + (shown * (text - evidence.blanks - evidence.marks) // text if text else 0)
+    most = (
+        evidence.chars_latin + evidence.chars_accented + 3 * evidence.chars_other + 4 * (evidence.chars_wide + called)
+    )
+    most += _UNSEEN_TOKENS * (evidence.tool_calls + 1) + (usage.reasoning_tokens or 0)
+    if told * LETTERS_PER_TOKEN_MAX < letters:
+        _add(found, REFUTED, "completion_tokens", told, at_least=-(-letters // LETTERS_PER_TOKEN_MAX))
+    elif told > most and not usage.image_completion_tokens:
+        _add(found, REFUTED, "completion_tokens", told, at_most=most)
+    elif text >= _PLAUSIBLE_CHARS_MIN and not (evidence.reasoning_chars or called or usage.image_completion_tokens):
+        most = evidence.chars_latin + _TOKENS_PER_OTHER_CHAR_MAX * (text - evidence.chars_latin)
+        if told * _CHARS_PER_TOKEN_MAX < text - _CHARS_PER_TOKEN_MAX:
+            _add(found, IMPLAUSIBLE, "completion_tokens", told, at_least=text // _CHARS_PER_TOKEN_MAX)
+        elif told - (usage.reasoning_tokens or 0) > most:
+            _add(found, IMPLAUSIBLE, "completion_tokens", told, at_most=most)
     return found
 
 
-def _compare_completion(found: Contradictions, usage: Usage, evidence: Evidence) -> None:
-    text = evidence.chars_latin + evidence.chars_wide + evidence.chars_other
-    shown = 1 - min(evidence.reasoning_chars / text, 1) if text else 0
-    letters = int((text - evidence.blanks - evidence.marks) * shown) + evidence.tool_chars
-    reported, reasoning = usage.completion_tokens or 0, usage.reasoning_tokens or 0
-    _at_least(found, REFUTED, "completion_tokens", reported, _fewest(letters))
-    if usage.image_completion_tokens:
-        return
-    size = evidence.chars_latin + evidence.chars_accented + 3 * evidence.chars_other + 4 * evidence.chars_wide
-    most = size + evidence.tool_chars * 4 + _UNSEEN_TOKENS * (evidence.tool_calls + 1) + reasoning
-    _at_most(found, REFUTED, "completion_tokens", reported, most)
-    if found or evidence.reasoning_chars or evidence.tool_chars or text < _PLAUSIBLE_CHARS_MIN:
-        return
-    _at_least(found, IMPLAUSIBLE, "completion_tokens", reported, text // _CHARS_PER_TOKEN_MAX)
-    others = evidence.chars_wide + evidence.chars_other
-    most = (text - others) * _TOKENS_PER_CHAR_MAX + others * _TOKENS_PER_OTHER_CHAR_MAX
-    _at_most(found, IMPLAUSIBLE, "completion_tokens", reported - reasoning, most)
+def _add(found: Contradictions, kind: str, count: str, reported: int, **bound: int) -> None:
+    found.setdefault(kind, {})[count] = {"reported": reported, **bound}
 
 
 def without(metered: Metered, refuted: Mapping[str, object]) -> Metered:
     """`metered` without these counts, so that they are estimated."""
     usage = structs.replace(metered.usage or NO_USAGE, total_tokens=None, **dict.fromkeys(refuted))
     return structs.replace(metered, usage=usage)
-
-
-def _fewest(letters: int) -> int:
-    return -(-letters // LETTERS_PER_TOKEN_MAX)
-
-
-def _at_least(found: Contradictions, kind: str, count: str, reported: int | None, least: int) -> None:
-    if reported is not None and reported < least:
-        found.setdefault(kind, {})[count] = {"reported": reported, "at_least": least}
-
-
-def _at_most(found: Contradictions, kind: str, count: str, reported: int, most: int) -> None:
-    if reported > most:
-        found.setdefault(kind, {})[count] = {"reported": reported, "at_most": most}

@@ -239,10 +239,14 @@ class Tally:
         """
         if usage != NO_USAGE:
             self.flags.update(odd)
-            replaced = self._uncounted(usage)
-            old = structs.replace(self.usage, **replaced) if replaced and self.usage is not None else self.usage
+            old = self.usage
+            if old is not None and self.units:
+                old = structs.replace(old, **self._uncounted(usage))
+            elif usage.searches is not None or usage.file_searches is not None:
+                self._uncounted(usage)
             self.usage, fell = later(old, usage)
-            self._take_units()
+            if self.units:
+                self._take_units()
             self.usage_raw = raw
             self._said_before = None if running else self.output_events
             if fell:

@@ -101,8 +101,10 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     def lacks_tokens(self, generated: bool) -> bool:
         """Whether a count of tokens is missing. Not where others are billed in place of tokens: images, audio,
         characters, pages; searches if nothing was `generated`, since they are billed beside the tokens of an answer."""
+        if self.prompt_tokens is not None and self.completion_tokens is not None:
+            return False
         if self.prompt_tokens is not None or self.completion_tokens is not None:
-            return self.prompt_tokens is None or self.completion_tokens is None
+            return True
         in_place = (self.images, self.audio_ms, self.characters, self.pages)
         return not self.in_other_units or (generated and all(count is None for count in in_place))
 

@@ -76,26 +76,30 @@ class UsageReader:
     another name", `+` adds counts up, and `,` is "if not reported".
     """
 
-    __slots__ = ("_computed", "_members", "_single", "_totals", "paths")
+    __slots__ = ("_members", "_totals", "_uses", "_ways", "paths")
 
     def __init__(self, **counts: str) -> None:
         assert set(counts) <= set(Usage.__struct_fields__), counts
         slots: dict[str, int] = {}
         self._members: dict[str, Any] = {}
-        self._single: list[tuple[str, int]] = []
-        self._computed: list[tuple[str, tuple[_Added, ...]]] = []
+        self._ways: dict[str, tuple[_Added, ...]] = {}
         for field, sources in counts.items():
             most = UNITS_MAX if field in UNIT_COUNTS else TOKENS_MAX
-            ways = tuple(
+            self._ways[field] = tuple(
                 tuple(
                     tuple(self._slot(path.strip(), slots, most) for path in same.split("|")) for same in way.split("+")
                 )
                 for way in sources.split(",")
             )
-            if len(ways) == len(ways[0]) == len(ways[0][0]) == 1:
-                self._single.append((field, ways[0][0][0]))
-            else:
-                self._computed.append((field, ways))
+        # Slot → the fields that it is for, and whether it states the count by itself.
+        self._uses = [
+            [
+                (field, len(ways) == len(ways[0]) == 1)
+                for field, ways in self._ways.items()
+                if any(slot in same for added in ways for same in added)
+            ]
+            for slot in slots.values()
+        ]
         self._totals = [slots[path.strip()] for path in counts.get("total_tokens", "").split("|") if path]
         self.paths = " ".join(path for path in slots if "[" not in path)
         """the paths outside lists, with blanks between"""
@@ -126,36 +130,48 @@ class UsageReader:
         _find(self._members, raw, found, flags)
         if not found:
             return NO_USAGE
-        counts = {field: found[slot] for field, slot in self._single if slot in found}
-        for field, ways in self._computed:
-            for added in ways:
-                if (number := self._sum(added, found, flags)) is not None:
+        counts: dict[str, int | None] = {}
+        several: list[str] = []  # fields that need more than one member
+        for slot, number in found.items():
+            for field, alone in self._uses[slot]:
+                if not alone or field in counts:
+                    if field not in several:
+                        several.append(field)
+                elif number is not None:
                     counts[field] = number
-                    break
+        for field in several:
+            counts[field] = self._count(field, found, flags)
         return Usage(**counts)
 
-    def _sum(self, added: _Added, found: _Found, flags: set[str]) -> int | None:
-        """The sum of the counts that are reported; None: there are none, or one is invalid."""
-        total: int | None = None
-        for same in added:
-            stated = [found[slot] for slot in same if slot in found]
-            if stated:
-                number = self._one_of([count for count in stated if count is not None], found, flags)
-                if number is None:
-                    return None
-                total = (total or 0) + number
-        return total
+    def _count(self, field: str, found: _Found, flags: set[str]) -> int | None:
+        """The first of the ways to state a count that is reported, and valid: a sum needs each of its counts."""
+        for added in self._ways[field]:
+            total, is_reported = 0, False
+            for same in added:
+                number: int | None = None
+                is_stated = False
+                for slot in same:
+                    if slot in found:
+                        is_stated = True
+                        other = found[slot]
+                        if number is not None and other is not None and other != number:
+                            other = self._larger(number, other, found, flags)
+                        number = number if other is None else other
+                if is_stated and number is None:
+                    break
+                is_reported = is_reported or is_stated
+                total += number or 0
+            else:
+                if is_reported:
+                    return total
+        return None
 
-    def _one_of(self, stated: Sequence[int], found: _Found, flags: set[str]) -> int | None:
-        """The count that several members state."""
-        if len(stated) < 2:
-            return stated[0] if stated else None
-        most = max(stated)
-        if most != min(stated):
-            flags.add("usage_conflict")
-            total = max((found.get(slot) or 0 for slot in self._totals), default=0) or TOKENS_MAX
-            return max((count for count in stated if count <= total), default=most)
-        return most
+    def _larger(self, number: int, other: int, found: _Found, flags: set[str]) -> int:
+        """The larger of two counts that the total allows."""
+        flags.add("usage_conflict")
+        total = max((found.get(slot) or 0 for slot in self._totals), default=0) or TOKENS_MAX
+        larger, smaller = max(number, other), min(number, other)
+        return larger if larger <= total or smaller > total else smaller
 
 
 def _find(members: Mapping[str, Any], raw: Mapping[str, Any], found: _Found, flags: set[str]) -> None:

@@ -109,7 +109,7 @@ def test_no_tokens_for_a_prompt_of_embeddings_are_refuted() -> None:
     vector = metered(
         OPENAI_EMBEDDINGS, {"data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": 0, "total_tokens": 0}}
     )
-    assert list(contradictions(vector, SHORT)["refuted"]) == ["prompt_tokens"]
+    assert list(contradictions(vector, SHORT, is_text=False)["refuted"]) == ["prompt_tokens"]
 
 
 TOOL = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "gate", "arguments": '{"by": 4}'}}]}

@@ -36,13 +36,12 @@ from proxy.metering.metered import Metered
 from proxy.metering.plausibility import REFUTED, Contradictions, contradictions, without
 from proxy.metering.profile import Counted, Profile
 from proxy.metering.request import RequestFacts
-from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, PromptEvidence, Reading, Silence, Usage, UsageSource
+from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, Reading, Silence, Usage, UsageSource
 from proxy.settings.values import Refuted
 
 _log = logging.getLogger(__name__)
 
 _UNSEEN = Evidence()
-_NO_PROMPT = PromptEvidence()
 
 
 def model_key(provider: str, upstream_model: str) -> str:
@@ -213,9 +212,11 @@ class OpenExchange:
         times = (now, first_token_at)
         try:
             details = details or {}
-            if metered is not None and outcome is not Outcome.REFUSED_UPSTREAM:
-                metered, found = self._compared(metered)
-                details |= found
+            if metered is not None and outcome is not Outcome.REFUSED_UPSTREAM and self.opened.price is not FREE:
+                is_text = self._facts.completion_tokens_max != 0  # else a vector, say
+                if found := contradictions(metered, self._facts.prompt, is_text=is_text):
+                    details |= found
+                    metered = self._without_refuted(metered, found)
             reading = self._read(outcome, metered, max(size, read), counted, prompt)
             if counted is not None:
                 details |= _counts(metered, reading, counted)
@@ -230,16 +231,10 @@ class OpenExchange:
             except Exception as bug:  # noqa: BLE001  logged
                 self._log_bug(bug)
 
-    def _compared(self, metered: Metered) -> tuple[Metered, Contradictions]:
-        """The reported counts that contradict the answer; `metered` without the refuted ones if they are estimated."""
-        facts = self._facts
-        if self.opened.price is FREE:
-            return metered, {}
-        has_output = not metered.evidence.empty or facts.completion_tokens_max == 0  # a vector, say
-        found = contradictions(metered, facts.prompt if has_output else _NO_PROMPT)
-        if REFUTED in found and self._route.provider.settings.usage.refuted is Refuted.ESTIMATE:
-            metered = without(metered, found[REFUTED])
-        return metered, found
+    def _without_refuted(self, metered: Metered, found: Contradictions) -> Metered:
+        """`metered` without its refuted counts, where the operator has them estimated."""
+        is_estimated = self._route.provider.settings.usage.refuted is Refuted.ESTIMATE
+        return without(metered, found[REFUTED]) if REFUTED in found and is_estimated else metered
 
     def _log_bug(self, bug: Exception) -> None:
         """Log the traceback of `bug` without its message, which may quote a prompt."""

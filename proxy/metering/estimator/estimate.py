@@ -370,8 +370,9 @@ def _with_audio(usage: Usage, estimate: Estimate, completion_tokens_max: int | N
 def is_estimated(metered: Metered) -> bool:
     """True if the provider did not report all counts."""
     usage = metered.usage or NO_USAGE
-    is_partial = usage.completion_tokens is not None and metered.reported_completion is None
-    return is_partial or usage.lacks_tokens(metered.generated)
+    if usage.completion_tokens is not None and (metered.usage_behind or usage.prompt_tokens is not None):
+        return metered.usage_behind > 0
+    return usage.lacks_tokens(metered.generated)
 
 
 def version_of(model_key: str, counted: Counted | None, version: str = VERSION) -> str:

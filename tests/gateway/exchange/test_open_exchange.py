@@ -68,7 +68,9 @@ def exchange(everything: Everything, estimator: Estimator) -> OpenExchange:
         endpoint="chat.completions", streamed=True, started_at=0.0, price=None, cost=None, prompt_tokens_estimate=3,
         completion_tokens_max=None, slot=0,
     )  # fmt: skip
-    facts = SimpleNamespace(prompt=PromptEvidence(), asked=None, context_tokens=None, echoes=False, doubts=())
+    facts = SimpleNamespace(
+        prompt=PromptEvidence(), asked=None, context_tokens=None, echoes=False, doubts=(), completion_tokens_max=None
+    )
     slot: Any = None
     settings = ProviderSettings(name="p", base_url="http://provider.test/v1")
     route = Route(Provider.of(settings, write_stall_s=60), "m", lambda *_: (None, None))

@@ -75,6 +75,8 @@ def merged(earlier: dict[str, Any], raw: dict[str, Any], flags: set[str]) -> dic
     the cache without their lifetimes, all are for an hour if the earlier ones were.
     """
     both = earlier | {name: value for name, value in raw.items() if value is not None}
+    if not earlier or not (raw.get(_CACHED[0]) or raw.get(_WRITTEN)):
+        return both
     began, cached = _number(earlier, "input_tokens"), _number(raw, *_CACHED)
     if began and cached and not _number(earlier, *_CACHED) and raw.get("input_tokens") in (None, began):
         both["input_tokens"] = max(began - cached, 0)
