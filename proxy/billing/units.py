@@ -17,7 +17,7 @@ from proxy.metering.usage import Usage
 
 
 class Side(Enum):
-    """What a unit is counted in."""
+    """The part of an exchange in which a unit is counted."""
 
     PROMPT = "prompt"
     OUTPUT = "output"
@@ -33,7 +33,7 @@ class Unit:
     """its count in `Usage`; empty: one for each request"""
     side: Side
     help: str
-    """what it is, for the reference of settings"""
+    """description, for the reference of settings"""
     scale: int = PER_MILLION
     """value of one unit at a rate of 1, in PARTS_PER_NUSD"""
     of: str = ""
@@ -45,9 +45,9 @@ class Unit:
     less: str = ""
     """price of the unit whose number its count contains too"""
     unbilled: str = ""
-    """count of what the provider added and does not charge"""
+    """count of the part that the provider added and does not charge"""
     label: str = ""
-    """name in statements; empty: it has a column of its own"""
+    """name in statements; empty: there is a column for it"""
     listed: tuple[tuple[str, int], ...] = ()
     """prices in the book, the later one before an earlier one; units of ours per unit of the book"""
     takes_the_place: bool = False

@@ -81,7 +81,7 @@ class PlainTally(Tally):
 
     @staticmethod
     def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
-        """The counts in `raw`; flags what is invalid. An unreported completion is 0."""
+        """The counts in `raw`; flags invalid counts. An unreported completion is 0."""
         return nothing_generated(_reported(raw, flags))
 
     def read(self, event: bytes, name: bytes) -> object | None:

@@ -102,7 +102,7 @@ class InjectUsage(StrEnum):
 
 
 class Refuted(StrEnum):
-    """What is billed in place of a reported count that no tokenizer can have for the text."""
+    """Billing of a reported count that no tokenizer can have for the text."""
 
     AS_REPORTED = "as_reported"
     ESTIMATE = "estimate"

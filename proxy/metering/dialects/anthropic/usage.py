@@ -97,7 +97,7 @@ def _number(raw: Mapping[str, Any], *names: str) -> int:
 
 
 def usage_of(raw: dict[str, Any], flags: set[str]) -> MessageUsage:
-    """The counts in `raw`; flags what is invalid."""
+    """The counts in `raw`; flags invalid counts."""
     top = _top(raw, flags)
     steps = _steps(raw)
     if not steps:

@@ -47,17 +47,17 @@ FLAT_USAGE = f"{_FLAT.paths} {each('usage', f'{_FLAT.paths} {_LATENCIES}')}"
 
 
 def converse_usage(raw: dict[str, Any], flags: set[str]) -> Usage:
-    """The counts of Converse, or of Nova; flags what is invalid."""
+    """The counts of Converse, or of Nova; flags invalid counts."""
     return _whole(_CONVERSE(raw, flags))
 
 
 def flat_usage(raw: dict[str, Any], flags: set[str]) -> Usage:
-    """The counts of a flat object; flags what is invalid."""
+    """The counts of a flat object; flags invalid counts."""
     return _whole(_FLAT(raw, flags))
 
 
 def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
-    """The counts of a usage object of any family but Anthropic; flags what is invalid."""
+    """The counts of a usage object of any family but Anthropic; flags invalid counts."""
     if "inputTokens" in raw or "outputTokens" in raw:
         return converse_usage(raw, flags)
     if "prompt_tokens" in raw or "completion_tokens" in raw:

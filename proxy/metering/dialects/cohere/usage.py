@@ -30,7 +30,7 @@ _billed = UsageReader(prompt_tokens="billed_units.input_tokens", completion_toke
 
 
 def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
-    """The counts in `raw`; flags what is invalid."""
+    """The counts in `raw`; flags invalid counts."""
     usage, billed = _reported(raw, flags), _billed(raw, flags)
     return with_total(
         structs.replace(

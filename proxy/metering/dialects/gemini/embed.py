@@ -44,7 +44,7 @@ class EmbeddingTally(PlainTally):
 
     @staticmethod
     def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
-        """The counts in `raw`; flags what is invalid."""
+        """The counts in `raw`; flags invalid counts."""
         return with_total(nothing_generated(usage_of(raw, flags)))
 
 

@@ -50,6 +50,6 @@ KNOWN = members(
 
 
 def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
-    """The counts in `raw`; flags what is invalid."""
+    """The counts in `raw`; flags invalid counts."""
     usage = _reported(raw, flags)
     return with_audio(usage, raw[_SECONDS], flags) if _SECONDS in raw else usage

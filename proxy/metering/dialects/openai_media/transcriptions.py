@@ -109,7 +109,7 @@ class TranscriptionTally(Tally):
 
 
 def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
-    """The counts in `raw`; flags what is invalid."""
+    """The counts in `raw`; flags invalid counts."""
     times = [time for name in _TIMES.split() if (time := raw.get(name)) is not None]
     return with_audio(openai_usage_of(raw, flags), times[0] if times else None, flags)
 

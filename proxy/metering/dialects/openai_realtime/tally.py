@@ -34,7 +34,7 @@ temperature max_output_tokens max_response_output_tokens metadata {_USAGE}
 
 
 def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
-    """The counts in `raw`, of a response or of a transcription; flags what is invalid."""
+    """The counts in `raw`, of a response or of a transcription; flags invalid counts."""
     return (usage_of_transcript if "seconds" in raw or "type" in raw else openai_usage_of)(raw, flags)
 
 
