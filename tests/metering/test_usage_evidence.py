@@ -366,4 +366,5 @@ def test_an_answer_whose_usage_cannot_be_read_was_served(number: bytes) -> None:
 def test_a_right_usage_beside_thousands_of_nested_arrays_is_read() -> None:
     text = json.dumps(SAID | {"usage": TOTAL})[:-1].encode()
     metered = whole(OPENAI_CHAT, text + b',"odd":' + b"[" * 3000 + b"]" * 3000 + b"}")
-    assert (metered.complete, metered.usage, metered.flags) == (True, COUNTED, ("unparsable_body",))
+    assert (metered.complete, metered.usage) == (True, COUNTED)
+    assert {*metered.flags} <= {"unparsable_body"}  # Python 3.13 reads as many levels
