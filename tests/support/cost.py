@@ -11,6 +11,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
@@ -24,28 +25,50 @@ import pytest
 
 from tests.support.processes import end_copying
 
-# The loop takes one second on a machine where `make test` of release 0.1 took 350 s.
-LOOP_ROUNDS = 550_000
-LOOP_REPEATS = 3
+# The loop takes one second on a machine where the tests of `make test` took 350 s at commit 5902040. They took 588 s
+# and 896 CPU-seconds where 1,650,000 rounds beside them took 1.044 s.
+LOOP_ROUNDS = 2_650_000
+# One hundredth of the loop at a time, twice a second: as fast as the machine is while the tests use it.
+PIECES = 100
+PIECE_EVERY_S = 0.5
 DEAREST = 50
 _PROPERTY = "cpu_s"
 _COLLECTION = "collection_cpu_s"
 
 
-def reference_loop_s() -> float:
-    """CPU-seconds of a fixed piece of pure Python: of a few repeats the quickest, as if all had been so."""
-    return LOOP_REPEATS * min(_loop_s() for _ in range(LOOP_REPEATS))
+class ReferenceLoop(threading.Thread):
+    """A fixed loop in pure Python, timed in small pieces beside the run: a shared machine changes its speed."""
+
+    def __init__(self) -> None:
+        super().__init__(name="reference loop", daemon=True)
+        self._ended = threading.Event()
+        self._pieces = 0
+        self.used_s = 0.0
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            began = time.thread_time()
+            _piece()
+            self.used_s += time.thread_time() - began
+            self._pieces += 1
+            if self._ended.wait(PIECE_EVERY_S):
+                return
+
+    def end(self) -> float:
+        """CPU-seconds that the whole loop takes at the mean speed of its pieces."""
+        self._ended.set()
+        self.join()
+        return self.used_s / self._pieces * PIECES
 
 
-def _loop_s() -> float:
-    began = time.process_time()
+def _piece() -> None:
     lengths: dict[str, int] = {}
-    for number in range(LOOP_ROUNDS):
+    for number in range(LOOP_ROUNDS // PIECES):
         name = f"{number % 1009}:{number & 7}"
         lengths[name] = lengths.get(name, 0) + len(name)
         if len(lengths) > 4096:
             lengths.clear()
-    return time.process_time() - began
 
 
 def reaped_cpu_s() -> float:
@@ -131,7 +154,7 @@ class RunCost:
     """The controller's plugin: adds up the CPU-seconds, and compares them with the limit."""
 
     config: pytest.Config
-    loop_s: float = field(default_factory=reference_loop_s)
+    loop: ReferenceLoop = field(default_factory=ReferenceLoop)
     began_s: float = field(default_factory=time.monotonic)
     by_test: dict[str, float] = field(default_factory=dict)
     collections_s: list[float] = field(default_factory=list)
@@ -154,13 +177,13 @@ class RunCost:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary. Workers are reaped by then."""
-        wall_s, cpu_s = time.monotonic() - self.began_s, reaped_cpu_s()
+        loop_s = self.loop.end()
+        wall_s, cpu_s = time.monotonic() - self.began_s, reaped_cpu_s() - self.loop.used_s
         terminalreporter.ensure_newline()
         for line in self._tables(cpu_s):
             terminalreporter.line(line)
         asked_cpu_s: float = self.config.getoption("--asked-cpu-s")
         asked_wall_s: float = self.config.getoption("--asked-wall-s")
-        loop_s = (self.loop_s + reference_loop_s()) / 2  # a machine that others share is faster or slower by turns
         terminalreporter.line(verdict(cpu_s, wall_s, loop_s, asked_cpu_s, asked_wall_s))
 
     def _tables(self, cpu_s: float) -> Iterable[str]:
