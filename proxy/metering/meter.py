@@ -35,6 +35,9 @@ JSON_BYTES_MAX = 16 << 20
 # A stream's unfinished last event counts from this size: a smaller one has some words, which no client can read.
 _HALF_EVENT_BYTES_MIN = 4096
 
+# The largest event that is kept until the end because it may have a usage that no reader knows.
+_ODD_BYTES_MAX = 4096
+
 _DONE = b"[DONE]"
 _BLANK = b" \t\r\n\xef\xbb\xbf"
 # Prefixes of stream events; no JSON begins so.
@@ -341,7 +344,8 @@ class StreamMeter(BodyMeter):
     def _look(self, event: bytes, members: int, *, counted: bool) -> None:
         """Look for text that the dialect does not read: in events without output, and in those with more members than
         before."""
-        if self.tally.usage_raw is None and (b"sage" in event or b"oken" in event):
+        may_report = self.tally.usage_raw is None and len(event) <= _ODD_BYTES_MAX
+        if may_report and (b"sage" in event or b"oken" in event):
             self._odd_report = event
         if self.tally.failed is not None:
             return

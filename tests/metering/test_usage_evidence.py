@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.estimator.estimate import Estimator, is_estimated, reading
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Reading, Usage, UsageSource
+from proxy.metering.wire.mended import BYTES_MAX, mended
 
 SAID = {"choices": [{"index": 0, "message": {"content": "Over the weir."}, "finish_reason": "stop"}]}
 CHAT_SAID = [
@@ -368,3 +370,22 @@ def test_a_right_usage_beside_thousands_of_nested_arrays_is_read() -> None:
     metered = whole(OPENAI_CHAT, text + b',"odd":' + b"[" * 3000 + b"]" * 3000 + b"}")
     assert (metered.complete, metered.usage) == (True, COUNTED)
     assert {*metered.flags} <= {"unparsable_body"}  # Python 3.13 reads as many levels
+
+
+@pytest.mark.parametrize("part", [b"[", b'"\\"', b'"\\', b"x", b'{"a":', b"0x"])
+def test_mending_is_bounded(part: bytes) -> None:
+    """Also for strings without an end: no text is scanned for each of its quotes."""
+    text = b'{"a":' + part * (BYTES_MAX // len(part))
+    began = time.process_time()
+    mended(text[:BYTES_MAX])
+    assert time.process_time() - began < 1
+    assert mended(text + b" " * BYTES_MAX) is None
+
+
+def test_a_search_in_an_event_that_only_a_lenient_reader_reads_is_counted() -> None:
+    block = json.dumps(found_block(0, [{"url": "u"}])).encode()[:-1] + b',"odd":NaN}'
+    assert streamed(ANTHROPIC_MESSAGES, START, b"data: %b\n\n" % block).usage is not None
+    wrong = json.dumps(found_block(1, {"error_code": "x"})).encode()[:-1] + b',"odd":NaN}'
+    usage = streamed(ANTHROPIC_MESSAGES, START, b"data: %b\n\n" % block, b"data: %b\n\n" % wrong).usage
+    assert usage is not None
+    assert usage.searches == 1

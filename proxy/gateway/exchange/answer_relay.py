@@ -33,9 +33,9 @@ class AnswerRelay(NamedTuple):
     collected: bool
 
 
-def without_usage(body: bytes, dialect: Dialect, asking: UpstreamRequest) -> bytes:
-    """A collected answer without the usage event of a stream that is labelled as JSON, if the proxy requested it."""
-    if not asking.injected or dialect.stripper is None or not body.startswith(b"data:"):
+def without_usage(body: bytes, dialect: Dialect) -> bytes:
+    """A collected answer; of a stream that is labelled as JSON, without the usage event, which the proxy requested."""
+    if dialect.stripper is None or not body.startswith(b"data:"):
         return body
     stripper = dialect.stripper()
     return stripper.feed(body) + stripper.close()

@@ -500,10 +500,13 @@ class Exchange:
         assert relay is not None
         assert answer is not None
         assert relay.kept is not None, "bounded by its content length"
-        body = without_usage(bytes(relay.kept), self._dialect, self._asking)
+        body = whole = bytes(relay.kept)
+        if self._asking.injected:
+            body = without_usage(body, self._dialect)
         if self._told_cost is not None:
             body = self._told_cost.in_body(relay.meter, body)
-        relay.kept[:] = body
+        if body is not whole:
+            relay.kept[:] = body
         relay.deliver(body)
         self._response.deliver(answer, self._asking.route.provider, body)
         relay.first_token_at = monotonic()

@@ -314,7 +314,7 @@ class Relay:
         """The body has ended: write the bytes that the editor holds, unless they are the usage event."""
         if self._editor is not None and self._transport is not None:
             rest = self._editor.close()
-            if rest and self.kept is not None:  # a plain answer is held as a whole
+            if rest and self.kept is not None and self._editor.follows_meter:  # a plain answer is held as a whole
                 self.kept[:] = rest
             self._write_payload(rest)
 

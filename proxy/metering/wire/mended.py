@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import re
 
+# A longer text is not mended: it would take longer than one turn of the loop may. 3,000 nested lists have 6 kB.
+BYTES_MAX = 64 << 10
 # Far more levels than any answer has; readers take some 1,000.
 DEPTH_MAX = 64
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"|[\[\]{}]|[^\s,:\[\]{}"]++|[\s,:]++|"', re.DOTALL)
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"|[\[\]{}]|[^\s,:\[\]{}"]++|[\s,:]++|".*+', re.DOTALL)
 _LITERAL = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null|NaN|-?Infinity")
 
 
 def mended(text: bytes) -> bytes | None:
-    """`text`, mended; None if there is nothing to mend. Brackets that do not match stay as they are."""
+    """`text`, mended; None if there is nothing to mend, or the text is too long. Brackets that do not match, and a
+    string without an end, stay as they are."""
+    if len(text) > BYTES_MAX:
+        return None
     kept, depth, changed = list[bytes](), 0, False
     for token in _TOKEN.findall(text):
         opens, closes = token in (b"[", b"{"), token in (b"]", b"}")

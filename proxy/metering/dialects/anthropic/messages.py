@@ -35,7 +35,7 @@ class Block(msgspec.Struct, gc=False):
     text: str | None = None
     thinking: str | None = None
     input: Any = None
-    content: msgspec.Raw = msgspec.Raw()
+    content: Any = None
     """a tool's result: a list, or an object with an error"""
 
 
@@ -148,7 +148,7 @@ class MessagesTally(Tally):
         """Read the start of a block, or in an answer the whole block. A tool result has neither name nor text."""
         if block.type is not None and not block.type.endswith(_FREE_BLOCKS):
             self._keep_unknown(f"content.{word(block.type)}")
-        if block.type == _SEARCHED and bytes(block.content).lstrip().startswith(b"["):
+        if block.type == _SEARCHED and isinstance(block.content, list):
             self._searches.add(index)
             self._seen("searches", len(self._searches))
         if block.name:
