@@ -47,7 +47,7 @@ TOGETHER := -n 4 --dist worksteal
 FAST := not process and not io and not external and not thorough and not slow and not real
 ALL := not external and not thorough and not slow and not real
 THOROUGH := thorough and not external and not slow and not real
-# Of make test, on a machine where the loop of tests/support/cost.py takes one second.
+# Of make test, on a machine where the loop of tests/support/reference_loop.py takes one second.
 ASKED := --asked-cpu-s 300 --asked-wall-s 180
 DEPLOY := external and not slow and not real
 

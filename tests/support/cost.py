@@ -11,7 +11,6 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
@@ -24,51 +23,11 @@ import psutil
 import pytest
 
 from tests.support.processes import end_copying
+from tests.support.reference_loop import ReferenceLoop
 
-# The loop takes one second on a machine where the tests of `make test` took 350 s at commit 5902040. They took 588 s
-# and 896 CPU-seconds where 1,650,000 rounds beside them took 1.044 s.
-LOOP_ROUNDS = 2_650_000
-# One hundredth of the loop at a time, twice a second: as fast as the machine is while the tests use it.
-PIECES = 100
-PIECE_EVERY_S = 0.5
 DEAREST = 50
 _PROPERTY = "cpu_s"
 _COLLECTION = "collection_cpu_s"
-
-
-class ReferenceLoop(threading.Thread):
-    """A fixed loop in pure Python, timed in small pieces beside the run: a shared machine changes its speed."""
-
-    def __init__(self) -> None:
-        super().__init__(name="reference loop", daemon=True)
-        self._ended = threading.Event()
-        self._pieces = 0
-        self.used_s = 0.0
-        self.start()
-
-    def run(self) -> None:
-        while True:
-            began = time.thread_time()
-            _piece()
-            self.used_s += time.thread_time() - began
-            self._pieces += 1
-            if self._ended.wait(PIECE_EVERY_S):
-                return
-
-    def end(self) -> float:
-        """CPU-seconds that the whole loop takes at the mean speed of its pieces."""
-        self._ended.set()
-        self.join()
-        return self.used_s / self._pieces * PIECES
-
-
-def _piece() -> None:
-    lengths: dict[str, int] = {}
-    for number in range(LOOP_ROUNDS // PIECES):
-        name = f"{number % 1009}:{number & 7}"
-        lengths[name] = lengths.get(name, 0) + len(name)
-        if len(lengths) > 4096:
-            lengths.clear()
 
 
 def reaped_cpu_s() -> float:
@@ -177,8 +136,8 @@ class RunCost:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary. Workers are reaped by then."""
-        loop_s = self.loop.end()
-        wall_s, cpu_s = time.monotonic() - self.began_s, reaped_cpu_s() - self.loop.used_s
+        loop_s, used_s = self.loop.end()
+        wall_s, cpu_s = time.monotonic() - self.began_s, reaped_cpu_s() - used_s
         terminalreporter.ensure_newline()
         for line in self._tables(cpu_s):
             terminalreporter.line(line)
