@@ -154,7 +154,8 @@ def _simulated(sums: SimulatedSum) -> dict[str, Any]:
         "cost_usd": usd_text(sums.cost_nusd),
         "simulated_cost_usd": usd_text(sums.simulated_cost_nusd),
     }
-    return {"exchanges": sums.exchanges, **amounts, "without_price": sums.without_price}
+    counts = {"unpriced": sums.unpriced, "unknown_cost": sums.unknown_cost, "without_price": sums.without_price}
+    return {"exchanges": sums.exchanges, **amounts, **counts}
 
 
 def _otherwise(now: ExchangeTotals, *, tier: str | None, cache: str | None) -> ExchangeTotals:

@@ -3,6 +3,7 @@
 Invariants:
 - Daily buckets are read from the daily sums: the time grows with keys, models and days, not with requests.
 - Shorter buckets read only the entries of the requested time span.
+- An unknown amount is never 0: its exchange is counted. The corrections of an exchange count in its own bucket.
 
 An exchange id is a UUIDv7, so a time span is a range of the primary key and of the partitions.
 """
@@ -14,10 +15,23 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Dialect, Engine, Select, case, func, literal_column, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Engine,
+    Row,
+    Select,
+    case,
+    func,
+    literal_column,
+    select,
+    text,
+)
 
 from proxy.billing.entries import EntryKind
-from proxy.billing.money import Nusd
+from proxy.billing.money import ZERO_NUSD, Nusd
 from proxy.ledger.amounts import nusd_sum
 from proxy.ledger.schema.tables import api_keys, ledger_entries, usage_daily
 from proxy.storage.database import reading
@@ -39,6 +53,9 @@ _BEGAN_S = {
 }
 # Literals, not parameters: only then does the planner use the partial index with this condition.
 _NOT_TERMINAL = literal_column("kind") != literal_column(f"'{EntryKind.USAGE}'")
+_UNKNOWN_AMOUNT = text(
+    "ledger_entries.kind = 'usage' AND (ledger_entries.cost_usd IS NULL OR ledger_entries.charge_usd IS NULL)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +93,13 @@ class UsageTotals:
     requests: int
     charge_nusd: Nusd
     cost_nusd: Nusd
+    """of the exchanges with a known cost"""
+    unpriced: int = 0
+    """exchanges without a charge, because they have no price"""
+    unknown_cost: int = 0
+    """exchanges with an unknown cost"""
+    unknown_cost_charge_nusd: Nusd = ZERO_NUSD
+    """the part of `charge_nusd` with an unknown cost"""
 
 
 def read_usage(engine: Engine, wanted: UsageFilter, rows_max: int) -> tuple[list[UsageTotals], int]:
@@ -92,7 +116,8 @@ def read_usage(engine: Engine, wanted: UsageFilter, rows_max: int) -> tuple[list
         if len(rows) > rows_max:
             end = int(rows[-1]["bucket"]) * wanted.bucket_s if not daily else _unix(rows[-1]["bucket"])
         non_requests = _non_requests(connection, wanted) if daily else {}
-    totals = [_totals(row, wanted, non_requests) for row in rows]
+        unknown = _unknown(connection, wanted)
+    totals = [_totals(row, wanted, non_requests, unknown) for row in rows]
     return [total for total in totals if total.begin < end], end
 
 
@@ -134,7 +159,7 @@ def _entries(wanted: UsageFilter, dialect: Dialect) -> Select[Any]:
     return _grouped(_where(query, wanted, _ENTRIES.key_id, _ENTRIES.model), wanted)
 
 
-def _non_requests(connection: Any, wanted: UsageFilter) -> dict[tuple[Any, ...], int]:
+def _non_requests(connection: Connection, wanted: UsageFilter) -> dict[tuple[Any, ...], int]:
     """(Day, group) → number of entries that are not requests: corrections and failed attempts."""
     query = (
         select(
@@ -147,6 +172,31 @@ def _non_requests(connection: Any, wanted: UsageFilter) -> dict[tuple[Any, ...],
     )
     rows = connection.execute(_grouped(_where(query, wanted, _ENTRIES.key_id, _ENTRIES.model), wanted))
     return {(int(row[0]) * DAY_S, *row[1:-1]): int(row[-1]) for row in rows}
+
+
+def _unknown(connection: Connection, wanted: UsageFilter) -> dict[tuple[Any, ...], Row[Any]]:
+    """(Begin of the bucket, group) → the exchanges with an unknown charge or cost, after all their corrections."""
+    dialect, line = connection.dialect, ledger_entries.alias("line")
+    of_exchange = [_ENTRIES[name] for name in ("exchange_id", "started_at", "key_id", "model")]
+    exchange = (
+        select(
+            *of_exchange, nusd_sum("line.charge_usd", dialect).label("charge"), func.max(line.c.cost_nusd).label("cost")
+        )
+        .join_from(ledger_entries, line, line.c.exchange_id == _ENTRIES.exchange_id)
+        .where(_UNKNOWN_AMOUNT, line.c.kind.in_((EntryKind.USAGE, EntryKind.ADJUSTMENT)), *_began(wanted))
+        .group_by(*of_exchange)
+        .subquery("exchange")
+    )
+    columns = exchange.c
+    query = select(
+        _bucket(wanted, dialect),
+        *_columns(wanted, columns.key_id, columns.model),
+        func.sum(case((columns.charge.is_(None), 1), else_=0)).label("unpriced"),
+        func.sum(case((columns.cost.is_(None), 1), else_=0)).label("unknown_cost"),
+        func.sum(case((columns.cost.is_(None), func.coalesce(columns.charge, 0)), else_=0)).label("charge"),
+    ).select_from(_joined(wanted, exchange))
+    rows = connection.execute(_grouped(_where(query, wanted, columns.key_id, columns.model), wanted))
+    return {(int(row[0]) * wanted.bucket_s, *row[1:-3]): row for row in rows}
 
 
 def _began(wanted: UsageFilter) -> tuple[ColumnElement[bool], ...]:
@@ -182,18 +232,28 @@ def _grouped(query: Select[Any], wanted: UsageFilter) -> Select[Any]:
     return query.group_by(*by).order_by(*by)
 
 
-def _totals(row: dict[str, Any], wanted: UsageFilter, non_requests: dict[tuple[Any, ...], int]) -> UsageTotals:
+def _totals(
+    row: dict[str, Any],
+    wanted: UsageFilter,
+    non_requests: dict[tuple[Any, ...], int],
+    unknown: dict[tuple[Any, ...], Row[Any]],
+) -> UsageTotals:
     bucket = row["bucket"]
     begin = _unix(bucket) if isinstance(bucket, date) else int(bucket) * wanted.bucket_s
     named = {name: row[f"by_{name}"] for name in wanted.groups}
+    group = (begin, *named.values())
+    lacking = unknown.get(group)
     return UsageTotals(
         begin=begin,
         key_id=named.get("key_id"),
         project_id=named.get("project_id"),
         model=named.get("model"),
-        requests=int(row["requests"]) - non_requests.get((begin, *named.values()), 0),
+        requests=int(row["requests"]) - non_requests.get(group, 0),
         charge_nusd=Nusd(int(row["charge"])),
         cost_nusd=Nusd(int(row["cost"])),
+        unpriced=0 if lacking is None else int(lacking.unpriced),
+        unknown_cost=0 if lacking is None else int(lacking.unknown_cost),
+        unknown_cost_charge_nusd=Nusd(0 if lacking is None else int(lacking.charge)),
         **{name: int(row[name]) for name in _TOKENS},
     )
 

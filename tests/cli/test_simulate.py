@@ -88,10 +88,12 @@ def test_another_tier_and_another_lifetime_of_caches(run: Commands, tmp_path: Pa
 
 
 def test_what_has_no_price_is_counted(run: Commands) -> None:
-    assert total(run)["without_price"] == 2
+    assert [total(run)[name] for name in ("without_price", "unpriced", "unknown_cost")] == [2, 0, 0]
     assert total(run, "--tier", "priority")["without_price"] == 3
     assert run("simulate", "--since", "2026-01-01", "--model", "nobody's")[-1]["exchanges"] == 0
     assert run("simulate", "--since", "2026-01-01", "--until", "2026-01-02")[-1]["exchanges"] == 0
+    run.settle(replace(entry(a_real_record(9)), charge_nusd=None, cost_nusd=None))
+    assert [total(run)[name] for name in ("unpriced", "unknown_cost")] == [1, 1]
 
 
 def test_a_file_that_is_no_configuration_is_refused_in_one_line(run: Commands, tmp_path: Path) -> None:

@@ -123,7 +123,9 @@ def test_a_key_sees_only_what_is_its_own(stand: Stand) -> None:
     answers.append(stand.get(f"/v1/organization/costs?{query}", key=secret))
     text = str(answers)
     # As a number: a time of day may end in 20.37, too.
-    assert re.findall(r"cost_usd|provider_amount|'cost'|(?<![\d:.])0\.37(?!\d)", text) == [], "what we are charged"
+    assert re.findall(r"cost_usd|provider_amount|unknown_cost|'cost'|(?<![\d:.])0\.37(?!\d)", text) == [], (
+        "what we are charged"
+    )
 
 
 def test_what_runs_is_not_settled_and_says_so(stand: Stand) -> None:
@@ -190,6 +192,18 @@ def test_dashboards_of_openai_page_through_the_buckets(stand: Stand) -> None:
     costs = stand.get(f"/v1/organization/costs?start_time={begin}&group_by=line_item")["data"]
     charged = sum(one.charge_nusd for one in map(entry, range(3)))
     assert costs[2]["results"][0]["amount"] == {"value": pytest.approx(charged / 1e9, abs=1e-12), "currency": "usd"}
+
+
+def test_costs_count_the_requests_whose_amounts_are_unknown(stand: Stand) -> None:
+    """Before: they were 0 in every sum, so that the margin was too high and lost revenue could not be seen."""
+    unknown, unpriced = replace(entry(1), cost_nusd=None), replace(entry(2), charge_nusd=None, cost_nusd=None)
+    settle(stand.engine, entry(0), unknown, unpriced, node=None)
+    page = stand.get(f"/v1/organization/costs?start_time={int(YESTERDAY)}")
+    (result,) = page["data"][0]["results"]
+    assert page["basis"] == "usage"
+    assert (result["unpriced_requests"], result["unknown_cost_requests"]) == (1, 2)
+    nusd = [round(result[name]["value"] * 10**9) for name in ("amount", "provider_amount", "unknown_cost_amount")]
+    assert nusd == [entry(0).charge_nusd + unknown.charge_nusd, entry(0).cost_nusd, unknown.charge_nusd]
 
 
 CREDIT = {"usd": 5, "reason": "card", "key": "key-1"}

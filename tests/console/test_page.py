@@ -14,9 +14,11 @@ from msgspec.structs import replace
 
 from proxy.console.page_routes import FOLDER
 from proxy.demo.script import Shape
+from tests.console.entries import entry
 from tests.console.furnished import KEYS, furnish, running
 from tests.console.serving import opened
 from tests.console.stand import SECRET, Stand
+from tests.ledger.priced_entries import settle
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
 
@@ -149,6 +151,26 @@ def test_no_view_is_wider_than_a_phone(stand: Stand, page: Page) -> None:
     page.focus(".chart")
     page.keyboard.press("Home")
     assert re.search(r": \$0\.0\d+ \(", page.inner_text("#status"))
+
+
+def test_an_unknown_cost_and_an_unpriced_request_are_no_0(stand: Stand, page: Page) -> None:
+    """Before: a cost of $0.0002 for 463 requests of which one has a known cost, a margin from that, and a charge of
+    $0 for six requests that nobody was charged for."""
+    first, *lacking = (replace(entry(number), charge_nusd=688_312, cost_nusd=None) for number in range(463))
+    nothing = [replace(entry(number), model="alpha", charge_nusd=None, cost_nusd=None) for number in range(463, 486)]
+    unpriced, refused = nothing[:6], [replace(one, charge_nusd=0, cost_nusd=0) for one in nothing[6:]]
+    settle(stand.engine, replace(first, cost_nusd=200_000), *lacking, *unpriced, *refused, node=None)
+    sign_in(page, stand.url)
+    told = re.sub(r"\s+", " ", see(page, "spend"))
+    for words in (
+        "Provider cost ≥ $0.0002 unknown for 468 requests ($0.318 charged)",
+        "Margin $0.000488 70.9 % of the charge with a known cost", "Unpriced 6 requests without a price, not charged",
+        "≥ $0.0002, unknown for 462 ($0.318 charged)", "alpha 6 unpriced 0 % unknown for 6 23 ",
+    ):  # fmt: skip
+        assert words in told
+    page.get_by_text("Show as table").click()
+    assert "$0.319, 6 unpriced" in re.sub(r"\s+", " ", page.inner_text("main"))
+    assert see(page, "exchanges?model=alpha").count("unpriced") == 6
 
 
 def test_a_keys_owner_sees_what_is_theirs(stand: Stand, page: Page) -> None:
@@ -287,8 +309,8 @@ def test_a_stream_is_watched_and_then_explained(
     stream.close()
     page.get_by_text("The client disconnected before the end.").wait_for()
     assert "How it was estimated" in page.inner_text("main")
-    (entry,) = one.entries(1)
-    charge = f"${entry['charge_usd']}"
+    (booked,) = one.entries(1)
+    charge = f"${booked['charge_usd']}"
     assert page.inner_text(".big") == charge
     assert page.inner_text("tfoot td") == charge
     assert "nobody's" not in page.content()

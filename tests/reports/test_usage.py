@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace as replace_filter
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,40 @@ def test_corrections_and_attempts_are_no_requests_and_top_ups_are_no_usage(engin
         assert charges(engine, width, by_key=True, by_model=True) == {(0, "key-1", "tera-large"): (0, 1)}
 
 
+@on_both_databases
+def test_an_unknown_amount_is_counted_and_is_not_0(engine: Engine) -> None:
+    """Before: unknown costs were 0 in the sum, and so were the charges of exchanges without a price."""
+    unknown = {"cost_nusd": None, "model": "small"}
+    known, *lacking = (
+        began(MIDNIGHT + number, number, **differences)
+        for number, differences in enumerate([
+            {"charge_nusd": 10, "cost_nusd": 3},
+            {"charge_nusd": 100, **unknown},
+            {"charge_nusd": 1_000, **unknown},
+            {"charge_nusd": 10_000, **unknown},
+            {"charge_nusd": None, **unknown},
+            {"charge_nusd": None, "cost_nusd": 7},
+        ])
+    )  # fmt: skip
+    set_ = {"kind": "adjustment", "seq": 1, "entry_id": "set"}
+    learnt = replace(lacking[0], charge_nusd=None, cost_nusd=40, **set_)
+    dearer = replace(lacking[1], charge_nusd=500, **set_ | {"entry_id": "dearer"})
+    priced = replace(lacking[4], charge_nusd=9, cost_nusd=None, **set_ | {"entry_id": "priced"})
+    in_vain = replace(known, kind="attempt", seq=1, entry_id="vain", charge_nusd=0, cost_nusd=None)
+    a_real_store(engine).settle([Arrival(one) for one in (known, *lacking, learnt, dearer, priced, in_vain)])
+    for width in (60, 3_600, DAY_S):
+        asked = UsageFilter(begin=MIDNIGHT, end=MIDNIGHT + DAY_S, bucket_s=width)
+        (all_of_them,), _ = read_usage(engine, asked, 9)
+        by_model, _ = read_usage(engine, replace_filter(asked, by_model=True, by_key=True), 9)
+        sums = {
+            one.model: (one.cost_nusd, one.unpriced, one.unknown_cost, one.unknown_cost_charge_nusd)
+            for one in (all_of_them, *by_model)
+        }
+        assert sums == {None: (50, 1, 3, 11_500), "small": (40, 1, 3, 11_500), "tera-large": (10, 0, 0, 0)}
+        (own,), _ = read_usage(engine, replace_filter(asked, models={"tera-large"}, by_project=True), 9)
+        assert (own.unpriced, own.unknown_cost) == (0, 0)
+
+
 def test_of_too_many_groups_the_last_buckets_are_for_the_next_page(engine: Engine) -> None:
     settle(engine, *ENTRIES)
     for width, rows_max, upto in ((DAY_S, 2, MIDNIGHT), (60, 3, MIDNIGHT + 60), (60, 2, MIDNIGHT)):
@@ -177,8 +212,9 @@ def test_nothing_is_asked_of_the_whole_ledger(tmp_path: Path) -> None:
             for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
         }
     engine.dispose()
-    assert any("ix_ledger_entries_others" in plan for plan in plans)
+    for index in ("ix_ledger_entries_others", "ix_ledger_entries_unknown_amount"):
+        assert any(index in plan for plan in plans)
     # Without a filter the newest come from the end of the primary key, as many as a page looks at.
     newest = "SCAN ledger_entries USING INDEX sqlite_autoindex_ledger_entries_1"
-    one_row = "SCAN ledger_clock", "SCAN account_clock", "SCAN CONSTANT ROW"
-    assert [plan for plan in plans if plan.startswith("SCAN") and plan not in (newest, *one_row)] == []
+    few_rows = "SCAN ledger_clock", "SCAN account_clock", "SCAN CONSTANT ROW", "SCAN exchange"
+    assert [plan for plan in plans if plan.startswith("SCAN") and plan not in (newest, *few_rows)] == []

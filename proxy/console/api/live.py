@@ -77,6 +77,8 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     charge_usd: str
     """total of all running exchanges"""
+    unpriced: int
+    """running exchanges without a price, which `charge_usd` does not contain"""
     completion_tokens: int
     listed: list[Stream] = msgspec.field(name="data")
     """the newest exchanges"""
@@ -159,6 +161,7 @@ class LiveApi:
             remote_coverage=last.remote_coverage,
             running=len(visible),
             charge_usd=usd_text(sum(one.charge_nusd or 0 for one in visible)),
+            unpriced=sum(one.charge_nusd is None for one in visible),
             completion_tokens=sum(one.completion_tokens for one in visible),
             listed=[_stream(one, now, operator=session.key is None) for one in newest],
         )

@@ -94,7 +94,13 @@ class CostResult(msgspec.Struct, frozen=True, kw_only=True):
     amount: Amount
     """the charge of the keys"""
     provider_amount: Amount | UnsetType = UNSET
-    """the cost charged by providers; for the operator only"""
+    """the cost charged by providers, without the requests whose cost is unknown; for the operator only"""
+    unpriced_requests: int
+    """requests without a charge, because they have no price"""
+    unknown_cost_requests: int | UnsetType = UNSET
+    """requests with an unknown cost; for the operator only"""
+    unknown_cost_amount: Amount | UnsetType = UNSET
+    """the part of `amount` with an unknown cost; for the operator only"""
     line_item: str | None
     project_id: str | None
     api_key_id: str | None
@@ -134,6 +140,8 @@ class CostPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page of buckets, including empty ones."""
 
     object: Literal["page"] = "page"
+    basis: Literal["usage"] = "usage"
+    """a correction counts in the bucket of its exchange; a statement lists it in the month of its booking"""
     listed: list[CostBucket] = msgspec.field(name="data")
     has_more: bool
     next_page: str | None
@@ -247,6 +255,9 @@ def _cost_result(totals: UsageTotals, operator: bool) -> CostResult:
     return CostResult(
         amount=Amount(usd_number(totals.charge_nusd)),
         provider_amount=Amount(usd_number(totals.cost_nusd)) if operator else UNSET,
+        unpriced_requests=totals.unpriced,
+        unknown_cost_requests=totals.unknown_cost if operator else UNSET,
+        unknown_cost_amount=Amount(usd_number(totals.unknown_cost_charge_nusd)) if operator else UNSET,
         line_item=totals.model,
         project_id=totals.project_id,
         api_key_id=totals.key_id,

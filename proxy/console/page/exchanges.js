@@ -17,7 +17,7 @@ const columns = (me) => [
   { label: "Prompt", number: true, cell: (one) => count(one.prompt_tokens) },
   { label: "Output", number: true, cell: (one) => count(one.completion_tokens) },
   { label: "Duration", number: true, cell: (one) => span(one.duration_ms) },
-  { label: "Charge", number: true, cell: (one) => [money(one.charge_usd), one.adjustments > 0 && el("span", { class: "mark careful", title: many(one.adjustments, "correction") }, "corrected")] },
+  { label: "Charge", number: true, cell: (one) => [money(one.charge_usd, "unpriced"), one.adjustments > 0 && el("span", { class: "mark careful", title: many(one.adjustments, "correction") }, "corrected")] },
   { label: "Cost", number: true, cell: (one) => money(one.cost_usd), hidden: me.role === "key" },
 ];
 

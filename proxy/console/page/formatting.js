@@ -38,10 +38,10 @@ export function brief(amount) {
   return exact(amount < 0n ? -rounded : rounded);
 }
 
-/** nUSD, text or number of USD → an element with all digits in its title. Null becomes a dash, not zero. */
-export function money(usd) {
+/** nUSD, text or number of USD → an element with all digits in its title. Null becomes `none`, not zero. */
+export function money(usd, none = "–") {
   const amount = typeof usd === "bigint" ? usd : nusd(usd);
-  if (amount === null) return el("span", { class: "quiet", title: "unknown" }, "–");
+  if (amount === null) return el("span", { class: "quiet", title: "unknown" }, none);
   return el("span", { class: "figure", title: `${exact(amount)} USD` }, brief(amount));
 }
 

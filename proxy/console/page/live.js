@@ -34,7 +34,7 @@ const COLUMNS = (me, alone) => [
   { label: "Prompt", number: true, cell: (one) => count(one.prompt_tokens) },
   { label: "Output", number: true, cell: (one) => el("span", { class: "growing" }, count(one.completion_tokens)) },
   { label: "Usage", cell: (one) => mark(SOURCES, one.usage_source) },
-  { label: "Charge", number: true, cell: (one) => money(one.charge_usd) },
+  { label: "Charge", number: true, cell: (one) => money(one.charge_usd, "unpriced") },
   { label: "Cost", number: true, cell: (one) => money(one.cost_usd), hidden: me.role === "key" },
   { label: "Age", number: true, cell: (one) => span(one.age_s * 1000) },
   { label: "Runs on", cell: where, hidden: alone },
@@ -60,7 +60,7 @@ class Board {
       tile("Running", count(seen.running), seen.remote_nodes ? `on this machine and ${many(seen.remote_nodes, "other proxy", "other proxies")}`
         : seen.processes > 1 ? `in ${many(seen.processes, "process", "processes")}` : "on this machine"),
       tile("Output tokens so far", count(seen.completion_tokens)),
-      tile("Accrued charge", money(seen.charge_usd)));
+      tile("Accrued charge", money(seen.charge_usd), seen.unpriced > 0 && `${count(seen.unpriced)} unpriced`));
     const present = new Set(seen.data.map((one) => one.id));
     for (const [id, line] of this.lines) if (!present.has(id)) this.leave(id, line, seen.remote_coverage);
     for (const one of [...seen.data].reverse()) this.put(one);
@@ -119,5 +119,5 @@ export async function show(body, { me, signal }) {
 export const runningDetails = (one) => pairs([
   ["Model", one.model], ["Key", one.key_alias], ["State", STATES[one.state]], ["Started", moment(one.started_at)],
   ["Prompt tokens", count(one.prompt_tokens)], ["Output tokens so far", count(one.completion_tokens)],
-  ["Accrued charge", money(one.charge_usd)], ["Runs on", one.node === null ? null : el("span", {}, where(one))],
+  ["Accrued charge", money(one.charge_usd, "unpriced")], ["Runs on", one.node === null ? null : el("span", {}, where(one))],
 ]);

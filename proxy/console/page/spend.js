@@ -11,6 +11,7 @@ const DAY_S = 86_400;
 // More colours are hard to distinguish.
 const SERIES_MAX = 6;
 const REST = "other";
+const BASIS = "by usage date, corrections included";
 const BY = { model: ["line_item", "model", "Model"], key: ["api_key_id", "api_key_id", "Key"], project: ["project_id", "project_id", "Project"] };
 
 function choices(name, label, options, chosen, change) {
@@ -38,18 +39,22 @@ async function read(days, by, { me, signal }) {
   return { costs, usage, name, item, group };
 }
 
-/** Group → {name, charge, cost, requests, input, output}, highest charge first. */
+/** Group → {name, charge, cost, unpriced, unknown, unknownCharge, requests, input, output}, highest charge first. */
 function summed({ costs, usage, name, item, group }) {
   const groups = new Map();
   const of = (id) => {
-    const known = groups.get(id) ?? { id, name: name(id), charge: 0n, cost: null, requests: 0, input: 0, output: 0 };
+    const known = groups.get(id) ?? { id, name: name(id), charge: 0n, cost: 0n, unpriced: 0, unknown: 0, unknownCharge: 0n, requests: 0, input: 0, output: 0 };
     groups.set(id, known);
     return known;
   };
   for (const one of costs.flatMap((bucket) => bucket.results)) {
     const sum = of(one[item]);
     sum.charge += nusd(one.amount.value);
-    if (one.provider_amount) sum.cost = (sum.cost ?? 0n) + nusd(one.provider_amount.value);
+    sum.unpriced += one.unpriced_requests;
+    if (!one.provider_amount) continue;
+    sum.cost += nusd(one.provider_amount.value);
+    sum.unknown += one.unknown_cost_requests;
+    sum.unknownCharge += nusd(one.unknown_cost_amount.value);
   }
   for (const one of usage.flatMap((bucket) => bucket.results)) {
     const sum = of(one[group]);
@@ -60,19 +65,31 @@ function summed({ costs, usage, name, item, group }) {
   return [...groups.values()].sort((one, other) => (other.charge > one.charge ? 1 : other.charge < one.charge ? -1 : 0));
 }
 
-const sum = (groups, name) => groups.reduce((total, one) => total + (one[name] ?? 0n), 0n);
+const sum = (groups, name, none = 0n) => groups.reduce((total, one) => total + one[name], none);
+
+/** A charge, and the number of requests without a price, which are not $0. */
+function charged({ charge, unpriced }) {
+  const lacking = unpriced > 0 && `${count(unpriced)} unpriced`;
+  return charge === 0n && lacking ? lacking : [money(charge), lacking && `, ${lacking}`];
+}
+
+/** A cost as far as it is known: "≥ $0.0002, unknown for 462 ($0.318 charged)". */
+function costOf({ cost, unknown, unknownCharge }) {
+  if (!unknown) return money(cost);
+  return [cost > 0n && ["≥ ", money(cost), ", "], `unknown for ${count(unknown)}`, unknownCharge > 0n && [" (", money(unknownCharge), " charged)"]];
+}
 
 function headline(groups, operator) {
-  const charge = sum(groups, "charge");
-  const cost = sum(groups, "cost");
-  const requests = groups.reduce((total, one) => total + one.requests, 0);
-  const tokens = groups.reduce((total, one) => total + one.input + one.output, 0);
-  const margin = charge > 0n ? percent(Number(charge - cost) / Number(charge)) : "–";
+  const all = Object.fromEntries(["charge", "cost", "unknownCharge"].map((name) => [name, sum(groups, name)]));
+  const [unpriced, unknown, requests] = ["unpriced", "unknown", "requests"].map((name) => sum(groups, name, 0));
+  const known = all.charge - all.unknownCharge;
+  const margin = known > 0n ? percent(Number(known - all.cost) / Number(known)) : "–";
   return el("div", { class: "tiles" },
-    tile(operator ? "Revenue" : "Charged", money(charge), "including corrections"),
-    operator && tile("Provider cost", money(cost)),
-    operator && tile("Margin", money(charge - cost), `${margin} of the charge`),
-    tile("Requests", count(requests)), tile("Tokens", count(tokens), "prompt and output"));
+    tile(operator ? "Revenue" : "Charged", money(all.charge), BASIS),
+    operator && tile("Provider cost", [unknown > 0 && "≥ ", money(all.cost)], unknown > 0 && `unknown for ${many(unknown, "request")} (${brief(all.unknownCharge)} charged)`),
+    operator && tile("Margin", money(unknown > 0 && known === 0n && all.cost === 0n ? null : known - all.cost), `${margin} of the charge${unknown > 0 ? " with a known cost" : ""}`),
+    unpriced > 0 && tile("Unpriced", count(unpriced), "requests without a price, not charged"),
+    tile("Requests", count(requests)), tile("Tokens", count(sum(groups, "input", 0) + sum(groups, "output", 0)), "prompt and output"));
 }
 
 /** Charges by day. A negative day (corrections only) has no bar. */
@@ -106,9 +123,9 @@ function ranking(groups, by, operator) {
   const link = (one) => (one.id === null ? one.name : el("a", { href: `#/${view}?${new URLSearchParams({ [field]: one.id })}` }, one.name));
   return table({ caption: `By ${BY[by][2].toLowerCase()}`, rows: groups, columns: [
     { label: BY[by][2], long: true, cell: link },
-    { label: "Charge", number: true, cell: (one) => money(one.charge) },
+    { label: "Charge", number: true, cell: charged },
     { label: "Share", number: true, cell: (one) => share(one, all) },
-    { label: "Cost", number: true, hidden: !operator, cell: (one) => money(one.cost) },
+    { label: "Cost", number: true, hidden: !operator, cell: costOf },
     { label: "Requests", number: true, cell: (one) => count(one.requests) },
     { label: "Prompt tokens", number: true, cell: (one) => count(one.input) },
     { label: "Output tokens", number: true, cell: (one) => count(one.output) },
@@ -118,10 +135,10 @@ function ranking(groups, by, operator) {
 /** The chart as a table. */
 function days({ costs }) {
   const rows = [...costs].reverse();
-  const charge = (bucket) => bucket.results.reduce((total, one) => total + nusd(one.amount.value), 0n);
+  const sums = (bucket) => ({ charge: bucket.results.reduce((total, one) => total + nusd(one.amount.value), 0n), unpriced: sum(bucket.results, "unpriced_requests", 0) });
   return el("details", {}, el("summary", {}, "Show as table"), table({ caption: "By day", rows, columns: [
     { label: "Day (UTC)", cell: (bucket) => day(bucket.start_time) },
-    { label: "Charge", number: true, cell: (bucket) => money(charge(bucket)) },
+    { label: "Charge", number: true, cell: (bucket) => charged(sums(bucket)) },
   ] }));
 }
 

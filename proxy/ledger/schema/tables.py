@@ -116,6 +116,13 @@ ledger_entries = Table(
         sqlite_where=text("kind <> 'usage'"),
         postgresql_where=text("kind <> 'usage'"),
     ),
+    # For counting the exchanges with an unknown charge or cost.
+    Index(
+        "ix_ledger_entries_unknown_amount",
+        "started_at",
+        sqlite_where=text("kind = 'usage' AND (cost_usd IS NULL OR charge_usd IS NULL)"),
+        postgresql_where=text("kind = 'usage' AND (cost_usd IS NULL OR charge_usd IS NULL)"),
+    ),
     postgresql_partition_by="RANGE (exchange_id)",  # by month: see partitions.py
 )
 

@@ -85,12 +85,18 @@ class SimulatedSum:
     simulated_charge_nusd: Nusd = ZERO_NUSD
     cost_nusd: Nusd = ZERO_NUSD
     simulated_cost_nusd: Nusd = ZERO_NUSD
+    unpriced: int = 0
+    """exchanges without a charge as settled"""
+    unknown_cost: int = 0
+    """exchanges with an unknown cost as settled"""
     without_price: int = 0
     """exchanges whose tier has no price in the list: not simulated, or simulated at the prices of another tier"""
 
     def add(self, now: ExchangeTotals, line: LedgerEntry | None, *, without_price: bool) -> None:
         """Count an exchange; `line`: the adjustment that would be needed."""
         self.exchanges += 1
+        self.unpriced += now.charge_nusd is None
+        self.unknown_cost += now.cost_nusd is None
         self.without_price += without_price
         for name in MONEY:
             amount = getattr(now, name) or 0
