@@ -41,7 +41,8 @@ def _series(text: str) -> list[Query]:
 MONEY = Board(
     uid="tokenweir-money",
     title="Money",
-    says="Charges of keys and costs of providers, from the ledger. Days are UTC.",
+    says="Charges of keys and costs of providers, from the ledger. Days are UTC, by usage date: a correction counts on "
+    "the day of its exchange. Statements are as billed: they list it in the month of its booking.",
     since="now-30d",
     refresh="1m",
     variables=[

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from proxy.budgets.thresholds import Subject
 
 _HEADER = (
-    f"{'SCOPE':40}  {'WINDOW SINCE':16}  {'BUDGET':>12}  {'SPENT':>12}  {'HELD':>12}  {'RUNNING':>7}  {'UNSETTLED':>9}"
+    f"{'SCOPE':40}  {'USAGE SINCE':16}  {'BUDGET':>12}  {'SPENT':>12}  {'HELD':>12}  {'RUNNING':>7}  {'UNSETTLED':>9}"
 )
 
 
 def add_commands(commands: Any) -> None:
     budgets = with_commands(commands, "budgets", "show spend and reservations of each budget, or rebuild the counters")
-    show = with_config(budgets, "show", "print the state of every limit counter in use")
+    show = with_config(budgets, "show", "print the state of every limit counter in use; spend is by usage date")
     show.add_argument("--json", action="store_true", help="print one JSON object per line")
     show.set_defaults(run=_show)
     help_text = "compare every counter with the ledger, print each difference, and reload all counters"

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Any) -> None:
-    statement = with_config(commands, "statement", "write the monthly statement of a key, a project or an organization")
+    statement = with_config(
+        commands, "statement", "write the monthly statement of a key, a project or an organization, as billed"
+    )
     add_owner_options(statement)
     statement.add_argument("--month", required=True, metavar="2026-11", help="calendar month in UTC")
     statement.add_argument("--format", choices=("html", "csv", "json", "pdf"), default="html")

@@ -19,18 +19,20 @@ h1 { font-size: 1.4rem; margin: 0 0 .2rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.05rem; margin: 1.8rem 0 .4rem; }
 p { margin: .2rem 0; color: #4a5560; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-table.summary { width: auto; min-width: 24rem; }
+table { border-collapse: separate; border-spacing: 0; width: 100%; font-variant-numeric: tabular-nums; }
+table.summary { width: auto; min-width: min(24rem, 100%); }
 caption { text-align: left; font-weight: 600; padding-bottom: .3rem; }
-th, td { padding: .28rem .6rem; text-align: left; vertical-align: top; border-bottom: 1px solid #dfe4e8; }
+th, td { padding: .28rem .4rem; text-align: left; vertical-align: top; border-bottom: 1px solid #dfe4e8; }
 th { border-bottom: 1px solid #8a96a1; font-weight: 600; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 td.text { white-space: nowrap; }
-td.long { overflow-wrap: anywhere; min-width: 9rem; }
+td.long { overflow-wrap: anywhere; min-width: 6rem; }
+th:last-child, td:last-child { position: sticky; right: 0; background: #fff; } /* the amount: seen at any width */
 tfoot td { font-weight: 600; border-top: 2px solid #8a96a1; border-bottom: 0; }
 footer { margin-top: 2rem; font-size: .85rem; }
 @page { size: A4 landscape; margin: 14mm; }
 @media print { body { margin: 0; max-width: none; font-size: 9.5px; } .wide { overflow: visible; }
+               th:last-child, td:last-child { position: static; }
                thead { display: table-header-group; } tr { break-inside: avoid; } }
 """
 

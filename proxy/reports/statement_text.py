@@ -37,11 +37,15 @@ _OTHERS = {unit.count: unit.label for unit in BILLED_UNITS if unit.label} | {
     "timed_audio_tokens": "of audio input, counted in ms",
 }
 
+AS_BILLED = (
+    "As billed: adjustments and credits are in the month of their booking. Sums by usage date (Spend in the console, "
+    "budgets) have an adjustment on the day of its exchange."
+)
+
 NOTES = (
     "Days are in UTC. Amounts are in US dollars. A balance is credits minus charges; a negative balance is owed.",
     f"{ESTIMATED}: the provider did not report the usage of some of these requests. Their usage is estimated.",
     "Unpriced: these requests have no price and are not charged.",
-    "Adjustments and credits are listed in the month in which they were booked. They can concern an earlier month.",
     "Usage that was settled after its month was closed is listed in the month in which it was settled.",
 )
 
@@ -83,7 +87,8 @@ def title(statement: Statement) -> str:
 
 
 def status_lines(statement: Statement) -> Iterator[str]:
-    """Lines on the status: open or final, and for a closed month the number and the digest."""
+    """Lines on the basis of the sums and on the status: open, or final with the number and the digest."""
+    yield AS_BILLED
     if (issued := statement.issued) is None:
         status = "the month is over, but not closed" if statement.is_over else "the month is not over"
         yield f"Provisional: {status}. As of {_second(statement.as_of)} UTC."
@@ -106,7 +111,7 @@ def sections(statement: Statement) -> Iterator[Section]:
     others = any(name in units for name in _OTHERS)
     counted = [
         *(TableColumn(_SHOWN[name], is_number=True) for name in shown),
-        *([TableColumn("Other units")] if others else []),
+        *([TableColumn("Other units", is_long=True)] if others else []),
     ]
     usage = [TableColumn("Requests", is_number=True), *counted, TableColumn("Charge", is_number=True)]
 
@@ -123,12 +128,12 @@ def sections(statement: Statement) -> Iterator[Section]:
             yield Section(name, [TableColumn("Day"), TableColumn("Model", is_long=True), *usage], rows, foot)
     if statement.keys:
         rows = [(name, key_id, *cells(one)) for key_id, name, one in statement.keys]
-        yield Section("By key", [TableColumn("Key", is_long=True), TableColumn("Id"), *usage], rows)
+        yield Section("By key", [TableColumn("Key", is_long=True), TableColumn("Id", is_long=True), *usage], rows)
     if statement.adjustments:
         columns = [
             TableColumn("Booked"),
             TableColumn("Usage day"),
-            TableColumn("Exchange"),
+            TableColumn("Exchange", is_long=True),
             TableColumn("Model", is_long=True),
             TableColumn("Reason", is_long=True),
         ]
@@ -163,6 +168,7 @@ def statement_json(statement: Statement) -> dict[str, Any]:
         "until": iso_utc(month.until),
         "as_of": iso_utc(statement.as_of),
         **_issued_json(statement.issued),
+        "basis": "as_billed",
         "currency": "USD",
         "opening_balance_usd": usd_text(statement.opening_nusd),
         "usage_usd": usd_text(statement.total.charge_nusd),
@@ -203,7 +209,8 @@ def statement_csv(statement: Statement) -> str:
     text_file = io.StringIO()
     table = csv.DictWriter(text_file, names, restval="", lineterminator="\r\n")
     table.writeheader()
-    table.writerow({"line": "opening", "day": statement.month.first, "balance_usd": text(statement.opening_nusd)})
+    opening = {"day": statement.month.first, "reason": AS_BILLED, "balance_usd": text(statement.opening_nusd)}
+    table.writerow({"line": "opening", **opening})
     table.writerows(_csv_line(line, text) for line in statement.lines)
     table.writerows(_csv_booking("adjustment", adjustment, "charge_usd", text) for adjustment in statement.adjustments)
     table.writerows(_csv_booking("credit", credit, "credit_usd", text) for credit in statement.credits)

@@ -89,7 +89,7 @@ def test_show_says_how_every_counter_stands(run: Commands) -> None:
     ]  # fmt: skip
     run("budgets", "show")
     lines = run.out.splitlines()
-    assert lines[0].split() == ["SCOPE", "WINDOW", "SINCE", "BUDGET", "SPENT", "HELD", "RUNNING", "UNSETTLED"]
+    assert lines[0].split() == ["SCOPE", "USAGE", "SINCE", "BUDGET", "SPENT", "HELD", "RUNNING", "UNSETTLED"]
     assert lines[1].split() == ["key", "anna", "2026-09-21", "14:13", "10", "1.5", "2", "1", "0"]
     assert lines[2].split() == ["key", "anna", "(less", "credit)", "–", "–", "1.5", "2", "1", "0"]
 

@@ -140,6 +140,8 @@ def test_no_view_is_wider_than_a_phone(stand: Stand, page: Page) -> None:
         see(page, view)
         heading(page, title)
         assert width(page) == PHONE["width"], view
+    assert "By usage date: a correction counts on the day of its exchange." in see(page, "spend")
+    assert "Spend is by usage date" in see(page, "budgets")
     told = see(page, "live")
     assert "no heartbeat for 14" in told
     assert "Other machines run more streams than this page can show" in told

@@ -9,9 +9,10 @@ import re
 from datetime import date
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import Engine, update
 
 from proxy.billing.entries import LedgerEntry
@@ -23,11 +24,14 @@ from proxy.ledger.settling.store import LedgerStore
 from proxy.reports.statement import Statement, StatementOwner, read_statement
 from proxy.reports.statement_html import statement_html
 from proxy.reports.statement_pdf import statement_pdf
-from proxy.reports.statement_text import statement_csv, statement_json
+from proxy.reports.statement_text import AS_BILLED, statement_csv, statement_json
 from proxy.storage.database import writing
 from tests.ledger.entries import an_entry, arriving
 from tests.ledger.owners import KEY, ORGANIZATION, PROJECT, at, insert_owners
 from tests.support.ledgers import on_both_databases
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.io
 
@@ -138,12 +142,14 @@ def test_what_is_printed_adds_up(engine: Engine) -> None:
     assert {len(amount.partition(".")[2]) for amount in amounts} == {9}
     assert rows[1]["model"] == f"'{HOSTILE}"
     assert rows[3]["reason"] == "'@sum, a refund"
+    assert rows[0]["reason"] == AS_BILLED
 
     shown = json.loads(json.dumps(statement_json(found)))
     sums = [nusd_from_usd(shown[f"{name}_usd"]) for name in ("opening_balance", "usage", "adjustments", "credits")]
     assert sums[0] - sums[1] - sums[2] + sums[3] == nusd_from_usd(shown["closing_balance_usd"])
     assert sum(nusd_from_usd(one["charge_usd"]) for one in shown["usage"]) == sums[1]
     assert "cost" not in json.dumps(shown)
+    assert shown["basis"] == "as_billed"
 
 
 @pytest.mark.usefixtures("november")
@@ -154,7 +160,28 @@ def test_the_page_is_safe_whole_and_light(engine: Engine) -> None:
     assert not re.search(r"(src|href)=|url\(|@import", page)
     assert "≈ 1.000000001" in page
     assert "Provisional" in page
+    assert AS_BILLED in page
     assert len(page) < 20_000
+
+
+@pytest.mark.usefixtures("november")
+@pytest.mark.parametrize("width", [375, 1_152, 1_440])
+def test_amounts_are_seen_at_every_width(engine: Engine, book: Any, browser: Browser, width: int) -> None:
+    """Before: a table of adjustments was wider than the page at any width, and its amounts and total were outside."""
+    units = {"images": 3, "searches": 1_000_000}
+    line = an_entry(1, started_at=at("2026-11-02"), kind="adjustment", seq=9, charge_nusd=-12_345_678_901)
+    book(replace(line, details={"why": "an outage of our own " * 5, "units": units}), "2026-11-16")
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.set_content(statement_html(read(engine, ORGANIZATION, "2026-11")))
+    for media in ("screen", "print"):
+        page.emulate_media(media=media)  # type: ignore[arg-type]
+        if media == "print":
+            page.set_viewport_size({"width": 1_017, "height": 700})  # A4, landscape, without its margins
+        right = "[...document.querySelectorAll('tr > :last-child')].map(one => one.getBoundingClientRect().right)"
+        edges = page.evaluate(right)
+        assert len(edges) > 15
+        assert max(edges) <= page.viewport_size["width"]  # type: ignore[index]
+    page.close()
 
 
 def test_round_amounts_have_cents(engine: Engine, book: Any) -> None:

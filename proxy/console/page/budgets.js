@@ -63,7 +63,7 @@ export async function show(body, { me, signal }) {
         : "Your key has no budget, or has not been used yet.");
       if (signal.aborted) return;
       body.replaceChildren(every.length ? el("div", { class: "cards" }, every.map(card)) : none,
-        el("p", { class: "quiet small" }, every.length ? `${many(every.length, "budget")}, fullest first. Alerts are sent at 50, 80 and 100 %${every.some((one) => one.window === "credit") ? ", but not for prepaid credit" : ""}. Updated every ${count(EVERY_S)} seconds.` : ""));
+        el("p", { class: "quiet small" }, every.length ? `${many(every.length, "budget")}, fullest first. Spend is by usage date, corrections included. Alerts are sent at 50, 80 and 100 %${every.some((one) => one.window === "credit") ? ", but not for prepaid credit" : ""}. Updated every ${count(EVERY_S)} seconds.` : ""));
     } catch (error) {
       if (signal.aborted || error.status === 401) return;
       body.replaceChildren(failure(error));

@@ -11,7 +11,7 @@ const DAY_S = 86_400;
 // More colours are hard to distinguish.
 const SERIES_MAX = 6;
 const REST = "other";
-const BASIS = "by usage date, corrections included";
+const BASIS = "By usage date: a correction counts on the day of its exchange. Statements are as billed: they list it in the month of its booking.";
 const BY = { model: ["line_item", "model", "Model"], key: ["api_key_id", "api_key_id", "Key"], project: ["project_id", "project_id", "Project"] };
 
 function choices(name, label, options, chosen, change) {
@@ -85,7 +85,7 @@ function headline(groups, operator) {
   const known = all.charge - all.unknownCharge;
   const margin = known > 0n ? percent(Number(known - all.cost) / Number(known)) : "–";
   return el("div", { class: "tiles" },
-    tile(operator ? "Revenue" : "Charged", money(all.charge), BASIS),
+    tile(operator ? "Revenue" : "Charged", money(all.charge), "by usage date, corrections included"),
     operator && tile("Provider cost", [unknown > 0 && "≥ ", money(all.cost)], unknown > 0 && `unknown for ${many(unknown, "request")} (${brief(all.unknownCharge)} charged)`),
     operator && tile("Margin", money(unknown > 0 && known === 0n && all.cost === 0n ? null : known - all.cost), `${margin} of the charge${unknown > 0 ? " with a known cost" : ""}`),
     unpriced > 0 && tile("Unpriced", count(unpriced), "requests without a price, not charged"),
@@ -107,7 +107,7 @@ function chart({ costs, item }, groups, signal) {
     return { label: day(bucket.start_time), brief: shortDay(bucket.start_time), parts };
   });
   const words = (value) => brief(BigInt(Math.round(value)));
-  return bars({ name: "Charge by day (UTC)", bars: columns, series, words, signal });
+  return bars({ name: "Charge by usage date (UTC)", bars: columns, series, words, signal });
 }
 
 function share(one, all) {
@@ -137,7 +137,7 @@ function days({ costs }) {
   const rows = [...costs].reverse();
   const sums = (bucket) => ({ charge: bucket.results.reduce((total, one) => total + nusd(one.amount.value), 0n), unpriced: sum(bucket.results, "unpriced_requests", 0) });
   return el("details", {}, el("summary", {}, "Show as table"), table({ caption: "By day", rows, columns: [
-    { label: "Day (UTC)", cell: (bucket) => day(bucket.start_time) },
+    { label: "Usage date (UTC)", cell: (bucket) => day(bucket.start_time) },
     { label: "Charge", number: true, cell: (bucket) => charged(sums(bucket)) },
   ] }));
 }
@@ -166,7 +166,7 @@ export async function show(body, { me, signal, query }) {
         return;
       }
       const operator = me.role === "operator";
-      found.replaceChildren(headline(groups, operator), chart(report, groups, signal), days(report), ranking(groups, chosen.by, operator));
+      found.replaceChildren(headline(groups, operator), el("p", { class: "quiet small" }, BASIS), chart(report, groups, signal), days(report), ranking(groups, chosen.by, operator));
     } catch (error) {
       if (!signal.aborted) found.replaceChildren(failure(error, fill));
     }
