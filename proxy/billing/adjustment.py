@@ -19,6 +19,7 @@ from uuid import uuid5
 
 from msgspec import structs
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import (
     COUNTS,
     ENTRIES,
@@ -42,10 +43,6 @@ NUMBERS = (
 )  # fmt: skip
 MONEY = ("charge_nusd", "cost_nusd")
 BY_OPERATOR = "operator"
-STANDS = "stands"
-"""the detail of an adjustment with the numbers that an operator had set before: what the record says of them"""
-_RESTATES = "restates"
-"""the detail of an adjustment with the hash of the record, or of the entry, that it was made from"""
 
 
 class ContradictionError(ValueError):
@@ -64,21 +61,24 @@ class Finality(IntEnum):
 
 def finality(entry: LedgerEntry) -> Finality:
     """The finality of the record from which the entry was made."""
-    if entry.details.get("swept"):
+    details = EntryDetails.of(entry.details)
+    if details.swept:
         return Finality.SWEPT
-    return Finality.RECOVERED if entry.details.get("recovered") else Finality.FINAL
+    return Finality.RECOVERED if details.recovered else Finality.FINAL
 
 
 def is_statement(entry: LedgerEntry) -> bool:
     """True for an entry made from a record of the whole exchange: the terminal entry, or an adjustment by a later
     record. False for an operator's correction and for a failed attempt."""
-    return entry.kind not in (EntryKind.ADJUSTMENT, EntryKind.ATTEMPT) or _RESTATES in entry.details
+    if entry.kind not in (EntryKind.ADJUSTMENT, EntryKind.ATTEMPT):
+        return True
+    return EntryDetails.of(entry.details).restates is not None
 
 
 def set_by_operator(entries: Iterable[LedgerEntry]) -> frozenset[str]:
     """The names of the totals that an operator has set, by any of these entries of an exchange."""
-    corrections = (one for one in entries if not is_statement(one) and one.details.get("by") == BY_OPERATOR)
-    return frozenset(field_named(name) for one in corrections for name in one.details.get("sets", ()))
+    corrections = (EntryDetails.of(one.details) for one in entries if not is_statement(one))
+    return frozenset(field_named(name) for one in corrections if one.by == BY_OPERATOR for name in one.sets or ())
 
 
 def restated(
@@ -97,7 +97,7 @@ def restated(
     changes = [entry for entry in booked if entry.kind == EntryKind.ADJUSTMENT]
     statements = [entry for entry in booked if is_statement(entry)]
     update_hash = record_hash or content_hash(update)
-    if any(entry.details.get(_RESTATES) in (update_hash, content_hash(update)) for entry in statements):
+    if any(EntryDetails.of(entry.details).restates in (update_hash, content_hash(update)) for entry in statements):
         return None
     best, own = max(map(finality, statements)), finality(update)
     if own is best is Finality.FINAL:
@@ -107,12 +107,13 @@ def restated(
     first = next(entry for entry in statements if entry.kind != EntryKind.ADJUSTMENT)
     seq = 1 + max((entry.seq for entry in changes), default=0)
     why = SWEPT_AGAIN if own is Finality.SWEPT else LATE
-    details = {**update.details, "adjusts": first.entry_id, "why": why, _RESTATES: update_hash}
+    details = EntryDetails(adjusts=first.entry_id, why=why, restates=update_hash)
     stands = _standing(set_by_operator(booked))
     if stands:
-        details[STANDS] = {stored_name(name): _said(getattr(update, name), name) for name in NUMBERS if name in stands}
-    if units := {name: n for name, n in _unit_differences(statements, update).items() if name not in stands}:
-        details["units"] = units
+        details.stands = {stored_name(name): _said(getattr(update, name), name) for name in NUMBERS if name in stands}
+    units = {name: n for name, n in _unit_differences(statements, update).items() if name not in stands}
+    if units or EntryDetails.of(update.details).units:
+        details.units = units
     numbers = {
         name: _nothing(booked, name)
         if name in stands
@@ -124,7 +125,7 @@ def restated(
         entry_id=str(uuid5(ENTRIES, f"{update.exchange_id}/{EntryKind.ADJUSTMENT}/{seq}")),
         kind=EntryKind.ADJUSTMENT,
         seq=seq,
-        details=details,
+        details={**update.details, **details.stored()},
         **numbers,
     )
 

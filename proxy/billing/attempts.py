@@ -7,28 +7,18 @@ it (not reached, or 4xx), and unknown where the provider failed (5xx): it report
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import msgspec
 from msgspec import structs
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import NOTHING_USED, EntryKind, LedgerEntry, entry_id
 from proxy.billing.record import Attempt, Outcome
-
-ATTEMPTS_DETAIL = "attempts"
-"""the detail of a terminal entry that lists its attempts"""
-
-
-def attempt_details(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
-    """The value of `ATTEMPTS_DETAIL`."""
-    return [structs.asdict(attempt) for attempt in attempts]
 
 
 def listed_attempts(entry: LedgerEntry) -> list[Attempt]:
     """The attempts that a terminal entry lists. Raises ValueError if they cannot be decoded."""
-    details = entry.details.get(ATTEMPTS_DETAIL) if isinstance(entry.details, Mapping) else None
-    return [] if details is None else msgspec.convert(details, list[Attempt])
+    listed = EntryDetails.of(entry.details).attempts
+    return [] if listed is None else msgspec.convert(listed, list[Attempt])
 
 
 def attempt_entries(entry: LedgerEntry) -> list[LedgerEntry]:
@@ -38,11 +28,9 @@ def attempt_entries(entry: LedgerEntry) -> list[LedgerEntry]:
 
 def _attempt_entry(entry: LedgerEntry, attempt: Attempt, seq: int) -> LedgerEntry:
     cost_known = attempt.status is None or attempt.status < 500
-    details: dict[str, Any] = {"failed": attempt.failed}
-    if attempt.status is not None:
-        details["upstream_status"] = attempt.status
-    if not cost_known:
-        details["cost_unknown"] = True
+    details = EntryDetails(
+        failed=attempt.failed, upstream_status=attempt.status, cost_unknown=None if cost_known else True
+    )
     refused = attempt.status is not None and cost_known
     return structs.replace(
         entry,
@@ -56,6 +44,6 @@ def _attempt_entry(entry: LedgerEntry, attempt: Attempt, seq: int) -> LedgerEntr
         charge_nusd=0,
         started_at=attempt.started_at,
         duration_ms=attempt.duration_ms,
-        details=details,
+        details=details.stored(),
         **NOTHING_USED,
     )

@@ -20,9 +20,6 @@ from proxy.metering.usage import NO_USAGE, ServedAs, Usage
 BATCH_TIER = "batch"
 """the service tier of a batch's lines"""
 
-BATCH_DETAIL = "batch"
-"""the detail of a batch's own entry: what became of its lines"""
-
 
 class BatchState(StrEnum):
     """See the table in `gateway/batches`."""

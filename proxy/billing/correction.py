@@ -15,6 +15,7 @@ import msgspec
 from msgspec import structs
 
 from proxy.billing.adjustment import BY_OPERATOR, MONEY, is_statement, set_by_operator
+from proxy.billing.details import EntryDetails, detail_name
 from proxy.billing.entries import (
     COUNTS,
     ENTRIES,
@@ -30,7 +31,7 @@ from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd, usd_text
 from proxy.billing.pricing.prices import pinned, price_text
 from proxy.billing.record import BillableParts, Price, PricedUsage
 from proxy.billing.reread import ReadAgain
-from proxy.billing.settlement import OTHER_MODELS_DETAIL, amount, incurred, other_models, other_models_detail
+from proxy.billing.settlement import amount, incurred, other_models, other_models_detail
 from proxy.billing.units import BILLED_UNITS, BY_PRICE
 from proxy.metering.usage import TOKENS_MAX, UNIT_COUNTS, UNITS_MAX, ModelUsage, ServedAs, Usage, service_of
 
@@ -42,8 +43,6 @@ REASON_CHARS_MAX = 500
 
 _T = TypeVar("_T")
 
-REREAD = "read_again"
-"""the detail of an adjustment that read a usage again: the service terms in that usage"""
 BY_RERATE = "rerate"
 CORRECTED = "corrected"
 """the usage_source of token counts that an operator set"""
@@ -123,20 +122,20 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
     statements = [one for one in ordered if is_statement(one)]
     corrections = [one for one in ordered if not is_statement(one)]
     latest = statements[-1]
-    words = {**latest.details, **_said(_latest_detail(corrections, REREAD, dict))}
+    stated, read_again = EntryDetails.of(latest.details), _latest_detail(corrections, EntryDetails.read_again, dict)
     each = [*statements, *corrections]
     return ExchangeTotals(
         terminal=ordered[0],
         usage=_usage_sum(ordered),
         charge_nusd=_sum(ordered, "charge_nusd"),
         cost_nusd=_sum(ordered, "cost_nusd"),
-        bills=BillableParts(latest.details.get("billed", BillableParts.EVERYTHING)),
+        bills=BillableParts(stated.billed or BillableParts.EVERYTHING),
         source=latest.usage_source,
-        served_as=service_of(*(words.get(name) for name in ServedAs.__struct_fields__)),
-        price=_latest_detail(each, "price", dict),
-        cost=_latest_detail(each, "cost", dict),
-        stated_nusd=None if (stated := latest.details.get("stated_usd")) is None else nusd_from_usd(stated),
-        other_models=tuple(other_models(_latest_detail(each, OTHER_MODELS_DETAIL, list))),
+        served_as=_served_as({**latest.details, **_said(read_again)}),
+        price=_latest_detail(each, EntryDetails.price, dict),
+        cost=_latest_detail(each, EntryDetails.cost, dict),
+        stated_nusd=None if stated.stated_usd is None else nusd_from_usd(stated.stated_usd),
+        other_models=tuple(other_models(_latest_detail(each, EntryDetails.other_models, list))),
         by_hand=set_by_operator(corrections),
         next_seq=1 + max((one.seq for one in ordered if one.kind != EntryKind.USAGE), default=0),
     )
@@ -165,7 +164,7 @@ def corrected(now: ExchangeTotals, request: CorrectionRequest, why: str) -> Ledg
         usage,
         charge_nusd if request.charge_nusd is None else request.charge_nusd,
         cost_nusd if request.cost_nusd is None else request.cost_nusd,
-        {"why": why.strip(), "by": BY_OPERATOR, "sets": sets},
+        EntryDetails(why=why.strip(), by=BY_OPERATOR, sets=sets),
     )
 
 
@@ -183,26 +182,26 @@ def rerated(
     reported usage, read again; it does not apply if an operator set a count.
     """
     charge_nusd, cost_nusd = now.charge_nusd, now.cost_nusd
-    details: dict[str, Any] = {"why": "rerated", "by": BY_RERATE}
+    details = EntryDetails(why="rerated", by=BY_RERATE)
     before = now.usage
     if read is not None and now.by_hand.isdisjoint(COUNTS) and (then := _read_again(now, read)) != now:
-        details |= {"why": "read again", REREAD: structs.asdict(read.served_as)}
+        details.why, details.read_again = "read again", structs.asdict(read.served_as)
         now = then
     others = [_relisted(one, *of_others.get(one.model, (None, None))) for one in now.other_models]
     if others:
-        details[OTHER_MODELS_DETAIL] = other_models_detail(others)
+        details.other_models = other_models_detail(others)
     charge_at_price = None
     if "charge_nusd" not in now.by_hand:
         charge_at_price = _at(price, now, now.bills, [(one.price, one.usage) for one in others])
     if price is not None and charge_at_price is not None:
         charge_nusd = charge_at_price
-        details["price"] = price_text(price, now.usage.prompt_tokens, now.served_as)
+        details.price = price_text(price, now.usage.prompt_tokens, now.served_as)
     cost_at_price = None
     if "cost_nusd" not in now.by_hand:
         cost_at_price = _at(cost, now, incurred(now.source, now.bills), [(one.cost, one.usage) for one in others])
     if cost is not None and cost_at_price is not None:
         cost_nusd = cost_at_price
-        details["cost"] = price_text(cost, now.usage.prompt_tokens, now.served_as)
+        details.cost = price_text(cost, now.usage.prompt_tokens, now.served_as)
     return _adjustment(structs.replace(now, usage=before), now.usage, charge_nusd, cost_nusd, details)
 
 
@@ -244,12 +243,13 @@ def unexplained(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
 def _explained(before: Sequence[LedgerEntry], one: LedgerEntry) -> bool:
     try:
         now = exchange_totals(before)
-        if one.details.get("by") == BY_OPERATOR:
-            after = exchange_totals([*before, one])
-            return all(_total_text(after, field_named(name)) == value for name, value in one.details["sets"].items())
-        price, cost = (pinned(one.details[name]) if name in one.details else None for name in ("price", "cost"))
-        others = {one.model: (one.price, one.cost) for one in other_models(one.details.get(OTHER_MODELS_DETAIL))}
-        again = rerated(now, price, cost, others, _read_in(one, now) if REREAD in one.details else None)
+        details = EntryDetails.of(one.details)
+        if details.by == BY_OPERATOR:
+            after, sets = exchange_totals([*before, one]), details.sets or {}
+            return all(_total_text(after, field_named(name)) == value for name, value in sets.items())
+        price, cost = (None if list_ is None else pinned(list_) for list_ in (details.price, details.cost))
+        others = {one.model: (one.price, one.cost) for one in other_models(details.other_models)}
+        again = rerated(now, price, cost, others, None if details.read_again is None else _read_in(one, now))
     except (ValueError, TypeError, KeyError, AttributeError):
         return False
     return again is not None and (again.charge_nusd, again.cost_nusd) == (one.charge_nusd, one.cost_nusd)
@@ -259,9 +259,13 @@ def _read_in(one: LedgerEntry, now: ExchangeTotals) -> ReadAgain:
     """What an adjustment read, from its differences."""
     before, change = structs.astuple(now.usage), structs.astuple(usage_of(one))
     after = [old if new is None else (old or 0) + new for old, new in zip(before, change, strict=True)]
-    words = _said(one.details.get(REREAD))
-    used = (ModelUsage(other.model, other.usage) for other in other_models(one.details.get(OTHER_MODELS_DETAIL)))
-    return ReadAgain(Usage(*after), service_of(*(words.get(name) for name in ServedAs.__struct_fields__)), tuple(used))
+    details = EntryDetails.of(one.details)
+    used = (ModelUsage(other.model, other.usage) for other in other_models(details.other_models))
+    return ReadAgain(Usage(*after), _served_as(_said(details.read_again)), tuple(used))
+
+
+def _served_as(words: Mapping[str, Any]) -> ServedAs:
+    return service_of(*(words.get(name) for name in ServedAs.__struct_fields__))
 
 
 def _said(detail: object) -> Mapping[str, Any]:
@@ -278,18 +282,19 @@ def _total_text(totals: ExchangeTotals, name: str) -> int | str | None:
 
 
 def _adjustment(
-    now: ExchangeTotals, usage: Usage, charge_nusd: Nusd | None, cost_nusd: Nusd | None, details: dict[str, Any]
+    now: ExchangeTotals, usage: Usage, charge_nusd: Nusd | None, cost_nusd: Nusd | None, details: EntryDetails
 ) -> LedgerEntry | None:
     """The entry with the differences between `now` and the new totals; None if there are none."""
     if (usage, charge_nusd, cost_nusd) == (now.usage, now.charge_nusd, now.cost_nusd):
         return None
     terminal, seq = now.terminal, now.next_seq
+    details.adjusts = terminal.entry_id
     counts = {name: _difference(getattr(now.usage, name), getattr(usage, name)) for name in TOKENS}
-    by_hand = usage != now.usage and REREAD not in details
+    by_hand = usage != now.usage and details.read_again is None
     set_by_hand = {"usage_source": CORRECTED, "estimator": None} if by_hand else {}
-    priced = {"price_version": details["price"]["version"]} if "price" in details else {}
+    priced = {} if details.price is None else {"price_version": details.price["version"]}
     if units := _unit_differences(now.usage, usage):
-        details = {**details, "units": units}
+        details.units = units
     return structs.replace(
         terminal,
         entry_id=str(uuid5(ENTRIES, f"{terminal.exchange_id}/{EntryKind.ADJUSTMENT}/{seq}")),
@@ -301,7 +306,7 @@ def _adjustment(
         duration_ms=0.0,
         charge_nusd=_difference(now.charge_nusd, charge_nusd),
         cost_nusd=_difference(now.cost_nusd, cost_nusd),
-        details={"adjusts": terminal.entry_id, **details},
+        details=details.stored(),
         **counts,
         **set_by_hand,
         **priced,
@@ -327,8 +332,9 @@ def _sum(entries: Sequence[LedgerEntry], name: str) -> Nusd | None:
     return Nusd(sum(known)) if known else None
 
 
-def _latest_detail(ordered: Sequence[LedgerEntry], name: str, kind: type[_T]) -> _T | None:
-    """The detail `name` of the last entry that has one of this type."""
+def _latest_detail(ordered: Sequence[LedgerEntry], field: Any, kind: type[_T]) -> _T | None:
+    """This detail of the last entry that has one of this type."""
+    name = detail_name(field)
     return next((detail for one in reversed(ordered) if isinstance(detail := one.details.get(name), kind)), None)
 
 

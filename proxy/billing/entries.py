@@ -15,6 +15,7 @@ from uuid import UUID
 
 import msgspec
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.money import Nusd
 from proxy.metering.usage import Usage, UsageSource
 
@@ -104,7 +105,7 @@ _TOKENS_OF = attrgetter(*TOKENS)
 
 def usage_of(entry: LedgerEntry) -> Usage:
     """The counts of an entry; of an adjustment, the differences. Raises ValueError, TypeError for invalid counts."""
-    units = entry.details.get("units")
+    units = EntryDetails.of(entry.details).units
     return Usage(*_TOKENS_OF(entry), **({} if units is None else units_from(units)))
 
 

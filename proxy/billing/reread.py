@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import LedgerEntry
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects import DIALECTS
@@ -39,10 +40,11 @@ class ReadAgain(msgspec.Struct, frozen=True):
 
 def read_again(entry: LedgerEntry) -> ReadAgain | None:
     """What the usage of a terminal entry says; None: it has none, or is not of a dialect that is known."""
-    usage, dialect = entry.details.get("usage"), _dialects().get(entry.endpoint)
+    details, dialect = EntryDetails.of(entry.details), _dialects().get(entry.endpoint)
+    usage = details.usage
     if entry.usage_source != UsageSource.REPORTED or not isinstance(usage, Mapping) or dialect is None:
         return None
-    answer = _nested(entry.details.get("beside_usage"))
+    answer = _nested(details.beside_usage)
     usage = _cache_within_input(usage)
     answer |= {dialect.usage_member: usage} if dialect.usage_member else usage
     meter = dialect.plain_meter()
@@ -51,7 +53,7 @@ def read_again(entry: LedgerEntry) -> ReadAgain | None:
     if metered.usage is None:
         return None
     found = metered.usage
-    if _REASONING_ADDED in (entry.details.get("flags") or ()) and _REASONING_ADDED not in metered.flags:
+    if _REASONING_ADDED in (details.flags or ()) and _REASONING_ADDED not in metered.flags:
         found = structs.replace(found, completion_tokens=None, total_tokens=None)  # by its output, which is not kept
     return ReadAgain(found, metered.served_as, metered.other_models)
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_details
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import UNITS, LedgerEntry, entry_id
 from proxy.billing.money import Nusd, usd_text
 from proxy.billing.pricing.prices import (
@@ -254,32 +254,39 @@ def incurred(source: str, billed: BillableParts) -> BillableParts:
 
 def _details(record: UsageRecord, charge_nusd: Nusd | None, cost_nusd: Nusd | None) -> dict[str, Any]:
     """The details of the entry: those of the record, and the prices behind its amounts."""
-    opened, reading = record.opened, record.reading
-    usage, served_as = reading.usage, reading.served_as
-    details: dict[str, Any] = {**record.details, "billed": record.bills.value, **_reading_details(reading)}
+    opened, reading, usage = record.opened, record.reading, record.reading.usage
+    details = _reading_details(reading)
+    details.billed = record.bills.value
     if opened.price is not None:
-        details["price"] = price_text(opened.price, usage.prompt_tokens, served_as)
-        if missing := _unpriced_counts(opened.price, record):
-            details["unpriced_units"] = [*missing, *details.get("unpriced_units", ())]
+        details.price = price_text(opened.price, usage.prompt_tokens, reading.served_as)
     if opened.cost is not None:
-        details["cost"] = price_text(opened.cost, usage.prompt_tokens, served_as)
-    if record.other_models is not UNSET:
-        _add_other_models(details, record)
+        details.cost = price_text(opened.cost, usage.prompt_tokens, reading.served_as)
+    _name_unpriced(details, record)
+    if record.others:
+        details.other_models = other_models_detail(record.others)
     if record.stated_nusd is not None:
-        details["stated_usd"] = usd_text(record.stated_nusd)
+        details.stated_usd = usd_text(record.stated_nusd)
     if opened.attempts:
-        details[ATTEMPTS_DETAIL] = attempt_details(opened.attempts)
+        details.attempts = [asdict(attempt) for attempt in opened.attempts]
     if opened.reserved_nusd is not None:
-        details["held_usd"] = usd_text(opened.reserved_nusd)
-    if charge_nusd is None:
-        details["unpriced"] = True
-    if cost_nusd is None:
-        details["cost_unknown"] = True
-    if record.bills is not BillableParts.NOTHING and usage.reported_nothing:
-        details["uncounted"] = True
-    if record.bills is BillableParts.OUTPUT and reading.source is not UsageSource.REPORTED and _broke(record.outcome):
-        details["delivered_only"] = True
-    return details
+        details.reserved_usd = usd_text(opened.reserved_nusd)
+    details.unpriced = charge_nusd is None or None
+    details.cost_unknown = cost_nusd is None or None
+    details.uncounted = (record.bills is not BillableParts.NOTHING and usage.reported_nothing) or None
+    details.delivered_only = (
+        record.bills is BillableParts.OUTPUT and reading.source is not UsageSource.REPORTED and _broke(record.outcome)
+    ) or None
+    return {**record.details, **details.stored()}
+
+
+def _name_unpriced(details: EntryDetails, record: UsageRecord) -> None:
+    """Name what has no price: units of the usage, the serving model or service, and other models."""
+    price, cost, before = record.opened.price, record.opened.cost, EntryDetails.of(record.details)
+    counts = [] if price is None else _unpriced_counts(price, record)
+    models = _unpriced_models(record, price, _PRICE_OF)
+    details.unpriced_units = [*counts, *(before.unpriced_units or ()), *models] or None
+    models = _unpriced_models(record, cost, _COST_OF)
+    details.cost_unpriced_units = [*(before.cost_unpriced_units or ()), *models] or None
 
 
 def _unpriced_counts(price: Price, record: UsageRecord) -> list[str]:
@@ -290,29 +297,20 @@ def _unpriced_counts(price: Price, record: UsageRecord) -> list[str]:
     return unpriced(rates, usage, price.lacking, record.bills)
 
 
-def _add_other_models(details: dict[str, Any], record: UsageRecord) -> None:
-    """Add the usage of other models, and the names of those without a price."""
-    details[OTHER_MODELS_DETAIL] = other_models_detail(record.others)
-    opened = record.opened
-    lists = (("unpriced_units", opened.price, _PRICE_OF), ("cost_unpriced_units", opened.cost, _COST_OF))
-    for name, list_, list_of in lists:
-        missing = [f"model:{one.model}" for one in record.others if not _is_priced(list_of(one), one.usage)]
-        if missing and not as_stated(list_, record.stated_nusd):
-            details[name] = [*details.get(name, ()), *missing]
+def _unpriced_models(
+    record: UsageRecord, list_: Price | None, list_of: Callable[[PricedUsage], Price | None]
+) -> list[str]:
+    if not record.others or as_stated(list_, record.stated_nusd):
+        return []
+    return [f"model:{one.model}" for one in record.others if not _is_priced(list_of(one), one.usage)]
 
 
 def _is_priced(list_: Price | None, usage: Usage) -> bool:
     return list_ is not None and (not list_.lacking or can_charge(list_, usage, BillableParts.EVERYTHING))
 
 
-SERVED_INSTEAD_DETAIL = "served_instead_of"
-"""the detail of a terminal entry with the provider's name of the model that was to serve, if another one did"""
-OTHER_MODELS_DETAIL = "other_models"
-"""the detail of a terminal entry that lists the usage of other models"""
-
-
 def other_models_detail(others: Iterable[PricedUsage]) -> list[dict[str, Any]]:
-    """The value of `OTHER_MODELS_DETAIL`."""
+    """The value of the detail `other_models`."""
     return [_other_model(one) for one in others]
 
 
@@ -347,22 +345,19 @@ class _OtherModel(msgspec.Struct):
     cost: dict[str, Any] | None = None
 
 
-def _reading_details(reading: Reading) -> dict[str, Any]:
-    details: dict[str, Any] = {}
+def _reading_details(reading: Reading) -> EntryDetails:
+    details = EntryDetails(
+        expected_error=None if reading.expected_error is None else float(reading.expected_error),
+        capped=reading.capped or None,
+        hidden_by_time=reading.hidden_by_time,
+        limit_exceeded=reading.limit_exceeded or None,
+        hidden_reasoning=reading.hidden_tokens,
+    )
     if any(counts := _UNITS_OF(reading.usage)):
-        details["units"] = {name: count for name, count in zip(UNITS, counts, strict=True) if count}
-    if (served_as := reading.served_as) is not NOT_SAID:
-        details |= {name: word for name, word in asdict(served_as).items() if word is not None}
-    if reading.expected_error is not None:
-        details["expected_error"] = float(reading.expected_error)
-    if reading.capped:
-        details["capped"] = True
-    if reading.hidden_by_time is not None:
-        details["hidden_by_time"] = reading.hidden_by_time
-    if reading.limit_exceeded:
-        details["limit_exceeded"] = True
-    if reading.hidden_tokens is not None:
-        details["hidden_reasoning"] = reading.hidden_tokens
+        details.units = {name: count for name, count in zip(UNITS, counts, strict=True) if count}
+    if reading.served_as is not NOT_SAID:
+        for name, word in asdict(reading.served_as).items():
+            setattr(details, name, word)
     return details
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, func, or_, select
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.money import nusd_from_usd, usd_text
 from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
@@ -15,7 +16,6 @@ from proxy.ledger.schema.migrate import is_newest
 from proxy.ledger.schema.partitions import missing_partitions
 from proxy.ledger.schema.tables import api_keys, dead_letters, ledger_entries
 from proxy.ledger.settling.settling import OPEN
-from proxy.metering.plausibility import REFUTED
 from proxy.runtime.machine.data_folder import ledger_url
 from proxy.storage.database import open_engine, reading
 from proxy.storage.postgres import require_suitable
@@ -105,13 +105,14 @@ def _unbilled(connection: Connection) -> Iterator[Finding]:
     unread, unpriced, refuted = Counter[str](), Counter[str](), Counter[str]()
     stated, ours = Counter[str](), Counter[str]()  # nUSD, of entries that have both
     rows = connection.execute(newest).all()
-    for provider, model, details, cost_nusd in rows:
-        if cost_nusd is not None and "stated_usd" in details:
-            stated[provider] += nusd_from_usd(details["stated_usd"])
+    for provider, model, stored, cost_nusd in rows:
+        details = EntryDetails.of(stored)
+        if cost_nusd is not None and details.stated_usd is not None:
+            stated[provider] += nusd_from_usd(details.stated_usd)
             ours[provider] += cost_nusd
-        unread.update(f"{provider}: {path}" for path in details.get("unread", ()))
-        refuted.update(f"{provider}/{model}: {count}" for count in details.get(REFUTED, ()))
-        unpriced.update(f"{provider}: {unit}" for unit in details.get("unpriced_units", ()))
+        unread.update(f"{provider}: {path}" for path in details.unread or ())
+        refuted.update(f"{provider}/{model}: {count}" for count in details.refuted or ())
+        unpriced.update(f"{provider}: {unit}" for unit in details.unpriced_units or ())
     among = f"of the newest {len(rows):,} entries"
     for what, count in sorted(unread.items()):
         advice = "if it costs nothing, list it in the provider's `not_billed`; else see `tokenweir adjust`"

@@ -19,6 +19,7 @@ from zlib import crc32
 import msgspec
 from msgspec import structs
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.record import Opened, RecordEnvelope, UsageRecord
 
 MAGIC = b"\xffTW\xff"
@@ -162,7 +163,9 @@ def record_payload(record: UsageRecord) -> bytes:
     except (UnicodeEncodeError, TypeError, RecursionError):
         payload = _ENCODER.encode(_encodable(record))
     if len(payload) > PAYLOAD_BYTES_MAX:
-        payload = _ENCODER.encode(structs.replace(_encodable(record), details={"details_dropped": len(payload)}))
+        payload = _ENCODER.encode(
+            structs.replace(_encodable(record), details=EntryDetails(details_dropped=len(payload)).stored())
+        )
     return payload
 
 
@@ -194,7 +197,7 @@ def _details(details: Mapping[str, Any]) -> dict[str, Any]:
             dropped.append(_text(str(name)) or "")
         else:
             kept[name] = value
-    return {**kept, "details_dropped": dropped} if dropped else kept
+    return {**kept, **EntryDetails(details_dropped=dropped or None).stored()}
 
 
 def settled_payload(seqs: list[int]) -> bytes:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import astuple
 from functools import partial
-from typing import Any
 
 from msgspec import UNSET, structs
 
+from proxy.billing.details import EntryDetails
+from proxy.billing.ending import Ending, record_of
 from proxy.billing.record import Opened, Outcome, UsageRecord
-from proxy.billing.settlement import bills, situation
 from proxy.journal.progress import Progress, ProgressTable
 from proxy.metering.counts import fitted
 from proxy.metering.estimator.estimate import Estimating, reading
@@ -40,7 +40,7 @@ def recover(
 ) -> list[UsageRecord]:
     """Make one record for each unfinished exchange, in their order."""
     return [
-        _record(opened, _progress(opened, table), estimator, estimator_version, origin="recovered")
+        _record(opened, _progress(opened, table), estimator, estimator_version, EntryDetails(recovered=True))
         for opened in unfinished
     ]
 
@@ -50,7 +50,7 @@ def sweep(opened: Opened, progress: Progress | None, estimator: Estimating, *, e
 
     With equal estimators, a lease gives one record, byte for byte, on every machine.
     """
-    return _record(opened, progress, estimator, estimator_version, origin="swept")
+    return _record(opened, progress, estimator, estimator_version, EntryDetails(swept=True))
 
 
 def _progress(opened: Opened, table: ProgressTable) -> Progress | None:
@@ -60,32 +60,33 @@ def _progress(opened: Opened, table: ProgressTable) -> Progress | None:
 
 
 def _record(
-    opened: Opened, progress: Progress | None, estimator: Estimating, estimator_version: str, *, origin: str
+    opened: Opened, progress: Progress | None, estimator: Estimating, estimator_version: str, details: EntryDetails
 ) -> UsageRecord:
-    """`origin`: a name that is set to true in the record's details."""
-    delivered = progress is not None and (progress.events > 0 or progress.bytes > 0)
-    found = NOTHING
-    details: dict[str, Any] = {origin: True}
+    """`details`: the origin of the record."""
     if progress is None:
-        details["progress"] = "missing"
-    elif delivered:
-        found, why = _reading(opened, progress, estimator, estimator_version)
-        details |= why
-    facts = situation(Outcome.CRASHED, source=found.source, accepted=delivered, delivered=delivered)
-    return UsageRecord(
-        opened=opened,
+        details.progress = "missing"
+        return record_of(opened, Ending(outcome=Outcome.CRASHED, accepted=False, delivered=False, details=details))
+    delivered = progress.events > 0 or progress.bytes > 0
+    metered = metered_of(progress) if delivered else None
+    found = NOTHING if metered is None else _reading(opened, progress, metered, estimator, estimator_version)
+    if metered is not None and found.source is not UsageSource.REPORTED:
+        details.noted_events = progress.noted_events
+    ending = Ending(
         outcome=Outcome.CRASHED,
         reading=found,
-        bills=bills(facts, opened.bill),
-        events=progress.events if progress else 0,
-        bytes=progress.bytes if progress else 0,
+        metered=metered,
+        accepted=delivered,
+        delivered=delivered,
+        events=progress.events,
+        size=progress.bytes,
         duration_ms=_duration_ms(opened, progress),
         details=details,
     )
+    return record_of(opened, ending)
 
 
-def _duration_ms(opened: Opened, progress: Progress | None) -> float:
-    if progress is None or not progress.last_at:
+def _duration_ms(opened: Opened, progress: Progress) -> float:
+    if not progress.last_at:
         return 0.0
     return max(0.0, round((progress.last_at - opened.started_at) * 1000, 3))
 
@@ -100,11 +101,9 @@ def silent_s(opened: Opened, progress: Progress) -> float:
 
 
 def _reading(
-    opened: Opened, progress: Progress, estimator: Estimating, estimator_version: str
-) -> tuple[Reading, dict[str, Any]]:
-    """The usage with its source, and details that explain it, for an exchange that ended at its last progress."""
-    metered = metered_of(progress)
-    evidence = metered.evidence
+    opened: Opened, progress: Progress, metered: Metered, estimator: Estimating, estimator_version: str
+) -> Reading:
+    """The usage of an exchange that ended at its last progress. `metered`: its answer up to then."""
     read = partial(
         reading,
         estimator=estimator,
@@ -112,7 +111,7 @@ def _reading(
         prompt_tokens_estimate=opened.prompt_tokens_estimate,
         completion_tokens_max=opened.completion_tokens_max,
         # Of a drain, more was read than delivered: at least a byte for each character that the meter has seen.
-        bytes_seen=max(progress.bytes, evidence.chars),
+        bytes_seen=max(progress.bytes, metered.evidence.chars),
         accepted=True,
         asked=NO_USAGE if opened.asked is UNSET else opened.asked,
         version=estimator_version,
@@ -120,16 +119,9 @@ def _reading(
     found = read(metered, echoes=opened.echoes is not UNSET)
     if found.limit_exceeded and not read(structs.replace(metered, evidence=progress.evidence)).limit_exceeded:
         found = read(metered, echoes=True)  # what the scale adds proves nothing
-    if opened.silence is not UNSET:
-        found = with_silence(found, metered, opened.silence, silent_s(opened, progress))
-    flags = {"flags": list(metered.flags)} if metered.flags else {}
-    if found.source is UsageSource.REPORTED:
-        return found, flags
-    return found, flags | {
-        "noted_events": progress.noted_events,
-        "evidence": {name: count for name in Evidence.__slots__ if (count := getattr(evidence, name))},
-        **({"interim_usage": True} if metered.usage is not None and metered.usage_behind else {}),
-    }
+    return (
+        found if opened.silence is UNSET else with_silence(found, metered, opened.silence, silent_s(opened, progress))
+    )
 
 
 def metered_of(progress: Progress) -> Metered:

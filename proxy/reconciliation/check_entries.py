@@ -17,8 +17,9 @@ import msgspec
 from sqlalchemy import Connection, Dialect, Select, Text, and_, case, cast, func, or_, select
 
 from proxy.billing.adjustment import MONEY
-from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_entries
+from proxy.billing.attempts import attempt_entries
 from proxy.billing.correction import unexplained
+from proxy.billing.details import EntryDetails, detail_name
 from proxy.billing.entries import (
     ENTRY_FIELDS,
     STORED_NAMES,
@@ -32,7 +33,7 @@ from proxy.billing.entries import (
 from proxy.billing.money import nusd_from_usd
 from proxy.billing.pricing.prices import pinned
 from proxy.billing.record import BillableParts, Price
-from proxy.billing.settlement import OTHER_MODELS_DETAIL, amount, content_hash, incurred, other_models
+from proxy.billing.settlement import amount, content_hash, incurred, other_models
 from proxy.ledger.amounts import nusd, rows_of
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.metering.counts import violations
@@ -100,7 +101,7 @@ def _misplaced(entries: Sequence[LedgerEntry]) -> Iterator[tuple[LedgerEntry, st
             continue
         if terminal is None:
             yield entry, "there is no terminal entry"
-        elif not isinstance(entry.details, dict) or entry.details.get("adjusts") != terminal.entry_id:
+        elif EntryDetails.of(entry.details).adjusts != terminal.entry_id:
             yield entry, "refers to another entry than the terminal one"
         elif (entry.key_id, entry.model, entry.started_at) != (terminal.key_id, terminal.model, terminal.started_at):
             yield entry, "has another key, model or start time than its exchange"
@@ -111,7 +112,7 @@ def _misplaced(entries: Sequence[LedgerEntry]) -> Iterator[tuple[LedgerEntry, st
 def attempts(connection: Connection, scope: CheckScope) -> CheckResult:
     """Each failed attempt named by the entries of an exchange has its own entry; each such entry is named and is
     free."""
-    names = _COLUMNS.details[ATTEMPTS_DETAIL].as_string().is_not(None)
+    names = _COLUMNS.details[detail_name(EntryDetails.attempts)].as_string().is_not(None)
     query = (
         _entries(connection.dialect)
         .where(or_(_COLUMNS.kind == EntryKind.ATTEMPT, names))
@@ -153,7 +154,7 @@ def counts(connection: Connection, scope: CheckScope) -> CheckResult:
             column.cached_tokens > column.prompt_tokens,
             column.reasoning_tokens > column.completion_tokens,
             column.total_tokens != column.prompt_tokens + column.completion_tokens,
-            column.details["units"].as_string().is_not(None),
+            column.details[detail_name(EntryDetails.units)].as_string().is_not(None),
         ),
     )
     result = CheckResult()
@@ -175,37 +176,42 @@ def _miscounted(entry: LedgerEntry, not_negative: Iterable[str]) -> str:
         return "its units are not counts"
     wrong = [f"{STORED_NAMES[name]} is negative" for name in not_negative if (getattr(entry, name) or 0) < 0]
     wrong += [f"{name} is negative" for name in UNITS if (getattr(usage, name) or 0) < 0]
-    details = entry.details if isinstance(entry.details, dict) else {}
+    details = EntryDetails.of(entry.details)
     # Recovered entries have no flags of the meter; partly reported, partly estimated usage need not be consistent.
-    if entry.outcome == "crashed" or (entry.usage_source == "estimated" and "usage" in details):
+    if entry.outcome == "crashed" or (entry.usage_source == "estimated" and details.usage is not None):
         return "; ".join(wrong)
-    flags = details.get("flags") or ()
+    flags = details.flags or ()
     return "; ".join([*wrong, *(violation for violation in violations(usage) if violation not in flags)])
+
+
+_AMOUNT_DETAILS = (
+    EntryDetails.units, EntryDetails.price, EntryDetails.cost, EntryDetails.other_models, EntryDetails.stated_usd,
+    EntryDetails.billed,
+)  # fmt: skip
 
 
 def prices(connection: Connection, scope: CheckScope) -> CheckResult:
     """The charge and the cost of each terminal entry follow from its usage and its pinned price."""
-    details = _COLUMNS.details
+    units, price, cost, other, stated_usd, billed = (_COLUMNS.details[detail_name(field)] for field in _AMOUNT_DETAILS)
     query = select(
         _COLUMNS.exchange_id,
         *(nusd(STORED_NAMES[name], connection.dialect) for name in MONEY),
         *(_COLUMNS[name] for name in TOKENS),
-        details["units"].as_string(),
-        cast(details["price"], Text),
-        cast(details["cost"], Text),
-        cast(details[OTHER_MODELS_DETAIL], Text),
-        details["stated_usd"].as_string(),
-        details["billed"].as_string(),
+        units.as_string(),
+        cast(price, Text),
+        cast(cost, Text),
+        cast(other, Text),
+        stated_usd.as_string(),
+        billed.as_string(),
         _COLUMNS.usage_source,
     ).where(_COLUMNS.kind == EntryKind.USAGE)
     result = CheckResult()
-    for exchange_id, charge_nusd, cost_nusd, *counts, units, price, cost, others, stated_usd, billed, source in rows_of(
-        connection, settled(query, scope)
-    ):
+    for row in rows_of(connection, settled(query, scope)):
+        exchange_id, charge_nusd, cost_nusd, *counts, in_units, by_price, by_cost, others, cost_usd, parts, source = row
         try:
-            terms = _terms(price, cost, billed, source)
-            usage = Usage(*counts) if units is None else Usage(*counts, **units_from(msgspec.json.decode(units)))
-            stated = None if stated_usd is None else nusd_from_usd(stated_usd)
+            terms = _terms(by_price, by_cost, parts, source)
+            usage = Usage(*counts, **({} if in_units is None else units_from(msgspec.json.decode(in_units))))
+            stated = None if cost_usd is None else nusd_from_usd(cost_usd)
             more = () if others is None else other_models(msgspec.json.decode(others))
             recomputed = (
                 amount(

@@ -23,6 +23,7 @@ from datetime import date, timedelta
 from enum import StrEnum
 from typing import IO, NamedTuple
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.period import day_of
 from proxy.reports.export import ExportedEntry, usd
@@ -110,7 +111,7 @@ class _Book:
             return
         day = day_of(source.settled_at if source.is_late else booked_at(source))
         self._after = max(self._after, day + timedelta(days=1))
-        why = entry.details.get("why", "") if entry.kind != EntryKind.USAGE else ""
+        why = EntryDetails.of(entry.details).why or "" if entry.kind != EntryKind.USAGE else ""
         self._write(
             f"{day} * {_text(entry.key_alias)} {_text(str(why) or entry.model or entry.kind)}",
             f"  exchange: {_text(entry.exchange_id)}",

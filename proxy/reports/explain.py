@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from proxy.billing.batch import BATCH_DETAIL
+from msgspec import UNSET
+
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import EntryKind, LedgerEntry, usage_of
 from proxy.billing.money import PARTS_PER_NUSD, usd_text
-from proxy.billing.pricing.prices import Addend, addends, as_stated, pinned
+from proxy.billing.pricing.prices import Addend, addends, pinned
 from proxy.billing.record import BillableParts
-from proxy.billing.settlement import OTHER_MODELS_DETAIL, other_models
+from proxy.billing.settlement import other_models
 from proxy.billing.units import BY_PRICE
 
 # Price → the counted unit, if it differs from the name of the price.
@@ -22,15 +24,16 @@ _STATED = "stated"
 
 def addends_of(entry: LedgerEntry) -> Sequence[Addend]:
     """The items of a terminal entry with a price; empty for other entries and for unreadable details."""
-    price = entry.details.get("price")
+    details = EntryDetails.of(entry.details)
+    price = details.price
     if entry.kind != EntryKind.USAGE or not isinstance(price, Mapping) or entry.charge_nusd is None:
         return ()
     try:
-        bills, list_ = BillableParts(entry.details.get("billed", "")), pinned(price)
-        if as_stated(list_, entry.details.get("stated_usd")) and bills is BillableParts.EVERYTHING:
+        bills, list_ = BillableParts(details.billed or ""), pinned(price)
+        if list_.stated and details.stated_usd is not None and bills is BillableParts.EVERYTHING:
             return (Addend(_STATED, 1, entry.charge_nusd, PARTS_PER_NUSD),)
         items = addends(list_.tiers[0], usage_of(entry), bills) if list_.tiers else []
-        for other_model in other_models(entry.details.get(OTHER_MODELS_DETAIL)):
+        for other_model in other_models(details.other_models):
             if other_model.price is not None and other_model.price.tiers:
                 items += [
                     item._replace(model=other_model.model)
@@ -46,10 +49,11 @@ def sum_text(entry: LedgerEntry) -> str:
     items = addends_of(entry)
     if not items or entry.charge_nusd is None:
         return ""
-    price = entry.details["price"]
+    details = EntryDetails.of(entry.details)
+    price = details.price or {}
     tier, by = price.get("service_tier"), price.get("multipliers") or {}
     if items[0].name == _STATED:
-        return " × ".join([f"{usd_text(entry.charge_nusd)} = {entry.details['stated_usd']} stated", *price["stated"]])
+        return " × ".join([f"{usd_text(entry.charge_nusd)} = {details.stated_usd} stated", *price["stated"]])
     why = [] if tier is None else [f"served as {tier}"]
     why += [multiplier_text(reason, factor) for reason, factor in by.items()]
     return ", ".join([f"{usd_text(entry.charge_nusd)} = " + " + ".join(map(_text, items)), *why])
@@ -65,23 +69,23 @@ def multiplier_text(reason: str, factor: str) -> str:
 
 def stated_text(entry: LedgerEntry) -> str:
     """`the provider states 0.0012 USD; cost by its price list: 0.0011`; empty if the provider states no amount."""
-    if "stated_usd" not in entry.details:
+    stated_usd = EntryDetails.of(entry.details).stated_usd
+    if stated_usd is None:
         return ""
     ours = "unknown" if entry.cost_nusd is None else usd_text(entry.cost_nusd)
-    return f"the provider states {entry.details['stated_usd']} USD; cost by its price list: {ours}"
+    return f"the provider states {stated_usd} USD; cost by its price list: {ours}"
 
 
 def batch_text(entry: LedgerEntry) -> str:
     """`line a of the batch batch_1`; for the batch itself, the results of its lines; empty for other entries."""
-    details = entry.details
-    batch_id = details.get("batch_id", "without an id")
-    batch = details.get(BATCH_DETAIL)
+    details = EntryDetails.of(entry.details)
+    batch_id, batch = details.batch_id or "without an id", details.batch
     if isinstance(batch, Mapping):
         status = batch.get("status", "not settled")
         return f"batch {batch_id}: {status}, {batch.get('succeeded')} of {batch.get('lines')} lines answered"
-    return (
-        f"line {details['custom_id'] or '(without a name)'} of the batch {batch_id}" if "custom_id" in details else ""
-    )
+    if details.custom_id is UNSET:
+        return ""
+    return f"line {details.custom_id or '(without a name)'} of the batch {batch_id}"
 
 
 def addends_json(entry: LedgerEntry) -> list[dict[str, str | int]]:

@@ -5,9 +5,9 @@ Invariant: docs/reference/flags.md has these rows, word for word.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import LedgerEntry
 from proxy.metering.plausibility import IMPLAUSIBLE, REFUTED
 from proxy.metering.unknown_fields import USAGE_OBJECTS
@@ -100,20 +100,22 @@ _ROW_OF = {name: row for row in FLAG_ROWS for name in row.names.split()}
 
 def flag_lines(entry: LedgerEntry) -> list[str]:
     """One line for each flag: `flag cumulative: texts that …; billed: each text once`."""
-    return [_flag_line(name) for name in _list(entry, "flags")]
+    return [_flag_line(name) for name in _list(EntryDetails.of(entry.details).flags)]
 
 
 def unread_lines(entry: LedgerEntry) -> list[str]:
     """One line for each number or word that was reported and not read: `not read: usage.new_tokens = 17`."""
-    return [_unread_line(path, entry.details) for path in _list(entry, "unread")]
+    details = EntryDetails.of(entry.details)
+    return [_unread_line(path, details) for path in _list(details.unread)]
 
 
 def contradiction_lines(entry: LedgerEntry) -> list[str]:
     """One line for each reported count that contradicts the answer: `refuted: 1 completion_tokens, at least 12`."""
+    details = EntryDetails.of(entry.details)
     return [
         f"{doubt}: {doubts['reported']} {count} reported, {bound.replace('_', ' ')} {number} by the text"
-        for doubt in (REFUTED, IMPLAUSIBLE)
-        for count, doubts in entry.details.get(doubt, {}).items()
+        for doubt, found in ((REFUTED, details.refuted), (IMPLAUSIBLE, details.implausible))
+        for count, doubts in (found or {}).items()
         for bound, number in doubts.items()
         if bound != "reported"
     ]
@@ -124,11 +126,11 @@ def _flag_line(name: str) -> str:
     return f"flag {name}" if row is None else f"flag {name}: {row.seen}; billed: {row.billed}"
 
 
-def _unread_line(path: str, details: Mapping[str, Any]) -> str:
-    beside = details.get("beside_usage")
+def _unread_line(path: str, details: EntryDetails) -> str:
+    beside = details.beside_usage
     value = beside.get(path) if isinstance(beside, dict) else None
     if value is None:
-        value = _value_in_usage(path, details.get("usage"))
+        value = _value_in_usage(path, details.usage)
     return f"not read: {path}" if value is None or "=" in path else f"not read: {path} = {value}"
 
 
@@ -151,6 +153,5 @@ def _member(holder: Any, name: str) -> Any:
     return next((value for value in named if value is not None), None)
 
 
-def _list(entry: LedgerEntry, name: str) -> list[str]:
-    found = entry.details.get(name)
+def _list(found: object) -> list[str]:
     return [str(one) for one in found] if isinstance(found, list) else []

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.period import month_of
 from proxy.billing.record import BillableParts
@@ -55,10 +56,10 @@ def _charge(source: ExportedEntry) -> int:
 
 
 def _description(source: ExportedEntry) -> str:
-    entry = source.entry
+    entry, details = source.entry, EntryDetails.of(source.entry.details)
     if _category(source) != "Usage":
-        return str(entry.details.get("why", entry.kind))
-    billed = entry.details.get("billed", BillableParts.EVERYTHING)
+        return str(details.why or entry.kind)
+    billed = details.billed or BillableParts.EVERYTHING
     return f"{entry.model}: {entry.outcome}, usage {entry.usage_source}, billed: {billed}"
 
 
@@ -74,7 +75,7 @@ def _tokens(source: ExportedEntry) -> int:
 
 def _price_details(source: ExportedEntry) -> dict[str, Any] | None:
     """Custom names begin with `x_`, as FOCUS requires; nested values are left out."""
-    shown = source.entry.details.get("price")
+    shown = EntryDetails.of(source.entry.details).price
     if not isinstance(shown, Mapping):
         return None
     return {f"x_{name}": value for name, value in shown.items() if isinstance(value, str | int | float | bool)}

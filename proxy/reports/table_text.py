@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.billing.adjustment import STANDS
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.money import usd_text
 from proxy.foundation.times import iso_utc
@@ -37,23 +37,23 @@ def line(entry: LedgerEntry) -> str:
 
 def why(entry: LedgerEntry) -> str:
     """A short explanation: the source of the counts and the billed part."""
-    details = entry.details
+    details = EntryDetails.of(entry.details)
     if entry.kind in (EntryKind.ADJUSTMENT, EntryKind.CREDIT):
-        stands = f"; set by an operator, stands: {', '.join(details[STANDS])}" if STANDS in details else ""
-        return f"{entry.kind}: {details.get('why', '?')}{stands}"
+        stands = f"; set by an operator, stands: {', '.join(details.stands)}" if details.stands else ""
+        return f"{entry.kind}: {details.why or '?'}{stands}"
     if entry.kind == EntryKind.ATTEMPT:
-        return f"{EntryKind.ATTEMPT} {entry.seq}: {entry.provider} {details.get('failed', '?')}"
+        return f"{EntryKind.ATTEMPT} {entry.seq}: {entry.provider} {details.failed or '?'}"
     if entry.usage_source == "estimated":
-        error = details.get("expected_error")
+        error = details.expected_error
         source = f"estimated by {entry.estimator}" + (f", ±{error:.0%}" if isinstance(error, float) else "")
     else:
         source = {"reported": "reported by the provider", "none": "no usage known"}[entry.usage_source]
-    hidden = details.get("hidden_reasoning")
+    hidden = details.hidden_reasoning
     if hidden is not None:
         source += f", including {hidden} hidden reasoning" if hidden else ", hidden reasoning may be missing"
-    parts = [source, f"billed: {details.get('billed', '?')}"]
-    parts += [str(details[name]) for name in ("policy", "failed") if name in details]
-    parts += [f"no price for {', '.join(details['unpriced_units'])}"] if "unpriced_units" in details else []
-    parts += [f"not read: {', '.join(details['unread'])}"] if "unread" in details else []
-    parts += [f"upstream status {details['upstream_status']}"] if "upstream_status" in details else []
+    parts = [source, f"billed: {details.billed or '?'}"]
+    parts += [str(word) for word in (details.policy, details.failed) if word is not None]
+    parts += [f"no price for {', '.join(details.unpriced_units)}"] if details.unpriced_units else []
+    parts += [f"not read: {', '.join(details.unread)}"] if details.unread else []
+    parts += [] if details.upstream_status is None else [f"upstream status {details.upstream_status}"]
     return "; ".join(parts)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import Counter
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import NUSD_PER_USD, Nusd
 from proxy.metering.plausibility import IMPLAUSIBLE, REFUTED
@@ -200,12 +201,13 @@ class LedgerMetrics:
             money[self.unpriced, *where] += 1
         elif entry.charge_nusd > 0:
             money[self.charge, *where] += entry.charge_nusd
-        for unit in entry.details.get("unpriced_units", ()):
+        details = EntryDetails.of(entry.details)
+        for unit in details.unpriced_units or ():
             self.unpriced_units.labels(entry.provider, self._name_label(unit)).inc()
-        for path in entry.details.get("unread", ()):
+        for path in details.unread or ():
             self.unread_usage.labels(entry.provider, self._name_label(path)).inc()
-        for doubt in (REFUTED, IMPLAUSIBLE):
-            if doubt in entry.details:
+        for doubt, counts_in_doubt in ((REFUTED, details.refuted), (IMPLAUSIBLE, details.implausible)):
+            if counts_in_doubt:
                 self.contradicted_usage.labels(*where, doubt).inc()
         if self._keys_max:
             self._add_key(entry, counts)
@@ -221,7 +223,7 @@ class LedgerMetrics:
 
 def _tokens(entry: LedgerEntry) -> list[tuple[str, int]]:
     """An entry's token counts above 0, by type."""
-    units = entry.details.get("units")
+    units = EntryDetails.of(entry.details).units
     written = units.get("cache_write_tokens") if isinstance(units, dict) else None
     counts = (
         ("input", entry.prompt_tokens), ("cached_input", entry.cached_tokens), ("cache_write_input", written),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -21,6 +20,7 @@ from prometheus_client import (
 )
 
 from proxy import __version__
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.record import Attempt, Opened, Outcome, UsageRecord
 from proxy.metering.usage import UsageSource
@@ -273,13 +273,13 @@ class Metrics:
         bound.duration.observe(record.duration_ms / 1000)
         if record.first_token_ms is not None and opened.streamed:
             bound.ttft.observe(record.first_token_ms / 1000)
+        details = EntryDetails.of(record.details)
         if record.outcome is Outcome.CLIENT_LEFT:
-            self._left(provider, record.details)
+            self._left(provider, details)
         if record.reading.source is UsageSource.ESTIMATED:
             self.usage_missing.labels(provider, model, record.outcome).inc()
-        timings = record.details.get("provider_timings")
-        if timings:
-            self._observe_timings(provider, model, timings)
+        if details.provider_timings:
+            self._observe_timings(provider, model, details.provider_timings)
         if estimate_error is not None:
             bound.estimate_error.observe(abs(estimate_error))
 
@@ -287,12 +287,11 @@ class Metrics:
         """Count the estimate's error of one exchange that becomes known only after its end: signed, relative."""
         self.estimate_error.labels(opened.provider, self.label(opened.model)).observe(abs(error))
 
-    def _left(self, provider: str, details: Mapping[str, Any]) -> None:
+    def _left(self, provider: str, details: EntryDetails) -> None:
         """Count a client's disconnect, by the policy in the record's `details`."""
-        policy = details.get("policy", "cancel")
-        self.leaves.labels(provider, policy).inc()
-        if "read_on_ms" in details:
-            self.drain.labels(provider).observe(details["read_on_ms"] / 1000)
+        self.leaves.labels(provider, details.policy or "cancel").inc()
+        if details.read_on_ms is not None:
+            self.drain.labels(provider).observe(details.read_on_ms / 1000)
 
     def _observe_timings(self, provider: str, model: str, timings: Mapping[str, float]) -> None:
         """The provider's reported timings, in milliseconds."""

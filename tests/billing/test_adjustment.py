@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from proxy.billing.adjustment import NUMBERS, ContradictionError, Finality, finality, is_statement, restated
-from proxy.billing.entries import LedgerEntry
+from proxy.billing.entries import LedgerEntry, usage_of
 from proxy.billing.settlement import content_hash
 from tests.ledger.entries import an_entry
 
@@ -117,3 +117,12 @@ def test_how_well_a_record_knows_its_exchange() -> None:
     assert finality(swept(an_entry())) is Finality.SWEPT
     assert finality(recovered(an_entry())) is Finality.RECOVERED
     assert finality(an_entry(details={"swept": False})) is Finality.FINAL
+
+
+def test_counts_that_stand_are_not_added_once_more() -> None:
+    """An operator set a count; the late record of the machine changes none, and none of `units`."""
+    units = {"cache_write_tokens": 5}
+    old = replace(an_entry(1, outcome="crashed"), details={"swept": True, "units": units})
+    by_hand = an_entry(1, kind="adjustment", seq=1, details={"by": "operator", "sets": {"prompt_tokens": 9}})
+    change = change_of([old, by_hand], an_entry(1, details={"units": units}))
+    assert [usage_of(one).cache_write_tokens or 0 for one in (old, by_hand, change)] == [5, 0, 0]

@@ -162,7 +162,7 @@ async def test_a_node_that_is_silent_for_a_lease_is_settled_from_its_last_progre
     assert worker.seen.swept_nodes == ["a"]
     nothing, estimated, reported = sorted(worker.ledger.inserted, key=lambda record: record.opened.exchange_id)
     assert {record.outcome for record in worker.ledger.inserted} == {Outcome.CRASHED}
-    assert (nothing.bills, nothing.details) == (BillableParts.NOTHING, {"swept": True})
+    assert (nothing.bills, nothing.details) == (BillableParts.NOTHING, {"swept": True, "situation": "crashed_empty"})
     assert (estimated.bills, estimated.events, estimated.bytes) == (BillableParts.EVERYTHING, 10, 3_000)
     assert estimated.reading.usage == Usage(17, None, 120, None, 137)
     assert (estimated.reading.source, estimated.reading.estimator) == (UsageSource.ESTIMATED, VERSION)

@@ -14,7 +14,7 @@ from proxy.metering.dialects import DIALECTS
 from proxy.runtime.proxy.process import Proxy
 from proxy.settings import load, reference
 from proxy.sinks.kinds import SINKS
-from tests.docs import life_cycles
+from tests.docs import details, life_cycles
 from tests.docs.routes import PAGE, written
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +111,11 @@ def test_the_routes_are_those_of_the_table() -> None:
     for path in Proxy._routes(MagicMock())._table:
         dialect_s = any(path in dialect.paths for dialect in DIALECTS)
         assert dialect_s or f"{path}`" in text, path
+
+
+def test_the_details_are_those_of_the_docstrings() -> None:
+    text = details.PAGE.read_text()
+    assert text == details.written(text), "run: python -m tests.docs.details"
 
 
 def test_the_configuration_of_the_four_systems_loads(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def noted(**changes: Any) -> Progress:
 def test_nothing_delivered_costs_nothing() -> None:
     record = recovered(opened(1), BLANK)
     assert (record.reading, record.bills, record.events, record.bytes) == (NOTHING, BillableParts.NOTHING, 0, 0)
-    assert record.details == {"recovered": True}
+    assert record.details == {"recovered": True, "situation": "crashed_empty"}
     assert record.duration_ms == 0.0
 
 
@@ -137,6 +137,7 @@ def test_without_usage_the_evidence_is_scaled_to_what_was_delivered() -> None:
     assert (record.reading.estimator, record.reading.expected_error) == ("four-1", 0.2)
     assert record.details == {
         "recovered": True, "noted_events": 40, "evidence": {"text_events": 49, "chars_latin": 200},
+        "situation": "crashed",
     }  # fmt: skip
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
 
+from msgspec import structs
+
 from proxy.billing.record import Outcome
 from proxy.gateway.background.partial_result import PartialResult, decoded
 from proxy.gateway.background.polling import Pace, Polling, PollResult, Step
@@ -108,7 +110,7 @@ class BackgroundExchange:
             where = "".join(traceback.format_tb(bug.__traceback__))
             _log.error("%s: a bug in the background: %s\n%s", self.exchange_id, type(bug).__name__, where)
             await self._ports.owners.forget(self.response_id)
-            self._close(Outcome.CRASHED, self._partial.ending(self._handed.metered), {"failed": "proxy_bug"})
+            self._close(Outcome.CRASHED, self._partial.ending(self._handed.metered), "proxy_bug")
 
     async def _poll(self) -> None:
         if self._handed.stops:
@@ -155,7 +157,7 @@ class BackgroundExchange:
             outcome = before
         opened = self._handed.open_exchange.opened
         self._ports.owners.made(self.response_id, background_owner(opened, runs=False))
-        self._close(outcome, self._partial.ending(ended), {})
+        self._close(outcome, self._partial.ending(ended))
 
     async def _give_up(self, step: Step) -> None:
         """Settle by partial evidence. The owner record is deleted first."""
@@ -164,9 +166,9 @@ class BackgroundExchange:
         if outcome in (Outcome.SERVED, Outcome.UPSTREAM_FAILED):
             outcome = _OTHERWISE[step]
         _log.warning("exchange %s, in the background, is settled without its end: %s", self.exchange_id, _REASONS[step])
-        self._close(outcome, self._partial.ending(self._handed.metered), {"failed": _REASONS[step]})
+        self._close(outcome, self._partial.ending(self._handed.metered), failed=_REASONS[step])
 
-    def _close(self, outcome: Outcome, metered: Metered, details: Mapping[str, str]) -> None:
+    def _close(self, outcome: Outcome, metered: Metered, failed: str | None = None) -> None:
         if self.is_recorded:
             return
         handed = self._handed
@@ -174,7 +176,7 @@ class BackgroundExchange:
             outcome,
             now=monotonic(),
             metered=metered,
-            details={**handed.details, "polls": self._polling.polls, **details},
+            details=structs.replace(handed.details, polls=self._polling.polls, failed=failed or handed.details.failed),
             events=handed.events,
             size=handed.size,
             # An estimate is bounded by what was received, at least a byte for each character.

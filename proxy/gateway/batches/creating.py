@@ -23,6 +23,7 @@ from proxy.billing.batch import (
     Terms,
     batch_quote,
 )
+from proxy.billing.ending import FREE
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
 from proxy.billing.money import Nusd
@@ -37,7 +38,6 @@ from proxy.gateway.batches.asking import object_in, posting_to
 from proxy.gateway.batches.lines_in import batch_ways
 from proxy.gateway.batches.settling import BatchSettler
 from proxy.gateway.batches.watcher import FOUND_S, Watcher
-from proxy.gateway.exchange.answer_record import FREE
 from proxy.gateway.exchange.refusals import RequestedAmounts, refusal
 from proxy.gateway.passing import passed
 from proxy.gateway.ports import Reserve

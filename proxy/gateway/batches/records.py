@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from msgspec import UNSET, structs
+from msgspec import structs
 
-from proxy.billing.batch import BATCH_DETAIL, BATCH_TIER, Results, StoredBatch, Terms, line_exchange_id
-from proxy.billing.money import nusd_from_usd_rounded_half_up
+from proxy.billing.batch import BATCH_TIER, Results, StoredBatch, Terms, line_exchange_id
+from proxy.billing.details import EntryDetails
+from proxy.billing.ending import FREE, Ending, PricesOf, record_of
 from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
-from proxy.billing.settlement import bills, situation
-from proxy.gateway.exchange.answer_record import FREE, PricesOf, as_served, details_of, priced, unpriced_details
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.open_exchange import model_key, outcome_of
 from proxy.metering.dialect import Dialect
@@ -24,7 +22,6 @@ from proxy.metering.estimator.estimate import Estimator, reading
 from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.opaque_meter import OpaqueMeter
 from proxy.metering.stored_objects.api import BatchStatus, ResultLine
-from proxy.metering.usage import NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,27 +100,18 @@ class LineRecords:
             accepted=outcome is Outcome.SERVED,
         )
         read = structs.replace(read, service_tier=BATCH_TIER)
-        case = situation(outcome, source=read.source, accepted=True, delivered=not metered.evidence.empty)
-        served = metered.served_model
-        opened = asked if served is None else as_served(asked, served, prices.of)
-        return UsageRecord(
-            opened=opened,
+        ending = Ending(
             outcome=outcome,
             reading=read,
-            bills=bills(case, prices.bill),
-            events=0,
-            bytes=size,
+            metered=metered,
+            accepted=True,
+            delivered=not metered.evidence.empty,
+            size=size,
             duration_ms=self._duration_ms,
-            finish_reason=metered.finish_reason,
-            provider_response_id=metered.response_id,
-            details=details_of(metered, read, prices.not_billed)
-            | unpriced_details(asked, opened, read, metered.stated_usd)
-            | {"batch_id": batch.batch_id, "custom_id": line.custom_id, "situation": case.value},
-            other_models=priced(others, prices.of) if (others := metered.other_models) else UNSET,
-            stated_nusd_or_unset=UNSET
-            if metered.stated_usd is None
-            else nusd_from_usd_rounded_half_up(metered.stated_usd),
+            not_billed=prices.not_billed,
+            details=EntryDetails(batch_id=batch.batch_id, custom_id=line.custom_id),
         )
+        return record_of(asked, ending, prices.of)
 
 
 def batch_record(
@@ -154,23 +142,18 @@ def batch_record(
         slot=0,
         reserved_nusd=batch.reserved_nusd,
     )
-    case = situation(outcome, source=NOTHING.source, accepted=True, delivered=False)
-    told: dict[str, Any] = {"lines": batch.lines, "succeeded": results.succeeded, "failed": results.failed}
-    if status is not None:
-        told["status"] = status.word
-    details: dict[str, Any] = {BATCH_DETAIL: told, "situation": case.value}
-    if batch.batch_id is not None:
-        details["batch_id"] = batch.batch_id
-    return UsageRecord(
-        opened=opened,
+    found = {"lines": batch.lines, "succeeded": results.succeeded, "failed": results.failed}
+    ending = Ending(
         outcome=outcome,
-        reading=NOTHING,
+        accepted=True,
+        delivered=False,
         bills=BillableParts.NOTHING,
-        events=0,
-        bytes=0,
         duration_ms=0.0 if status is None else _duration_ms(status),
-        details=details,
+        details=EntryDetails(
+            batch=found if status is None else {**found, "status": status.word}, batch_id=batch.batch_id
+        ),
     )
+    return record_of(opened, ending)
 
 
 def _duration_ms(status: BatchStatus) -> float:

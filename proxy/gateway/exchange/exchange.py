@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 from aiohttp import web
 from msgspec import UNSET
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.record import Outcome
 from proxy.gateway.exchange.answer_relay import relay_of, without_usage
 from proxy.gateway.exchange.client_response import ClientResponse
@@ -136,7 +137,7 @@ class Exchange:
             open_exchange, dialect, facts, ports, background, project_id=project_id, raw_path=request.raw_path
         )
         self._life = Lifecycle()
-        self._details: dict[str, Any] = {}
+        self._details = EntryDetails()
         limits = limit_headers(open_exchange.reservation.reserved.counters, open_exchange.reservation.levels)
         self._response = ClientResponse(request, dialect, self.exchange_id, (*limits, *connection.headers))
         self._spending = Spending(open_exchange, ports.estimator)
@@ -158,7 +159,7 @@ class Exchange:
         self._connection.listener = self
         try:
             if self._request.transport is None:  # it left while its request was read and admitted
-                self._details["policy"] = "cancel"
+                self._details.policy = "cancel"
                 self._happened(Event.LEFT_CANCEL)
             else:
                 if self._connection.blocked:  # by what it has not taken of an earlier answer
@@ -193,7 +194,7 @@ class Exchange:
                 self._listen_to_silence()
         except UpstreamFailedError as failure:
             if self._life.phase is Phase.ASKING:
-                self._details["failed"] = str(failure)
+                self._details.failed = str(failure)
                 self._failure = failure
                 self._happened(Event.UNREACHABLE)
         except asyncio.CancelledError:
@@ -241,7 +242,7 @@ class Exchange:
             with suppress(UpstreamFailedError):
                 body = await answer.read(ERROR_BYTES_MAX)
         self._waits = False
-        self._details["upstream_status"] = answer.status
+        self._details.upstream_status = answer.status
         self._refusal = answer.status, body
         if self._life.phase is Phase.ASKING:
             self._happened(Event.REFUSED)
@@ -283,7 +284,7 @@ class Exchange:
         if self._life.client is not Client.GONE or (self._taped is not None and self._taped.is_read):
             return
         if self._spending.generated(meter) >= self._asking.route.provider.settings.drain.tokens:
-            self._details["drain_ended_by"] = "tokens"
+            self._details.drain_ended_by = "tokens"
             self._happened(Event.DRAINED_ENOUGH)
 
     def _wait_for_the_end(self) -> None:
@@ -347,7 +348,7 @@ class Exchange:
             return
         self._moments.left_at = monotonic()
         plain = relay is not None and not self._streams
-        policy = self._details["policy"] = self._policy()
+        policy = self._details.policy = self._policy()
         if plain and policy == "cancel":
             self._deadlines.set_idle(idle_s=AFTER_DONE_S)
         unnamed = self._named.in_background and not self._named.still_generating(self._metered)
@@ -396,9 +397,9 @@ class Exchange:
         if due is Event.HEARTBEAT:
             self._moments.last_beat_at = monotonic()
         elif due is Event.DRAINED_ENOUGH:
-            self._details["drain_ended_by"] = "seconds"
+            self._details.drain_ended_by = "seconds"
         else:
-            self._details["limit"] = SETTINGS[due]
+            self._details.limit = SETTINGS[due]
         if due is Event.NO_ANSWER:
             self._asking.route.provider.health.failed(monotonic())
         relay = self._relay
@@ -576,11 +577,11 @@ class Exchange:
             whole = not self._told and (self._whole or relay.meter.done)
             self._taped.end(relay, self._details, whole=whole, error_sent=self._told)
         if end is End.BUG:
-            self._details["failed"] = "proxy_bug"
+            self._details.failed = "proxy_bug"
         if self._asking.use is not None:
-            self._details["credential"] = self._asking.use.credential.name
+            self._details.credential = self._asking.use.credential.name
         if self._reads_on:
-            self._details["read_on_ms"] = round((monotonic() - self._moments.left_at) * 1000, 3)
+            self._details.read_on_ms = round((monotonic() - self._moments.left_at) * 1000, 3)
         refused = self._refusal
         size = len(refused[1] or b"") if refused is not None else 0
         first_token_at = None if relay is None else relay.first_token_at

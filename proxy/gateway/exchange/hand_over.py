@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from msgspec import UnsetType
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.record import BackgroundRun, Opened, Outcome
 from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.exchange.open_exchange import OpenExchange
@@ -27,7 +27,7 @@ class HandOver:
     metered: Metered
     outcome: Outcome
     """the outcome, unless the ended answer gives another"""
-    details: dict[str, Any]
+    details: EntryDetails
     stops: bool = False
     """cancel the answer at the provider: the budget is used up"""
     headers: str = ""

@@ -16,6 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import OnExhausted
@@ -222,7 +223,7 @@ class ProxyHandler:
             )  # fmt: skip
         except BaseException:
             if open_exchange is not None:
-                open_exchange.close(Outcome.CRASHED, now=monotonic(), details={"failed": "proxy_bug"})
+                open_exchange.close(Outcome.CRASHED, now=monotonic(), details=EntryDetails(failed="proxy_bug"))
             if claim is not None:
                 await claim.end(open_exchange)
             raise

@@ -15,13 +15,13 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType, json, structs
 
-from proxy.billing.money import nusd_from_usd_rounded_half_up as _nusd
+from proxy.billing.details import EntryDetails
+from proxy.billing.ending import FREE, Ending, record_of
 from proxy.billing.money import usd_text
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Attempt, BackgroundRun, BillableParts, Opened, Outcome, Price, UsageRecord
-from proxy.billing.settlement import bills, charged, situation
+from proxy.billing.settlement import charged
 from proxy.budgets.admission import OpenReservation
-from proxy.gateway.exchange.answer_record import FREE, as_served, details_of, priced, seen, unpriced_details
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.outbox import OutboxFullError
 from proxy.gateway.ports import Ports
@@ -33,7 +33,7 @@ from proxy.metering.answer_cost.edit import Cost
 from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, Estimator, is_estimated, reading
 from proxy.metering.estimator.silence import with_silence
 from proxy.metering.metered import Metered
-from proxy.metering.plausibility import REFUTED, Contradictions, contradictions, without
+from proxy.metering.plausibility import IMPLAUSIBLE, REFUTED, Contradictions, contradictions, without
 from proxy.metering.profile import Counted, Profile
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, Reading, Silence, Usage, UsageSource
@@ -178,16 +178,16 @@ class OpenExchange:
         read = self._read(outcome, metered, 1)
         if read.source is not UsageSource.REPORTED:
             return None
-        nusd = charged(self._record(outcome, read, metered, (self._started_at, None), 0, 1, {}))
+        nusd = charged(self._record(outcome, read, metered, now=self._started_at, size=1))
         if nusd is None:
             return None
         opened = self.opened
-        details = {
+        said = {
             "currency": "USD",
             "exchange_id": opened.exchange_id,
             "price_version": None if opened.price is None else opened.price.version,
         }
-        return Cost(usd_text(nusd).encode(), json.encode(details))
+        return Cost(usd_text(nusd).encode(), json.encode(said))
 
     def close(
         self,
@@ -199,7 +199,7 @@ class OpenExchange:
         size: int = 0,
         read: int = 0,
         first_token_at: float | None = None,
-        details: dict[str, Any] | None = None,
+        details: EntryDetails | None = None,
         counted: Counted | None = None,
         prompt: Profile | None = None,
     ) -> None:
@@ -209,21 +209,20 @@ class OpenExchange:
         """
         assert not self.is_recorded, "an exchange ends once"
         self.is_recorded = True
-        times = (now, first_token_at)
+        record_as = partial(self._record, now=now, first_token_at=first_token_at, events=events, size=size)
         try:
-            details = details or {}
+            details = details or EntryDetails()
             if metered is not None and outcome is not Outcome.REFUSED_UPSTREAM and self.opened.price is not FREE:
                 is_text = self._facts.completion_tokens_max != 0  # else a vector, say
-                if found := contradictions(metered, self._facts.prompt, is_text=is_text):
-                    details |= found
-                    metered = self._without_refuted(metered, found)
+                found = contradictions(metered, self._facts.prompt, is_text=is_text)
+                details.refuted, details.implausible = found.get(REFUTED), found.get(IMPLAUSIBLE)
+                metered = self._without_refuted(metered, found)
             reading = self._read(outcome, metered, max(size, read), counted, prompt)
-            if counted is not None:
-                details |= _counts(metered, reading, counted)
-            record = self._record(outcome, reading, metered, times, events, size, details)
+            tokens = counted.tokens if counted is not None and reading.estimator in (REFERENCED, TOKENIZED) else None
+            record = record_as(outcome, reading, metered, tokens_counted=tokens, details=details)
         except Exception as bug:  # noqa: BLE001  logged
             self._log_bug(bug)
-            record = self._record(Outcome.CRASHED, NOTHING, None, times, events, size, {"failed": "proxy_bug"})
+            record = record_as(Outcome.CRASHED, NOTHING, None, details=EntryDetails(failed="proxy_bug"))
         self.billed = record.bills is not BillableParts.NOTHING
         for step in (self._finish, self._release, self._tell):
             try:
@@ -247,38 +246,27 @@ class OpenExchange:
         outcome: Outcome,
         read: Reading,
         metered: Metered | None,
-        times: tuple[float, float | None],
-        events: int,
+        *,
+        now: float,
+        first_token_at: float | None = None,
         size: int,
-        details: dict[str, Any],
+        **further: Any,
     ) -> UsageRecord:
-        now, first_token_at = times
-        facts = situation(
-            outcome,
-            source=read.source,
-            accepted=self.accepted,
-            delivered=size > 0 and metered is not None and metered.generated,
-        )
-        served = None if metered is None else metered.served_model
-        opened = self.opened if served is None else as_served(self.opened, served, self._prices)
-        return UsageRecord(
-            opened=opened,
+        """`further`: members of `Ending`."""
+        ending = Ending(
             outcome=outcome,
             reading=read,
-            bills=bills(facts, self.opened.bill),
-            events=events,
-            bytes=size,
+            metered=metered,
+            accepted=self.accepted,
+            delivered=size > 0 and metered is not None and metered.generated,
+            size=size,
             duration_ms=_ms(now - self._started_at),
             first_token_ms=None if first_token_at is None else _ms(first_token_at - self._started_at),
-            finish_reason=metered.finish_reason if metered else None,
-            provider_response_id=metered.response_id if metered else None,
-            details=details_of(metered, read, self._route.provider.settings.not_billed, self._facts.doubts)
-            | unpriced_details(self.opened, opened, read, None if metered is None else metered.stated_usd)
-            | details
-            | {"situation": facts.value},
-            other_models=priced(others, self._prices) if metered and (others := metered.other_models) else UNSET,
-            stated_nusd_or_unset=UNSET if metered is None or metered.stated_usd is None else _nusd(metered.stated_usd),
+            doubts=self._facts.doubts,
+            not_billed=self._route.provider.settings.not_billed,
+            **further,
         )
+        return record_of(self.opened, ending, self._prices)
 
     def _prices(self, other: str) -> tuple[Price | None, Price | None]:
         return self._route.prices(self.opened.started_at, self._payer, other)
@@ -382,10 +370,3 @@ def _tokens(usage: Usage) -> int:
 
 def _ms(seconds: float) -> float:
     return round(max(0.0, seconds) * 1000, 3)
-
-
-def _counts(metered: Metered | None, read: Reading, counted: Counted) -> dict[str, Any]:
-    """The evidence, with the count, of an estimate by count."""
-    if metered is None or read.estimator not in (REFERENCED, TOKENIZED):
-        return {}
-    return {"evidence": seen(metered.evidence) | {"tokens_counted": counted.tokens}}

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET
 
+from proxy.billing.ending import FREE
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
 from proxy.billing.money import Nusd
@@ -25,7 +26,6 @@ from proxy.billing.record import Opened, Price
 from proxy.billing.reservation import Denied
 from proxy.billing.response_owner import ResponseOwner
 from proxy.budgets.admission import OpenReservation
-from proxy.gateway.exchange.answer_record import FREE
 from proxy.gateway.exchange.open_exchange import OpenExchange, prompt_tokens, silence_of
 from proxy.gateway.exchange.refusals import RequestedAmounts, refusal
 from proxy.gateway.outbox import OutboxFullError

@@ -5,11 +5,10 @@ Invariant: the owner is stored before a client can get the id.
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.record import Opened, Outcome
 from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.exchange.hand_over import Background, HandOver, background_owner, run_for
@@ -92,7 +91,7 @@ class StoredResponse:
         relay: Relay,
         provider: Provider,
         *,
-        details: dict[str, Any],
+        details: EntryDetails,
         headers: str,
     ) -> bool:
         """Hand the exchange over to polling. False: the response has ended, or has no id. `headers`: the client's

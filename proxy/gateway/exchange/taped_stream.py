@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.record import Opened
 from proxy.gateway.exchange.relay import Relay
 from proxy.gateway.tapes.tape import Tape
@@ -92,13 +92,13 @@ class TapedStream:
         self._delivered = relay.events, relay.bytes
         self.transport.leave()
 
-    def end(self, relay: Relay, details: dict[str, Any], *, whole: bool, error_sent: bool) -> None:
+    def end(self, relay: Relay, details: EntryDetails, *, whole: bool, error_sent: bool) -> None:
         """The stream has ended: see `Tape.end`. `details`: those of the record."""
         if self._delivered is not None:
             relay.detach()
             relay.events, relay.bytes = self._delivered
         if self._tape.resumed_count:
-            details["taken_up"] = self._tape.resumed_count
+            details.taken_up = self._tape.resumed_count
         self._tapes.end(self._tape, whole=whole, error_sent=error_sent)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import OnExhausted, Scope
 from proxy.billing.pricing.prices import by_time_alone
@@ -256,7 +257,7 @@ class SessionExchanges:
                 route=route, project_id=key.project_id, began_at=monotonic(), stop=self.stop,
             )  # fmt: skip
         except BaseException:
-            open_exchange.close(Outcome.CRASHED, now=monotonic(), details={"failed": "proxy_bug"})
+            open_exchange.close(Outcome.CRASHED, now=monotonic(), details=EntryDetails(failed="proxy_bug"))
             raise
         if key.on_exhausted is OnExhausted.CUT and turn.spending.limited:
             open_exchange.reservation.on_short = self.ran_short
@@ -270,7 +271,7 @@ class SessionExchanges:
         """End an exchange: its record is written as soon as its text is counted."""
         line = self.line
         if line is not None and line.use is not None:
-            turn.details["credential"] = line.use.credential.name
+            turn.details.credential = line.use.credential.name
         turn.open_exchange.reservation.on_short = None
         self.open.discard(turn)
         self._unrecorded.add(turn)

@@ -18,6 +18,7 @@ from time import monotonic
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from proxy.billing.record import Attempt
 from proxy.foundation.tasks import Tasks
@@ -145,12 +146,12 @@ class Session:
             return
         if transition.phase is Phase.LEAVING:
             self._left_at = monotonic()
-            self._note("policy", "drain")
+            self._note(policy="drain")
         if transition.phase is Phase.ENDED:
             self._last = event, transition, closed
             self._over.set()
             if transition.end is End.CLIENT_LEFT and self._left_at == 0.0:
-                self._note("policy", "cancel")
+                self._note(policy="cancel")
             self._exchanges.end_all(self._end)
 
     @property
@@ -159,9 +160,9 @@ class Session:
         end = None if self._last is None else self._last[1].end
         return End.BUG if end is None else end
 
-    def _note(self, name: str, value: str) -> None:
+    def _note(self, **details: str) -> None:
         for turn in self._exchanges.open:
-            turn.details[name] = value
+            turn.details = structs.replace(turn.details, **details)
 
     def _broke_down(self, bug: BaseException) -> None:
         """Log a bug's traceback without its message, which may quote the client; the session ends."""
@@ -279,7 +280,7 @@ class Session:
             raise declined.refusal from None
         except UpstreamFailedError as failure:
             self._is_unreachable = True
-            turn.details["failed"] = str(failure)
+            turn.details.failed = str(failure)
             self._exchanges.end(turn, End.UNREACHABLE)
             raise failure.refusal() from None
 
@@ -349,7 +350,7 @@ class Session:
         line = self._exchanges.line
         assert line is not None
         if self._exchanges.generated() >= line.route.provider.settings.drain.tokens:
-            self._note("drain_ended_by", "tokens")
+            self._note(drain_ended_by="tokens")
             self._happened(Event.DRAINED_ENOUGH)
 
     # -- time
@@ -363,7 +364,7 @@ class Session:
             if expired is Event.CLIENT_CLOSED:
                 self._client_gone(None)
             elif expired is not None:
-                self._note("limit", expired.value)
+                self._note(limit=expired.value)
                 self._happened(expired)
             if now >= self._pinged_at + PING_S:
                 self._pinged_at = now

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
 
+from proxy.billing.details import EntryDetails
 from proxy.gateway.exchange.counted_close import close_counted
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.open_exchange import OpenExchange, outcome_of
@@ -50,7 +50,7 @@ class Turn:
         self.runs = False
         """the provider has begun to answer"""
         self.ended = False
-        self.details: dict[str, Any] = {"transport": "websocket"}
+        self.details = EntryDetails(transport="websocket")
         self.named = False
         """the id of the answer is known"""
         self._stop = stop
@@ -87,9 +87,9 @@ class Turn:
         self.ended = True
         metered = self._metered()
         if end is End.BUG:
-            self.details["failed"] = "proxy_bug"
+            self.details.failed = "proxy_bug"
         if status is not None:
-            self.details["upstream_status"] = status
+            self.details.upstream_status = status
         first = monotonic() if self._first_token_at is None else self._first_token_at
         self.open_exchange.silent_s = first - self.began_at
         is_counting = close_counted(

@@ -11,6 +11,7 @@ from uuid import uuid5
 
 from proxy.billing.adjustment import BY_OPERATOR
 from proxy.billing.correction import REASON_CHARS_MAX
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import ENTRIES, NOTHING_USED, EntryKind, LedgerEntry
 from proxy.billing.limits import BUDGET_NUSD_MAX
 from proxy.billing.money import Nusd, usd_text
@@ -64,6 +65,6 @@ def credit_entry(exchange_id: str, scope_id: str, name: str, nusd: Nusd, why: st
         charge_nusd=Nusd(-nusd),
         started_at=round(at, 6),  # the column's precision, so that the entry as read has the hash of the entry written
         duration_ms=0.0,
-        details={"why": why.strip(), "by": BY_OPERATOR},
+        details=EntryDetails(why=why.strip(), by=BY_OPERATOR).stored(),
         **NOTHING_USED,
     )

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select, union_all
 
+from proxy.billing.details import EntryDetails, detail_name
 from proxy.billing.entries import TOKENS, EntryKind, units_from
 from proxy.billing.merkle import MerkleTree
 from proxy.billing.money import ZERO_NUSD, Nusd, total_nusd
@@ -139,8 +140,8 @@ def lines_of(
     connection: Connection, month: Month, closings: Closings, *conditions: ColumnElement[bool]
 ) -> Iterator[Any]:
     """The entries on a month's statements, as rows for `line_of`; for each id in the order of `order_of`."""
-    details = _ENTRIES.details
-    fields = [*(_ENTRIES[name] for name in _FIELDS), details["units"].label("units"), details["why"].label("why")]
+    details = (_ENTRIES.details[name].label(name) for name in map(detail_name, (EntryDetails.units, EntryDetails.why)))
+    fields = [*(_ENTRIES[name] for name in _FIELDS), *details]
     parts = [select(*fields).where(*conditions, *part) for part in _parts(month, closings)]
     all_of_them = union_all(*parts).subquery()
     order = (all_of_them.c[name] for name in ("key_id", "exchange_id", "kind", "seq"))

@@ -31,6 +31,7 @@ from sqlalchemy import (
 )
 
 from proxy.billing.correction import CORRECTED
+from proxy.billing.details import EntryDetails, detail_name
 from proxy.billing.entries import EntryKind
 from proxy.billing.record import Outcome
 from proxy.ledger.amounts import nusd_sum
@@ -120,7 +121,7 @@ def _sums(dialect: Dialect, provider: str, begin: int, end: int) -> Select[Any]:
 
 def _exchanges(dialect: Dialect, provider: str, begin: int, end: int) -> Select[Any]:
     """Each exchange, as the sum of its entries; all of them have its start time."""
-    expected: ColumnElement[Any] = _COLUMNS.details["expected_error"].as_float()
+    expected: ColumnElement[Any] = _COLUMNS.details[detail_name(EntryDetails.expected_error)].as_float()
     source = case(*((_COLUMNS.usage_source == name, rank) for name, rank in _RANKS.items()), else_=_NONE)
     earliest = begin - _EXCHANGE_S_MAX
     return (
@@ -151,7 +152,7 @@ def _exchanges(dialect: Dialect, provider: str, begin: int, end: int) -> Select[
 def _part(kind: BillKind) -> ColumnElement[Any]:
     """A count of the detail `units`, which omits zeros: the count is unknown only if the whole count is unknown."""
     whole = BillKind.COMPLETION if kind in (BillKind.AUDIO_COMPLETION, BillKind.IMAGE_COMPLETION) else BillKind.PROMPT
-    units = func.sum(_COLUMNS.details["units"][kind.value].as_integer())
+    units = func.sum(_COLUMNS.details[detail_name(EntryDetails.units)][kind.value].as_integer())
     return case((func.sum(_COLUMNS[whole]).is_(None), None), else_=func.coalesce(units, 0))
 
 

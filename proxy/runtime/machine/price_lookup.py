@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.pricing.book import PriceBook
 from proxy.billing.pricing.rules import NOBODY, Payer, PricedRequest, PriceSide, RuledLists
 from proxy.billing.record import Price
-from proxy.billing.settlement import SERVED_INSTEAD_DETAIL
 from proxy.settings import ModelSettings, Settings, TargetSettings, route
 
 
@@ -77,7 +77,7 @@ class PriceLookup:
     def __call__(self, entry: LedgerEntry, model: str | None = None) -> PriceLists:
         """The lists of a past exchange, by its terminal entry; or of another `model` that the exchange used."""
         payer = self._payer_of(entry.key_id) if self._ruled.rules else NOBODY
-        if model is None and SERVED_INSTEAD_DETAIL in entry.details:
+        if model is None and EntryDetails.of(entry.details).served_instead_of is not None:
             model = entry.upstream_model
         if model is not None:
             return self.other(model, entry.provider, entry.started_at, payer)

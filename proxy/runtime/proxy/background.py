@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET, structs
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.pricing.rules import NOBODY, Payer
 from proxy.billing.record import Opened, Outcome
 from proxy.gateway.background.exchanges import BackgroundExchanges
@@ -100,7 +101,7 @@ class Resumption:
             provider=route.provider,
             metered=structs.replace(metered_of(progress), response_id=run_of(opened).response_id, answer_ended=False),
             outcome=Outcome.CRASHED,
-            details={"resumed": True},
+            details=EntryDetails(resumed=True),
             events=progress.events,
             size=progress.bytes,
             read=progress.bytes,

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from proxy.billing.details import EntryDetails, detail_name
 from proxy.billing.money import NUSD_PER_USD, Nusd
 from proxy.billing.record import Attempt, Outcome, UsageRecord
 from proxy.billing.settlement import amounts
@@ -31,7 +32,7 @@ _NO_ERROR = (Outcome.SERVED, Outcome.CLIENT_LEFT)
 
 
 # Details of a failed exchange: reason, limit, HTTP status. Their values are numbers or from closed sets.
-_WHY = ("failed", "limit", "upstream_status")
+_WHY = tuple(map(detail_name, (EntryDetails.failed, EntryDetails.limit, EntryDetails.upstream_status)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,37 +1,18 @@
-"""What an entry is told of how its numbers were made, and what is learned from one that was reported."""
+"""What is learned from a reported usage."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from proxy.gateway.exchange.answer_record import details_of
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.held_text import AnswerText, PromptText, TextKind, TextRoom
 from proxy.metering.metered import Metered
 from proxy.metering.profile import Counted, Profile
-from proxy.metering.usage import Evidence, PromptEvidence, Reading, Usage, UsageSource
-
-SEEN = {"text_events": 3, "chars_latin": 12, "blanks": 2}
-HALF = {"prompt_tokens": 9}
-
-
-@pytest.mark.parametrize(
-    ("raw", "source", "told"),
-    [
-        (None, UsageSource.ESTIMATED, {"evidence": SEEN}),
-        (HALF, UsageSource.ESTIMATED, {"usage": HALF, "evidence": SEEN}),  # half of it was estimated from that
-        (HALF, UsageSource.REPORTED, {"usage": HALF}),
-        (None, UsageSource.NONE, {"evidence": SEEN}),
-    ],
-)
-def test_an_estimate_keeps_its_evidence(raw: dict[str, Any] | None, source: UsageSource, told: dict[str, Any]) -> None:
-    metered = Metered(Usage(**raw) if raw else None, raw, Evidence(**SEEN), None, None, False, None, 3, (), {})
-    assert details_of(metered, Reading(Usage(), source), frozenset()) == told
+from proxy.metering.usage import Evidence, PromptEvidence, Usage
 
 
 class Later:
