@@ -306,7 +306,7 @@ def _unpriced_models(
 
 
 def _is_priced(list_: Price | None, usage: Usage) -> bool:
-    return list_ is not None and (not list_.lacking or can_charge(list_, usage, BillableParts.EVERYTHING))
+    return list_ is not None and can_charge(list_, usage, BillableParts.EVERYTHING)
 
 
 def other_models_detail(others: Iterable[PricedUsage]) -> list[dict[str, Any]]:

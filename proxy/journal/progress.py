@@ -20,7 +20,7 @@ from struct import Struct
 from typing import Final
 from uuid import UUID
 
-from proxy.metering.usage import NOT_RUNNING, Evidence, Running, Usage
+from proxy.metering.usage import NOT_RUNNING, NOTHING_SEEN, Evidence, Running, Seen, Usage, service_of
 
 SLOT_WORDS: Final = 48
 SLOT_BYTES: Final = SLOT_WORDS * 8
@@ -47,10 +47,11 @@ _EVIDENCE: Final = 6
 _USAGE: Final = _EVIDENCE + len(_EVIDENCE_NAMES)
 """counts of the usage, each plus 1, so that 0 is None"""
 _USAGE_KNOWN: Final = _USAGE + len(_TOKEN_NAMES)
+"""lowest bit: the usage is known; above it, what was seen beside it: `_seen_bits`. Older versions left those bits 0"""
 _UNITS: Final = _USAGE_KNOWN + 1
-"""counts of billed units, each plus 1. Older versions left these words 0, which still reads as None"""
+"""counts of billed units, each plus 1: the first ones in the low halves of these words, later ones in the high halves.
+Older versions left both 0, which still reads as None"""
 _EVIDENCE_OF, _TOKENS_OF, _UNITS_OF = (attrgetter(*names) for names in (_EVIDENCE_NAMES, _TOKEN_NAMES, _UNIT_NAMES))
-_USAGE_WORDS: Final = (*enumerate(_TOKEN_NAMES, _USAGE), *enumerate(_UNIT_NAMES, _UNITS))
 _LAYOUT_AT: Final = SLOT_WORDS - 1
 _RUNNING: Final = _LAYOUT_AT - 1
 """the relation of the usage to a running answer: in the low half `completion_tokens` plus 1, in the high half, without
@@ -58,7 +59,24 @@ its highest bit, `behind`. Older versions left this word 0, which reads as NOT_R
 _HALF_BITS: Final = 32
 _WAITS: Final = 1 << 63
 """highest bit of _RUNNING: there was no note yet, and _NOTED_AT_MS is the time of the last `wait`"""
-assert _UNITS + len(_UNIT_NAMES) <= _RUNNING, "a slot is too short"
+_ROOM: Final = _RUNNING - _UNITS
+assert len(_UNIT_NAMES) <= 2 * _ROOM, "a slot is too short"
+# Of a count: its name, its word, and the place of its lowest bit.
+_USAGE_WORDS: Final = (
+    *((name, index, 0) for index, name in enumerate(_TOKEN_NAMES, _USAGE)),
+    *((name, _UNITS + at % _ROOM, at // _ROOM * _HALF_BITS) for at, name in enumerate(_UNIT_NAMES)),
+)
+# Terms of service and flags by their bits, after OTHER_WORD: to add one, append it.
+_WORDS: Final = (
+    "", "other", "default", "standard", "priority", "flex", "batch", "on_demand", "scale", "ultrafast", "fast",
+    "performance", "reserved", "optimized", "global", "us", "eu", "not_available", "standard_only", "economy",
+)  # fmt: skip
+_FLAGS: Final = (
+    "usage_invalid", "usage_conflict", "usage_decreased", "cache_within_input", "tool_prompt", "unread_text",
+    "cumulative", "unknown_event", "unparsable_event", "audio_unknown",
+)  # fmt: skip
+_WORD_BITS, _UNIT_BITS = 6, 14
+_UNIT_MAX: Final = (1 << _UNIT_BITS) - 1
 _LOW_WORD: Final = (1 << 64) - 1
 
 Words = memoryview  # of format "Q"
@@ -92,6 +110,7 @@ class Progress:
     """the relation of the usage to a running answer"""
     waited_at: float = 0.0
     """Unix seconds of the last `wait` before the first note; 0.0: none"""
+    seen: Seen = NOTHING_SEEN
 
     @property
     def last_at(self) -> float:
@@ -109,8 +128,36 @@ def _running_word(running: Running) -> int:
 _HALF_MAX: Final = (1 << _HALF_BITS) - 1
 
 
+def _seen_bits(seen: Seen) -> int:
+    """Flags, images, unknown items, geography, speed and tier, the last one lowest, above the bit of the usage."""
+    flags = seen.flags
+    bits = sum(1 << at for at, flag in enumerate(_FLAGS) if flag in flags) if flags else 0
+    for units in (seen.images, seen.unknown_items):
+        bits = bits << _UNIT_BITS | min(units, _UNIT_MAX)
+    served_as = seen.served_as
+    for word in (served_as.geography, served_as.speed, served_as.service_tier):
+        bits = bits << _WORD_BITS | (0 if word is None else _WORDS.index(word) if word in _WORDS else 1)
+    return bits << 1
+
+
+def _seen(bits: int) -> Seen:
+    if not (bits := bits >> 1):
+        return NOTHING_SEEN
+    words = [_WORDS[min(bits >> at * _WORD_BITS & (1 << _WORD_BITS) - 1, len(_WORDS) - 1)] for at in range(3)]
+    bits >>= 3 * _WORD_BITS
+    flags = tuple(flag for at, flag in enumerate(_FLAGS) if bits >> 2 * _UNIT_BITS + at & 1)
+    return Seen(service_of(words[0], words[1], words[2]), bits >> _UNIT_BITS & _UNIT_MAX, bits & _UNIT_MAX, flags)
+
+
 def _known(counts: tuple[int | None, ...]) -> array[int]:
     return array("Q", [0 if count is None else count + 1 for count in counts])
+
+
+def _units(counts: tuple[int | None, ...]) -> array[int]:
+    words = _known(counts[:_ROOM])
+    for at, count in enumerate(counts[_ROOM:]):
+        words[at] |= 0 if count is None else count + 1 << _HALF_BITS
+    return words
 
 
 class Slot:
@@ -129,8 +176,16 @@ class Slot:
         words[_EVENTS] = events
         words[_BYTES] = size
 
-    def note(self, evidence: Evidence, usage: Usage | None, events: int, running: Running = NOT_RUNNING) -> None:
+    def note(
+        self,
+        evidence: Evidence,
+        usage: Usage | None,
+        events: int,
+        running: Running = NOT_RUNNING,
+        seen: Seen = NOTHING_SEEN,
+    ) -> None:
         """Store the meter's totals after `events` events. `running`: the relation of the usage to the answer."""
+        bits = 0 if seen is NOTHING_SEEN else _seen_bits(seen)
         words = self._words
         # Evidence before its event count: a kill in between makes the estimate too high by one note, never too low.
         words[_EVIDENCE:_USAGE] = array("Q", _EVIDENCE_OF(evidence))
@@ -138,12 +193,13 @@ class Slot:
         words[_NOTED_AT_MS] = int(self._table.unix_time() * 1000)
         if usage is None:
             words[_RUNNING] = 0
+            words[_USAGE_KNOWN] = bits
         else:
-            words[_USAGE_KNOWN] = 0
+            words[_USAGE_KNOWN] = bits
             words[_USAGE:_USAGE_KNOWN] = _known(_TOKENS_OF(usage))
-            words[_UNITS : _UNITS + len(_UNIT_NAMES)] = _known(_UNITS_OF(usage))
+            words[_UNITS:_RUNNING] = _units(_UNITS_OF(usage))
             words[_RUNNING] = _running_word(running)
-            words[_USAGE_KNOWN] = 1
+            words[_USAGE_KNOWN] = bits | 1
 
     def wait(self) -> None:
         """Store that the exchange still waits for its first output."""
@@ -282,7 +338,7 @@ def decoded(raw: bytes) -> Progress:
 def _progress(words: list[int]) -> Progress:
     running, noted_at = words[_RUNNING] & ~_WAITS, words[_NOTED_AT_MS] / 1000
     waits = running != words[_RUNNING]
-    counts = {name: words[index] - 1 for index, name in _USAGE_WORDS if words[index]}
+    counts = {name: word - 1 for name, at, bit in _USAGE_WORDS if (word := words[at] >> bit & _HALF_MAX)}
     return Progress(
         exchange_id=str(UUID(int=words[_ID_HIGH] << 64 | words[_ID_LOW])),
         events=words[_EVENTS],
@@ -290,7 +346,8 @@ def _progress(words: list[int]) -> Progress:
         noted_events=words[_NOTED_EVENTS],
         noted_at=0.0 if waits else noted_at,
         evidence=Evidence(*words[_EVIDENCE:_USAGE]),
-        usage=Usage(**counts) if words[_USAGE_KNOWN] else None,
+        usage=Usage(**counts) if words[_USAGE_KNOWN] & 1 else None,
         running=Running((running & _HALF_MAX) - 1 if running & _HALF_MAX else None, running >> _HALF_BITS),
         waited_at=noted_at if waits else 0.0,
+        seen=_seen(words[_USAGE_KNOWN]),
     )

@@ -22,7 +22,8 @@ from proxy.metering.counts import fitted
 from proxy.metering.estimator.estimate import Estimating, reading
 from proxy.metering.estimator.silence import with_silence
 from proxy.metering.metered import Metered
-from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, Reading, UsageSource
+from proxy.metering.unknown_fields import UnknownFields, Value
+from proxy.metering.usage import NO_USAGE, NOTHING, OTHER_WORD, Evidence, ModelUsage, Reading, Usage, UsageSource
 
 # After the event with the final usage at most a finish event and [DONE] follow; more events mean that the usage was an
 # interim one (some providers repeat it in every event) and that tokens followed it.
@@ -128,6 +129,8 @@ def metered_of(progress: Progress) -> Metered:
     """The metered answer up to the last progress."""
     evidence = evidence_of(progress)
     usage, odd = (None, ()) if progress.usage is None else fitted(progress.usage, evidence.tokens_seen)
+    seen = progress.seen
+    unknown: dict[str, Value] = {"output.other": seen.unknown_items} if seen.unknown_items else {}
     followed = progress.events > progress.noted_events + _EVENTS_AFTER_USAGE
     return Metered(
         usage=usage,
@@ -138,10 +141,13 @@ def metered_of(progress: Progress) -> Metered:
         complete=False,
         failed=None,
         events=progress.events,
-        flags=tuple(odd),
+        flags=tuple(sorted({*odd, *seen.flags})),
         timings={},
         completion_so_far=progress.running.completion_tokens,
         usage_behind=progress.running.behind + followed,
+        served_as=seen.served_as,
+        other_models=(ModelUsage(OTHER_WORD, Usage(images=seen.images)),) if seen.images else (),
+        unknown_usage_fields=UnknownFields(tuple(unknown), unknown),
     )
 
 

@@ -55,6 +55,7 @@ _WHOLES = (
     _Parts("image_prompt_tokens", {"cached_image_tokens": "cached_image"}, "cached_image"),
 )
 _IN_TOTAL = ("prompt_tokens", "completion_tokens")
+_PROMPT_AND_COMPLETION = attrgetter(*_IN_TOTAL)
 _EVERY_PART = attrgetter(*{part for parts in _WHOLES for part in parts.of})
 
 
@@ -139,7 +140,7 @@ def _add(usage: Usage, parts: _Parts, fields: Sequence[str], flags: list[str]) -
     flags.extend(f"{parts.of[field]}_added" for field in fields)
     added = sum(getattr(usage, field) for field in fields)
     whole = structs.replace(usage, **{parts.whole: getattr(usage, parts.whole) + added})
-    return with_total(whole) if _rest(usage) == 0 else whole
+    return with_total(whole) if _rest(usage) == 0 and None not in _PROMPT_AND_COMPLETION(usage) else whole
 
 
 def _rest(usage: Usage) -> int:

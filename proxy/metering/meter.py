@@ -344,8 +344,7 @@ class StreamMeter(BodyMeter):
     def _look(self, event: bytes, members: int, *, counted: bool) -> None:
         """Look for text that the dialect does not read: in events without output, and in those with more members than
         before."""
-        may_report = self.tally.usage_raw is None and len(event) <= _ODD_BYTES_MAX
-        if may_report and (b"sage" in event or b"oken" in event):
+        if len(event) <= _ODD_BYTES_MAX and (b"sage" in event or b"oken" in event):
             self._odd_report = event
         if self.tally.failed is not None:
             return
@@ -400,10 +399,8 @@ class StreamMeter(BodyMeter):
         complete = self.done or self.tally.finish_reason is not None
         if complete:
             self._truncated.settle(self.tally)
-        first, last = self._first_report, self._last_report
-        reports = [
-            event for event in (first if first is not last else None, last or self._odd_report) if event is not None
-        ]
+        reports = {event: None for event in (self._first_report, self._last_report, self._odd_report) if event}
         return result_of(
-            self.tally, complete=complete, flags=flags, reports=reports, cut=self._cut, behind=self.tally.running.behind
+            self.tally, complete=complete, flags=flags, reports=[*reports], cut=self._cut,
+            behind=self.tally.running.behind,
         )  # fmt: skip

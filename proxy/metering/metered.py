@@ -14,7 +14,7 @@ from proxy.metering.held_text import AnswerText
 from proxy.metering.stated import stated_usd
 from proxy.metering.tally import Tally
 from proxy.metering.unknown_fields import NO_UNKNOWN_FIELDS, UnknownFields, unknown_fields
-from proxy.metering.usage import NOT_SAID, Evidence, ModelUsage, ServedAs, Usage
+from proxy.metering.usage import NOT_SAID, Evidence, ModelUsage, Seen, ServedAs, Usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 
 
@@ -66,6 +66,12 @@ class Metered(msgspec.Struct, frozen=True):
     def generated(self) -> bool:
         """Whether generated output was observed: text, tool calls, or counted audio."""
         return not self.evidence.empty or (self.usage is not None and bool(self.usage.audio_completion_tokens))
+
+    @property
+    def seen(self) -> Seen:
+        """What the answer has shown beside its usage."""
+        images = sum(other.usage.images or 0 for other in self.other_models)
+        return Seen(self.served_as, images, len(self.unknown_usage_fields.paths), self.flags)
 
     @property
     def reported_completion(self) -> int | None:

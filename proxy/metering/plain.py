@@ -45,7 +45,7 @@ _reported = UsageReader(
     **{
         **OPENAI_COUNTS,
         # Voyage and Jina report only a total, which is the prompt
-        "prompt_tokens": f"{OPENAI_COUNTS['prompt_tokens']}, total_tokens",
+        "prompt_tokens": f"{OPENAI_COUNTS['prompt_tokens']}, {OPENAI_COUNTS['total_tokens']}",
         # of Cohere; OpenRouter
         "searches": "billed_units.search_units | search_units",
     }

@@ -19,10 +19,12 @@ from proxy.metering.usage import (
     NO_USAGE,
     NOT_RUNNING,
     NOT_SAID,
+    NOTHING_SEEN,
     UNITS_MAX,
     Evidence,
     ModelUsage,
     Running,
+    Seen,
     ServedAs,
     Usage,
 )
@@ -51,6 +53,8 @@ class Tally:
     """the places of generated text; None: text that the dialect does not read is not looked for"""
     in_background: bool | None = None
     """see `Metered.in_background`; so far"""
+    images_seen: int = 0
+    """finished images of a tool"""
     answer_ended: bool = True
     """see `Metered.answer_ended`; so far"""
 
@@ -133,6 +137,13 @@ class Tally:
         if self.output_at_usage is None:
             return NOT_RUNNING
         return Running(self.completion_so_far, self.output_events - self.output_at_usage)
+
+    @property
+    def seen(self) -> Seen:
+        """What the answer has shown beside its usage, so far."""
+        if not self.flags and not self.unknown_items and not self.images_seen and self.served_as is NOT_SAID:
+            return NOTHING_SEEN
+        return Seen(self.served_as, self.images_seen, sum(self.unknown_items.values()), self.flags)
 
     @property
     def usage_final(self) -> bool:

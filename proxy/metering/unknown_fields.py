@@ -26,11 +26,11 @@ _OTHER, _MORE = "other", "..."
 # Larger numbers, which no ledger takes, are named without their value.
 _VALUE_MAX = 10.0**15
 # Members of events that hold what an answer has at its top: a path is the same in both.
-_HOLDERS = frozenset({"response", "message", "delta"})
+_HOLDERS = frozenset({"response", "message", "delta", "interaction"})
 # Lists of an answer's parts, which have megabytes of output.
 _LISTS = frozenset({"choices", "output", "candidates"})
 # Names of usage objects. They are kept whole with the entry.
-USAGE_OBJECTS = frozenset({"usage", "usageMetadata", "meta"})
+USAGE_OBJECTS = frozenset({"usage", "usageMetadata", "usage_info", "meta"})
 
 
 class Members(NamedTuple):

@@ -11,12 +11,14 @@ Invariants: None is "not reported", 0 is "reported zero". Subsets: `cached_token
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import astuple
 
 from proxy.metering.held_text import NO_PROMPT_TEXT, PromptText
 
@@ -161,6 +163,20 @@ class ServedAs(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 NOT_SAID = ServedAs()
 
 
+class Seen(NamedTuple):
+    """What an answer has shown beside its usage, so far."""
+
+    served_as: ServedAs = NOT_SAID
+    images: int = 0
+    """finished images of a tool"""
+    unknown_items: int = 0
+    """items of the output that may be billed and are unknown to the dialect, such as a container"""
+    flags: Iterable[str] = ()
+
+
+NOTHING_SEEN = Seen()
+
+
 def service_of(
     service_tier: object, speed: object = None, geography: object = None, longest_prompt_tokens: int | None = None
 ) -> ServedAs:
@@ -171,9 +187,17 @@ def service_of(
 
 
 @lru_cache(maxsize=64)
-def service_in_tier(service_tier: str | None) -> ServedAs:
-    """`service_of` an answer that reports only its tier: many report it in each event."""
-    return service_of(service_tier)
+def service_in_tier(service_tier: str | None, before: ServedAs = NOT_SAID) -> ServedAs:
+    """`served_later` of an answer that reports only its tier: many report it in each event."""
+    return served_later(before, service_of(service_tier))
+
+
+def served_later(before: ServedAs, after: ServedAs) -> ServedAs:
+    """The terms of service that two events report: each word is the later one."""
+    if before is NOT_SAID or after is NOT_SAID:
+        return before if after is NOT_SAID else after
+    words = zip(astuple(before), astuple(after), strict=True)
+    return ServedAs(*(old if new is None else new for old, new in words))
 
 
 def _word(value: object) -> str | None:

@@ -5,23 +5,31 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from proxy.journal.progress import ProgressTable
+from proxy.journal.recovery import metered_of
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
+from proxy.metering.dialects.bedrock.converse import BEDROCK_CONVERSE
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
+from proxy.metering.dialects.gemini_interactions.interactions import GEMINI_INTERACTIONS
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
+from proxy.metering.dialects.openai.plain import OPENAI_EMBEDDINGS
 from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.estimator.estimate import Estimator, is_estimated, reading
 from proxy.metering.metered import Metered
-from proxy.metering.usage import Reading, Usage, UsageSource
+from proxy.metering.usage import ModelUsage, Reading, Seen, ServedAs, Usage, UsageSource
 from proxy.metering.wire.mended import BYTES_MAX, mended
+from tests.journal.records import exchange_id
 
 SAID = {"choices": [{"index": 0, "message": {"content": "Over the weir."}, "finish_reason": "stop"}]}
 CHAT_SAID = [
@@ -389,3 +397,139 @@ def test_a_search_in_an_event_that_only_a_lenient_reader_reads_is_counted() -> N
     usage = streamed(ANTHROPIC_MESSAGES, START, b"data: %b\n\n" % block, b"data: %b\n\n" % wrong).usage
     assert usage is not None
     assert usage.searches == 1
+
+
+def item(at: int, kind: str, **more: Any) -> dict[str, Any]:
+    done = {"type": kind, "id": f"i_{at}", "status": "completed"} | more
+    return {"type": "response.output_item.done", "output_index": at, "item": done}
+
+
+PARTIAL_IMAGE = {"type": "response.image_generation_call.partial_image", "output_index": 0, "partial_image_b64": "aGk="}
+PICTURE = item(0, "image_generation_call", result="aGk=")
+RAN = item(1, "code_interpreter_call", container_id="c_1", code="1+1")
+TIER = {"type": "response.in_progress", "response": {"service_tier": "priority", "tools": [{"type": "mcp"}]}}
+NAMED = {"type": "response.created", "response": {"tools": [{"type": "image_generation", "model": "gpt-image-1.5"}]}}
+
+
+def killed(dialect: Dialect, events: Sequence[Any], table: ProgressTable) -> Metered:
+    """What recovery knows of an answer whose proxy is killed after these events."""
+    slot = table.claim(exchange_id(1))
+    meter = dialect.stream_meter(dialect.framings[0])
+    for event in events:
+        meter.feed(b"data: %b\n\n" % json.dumps(event).encode())
+    meter.fold()
+    slot.deliver(len(events), 900)
+    slot.note(meter.tally.evidence, meter.tally.usage, meter.tally.events, meter.tally.running, meter.tally.seen)
+    progress = table.read(slot.index)
+    assert progress is not None
+    slot.release()
+    return metered_of(progress)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> ProgressTable:
+    return ProgressTable.open(tmp_path / "p", 2, unix_time=lambda: 1e9)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "events", "seen"),
+    [
+        (OPENAI_RESPONSES, [PARTIAL_IMAGE], Seen()),
+        (OPENAI_RESPONSES, [PARTIAL_IMAGE, PICTURE, PICTURE], Seen(images=1)),
+        (OPENAI_RESPONSES, [NAMED, PICTURE, item(1, "image_generation_call"), LAST], Seen(images=2)),
+        (OPENAI_RESPONSES, [item(0, "image_generation_call", status="failed")], Seen()),
+        (OPENAI_RESPONSES, [RAN, item(2, "code_interpreter_call", container_id="c_1")], Seen(unknown_items=1)),
+        (OPENAI_RESPONSES, [RAN | {"type": "response.output_item.added"}], Seen(unknown_items=1)),
+        (OPENAI_RESPONSES, [RAN, item(2, "code_interpreter_call", container_id="c_2")], Seen(unknown_items=2)),
+        (OPENAI_RESPONSES, [TIER, PICTURE, RAN], Seen(ServedAs("priority"), 1, 1)),
+        (OPENAI_RESPONSES, [TIER, {"type": "response.queued", "response": {"service_tier": "auto"}}, PICTURE],
+         Seen(ServedAs("priority"), 1)),
+        (OPENAI_CHAT, [CHAT_SAID[0] | {"service_tier": "flex"}, CHAT_SAID[0] | {"service_tier": "auto"}],
+         Seen(ServedAs("flex"))),
+        (OPENAI_CHAT, [CHAT_SAID[0] | {"service_tier": "of-our-own"}], Seen(ServedAs("of-our-own"))),
+        (GEMINI_STREAM, [{"candidates": [], "usageMetadata": {"promptTokenCount": 7, "serviceTier": "PRIORITY"}}],
+         Seen(ServedAs("priority"))),
+        (ANTHROPIC_MESSAGES,
+         [{"type": "message_start",
+           "message": {"usage": {"input_tokens": 9, "service_tier": "batch", "speed": "fast", "inference_geo": "us"}}},
+          {"type": "content_block_start", "index": 1, "content_block": {"type": "code_execution_result", "text": "2"}}],
+         Seen(ServedAs("batch", "fast", "us"), 0, 1)),
+    ],
+)  # fmt: skip
+def test_what_was_seen_stands_without_the_last_event_and_after_a_kill(
+    dialect: Dialect, events: list[Any], seen: Seen, table: ProgressTable
+) -> None:
+    left, recovered = streamed(dialect, *events), killed(dialect, events, table)
+    assert (left.served_as, left.seen.images) == (seen.served_as, seen.images)
+    assert sum(left.unknown_usage_fields.values.values()) == seen.unknown_items  # type: ignore[arg-type]
+    tier = seen.served_as.service_tier
+    stands = structs.replace(seen.served_as, service_tier="other") if tier == "of-our-own" else seen.served_as
+    assert (recovered.served_as, recovered.seen.images, recovered.flags) == (stands, seen.images, left.flags)
+    assert sum(recovered.unknown_usage_fields.values.values()) == seen.unknown_items  # type: ignore[arg-type]
+    assert [other.model for other in left.other_models] == (
+        [] if not seen.images else ["gpt-image-1.5" if NAMED in events else "gpt-image-1"]
+    )
+
+
+def test_reported_tokens_of_an_image_take_the_place_of_the_image() -> None:
+    used = {"type": "response.completed", "response": {"status": "completed", "tool_usage": {"image_gen": PICTURED}}}
+    metered = streamed(OPENAI_RESPONSES, NAMED, PICTURE, used, PICTURE)
+    assert metered.other_models == (
+        ModelUsage("gpt-image-1.5", Usage(10, None, 6240, None, 6250, image_completion_tokens=6240)),
+    )
+
+
+def test_a_flag_outlives_a_kill(table: ProgressTable) -> None:
+    usage = {"choices": [], "usage": TOTAL | {"prompt_tokens_details": {"cached_tokens": -5}}}
+    assert killed(OPENAI_CHAT, [*CHAT_SAID, usage], table).flags == ("usage_invalid",)
+
+
+CLAUDE_START = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}}
+CLAUDE_SAID = {"type": "content_block_delta", "index": 0, "delta": {"text": "Over the weir."}}
+CLAUDE_END = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
+PICTURE_DONE = {"type": "image_generation.completed", "b64_json": "aGk="}
+GEMINI_END = {"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}]}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "events", "usage", "named"),
+    [
+        # the first output of a message is a placeholder
+        (ANTHROPIC_MESSAGES, [CLAUDE_START, CLAUDE_SAID, CLAUDE_END | {"usage": {"input_tokens": 9}}], Usage(9), ()),
+        # a sum of which a part is no number is unknown
+        (ANTHROPIC_MESSAGES,
+         [CLAUDE_END | {"usage": {"input_tokens": 9, "cache_read_input_tokens": "8", "output_tokens": 5}}],
+         Usage(completion_tokens=5), ()),
+        (OPENAI_CHAT, [{"choices": [], "usage": TOTAL}, {"choices": [], "usage": {"new_tokens": 7}}],
+         COUNTED, ("usage.new_tokens",)),
+        (OPENAI_CHAT, [{"choices": [], "usage": {"prompt_tokens": 1, "cached_tokens": 9900, "total_tokens": 9}}],
+         Usage(9901, 9900, None, None, 9), ()),
+        (OPENAI_IMAGES, [PICTURE_DONE, PICTURE_DONE | {"usage": PICTURED}, PICTURE_DONE],
+         Usage(10, None, 6240, None, 6250, image_completion_tokens=6240), ()),
+        (GEMINI_STREAM,
+         [GROUNDED | {"usageMetadata": {
+             "promptTokenCount": 9, "promptTokensDetails": [{"modality": "IMAGE", "tokenCount": 5}]}},
+          GEMINI_END | {"usageMetadata": {"candidatesTokenCount": 4}}],
+         Usage(9, None, 4, searches=2, image_prompt_tokens=5), ()),
+        (GEMINI_INTERACTIONS,
+         [{"event_type": "interaction.completed",
+           "interaction": {"status": "completed", "usage": {"total_input_tokens": 3, "new": 7}}}],
+         Usage(3), ("usage.new",)),
+    ],
+    ids=["placeholder", "sum", "unknown later", "total", "images", "early", "path"],
+)  # fmt: skip
+def test_faults_that_generated_usages_have_shown(
+    dialect: Dialect, events: list[Any], usage: Usage, named: tuple[str, ...]
+) -> None:
+    metered = streamed(dialect, *events)
+    assert (metered.usage, metered.unknown_usage_fields.paths) == (usage, named)
+
+
+def test_of_embeddings_the_total_is_the_prompt_by_every_name() -> None:
+    assert whole(OPENAI_EMBEDDINGS, {"data": [], "usage": {"totalTokens": 7}}).usage == Usage(7, None, 0, None, 7)
+
+
+def test_a_speed_does_not_hide_the_tier_of_the_headers() -> None:
+    meter = BEDROCK_CONVERSE.plain_meter({"x-amzn-bedrock-service-tier": "priority"})
+    meter.feed(json.dumps({"output": {}, "performanceConfig": {"latency": "optimized"}}).encode())
+    assert meter.close().served_as == ServedAs("priority", "optimized")

@@ -79,7 +79,9 @@ class BackgroundExchange:
         self._partial = self._partial.merged(seen)
         metered = self._handed.metered
         running = Running(metered.completion_so_far, metered.usage_behind)
-        self._handed.open_exchange.slot.note(self._partial.evidence, metered.usage, metered.events, running)
+        self._handed.open_exchange.slot.note(
+            self._partial.evidence, metered.usage, metered.events, running, metered.seen
+        )
         if seen.ended is not None:
             self._progress.set()
 

@@ -18,6 +18,7 @@ from proxy.http.framing import EACH_A_CHUNK
 from proxy.journal.progress import Slot
 from proxy.metering.dialect import AnswerEditor
 from proxy.metering.metered import BodyMeter
+from proxy.metering.usage import NOT_RUNNING
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 from proxy.metering.wire.framing import SSE, Framing
 from proxy.telemetry.metrics import Gaps
@@ -268,10 +269,8 @@ class Relay:
         if self.events > events and self.sound:  # comments are no events
             self.events = events
             self._slot.deliver(events, self.bytes)
-        if usage is None:
-            self._slot.note(tally.evidence, None, tally.events)
-        else:
-            self._slot.note(tally.evidence, usage, tally.events, tally.running)
+        running = NOT_RUNNING if usage is None else tally.running
+        self._slot.note(tally.evidence, usage, tally.events, running, tally.seen)
         matcher = meter.matcher if self._events_in_last_piece >= BURST_EVENTS and self._at_event_boundary else None
         if matcher is not self._run:
             self._run = matcher
@@ -328,7 +327,8 @@ class Relay:
 
     def deliver(self, body: bytes) -> None:
         """Record the whole collected body as about to be written; the caller writes it."""
-        self._slot.note(self.meter.tally.evidence, self.meter.tally.usage, 0)
+        tally = self.meter.tally
+        self._slot.note(tally.evidence, tally.usage, 0, seen=tally.seen)
         self.bytes = len(body)
         self._slot.deliver(0, self.bytes)
 

@@ -73,7 +73,7 @@ class Turn:
         meter.fold()
         if self._first_token_at is None and (not tally.evidence.empty or tally.usage is not None):
             self._first_token_at = monotonic()
-        slot.note(tally.evidence, tally.usage, tally.events, tally.running)
+        slot.note(tally.evidence, tally.usage, tally.events, tally.running, tally.seen)
         if delivered:
             self._events += 1
             self._size += len(message)

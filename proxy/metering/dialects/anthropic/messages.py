@@ -81,6 +81,8 @@ message_of = reader(Message)
 # month; searches are read from the usage. https://platform.claude.com/docs/en/about-claude/pricing
 _FREE_BLOCKS = ("text", "thinking", "tool_use", "tool_result", "container_upload", "compaction")
 _SEARCHED = "web_search_tool_result"
+# Members of the first usage that a later one must report.
+_PLACEHOLDERS = ("output_tokens", "output_tokens_details")
 # Events whose usage is that of the whole answer.
 _WITH_USAGE = ("message_delta", "message_stop")
 
@@ -177,6 +179,7 @@ class MessagesTally(Tally):
         self.served_as = service_of(tier, speed, geography, longest)
         if not final:
             usage = structs.replace(usage, completion_tokens=None, reasoning_tokens=None, total_tokens=None)
+            self._merged = {name: value for name, value in both.items() if name not in _PLACEHOLDERS}
         self._report(both, usage, running=not final)
         if self.usage is not None:
             self.usage = with_total(self.usage)

@@ -23,7 +23,7 @@ from proxy.metering.usage import OTHER_WORD, ModelUsage, Usage
 from proxy.metering.usage_reader import UsageReader, count
 
 _COUNTED = {
-    "prompt_tokens": "input_tokens",
+    "prompt_tokens": "input_tokens + cache_read_input_tokens + cache_creation_input_tokens",
     "cached_tokens": "cache_read_input_tokens",
     "cache_write_tokens": "cache_creation_input_tokens",
     "completion_tokens": "output_tokens",
@@ -101,7 +101,7 @@ def usage_of(raw: dict[str, Any], flags: set[str]) -> MessageUsage:
     top = _top(raw, flags)
     steps = _steps(raw)
     if not steps:
-        return MessageUsage(_whole(top))
+        return MessageUsage(with_total(top))
     read = [_step(step, flags) for step in steps]
     served = next((_model(step) for step in steps if step.get("type") == _FALLBACK), None)
     own: list[Usage] = []
@@ -120,21 +120,13 @@ def usage_of(raw: dict[str, Any], flags: set[str]) -> MessageUsage:
             own.append(usage)
             if step.get("type") == _LEFT_OUT:
                 left_out.append(usage)
-    prompts = [_whole(usage).prompt_tokens or 0 for usage in own]
+    prompts = [usage.prompt_tokens or 0 for usage in own]
     return MessageUsage(
-        _whole(_joined([_joined(left_out, sum), *([_joined(own, sum)] if own else [])], max)),
+        with_total(_joined([_joined(left_out, sum), *([_joined(own, sum)] if own else [])], max)),
         served,
-        tuple(ModelUsage(model, _whole(_joined(usages, sum))) for model, usages in others.items()),
+        tuple(ModelUsage(model, with_total(_joined(usages, sum))) for model, usages in others.items()),
         max(prompts) if len(own) > 1 and all(prompts) else None,
     )
-
-
-def _whole(usage: Usage) -> Usage:
-    """`usage` with the prompt as the sum of all three inputs, and a total."""
-    if usage.prompt_tokens is None:
-        return usage
-    prompt = usage.prompt_tokens + (usage.cached_tokens or 0) + (usage.cache_write_tokens or 0)
-    return with_total(structs.replace(usage, prompt_tokens=prompt))
 
 
 def _joined(usages: Sequence[Usage], by: Callable[[list[int]], int]) -> Usage:

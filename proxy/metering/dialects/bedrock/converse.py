@@ -20,7 +20,7 @@ from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes, with_model_if_named
 from proxy.metering.tally import Tally, identifier, word
 from proxy.metering.unknown_fields import PATHS_MAX, members
-from proxy.metering.usage import service_of
+from proxy.metering.usage import served_later, service_of
 from proxy.metering.wire.event_stream import CONTENT_TYPE, ERROR
 from proxy.metering.wire.framing import EVENT_STREAM
 from proxy.metering.wire.unknown_text import Outputs, Place
@@ -97,7 +97,8 @@ class ConverseTally(Tally):
             self._report(answer.usage, converse_usage(answer.usage, self.flags))
         if answer.tier is not None or answer.performance is not None:
             latency = None if answer.performance is None else answer.performance.latency
-            self.served_as = service_of(None if answer.tier is None else answer.tier.type, latency)
+            later = service_of(None if answer.tier is None else answer.tier.type, latency)
+            self.served_as = served_later(self.served_as, later)
         if answer.stop_reason:
             self.finish_reason = word(answer.stop_reason)
         if answer.trace is not None:

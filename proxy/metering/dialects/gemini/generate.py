@@ -109,6 +109,11 @@ _REASONS = ("FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS", "SAFETY", "RECITA
 BILLED_ONCE = ("gemini-1", "gemini-2")
 # Flags: the contents of one part of an event.
 _TEXT, _CALL = 1, 2
+# The prompt and its parts.
+_PROMPT = (
+    "prompt_tokens", "cached_tokens", "audio_prompt_tokens", "image_prompt_tokens", "cached_audio_tokens",
+    "cached_image_tokens",
+)  # fmt: skip
 
 
 class GeminiTally(Tally):
@@ -242,8 +247,9 @@ class GeminiTally(Tally):
             return
         if final:
             usage = with_thoughts(usage)
-            if usage.cached_tokens is None and self.usage is not None and self._final is None:
-                usage = structs.replace(usage, cached_tokens=self.usage.cached_tokens)  # reported early only
+            if self.usage is not None and self._final is None:
+                missing = [name for name in _PROMPT if getattr(usage, name) is None]  # only earlier events have it
+                usage = structs.replace(usage, **{name: getattr(self.usage, name) for name in missing})
             self.completion_so_far, self.usage = None, self._final
             self._report(raw, usage, ("tool_prompt",) if raw.get("toolUsePromptTokenCount") else ())
             self._final = self.usage

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import structs
+
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import ServedAs, Usage, service_of
 from proxy.metering.usage_reader import UsageReader
@@ -45,10 +47,12 @@ KNOWN = members("candidates error modelVersion responseId createTime", USAGE)
 """the members of an event or an answer that are read, or cost nothing"""
 
 
+_OF_COMPLETION = ("completion_tokens", "reasoning_tokens", "audio_completion_tokens", "image_completion_tokens")
+
+
 def running(usage: Usage) -> Usage:
-    """Running counts without the completion, which is not final."""
-    audio = usage.audio_prompt_tokens
-    return Usage(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens, audio_prompt_tokens=audio)
+    """Running counts without those of the completion, which is not final, and without the total."""
+    return structs.replace(usage, total_tokens=None, **dict.fromkeys(_OF_COMPLETION))
 
 
 # Vertex AI's traffic types → the words of the Gemini API. https://cloud.google.com/vertex-ai/generative-ai/docs

@@ -20,11 +20,12 @@ from msgspec import structs
 
 from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.dialects.gemini.generate import BILLED_ONCE, GEMINI_ERRORS
+from proxy.metering.dialects.gemini.usage import running
 from proxy.metering.dialects.gemini_interactions.usage import KNOWN, usage_of
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of, prompt_evidence, service_asked
 from proxy.metering.tally import Tally, identifier, says_error, word
-from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, PromptEvidence, Usage, service_in_tier
+from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, PromptEvidence, service_in_tier
 from proxy.metering.wire.framing import LONG_SSE
 from proxy.metering.wire.json_reader import compact, reader
 from proxy.metering.wire.unknown_text import Outputs, Place
@@ -226,7 +227,7 @@ class InteractionTally(Tally):
         self.response_id = self.response_id or identifier(interaction.id)
         self._model = interaction.model or self._model
         if interaction.service_tier is not None:
-            self.served_as = service_in_tier(interaction.service_tier)
+            self.served_as = service_in_tier(interaction.service_tier, self.served_as)
         if says_error(interaction.error) or interaction.status == "failed":
             self.fail(failure)
         if not last:
@@ -246,7 +247,7 @@ class InteractionTally(Tally):
         if raw:
             usage = usage_of(raw, self.flags)
             self.completion_so_far, self.usage_raw = usage.completion_tokens, raw
-            self.usage = Usage(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens)
+            self.usage = running(usage)
             self._take_units()
 
     def _read_step(self, index: int, step: Step) -> None:

@@ -72,7 +72,7 @@ class ChatTally(Tally):
         if self.response_id is None:
             self.response_id = identifier(chunk.id)
         if chunk.service_tier is not None:
-            self.served_as = service_in_tier(chunk.service_tier)
+            self.served_as = service_in_tier(chunk.service_tier, self.served_as)
         if failed or (chunk.error and says_error(chunk.error)):
             self.fail("error_event")
             return

@@ -91,9 +91,11 @@ class ImagesTally(Tally):
 
     def _read_usage(self, raw: dict[str, Any] | None) -> None:
         usage = of_medium(openai_usage_of(raw or {}, self.flags), "image_completion_tokens")
+        without_tokens = self.usage is None or self.usage.in_other_units
         if not usage.reported_nothing:
+            self.usage = None if without_tokens else self.usage
             self._report(raw, usage)
-        elif self._images is not None:
+        elif self._images is not None and without_tokens:
             self.usage = Usage(images=min(self._images, UNITS_MAX))
         self.usage_raw = raw or self.usage_raw
 

@@ -18,7 +18,7 @@ from proxy.metering.opaque_meter import OpaqueMeter
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, model_of
 from proxy.metering.tally import Tally, says_error
-from proxy.metering.unknown_fields import members
+from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import Usage
 from proxy.metering.usage_reader import openai_usage_of
 from proxy.metering.wire.json_reader import reader
@@ -42,7 +42,7 @@ class SpeechTally(Tally):
 
     __slots__ = ()
 
-    known = members("usage.input_tokens usage.output_tokens usage.total_tokens")
+    known = members(each("usage", openai_usage_of.paths))
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """Read one event of a stream."""

@@ -7,7 +7,6 @@ are not counted. The last event has the usage, and its type is the outcome; it r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +21,6 @@ from proxy.metering.dialects.openai_responses.wire import (
     Response,
     ResponsesEvent,
     Text,
-    Tool,
     event_of,
     response_of,
 )
@@ -31,13 +29,14 @@ from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
 from proxy.metering.socket import Socket
 from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.unknown_fields import each, members
-from proxy.metering.usage import NO_USAGE, OTHER_WORD, ModelUsage, service_in_tier
+from proxy.metering.usage import NO_USAGE, OTHER_WORD, UNITS_MAX, ModelUsage, Usage, service_in_tier
 from proxy.metering.usage_reader import UsageReader, openai_usage_of
 from proxy.metering.wire.unknown_text import Outputs, Place
 
 # Deltas that are not generated text: audio and tool output.
 _NOT_GENERATED = ("response.audio.delta", "response.shell_call_output_content.delta")
 _RUNNING = ("queued", "in_progress")
+_NO_IMAGE = ("failed", "in_progress")
 _ENDED = ("completed", "incomplete", "failed", "cancelled")
 
 
@@ -83,7 +82,10 @@ _WRITTEN = "content text refusal transcript summary reasoning"
 class ResponsesTally(Tally):
     """The counts of one answer."""
 
-    __slots__ = ("_file_searches", "_searches", "_unknown_at", "_with_deltas", "answer_ended", "in_background")
+    __slots__ = (
+        "_file_searches", "_images", "_images_model", "_searches", "_unknown_at", "_with_deltas", "answer_ended",
+        "images_seen", "in_background",
+    )  # fmt: skip
 
     known = members("type sequence_number", _KNOWN, each("response", _KNOWN))
     outputs = Outputs(
@@ -95,7 +97,10 @@ class ResponsesTally(Tally):
         self.answer_ended = False
         self.in_background: bool | None = None
         self._with_deltas: set[int] = set()  # items with deltas
-        self._unknown_at: set[int] = set()  # items of unknown kinds
+        self._unknown_at: set[int] = set()  # items of unknown kinds, and hashes of the ids of containers
+        self._images: set[int] = set()  # finished images
+        self._images_model = _IMAGES_MODEL
+        self.images_seen = 0
         self._file_searches: set[int] = set()
         self._searches: set[int] = set()  # items that are one search each
 
@@ -144,15 +149,18 @@ class ResponsesTally(Tally):
         if response.background is not None:
             self.in_background = response.background
         if response.service_tier is not None:
-            self.served_as = service_in_tier(response.service_tier)
+            self.served_as = service_in_tier(response.service_tier, self.served_as)
         for index, item in enumerate(response.output or ()) if last else ():
             self._read_item(index, item, whole=True)
         self._read_usage(response.usage, last=last)
+        for tool in response.tools or ():
+            if tool.type == "image_generation" and tool.model:
+                self._images_model = identifier(tool.model) or OTHER_WORD
         if response.tool_usage is not None:
             searches = tools_of(response.tool_usage, self.flags).searches
             if searches is not None:
                 self._seen("searches", searches)
-            self._read_images(response.tool_usage.get(_IMAGES), response.tools or ())
+            self._read_images(response.tool_usage.get(_IMAGES))
         if not last:
             return
         self.done = True
@@ -179,9 +187,13 @@ class ResponsesTally(Tally):
         calls = kind.endswith("_call") or kind == "mcp_approval_request"
         if calls:
             self._read_call(index, item)
-        if whole and kind not in _ITEMS and not kind.endswith("_output") and index not in self._unknown_at:
-            self._unknown_at.add(index)
-            self._keep_unknown(f"output.{word(kind)}")
+        if kind not in _ITEMS and not kind.endswith("_output") and (whole or item.container_id):
+            at = hash(item.container_id) if item.container_id else index
+            if at not in self._unknown_at:
+                self._unknown_at.add(at)
+                self._keep_unknown(f"output.{word(kind)}")
+        if whole and kind == "image_generation_call" and item.status not in _NO_IMAGE:
+            self._count_image(index)
         if whole and kind == "web_search_call" and _searched(item.action):
             self._searches.add(index)
             self._seen("searches", len(self._searches))
@@ -212,13 +224,19 @@ class ResponsesTally(Tally):
         if raw:
             self._report(raw, openai_usage_of(raw, self.flags), running=not last)
 
-    def _read_images(self, raw: Any, tools: Iterable[Tool]) -> None:
+    def _count_image(self, index: int) -> None:
+        """Count a finished image of the tool. Its tokens, once they are reported, take its place."""
+        self._images.add(index)
+        self.images_seen = min(len(self._images), UNITS_MAX)
+        if not self.other_models or self.other_models[0].usage.images:
+            self.other_models = (ModelUsage(self._images_model, Usage(images=self.images_seen)),)
+
+    def _read_images(self, raw: Any) -> None:
         """The tokens of the tool that makes images."""
         usage = openai_usage_of(raw, self.flags) if isinstance(raw, dict) else NO_USAGE
         usage = of_medium(usage, "image_completion_tokens")
         if usage.prompt_tokens or usage.completion_tokens:
-            named = next((tool.model for tool in tools if tool.type == "image_generation" and tool.model), None)
-            self.other_models = (ModelUsage(identifier(named or _IMAGES_MODEL) or OTHER_WORD, usage),)
+            self.other_models = (ModelUsage(self._images_model, usage),)
 
 
 class UnknownTally(ResponsesTally):

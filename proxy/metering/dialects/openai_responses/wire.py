@@ -31,6 +31,9 @@ class Item(msgspec.Struct, gc=False):
     arguments: str | None = None
     input: str | None = None
     code: str | None = None
+    container_id: str | None = None
+    """container in which the provider runs the code"""
+    status: str | None = None
     action: Any = None
     """action of a search call: search, or open a page"""
 
