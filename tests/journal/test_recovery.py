@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
+from proxy.billing.settlement import entry
 from proxy.journal.progress import Progress
 from proxy.journal.recovery import evidence_of, recover
 from proxy.metering.estimator.estimate import Estimating, Estimator
-from proxy.metering.usage import NOTHING, Evidence, Usage, UsageSource
+from proxy.metering.usage import NOTHING, Evidence, Seen, ServedAs, Usage, UsageSource
 from tests.golden.reading import FourCharacters, Tokens
 from tests.journal.records import exchange_id, opened
 
@@ -208,3 +209,14 @@ def test_events_without_text_stay_without_text() -> None:
 
 def test_a_clock_that_went_back_makes_no_negative_duration() -> None:
     assert recovered(opened(1), noted(noted_at=1.0)).duration_ms == 0.0
+
+
+def test_what_was_seen_of_an_answer_is_in_its_entry() -> None:
+    seen = Seen(ServedAs("priority", "fast"), images=2, unknown_items=1, flags=("usage_invalid",))
+    line = entry(recovered(opened(1), noted(seen=seen)))
+    assert (line.details["service_tier"], line.details["speed"], line.details["flags"]) == (
+        "priority", "fast", ["usage_invalid"],
+    )  # fmt: skip
+    assert (line.details["unread"], line.details["beside_usage"]) == (["output.other"], {"output.other": 1})
+    assert line.details["other_models"] == [{"model": "other", "usage": {"images": 2}}]
+    assert {"tier:priority", "speed:fast", "model:other"} <= {*line.details["unpriced_units"]}
