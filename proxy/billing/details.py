@@ -134,6 +134,8 @@ token, more tokens than bytes. With [`usage.refuted`](settings.md): `estimate`, 
     """Totals that an operator had set: the adjustment left them unchanged."""
     by: str | None = None
     """Who corrected: `operator` or `rerate`."""
+    actor: str | None = None
+    """The name of the operator who corrected."""
     sets: Mapping[str, Any] | None = None
     """The totals that an operator set."""
     read_again: Mapping[str, Any] | None = None

@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
-from proxy.cli.common import Failure, audited_as, json_line, load_settings, nusd, option_value, store_of, with_config
+from proxy.cli.common import (
+    Failure,
+    audited_as,
+    json_line,
+    load_settings,
+    nusd,
+    operator,
+    option_value,
+    store_of,
+    with_config,
+)
 from proxy.metering.usage import Usage
 from proxy.settings import Settings, route
 from proxy.settings.kinds import FieldPath
@@ -90,7 +100,7 @@ def _adjust(options: argparse.Namespace) -> int:
 
     request = CorrectionRequest(**{name: getattr(options, name) for name in (*_COUNTS, *_MONEY)})
     with store_of(options) as store:
-        corrections = Corrections(store.engine, store.ledger)
+        corrections = Corrections(store.engine, store.ledger, operator())
         line = corrections.adjust(options.exchange_id, request, options.reason, dry_run=options.dry_run)
     if line is None:
         print("tokenweir: the exchange already has these values; nothing was written", file=sys.stderr)
@@ -110,7 +120,7 @@ def _rerate(options: argparse.Namespace) -> int:
     given = _prices(options, settings)
     with store_of(options) as store:
         prices = given or _configured(settings, store)
-        result = Corrections(store.engine, store.ledger).rerate(
+        result = Corrections(store.engine, store.ledger, operator()).rerate(
             options.model,
             prices,
             since=since,

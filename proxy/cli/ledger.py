@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 from proxy.cli.common import json_line, store_of, with_config
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from proxy.billing.entries import LedgerEntry
+    from proxy.runtime.machine.ledger_stores import LedgerStores
 
 # How often `ledger --follow` polls.
 FOLLOW_S = 0.25
@@ -46,7 +49,8 @@ def _entries(options: argparse.Namespace, interruption: Interruption) -> int:
             print(HEADER)
         while True:
             for entry in reader.new_entries():
-                print(_entry_text(entry, as_json=options.json, explain=options.explain), flush=options.follow)
+                until = _entries_until(store, entry) if options.explain and not options.json else []
+                print(_entry_text(entry, until, as_json=options.json, explain=options.explain), flush=options.follow)
                 if interruption.requested:
                     break
             if interruption.requested and not options.follow:  # an incomplete list must not exit with 0
@@ -75,14 +79,23 @@ class Interruption:
         self.requested = True
 
 
-def _entry_text(entry: LedgerEntry, *, as_json: bool, explain: bool) -> str:
+def _entries_until(store: LedgerStores, entry: LedgerEntry) -> list[LedgerEntry]:
+    """The entries of the exchange up to a correction; empty for another entry."""
+    from proxy.billing.entries import EntryKind
+    from proxy.reports.exchanges import read_exchange
+
+    found = read_exchange(store.engine, entry.exchange_id) if entry.kind == EntryKind.ADJUSTMENT else None
+    return [] if found is None else [one for one in found.entries if one.kind != entry.kind or one.seq <= entry.seq]
+
+
+def _entry_text(entry: LedgerEntry, until: Sequence[LedgerEntry], *, as_json: bool, explain: bool) -> str:
     from proxy.reports.entry_reader import entry_json
-    from proxy.reports.explain import addends_json, batch_text, stated_text, sum_text
+    from proxy.reports.explain import addends_json, batch_text, correction_text, stated_text, sum_text
     from proxy.reports.flags import contradiction_lines, flag_lines, unread_lines
     from proxy.reports.table_text import line
 
     if as_json:
         return json_line(entry_json(entry) | ({"addends": addends_json(entry)} if explain else {}))
-    why = [batch_text(entry), sum_text(entry), stated_text(entry)] if explain else []
+    why = [batch_text(entry), sum_text(entry), correction_text(until), stated_text(entry)] if explain else []
     why += [*flag_lines(entry), *contradiction_lines(entry), *unread_lines(entry)] if explain else []
     return "\n    ".join((line(entry), *filter(None, why)))

@@ -1,14 +1,17 @@
 """The items that add up to an entry's charge.
 
-Invariant: the items are computed from the entry alone, by the code that computed the charge.
+Invariant: the items are computed from the entry alone, by the code that computed the charge; those of a correction from
+the entries of its exchange.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
+from proxy.billing.correction import ExchangeTotals, exchange_totals
 from proxy.billing.details import EntryDetails
 from proxy.billing.entries import EntryKind, LedgerEntry, usage_of
 from proxy.billing.money import PARTS_PER_NUSD, usd_text
@@ -57,6 +60,54 @@ def sum_text(entry: LedgerEntry) -> str:
     why = [] if tier is None else [f"served as {tier}"]
     why += [multiplier_text(reason, factor) for reason, factor in by.items()]
     return ", ".join([f"{usd_text(entry.charge_nusd)} = " + " + ".join(map(_text, items)), *why])
+
+
+class PriceChange(NamedTuple):
+    """A price of the used units before and after a correction; USD as text. None: no price."""
+
+    name: str
+    old: str | None
+    new: str | None
+
+
+def price_changes(entries: Sequence[LedgerEntry]) -> list[PriceChange]:
+    """The prices that the last of an exchange's entries changed; empty if it has no price, and for unreadable details.
+
+    `entries`: of one exchange, as settled, up to a correction.
+    """
+    if EntryDetails.of(entries[-1].details).price is None:
+        return []
+    try:
+        before, now = exchange_totals(entries[:-1]), exchange_totals(entries)
+        old, new = _rates(before.price, now), _rates(now.price, now)
+    except (ValueError, TypeError):
+        return []
+    names = [name for name in BY_PRICE if old.get(name) != new.get(name)]
+    return [PriceChange(name, old.get(name), new.get(name)) for name in names]
+
+
+def _rates(price: Mapping[str, Any] | None, totals: ExchangeTotals) -> dict[str, str]:
+    """The prices of the used units."""
+    tiers = pinned(price).tiers if price else ()
+    return {item.name: usd_text(item.rate) for item in addends(tiers[0], totals.usage, totals.bills)} if tiers else {}
+
+
+def correction_text(entries: Sequence[LedgerEntry]) -> str:
+    """`by root; input 1.4 → 1.2 per million; new total 0.0026304`, of the last of these entries; empty without one.
+
+    `entries`: of one exchange, as settled, up to a correction.
+    """
+    if not entries:
+        return ""
+    known = [entry.charge_nusd for entry in entries if entry.charge_nusd is not None]
+    details = EntryDetails.of(entries[-1].details)
+    by = details.actor or details.by
+    changes = [
+        f"{one.name} {one.old or 'no price'} → {one.new or 'no price'}{BY_PRICE[one.name].per}"
+        for one in price_changes(entries)
+    ]
+    total = f"new total {usd_text(sum(known)) if known else 'unpriced'}"
+    return "; ".join([*([f"by {by}"] if by else []), *changes, total])
 
 
 def multiplier_text(reason: str, factor: str) -> str:

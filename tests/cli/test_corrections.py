@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from sqlalchemy import select, update
 from proxy.billing.pricing.prices import configured
 from proxy.billing.record import Rates
 from proxy.cli import main
+from proxy.cli.common import operator
 from proxy.journal.frames import record_payload
 from proxy.ledger.schema.tables import balances, dead_letters
 from proxy.ledger.settling.store import DeadLetter
@@ -54,6 +56,21 @@ def test_every_count_can_be_set_and_every_charge_be_explained(run: Commands) -> 
     assert last["addends"] == []
     run("ledger", "--explain")
     assert run.out.splitlines()[2].startswith(f"    {first['charge_usd']} = ")
+
+
+def test_a_correction_is_explained_by_who_made_it_its_prices_and_the_new_total(run: Commands) -> None:
+    price = '{"input": 1, "cached_input": 0.07, "output": 2}'
+    run("rerate", "--model", "tera-large", "--since", "2026-01-01", "--price", price)
+    every = run("ledger", "--json")
+    first = next(one["exchange_id"] for one in every if one["kind"] == "adjustment")
+    total = sum(Decimal(one["charge_usd"]) for one in every if one["exchange_id"] == first)
+    run("ledger", "--explain")
+    lines = run.out.splitlines()
+    at = next(at for at, line in enumerate(lines) if line.endswith("adjustment: rerated"))
+    assert lines[at + 1] == (
+        f"    by {operator()}; input 0.13 → 1 per million; output 0.41 → 2 per million; "
+        f"reasoning 0.41 → 2 per million; new total {total}"
+    )
 
 
 def test_adjust_refuses_in_one_line(run: Commands) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from proxy.reports.usage import DAY_S, id_from
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.proxy.console import Console
 from proxy.settings import parse
-from tests.console.entries import TODAY, YESTERDAY, entry
+from tests.console.entries import TODAY, YESTERDAY, entry, rerated
 from tests.console.stand import CONFIG, PEPPER, SECRET, Stand
-from tests.ledger.priced_entries import a_real_entry, settle
+from tests.ledger.priced_entries import DEARER, a_real_entry, settle
 
 pytestmark = pytest.mark.io
 
@@ -158,6 +159,30 @@ def test_an_exchange_explains_its_number(stand: Stand) -> None:
     assert shown["cost"]["price"]["output"] == "0.37"
     (line,) = stand.get("/v1/exchanges")["data"]
     assert (line["charge_usd"], line["adjustments"]) == ("0.000005", 1)
+
+
+def test_corrections_lead_from_the_first_charge_to_the_last(stand: Stand) -> None:
+    """Before: an exchange that had no price, or another one, was explained by that alone, whatever it was charged."""
+    secret = stand.key()
+    unpriced, priced = entry(0, price=None), entry(1)
+    settle(stand.engine, unpriced, priced, node=None)
+    at_work = rerated(stand.engine)
+    at_work.adjust(priced.exchange_id, CorrectionRequest(charge_nusd=7, completion_tokens=40), "goodwill")
+    shown = [stand.get(f"/v1/exchanges/{one.exchange_id}") for one in (unpriced, priced)]
+    for one in shown:
+        changes = sum(Decimal(each["charge_usd"]) for each in one["adjustments"])
+        assert Decimal(one["charge"]["usd"] or 0) + changes == Decimal(one["charge_usd"])
+        assert one["adjustments"][-1]["total_usd"] == one["charge_usd"]
+        assert "unpriced" not in one["details"]
+    first, second = (one["adjustments"][0] for one in shown)
+    assert (first["actor"], first["reason"], first["price_version"]) == ("root", "rerated", DEARER.version)
+    used = {"input": ("0.13", "0.26"), "cached_input": ("0.07", "0.14"), "output": ("0.41", "0.82")}
+    pairs = [{each["price"]: (each["old_usd"], each["new_usd"]) for each in one["prices"]} for one in (second, first)]
+    assert pairs == [used | {"reasoning": used["output"]}, {name: (None, new) for name, (_, new) in pairs[0].items()}]
+    last = shown[1]["adjustments"][1]
+    assert (last["actor"], last["reason"], last["prices"], last["total_usd"]) == ("root", "goodwill", [], "0.000000007")
+    theirs = stand.get(f"/v1/exchanges/{priced.exchange_id}", key=secret)["adjustments"]
+    assert [one["actor"] for one in theirs] == ["rerate", "operator"], "the operator's name is not the customer's"
 
 
 def test_an_estimate_shows_what_it_was_made_of(stand: Stand) -> None:

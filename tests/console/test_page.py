@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -12,9 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
+from proxy.billing.correction import CorrectionRequest
 from proxy.console.page_routes import FOLDER
 from proxy.demo.script import Shape
-from tests.console.entries import entry
+from tests.console.entries import entry, rerated
 from tests.console.furnished import KEYS, furnish, running
 from tests.console.serving import opened
 from tests.console.stand import SECRET, Stand
@@ -173,6 +175,36 @@ def test_an_unknown_cost_and_an_unpriced_request_are_no_0(stand: Stand, page: Pa
     page.get_by_text("Show as table").click()
     assert "$0.319, 6 unpriced" in re.sub(r"\s+", " ", page.inner_text("main"))
     assert see(page, "exchanges?model=alpha").count("unpriced") == 6
+
+
+def test_a_corrected_exchange_is_one_sum(stand: Stand, page: Page) -> None:
+    """Before: "No charge: the model had no price." under a charge, and a card that ended with the charge before."""
+    unpriced, priced = entry(0, price=None), entry(1)
+    settle(stand.engine, unpriced, priced, node=None)
+    at_work = rerated(stand.engine)
+    at_work.adjust(priced.exchange_id, CorrectionRequest(charge_nusd=0), "goodwill")
+    sign_in(page, stand.url)
+    for one, words in (
+        (unpriced, ["had no price when the exchange ended. Charge after 1 correction:", "no price → $0.26"]),
+        (priced, ["Charge after 2 corrections: $0.", "goodwill by root", "$0.13 → $0.26 per million"]),
+    ):  # fmt: skip
+        told = see(page, f"exchanges/{one.exchange_id}")
+        assert [word for word in (*words, "rerated by root") if word not in told] == []
+        assert "No charge" not in told
+        (head, foot) = (page.inner_text(of) for of in (".big", "tfoot td"))
+        assert head == foot
+        amounts = page.locator("tbody tr:has-text('by root') td:last-child").all_inner_texts()
+        ended = page.locator("tbody tr:has-text('Charge when it ended') td:last-child").inner_text()
+        assert sum(map(usd, [ended, *amounts])) == usd(head)
+        page.set_viewport_size({"width": 1_280, "height": 900})
+        assert page.evaluate("[...document.querySelectorAll('.card')].every(one => one.scrollWidth <= one.clientWidth)")
+        page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+        assert width(page) == PHONE["width"]
+
+
+def usd(text: str) -> Decimal:
+    """The amount that the page shows."""
+    return Decimal(text.replace("−", "-").replace("$", "") if text != "unpriced" else 0)
 
 
 def test_a_keys_owner_sees_what_is_theirs(stand: Stand, page: Page) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import UNSET
 
 from proxy.billing.correction import exchange_totals
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import COUNTS, LedgerEntry, usage_of
 from proxy.billing.money import PARTS_PER_NUSD, usd_text
 from proxy.billing.pricing.prices import Addend
@@ -28,6 +29,7 @@ from proxy.console.api.schemas.exchanges import (
     ExchangePage,
     ListQuery,
     MoneyShown,
+    PriceChanged,
     Timeline,
     Unsettled,
     UsageShown,
@@ -36,7 +38,7 @@ from proxy.console.ledger_reports import LedgerReports
 from proxy.foundation.times import iso_utc
 from proxy.http.errors import ApiError
 from proxy.reports.exchanges import ExchangeFilter, SettledExchange
-from proxy.reports.explain import addends_of, item_json, sum_text
+from proxy.reports.explain import addends_of, item_json, price_changes, sum_text
 from proxy.reports.table_text import why
 
 # An ended exchange is normally in the ledger after this time; the value of `Retry-After`.
@@ -171,7 +173,7 @@ def _source(found: SettledExchange) -> str:
 
 _SHOWN_ELSEWHERE = frozenset(
     {"price", "cost", "billed", "expected_error", "evidence", "usage", "flags", "provider_timings", "held_usd",
-     "situation", "attempts", "units", "cost_unknown"}
+     "situation", "attempts", "units", "cost_unknown", "unpriced"}
 )  # fmt: skip
 # Of the cost, which only operators see.
 _OF_COST = frozenset({"cost_unpriced_units", "stated_usd"})
@@ -207,9 +209,7 @@ def _exchange(found: SettledExchange, *, operator: bool) -> Exchange:
         bytes=one.bytes,
         attempts=list(details.get("attempts", ())),
         details={name: value for name, value in details.items() if name not in hidden},
-        adjustments=[
-            _adjustment(*line, operator) for line in list(zip(found.entries, found.settled_at, strict=True))[1:]
-        ],
+        adjustments=[_adjustment(found, at, operator) for at in range(1, len(found.entries))],
     )
 
 
@@ -261,13 +261,18 @@ def _cost(entry: LedgerEntry) -> MoneyShown:
     return MoneyShown(usd=usd, price=entry.details.get("cost"), billed=None, addends=[], formula="")
 
 
-def _adjustment(entry: LedgerEntry, settled_at: float, operator: bool) -> Adjustment:
+def _adjustment(found: SettledExchange, at: int, operator: bool) -> Adjustment:
+    entry, until = found.entries[at], found.entries[: at + 1]
+    details = EntryDetails.of(entry.details)
     return Adjustment(
         entry_id=entry.entry_id,
-        settled_at=iso_utc(settled_at),
-        reason=str(entry.details.get("why", "")),
-        actor=entry.details.get("by"),
+        settled_at=iso_utc(found.settled_at[at]),
+        reason=str(details.why or ""),
+        actor=(operator and details.actor) or details.by,
         charge_usd=_money([entry], "charge_nusd"),
         cost_usd=_money([entry], "cost_nusd") if operator else UNSET,
         counts=_known(entry),
+        price_version=entry.price_version,
+        prices=[PriceChanged(price=name, old_usd=old, new_usd=new) for name, old, new in price_changes(until)],
+        total_usd=_money(until, "charge_nusd"),
     )

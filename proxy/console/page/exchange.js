@@ -35,13 +35,12 @@ function counted({ usage, details }) {
 }
 
 function priced({ charge, adjustments, charge_usd, details }) {
-  if (charge.usd === null) return "No charge: the model had no price.";
-  const words = [BILLED[charge.billed] ?? ""];
-  if (charge.price?.version) words.push(`Charge at price list ${charge.price.version}: ${exact(nusd(charge.usd))}.`);
-  else words.push(`Charge: ${exact(nusd(charge.usd))}.`);
+  const words = [];
+  if (charge.usd === null) words.push(adjustments.length ? "The model had no price when the exchange ended." : "No charge: the model had no price.");
+  else words.push(BILLED[charge.billed] ?? "", `Charge${charge.price?.version ? ` at price list ${charge.price.version}` : ""}: ${exact(nusd(charge.usd))}.`);
   for (const [reason, by] of Object.entries(charge.price?.multipliers ?? {})) words.push(`Token prices × ${by} for ${reason}.`);
   if (details.unpriced_units) words.push(`No price for: ${details.unpriced_units.map(plain).join(", ")}.`);
-  if (adjustments.length) words.push(`Charge after ${many(adjustments.length, "correction")}: ${charge_usd === null ? "unknown" : exact(nusd(charge_usd))}.`);
+  if (adjustments.length) words.push(`Charge after ${many(adjustments.length, "correction")}: ${total(charge_usd)}.`);
   return words.join(" ").trim();
 }
 
@@ -92,22 +91,38 @@ function usage({ usage: used }) {
 
 // -- charge
 
-const per = (part) => `${exact(nusd(part.rate_usd))} ${PER[part.price] ?? "per million"}`;
+const rate = (usd) => (usd === null ? "no price" : exact(nusd(usd)));
+const per = (name) => PER[name] ?? "per million";
+const total = (usd) => (usd === null ? "unpriced" : exact(nusd(usd)));
 
+/** A row of the sum: what changed the charge, who, when, and the prices before and after. */
+function correction(one) {
+  const counts = Object.entries(one.counts).filter(([, number]) => number).map(([name, number]) => `${plain(name)} ${number > 0 ? "+" : "−"}${count(Math.abs(number))}`);
+  const prices = one.prices.map(({ price, old_usd, new_usd }) => `${plain(price)} ${rate(old_usd)} → ${rate(new_usd)} ${per(price)}`);
+  const version = one.prices.length && one.price_version ? [`Price list ${one.price_version}`] : [];
+  return {
+    item: [one.reason || "correction", one.actor && ` by ${one.actor}`, [moment(one.settled_at, true), ...counts, ...prices, ...version].map((line) => el("div", { class: "quiet small" }, line))],
+    amount: one.charge_usd === null ? "–" : `${nusd(one.charge_usd) < 0n ? "" : "+"}${exact(nusd(one.charge_usd))}`,
+  };
+}
+
+/** The parts of the charge, its corrections, and their sum: the charge at the head of the page. */
 function sums(one) {
-  const { charge } = one;
-  const lines = table({ caption: "Calculation of the charge", rows: charge.addends, columns: [
-    { label: "Item", cell: (part) => plain(part.price) + (part.model ? ` (${part.model})` : "") },
-    { label: "Units", number: true, cell: (part) => count(part.units) },
-    { label: "Price (USD)", number: true, cell: per },
-    { label: "Amount", number: true, cell: (part) => el("span", { class: "figure" }, `$${part.amount_usd}`) },
+  const { charge, adjustments } = one;
+  const rows = charge.addends.map((part) => ({
+    item: plain(part.price) + (part.model ? ` (${part.model})` : ""), units: count(part.units), price: `${rate(part.rate_usd)} ${per(part.price)}`, amount: `$${part.amount_usd}`,
+  }));
+  if (adjustments.length) rows.push({ item: "Charge when it ended", amount: total(charge.usd) }, ...adjustments.map(correction));
+  const lines = table({ caption: "Calculation of the charge", rows, columns: [
+    { label: "Item", long: true, cell: (row) => row.item }, { label: "Units", number: true, cell: (row) => row.units },
+    { label: "Price (USD)", number: true, cell: (row) => row.price }, { label: "Amount", number: true, cell: (row) => el("span", { class: "figure" }, row.amount) },
   ] });
-  if (charge.usd !== null) lines.append(el("tfoot", { role: "rowgroup" }, el("tr", { role: "row" },
-    el("th", { scope: "row", role: "rowheader", colspan: 3 }, "Charge"), el("td", { role: "cell", class: "number" }, el("strong", { class: "figure" }, exact(nusd(charge.usd)))))));
+  lines.append(el("tfoot", { role: "rowgroup" }, el("tr", { role: "row" },
+    el("th", { scope: "row", role: "rowheader", colspan: 3 }, "Charge"), el("td", { role: "cell", class: "number" }, el("strong", { class: "figure" }, total(one.charge_usd))))));
   const rates = charge.price && Object.entries(charge.price).filter(([name]) => !["version", "multipliers", "stated"].includes(name)).map(([name, value]) => [plain(name), text(value)]);
-  return section("Charge", charge.addends.length ? lines : el("p", {}, "No items: ", one.explanation, "."),
+  return section("Charge", rows.length ? lines : el("p", {}, charge.usd === null ? "No price: not charged." : ["No items: ", one.explanation, "."]),
     pairs([["Price list", one.price_version], ["Reserved", one.held_usd && money(one.held_usd)],
-      ["Provider cost", one.cost && money(one.cost.usd)], ["Cost price list", one.cost?.price?.version]]),
+      ["Provider cost", one.cost && money(one.cost_usd)], ["Cost when it ended", one.cost && one.cost.usd !== one.cost_usd ? money(one.cost.usd) : null], ["Cost price list", one.cost?.price?.version]]),
     rates && el("details", {}, el("summary", {}, "All prices of this list"), pairs(rates)));
 }
 
@@ -118,15 +133,6 @@ function attempts({ attempts: made }) {
     { label: "Failure", long: true, cell: (one) => one.failed }, { label: "Status", number: true, cell: (one) => one.status ?? "no response" },
     { label: "When", cell: (one) => moment(new Date(one.started_at * 1000).toISOString()) }, { label: "Duration", number: true, cell: (one) => span(one.duration_ms) },
   ] })));
-}
-
-function corrections({ adjustments, charge_usd }) {
-  if (!adjustments.length) return null;
-  const counts = (one) => Object.entries(one.counts).filter(([, number]) => number).map(([name, number]) => `${plain(name)} ${number > 0 ? "+" : "−"}${count(Math.abs(number))}`).join(", ") || "–";
-  return wide(section("Corrections", table({ caption: "Changes; each number is a difference", rows: adjustments, columns: [
-    { label: "When", cell: (one) => moment(one.settled_at) }, { label: "Reason", long: true, cell: (one) => one.reason || "–" }, { label: "By", long: true, cell: (one) => one.actor ?? "–" },
-    { label: "Counts", cell: counts }, { label: "Charge", number: true, cell: (one) => money(one.charge_usd) },
-  ] }), el("p", {}, "Total charge: ", money(charge_usd), ".")));
 }
 
 const rest = (one) => wide(section("Other details", pairs([
@@ -140,7 +146,7 @@ function draw(body, one) {
     el("div", { class: "headline" }, el("div", {}, el("div", { class: "big" }, one.charge_usd === null ? "Not charged" : exact(nusd(one.charge_usd))), el("div", { class: "quiet" }, one.charge_usd === null ? "no price" : "charged")),
       el("div", { class: "row" }, mark(OUTCOMES, one.outcome), mark(SOURCES, one.usage.source))),
     story(one),
-    el("div", { class: "cards" }, [sums(one), el("div", { class: "stack" }, usage(one), timeline(one)), attempts(one), corrections(one), rest(one)].filter(Boolean)));
+    el("div", { class: "cards" }, [sums(one), el("div", { class: "stack" }, usage(one), timeline(one)), attempts(one), rest(one)].filter(Boolean)));
 }
 
 /** Shows the exchange; while it runs, shows its progress and waits for its end. */

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import structs
 from sqlalchemy import Connection, Engine, Row, select, true, tuple_
 
 from proxy.billing.adjustment import MONEY
@@ -21,6 +22,7 @@ from proxy.billing.correction import (
     exchange_totals,
     rerated,
 )
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
 from proxy.billing.money import ZERO_NUSD, Nusd
 from proxy.billing.pricing.prices import unpriced_service
@@ -119,9 +121,11 @@ class Simulation:
 class Corrections:
     """Writes corrections. Every method raises LedgerUnavailable."""
 
-    def __init__(self, engine: Engine, store: LedgerStore) -> None:
+    def __init__(self, engine: Engine, store: LedgerStore, actor: str | None = None) -> None:
+        """`actor`: the operator's name, for the entries."""
         self._engine = engine
         self._store = store
+        self._actor = actor
 
     def adjust(
         self, exchange_id: str, request: CorrectionRequest, why: str, *, dry_run: bool = False
@@ -132,12 +136,19 @@ class Corrections:
         """
         if dry_run:
             with reading(self._engine) as connection:
-                return corrected(_totals(connection, exchange_id), request, why)
-        with self._store.settling() as settling:
-            line = corrected(_totals(settling.connection, exchange_id), request, why)
-            if line is not None:
-                settling.insert([Arrival(line)])
-        return line
+                lines = self._signed(corrected(_totals(connection, exchange_id), request, why))
+        else:
+            with self._store.settling() as settling:
+                lines = self._signed(corrected(_totals(settling.connection, exchange_id), request, why))
+                if lines:
+                    settling.insert([Arrival(line) for line in lines])
+        return lines[0] if lines else None
+
+    def _signed(self, *lines: LedgerEntry | None) -> list[LedgerEntry]:
+        """The lines that are not None, with the operator's name."""
+        made = [line for line in lines if line is not None]
+        details = [structs.replace(EntryDetails.of(line.details), actor=self._actor).stored() for line in made]
+        return [structs.replace(line, details=one) for line, one in zip(made, details, strict=True)]
 
     def rerate(
         self,
@@ -220,12 +231,12 @@ class Corrections:
         """Reprice a batch. Reads without the settling lock first, because most batches need no adjustment."""
         result.exchanges += len(ids)
         with reading(self._engine) as connection:
-            lines = _repriced(_entries(connection, ids), prices, result, reread=reread)
+            lines = self._signed(*_repriced(_entries(connection, ids), prices, result, reread=reread))
         if dry_run or not lines:
             return lines
         with self._store.settling() as settling:
             entries = _entries(settling.connection, [line.exchange_id for line in lines])
-            lines = _repriced(entries, prices, RerateResult(), reread=reread)
+            lines = self._signed(*_repriced(entries, prices, RerateResult(), reread=reread))
             if lines:
                 settling.insert([Arrival(line) for line in lines])
         return lines

@@ -109,16 +109,31 @@ class MoneyShown(msgspec.Struct, frozen=True, kw_only=True):
     """the calculation as text"""
 
 
+class PriceChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """A price of the used units before and after a correction, per its unit quantity. Null: no price."""
+
+    price: str
+    old_usd: str | None
+    new_usd: str | None
+
+
 class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
-    """A correction of the exchange; every number is a difference."""
+    """A correction of the exchange; every number is a difference, except `total_usd`."""
 
     entry_id: str
     settled_at: str
     reason: str
     actor: str | None
+    """the operator's name for an operator; else, and if it is not recorded, `operator` or `rerate`"""
     charge_usd: str | None
     cost_usd: str | UnsetType | None = UNSET
     counts: dict[str, int]
+    price_version: str | None
+    """the price list of the charge after the correction"""
+    prices: list[PriceChanged]
+    """the prices that the correction changed"""
+    total_usd: str | None
+    """the charge after the correction; that of the last correction is the exchange's `charge_usd`"""
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
