@@ -13,13 +13,27 @@ _DAYS = (
     " AND ($__timeTo()::timestamptz AT TIME ZONE 'UTC')::date"
 )
 _CHOSEN = "'$key' IN ('%', {0}.key_id) AND '$model' IN ('%', {0}.model)"
+# Daily sums, and as `unknown_usd` the charges of exchanges with an unknown cost, which no margin includes.
+_SPEND = (
+    "(SELECT day, key_id, model, charged_usd, cost_usd, 0 AS unknown_usd, prompt_tokens, completion_tokens, entries "
+    "FROM usage_daily UNION ALL SELECT (e.started_at AT TIME ZONE 'UTC')::date, e.key_id, e.model, 0, 0, "
+    "coalesce(sum(line.charge_usd), 0), 0, 0, 0 FROM ledger_entries e JOIN ledger_entries line USING (exchange_id) "
+    "WHERE e.kind = 'usage' AND e.cost_usd IS NULL AND line.kind IN ('usage', 'adjustment') "
+    "AND e.started_at >= date_trunc('day', $__timeFrom()::timestamptz, 'UTC') "
+    "GROUP BY exchange_id, 1, 2, 3 HAVING max(line.cost_usd) IS NULL)"
+)
+_MARGINS = f"FROM {_SPEND} d WHERE {_DAYS} AND {_CHOSEN.format('d')}"
 _USAGE = f"FROM usage_daily d WHERE {_DAYS} AND {_CHOSEN.format('d')}"
 _ENTRIES = f"FROM ledger_entries e WHERE $__timeFilter(e.settled_at) AND {_CHOSEN.format('e')}"
 _AT = "(d.day::timestamp AT TIME ZONE 'UTC') AS time"
+_MARGIN = "sum(d.charged_usd - d.unknown_usd - d.cost_usd)"
+_AMOUNTS = (
+    f'sum(d.charged_usd) AS "charge", sum(d.cost_usd) AS "cost", {_MARGIN} AS "margin", '
+    f'{_MARGIN} / nullif(sum(d.charged_usd - d.unknown_usd), 0) AS "margin share", '
+    'sum(d.unknown_usd) AS "charge, cost unknown"'
+)
 _SUMS = (
-    'sum(d.charged_usd) AS "charge", sum(d.cost_usd) AS "cost", sum(d.charged_usd) - sum(d.cost_usd) AS "margin", '
-    '(sum(d.charged_usd) - sum(d.cost_usd)) / nullif(sum(d.charged_usd), 0) AS "margin share", '
-    'sum(d.prompt_tokens)::bigint AS "tokens in", sum(d.completion_tokens)::bigint AS "tokens out", '
+    f'{_AMOUNTS}, sum(d.prompt_tokens)::bigint AS "tokens in", sum(d.completion_tokens)::bigint AS "tokens out", '
     'sum(d.entries)::bigint AS "entries"'
 )
 _MONEY = {
@@ -27,6 +41,7 @@ _MONEY = {
     "cost": "currencyUSD",
     "margin": "currencyUSD",
     "margin share": "percentunit",
+    "charge, cost unknown": "currencyUSD",
 }
 
 
@@ -55,13 +70,10 @@ MONEY = Board(
     panels=[
         Panel(
             title="Totals of the selected days", kind="stat", width=12, height=4, unit="currencyUSD",
-            says="Charge: billed to keys. Cost: charged by providers, if known. Corrections are included.",
+            says="Charge: billed to keys. Cost: charged by providers, if known. The margin is that of exchanges with a "
+            "known cost. Corrections are included.",
             units={"margin share": "percentunit"},
-            queries=_table(
-                'SELECT sum(d.charged_usd) AS "charge", sum(d.cost_usd) AS "cost", sum(d.charged_usd) - '
-                'sum(d.cost_usd) AS "margin", (sum(d.charged_usd) - sum(d.cost_usd)) / nullif(sum(d.charged_usd), 0) '
-                f'AS "margin share" {_USAGE}'
-            ),
+            queries=_table(f"SELECT {_AMOUNTS} {_MARGINS}"),
         ),
         Panel(
             title="Estimated share of the charge", kind="stat", width=4, height=4, unit="percentunit",
@@ -79,7 +91,7 @@ MONEY = Board(
         ),
         Panel(
             title="Exchanges without a cost", kind="stat", width=4, height=4,
-            says="Exchanges with an unknown provider price. Their cost counts as 0 on this dashboard.",
+            says="Exchanges with an unknown provider price. No cost and no margin includes them.",
             queries=_table(f'SELECT count(*) AS "unknown" {_ENTRIES} AND e.kind = \'usage\' AND e.cost_usd IS NULL'),
         ),
         Panel(
@@ -101,10 +113,10 @@ MONEY = Board(
         ),
         Panel(
             title="Charge, cost and margin per day", unit="currencyUSD", width=12,
-            says="An unknown cost counts as 0.",
+            says="The margin is that of exchanges with a known cost.",
             queries=_series(
                 f'SELECT {_AT}, sum(d.charged_usd) AS "charge", sum(d.cost_usd) AS "cost", '
-                f'sum(d.charged_usd) - sum(d.cost_usd) AS "margin" {_USAGE} GROUP BY d.day ORDER BY 1'
+                f'{_MARGIN} AS "margin" {_MARGINS} GROUP BY d.day ORDER BY 1'
             ),
         ),
         Panel(
@@ -121,20 +133,20 @@ MONEY = Board(
             says="Highest charges first.",
             queries=_table(
                 f"SELECT k.alias AS \"key\", '…' || k.hint AS \"ends in\", k.project_id AS \"project\", {_SUMS} "
-                f"FROM usage_daily d JOIN api_keys k USING (key_id) WHERE {_DAYS} AND {_CHOSEN.format('d')} "
+                f"FROM {_SPEND} d JOIN api_keys k USING (key_id) WHERE {_DAYS} AND {_CHOSEN.format('d')} "
                 "GROUP BY k.key_id ORDER BY 4 DESC LIMIT 100"
             ),
         ),
         Panel(
             title="By model", kind="table", width=12, height=9, units=_MONEY,
             says="By the requested name.",
-            queries=_table(f'SELECT d.model AS "model", {_SUMS} {_USAGE} GROUP BY d.model ORDER BY 2 DESC LIMIT 100'),
+            queries=_table(f'SELECT d.model AS "model", {_SUMS} {_MARGINS} GROUP BY d.model ORDER BY 2 DESC LIMIT 100'),
         ),
         Panel(
             title="By project", kind="table", width=12, height=9, units=_MONEY,
             says="Highest charges first.",
             queries=_table(
-                f'SELECT k.project_id AS "project", {_SUMS} FROM usage_daily d JOIN api_keys k USING (key_id) '
+                f'SELECT k.project_id AS "project", {_SUMS} FROM {_SPEND} d JOIN api_keys k USING (key_id) '
                 f"WHERE {_DAYS} AND {_CHOSEN.format('d')} GROUP BY k.project_id ORDER BY 2 DESC LIMIT 100"
             ),
         ),

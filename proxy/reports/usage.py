@@ -10,7 +10,7 @@ An exchange id is a UUIDv7, so a time span is a range of the primary key and of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -21,7 +21,6 @@ from sqlalchemy import (
     Connection,
     Dialect,
     Engine,
-    Row,
     Select,
     case,
     func,
@@ -174,8 +173,9 @@ def _non_requests(connection: Connection, wanted: UsageFilter) -> dict[tuple[Any
     return {(int(row[0]) * DAY_S, *row[1:-1]): int(row[-1]) for row in rows}
 
 
-def _unknown(connection: Connection, wanted: UsageFilter) -> dict[tuple[Any, ...], Row[Any]]:
-    """(Begin of the bucket, group) → the exchanges with an unknown charge or cost, after all their corrections."""
+def _unknown(connection: Connection, wanted: UsageFilter) -> dict[tuple[Any, ...], Sequence[int]]:
+    """(Begin of the bucket, group) → exchanges without a charge, exchanges without a cost, the charge of the latter;
+    after all corrections."""
     dialect, line = connection.dialect, ledger_entries.alias("line")
     of_exchange = [_ENTRIES[name] for name in ("exchange_id", "started_at", "key_id", "model")]
     exchange = (
@@ -196,7 +196,7 @@ def _unknown(connection: Connection, wanted: UsageFilter) -> dict[tuple[Any, ...
         func.sum(case((columns.cost.is_(None), func.coalesce(columns.charge, 0)), else_=0)).label("charge"),
     ).select_from(_joined(wanted, exchange))
     rows = connection.execute(_grouped(_where(query, wanted, columns.key_id, columns.model), wanted))
-    return {(int(row[0]) * wanted.bucket_s, *row[1:-3]): row for row in rows}
+    return {(int(row[0]) * wanted.bucket_s, *row[1:-3]): list(map(int, row[-3:])) for row in rows}
 
 
 def _began(wanted: UsageFilter) -> tuple[ColumnElement[bool], ...]:
@@ -236,13 +236,13 @@ def _totals(
     row: dict[str, Any],
     wanted: UsageFilter,
     non_requests: dict[tuple[Any, ...], int],
-    unknown: dict[tuple[Any, ...], Row[Any]],
+    unknown: dict[tuple[Any, ...], Sequence[int]],
 ) -> UsageTotals:
     bucket = row["bucket"]
     begin = _unix(bucket) if isinstance(bucket, date) else int(bucket) * wanted.bucket_s
     named = {name: row[f"by_{name}"] for name in wanted.groups}
     group = (begin, *named.values())
-    lacking = unknown.get(group)
+    unpriced, unknown_cost, unknown_charge = unknown.get(group, (0, 0, 0))
     return UsageTotals(
         begin=begin,
         key_id=named.get("key_id"),
@@ -251,9 +251,9 @@ def _totals(
         requests=int(row["requests"]) - non_requests.get(group, 0),
         charge_nusd=Nusd(int(row["charge"])),
         cost_nusd=Nusd(int(row["cost"])),
-        unpriced=0 if lacking is None else int(lacking.unpriced),
-        unknown_cost=0 if lacking is None else int(lacking.unknown_cost),
-        unknown_cost_charge_nusd=Nusd(0 if lacking is None else int(lacking.charge)),
+        unpriced=unpriced,
+        unknown_cost=unknown_cost,
+        unknown_cost_charge_nusd=Nusd(unknown_charge),
         **{name: int(row[name]) for name in _TOKENS},
     )
 

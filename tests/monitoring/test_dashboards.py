@@ -119,6 +119,7 @@ def deployment(
             "tera": {"provider": "scripted", **priced},
             "silent": {"provider": "scripted", **priced},
             "drained": {"provider": "draining", **priced},
+            "uncosted": {"provider": "scripted", "price": PRICE},
         },
         ledger_url=ledger_url, queue_url=queue_url, shutdown_grace_s=0,
         listen={"host": "127.0.0.1", "port": port}, worker={"port": worker_port},
@@ -139,16 +140,17 @@ def prometheus_config(folder: Path, proxy_port: int, worker_port: int) -> Path:
 
 
 async def _wave(tokenweir: Tokenweir, key: str, provider: ScriptedProvider) -> int:
-    """Exchanges that are served, estimated, left and drained, and a refusal; how many exchanges it was."""
+    """Exchanges that are served, estimated, left, drained, of unknown cost, and a refusal; how many it was."""
     provider.script("silent", Shape("electron", reports_usage=False))
+    provider.script("uncosted", Shape("electron"))
     provider.script("drained", (Send(CONTENT), Stall()))
-    for model in ("tera", "tera", "silent"):
+    for model in ("tera", "tera", "silent", "uncosted"):
         await post_chat(tokenweir.url, ask(model), key=key)
     async with await connect(tokenweir.url) as client:
         await client.send(chat_request(ask("drained"), key=key))
         await client.read_body(await client.read_head(), until=CONTENT)
     await post_chat(tokenweir.url, ask("tera"), key="tw-nobody")
-    return 4
+    return 5
 
 
 def _scraped(prometheus: Prometheus, count: int) -> None:
@@ -205,6 +207,15 @@ def test_money_on_the_dashboard_is_the_ledgers(sources: Sources) -> None:
     assert sources.rows(panels["Totals of the selected days"])[0][0] == charged > 0
     for title, column in (("By key", 3), ("By model", 1), ("By project", 1), ("Charge per day, by key", 2)):
         assert sum(row[column] for row in sources.rows(panels[title])) == charged, title
+    # An unknown cost is not 0.
+    sums = "SELECT sum(charge_usd), coalesce(sum(cost_usd), 0) FROM ledger_entries WHERE cost_usd IS"
+    ((earned, cost),), ((unknown, _),) = (sources.rows(f"{sums} {known}") for known in ("NOT NULL", "NULL"))
+    margin = earned - cost
+    shown = sources.rows(panels["Totals of the selected days"])[0][1:]
+    assert shown == (cost, margin, pytest.approx(margin / earned), unknown)
+    assert unknown > 0
+    for title, column in (("By key", 5), ("By model", 3), ("By project", 3), ("Charge, cost and margin per day", 3)):
+        assert sum(row[column] for row in sources.rows(panels[title])) == margin > 0, title
     ((share,),) = sources.rows(panels["Estimated share of the charge"])
     assert 0 < share < 1
 
