@@ -281,12 +281,14 @@ def _details(record: UsageRecord, charge_nusd: Nusd | None, cost_nusd: Nusd | No
 
 def _name_unpriced(details: EntryDetails, record: UsageRecord) -> None:
     """Name what has no price: units of the usage, the serving model or service, and other models."""
-    price, cost, before = record.opened.price, record.opened.cost, EntryDetails.of(record.details)
+    price, cost = record.opened.price, record.opened.cost
     counts = [] if price is None else _unpriced_counts(price, record)
     models = _unpriced_models(record, price, _PRICE_OF)
-    details.unpriced_units = [*counts, *(before.unpriced_units or ()), *models] or None
-    models = _unpriced_models(record, cost, _COST_OF)
-    details.cost_unpriced_units = [*(before.cost_unpriced_units or ()), *models] or None
+    models_cost = _unpriced_models(record, cost, _COST_OF)
+    if counts or models or models_cost:
+        before = EntryDetails.of(record.details)
+        details.unpriced_units = [*counts, *(before.unpriced_units or ()), *models] or None
+        details.cost_unpriced_units = [*(before.cost_unpriced_units or ()), *models_cost] or None
 
 
 def _unpriced_counts(price: Price, record: UsageRecord) -> list[str]:

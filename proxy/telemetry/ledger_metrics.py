@@ -191,7 +191,8 @@ class LedgerMetrics:
     ) -> None:
         """Add one entry to the sums of its batch."""
         where = entry.provider, self._label(entry.model)
-        counts = dict(_tokens(entry))
+        details = EntryDetails.of(entry.details)
+        counts = dict(_tokens(entry, details.units))
         for kind, count in counts.items():
             tokens[(*where, kind, entry.usage_source)] += count
         # Corrections can be negative, counters cannot: only the ledger has corrections.
@@ -201,7 +202,6 @@ class LedgerMetrics:
             money[self.unpriced, *where] += 1
         elif entry.charge_nusd > 0:
             money[self.charge, *where] += entry.charge_nusd
-        details = EntryDetails.of(entry.details)
         for unit in details.unpriced_units or ():
             self.unpriced_units.labels(entry.provider, self._name_label(unit)).inc()
         for path in details.unread or ():
@@ -221,9 +221,8 @@ class LedgerMetrics:
         self.key_charge.labels(key).inc(max(0, entry.charge_nusd or 0) / NUSD_PER_USD)
 
 
-def _tokens(entry: LedgerEntry) -> list[tuple[str, int]]:
+def _tokens(entry: LedgerEntry, units: object) -> list[tuple[str, int]]:
     """An entry's token counts above 0, by type."""
-    units = EntryDetails.of(entry.details).units
     written = units.get("cache_write_tokens") if isinstance(units, dict) else None
     counts = (
         ("input", entry.prompt_tokens), ("cached_input", entry.cached_tokens), ("cache_write_input", written),

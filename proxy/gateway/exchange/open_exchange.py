@@ -214,9 +214,9 @@ class OpenExchange:
             details = details or EntryDetails()
             if metered is not None and outcome is not Outcome.REFUSED_UPSTREAM and self.opened.price is not FREE:
                 is_text = self._facts.completion_tokens_max != 0  # else a vector, say
-                found = contradictions(metered, self._facts.prompt, is_text=is_text)
-                details.refuted, details.implausible = found.get(REFUTED), found.get(IMPLAUSIBLE)
-                metered = self._without_refuted(metered, found)
+                if found := contradictions(metered, self._facts.prompt, is_text=is_text):
+                    details.refuted, details.implausible = found.get(REFUTED), found.get(IMPLAUSIBLE)
+                    metered = self._without_refuted(metered, found)
             reading = self._read(outcome, metered, max(size, read), counted, prompt)
             tokens = counted.tokens if counted is not None and reading.estimator in (REFERENCED, TOKENIZED) else None
             record = record_as(outcome, reading, metered, tokens_counted=tokens, details=details)

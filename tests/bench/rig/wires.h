@@ -33,7 +33,7 @@ struct wire {
                               STAMP " " SEQ "\"},\"logprobs\":null,\"finish_reason\":null}]," \
                               "\"service_tier\":\"default\",\"usage\":null" more)
 #define CHAT_FINISH CHAT("\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}],\"usage\":null")
-#define CHAT_USAGE CHAT("\"choices\":[],\"usage\":{\"prompt_tokens\":12,\"completion_tokens\":500,\"total_tokens\":512}")
+#define CHAT_USAGE CHAT("\"choices\":[],\"usage\":{\"prompt_tokens\":12,\"completion_tokens\":200,\"total_tokens\":212}")
 #define CHAT_DONE "data: [DONE]\n\n"
 
 #define RESPONSE(status, usage) "{\"id\":\"resp_bench\",\"object\":\"response\",\"created_at\":1750000000,\"status\":\"" status \
@@ -64,8 +64,8 @@ static const struct wire WIRES[] = {
      ",\"item_id\":\"msg_bench0123456789abcdef0123456789abcdef\",\"output_index\":0,\"content_index\":0,\"text\":\"\"}\n\n",
      NULL,
      "event: response.completed\ndata: {\"type\":\"response.completed\",\"sequence_number\":" COUNT ",\"response\":"
-     RESPONSE("completed", "{\"input_tokens\":12,\"input_tokens_details\":{\"cached_tokens\":0},\"output_tokens\":500,"
-     "\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":512}") "}\n\n"},
+     RESPONSE("completed", "{\"input_tokens\":12,\"input_tokens_details\":{\"cached_tokens\":0},\"output_tokens\":200,"
+     "\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":212}") "}\n\n"},
     {"messages", "/v1/messages", "/messages", SSE_TYPE,
      "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_bench\",\"type\":\"message\","
      "\"role\":\"assistant\",\"model\":\"bench\",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":"
@@ -75,14 +75,14 @@ static const struct wire WIRES[] = {
      "\"text\":\" " STAMP " " SEQ "\"}}\n\n",
      "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\nevent: message_delta\ndata: {"
      "\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\",\"stop_sequence\":null},\"usage\":"
-     MESSAGE_USAGE("500") "}\n\n",
+     MESSAGE_USAGE("200") "}\n\n",
      NULL, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"},
     {"gemini", "/v1beta/models/%s:streamGenerateContent?alt=sse", ":streamGenerateContent?alt=sse", "text/event-stream",
      NULL, GEMINI(" " STAMP " " SEQ, ""), GEMINI("", ",\"finishReason\": \"STOP\""), NULL, NULL},
     {"ollama", "/api/chat", "/chat", "application/x-ndjson",
      NULL, OLLAMA(" " STAMP " " SEQ, "\"done\":false"),
      OLLAMA("", "\"done\":true,\"done_reason\":\"stop\",\"total_duration\":4883583458,\"load_duration\":1334875,"
-     "\"prompt_eval_count\":12,\"prompt_eval_duration\":342546000,\"eval_count\":500,\"eval_duration\":4535599000"),
+     "\"prompt_eval_count\":12,\"prompt_eval_duration\":342546000,\"eval_count\":200,\"eval_duration\":4535599000"),
      NULL, NULL},
 };
 #define WIRES_N (sizeof WIRES / sizeof *WIRES)
