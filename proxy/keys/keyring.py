@@ -297,6 +297,8 @@ class Keyring:
     def _learn(self, reading: asyncio.Future[KeyChanges]) -> None:
         self._current_read = None
         self._readable = False
+        if reading.cancelled():  # closed before the read began
+            return
         try:
             changes = reading.result()
         except OSError as error:

@@ -569,6 +569,20 @@ async def test_a_source_that_hangs_holds_up_nobody_whose_key_is_known(monkeypatc
         source.hold.set()
 
 
+async def test_a_read_that_had_not_begun_when_the_keyring_closed_is_no_bug() -> None:
+    source = Keys([a_key(ANNA)])
+    keyring, bugs = a_keyring(source), list[dict[str, object]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: bugs.append(context))
+    release = threading.Event()
+    keyring._thread.run(release.wait, 10)  # as a look-up by ids that takes long
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        tasks.create_task(keyring.refresh())
+        await asyncio.sleep(0)
+        threading.Timer(0.05, release.set).start()
+        keyring.close()
+    assert bugs == []
+
+
 def test_an_empty_pepper_is_our_bug() -> None:
     with pytest.raises(AssertionError):
         Keyring(Keys(), pepper=b"", unix_time=time.time, observer=Recorder())
