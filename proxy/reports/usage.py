@@ -1,7 +1,8 @@
 """Usage and cost in time buckets, for dashboards.
 
 Invariants:
-- Daily buckets are read from the daily sums: the time grows with keys, models and days, not with requests.
+- Daily buckets are read from the daily sums: the time grows with keys, models and days, not with requests, except
+  those without a charge or a cost, which an index lists.
 - Shorter buckets read only the entries of the requested time span.
 - An unknown amount is never 0: its exchange is counted. The corrections of an exchange count in its own bucket.
 
@@ -22,6 +23,7 @@ from sqlalchemy import (
     Dialect,
     Engine,
     Select,
+    and_,
     case,
     func,
     literal_column,
@@ -31,7 +33,7 @@ from sqlalchemy import (
 
 from proxy.billing.entries import EntryKind
 from proxy.billing.money import ZERO_NUSD, Nusd
-from proxy.ledger.amounts import nusd_sum
+from proxy.ledger.amounts import nusd, nusd_sum
 from proxy.ledger.schema.tables import api_keys, ledger_entries, usage_daily
 from proxy.storage.database import reading
 
@@ -176,26 +178,32 @@ def _non_requests(connection: Connection, wanted: UsageFilter) -> dict[tuple[Any
 def _unknown(connection: Connection, wanted: UsageFilter) -> dict[tuple[Any, ...], Sequence[int]]:
     """(Begin of the bucket, group) → exchanges without a charge, exchanges without a cost, the charge of the latter;
     after all corrections."""
-    dialect, line = connection.dialect, ledger_entries.alias("line")
-    of_exchange = [_ENTRIES[name] for name in ("exchange_id", "started_at", "key_id", "model")]
-    exchange = (
+    dialect = connection.dialect
+    changes = (
         select(
-            *of_exchange, nusd_sum("line.charge_usd", dialect).label("charge"), func.max(line.c.cost_nusd).label("cost")
+            _ENTRIES.exchange_id,
+            nusd_sum("charge_usd", dialect).label("charge"),
+            func.max(_ENTRIES.cost_nusd).label("cost"),
         )
-        .join_from(ledger_entries, line, line.c.exchange_id == _ENTRIES.exchange_id)
-        .where(_UNKNOWN_AMOUNT, line.c.kind.in_((EntryKind.USAGE, EntryKind.ADJUSTMENT)), *_began(wanted))
-        .group_by(*of_exchange)
-        .subquery("exchange")
+        .where(_NOT_TERMINAL, _ENTRIES.kind == EntryKind.ADJUSTMENT, *_began(wanted))
+        .group_by(_ENTRIES.exchange_id)
+        .subquery("changes")
     )
-    columns = exchange.c
-    query = select(
-        _bucket(wanted, dialect),
-        *_columns(wanted, columns.key_id, columns.model),
-        func.sum(case((columns.charge.is_(None), 1), else_=0)).label("unpriced"),
-        func.sum(case((columns.cost.is_(None), 1), else_=0)).label("unknown_cost"),
-        func.sum(case((columns.cost.is_(None), func.coalesce(columns.charge, 0)), else_=0)).label("charge"),
-    ).select_from(_joined(wanted, exchange))
-    rows = connection.execute(_grouped(_where(query, wanted, columns.key_id, columns.model), wanted))
+    change, charge = changes.c, nusd("ledger_entries.charge_usd", dialect)
+    without_charge = and_(_ENTRIES.charge_nusd.is_(None), change.charge.is_(None))
+    without_cost = and_(_ENTRIES.cost_nusd.is_(None), change.cost.is_(None))
+    query = (
+        select(
+            _bucket(wanted, dialect),
+            *_columns(wanted, _ENTRIES.key_id, _ENTRIES.model),
+            func.sum(case((without_charge, 1), else_=0)),
+            func.sum(case((without_cost, 1), else_=0)),
+            func.sum(case((without_cost, func.coalesce(charge, 0) + func.coalesce(change.charge, 0)), else_=0)),
+        )
+        .select_from(_joined(wanted, ledger_entries).outerjoin(changes, change.exchange_id == _ENTRIES.exchange_id))
+        .where(_UNKNOWN_AMOUNT, *_began(wanted))
+    )
+    rows = connection.execute(_grouped(_where(query, wanted, _ENTRIES.key_id, _ENTRIES.model), wanted))
     return {(int(row[0]) * wanted.bucket_s, *row[1:-3]): list(map(int, row[-3:])) for row in rows}
 
 
