@@ -52,31 +52,9 @@ class CorrectionError(ValueError):
     """An invalid correction; the message is for the operator."""
 
 
-class CorrectionRequest(msgspec.Struct, frozen=True, kw_only=True):
+class CorrectionRequest(Usage, frozen=True, kw_only=True):
     """The requested totals of an exchange. Counts: integers; money: nUSD. None: unchanged."""
 
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    completion_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    cache_write_1h_tokens: int | None = None
-    audio_prompt_tokens: int | None = None
-    audio_completion_tokens: int | None = None
-    images: int | None = None
-    audio_ms: int | None = None
-    characters: int | None = None
-    searches: int | None = None
-    unbilled_prompt_tokens: int | None = None
-    unbilled_completion_tokens: int | None = None
-    image_prompt_tokens: int | None = None
-    image_completion_tokens: int | None = None
-    file_searches: int | None = None
-    pages: int | None = None
-    annotated_pages: int | None = None
-    cached_audio_tokens: int | None = None
-    cached_image_tokens: int | None = None
-    timed_audio_tokens: int | None = None
     charge_nusd: Nusd | None = None
     cost_nusd: Nusd | None = None
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from proxy.billing.money import PARTS_PER_NUSD, PER_HOUR_OF_MS, PER_MILLION, PER_THOUSAND
 from proxy.billing.record import Rates
-from proxy.metering.usage import Usage
+from proxy.metering.usage import IN_PLACE, Usage
 
 
 class Side(Enum):
@@ -50,13 +50,18 @@ class Unit:
     """name in statements; empty: there is a column for it"""
     listed: tuple[tuple[str, int], ...] = ()
     """prices in the book, the later one before an earlier one; units of ours per unit of the book"""
-    takes_the_place: bool = False
-    """billed in place of tokens"""
+    sold_by: str = ""
+    """the quantity that its price is for, in the reference of settings; empty: a million tokens"""
 
     @property
     def is_token(self) -> bool:
         """Whether it is a kind of tokens."""
         return self.count.endswith("_tokens")
+
+    @property
+    def takes_the_place(self) -> bool:
+        """Whether it is billed in place of tokens."""
+        return self.count in IN_PLACE
 
     @property
     def per(self) -> str:
@@ -96,23 +101,23 @@ BILLED_UNITS = (
          falls_back="cached_input", label="incl. cached images", listed=(("cache_image_read_mtok", 1),)),
     Unit("image_output", "image_completion_tokens", _O, "generated image tokens", of="output", falls_back="output",
          dear=True, label="image output", listed=(("output_image_mtok", 1),)),
-    Unit("image", "images", _O, "generated images", PARTS_PER_NUSD, label="images", takes_the_place=True),
+    Unit("image", "images", _O, "generated images", PARTS_PER_NUSD, label="images", sold_by="image"),
     Unit("audio_hour", "audio_ms", _P, "audio that is not counted in tokens; 60 × the price per minute",
          PER_HOUR_OF_MS, label="ms of audio", listed=(("audio_hours", 1), ("input_audio_hours", 1)),
-         takes_the_place=True),
+         sold_by="hour"),
     Unit("characters", "characters", _P, "text converted to speech", label="characters",
-         listed=(("input_mchars", 1),), takes_the_place=True),
+         listed=(("input_mchars", 1),), sold_by="million characters"),
     Unit("searches", "searches", _O, "web searches and similar tools", PER_THOUSAND, label="searches",
-         listed=(("web_searches_kcount", 1),)),
+         listed=(("web_searches_kcount", 1),), sold_by="1,000 searches"),
     Unit("file_searches", "file_searches", _O, "searches in files that the provider keeps", PER_THOUSAND,
-         label="file searches", listed=(("storage_searches_kcount", 1),)),
+         label="file searches", listed=(("storage_searches_kcount", 1),), sold_by="1,000 searches"),
     Unit("pages", "pages", _P, "pages of documents that are read as images (OCR)", PER_THOUSAND, label="pages",
-         listed=(("input_document_kpages", 1),), takes_the_place=True),
+         listed=(("input_document_kpages", 1),), sold_by="1,000 pages"),
     Unit("annotated_pages", "annotated_pages", _P, "pages of which structured data is extracted", PER_THOUSAND,
          of="pages", falls_back="pages", label="incl. annotated pages",
-         listed=(("input_annotated_document_kpages", 1),)),
+         listed=(("input_annotated_document_kpages", 1),), sold_by="1,000 pages"),
     Unit("request", "", _P, "each request whose prompt is billed", PARTS_PER_NUSD,
-         listed=(("requests_kcount", 1_000),)),
+         listed=(("requests_kcount", 1_000),), sold_by="request"),
 )  # fmt: skip
 BY_PRICE = {unit.price: unit for unit in BILLED_UNITS}
 

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import NamedTuple
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import astuple
@@ -26,8 +27,8 @@ from proxy.metering.held_text import NO_PROMPT_TEXT, PromptText
 TOKENS_MAX = 100_000_000
 # Limit of generated images and searches of one request; each costs more than ten thousand tokens.
 UNITS_MAX = 10_000
-UNIT_COUNTS = frozenset({"images", "searches", "file_searches", "pages", "annotated_pages"})
-"""the counts with this limit"""
+# A count with this limit.
+Units: TypeAlias = "int | None"
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 OTHER_WORD = "other"
@@ -59,13 +60,13 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """the part of `cache_write_tokens` that is cached for an hour"""
     audio_prompt_tokens: int | None = None
     audio_completion_tokens: int | None = None
-    images: int | None = None
+    images: Units = None
     """generated images; images in a prompt are counted as tokens"""
     audio_ms: int | None = None
     """milliseconds of audio, input or output"""
     characters: int | None = None
     """Unicode code points of text, such as speech input, that is billed by them"""
-    searches: int | None = None
+    searches: Units = None
     """web searches and similar calls made by the provider"""
     unbilled_prompt_tokens: int | None = None
     """prompt tokens added by the provider and not billed"""
@@ -73,11 +74,11 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """completion tokens added by the provider and not billed"""
     image_prompt_tokens: int | None = None
     image_completion_tokens: int | None = None
-    file_searches: int | None = None
+    file_searches: Units = None
     """searches in files, made by the provider"""
-    pages: int | None = None
+    pages: Units = None
     """pages of documents, read as images"""
-    annotated_pages: int | None = None
+    annotated_pages: Units = None
     """the part of `pages` from which structured data was made"""
     cached_audio_tokens: int | None = None
     """audio tokens of the prompt that were read from the provider's cache"""
@@ -97,8 +98,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         """Whether there are counts of images, audio, characters, pages or searches, but none of tokens."""
         if self.prompt_tokens is not None or self.completion_tokens is not None:
             return False
-        counts = (self.images, self.audio_ms, self.characters, self.searches, self.file_searches, self.pages)
-        return any(count is not None for count in counts)
+        return any(count is not None for count in _OTHER_UNITS(self))
 
     def lacks_tokens(self, generated: bool) -> bool:
         """Whether a count of tokens is missing. Not where others are billed in place of tokens: images, audio,
@@ -107,13 +107,18 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             return False
         if self.prompt_tokens is not None or self.completion_tokens is not None:
             return True
-        in_place = (self.images, self.audio_ms, self.characters, self.pages)
-        return not self.in_other_units or (generated and all(count is None for count in in_place))
+        return not self.in_other_units or (generated and all(getattr(self, name) is None for name in IN_PLACE))
 
     def beside_audio(self, estimate: int) -> int:
         """An estimate of the completion's text, plus counted audio if no completion is reported."""
         return estimate if self.completion_tokens is not None else estimate + (self.audio_completion_tokens or 0)
 
+
+UNIT_COUNTS = frozenset(name for name, kind in Usage.__annotations__.items() if kind == "Units")
+"""the counts whose limit is UNITS_MAX"""
+IN_PLACE = ("images", "audio_ms", "characters", "pages")
+"""counts that are billed in place of tokens"""
+_OTHER_UNITS = attrgetter(*(name for name in Usage.__struct_fields__ if not name.endswith("_tokens")))
 
 NO_USAGE = Usage()
 """nothing reported"""

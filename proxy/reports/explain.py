@@ -140,14 +140,20 @@ def batch_text(entry: LedgerEntry) -> str:
 
 
 def addends_json(entry: LedgerEntry) -> list[dict[str, str | int]]:
-    """The items for `--json`: name of the price, units, price in USD per its unit quantity."""
+    """The items for `--json`: name of the price, units, price in USD, and the quantity that it is for."""
     return [item_json(one) for one in addends_of(entry)]
 
 
 def item_json(addend: Addend) -> dict[str, str | int]:
     """One item for `--json`, with its model if that differs from the entry's."""
     of: dict[str, str | int] = {"model": addend.model} if addend.model else {}
-    return {"price": addend.name, "units": addend.units, "rate_usd": usd_text(addend.rate), **of}
+    price = {"price": addend.name, "units": addend.units, "rate_usd": usd_text(addend.rate)}
+    return {**price, "per": per_text(addend.name), **of}
+
+
+def per_text(price: str) -> str:
+    """The quantity that a price is for: `per million`, `each`."""
+    return _STATED if price == _STATED else BY_PRICE[price].per.strip() or "each"
 
 
 def _text(addend: Addend) -> str:

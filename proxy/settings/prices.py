@@ -8,15 +8,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import structs
 
+from proxy.billing.money import PARTS_PER_NUSD, PER_HOUR_OF_MS
 from proxy.billing.pricing.prices import OPTIONAL, USD_EACH_MAX, USD_PER_HOUR_MAX, USD_PER_MILLION_MAX, configured
 from proxy.billing.record import MULTIPLIER_MAX, Price, Rates, multiplier
-from proxy.billing.units import BILLED_UNITS, BY_PRICE
+from proxy.billing.units import BILLED_UNITS, Unit
 from proxy.metering.usage import TOKENS_MAX
 from proxy.settings.kinds import FieldPath, FieldType, about, names, rate, read_section, sections, several, whole
 
@@ -76,49 +77,25 @@ def moment(value: object, at: FieldPath) -> float:
     return read.replace(tzinfo=read.tzinfo or UTC).timestamp()
 
 
-# Price → its unit as text, and the highest price, if it is not per million tokens.
-_UNIT_TEXTS: Mapping[str, tuple[str, int]] = {
-    "image": ("image", USD_EACH_MAX),
-    "request": ("request", USD_EACH_MAX),
-    "audio_hour": ("hour", USD_PER_HOUR_MAX),
-    "characters": ("million characters", USD_PER_MILLION_MAX),
-    **dict.fromkeys(("searches", "file_searches"), ("1,000 searches", USD_PER_MILLION_MAX)),
-    **dict.fromkeys(("pages", "annotated_pages"), ("1,000 pages", USD_PER_MILLION_MAX)),
-}
+# The highest price by the scale of a unit, if it is not that of tokens.
+_USD_MAX = {PARTS_PER_NUSD: USD_EACH_MAX, PER_HOUR_OF_MS: USD_PER_HOUR_MAX}
 
 
-def _of(price: str) -> Any:
-    """The field of an optional price, as the table of units has it."""
-    unit = BY_PRICE[price]
+def _field_of(unit: Unit) -> tuple[str, object, Any]:
+    """The field of the unit's price."""
+    kind = rate(unit.sold_by, _USD_MAX.get(unit.scale, USD_PER_MILLION_MAX)) if unit.sold_by else rate()
+    if unit.price in ("input", "output"):
+        return unit.price, int, field(metadata=about(kind, unit.help))
     default = f"`{unit.falls_back}`" if unit.falls_back else "not priced" if unit.count else "no fee"
-    kind = rate(*_UNIT_TEXTS[price]) if price in _UNIT_TEXTS else rate()
-    return field(default=None, metadata=about(kind, unit.help, default=default))
+    return unit.price, int | None, field(default=None, metadata=about(kind, unit.help, default=default))
+
+
+_UnitPrices: Any = make_dataclass("_UnitPrices", map(_field_of, BILLED_UNITS), frozen=True, slots=True, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RateSettings:
+class RateSettings(_UnitPrices):  # type: ignore[misc]  # a field for each row of the table of units
     """Prices in nUSD per unit. None: the default in `Rates`."""
-
-    input: int = field(metadata=about(rate(), BY_PRICE["input"].help))
-    output: int = field(metadata=about(rate(), BY_PRICE["output"].help))
-    cached_input: int | None = _of("cached_input")
-    cache_write: int | None = _of("cache_write")
-    cache_write_1h: int | None = _of("cache_write_1h")
-    audio_input: int | None = _of("audio_input")
-    cached_audio_input: int | None = _of("cached_audio_input")
-    reasoning: int | None = _of("reasoning")
-    audio_output: int | None = _of("audio_output")
-    image_input: int | None = _of("image_input")
-    cached_image_input: int | None = _of("cached_image_input")
-    image_output: int | None = _of("image_output")
-    image: int | None = _of("image")
-    audio_hour: int | None = _of("audio_hour")
-    characters: int | None = _of("characters")
-    searches: int | None = _of("searches")
-    file_searches: int | None = _of("file_searches")
-    pages: int | None = _of("pages")
-    annotated_pages: int | None = _of("annotated_pages")
-    request: int | None = _of("request")
 
     def rates(self, above_prompt_tokens: int = 0) -> Rates:
         """The prices as one tier."""

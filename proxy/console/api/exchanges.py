@@ -38,7 +38,7 @@ from proxy.console.ledger_reports import LedgerReports
 from proxy.foundation.times import iso_utc
 from proxy.http.errors import ApiError
 from proxy.reports.exchanges import ExchangeFilter, SettledExchange
-from proxy.reports.explain import addends_of, item_json, price_changes, sum_text
+from proxy.reports.explain import addends_of, item_json, per_text, price_changes, sum_text
 from proxy.reports.table_text import why
 
 # An ended exchange is normally in the ledger after this time; the value of `Retry-After`.
@@ -273,6 +273,9 @@ def _adjustment(found: SettledExchange, at: int, operator: bool) -> Adjustment:
         cost_usd=_money([entry], "cost_nusd") if operator else UNSET,
         counts=_known(entry),
         price_version=entry.price_version,
-        prices=[PriceChanged(price=name, old_usd=old, new_usd=new) for name, old, new in price_changes(until)],
+        prices=[
+            PriceChanged(price=name, old_usd=old, new_usd=new, per=per_text(name))
+            for name, old, new in price_changes(until)
+        ],
         total_usd=_money(until, "charge_nusd"),
     )

@@ -13,7 +13,6 @@ const BILLED = {
   output: "Only the output is billed.",
   nothing: "Nothing is billed.",
 };
-const PER = { audio_hour: "per hour", searches: "per thousand", file_searches: "per thousand", pages: "per thousand", annotated_pages: "per thousand", image: "each", request: "each", stated: "stated" };
 
 const plain = (name) => name.replaceAll("_", " ");
 const text = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : typeof value === "number" ? count(value) : String(value));
@@ -92,13 +91,12 @@ function usage({ usage: used }) {
 // -- charge
 
 const rate = (usd) => (usd === null ? "no price" : exact(nusd(usd)));
-const per = (name) => PER[name] ?? "per million";
 const total = (usd) => (usd === null ? "unpriced" : exact(nusd(usd)));
 
 /** A row of the sum: what changed the charge, who, when, and the prices before and after. */
 function correction(one) {
   const counts = Object.entries(one.counts).filter(([, number]) => number).map(([name, number]) => `${plain(name)} ${number > 0 ? "+" : "−"}${count(Math.abs(number))}`);
-  const prices = one.prices.map(({ price, old_usd, new_usd }) => `${plain(price)} ${rate(old_usd)} → ${rate(new_usd)} ${per(price)}`);
+  const prices = one.prices.map(({ price, old_usd, new_usd, per }) => `${plain(price)} ${rate(old_usd)} → ${rate(new_usd)} ${per}`);
   const version = one.prices.length && one.price_version ? [`Price list ${one.price_version}`] : [];
   return {
     item: [one.reason || "correction", one.actor && ` by ${one.actor}`, [moment(one.settled_at, true), ...counts, ...prices, ...version].map((line) => el("div", { class: "quiet small" }, line))],
@@ -110,7 +108,7 @@ function correction(one) {
 function sums(one) {
   const { charge, adjustments } = one;
   const rows = charge.addends.map((part) => ({
-    item: plain(part.price) + (part.model ? ` (${part.model})` : ""), units: count(part.units), price: `${rate(part.rate_usd)} ${per(part.price)}`, amount: `$${part.amount_usd}`,
+    item: plain(part.price) + (part.model ? ` (${part.model})` : ""), units: count(part.units), price: `${rate(part.rate_usd)} ${part.per}`, amount: `$${part.amount_usd}`,
   }));
   if (adjustments.length) rows.push({ item: "Charge when it ended", amount: total(charge.usd) }, ...adjustments.map(correction));
   const lines = table({ caption: "Calculation of the charge", rows, columns: [

@@ -55,13 +55,13 @@ class BillSubject(StrEnum):
     COST = "cost"
 
 
-PARTS = (
-    BillKind.CACHE_WRITE, BillKind.AUDIO_PROMPT, BillKind.AUDIO_COMPLETION, BillKind.IMAGE_PROMPT,
-    BillKind.IMAGE_COMPLETION, BillKind.SEARCHES,
+PARTS = tuple(
+    kind for kind in BillKind
+    if kind not in (BillKind.REQUESTS, BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION, BillKind.COST)
 )  # fmt: skip
-"""parts of the tokens, and searches, that only some exports have"""
+"""parts of the tokens, and other units, that only some exports have"""
 
-TOKENS = frozenset({BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION, *PARTS} - {BillKind.SEARCHES})
+TOKENS = frozenset(kind for kind in BillKind if kind.endswith("_tokens"))
 
 KINDS: Mapping[BillSubject, tuple[BillKind, ...]] = {
     BillSubject.USAGE: (BillKind.REQUESTS, BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION, *PARTS),

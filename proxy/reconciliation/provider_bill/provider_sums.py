@@ -34,6 +34,7 @@ from proxy.billing.correction import CORRECTED
 from proxy.billing.details import EntryDetails, detail_name
 from proxy.billing.entries import EntryKind
 from proxy.billing.record import Outcome
+from proxy.billing.units import BILLED_UNITS, Side
 from proxy.ledger.amounts import nusd_sum
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.metering.usage import UsageSource
@@ -151,7 +152,8 @@ def _exchanges(dialect: Dialect, provider: str, begin: int, end: int) -> Select[
 
 def _part(kind: BillKind) -> ColumnElement[Any]:
     """A count of the detail `units`, which omits zeros: the count is unknown only if the whole count is unknown."""
-    whole = BillKind.COMPLETION if kind in (BillKind.AUDIO_COMPLETION, BillKind.IMAGE_COMPLETION) else BillKind.PROMPT
+    unit = next(unit for unit in BILLED_UNITS if unit.count == kind)
+    whole = BillKind.COMPLETION if unit.is_token and unit.side is Side.OUTPUT else BillKind.PROMPT
     units = func.sum(_COLUMNS.details[detail_name(EntryDetails.units)][kind.value].as_integer())
     return case((func.sum(_COLUMNS[whole]).is_(None), None), else_=func.coalesce(units, 0))
 

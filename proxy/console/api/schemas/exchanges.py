@@ -115,6 +115,8 @@ class PriceChanged(msgspec.Struct, frozen=True, kw_only=True):
     price: str
     old_usd: str | None
     new_usd: str | None
+    per: str
+    """the quantity that the prices are for"""
 
 
 class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
