@@ -147,8 +147,8 @@ def addends_json(entry: LedgerEntry) -> list[dict[str, str | int]]:
 def item_json(addend: Addend) -> dict[str, str | int]:
     """One item for `--json`, with its model if that differs from the entry's."""
     of: dict[str, str | int] = {"model": addend.model} if addend.model else {}
-    price = {"price": addend.name, "units": addend.units, "rate_usd": usd_text(addend.rate)}
-    return {**price, "per": per_text(addend.name), **of}
+    of["per"] = per_text(addend.name)
+    return {"price": addend.name, "units": addend.units, "rate_usd": usd_text(addend.rate), **of}
 
 
 def per_text(price: str) -> str:
