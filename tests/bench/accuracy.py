@@ -22,6 +22,7 @@ from tests.bench import kinds
 from tests.bench.figures import Figures
 from tests.bench.tokenized import (
     LONG,
+    OLDER,
     SHORT,
     SINGLE,
     TOKENS_MIN,
@@ -236,11 +237,13 @@ def poisoned(models: Iterable[Model], lessons: int) -> list[float]:
     return moved
 
 
-def made(seed: object, *, lessons: int = MANY_LESSONS, cuts: int = CUTS) -> list[Model]:
+def made(
+    seed: object, *, lessons: int = MANY_LESSONS, cuts: int = CUTS, names: Iterable[str] = VOCABULARIES
+) -> list[Model]:
     """Of each vocabulary and shape."""
     return [
         Model.of(name, shape, f"{seed} {number}", lessons=lessons, cuts=cuts)
-        for name in VOCABULARIES
+        for name in names
         for number, shape in enumerate(SHAPES)
     ]
 
@@ -268,6 +271,9 @@ def table() -> Iterator[str]:
     yield line("  after 20, events of several tokens only", of_all_kinds(joined, LESSONS), "")
     yield line("  after 20 of kinds drawn at random", at_random(models, LESSONS), "")
     yield line("a model for each kind, after 20", of_each_kind(models[::2], LESSONS, 2), "")
+    older = made(1, names=OLDER)
+    for lessons in (LESSONS, MANY_LESSONS):
+        yield line(f"{', '.join(OLDER)}, all kinds, after {lessons}", of_all_kinds(older, lessons), last)
     yield line("prompts of cut streams, after 20", of_all_kinds(models, LESSONS, prompt), "≤ 5 %, ≤ 25 %")
     yield line("prompts of cut streams, nothing learned", of_all_kinds(models, 0, prompt), "")
     yield line("a tool call of 56 tokens, nothing learned", figures(tool_calls(models)), "± 15 %")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.bench import accuracy, kinds
 from tests.bench.accuracy import Model, figures, odd, odd_texts, of_all_kinds, poisoned, prompt, tool_calls
-from tests.bench.tokenized import LONG, SHORT, SINGLE, TOKENS_MIN, VOCABULARIES, events, stream, vocabulary
+from tests.bench.tokenized import LONG, OLDER, SHORT, SINGLE, TOKENS_MIN, VOCABULARIES, events, stream, vocabulary
 
 SEED = 5
 # Of this vocabulary, estimates are measured in `make test-thorough`, after so many lessons.
@@ -45,6 +45,18 @@ def test_after_twenty_lessons_one_model_for_all_kinds(models: list[Model]) -> No
     assert found.reference.bias == pytest.approx(1, abs=0.01)
     assert found.covered >= 0.9
     assert found.counters.high > 2 * found.reference.high, "what the count of the text is for"
+
+
+@pytest.mark.slow
+def test_one_model_of_an_older_vocabulary() -> None:
+    models = [
+        Model.of(name, shape, SEED, lessons=accuracy.LESSONS * 3, cuts=2) for name in OLDER for shape in (SINGLE, SHORT)
+    ]
+    found = of_all_kinds(models, accuracy.LESSONS * 3)
+    assert found.reference.median <= 0.02
+    assert found.reference.high <= 0.10
+    assert found.reference.bias == pytest.approx(1, abs=0.02)
+    assert found.covered >= 0.85
 
 
 @pytest.mark.slow

@@ -65,18 +65,28 @@ def _tekken() -> Cut:
     return lambda text: coder.decode_tokens_bytes(coder.encode_ordinary(text))
 
 
+def _cl100k() -> Cut:
+    """GPT-4's, which the package of the reference has, too."""
+    from toktok import _encoding
+
+    known = _encoding("cl100k_base")
+    return lambda text: [known.decode_single_token_bytes(token) for token in known.encode_ordinary(text)]
+
+
 VOCABULARIES: dict[str, Callable[[], Cut]] = {
     "DeepSeek V4": _deepseek,
     "Qwen 2.5": lambda: _qwen("qwen-max"),
     "Qwen 3.6": lambda: _qwen("qwen3.6-27b"),
     "Mistral (tekken)": _tekken,
 }
+OLDER: dict[str, Callable[[], Cut]] = {"GPT-4 (cl100k)": _cl100k}
+"""of another family: with two to four times the reference's tokens for most scripts"""
 
 
 @cache
 def vocabulary(name: str) -> Cut:
     """Raises ImportError where its package is not installed."""
-    return VOCABULARIES[name]()
+    return (VOCABULARIES | OLDER)[name]()
 
 
 @cache

@@ -42,7 +42,7 @@ from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, PromptEvidence, Re
 # From counters, which outlive a crash.
 VERSION = "ridge-2"
 # From a count of the text: by the reference vocabulary, and by the model's own.
-REFERENCED = "reference-1"
+REFERENCED = "reference-2"
 TOKENIZED = "tokenizer-1"
 # The provider's running count of a truncated answer.
 RUNNING_COUNT = "running-count"

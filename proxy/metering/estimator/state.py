@@ -38,11 +38,12 @@ class ModelState:
     """answers whose text may have been counted, since this process started; not stored"""
 
 
-# Stored name, attribute, class. The last one determines the order of restored models.
+# Stored name (another one after a change of the features), attribute, class. The last one determines the order of
+# restored models.
 STORED: tuple[tuple[str, str, Any], ...] = (
-    ("prompted", "prompted", ReferencedPrompt),
+    ("prompted-2", "prompted", ReferencedPrompt),
     ("prompts", "prompt", Prompts),
-    ("referenced", "referenced", ReferencedEstimate),
+    ("referenced-2", "referenced", ReferencedEstimate),
     ("tokenized", "tokenized", TokenizedEstimate),
     ("paces", "pace", Pace),
     ("floors", "floor", Floor),

@@ -79,5 +79,5 @@ def test_what_was_counted_is_learned_later(
     assert errors == pytest.approx(later, abs=0.004)
     learned = estimator.export()
     assert bool(learned["tokenized"]) is bool(counted and counted.own)
-    assert ("referenced" in learned) is bool(counted and not counted.own)
-    assert ("prompted" in learned) is bool(counted)
+    assert ("referenced-2" in learned) is bool(counted and not counted.own)
+    assert ("prompted-2" in learned) is bool(counted)

@@ -77,6 +77,72 @@ def test_a_script_that_was_not_seen_yet_is_less_sure() -> None:
     assert estimate(tamil, 100, estimator)[1] > 4 * estimate(WORDS, 125, estimator)[1]
 
 
+# Characters of a script for each of the reference's tokens, and tokens of vocabularies of other families (an older one
+# of Claude's, cl100k, GPT-2's, Gemma 3's) for each of them.
+OTHER_VOCABULARIES = {
+    "thai": (2.3, (0.7, 2.1, 3.8, 4.6)),
+    "tamil": (2.5, (0.75, 3.6, 5.0, 7.2)),
+    "bengali": (2.5, (0.75, 3.2, 4.4, 5.0)),
+    "devanagari": (2.9, (0.9, 1.7, 3.1, 4.3)),
+    "greek": (2.4, (1.0, 2.2, 2.9)),
+    "hebrew": (2.4, (1.0, 2.1, 2.9)),
+    "arabic": (2.9, (1.0, 2.1, 3.0)),
+    "cyrillic": (3.2, (1.0, 1.8, 3.6)),
+    "hangul": (1.4, (0.9, 1.7, 3.1)),
+    "han": (1.2, (0.7, 1.4, 2.4)),
+}
+
+
+def reported(script: str, factor: float, size: int, tokens_per_event: float) -> tuple[Profile, int, int]:
+    """A text in this script, its events and its tokens."""
+    chars = round(size * OTHER_VOCABULARIES[script][0])
+    tokens = round(size * factor)
+    return Profile(size, chars, **{script: round(0.95 * chars)}), max(round(tokens / tokens_per_event), 1), tokens
+
+
+@pytest.mark.parametrize(("with_english", "tokens_per_event"), [(False, 40.0), (True, 4.5)])
+@pytest.mark.parametrize(
+    ("script", "factor"),
+    [(script, factor) for script, (_, factors) in OTHER_VOCABULARIES.items() for factor in factors],
+)  # fmt: skip
+def test_an_estimate_is_within_its_error_after_twenty_answers_of_any_vocabulary(
+    script: str, factor: float, tokens_per_event: float, with_english: bool
+) -> None:
+    estimator, rng = Estimator(), random.Random(f"{script} {factor} {tokens_per_event} {with_english}")
+    for number in range(20):
+        size = rng.randint(50, 900)
+        if with_english and number % 2:
+            learn(estimator, WORDS.times(size / 500), round(size / tokens_per_event) or 1, round(1.02 * size))
+        else:
+            learn(estimator, *reported(script, factor * rng.uniform(0.98, 1.02), size, tokens_per_event))
+    profile, events, tokens = reported(script, factor, 170, tokens_per_event)
+    found, error = estimate(profile, events, estimator)
+    assert abs(found / tokens - 1) <= error < 0.3
+    assert found == pytest.approx(tokens, rel=0.15)
+
+
+@pytest.mark.parametrize("script", OTHER_VOCABULARIES)
+def test_a_model_of_one_token_an_event_is_counted_by_events_in_every_script(script: str) -> None:
+    """Also where an older vocabulary of other scripts was learned."""
+    estimator = Estimator()
+    for size in range(100, 1100, 100):
+        learn(estimator, WORDS.times(size / 500), size, size + 1)
+        learn(estimator, *reported("greek" if script != "greek" else "thai", 2.2, size, 1.0))
+    profile, events, tokens = reported(script, 1.1, 400, 1.0)
+    assert estimate(profile, events, estimator)[0] == pytest.approx(tokens, rel=0.05)
+
+
+def test_answers_in_one_event_do_not_change_the_shape_of_a_model() -> None:
+    estimator = Estimator()
+    for size in range(100, 1100, 100):
+        learn(estimator, WORDS.times(size / 500), size, size + 1)
+    for _ in range(50):
+        learn(estimator, WORDS, 1, 510)
+    profile, events, tokens = reported("thai", 1.2, 400, 1.0)
+    assert estimate(profile, events, estimator)[0] == pytest.approx(tokens, rel=0.05)
+    assert estimate(WORDS, 1, estimator)[0] == pytest.approx(510, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("lessons", "lie"),
     [
@@ -152,13 +218,13 @@ def test_an_estimate_is_possible_whatever_was_counted(
 
 def test_what_cannot_have_been_learned_is_left_out() -> None:
     good = taught(1.0, 0.8).export()
-    row = good["referenced"][KEY]
+    row = good["referenced-2"][KEY]
     assert len(row) < 150, "only what was learned is stored"
     bad = ([], [1.0] * 4, row[:-1], [*row, 1.0], [9.0, *row[1:]], [*row[:3], 77.0, *row[4:]], ["x"], None)
     for one in bad:
-        again = Estimator.restore(good | {"referenced": {KEY: one}, "prompted": {KEY: one}}).export()
-        assert "referenced" not in again
-        assert "prompted" not in again
+        again = Estimator.restore(good | {"referenced-2": {KEY: one}, "prompted-2": {KEY: one}}).export()
+        assert "referenced-2" not in again
+        assert "prompted-2" not in again
 
 
 def test_the_stated_error_comes_to_cover_nine_of_ten() -> None:
