@@ -117,6 +117,7 @@ class _Book:
             f"  exchange: {_text(entry.exchange_id)}",
             f"  kind: {_text(entry.kind)}",
             *([f"  usage-source: {_text(entry.usage_source)}"] if entry.kind == EntryKind.USAGE else []),
+            *(['  cost: "unknown"'] if entry.kind == EntryKind.USAGE and entry.cost_nusd is None else []),
             *(f"  {name}  {usd(nusd):.9f} {_CURRENCY}" for name, nusd in lines),
         )
 

@@ -114,3 +114,11 @@ def test_a_part_of_the_ledger_asserts_nothing() -> None:
     file = io.BytesIO()
     write_beancount(file, [], None)
     assert b" balance " not in file.getvalue()
+
+
+@pytest.mark.io
+def test_a_usage_of_unknown_cost_is_marked(tmp_path: Path) -> None:
+    """Before, it looked as if its cost was 0."""
+    entries = some_entries(100)
+    unknown = [one for one in entries if one.kind == "usage" and one.cost_nusd is None]
+    assert exported(tmp_path, 100).count('  cost: "unknown"\n') == len(unknown) > 10
