@@ -15,7 +15,7 @@ from functools import partial
 from msgspec import UNSET, structs
 
 from proxy.billing.details import EntryDetails
-from proxy.billing.ending import Ending, record_of
+from proxy.billing.ending import FREE, Ending, compared, record_of
 from proxy.billing.record import Opened, Outcome, UsageRecord
 from proxy.journal.progress import Progress, ProgressTable
 from proxy.metering.counts import fitted
@@ -23,7 +23,17 @@ from proxy.metering.estimator.estimate import Estimating, reading
 from proxy.metering.estimator.silence import with_silence
 from proxy.metering.metered import Metered
 from proxy.metering.unknown_fields import UnknownFields, Value
-from proxy.metering.usage import NO_USAGE, NOTHING, OTHER_WORD, Evidence, ModelUsage, Reading, Usage, UsageSource
+from proxy.metering.usage import (
+    NO_USAGE,
+    NOTHING,
+    OTHER_WORD,
+    Evidence,
+    ModelUsage,
+    PromptEvidence,
+    Reading,
+    Usage,
+    UsageSource,
+)
 
 # After the event with the final usage at most a finish event and [DONE] follow; more events mean that the usage was an
 # interim one (some providers repeat it in every event) and that tokens followed it.
@@ -69,6 +79,8 @@ def _record(
         return record_of(opened, Ending(outcome=Outcome.CRASHED, accepted=False, delivered=False, details=details))
     delivered = progress.events > 0 or progress.bytes > 0
     metered = metered_of(progress) if delivered else None
+    if metered is not None and opened.price != FREE:
+        compared(metered, PromptEvidence(), details)  # billed as reported: the provider's settings are unknown here
     found = NOTHING if metered is None else _reading(opened, progress, metered, estimator, estimator_version)
     if metered is not None and found.source is not UsageSource.REPORTED:
         details.noted_events = progress.noted_events

@@ -220,3 +220,10 @@ def test_what_was_seen_of_an_answer_is_in_its_entry() -> None:
     assert (line.details["unread"], line.details["beside_usage"]) == (["output.other"], {"output.other": 1})
     assert line.details["other_models"] == [{"model": "other", "usage": {"images": 2}}]
     assert {"tier:priority", "speed:fast", "model:other"} <= {*line.details["unpriced_units"]}
+
+
+def test_a_reported_count_is_compared_with_what_was_delivered() -> None:
+    evidence = Evidence(text_events=40, chars_latin=4_000, blanks=600)
+    record = recovered(opened(1), noted(evidence=evidence, usage=Usage(9, None, 0, None, 9)))
+    assert record.details["refuted"] == {"completion_tokens": {"reported": 0, "at_least": 27}}
+    assert (record.reading.source, record.reading.usage.completion_tokens) == (UsageSource.REPORTED, 0)

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from proxy.billing.batch import BATCH_TIER, Results, StoredBatch, Terms, line_exchange_id
 from proxy.billing.details import EntryDetails
-from proxy.billing.ending import FREE, Ending, PricesOf, record_of
+from proxy.billing.ending import FREE, Ending, PricesOf, compared, record_of
 from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.open_exchange import model_key, outcome_of
@@ -22,6 +22,7 @@ from proxy.metering.estimator.estimate import Estimator, reading
 from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.opaque_meter import OpaqueMeter
 from proxy.metering.stored_objects.api import BatchStatus, ResultLine
+from proxy.metering.usage import PromptEvidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class LinePrices:
     bill: Mapping[str, str]
     """the provider's billing policy"""
     not_billed: frozenset[str]
+    estimates_refuted: bool = False
+    """refuted counts are estimated"""
 
 
 class LineRecords:
@@ -90,6 +93,9 @@ class LineRecords:
             slot=0,
             bill=prices.bill,
         )
+        details = EntryDetails(batch_id=batch.batch_id, custom_id=line.custom_id)
+        if not free:
+            metered = compared(metered, PromptEvidence(), details, estimates=prices.estimates_refuted)
         read = reading(
             metered,
             estimator=self._estimator,
@@ -109,7 +115,7 @@ class LineRecords:
             size=size,
             duration_ms=self._duration_ms,
             not_billed=prices.not_billed,
-            details=EntryDetails(batch_id=batch.batch_id, custom_id=line.custom_id),
+            details=details,
         )
         return record_of(asked, ending, prices.of)
 

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType, json, structs
 
 from proxy.billing.details import EntryDetails
-from proxy.billing.ending import FREE, Ending, record_of
+from proxy.billing.ending import FREE, Ending, compared, record_of
 from proxy.billing.money import usd_text
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Attempt, BackgroundRun, BillableParts, Opened, Outcome, Price, UsageRecord
@@ -33,7 +33,6 @@ from proxy.metering.answer_cost.edit import Cost
 from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, Estimator, is_estimated, reading
 from proxy.metering.estimator.silence import with_silence
 from proxy.metering.metered import Metered
-from proxy.metering.plausibility import IMPLAUSIBLE, REFUTED, Contradictions, contradictions, without
 from proxy.metering.profile import Counted, Profile
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, Reading, Silence, Usage, UsageSource
@@ -214,9 +213,8 @@ class OpenExchange:
             details = details or EntryDetails()
             if metered is not None and outcome is not Outcome.REFUSED_UPSTREAM and self.opened.price is not FREE:
                 is_text = self._facts.completion_tokens_max != 0  # else a vector, say
-                if found := contradictions(metered, self._facts.prompt, is_text=is_text):
-                    details.refuted, details.implausible = found.get(REFUTED), found.get(IMPLAUSIBLE)
-                    metered = self._without_refuted(metered, found)
+                estimates = self._route.provider.settings.usage.refuted is Refuted.ESTIMATE
+                metered = compared(metered, self._facts.prompt, details, is_text=is_text, estimates=estimates)
             reading = self._read(outcome, metered, max(size, read), counted, prompt)
             tokens = counted.tokens if counted is not None and reading.estimator in (REFERENCED, TOKENIZED) else None
             record = record_as(outcome, reading, metered, tokens_counted=tokens, details=details)
@@ -229,11 +227,6 @@ class OpenExchange:
                 step(record, metered)
             except Exception as bug:  # noqa: BLE001  logged
                 self._log_bug(bug)
-
-    def _without_refuted(self, metered: Metered, found: Contradictions) -> Metered:
-        """`metered` without its refuted counts, where the operator has them estimated."""
-        is_estimated = self._route.provider.settings.usage.refuted is Refuted.ESTIMATE
-        return without(metered, found[REFUTED]) if REFUTED in found and is_estimated else metered
 
     def _log_bug(self, bug: Exception) -> None:
         """Log the traceback of `bug` without its message, which may quote a prompt."""

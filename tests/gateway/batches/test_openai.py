@@ -9,6 +9,7 @@ import pytest
 
 from proxy.billing.batch import BatchState
 from proxy.metering.stored_objects.api import PageAsked
+from proxy.settings.values import Refuted, UsageSettings
 from tests.gateway.batches.asking import (
     CHAT,
     LINE_NUSD,
@@ -445,3 +446,20 @@ async def test_a_tier_without_a_price_is_charged_in_full_and_named(provider: Bat
     await gpt().files.content(await ended(gpt(), batch_id))
     (entry,) = lines_of(at)
     assert (entry.charge_nusd, entry.details["unpriced_units"]) == (2 * LINE_NUSD, ["tier:batch"])
+
+
+@pytest.mark.parametrize("refuted", Refuted)
+async def test_a_count_that_a_line_refutes_is_named(
+    refuted: Refuted, provider: BatchProvider, at: Site, gpt: Gpt
+) -> None:
+    client = gpt(url=(await at.start("there", usage=UsageSettings(refuted=refuted))).url)
+    batch_id = await made(client, line("a"))
+    none = {"prompt_tokens": 11, "completion_tokens": 0, "total_tokens": 11}
+    answer = chat_answer("electron", "Much. " * 40) | {"usage": none}
+    provider.end(batch_id, answered=lambda _: answer)
+    await client.files.content(await ended(client, batch_id))
+    (one,) = lines_of(at)
+    assert one.details["refuted"]["completion_tokens"]["reported"] == 0
+    is_estimated = refuted is Refuted.ESTIMATE
+    assert one.usage_source == ("estimated" if is_estimated else "reported")
+    assert (one.completion_tokens == 0) is not is_estimated
