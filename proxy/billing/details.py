@@ -70,7 +70,8 @@ class EntryDetails(Struct):
     """Reported counts outside of bounds that no tokenizer can break: no tokens for text, more than 128 letters a \
 token, more tokens than bytes. With [`usage.refuted`](settings.md): `estimate`, such a count is estimated instead."""
     implausible: Mapping[str, Mapping[str, int]] | None = None
-    """Reported counts outside of bounds that honest answers break at most once in 500."""
+    """Reported counts outside of bounds of the estimator that honest answers break at most once in 500: a quarter of \
+the estimate, and four times; wider for scripts and models that it knows little of."""
     batch: Mapping[str, Any] | None = None
     """The results of a batch: `lines`, `succeeded`, `failed`, `status`."""
     batch_id: str | None = None

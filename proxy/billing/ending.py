@@ -19,7 +19,7 @@ from proxy.billing.pricing.prices import as_stated, unpriced_service
 from proxy.billing.record import BillableParts, Opened, Outcome, Price, PricedUsage, Rates, UsageRecord
 from proxy.billing.settlement import bills, situation
 from proxy.metering.metered import Metered
-from proxy.metering.plausibility import IMPLAUSIBLE, REFUTED, contradictions, without
+from proxy.metering.plausibility import IMPLAUSIBLE, REFUTED, BrokenBound, contradictions, without
 from proxy.metering.usage import NOT_SAID, NOTHING, Evidence, PromptEvidence, Reading, UsageSource
 
 FREE = Price("free", (Rates(0, 0, 0),))
@@ -66,11 +66,17 @@ def no_prices(_model: str) -> tuple[Price | None, Price | None]:
 
 
 def compared(
-    metered: Metered, prompt: PromptEvidence, details: EntryDetails, *, is_text: bool = True, estimates: bool = False
+    metered: Metered,
+    prompt: PromptEvidence,
+    details: EntryDetails,
+    broken_bound: BrokenBound,
+    *,
+    is_text: bool = True,
+    estimates: bool = False,
 ) -> Metered:
     """Compare the reported counts with the answer, and add contradictions to `details`. Returns `metered`, without its
     refuted counts if the operator `estimates` them."""
-    found = contradictions(metered, prompt, is_text=is_text)
+    found = contradictions(metered, prompt, broken_bound, is_text=is_text)
     if not found:
         return metered
     details.refuted, details.implausible = found.get(REFUTED), found.get(IMPLAUSIBLE)

@@ -80,7 +80,8 @@ def _record(
     delivered = progress.events > 0 or progress.bytes > 0
     metered = metered_of(progress) if delivered else None
     if metered is not None and opened.price != FREE:
-        compared(metered, PromptEvidence(), details)  # billed as reported: the provider's settings are unknown here
+        bound = partial(estimator.broken_bound, _model_key(opened))
+        compared(metered, PromptEvidence(), details, bound)  # billed as reported: the provider's settings are unknown
     found = NOTHING if metered is None else _reading(opened, progress, metered, estimator, estimator_version)
     if metered is not None and found.source is not UsageSource.REPORTED:
         details.noted_events = progress.noted_events
@@ -113,6 +114,10 @@ def silent_s(opened: Opened, progress: Progress) -> float:
     )
 
 
+def _model_key(opened: Opened) -> str:
+    return f"{opened.provider}/{opened.upstream_model}"
+
+
 def _reading(
     opened: Opened, progress: Progress, metered: Metered, estimator: Estimating, estimator_version: str
 ) -> Reading:
@@ -120,7 +125,7 @@ def _reading(
     read = partial(
         reading,
         estimator=estimator,
-        model_key=f"{opened.provider}/{opened.upstream_model}",
+        model_key=_model_key(opened),
         prompt_tokens_estimate=opened.prompt_tokens_estimate,
         completion_tokens_max=opened.completion_tokens_max,
         # Of a drain, more was read than delivered: at least a byte for each character that the meter has seen.

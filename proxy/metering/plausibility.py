@@ -1,35 +1,37 @@
 """Compares reported counts of tokens with the text that they are about.
 
 Invariants: a count is `refuted` only outside of bounds that no tokenizer can break, and `implausible` outside of bounds
-that honest answers break at most once in 500. Only reported counts are compared, never estimates.
+of the estimator that honest answers break at most once in 500. Only reported counts are compared, never estimates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from msgspec import structs
 
 from proxy.metering.metered import Metered
-from proxy.metering.usage import NO_USAGE, PromptEvidence
+from proxy.metering.usage import NO_USAGE, Evidence, PromptEvidence
 
 # No token of any vocabulary has more letters. Blanks and punctuation are left out: a token can have a line of them.
 LETTERS_PER_TOKEN_MAX = 128
 # Tokens around a text or a call that a client does not see. The most in recorded answers is 77.
 _UNSEEN_TOKENS = 256
-# Of recorded answers with at least this much text, and without reasoning, 247 of 247 are within these bounds: tokens
-# per character from 1 / 18 to 0.77.
+# Shorter answers, and those with reasoning or calls, are not held against the estimator.
 _PLAUSIBLE_CHARS_MIN = 200
-_CHARS_PER_TOKEN_MAX, _TOKENS_PER_OTHER_CHAR_MAX = 24, 3
 
 REFUTED, IMPLAUSIBLE = "refuted", "implausible"
 
 Contradictions: TypeAlias = "dict[str, dict[str, dict[str, int]]]"
 """`refuted` or `implausible` → name of the count → `reported`, and `at_least` or `at_most`"""
+BrokenBound: TypeAlias = Callable[[Evidence, int], Mapping[str, int]]
+"""an answer and its reported tokens without reasoning → `at_least` or `at_most` by the estimator; {}: plausible"""
 
 
-def contradictions(metered: Metered, prompt: PromptEvidence, *, is_text: bool = True) -> Contradictions:
+def contradictions(
+    metered: Metered, prompt: PromptEvidence, broken_bound: BrokenBound, *, is_text: bool = True
+) -> Contradictions:
     """The reported counts that contradict the answer or its prompt. `is_text`: answers of the request are text.
 
     Not compared: answers without output, failed answers and Claude's refusals, audio and images, reasoning, and a usage
@@ -59,12 +61,10 @@ def contradictions(metered: Metered, prompt: PromptEvidence, *, is_text: bool = 
         _add(found, REFUTED, "completion_tokens", told, at_least=-(-letters // LETTERS_PER_TOKEN_MAX))
     elif told > most and not usage.image_completion_tokens:
         _add(found, REFUTED, "completion_tokens", told, at_most=most)
-    elif text >= _PLAUSIBLE_CHARS_MIN and not (evidence.reasoning_chars or called or usage.image_completion_tokens):
-        most = evidence.chars_latin + _TOKENS_PER_OTHER_CHAR_MAX * (text - evidence.chars_latin)
-        if told * _CHARS_PER_TOKEN_MAX < text - _CHARS_PER_TOKEN_MAX:
-            _add(found, IMPLAUSIBLE, "completion_tokens", told, at_least=text // _CHARS_PER_TOKEN_MAX)
-        elif told - (usage.reasoning_tokens or 0) > most:
-            _add(found, IMPLAUSIBLE, "completion_tokens", told, at_most=most)
+    elif text < _PLAUSIBLE_CHARS_MIN or evidence.reasoning_chars or called or usage.image_completion_tokens:
+        return found
+    elif bound := broken_bound(evidence, told - (usage.reasoning_tokens or 0)):
+        _add(found, IMPLAUSIBLE, "completion_tokens", told, **bound)
     return found
 
 

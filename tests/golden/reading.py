@@ -54,6 +54,9 @@ class FourCharacters:
             return Tokens(completion_tokens_max, capped=True)
         return Tokens(tokens)
 
+    def broken_bound(self, model_key: str, evidence: Evidence, tokens: int) -> dict[str, int]:
+        return {}
+
     def prompt_error(self, model_key: str) -> float:
         return 0.07
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec import structs
 
@@ -94,12 +95,14 @@ class LineRecords:
             bill=prices.bill,
         )
         details = EntryDetails(batch_id=batch.batch_id, custom_id=line.custom_id)
+        key = model_key(batch.provider, terms.upstream_model)
         if not free:
-            metered = compared(metered, PromptEvidence(), details, estimates=prices.estimates_refuted)
+            bound = partial(self._estimator.broken_bound, key)
+            metered = compared(metered, PromptEvidence(), details, bound, estimates=prices.estimates_refuted)
         read = reading(
             metered,
             estimator=self._estimator,
-            model_key=model_key(batch.provider, terms.upstream_model),
+            model_key=key,
             prompt_tokens_estimate=asked.prompt_tokens_estimate,
             completion_tokens_max=None,
             bytes_seen=size,

@@ -33,6 +33,7 @@ from proxy.metering.answer_cost.edit import Cost
 from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, Estimator, is_estimated, reading
 from proxy.metering.estimator.silence import with_silence
 from proxy.metering.metered import Metered
+from proxy.metering.plausibility import REFUTED
 from proxy.metering.profile import Counted, Profile
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, Reading, Silence, Usage, UsageSource
@@ -214,7 +215,8 @@ class OpenExchange:
             if metered is not None and outcome is not Outcome.REFUSED_UPSTREAM and self.opened.price is not FREE:
                 is_text = self._facts.completion_tokens_max != 0  # else a vector, say
                 estimates = self._route.provider.settings.usage.refuted is Refuted.ESTIMATE
-                metered = compared(metered, self._facts.prompt, details, is_text=is_text, estimates=estimates)
+                bound = partial(self._ports.estimator.broken_bound, self.model_key)
+                metered = compared(metered, self._facts.prompt, details, bound, is_text=is_text, estimates=estimates)
             reading = self._read(outcome, metered, max(size, read), counted, prompt)
             tokens = counted.tokens if counted is not None and reading.estimator in (REFERENCED, TOKENIZED) else None
             record = record_as(outcome, reading, metered, tokens_counted=tokens, details=details)
@@ -272,7 +274,8 @@ class OpenExchange:
         self.reservation.close(charged(record) or 0, self.tokens)
 
     def _tell(self, record: UsageRecord, metered: Metered | None) -> None:
-        self._ports.meters.ended(record, estimate_error=None if metered is None else self._learn(metered))
+        error = None if metered is None or REFUTED in record.details else self._learn(metered)
+        self._ports.meters.ended(record, estimate_error=error)
         if self._ports.traces is not None:
             self._ports.traces.ended(record, self.traceparent)
 

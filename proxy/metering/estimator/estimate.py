@@ -140,6 +140,13 @@ class Estimator:
             return round(hidden_tokens(model.hidden, named, visible)) or None
         return 0 if may_hide(name, named.answers) else None
 
+    def broken_bound(self, model_key: str, evidence: Evidence, tokens: int) -> Mapping[str, int]:
+        """The bound of a plausible report that `tokens` break: see `plausibility.BrokenBound`. A model that may hide
+        reasoning has no upper bound."""
+        model = self._models.get(model_key, _UNKNOWN).completion or _NO_ANSWERS
+        bound = model.broken_bound(evidence, tokens)
+        return {} if "at_most" in bound and self._hidden(model_key, model, tokens) is not None else bound
+
     def prompt_tokens(self, model_key: str, prompt: PromptEvidence) -> int:
         """Tokens of the prompt, at least one."""
         return (self._models.get(model_key, _UNKNOWN).prompt or _NO_PROMPTS).tokens(prompt)
@@ -288,6 +295,9 @@ class Estimating(Protocol):
 
     def prompt_error(self, model_key: str) -> float:
         """See `Estimator.prompt_error`."""
+
+    def broken_bound(self, model_key: str, evidence: Evidence, tokens: int) -> Mapping[str, int]:
+        """See `Estimator.broken_bound`."""
 
 
 def reading(

@@ -190,6 +190,7 @@ class Untaught:
 
     def __init__(self, estimator: Estimator) -> None:
         self.completion, self.prompt_error = estimator.completion, estimator.prompt_error
+        self.broken_bound = estimator.broken_bound
 
     def learn(self, *_: object, **__: object) -> None: ...
 

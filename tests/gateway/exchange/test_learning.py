@@ -81,3 +81,20 @@ def test_what_was_counted_is_learned_later(
     assert bool(learned["tokenized"]) is bool(counted and counted.own)
     assert ("referenced-2" in learned) is bool(counted and not counted.own)
     assert ("prompted-2" in learned) is bool(counted)
+
+
+@pytest.mark.parametrize("details", [{}, {"refuted": {"completion_tokens": {"reported": 1, "at_least": 7}}}])
+def test_a_refuted_count_teaches_nothing(details: dict[str, object]) -> None:
+    estimator, errors = Estimator(), []
+    meters = SimpleNamespace(ended=lambda record, estimate_error: errors.append(estimate_error))
+    open_exchange = OpenExchange.__new__(OpenExchange)
+    open_exchange._ports = SimpleNamespace(estimator=estimator, meters=meters, traces=None)  # type: ignore[assignment]
+    open_exchange._facts = SimpleNamespace(prompt=PromptEvidence(messages=1, chars_latin=10), context_tokens=None)  # type: ignore[assignment]
+    open_exchange._route = SimpleNamespace(counter=None)  # type: ignore[assignment]
+    open_exchange.opened, open_exchange.model_key = SimpleNamespace(streamed=True), "p/m"  # type: ignore[assignment]
+    open_exchange.silent_s = 0.0
+    seen = Evidence(text_events=200, chars_latin=800)
+    metered = Metered(Usage(9, None, 1), None, seen, "stop", None, True, None, 3, (), {})
+    open_exchange._tell(SimpleNamespace(details=details), metered)  # type: ignore[arg-type]
+    assert (errors == [None]) is bool(details)
+    assert (estimator.export() == Estimator().export()) is bool(details)
