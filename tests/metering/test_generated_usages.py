@@ -22,6 +22,7 @@ from proxy.journal.recovery import metered_of
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
 from proxy.metering.dialects.bedrock.converse import BEDROCK_CONVERSE_STREAM
+from proxy.metering.dialects.bedrock.invoke import BEDROCK_INVOKE_STREAM
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.dialects.cohere.embed import COHERE_EMBED
 from proxy.metering.dialects.gemini.embed import GEMINI_EMBED
@@ -36,6 +37,7 @@ from proxy.metering.dialects.openai.plain import OPENAI_EMBEDDINGS, OPENAI_RERAN
 from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
+from proxy.metering.dialects.openai_realtime.realtime import OPENAI_REALTIME
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.metered import Metered
 from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, Usage
@@ -69,6 +71,8 @@ class Api(NamedTuple):
     """where none is stated"""
     unread: str = "usage."
     """where unknown members of the usage are named"""
+    new: tuple[str, ...] = ("new_tokens", "new_tier", "details.new_tokens", "list", "nothing")
+    """unknown members that it may have: no words where its own members are the usage, no lists that are skipped"""
     total_is_prompt: bool = False
     """where no prompt is stated"""
     running: tuple[str, ...] = ()
@@ -331,6 +335,16 @@ def cohere_stream(usages: Sequence[Any]) -> list[bytes]:
     return sse(*early, said, last)
 
 
+def realtime_stream(usages: Sequence[Any]) -> list[bytes]:
+    said = {"type": "response.output_text.delta", "output_index": 0, "delta": TEXT}
+    return sse(said, {"type": "response.done", "response": {"status": "completed", "usage": usages[-1]}})
+
+
+def invoke_stream(usages: Sequence[Any]) -> list[bytes]:
+    last = {"generation": "", "stop_reason": "stop", "amazon-bedrock-invocationMetrics": usages[-1]}
+    return [bedrock.chunk({"generation": TEXT, "stop_reason": None}), bedrock.chunk(last)]
+
+
 def media_stream(kind: str) -> Callable[[Sequence[Any]], list[bytes]]:
     return lambda usages: sse(*({"type": kind, "usage": usage} for usage in usages))
 
@@ -388,6 +402,10 @@ CONVERSE = {
     "cache_write_1h_tokens": "cacheDetails[ttl=1h].inputTokens", "completion_tokens": "outputTokens",
     "total_tokens": "totalTokens",
 }  # fmt: skip
+METRICS = {
+    "input": "inputTokenCount", "cached_tokens": "cacheReadInputTokenCount",
+    "cache_write_tokens": "cacheWriteInputTokenCount", "completion_tokens": "outputTokenCount",
+}  # fmt: skip
 OLLAMA = {
     "prompt_tokens": "prompt_eval_count", "cached_tokens": "prompt_eval_cached_count",
     "completion_tokens": "eval_count",
@@ -431,6 +449,11 @@ APIS = (
         lambda usage: {"output": {"message": {"content": [{"text": TEXT}]}}, "stopReason": "end", "usage": usage},
         bedrock_stream, EXCLUSIVE, sums_total=True,
     ),
+    Api(OPENAI_REALTIME, INCLUSIVE, None, realtime_stream),
+    Api(
+        BEDROCK_INVOKE_STREAM, METRICS, None, invoke_stream, EXCLUSIVE, sums_total=True,
+        unread="amazon-bedrock-invocationMetrics.", new=("nothing",),
+    ),
     Api(
         COHERE_CHAT,
         {
@@ -442,11 +465,11 @@ APIS = (
     ),
     Api(
         OLLAMA_CHAT, OLLAMA, lambda usage: {"message": {"content": TEXT}, "done": True, **usage}, ollama_stream,
-        sums_total=True, unread="",
+        sums_total=True, unread="", new=("new_tokens", "details.new_tokens", "list"),
     ),
     Api(
         OLLAMA_EMBED, {"prompt_tokens": "prompt_eval_count"}, lambda usage: {"embeddings": [[1]], **usage},
-        generates=False, sums_total=True, unread="",
+        generates=False, sums_total=True, unread="", new=("new_tokens", "details.new_tokens"),
     ),
     Api(
         OPENAI_EMBEDDINGS, {count: INCLUSIVE[count] for count in (*TOKENS, "image_prompt_tokens")},
@@ -486,6 +509,8 @@ APIS = (
 
 NUMBERS = st.sampled_from([0, 1, 2, 3, 5, 8, 40, 48, 1_000, 1_040, 2_600, 9_900])
 VALUES = NUMBERS | st.sampled_from([None, None, 8.0, -5, "7", True, 1.5, 10**9, [], {}])
+# Streams with a usage in the last event alone.
+ONE_REPORT = (ollama_stream, realtime_stream, invoke_stream)
 # Flags that say nothing of a count.
 BESIDE = {"tool_prompt", "audio_unknown"}
 NEW = {"new_tokens": 17, "new_tier": "gold", "details.new_tokens": 5, "list": [{"new": 3}], "nothing": 0}
@@ -535,9 +560,7 @@ def check(api: Api, metered: Metered, reports: Sequence[Stated], new: Iterable[s
     usage, flags = expected(api, reports, metered.evidence.tokens_seen)
     assert counts_of(metered.usage) == counts_of(usage), f"{counts_of(metered.usage)} != {counts_of(usage)}"
     assert {*metered.flags} - BESIDE == flags, f"{metered.flags} != {flags}"
-    # Of an answer whose own members are the usage, words are none; lists of embeddings are skipped.
-    beside = () if api.unread else ("new_tier",) if api.generates else ("new_tier", "list")
-    named = {f"{api.unread}{PATHS[name]}" for name in new if name in PATHS and name not in beside}
+    named = {f"{api.unread}{PATHS[name]}" for name in new if name in PATHS}
     assert {*metered.unknown_usage_fields.paths} == named, f"{metered.unknown_usage_fields.paths} != {named}"
 
 
@@ -556,7 +579,7 @@ def compare(api: Api, reports: Sequence[Stated], new: Iterable[str], table: Prog
         check(api, meter.close(), reports[-1:], new)
     if api.stream is not None:
         metered, recovered = streamed(api, api.stream(raws), table)
-        check(api, metered, reports[-1:] if api.stream is ollama_stream else reports, new)
+        check(api, metered, reports[-1:] if api.stream in ONE_REPORT else reports, new)
         assert (recovered.usage, {*recovered.flags}) == (metered.usage, {*metered.flags}), f"{recovered} != {metered}"
 
 
@@ -566,4 +589,4 @@ def compare(api: Api, reports: Sequence[Stated], new: Iterable[str], table: Prog
 def test_generated_usages_are_read_as_the_rules_say(name: str, data: st.DataObject, table: ProgressTable) -> None:
     api = next(api for api in APIS if api.dialect.name == name)
     reports = data.draw(st.lists(usages(api), min_size=1, max_size=2), label="reports")
-    compare(api, reports, data.draw(st.sets(st.sampled_from([*NEW]), max_size=2), label="unknown members"), table)
+    compare(api, reports, data.draw(st.sets(st.sampled_from(api.new), max_size=2), label="unknown members"), table)
