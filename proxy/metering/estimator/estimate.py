@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -324,46 +325,51 @@ def reading(
     of the prompt, and the relative error. `echoes`: the answer repeats the prompt. `version`: the estimator's version.
     """
     usage, reported = metered.usage or NO_USAGE, metered.reported_completion
+    served_as = structs.asdict(metered.served_as)
     if not is_estimated(metered):
-        return Reading(usage, UsageSource.REPORTED, **structs.asdict(metered.served_as))
+        return Reading(usage, UsageSource.REPORTED, **served_as)
     if usage.reported_nothing and not metered.generated and not accepted:
         return NOTHING
-    estimate, by = _estimated(
-        metered,
-        estimator,
-        model_key,
-        completion_tokens_max,
-        bytes_seen,
-        version,
-        counted,
-        reported=reported is not None,
-    )
-    if echoes:
-        estimate = estimate.held_to(completion_tokens_max)
     if prompt_counted is None:
         prompt_counted = prompt_tokens_estimate, 0.0 if reported is None else estimator.prompt_error(model_key)
-    prompt_tokens = prompt_counted[0] if usage.prompt_tokens is None else usage.prompt_tokens
-    seen = _with_audio(usage, estimate, completion_tokens_max, bytes_seen)
-    estimated = max(seen, usage.completion_tokens or 0) or asked.completion_tokens or 0
-    completion_tokens = estimated if reported is None else reported
-    from_request = seen < completion_tokens == asked.completion_tokens
-    expected_error = estimate.expected_error if reported is None else prompt_counted[1]
-    whole = usage.total_tokens is None or metered.usage_behind > 0
+    prompt_tokens, prompt_error = prompt_counted
+    complete = partial(_complete, metered, asked, prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens)
+    if reported is not None:
+        return Reading(complete(reported), UsageSource.ESTIMATED, version, prompt_error, **served_as)
+    limit = completion_tokens_max
+    estimate, by = _estimated(metered, estimator, model_key, limit, bytes_seen, version, counted)
+    if echoes:
+        estimate = estimate.held_to(limit)
+    tokens, expected_error = _completion(usage, asked, estimate, limit, bytes_seen)
     return Reading(
-        structs.replace(
-            _filled(usage, asked),
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
-            total_tokens=prompt_tokens + completion_tokens if whole else usage.total_tokens,
-        ),
+        complete(tokens),
         UsageSource.ESTIMATED,
-        estimator=by,
-        expected_error=max(expected_error, _ASKED_ERROR) if from_request else expected_error,
-        capped=estimate.capped and reported is None,
-        hidden_tokens=estimate.hidden if reported is None else None,
-        limit_exceeded=estimate.limit_exceeded and reported is None,
-        **structs.asdict(metered.served_as),
+        by,
+        expected_error,
+        capped=estimate.capped,
+        hidden_tokens=estimate.hidden,
+        limit_exceeded=estimate.limit_exceeded,
+        **served_as,
     )
+
+
+def _completion(
+    usage: Usage, asked: Usage, estimate: Estimate, limit: int | None, bytes_seen: int
+) -> tuple[int, float]:
+    """Completion tokens and their relative error: estimated, but at least those that output followed; or by the
+    request."""
+    seen = _with_audio(usage, estimate, limit, bytes_seen)
+    tokens = max(seen, usage.completion_tokens or 0) or asked.completion_tokens or 0
+    from_request = seen < tokens == asked.completion_tokens
+    return tokens, max(estimate.expected_error, _ASKED_ERROR) if from_request else estimate.expected_error
+
+
+def _complete(metered: Metered, asked: Usage, prompt_tokens: int, completion_tokens: int) -> Usage:
+    """The reported usage with these counts, and missing ones by `asked`. A total that output followed is replaced."""
+    usage = _filled(metered.usage or NO_USAGE, asked)
+    total_tokens = None if metered.usage_behind or metered.usage is None else metered.usage.total_tokens
+    counts = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
+    return structs.replace(usage, **counts, total_tokens=sum(counts.values()) if total_tokens is None else total_tokens)
 
 
 def _with_audio(usage: Usage, estimate: Estimate, completion_tokens_max: int | None, bytes_seen: int) -> int:
@@ -400,14 +406,12 @@ def _estimated(
     bytes_seen: int,
     version: str,
     counted: Counted | None,
-    *,
-    reported: bool,
 ) -> tuple[Estimate, str]:
-    """Estimate the completion and name the estimator. If `reported`, the result is unused."""
-    so_far = None if reported else _counted(metered, limit)
+    """Estimate the completion and name the estimator."""
+    so_far = _counted(metered, limit)
     if so_far is not None and not metered.usage_behind:
         return so_far, RUNNING_COUNT
-    if reported or (counted is not None and not counted.tokens):
+    if counted is not None and not counted.tokens:
         counted = None
     more: dict[str, Any] = {"counted": counted} if counted else {}
     estimate = estimator.completion(
