@@ -22,7 +22,7 @@ STATUS = {"unknown_key": 401, "spent": 402, "limited": 429}
 SAYS = {
     "unknown_key": "Incorrect API key",
     "spent": "This request does not fit the budget of this key",
-    "limited": "Rate limit of 1 requests per minute",
+    "limited": "Rate limit of 1 request per minute",
 }
 _OPENAI = {"unknown_key": "invalid_api_key", "spent": "insufficient_quota", "limited": "rate_limit_exceeded"}
 KINDS = {
