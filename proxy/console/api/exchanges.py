@@ -180,7 +180,7 @@ _OF_COST = frozenset({"cost_unpriced_units", "stated_usd"})
 
 
 def _exchange(found: SettledExchange, *, operator: bool) -> Exchange:
-    one, details = found.terminal, found.terminal.details
+    one, details = found.terminal, EntryDetails.of(found.terminal.details)
     hidden = _SHOWN_ELSEWHERE if operator else _SHOWN_ELSEWHERE | _OF_COST
     return Exchange(
         id=one.exchange_id,
@@ -193,7 +193,7 @@ def _exchange(found: SettledExchange, *, operator: bool) -> Exchange:
         endpoint=one.endpoint,
         streamed=one.streamed,
         outcome=one.outcome,
-        situation=details.get("situation"),
+        situation=details.situation,
         finish_reason=one.finish_reason,
         provider_response_id=one.provider_response_id,
         charge_usd=_money(found.entries, "charge_nusd"),
@@ -203,12 +203,12 @@ def _exchange(found: SettledExchange, *, operator: bool) -> Exchange:
         usage=_usage(found),
         charge=_charge(one),
         cost=_cost(one) if operator else UNSET,
-        held_usd=details.get("held_usd"),
+        held_usd=details.reserved_usd,
         price_version=one.price_version,
         events=one.events,
         bytes=one.bytes,
-        attempts=list(details.get("attempts", ())),
-        details={name: value for name, value in details.items() if name not in hidden},
+        attempts=details.attempts or (),
+        details={name: value for name, value in one.details.items() if name not in hidden},
         adjustments=[_adjustment(found, at, operator) for at in range(1, len(found.entries))],
     )
 
@@ -223,28 +223,29 @@ def _timeline(found: SettledExchange) -> Timeline:
         settled_at=iso_utc(found.settled_at[0]),
         first_token_ms=one.first_token_ms,
         duration_ms=one.duration_ms,
-        provider_timings=dict(one.details.get("provider_timings", {})),
+        provider_timings=dict(EntryDetails.of(one.details).provider_timings or {}),
     )
 
 
 def _usage(found: SettledExchange) -> UsageShown:
-    one, details = found.terminal, found.terminal.details
+    one, details = found.terminal, EntryDetails.of(found.terminal.details)
     return UsageShown(
         source=_source(found),
         counts=_counts(found),
         estimator=one.estimator,
-        expected_error=details.get("expected_error"),
-        evidence=details.get("evidence"),
-        reported=details.get("usage"),
-        flags=list(details.get("flags", ())),
+        expected_error=details.expected_error,
+        evidence=details.evidence,
+        reported=details.usage,
+        flags=list(details.flags or ()),
     )
 
 
 def _charge(entry: LedgerEntry) -> MoneyShown:
+    details = EntryDetails.of(entry.details)
     return MoneyShown(
         usd=None if entry.charge_nusd is None else usd_text(entry.charge_nusd),
-        price=entry.details.get("price"),
-        billed=entry.details.get("billed"),
+        price=details.price,
+        billed=details.billed,
         addends=[{**item_json(part), "amount_usd": _exact(part)} for part in addends_of(entry)],
         formula=sum_text(entry),
     )
@@ -258,7 +259,7 @@ def _exact(part: Addend) -> str:
 
 def _cost(entry: LedgerEntry) -> MoneyShown:
     usd = None if entry.cost_nusd is None else usd_text(entry.cost_nusd)
-    return MoneyShown(usd=usd, price=entry.details.get("cost"), billed=None, addends=[], formula="")
+    return MoneyShown(usd=usd, price=EntryDetails.of(entry.details).cost, billed=None, addends=[], formula="")
 
 
 def _adjustment(found: SettledExchange, at: int, operator: bool) -> Adjustment:

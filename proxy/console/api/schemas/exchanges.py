@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -89,9 +90,9 @@ class UsageShown(msgspec.Struct, frozen=True, kw_only=True):
     estimator: str | None
     expected_error: float | None
     """typical relative error of the estimate: 0.1 is 10 %"""
-    evidence: dict[str, Any] | None
+    evidence: Mapping[str, Any] | None
     """input of the estimate"""
-    reported: dict[str, Any] | None
+    reported: Mapping[str, Any] | None
     """the provider's usage object"""
     flags: list[str]
 
@@ -100,7 +101,7 @@ class MoneyShown(msgspec.Struct, frozen=True, kw_only=True):
     """The calculation of an amount when the exchange ended. Money: decimal strings of USD."""
 
     usd: str | None
-    price: dict[str, Any] | None
+    price: Mapping[str, Any] | None
     billed: str | None
     """the billed part: prompt, output, both or nothing"""
     addends: list[dict[str, Any]]
@@ -169,7 +170,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     price_version: str | None
     events: int
     bytes: int
-    attempts: list[dict[str, Any]]
+    attempts: Sequence[Mapping[str, Any]]
     details: dict[str, Any]
     """all other details of the entry"""
     adjustments: list[Adjustment]
