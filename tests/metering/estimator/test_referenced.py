@@ -122,6 +122,24 @@ def test_an_estimate_is_within_its_error_after_twenty_answers_of_any_vocabulary(
 
 
 @pytest.mark.parametrize("script", OTHER_VOCABULARIES)
+def test_a_prompt_is_within_its_error_after_twenty_answers_of_an_older_vocabulary(script: str) -> None:
+    estimator, rng = Estimator(), random.Random(script)
+    factor = OTHER_VOCABULARIES[script][1][-1]
+
+    def asked(size: int, *, english: bool = False) -> tuple[PromptEvidence, Profile, int]:
+        profile, _, tokens = reported(script, factor, size, 1.0)
+        if english:
+            profile, tokens = WORDS.times(size / 500), round(1.02 * size)
+        return PromptEvidence(messages=1, chars_other=profile.chars), profile, tokens + 7
+
+    for number in range(20):
+        estimator.learn_prompt(KEY, *asked(rng.randint(50, 900), english=number % 2 == 0))
+    prompt, profile, tokens = asked(170)
+    found, error = estimator.prompt_counted(KEY, prompt, profile)
+    assert abs(found / tokens - 1) <= error < 0.3
+
+
+@pytest.mark.parametrize("script", OTHER_VOCABULARIES)
 def test_a_model_of_one_token_an_event_is_counted_by_events_in_every_script(script: str) -> None:
     """Also where an older vocabulary of other scripts was learned."""
     estimator = Estimator()
