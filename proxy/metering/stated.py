@@ -22,7 +22,7 @@ _TICKS_PER_USD = 10**10
 def stated_usd(usage: Mapping[str, Any], beside: object = None) -> Decimal | None:
     """The cost in USD in a usage object, or in the member `cost` next to it; None: none."""
     cost = usage.get("cost")
-    if isinstance(cost, Mapping):
+    if isinstance(cost, dict):
         return _usd(cost.get("total_cost"))
     if cost is not None:
         return _with_own_key(_usd(cost), usage)
@@ -30,7 +30,7 @@ def stated_usd(usage: Mapping[str, Any], beside: object = None) -> Decimal | Non
     if ticks is not None:
         return ticks / _TICKS_PER_USD
     for holder, name in ((beside, "usd"), (usage.get("pydantic_ai_gateway"), "cost_estimate")):
-        if isinstance(holder, Mapping):
+        if isinstance(holder, dict):
             return _usd(holder.get(name))
     return None
 
@@ -38,7 +38,7 @@ def stated_usd(usage: Mapping[str, Any], beside: object = None) -> Decimal | Non
 def _with_own_key(fee: Decimal | None, usage: Mapping[str, Any]) -> Decimal | None:
     """With the customer's own key (`is_byok`), `cost` is only the router's fee."""
     details = usage.get("cost_details")
-    if fee is None or usage.get("is_byok") is not True or not isinstance(details, Mapping):
+    if fee is None or usage.get("is_byok") is not True or not isinstance(details, dict):
         return fee
     behind = _usd(details.get("upstream_inference_cost"))
     return fee if behind is None else fee + behind

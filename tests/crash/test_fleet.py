@@ -47,7 +47,7 @@ def open_journals(fleet: Tokenweir) -> set[str]:
     return {path.parent.parent.name for path in (fleet.folder / "data").glob("worker-*/journal/node.json")}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 async def test_one_port_many_processes_one_ledger(fleet: Tokenweir, provider: ScriptedProvider) -> None:
     key = quick_key(fleet)
     fleet.start()
@@ -103,7 +103,7 @@ def _runs(child: psutil.Process) -> bool:
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_first_start_that_fails_is_a_failure(tokenweir: Callable[..., Tokenweir], tmp_path: Path) -> None:
     fleet = tokenweir(options=("--workers", "2"), start=False)
     (fleet.folder / "data").write_text("not a folder")
@@ -114,7 +114,7 @@ def test_a_first_start_that_fails_is_a_failure(tokenweir: Callable[..., Tokenwei
     child.stdout.close()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 async def test_fewer_workers_settle_what_the_others_left(fleet: Tokenweir, provider: ScriptedProvider) -> None:
     key = quick_key(fleet)
     fleet.start()
@@ -135,7 +135,7 @@ async def test_fewer_workers_settle_what_the_others_left(fleet: Tokenweir, provi
     assert alone.stop() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 async def test_a_hangup_is_a_line_in_the_log_and_nothing_else(fleet: Tokenweir, provider: ScriptedProvider) -> None:
     key = quick_key(fleet)
     fleet.start()
@@ -154,7 +154,7 @@ async def test_a_hangup_is_a_line_in_the_log_and_nothing_else(fleet: Tokenweir, 
     assert "started again" not in fleet.log.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_hangup_while_the_processes_start_is_survived(fleet: Tokenweir) -> None:
     launched = fleet.launch()
     signalled: set[int] = set()

@@ -173,8 +173,9 @@ def is_usage_event(event_data: bytes) -> bool:
     if names.count("usage") != 1 or names.count("choices") > 1:
         return False
     # `choices: []` is the documented form; what it has besides is output only if it is a text, a list or an object.
-    harmless = (int, float) if any(name == "choices" and value is not None for name, value in members) else ()
-    return all(name in _NO_OUTPUT or not value or isinstance(value, harmless) for name, value in members)
+    harmless = () if dict(members).get("choices") is None else (int, float)
+    filled = [value for name, value in members if value and name not in _NO_OUTPUT]
+    return not filled or all(isinstance(value, harmless) for value in filled)
 
 
 def _says_something(choice: object) -> bool:
