@@ -65,7 +65,8 @@ function summed({ costs, usage, name, item, group }) {
   return [...groups.values()].sort((one, other) => (other.charge > one.charge ? 1 : other.charge < one.charge ? -1 : 0));
 }
 
-const sum = (groups, name, none = 0n) => groups.reduce((total, one) => total + one[name], none);
+const sum = (groups, name) => groups.reduce((total, one) => total + one[name], 0n);
+const quantity = (groups, name) => groups.reduce((total, one) => total + one[name], 0);
 
 /** A charge, and the number of requests without a price, which are not $0. */
 function charged({ charge, unpriced }) {
@@ -81,15 +82,15 @@ function costOf({ cost, unknown, unknownCharge }) {
 
 function headline(groups, operator) {
   const all = Object.fromEntries(["charge", "cost", "unknownCharge"].map((name) => [name, sum(groups, name)]));
-  const [unpriced, unknown, requests] = ["unpriced", "unknown", "requests"].map((name) => sum(groups, name, 0));
+  const [unpriced, unknown, requests] = ["unpriced", "unknown", "requests"].map((name) => quantity(groups, name));
   const known = all.charge - all.unknownCharge;
   const margin = known > 0n ? percent(Number(known - all.cost) / Number(known)) : "–";
   return el("div", { class: "tiles" },
     tile(operator ? "Revenue" : "Charged", money(all.charge), "by usage date, corrections included"),
     operator && tile("Provider cost", [unknown > 0 && "≥ ", money(all.cost)], unknown > 0 && `unknown for ${many(unknown, "request")} (${brief(all.unknownCharge)} charged)`),
-    operator && tile("Margin", money(unknown > 0 && known === 0n && all.cost === 0n ? null : known - all.cost), `${margin} of the charge${unknown > 0 ? " with a known cost" : ""}`),
+    operator && tile("Margin", money(unknown > 0 && !known && !all.cost ? null : known - all.cost), `${margin} of the charge${unknown > 0 ? " with a known cost" : ""}`),
     unpriced > 0 && tile("Unpriced", count(unpriced), "requests without a price, not charged"),
-    tile("Requests", count(requests)), tile("Tokens", count(sum(groups, "input", 0) + sum(groups, "output", 0)), "prompt and output"));
+    tile("Requests", count(requests)), tile("Tokens", count(quantity(groups, "input") + quantity(groups, "output")), "prompt and output"));
 }
 
 /** Charges by day. A negative day (corrections only) has no bar. */
@@ -135,7 +136,7 @@ function ranking(groups, by, operator) {
 /** The chart as a table. */
 function days({ costs }) {
   const rows = [...costs].reverse();
-  const sums = (bucket) => ({ charge: bucket.results.reduce((total, one) => total + nusd(one.amount.value), 0n), unpriced: sum(bucket.results, "unpriced_requests", 0) });
+  const sums = (bucket) => ({ charge: bucket.results.reduce((total, one) => total + nusd(one.amount.value), 0n), unpriced: quantity(bucket.results, "unpriced_requests") });
   return el("details", {}, el("summary", {}, "Show as table"), table({ caption: "By day", rows, columns: [
     { label: "Usage date (UTC)", cell: (bucket) => day(bucket.start_time) },
     { label: "Charge", number: true, cell: (bucket) => charged(sums(bucket)) },
