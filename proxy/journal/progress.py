@@ -60,7 +60,7 @@ _HALF_BITS: Final = 32
 _WAITS: Final = 1 << 63
 """highest bit of _RUNNING: there was no note yet, and _NOTED_AT_MS is the time of the last `wait`"""
 _ROOM: Final = _RUNNING - _UNITS
-assert len(_UNIT_NAMES) <= 2 * _ROOM, "a slot is too short"
+assert _ROOM <= len(_UNIT_NAMES) <= 2 * _ROOM, "a slot is too short"
 # Of a count: its name, its word, and the place of its lowest bit.
 _USAGE_WORDS: Final = (
     *((name, index, 0) for index, name in enumerate(_TOKEN_NAMES, _USAGE)),

@@ -19,7 +19,7 @@ from proxy.billing.ending import FREE, Ending, compared, record_of
 from proxy.billing.record import Opened, Outcome, UsageRecord
 from proxy.journal.progress import Progress, ProgressTable
 from proxy.metering.counts import fitted
-from proxy.metering.estimator.estimate import Estimating, reading
+from proxy.metering.estimator.estimate import Estimating, model_key, reading
 from proxy.metering.estimator.silence import with_silence
 from proxy.metering.metered import Metered
 from proxy.metering.unknown_fields import UnknownFields, Value
@@ -80,7 +80,7 @@ def _record(
     delivered = progress.events > 0 or progress.bytes > 0
     metered = metered_of(progress) if delivered else None
     if metered is not None and opened.price != FREE:
-        bound = partial(estimator.broken_bound, _model_key(opened))
+        bound = partial(estimator.broken_bound, model_key(opened.provider, opened.upstream_model))
         compared(metered, PromptEvidence(), details, bound)  # billed as reported: the provider's settings are unknown
     found = NOTHING if metered is None else _reading(opened, progress, metered, estimator, estimator_version)
     if metered is not None and found.source is not UsageSource.REPORTED:
@@ -114,10 +114,6 @@ def silent_s(opened: Opened, progress: Progress) -> float:
     )
 
 
-def _model_key(opened: Opened) -> str:
-    return f"{opened.provider}/{opened.upstream_model}"
-
-
 def _reading(
     opened: Opened, progress: Progress, metered: Metered, estimator: Estimating, estimator_version: str
 ) -> Reading:
@@ -125,7 +121,7 @@ def _reading(
     read = partial(
         reading,
         estimator=estimator,
-        model_key=_model_key(opened),
+        model_key=model_key(opened.provider, opened.upstream_model),
         prompt_tokens_estimate=opened.prompt_tokens_estimate,
         completion_tokens_max=opened.completion_tokens_max,
         # Of a drain, more was read than delivered: at least a byte for each character that the meter has seen.

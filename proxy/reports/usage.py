@@ -94,7 +94,7 @@ class UsageTotals:
     requests: int
     charge_nusd: Nusd
     cost_nusd: Nusd
-    """of the exchanges with a known cost"""
+    """the sum of the known costs"""
     unpriced: int = 0
     """exchanges without a charge, because they have no price"""
     unknown_cost: int = 0

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.journal import progress
 from proxy.journal.progress import (
     SLOT_BYTES,
     Progress,
@@ -18,7 +19,7 @@ from proxy.journal.progress import (
     decoded,
     name_of,
 )
-from proxy.metering.usage import NOT_RUNNING, TOKENS_MAX, Evidence, Running, Usage
+from proxy.metering.usage import NOT_RUNNING, TOKENS_MAX, Evidence, Running, Seen, ServedAs, Usage, service_of
 from tests.journal.records import exchange_id
 
 COUNT = st.integers(0, 2**63)
@@ -119,6 +120,37 @@ def test_usage_none_is_not_usage_zero(table: ProgressTable) -> None:
         slot.note(Evidence(), usage, 1)
     read = [table.read(slot.index) for slot in slots]
     assert [progress.usage for progress in read if progress] == [None, Usage(), Usage(0, 0, 0, 0, 0)]
+
+
+@given(
+    st.builds(service_of, *[st.sampled_from((None, *progress._WORDS[2:]))] * 3),
+    st.integers(0, 20_000),
+    st.integers(0, 20_000),
+    st.sets(st.sampled_from(progress._FLAGS)),
+    st.none() | st.builds(Usage, TOKENS),
+)
+def test_what_was_seen_comes_back_beside_any_usage(
+    one_table: ProgressTable, served_as: ServedAs, images: int, items: int, flags: set[str], usage: Usage | None
+) -> None:
+    slot = one_table.claim(exchange_id(1))
+    slot.note(Evidence(), usage, 1, seen=Seen(served_as, images, items, flags))
+    read = stored(one_table, slot)
+    slot.release()
+    most = progress._UNIT_MAX
+    assert read.seen._replace(flags=set(read.seen.flags)) == Seen(served_as, min(images, most), min(items, most), flags)
+    assert read.usage == usage
+
+
+def test_a_unit_beyond_the_last_word_is_in_the_high_half_of_the_first(table: ProgressTable) -> None:
+    """No unit is there yet: the next row of the table of units is."""
+    room = range(1, progress._ROOM + 1)
+    words = progress._units((*room, 7))
+    assert [word & 0xFFFF_FFFF for word in words] == [count + 1 for count in room]
+    assert [word >> 32 for word in words] == [8] + [0] * (progress._ROOM - 1)
+    slot = table.claim(exchange_id(1))
+    slot.note(Evidence(), Usage(1, images=3), 1)
+    slot._words[progress._UNITS] |= 8 << 32  # by a later version
+    assert stored(table, slot).usage == Usage(1, images=3)
 
 
 def test_a_usage_that_was_half_written_does_not_count(table: ProgressTable) -> None:

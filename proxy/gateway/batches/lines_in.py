@@ -21,7 +21,6 @@ from proxy.billing.batch import BatchInput, Share, names_digest
 from proxy.billing.keys import ApiKey
 from proxy.billing.pricing.quote import completion_tokens
 from proxy.foundation.slices import Slice
-from proxy.gateway.exchange.open_exchange import model_key
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route, by_health
 from proxy.http import errors
@@ -30,7 +29,7 @@ from proxy.http.field_names import refuse_ambiguous_names
 from proxy.http.json_body import parse_object, serialise
 from proxy.metering.answer_cost.request import MEMBER
 from proxy.metering.dialect import Dialect
-from proxy.metering.estimator.estimate import Estimator
+from proxy.metering.estimator.estimate import Estimator, model_key
 from proxy.metering.file_ids import file_ids
 from proxy.metering.request import InvalidField, RequestFacts
 from proxy.metering.stored_objects.api import BatchApi, custom_id_of

@@ -17,9 +17,9 @@ from proxy.billing.details import EntryDetails
 from proxy.billing.ending import FREE, Ending, PricesOf, compared, record_of
 from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
 from proxy.gateway.exchange.lifecycle import End
-from proxy.gateway.exchange.open_exchange import model_key, outcome_of
+from proxy.gateway.exchange.open_exchange import outcome_of
 from proxy.metering.dialect import Dialect
-from proxy.metering.estimator.estimate import Estimator, reading
+from proxy.metering.estimator.estimate import Estimator, model_key, reading
 from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.opaque_meter import OpaqueMeter
 from proxy.metering.stored_objects.api import BatchStatus, ResultLine

@@ -30,7 +30,7 @@ from proxy.gateway.upstream.routing import Route
 from proxy.http.errors import JSON_TYPE
 from proxy.journal.progress import Slot
 from proxy.metering.answer_cost.edit import Cost
-from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, Estimator, is_estimated, reading
+from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, Estimator, is_estimated, model_key, reading
 from proxy.metering.estimator.silence import with_silence
 from proxy.metering.metered import Metered
 from proxy.metering.plausibility import REFUTED
@@ -42,11 +42,6 @@ from proxy.settings.values import Refuted
 _log = logging.getLogger(__name__)
 
 _UNSEEN = Evidence()
-
-
-def model_key(provider: str, upstream_model: str) -> str:
-    """The estimator's key of a model."""
-    return f"{provider}/{upstream_model}"
 
 
 def prompt_tokens(estimator: Estimator, route: Route, facts: RequestFacts) -> int:

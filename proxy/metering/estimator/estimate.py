@@ -286,6 +286,11 @@ def _counted(metered: Metered, completion_tokens_max: int | None) -> Estimate | 
     return Estimate(so_far, 0.0, limit_exceeded=completion_tokens_max is not None and so_far > completion_tokens_max)
 
 
+def model_key(provider: str, upstream_model: str) -> str:
+    """The estimator's key of a model."""
+    return f"{provider}/{upstream_model}"
+
+
 class Estimating(Protocol):
     """The methods of an estimator that a reading needs; recovery tests replace it."""
 

@@ -92,10 +92,12 @@ _ODD_FEATURES, _ODD_SHARE = (_EMOJI, _RARE, _DIGITS, _NUMBERS, _GAPS, _SHORT), 0
 _OF_OTHERS = frozenset(range(len(BELIEFS))) - {*_ODD_FEATURES, _TEXT + 1}
 _NONE: frozenset[int] = frozenset()
 
-# Tokens per event: up to the first value events are counted, from the second one the reference's tokens; likewise with
-# a model that is known for single tokens, whose characters may be more tokens in the reference; and of reports.
+# Tokens per event. Up to the first value events are counted, from the second one the reference's tokens: for a model of
+# unknown shape; for one that is known to send single tokens (a character of it may be several tokens of the reference);
+# and by a reported count.
 _UNKNOWN_SHAPE, _KNOWN_SINGLE, _REPORTED = (1.5, 1.9), (2.5, 3.5), (1.3, 1.7)
-# A shape is known from so many answers, to a remainder of this share; remembered answers, and events of one at least.
+# A shape is known after this many answers, if at most this share of them differs. This many answers are remembered; an
+# answer teaches the shape if it has at least this many events.
 _SHAPE_KNOWN, _SHAPE_DOUBT, _SHAPE_MEMORY, _SHAPE_EVENTS_MIN = 2, 0.1, 8, 8
 # Tokens above a usual count are mostly those of code, base64 and the like, not of long words. The usual count allows
 # this factor for reference tokens of other scripts, and this many tokens for a rare character.

@@ -27,7 +27,7 @@ from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.strip import UsageStripper
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.metered import BodyMeter, Metered
-from proxy.metering.usage import NOT_RUNNING, NOTHING_SEEN, Evidence, Running, Seen, Usage
+from proxy.metering.usage import Evidence, Usage
 from proxy.metering.wire.framing import SSE, Framing
 from tests.gateway.streams import told
 from tests.support import sse
@@ -57,14 +57,7 @@ class DeliveryLog:
         if self.noted:
             self.unnoted_max = max(self.unnoted_max, events - self.noted - self.noted // 4)
 
-    def note(
-        self,
-        evidence: Evidence,
-        usage: Usage | None,
-        events: int,
-        running: Running = NOT_RUNNING,
-        seen: Seen = NOTHING_SEEN,
-    ) -> None:
+    def note(self, _evidence: Evidence, _usage: Usage | None, events: int, *_: object, **__: object) -> None:
         assert events >= self.noted
         self.noted = events
 
@@ -396,14 +389,7 @@ class Anything(DeliveryLog):
 
     def deliver(self, events: int, size: int) -> None: ...
 
-    def note(
-        self,
-        evidence: Evidence,
-        usage: Usage | None,
-        events: int,
-        running: Running = NOT_RUNNING,
-        seen: Seen = NOTHING_SEEN,
-    ) -> None: ...
+    def note(self, *_: object, **__: object) -> None: ...
 
 
 class Everything(Client):
