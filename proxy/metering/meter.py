@@ -8,6 +8,7 @@ so is unreadable data. Of a text that was cut off, the whole members are read (`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -38,6 +39,7 @@ _HALF_EVENT_BYTES_MIN = 4096
 # The largest event that is kept until the end because it may have a usage that no reader knows.
 _ODD_BYTES_MAX = 4096
 
+_may_report = re.compile(rb"sage|oken").search
 _DONE = b"[DONE]"
 _BLANK = b" \t\r\n\xef\xbb\xbf"
 # Prefixes of stream events; no JSON begins so.
@@ -344,7 +346,7 @@ class StreamMeter(BodyMeter):
     def _look(self, event: bytes, members: int, *, counted: bool) -> None:
         """Look for text that the dialect does not read: in events without output, and in those with more members than
         before."""
-        if len(event) <= _ODD_BYTES_MAX and (b"sage" in event or b"oken" in event):
+        if len(event) <= _ODD_BYTES_MAX and (_may_report(event) if self._last_report is None else has_usage(event)):
             self._odd_report = event
         if self.tally.failed is not None:
             return
@@ -399,7 +401,10 @@ class StreamMeter(BodyMeter):
         complete = self.done or self.tally.finish_reason is not None
         if complete:
             self._truncated.settle(self.tally)
-        reports = {event: None for event in (self._first_report, self._last_report, self._odd_report) if event}
+        odd = self._odd_report
+        if odd is not None and self._last_report is not None and not has_usage(odd):
+            odd = None  # a message, say: it was kept while no usage was known
+        reports = {event: None for event in (self._first_report, self._last_report, odd) if event}
         return result_of(
             self.tally, complete=complete, flags=flags, reports=[*reports], cut=self._cut,
             behind=self.tally.running.behind,

@@ -533,3 +533,12 @@ def test_a_speed_does_not_hide_the_tier_of_the_headers() -> None:
     meter = BEDROCK_CONVERSE.plain_meter({"x-amzn-bedrock-service-tier": "priority"})
     meter.feed(json.dumps({"output": {}, "performanceConfig": {"latency": "optimized"}}).encode())
     assert meter.close().served_as == ServedAs("priority", "optimized")
+
+
+def test_a_message_before_the_usage_has_no_unread_numbers() -> None:
+    """It was kept while no usage was known, for its name ends as `usage` does."""
+    item = {"type": "response.output_item.added", "output_index": 3, "item": {"type": "message", "content": []}}
+    usage = {"input_tokens": 5, "output_tokens": 7, "total_tokens": 12, "new_count": 4}
+    response = {"status": "completed", "instructions": "x" * 5_000, "usage": usage}  # longer than what is kept as odd
+    found = streamed(OPENAI_RESPONSES, item, {"type": "response.completed", "response": response})
+    assert found.unknown_usage_fields.paths == ("usage.new_count",)
