@@ -49,7 +49,7 @@ def _entries(options: argparse.Namespace, interruption: Interruption) -> int:
             print(HEADER)
         while True:
             for entry in reader.new_entries():
-                until = _entries_until(store, entry) if options.explain and not options.json else []
+                until = _entries_until(store, entry) if options.explain else []
                 print(_entry_text(entry, until, as_json=options.json, explain=options.explain), flush=options.follow)
                 if interruption.requested:
                     break
@@ -90,12 +90,20 @@ def _entries_until(store: LedgerStores, entry: LedgerEntry) -> list[LedgerEntry]
 
 def _entry_text(entry: LedgerEntry, until: Sequence[LedgerEntry], *, as_json: bool, explain: bool) -> str:
     from proxy.reports.entry_reader import entry_json
-    from proxy.reports.explain import addends_json, batch_text, correction_text, stated_text, sum_text
+    from proxy.reports.explain import (
+        addends_json,
+        batch_text,
+        correction_json,
+        correction_text,
+        stated_text,
+        sum_text,
+    )
     from proxy.reports.flags import contradiction_lines, flag_lines, unread_lines
     from proxy.reports.table_text import line
 
     if as_json:
-        return json_line(entry_json(entry) | ({"addends": addends_json(entry)} if explain else {}))
+        more = {"addends": addends_json(entry)} | correction_json(until) if explain else {}
+        return json_line(entry_json(entry) | more)
     why = [batch_text(entry), sum_text(entry), correction_text(until), stated_text(entry)] if explain else []
     why += [*flag_lines(entry), *contradiction_lines(entry), *unread_lines(entry)] if explain else []
     return "\n    ".join((line(entry), *filter(None, why)))

@@ -99,15 +99,33 @@ def correction_text(entries: Sequence[LedgerEntry]) -> str:
     """
     if not entries:
         return ""
-    known = [entry.charge_nusd for entry in entries if entry.charge_nusd is not None]
     details = EntryDetails.of(entries[-1].details)
     by = details.actor or details.by
     changes = [
         f"{one.name} {one.old or 'no price'} → {one.new or 'no price'}{BY_PRICE[one.name].per}"
         for one in price_changes(entries)
     ]
-    total = f"new total {usd_text(sum(known)) if known else 'unpriced'}"
-    return "; ".join([*([f"by {by}"] if by else []), *changes, total])
+    return "; ".join([*([f"by {by}"] if by else []), *changes, f"new total {_total_text(entries) or 'unpriced'}"])
+
+
+def correction_json(entries: Sequence[LedgerEntry]) -> dict[str, Any]:
+    """The changed prices and the new total after the last of these entries, for `--json`; empty without one.
+
+    `entries`: of one exchange, as settled, up to a correction.
+    """
+    if not entries:
+        return {}
+    prices = [
+        {"price": name, "old_usd": old, "new_usd": new, "per": per_text(name)}
+        for name, old, new in price_changes(entries)
+    ]
+    return {"prices": prices, "total_usd": _total_text(entries)}
+
+
+def _total_text(entries: Sequence[LedgerEntry]) -> str | None:
+    """The sum of the charges; None if none of these entries has a price."""
+    known = [entry.charge_nusd for entry in entries if entry.charge_nusd is not None]
+    return usd_text(sum(known)) if known else None
 
 
 def multiplier_text(reason: str, factor: str) -> str:

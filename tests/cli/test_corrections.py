@@ -71,6 +71,14 @@ def test_a_correction_is_explained_by_who_made_it_its_prices_and_the_new_total(r
         f"    by {operator()}; input 0.13 → 1 per million; output 0.41 → 2 per million; "
         f"reasoning 0.41 → 2 per million; new total {total}"
     )
+    every = run("ledger", "--json", "--explain")
+    (correction,) = (one for one in every if (one["exchange_id"], one["kind"]) == (first, "adjustment"))
+    assert correction["prices"] == [
+        {"price": "input", "old_usd": "0.13", "new_usd": "1", "per": "per million"},
+        {"price": "output", "old_usd": "0.41", "new_usd": "2", "per": "per million"},
+        {"price": "reasoning", "old_usd": "0.41", "new_usd": "2", "per": "per million"},
+    ]
+    assert Decimal(correction["total_usd"]) == total
 
 
 def test_adjust_refuses_in_one_line(run: Commands) -> None:
