@@ -125,7 +125,6 @@ def test_no_module_of_tests_loads_an_sdk_when_it_is_imported() -> None:
 
 
 def pyproject() -> dict[str, dict[str, object]]:
-    """pyproject.toml."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 

@@ -86,7 +86,6 @@ def taught(lessons: Iterable[Seen]) -> Estimator:
 
 
 def teach(estimator: Estimator, one: Seen) -> None:
-    """One lesson."""
     estimator.learn(KEY, evidence=one.evidence, prompt=one.prompt, usage=one.usage)
     estimator.learn_counted(KEY, evidence=one.evidence, usage=one.usage, counted=one.counted)
     if one.prompt_tokens:
@@ -108,20 +107,17 @@ Estimates = tuple[float, float, float, float]
 
 
 def completion(estimator: Estimator, one: Seen) -> Estimates:
-    """Of what came of a stream."""
     ask = partial(estimator.completion, KEY, one.evidence, completion_tokens_max=None, bytes_seen=one.size)
     found = ask(counted=one.counted)
     return found.tokens, found.expected_error, ask().tokens, one.tokens
 
 
 def prompt(estimator: Estimator, one: Seen) -> Estimates:
-    """Of its prompt."""
     tokens, error = estimator.prompt_counted(KEY, one.prompt, one.prompt_counted)
     return tokens, error, estimator.prompt_tokens(KEY, one.prompt), one.prompt_tokens
 
 
 def figures(found: Sequence[Estimates]) -> Measured:
-    """Of all of them."""
     return Measured(
         Figures.of((said, true) for said, _, _, true in found),
         Figures.of((said, true) for _, _, said, true in found),
@@ -185,14 +181,12 @@ def tool_call(cut: Cut, rng: random.Random, shape: Shape) -> Seen:
 
 
 def tool_calls(models: Iterable[Model]) -> list[Estimates]:
-    """Nothing was learned yet."""
     return [
         completion(Estimator(), tool_call(model.cut, model.rng, model.shape)) for model in models for _ in range(CUTS)
     ]
 
 
 def odd_texts(rng: random.Random) -> dict[str, str]:
-    """By their names."""
     return {
         "emoji": " ".join(rng.choices(["🌊", "🚀", "😀", "👍", "🎉", "🔥", "✅", "🐟", "👩\u200d🔬", "🇩🇪"], k=150)),
         "rare ideographs": "".join(chr(rng.randrange(0x3400, 0x4DBF)) for _ in range(300)),
@@ -204,7 +198,6 @@ def odd_texts(rng: random.Random) -> dict[str, str]:
 
 
 def odd_stream(cut: Cut, rng: random.Random, shape: Shape, name: str) -> Seen:
-    """Of one of them."""
     text = odd_texts(rng)[name]
     parts = (
         [(text[:50_000], len(cut(text[:50_000])))] if name.startswith("one event") else events(cut(text), shape, rng)
@@ -213,7 +206,6 @@ def odd_stream(cut: Cut, rng: random.Random, shape: Shape, name: str) -> Seen:
 
 
 def odd(models: Iterable[Model], name: str) -> list[Estimates]:
-    """Nothing was learned yet."""
     return [completion(Estimator(), odd_stream(model.cut, model.rng, model.shape, name)) for model in models]
 
 
@@ -240,7 +232,6 @@ def poisoned(models: Iterable[Model], lessons: int) -> list[float]:
 def made(
     seed: object, *, lessons: int = MANY_LESSONS, cuts: int = CUTS, names: Iterable[str] = VOCABULARIES
 ) -> list[Model]:
-    """Of each vocabulary and shape."""
     return [
         Model.of(name, shape, f"{seed} {number}", lessons=lessons, cuts=cuts)
         for name in names
@@ -249,7 +240,6 @@ def made(
 
 
 def line(title: str, found: Measured, most: str) -> str:
-    """Of the table."""
     now, before = found.reference, found.counters
     return (
         f"{title:46} {now.streams:6} | {now.median:6.1%} {now.high:6.1%} {now.bias:6.3f} {found.covered:6.0%} |"
@@ -258,7 +248,6 @@ def line(title: str, found: Measured, most: str) -> str:
 
 
 def table() -> Iterator[str]:
-    """Line by line."""
     yield f"{', '.join(VOCABULARIES)}; {len(kinds.KINDS)} kinds of text; at least {TOKENS_MIN} tokens seen"
     yield f"{'':46} {'':>6} | {REFERENCED:^28} | {VERSION:^20} |"
     yield f"{'':46} {'streams':>6} | median   95 %   bias  ± held | median   95 %   bias | must reach"
@@ -286,7 +275,6 @@ def table() -> Iterator[str]:
 
 
 def main() -> int:
-    """Print the table."""
     for one in table():
         print(one, flush=True)
     return 0

@@ -43,8 +43,6 @@ SIMULATED_SHARDS, BATCH = 8, 1_000
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of everything."""
-
     records: int
     rows: int
     backlog: int

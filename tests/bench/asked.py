@@ -74,19 +74,16 @@ def estimated(one: Asked, group: Sequence[Asked]) -> Estimates:
 
 
 def measured(records: Iterable[Mapping[str, Any]]) -> list[tuple[Asked, Estimates]]:
-    """With the estimates of each."""
     requests = sorted(read(records), key=lambda one: one.key)
     groups = [list(group) for _, group in groupby(requests, key=lambda one: one.key)]
     return [(one, estimated(one, group)) for group in groups if len(group) > REPORTED for one in group]
 
 
 def figures(found: Sequence[tuple[Asked, Estimates]]) -> list[Figures]:
-    """Of each estimate."""
     return [Figures.of((said[which], one.tokens) for one, said in found) for which in range(3)]
 
 
 def rows(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The lines of the table."""
     found = measured(records)
     for title, among, most in (
         ("prompts, after 20 of their group", found, "≤ 5 %"),

@@ -131,7 +131,6 @@ def _key(settings: Settings) -> str:
 
 
 def measured(rig: Rig, target: Target, counting: Counting, exchanges: int = EXCHANGES, **load: Any) -> Calls:
-    """Of one exchange of this load."""
     rig.requests(target, requests=min(WARM_UP, exchanges), **load)
     time.sleep(QUIET_S)
     counting.take()

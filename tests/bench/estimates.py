@@ -92,7 +92,6 @@ def others(stream: Stream, among: Sequence[Stream]) -> list[Stream]:
 
 
 def fresh(streams: Sequence[Stream], teach: Teach) -> Figures:
-    """Nothing was learned."""
     ask = teach(())
     return Figures.of((ask(one), one.tokens) for one in streams)
 
@@ -134,7 +133,6 @@ class Recorded:
 
     @classmethod
     def read(cls) -> Recorded:
-        """From the files."""
         found = [(record, one) for record in records() if (one := whole(record)) is not None]
         return cls(
             seen=[one for _, one in found if not one.hidden],
@@ -209,7 +207,6 @@ def costs() -> tuple[float, float]:
 
 
 def main() -> int:
-    """Print the table."""
     if not CORPUS.exists():
         print("skipped: the recorded corpus ../shared/corpus is not here")
         return 0

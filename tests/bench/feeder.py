@@ -102,7 +102,6 @@ async def run(folder: Path, queue: str, ledger: str, backlog: int, per_s: float)
 
 
 def main() -> None:
-    """Reads the command line."""
     parser = argparse.ArgumentParser(description="a proxy without streams")
     parser.add_argument("folder", type=Path)
     parser.add_argument("queue")

@@ -37,7 +37,6 @@ class Stream:
 
     @property
     def key(self) -> str:
-        """As the estimator is asked."""
         return f"{self.provider}/{self.model}"
 
     @property
@@ -113,8 +112,6 @@ def linear(streams: Iterable[Stream]) -> Ask:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table."""
-
     title: str
     measure: Callable[[Teach], Figures]
     most: str
@@ -128,12 +125,10 @@ HEAD = (
 
 
 def measured(row: Row) -> str:
-    """Measured."""
     found = [row.measure(teach) for teach in (linear, ridge, referenced)]
     assert len({one.streams for one in found}) == 1
     return f"{row.title:61}{found[0].streams:8} |  {' |  '.join(map(shown, found))} | {row.most}"
 
 
 def shown(figures: Figures) -> str:
-    """In columns."""
     return f"{figures.median:6.1%} {figures.high:6.0%} {figures.weighted:8.1%} {figures.bias:6.2f}"

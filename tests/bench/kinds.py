@@ -53,7 +53,6 @@ def halves(language: str, seed: object = 0) -> tuple[Sequence[str], Sequence[str
 
 
 def told(rng: random.Random, among: Sequence[str]) -> str:
-    """A text of some of these sentences."""
     return "".join(rng.choices(among, k=rng.randint(SENTENCES_MIN, SENTENCES_MAX)))
 
 

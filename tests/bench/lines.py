@@ -17,7 +17,6 @@ class Line:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """The Markdown table."""
     head = ["| | measured | must reach | met? |", "|---|---|---|---|"]
     words = {True: "yes", False: "no", None: "–"}
     return "\n".join(

@@ -81,7 +81,6 @@ CHECKPOINT
 
 
 def key_id(number: int) -> str:
-    """Of one of the keys."""
     return f"key_{md5(str(number).encode(), usedforsecurity=False).hexdigest()[:20]}"
 
 
@@ -170,7 +169,6 @@ def memory_mb() -> float:
 
 
 def measured(name: str, *arguments: str) -> Found:
-    """One of the above."""
     command = [sys.executable, "-m", "tests.bench.many_keys", name, *arguments]
     found: Found = json.loads(subprocess.run(command, check=True, capture_output=True, cwd=ROOT).stdout)
     return found

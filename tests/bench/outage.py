@@ -28,16 +28,12 @@ S_MAX = 240.0
 
 
 class Away(StrEnum):
-    """Which server was."""
-
     POSTGRES = "Postgres"
     REDIS = "Redis"
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """One outage's end."""
-
     per_s: float
     seconds: float
     waited_in_queue: int

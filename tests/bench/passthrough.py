@@ -73,7 +73,6 @@ async def serve_until_told(port: int, provider: str) -> None:
 
 
 def main() -> None:
-    """Reads the command line and serves."""
     parser = argparse.ArgumentParser(description="a plain aiohttp pass-through")
     parser.add_argument("port", type=int)
     parser.add_argument("provider", metavar="PROVIDER_URL")

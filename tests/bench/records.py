@@ -49,7 +49,6 @@ def opened(number: int, keys: int = KEYS) -> Opened:
 
 
 def record(begun: Opened) -> UsageRecord:
-    """How it ended."""
     prompt, completion = begun.prompt_tokens_estimate, 100 + begun.slot
     usage = Usage(prompt, prompt // 2, completion, completion // 4, prompt + completion)
     return UsageRecord(

@@ -101,7 +101,6 @@ def is_met(row: Row, value: float | None) -> str:
 
 
 def table(rounds: Sequence[Round], shown: Sequence[Row]) -> str:
-    """The Markdown table."""
     systems = ("nginx", "aiohttp", "prototype", "tokenweir")
     heads = ["", *systems, *(f"{name} to nginx" for name in systems[1:]), "must reach", "met?"]
     lines = [f"| {' | '.join(heads)} |".replace("|  |", "| |"), "|---" * len(heads) + "|"]

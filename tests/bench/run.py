@@ -102,7 +102,6 @@ def other_requests(rig: Rig, target: Target, size: Size) -> dict[str, float]:
 
 
 def one_event_streams(rig: Rig, target: Target, size: Size) -> dict[str, float]:
-    """CPU time of a stream of one event."""
     load = rig.requests(target, requests=size.requests, connections=16, stream=True, length=1)
     return {"one_event_us": load.cpu_us_per_unit}
 
@@ -247,7 +246,6 @@ def fitted(size: Size) -> Size:
 
 
 def machine_line(cpus: Sequence[int]) -> str:
-    """The machine and the versions, on one line."""
     program = nginx_program()
     asked = subprocess.run([program, "-v"], capture_output=True, text=True, check=False) if program else None
     parts = [

@@ -46,7 +46,6 @@ class Stores:
 
     @contextmanager
     def ledger(self) -> Iterator[Ledger]:
-        """A new ledger, empty."""
         name = self.postgres.new_database()
         url = self.postgres.url(name)
         migrate(url)
@@ -70,7 +69,6 @@ class Stores:
 
     @contextmanager
     def workers(self, ledger_url: str, number: int, **settings: Any) -> Iterator[list[Listening]]:
-        """So many `tokenweir worker`s, at work."""
         with TemporaryDirectory(dir=self.folder) as folder:
             made = deployment(Path(folder), ledger_url, self.valkey.url, **settings)
             running = [made.worker() for _ in range(number)]
@@ -83,15 +81,12 @@ class Stores:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """One database."""
-
     url: str
     name: str
     engine: Engine
     postgres: PostgresServer
 
     def ask(self, statement: str) -> int:
-        """One number."""
         return int(self.postgres.execute(statement, database=self.name)[0][0])
 
     def do(self, *statements: str) -> None:
@@ -107,7 +102,6 @@ class Ledger:
 
 @contextmanager
 def stores() -> Iterator[Stores]:
-    """Both, running, on free ports."""
     with TemporaryDirectory(prefix="tokenweir-bench-") as text:
         folder = Path(text)
         valkey = Valkey(folder / "valkey").start()

@@ -190,7 +190,6 @@ def free_port() -> int:
 
 
 def _options(place: Place) -> dict[str, Any]:
-    """Where and how a process is started."""
     trusted = {} if place.certificate is None else {"SSL_CERT_FILE": str(place.certificate)}
     environment = {**os.environ, **trusted, "BENCH_PROVIDER_KEY": "sk-bench"}
     return {"cwd": ROOT, "env": environment, "preexec_fn": partial(pin, place.cpu)}

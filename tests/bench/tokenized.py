@@ -124,7 +124,6 @@ def events(tokens: Sequence[bytes], shape: Shape, rng: random.Random) -> Iterato
 
 
 def wire(delta: dict[str, object]) -> bytes:
-    """One event."""
     chunk = {"id": "c-1", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]}
     return b"data: " + json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
@@ -158,12 +157,10 @@ class Seen:
 
     @property
     def usage(self) -> Usage:
-        """As it would be reported."""
         return Usage(self.prompt_tokens, None, self.tokens)
 
 
 def counted_of(held: AnswerText | None, count: CountTokens) -> Counted:
-    """Of a text that is held."""
     assert held is not None, "one choice, and every event has text"
     text, reasoning, calls = profiles_of(held.texts(), count)
     return Counted(text + reasoning, calls)

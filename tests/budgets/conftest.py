@@ -42,7 +42,6 @@ async def announced(stores: Stores, name: str) -> BudgetStore:
 
 @pytest.fixture
 async def one(stores: Stores) -> AsyncIterator[BudgetStore]:
-    """A node."""
     store = await announced(stores, "one")
     yield store
     await store.aclose()
@@ -67,5 +66,4 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @pytest.fixture
 def exchange_ids() -> Iterator[str]:
-    """New ones."""
     return (f"exchange-{number:04}" for number in range(10_000))

@@ -14,8 +14,6 @@ Answer = tuple[str, str, float | None] | None
 
 @dataclass
 class Kept:
-    """A hold."""
-
     reservation: Reservation
     node: str
     nusd: int
@@ -50,7 +48,6 @@ class Model:
         return None if found is None or found.since != counter.since else found.nusd
 
     def at(self, counter_id: str) -> list[Kept]:
-        """What is held there."""
         return [
             one
             for one in self.reservations.values()
@@ -62,11 +59,9 @@ class Model:
         return sum(one.nusd for one in self.at(counter_id))
 
     def running(self, counter_id: str) -> int:
-        """Exchanges."""
         return sum(one.closed_at is None for one in self.at(counter_id))
 
     def unseeded(self, reservation: Reservation) -> tuple[LimitCounter, ...]:
-        """Of a hold that is new."""
         if reservation.exchange_id in self.reservations:
             return ()
         return tuple(
@@ -74,7 +69,6 @@ class Model:
         )
 
     def window(self, counter_id: str, now: float) -> list[Counted]:
-        """What counts there."""
         return [one for one in self.counted.get(counter_id, []) if abs(one.second - int(now)) <= 60]
 
     def reserve(self, reservation: Reservation, node: str, now: float) -> Answer:
@@ -89,7 +83,6 @@ class Model:
         return None
 
     def reservation(self, reservation: Reservation, node: str, second: int, *, counts: bool = True) -> None:
-        """Whatever is left."""
         self.reservations[reservation.exchange_id] = Kept(
             reservation, node, reservation.nusd, reservation.tokens, second
         )
@@ -113,7 +106,6 @@ class Model:
         )
 
     def close(self, exchange_id: str, nusd: int, tokens: int, now: float) -> None:
-        """It ended."""
         one = self.reservations.get(exchange_id)
         if one is None:
             return
@@ -135,7 +127,6 @@ class Model:
         asking: Collection[str],
         now: float,
     ) -> None:
-        """All that the node knows."""
         named = set(asking)
         for reservation in running:
             named.add(reservation.exchange_id)
@@ -167,12 +158,10 @@ class Model:
         return len(found)
 
     def release(self, exchange_ids: Iterable[str]) -> None:
-        """They are held no longer."""
         for exchange_id in exchange_ids:
             self.reservations.pop(exchange_id, None)
 
     def seed(self, sums: Sequence[SpendTotal], now: float) -> None:
-        """What the ledger said."""
         if self.cursor is None:
             sums = [one for one in sums if one.as_of_us >= self.floor[0] or now >= self.floor[1]]
             self.cursor = min((one.as_of_us for one in sums), default=None)
@@ -196,7 +185,6 @@ class Model:
         return True
 
     def forget_sums(self, now: float, restored_to_us: int | None = None) -> None:
-        """No sum is known."""
         if self.cursor is not None:
             before = max(self.cursor, self.floor[0] if now < self.floor[1] else -1)
             self.floor = before if restored_to_us is None else restored_to_us, now + 60
@@ -204,18 +192,15 @@ class Model:
         self.cursor = None
 
     def lose(self) -> None:
-        """Nothing is."""
         self.__init__()  # type: ignore[misc]
 
     def standings(self) -> list[CounterState]:
-        """Of all counters that are known."""
         known = {
             counter.counter_id for one in self.reservations.values() for counter in one.reservation.counters
         } | set(self.sums)
         return [self._standing(counter_id) for counter_id in sorted(known)]
 
     def overdue(self, older_than_s: float, now: float) -> list[str]:
-        """Exchanges."""
         ended = [(one.closed_at, name) for name, one in self.reservations.items() if one.closed_at is not None]
         return [name for at, name in ended if at < now - older_than_s]
 

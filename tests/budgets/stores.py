@@ -49,8 +49,6 @@ class Stores(ABC):
 
 
 class LocalStores(Stores):
-    """A file."""
-
     kind = "local"
 
     def __init__(self, folder: Path) -> None:
@@ -69,8 +67,6 @@ class LocalStores(Stores):
 
 
 class RedisStores(Stores):
-    """A server."""
-
     kind = "redis"
 
     def __init__(self, url: str, prefix: str) -> None:

@@ -70,8 +70,6 @@ class Flaky:
 
 @dataclass
 class AdmissionRecorder(Recorder):
-    """Records denials too."""
-
     denials: list[str] = field(default_factory=list)
 
     def denied(self, why: str) -> None:
@@ -79,8 +77,6 @@ class AdmissionRecorder(Recorder):
 
 
 class Plant:
-    """Admission with all that it needs."""
-
     def __init__(self, folder: Path, on_store_outage: OnStoreOutage = OnStoreOutage.FAIL_CLOSED) -> None:
         self.local = SqliteBudgets(folder / "budgets.db", node="n", unix_time=lambda: NOW)
         self.store = Flaky(self.local)
@@ -146,7 +142,6 @@ async def plant(tmp_path: Path) -> AsyncIterator[Plant]:
 
 @asynccontextmanager
 async def running(plant: Plant) -> AsyncIterator[None]:
-    """Its task runs."""
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(plant.admission.run())
         yield

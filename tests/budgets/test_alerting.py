@@ -47,8 +47,6 @@ BUDGET = 10 * NUSD_PER_USD
 
 @dataclass
 class AlertRecorder(FollowerRecorder):
-    """Records alerts and what became of them too."""
-
     alerts: list[int] = field(default_factory=list)
     whys: list[tuple[str, bool]] = field(default_factory=list)
 
@@ -95,7 +93,6 @@ def stage(engine: Engine, receiver: Receiver) -> Stage:
 
 
 def an_alert(number: int = 0) -> Alert:
-    """An open one."""
     return Alert(f"alert_{number}", "key-1", 80, SINCE, 8_000_000_001, BUDGET, NOW, OPEN, 0, NOW, None)
 
 

@@ -46,7 +46,6 @@ class Ledger:
             self.terminal.add(one)
 
     def spent(self, counter_id: str, since: float = 0.0) -> int:
-        """All of it."""
         return sum(one.nusd for one in self.entries if counter_id in one.counter_ids and one.started_at >= since)
 
     async def time(self) -> int:
@@ -89,8 +88,6 @@ class Ledger:
 
 @dataclass
 class Counter:
-    """What is kept of a counter."""
-
     since: float
     spent: int
     as_of_us: int

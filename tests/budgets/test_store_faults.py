@@ -60,8 +60,6 @@ async def begin(store: RedisBudgets) -> None:
 
 @pytest.fixture
 def connect(redis_to: Callable[[str], RedisClient], prefix: str) -> Open:
-    """Opens a node's handle on a server."""
-
     def make(url: str, node: str, *, away_s: float = LONG_S, known_nodes: KnownNodes | None = None) -> RedisBudgets:
         return RedisBudgets(redis_to(url), node=node, prefix=prefix, away_s=away_s, known_nodes=known_nodes)
 
@@ -70,7 +68,6 @@ def connect(redis_to: Callable[[str], RedisClient], prefix: str) -> Open:
 
 @pytest.fixture
 def path(redis_url: str) -> Iterator[FaultyPath]:
-    """On the way to the server."""
     with FaultyPath("127.0.0.1", int(redis_url.rpartition(":")[2])) as made:
         yield made
 

@@ -75,7 +75,6 @@ class Budgets(RuleBasedStateMachine):
         self.last: Reservation | None = None
 
     def make_stores(self) -> Stores:
-        """Empty ones."""
         raise NotImplementedError
 
     def do(self, what: Awaitable[_T]) -> _T:
@@ -528,8 +527,6 @@ class Sleeping(Budgets):
 
 
 def machine(kind: str, redis_url: str, prefix: str) -> type[Budgets]:
-    """The one for a store."""
-
     class OnRedis(Sleeping):
         def make_stores(self) -> Stores:
             return RedisStores(redis_url, prefix)

@@ -63,12 +63,10 @@ def made(engine: Engine, scope_id: str, limits: Limits, kind: str = "key") -> No
 
 
 def a_standing(spent: int | None, counter_id: str = "key_1", since: float = SINCE, reserved: int = 0) -> CounterState:
-    """As a store has it."""
     return CounterState(counter_id, since, spent, reserved, 0, 0)
 
 
 def an_alert(number: int = 0, **differences: object) -> Alert:
-    """An open one."""
     alert = Alert(f"alert_{number}", "key_1", 50, SINCE, 100, 200, NOW, OPEN, 0, NOW, None)
     return structs.replace(alert, **differences)
 

@@ -59,7 +59,6 @@ class Commands:
         self.config.write_text(yaml.safe_dump(settings))
 
     def ledger(self, work: Callable[[LedgerStores], Any]) -> Any:
-        """Something by hand."""
         store = LedgerStores.open(load(self.config, os.environ, sinks=SINKS))
         try:
             return work(store)

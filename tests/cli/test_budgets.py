@@ -65,8 +65,6 @@ async def a_running_exchange(budgets: BudgetStore, engine: Engine) -> None:
 
 
 def changed(config: Path, change: Callable[[BudgetStore], Awaitable[object]]) -> None:
-    """Do something to the store."""
-
     async def doing() -> None:
         budgets = open_budgets(load(config, {}), "node-1")
         await change(budgets)

@@ -87,7 +87,6 @@ class PythonClient:
         self._client = openai.OpenAI(api_key="set for each call", base_url="http://127.0.0.1:9/v1", max_retries=0)
 
     def ask(self, base_url: str, key: str, request: dict[str, Any]) -> Heard:
-        """See Client."""
         heard = Heard()
         asked = usage_asked(request)
         answer = self._client.with_options(base_url=base_url, api_key=key).chat.completions.create(**request)
@@ -103,7 +102,6 @@ class PythonClient:
         return self._client.with_options(base_url=stand.base_url, api_key=key or stand.key)
 
     def close(self) -> None:
-        """Let go of its connections."""
         self._client.close()
 
 
@@ -111,7 +109,6 @@ class AsyncPythonClient:
     """The official SDK, asynchronous; an event loop of its own for each question."""
 
     def ask(self, base_url: str, key: str, request: dict[str, Any]) -> Heard:
-        """See Client."""
         return asyncio.run(self._ask(base_url, key, request))
 
     async def _ask(self, base_url: str, key: str, request: dict[str, Any]) -> Heard:
@@ -141,7 +138,6 @@ class CurlClient:
             pytest.skip("curl is not on this machine: install it to run its part of the suites")
 
     def ask(self, base_url: str, key: str, request: dict[str, Any]) -> Heard:
-        """See Client."""
         done = self.run(
             f"{base_url}/chat/completions",
             "-H", f"Authorization: Bearer {key}",
@@ -180,7 +176,6 @@ class NodeClient:
         )
 
     def ask(self, base_url: str, key: str, request: dict[str, Any]) -> Heard:
-        """See Client."""
         said = self.call(base_url, key, request=request, usage_asked=usage_asked(request))
         assert "error" not in said, said["error"]
         return Heard(**said)

@@ -73,7 +73,6 @@ def curl() -> CurlClient:
 
 @pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest) -> Client:
-    """Each of the clients in turn."""
     match request.param:
         case "python_async":
             return AsyncPythonClient()

@@ -32,7 +32,6 @@ class Fixture:
 
     @property
     def streamed(self) -> bool:
-        """A stream, or one JSON answer."""
         return bool(self.truth["streamed"])
 
     @property
@@ -47,12 +46,10 @@ class Fixture:
 
     @property
     def text(self) -> str:
-        """What the model said."""
         return str(self.truth["text"])
 
     @property
     def response_id(self) -> str:
-        """The provider's id of the answer."""
         first = sse.chunks(self.wire)[0] if self.streamed else json.loads(self.wire)
         return str(first["id"])
 
@@ -81,18 +78,15 @@ class Fixture:
         return self.wire if usage_asked or not self.tells_usage_apart else sse.without_usage_event(self.wire)
 
     def events(self, *, usage_asked: bool) -> int:
-        """How many events that is."""
         return int(self.truth["events"]) - (self.tells_usage_apart and not usage_asked)
 
 
 def fixtures() -> list[Fixture]:
-    """All of them."""
     truths = sorted(FOLDER.glob("*/*.json"))
     return [_fixture(path, json.loads(path.read_text())) for path in truths]
 
 
 def fixture(system: str, name: str) -> Fixture:
-    """One of them."""
     path = FOLDER / system / f"{name}.json"
     return _fixture(path, json.loads(path.read_text()))
 

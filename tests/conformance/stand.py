@@ -108,12 +108,10 @@ class Stand:
 
     @property
     def base_url(self) -> str:
-        """As an SDK takes it."""
         return self.tokenweir.base_url
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return self.tokenweir.url
 
     def plan(self, system: str, plan: Script | Shape, name: str = "plan") -> str:
@@ -144,7 +142,6 @@ class Stand:
         return found
 
     def entry(self, model: str) -> dict[str, Any]:
-        """The ledger's one entry of `model`."""
         (one,) = self.entries(model)
         return one
 
@@ -157,7 +154,6 @@ class Stand:
         gained.update(self.entries(model, before + 1)[-1])
 
     def entry_of(self, exchange_id: str) -> dict[str, Any]:
-        """The ledger's entry of one exchange."""
         deadline = time.monotonic() + SOON_S
         while not (found := [one for one in self.tokenweir.read_ledger() if one["exchange_id"] == exchange_id]):
             assert time.monotonic() < deadline, f"no entry of {exchange_id}:\n{self.log_tail()}"
@@ -170,11 +166,9 @@ class Stand:
         return sorted(mine, key=lambda entry: entry["started_at"])
 
     def log_tail(self) -> str:
-        """The end of the proxy's log."""
         return self.tokenweir.log.read_text()[-2000:]
 
     def close(self) -> None:
-        """Stop it, and see that it ended well."""
         assert self.tokenweir.stop() == 0, self.log_tail()
         entries = self.tokenweir.read_ledger()
         assert len({entry["exchange_id"] for entry in entries}) == len(entries)

@@ -137,7 +137,6 @@ def _expect_reported(entry: dict[str, Any], truth: dict[str, Any]) -> None:
 
 
 def _summed(timings: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What an entry keeps of a provider's times."""
     if timings is None:
         return None
     decode = timings["decode_time_arr"]

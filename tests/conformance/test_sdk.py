@@ -30,7 +30,6 @@ TALE = "".join(words(24))
 
 @pytest.fixture
 def sdk(stand: Stand, python_client: PythonClient) -> openai.OpenAI:
-    """Python's SDK in front of the shared deployment."""
     return python_client.at(stand)
 
 

@@ -22,7 +22,6 @@ CLAUDE = ["claude-opus-4-5-20251101", "claude-3-haiku-20240307"]
 
 @pytest.fixture
 async def at() -> AsyncIterator[Listing]:
-    """All providers behind `*`."""
     async with upstream() as providers, listing(providers, MODELS, *FAMILIES) as made:
         yield made
 

@@ -27,7 +27,6 @@ NAMES = Names("id-1", "model-1")
 
 @pytest.fixture(scope="module")
 def tokens() -> Callable[[str], list[str]]:
-    """Text → its tokens of o200k."""
     encoding = toktok._encoding("o200k_base")  # its counts are public; its tokens are "for tests"
     return lambda text: [encoding.decode([token]) for token in encoding.encode(text)]
 

@@ -13,7 +13,6 @@ from tests.ledger.entries import a_ledger
 
 @pytest.fixture
 def stand(tmp_path: Path) -> Iterator[Stand]:
-    """On an empty ledger."""
     engine = a_ledger(tmp_path)
     made = Stand(tmp_path, engine)
     yield made

@@ -18,7 +18,6 @@ YESTERDAY = float(TODAY - DAY_S)
 
 
 def entry(number: int, **differences: Any) -> Any:
-    """An exchange of yesterday."""
     at = YESTERDAY + number
     name = f"{id_from(at)}7{number:03x}-8000-{number:012x}"
     return replace(a_real_entry(number, started_at=at, **differences), exchange_id=name, entry_id=f"entry-{number}")

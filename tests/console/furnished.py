@@ -95,7 +95,6 @@ def month() -> list[LedgerEntry]:
 
 
 def one(number: int, at: float, chance: Random) -> LedgerEntry:
-    """An exchange of that time."""
     key_id = chance.choice(list(KEYS))
     prompt, output = chance.randint(500, 90_000), chance.randint(20, 9_000)
     record = a_real_record(
@@ -135,7 +134,6 @@ def corrections() -> list[LedgerEntry]:
 
 
 def running(number: int, **differences: Any) -> ExchangeSnapshot:
-    """A stream."""
     key_id = list(KEYS)[number % 3]
     began = time.time() - 3.7 * (number + 1)
     stream = ExchangeSnapshot(

@@ -38,8 +38,6 @@ models: {"*": {provider: tera}}
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One answer."""
-
     status: int
     headers: Mapping[str, str]
     body: Any
@@ -133,7 +131,6 @@ class Stand:
         return answered.body
 
     def close(self) -> None:
-        """Answer no more."""
         self._run(self._console.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -46,7 +46,6 @@ ROUTES = {
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    """A console with something to show."""
     folder = tmp_path_factory.mktemp("openapi")
     engine = a_ledger(folder)
     settle(engine, an_entry(exchange=f"{id_from(1_793_000_000.0)}7000-8000-000000000000"), node=None)

@@ -203,7 +203,6 @@ def test_a_corrected_exchange_is_one_sum(stand: Stand, page: Page) -> None:
 
 
 def usd(text: str) -> Decimal:
-    """The amount that the page shows."""
     return Decimal(text.replace("−", "-").replace("$", "") if text != "unpriced" else 0)
 
 

@@ -16,7 +16,6 @@ from tests.support.tokenweir import Tokenweir
 
 
 def event(watched: HTTPResponse) -> Any:
-    """The next one."""
     assert watched.readline() == b"event: live\n"
     line = watched.readline()
     assert watched.readline() == b"\n"

@@ -47,8 +47,6 @@ Entry = Mapping[str, Any]
 
 
 class Instant(StrEnum):
-    """When the kill comes."""
-
     MIDWAY = auto()
     """while all streams flow"""
     ADMISSION = auto()
@@ -217,7 +215,6 @@ class Chaos:
         return await self._compare({one["body"]["model"]: one for one in self._provider.log()})
 
     def close(self) -> None:
-        """Let go of the ledger."""
         self._engine.dispose()
 
     # -- load ----------------------------------------------------------------------------------------------------
@@ -259,7 +256,6 @@ class Chaos:
     # -- kill ----------------------------------------------------------------------------------------------------
 
     async def _moment(self, instant: Instant) -> None:
-        """Wait for the instant."""
         match instant:
             case Instant.ADMISSION:
                 await asyncio.sleep(self._rng.uniform(0, 0.1))

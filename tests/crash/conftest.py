@@ -22,7 +22,6 @@ GRACE_S = 2.0
 def shared(
     tmp_path_factory: pytest.TempPathFactory, provider_process: ScriptedProvider
 ) -> Iterator[tuple[Tokenweir, str]]:
-    """The deployment and a key of it."""
     made = deployment(tmp_path_factory.mktemp("crash"), provider_process, shutdown_grace_s=GRACE_S)
     key = quick_key(made)
     yield made.start(), key
@@ -42,5 +41,4 @@ def running(shared: tuple[Tokenweir, str], provider: ScriptedProvider) -> Tokenw
 
 @pytest.fixture
 def key(shared: tuple[Tokenweir, str]) -> str:
-    """A key of the shared deployment."""
     return shared[1]

@@ -36,7 +36,6 @@ def proxy_before(provider: ResponsesProvider, folder: Path, *options: str) -> To
 
 
 async def entries_in(proxy: Tokenweir, count: int) -> list[dict[str, Any]]:
-    """The entries of the ledger: so many."""
     await until(lambda: len(proxy.read_ledger()) >= count)
     found = proxy.read_ledger()
     assert len(found) == count
@@ -45,7 +44,6 @@ async def entries_in(proxy: Tokenweir, count: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 async def clients() -> AsyncIterator[Clients]:
-    """Plain ones."""
     async with Clients() as made:
         yield made
 
@@ -74,7 +72,6 @@ async def asked(proxy: Tokenweir, key: str, model: str, name: str | None = None)
 
 
 async def status_of(proxy: Tokenweir, exchange_id: str, key: str) -> int:
-    """Of `GET /v1/exchanges/{id}`."""
     return await (await asking(proxy.url, get(f"/v1/exchanges/{exchange_id}", key))).head()
 
 

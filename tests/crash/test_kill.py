@@ -20,7 +20,6 @@ FEW_STREAMS, MORE_STREAMS = 8, 15
 
 @pytest.fixture
 def chaos(running: Tokenweir, key: str, provider: ScriptedProvider, request: pytest.FixtureRequest) -> Iterator[Chaos]:
-    """Rounds on one deployment."""
     streams = getattr(request, "param", STREAMS)
     made = Chaos(running, provider, key, Random(f"{SEED} {request.node.name}"), streams=streams)
     yield made

@@ -54,7 +54,6 @@ class Talk:
         self._clients: list[Client] = []  # one that nobody holds would be closed
 
     async def realtime(self, model: str) -> tuple[Client, Link]:
-        """A session of this model."""
         number = len(self._speaking.links)
         client = await self._connected(f"/v1/realtime?model={model}")
         return client, await self._speaking.link(number)
@@ -94,7 +93,6 @@ class Talk:
 
 @asynccontextmanager
 async def talk(tokenweir: Tokenweir, speaking: SocketProvider) -> AsyncIterator[Talk]:
-    """On a deployment that starts now."""
     key = quick_key(tokenweir)
     tokenweir.start()
     async with ClientSession() as http:

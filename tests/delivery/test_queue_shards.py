@@ -37,7 +37,6 @@ def streams(redis: RedisClient, prefix: str) -> list[RedisQueue]:
 
 @pytest.fixture
 def member(redis: RedisClient, prefix: str) -> Callable[[str], WorkerRoster]:
-    """A worker in the roster."""
     return partial(WorkerRoster, redis, shards=SHARDS, prefix=prefix)
 
 

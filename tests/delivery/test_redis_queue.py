@@ -83,7 +83,6 @@ async def let_time_pass(queue: RedisQueue) -> None:
 
 
 async def taken_within(queue: RedisQueue, limit: int = 100, *, within_s: float = 10.0) -> Sequence[DeliveredRecord]:
-    """The first records that come."""
     async with asyncio.timeout(within_s):
         while not (taken := await queue.take(limit)):
             pass

@@ -110,7 +110,6 @@ class Machine:
         return written
 
     async def drained(self) -> None:
-        """A worker runs until nothing is pending."""
         async with self.working():
             await until(lambda: not self.pending)
 
@@ -126,7 +125,6 @@ class Machine:
             task.cancel()
 
     def working(self) -> AbstractAsyncContextManager[None]:
-        """A worker runs within."""
         return worker(self.other_end, self.ledger)
 
 
@@ -199,7 +197,6 @@ def at(folder: Path, queues: Queues, ledger: Ledger) -> Iterator[At]:
 
 @pytest.fixture
 def machine(at: At, redis_url: str) -> Machine:
-    """One with the shared server."""
     return at(redis_url)
 
 

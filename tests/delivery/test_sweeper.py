@@ -58,8 +58,6 @@ class Ledger:
 
 @dataclass
 class SweeperRecorder(Recorder):
-    """Records what a sweeper reports."""
-
     nodes: list[int] = field(default_factory=list)
     swept_nodes: list[str] = field(default_factory=list)
     records: list[UsageRecord] = field(default_factory=list)
@@ -77,8 +75,6 @@ class SweeperRecorder(Recorder):
 
 
 class Worker:
-    """One sweeper with all it needs."""
-
     def __init__(self, board: LeaseRegistry, ledger: Ledger, clock: Clock) -> None:
         self.seen = SweeperRecorder()
         self.board, self.ledger, self.clock = board, ledger, clock

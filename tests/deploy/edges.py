@@ -109,7 +109,6 @@ class Edge:
             time.sleep(0.02)
 
     def close(self) -> None:
-        """End it."""
         self._child.terminate()
         try:
             self._child.wait(5)

@@ -82,7 +82,6 @@ def served(
 def edge(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, served: tuple[Tokenweir, str]
 ) -> Iterator[Edge]:
-    """Each of them in front of the proxy."""
     program(request.param)
     made = Edge(request.param, tmp_path_factory.mktemp("edge"), served[0].port)
     yield made
@@ -279,7 +278,6 @@ async def _run(*command: str) -> asyncio.subprocess.Process:
 
 
 async def _event(client: asyncio.subprocess.Process, held: Held) -> bytes:
-    """The first event, as it came."""
     assert client.stdout is not None
     async with asyncio.timeout(PATIENCE_S):
         return await client.stdout.readexactly(len(held.first))

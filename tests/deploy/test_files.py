@@ -34,7 +34,6 @@ PACKED = sorted([*(DEPLOY / "prometheus").glob("*.rules.yml"), *(ROOT / "grafana
 
 
 def compose() -> dict[str, Any]:
-    """compose.yaml."""
     read: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     return read
 

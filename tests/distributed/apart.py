@@ -21,7 +21,6 @@ LEASE_S = 3.0
 
 @pytest.fixture
 def ledger_url(postgres: Server, migrated: str) -> Iterator[str]:
-    """A migrated database with nothing in it."""
     name = postgres.new_database(migrated)
     yield postgres.url(name)
     postgres.drop_database(name)
@@ -29,7 +28,6 @@ def ledger_url(postgres: Server, migrated: str) -> Iterator[str]:
 
 @pytest.fixture
 def queue_url(valkey: Valkey) -> str:
-    """An empty Valkey."""
     return valkey.url
 
 
@@ -62,7 +60,6 @@ class Apart:
         return self.proxies[-1]
 
     def worker(self) -> Listening:
-        """Another worker, at work."""
         return self.unstarted_worker().start()
 
     def unstarted_worker(self) -> Listening:
@@ -72,7 +69,6 @@ class Apart:
         return worker
 
     def close(self) -> None:
-        """End all of it."""
         for one in (*self.proxies, *self._running):
             if one.child is not None and one.child.poll() is None:
                 one.kill()

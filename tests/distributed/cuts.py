@@ -33,7 +33,6 @@ class Cut:
         return f"{self.machine} {what} {' and '.join(self.servers)} ({', '.join(self.ways)}, {self.lasts_s:.0f} s)"
 
     def begin(self, site: Site) -> None:
-        """From now on."""
         self._set(site, self.condition)
 
     def end(self, site: Site) -> None:
@@ -49,7 +48,6 @@ class Cut:
 
     @property
     def cuts(self) -> bool:
-        """Nothing passes."""
         return self.condition is CUT
 
     @property

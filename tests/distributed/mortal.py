@@ -148,7 +148,6 @@ def live(phase: Phase, rng: Random, arguments: list[str]) -> int:
 
 
 def main() -> int:
-    """Run the lives."""
     phases, seed, *arguments = sys.argv[1:]
     if not phases:
         return command(arguments)

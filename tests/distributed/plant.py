@@ -85,7 +85,6 @@ class CountingObserver:
         self.swept_nodes += 1
 
     def sent(self, records: int, *, again: int) -> None:
-        """The shipper sent."""
         self.said["sent"] += records
         self.said["sent again"] += again
 
@@ -121,7 +120,6 @@ class _Shipping(CountingObserver):
         self.away += 1
 
     def healed(self, _error: Exception) -> None:
-        """It is over."""
         self.away -= 1
 
 
@@ -206,7 +204,6 @@ class Plant:
             self._keeper.ended(one)
 
     def wrong_in(self, ledger_url: str) -> list[str]:
-        """See `wrong`."""
         engine = open_engine(ledger_url)
         try:
             return self.wrong(engine)

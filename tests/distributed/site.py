@@ -191,7 +191,6 @@ class Site:
         return self.network[CLIENTS].do(lambda: asyncio.run(scenario))
 
     def close(self) -> None:
-        """End all of it."""
         for one in self.processes.values():
             if one.child is not None:
                 one.kill()

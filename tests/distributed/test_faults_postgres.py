@@ -45,7 +45,6 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """Of the path."""
         return self.server.url(self.name).replace(str(self.server.port), str(self.path.port))
 
     @contextmanager

@@ -60,7 +60,6 @@ class ProxyWithWorkers:
         return wrong
 
     def close(self) -> None:
-        """End all of it."""
         self.chaos.close()
         self._apart.close()
         self._provider.close()

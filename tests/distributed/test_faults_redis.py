@@ -42,11 +42,9 @@ class Redis:
 
     @property
     def url(self) -> str:
-        """Of the path."""
         return f"redis://127.0.0.1:{self.path.port}"
 
     def close(self) -> None:
-        """End it all."""
         self.server.close()
         self.other.close()
 

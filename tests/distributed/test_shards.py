@@ -31,7 +31,6 @@ PATIENCE_S = 120.0
 
 @pytest.fixture
 def apart(tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str) -> Iterator[Apart]:
-    """A deployment with several shards."""
     made = Apart(tmp_path, provider, ledger_url, queue_url, queue_shards=SHARDS)
     yield made
     made.close()

@@ -18,7 +18,6 @@ BEGIN, END = "<!-- details -->\n", "<!-- /details -->\n"
 
 
 def _documented() -> Iterator[tuple[str, str]]:
-    """Fields, with their docstrings."""
     [of_class] = ast.parse(inspect.getsource(EntryDetails)).body
     assert isinstance(of_class, ast.ClassDef)
     for one, after in pairwise(of_class.body):

@@ -20,7 +20,6 @@ _PLACES = re.compile(r"^/v1(?:beta1)?(?:/projects/\{project\}/locations/\{locati
 
 
 def table() -> str:
-    """Families and their paths."""
     lines = ["| family | `POST` | WebSocket |", "|---|---|---|"]
     for family in FAMILIES:
         spoken = [one for one in DIALECTS if supports((family,), one)]

@@ -59,12 +59,10 @@ def settings_of(folder: Path, base_url: str = "http://127.0.0.1:1/v1", **more: A
 def case_of(
     folder: Path, base_url: str = "http://127.0.0.1:1/v1", call: str | None = None, **more: Any
 ) -> CheckedDeployment:
-    """The same, as a case."""
     return CheckedDeployment(settings_of(folder, base_url, **more), time.time(), call)
 
 
 def looked(case: CheckedDeployment, *names: str) -> list[Finding]:
-    """What the checks of these names find."""
     return examine(case, [check for check in checks(case) if check.name in names])
 
 
@@ -116,7 +114,6 @@ class Upstream:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def close(self) -> None:
-        """End it."""
         self._server.shutdown()
         self._server.server_close()
 

@@ -65,7 +65,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 def examined(place: Place, more: dict[str, Any]) -> list[Finding]:
-    """What the doctor finds."""
     section = {"base_url": f"https://127.0.0.1:{place.port}/v1", "api_key": "${KEY}", **more}
     document = {"providers": {"p": section}, "models": {"*": {"provider": "p"}}}
     env = {"KEY": SECRET, "PASSWORD": PASSWORD, "REVOKED": "sk-revoked"}

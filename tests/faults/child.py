@@ -27,7 +27,6 @@ Trace = Callable[[FrameType, str, Any], Any]
 
 
 def strike(fault: Fault) -> None:
-    """Do it."""
     if fault is Fault.KILL:
         os.kill(os.getpid(), signal.SIGKILL)
     if fault is Fault.FAIL:
@@ -72,7 +71,6 @@ def recording(armed: mmap.mmap, seen: Path) -> Trace:
 
 
 def main() -> int:
-    """Run the command."""
     armed_file, seen, point, fault, *arguments = sys.argv[1:]
     with Path(armed_file).open("r+b") as file:
         armed = mmap.mmap(file.fileno(), 1)

@@ -40,8 +40,6 @@ _IO = frozenset({
 
 
 class Fault(StrEnum):
-    """What strikes there."""
-
     KILL = "kill"
     """the process dies, as by kill -9"""
     FAIL = "fail"
@@ -62,7 +60,6 @@ class Point:
 
     @classmethod
     def of(cls, text: str) -> Point:
-        """The other way round."""
         file, _, line = text.rpartition(":")
         return cls(file, int(line))
 

@@ -53,7 +53,6 @@ class Swept:
     """entries that were there before this round"""
 
     def close(self) -> None:
-        """End all of it."""
         for one in (self.worker, self.beside):
             if one is not None and one.child is not None and one.child.poll() is None:
                 one.kill()
@@ -86,7 +85,6 @@ class Swept:
 
     @property
     def seen(self) -> Path:
-        """Where reached points are written down."""
         return self.proxy.folder / "seen"
 
     async def _work(self) -> list[Call]:

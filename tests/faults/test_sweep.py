@@ -54,7 +54,6 @@ async def sweep(
 
 @pytest.fixture
 def one_machine(tmp_path: Path, provider: ScriptedProvider) -> Iterator[Swept]:
-    """Embedded."""
     swept = embedded(tmp_path, provider)
     yield swept
     swept.close()

@@ -31,7 +31,6 @@ def down(upstream: Head, exchange_id: str, *, streamed: bool) -> CIMultiDict[str
 
 
 def multi(pairs: Pairs) -> CIMultiDictProxy[str]:
-    """As aiohttp gives them."""
     return CIMultiDictProxy(CIMultiDict(pairs))
 
 

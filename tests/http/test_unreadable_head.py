@@ -204,7 +204,6 @@ def test_whatever_comes_each_answer_is_well_formed_and_quotes_no_secret(
 
 @pytest.fixture(scope="module")
 def log() -> Iterator[list[logging.LogRecord]]:
-    """What anybody logs."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = records.append  # type: ignore[method-assign]

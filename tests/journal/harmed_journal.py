@@ -103,7 +103,6 @@ def wrong_when_flipped(folder: Path, image: bytes, first: int, last: int, rng: R
 
 
 def main() -> None:
-    """As above."""
     path, kind, first, last, seed = sys.argv[1:]
     for name in ("fsync", "fdatasync"):
         setattr(os, name, lambda _fd: None)

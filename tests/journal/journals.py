@@ -29,7 +29,6 @@ def journal(folder: Path) -> Journal:
 
 
 def run_through(journal: Journal, numbers: range) -> None:
-    """Begin and finish these exchanges."""
     for number in numbers:
         journal.begin(opened(number))
         journal.finish(record(opened(number)))

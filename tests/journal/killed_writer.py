@@ -27,8 +27,6 @@ SEGMENT_BYTES = 32_768  # small, so that files come and go within a round
 
 @dataclass
 class Known:
-    """What was acknowledged."""
-
     open: dict[int, int] = field(default_factory=dict)
     """number → slot"""
     delivered: dict[int, int] = field(default_factory=dict)

@@ -217,7 +217,6 @@ def test_cut_off_anywhere_it_opens_with_all_that_is_whole(folder: Path, step: in
 
 
 def quarantined(folder: Path, damage: Damage) -> bytes:
-    """What was kept of it."""
     assert damage.kept_as is not None
     return (folder / "quarantine" / damage.kept_as).read_bytes()
 

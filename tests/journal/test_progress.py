@@ -36,7 +36,6 @@ def table(tmp_path: Path) -> ProgressTable:
 
 
 def stored(table: ProgressTable, slot: Slot) -> Progress:
-    """What a slot says."""
     progress = table.read(slot.index)
     assert progress is not None
     return progress

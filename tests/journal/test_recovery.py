@@ -21,8 +21,6 @@ from tests.journal.records import exchange_id, opened
 
 
 class Asked(FourCharacters):
-    """Remembers what it was asked."""
-
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
 

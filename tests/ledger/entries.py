@@ -66,7 +66,6 @@ def an_entry(number: int = 0, *, exchange: str | None = None, **differences: Any
 
 
 def a_record(number: int = 0, **differences: Any) -> UsageRecord:
-    """The record of exchange `number`."""
     opened = replace(
         OPENED, **ASKED, exchange_id=str(UUID(int=number + 1)), price=None, cost=None, prompt_tokens_estimate=90,
         slot=0,
@@ -77,7 +76,6 @@ def a_record(number: int = 0, **differences: Any) -> UsageRecord:
 
 
 def number_of(record: UsageRecord) -> int:
-    """The number that `a_record` was given."""
     return UUID(record.opened.exchange_id).int - 1
 
 
@@ -115,7 +113,6 @@ def emptied(engine: Engine) -> None:
 
 
 def a_store(engine: Engine) -> LedgerStore:
-    """A store on the real clock."""
     return LedgerStore(engine, content_hash=content_hash, clock=time.time)
 
 
@@ -157,6 +154,5 @@ def _day(entry: LedgerEntry) -> date:
 
 
 def count(engine: Engine, table: Table) -> int:
-    """How many rows."""
     with reading(engine) as connection:
         return connection.execute(select(func.count()).select_from(table)).scalar_one()

@@ -46,7 +46,6 @@ def a_real_record(
 
 
 def a_real_entry(number: int = 0, **differences: Any) -> LedgerEntry:
-    """Its entry."""
     return entry(a_real_record(number, **differences))
 
 

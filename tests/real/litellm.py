@@ -77,7 +77,6 @@ class LiteLLM:
 
 
 def main() -> None:
-    """Install it."""
     print(installed())
 
 

@@ -68,7 +68,6 @@ def _until_ready(url: str, child: subprocess.Popen[bytes], log: Path) -> None:
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory, upstream: str) -> Iterator[tuple[Tokenweir, str]]:
-    """The proxy before it, and a key."""
     section = provider_section(upstream, dialects=["openai", "anthropic"])
     with_llama = Tokenweir(tmp_path_factory.mktemp("proxy"), providers={"llama": section})
     try:
@@ -79,7 +78,6 @@ def proxy(tmp_path_factory: pytest.TempPathFactory, upstream: str) -> Iterator[t
 
 
 def used(language: str, body: bytes, *, streamed: bool) -> tuple[int, int]:
-    """Prompt and completion, as the server says them."""
     told = sse.chunks(body) if streamed else [json.loads(body)]
     usage: dict[str, Any] = {}
     for one in told:

@@ -54,12 +54,10 @@ NAMES = [
 
 
 def found(engine: Engine, **options: Any) -> dict[str, CheckFinding]:
-    """Every finding by its name."""
     return {one.name: one for one in reconcile(engine, clock=time.time, **options)}
 
 
 def by_hand(engine: Engine, *statements: Any) -> None:
-    """What nobody should do."""
     with writing(engine) as connection:
         for statement in statements:
             connection.execute(statement)
@@ -80,7 +78,6 @@ def copied(engine: Engine, number: int, **differences: Any) -> Any:
 
 
 def details(number: int, **differences: Any) -> dict[str, Any]:
-    """Those of an entry, with these differences."""
     return {**a_real_entry(number).details, **differences}
 
 
@@ -120,7 +117,6 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[Table, list[dict[str,
 
 @pytest.fixture
 def ledger(engine: Engine, rows: dict[Table, list[dict[str, Any]]]) -> Engine:
-    """A ledger with these."""
     by_hand(engine, delete(ledger_clock), *(insert(table).values(rows[table]) for table in TABLES))
     return engine
 

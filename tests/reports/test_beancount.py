@@ -60,7 +60,6 @@ def some_entries(count: int) -> list[LedgerEntry]:
 
 
 def exported(folder: Path, count: int) -> str:
-    """The file, as the command writes it."""
     engine = open_engine(empty_ledger(folder / "ledger.db"))
     store, entries = a_store(engine), some_entries(count)
     for at in range(0, count, 1_000):

@@ -39,7 +39,6 @@ HOSTILE = '=HYPERLINK("http://x")<script>alert(1)</script>'
 
 
 def top_up(number: int, scope_id: str, nusd: int) -> LedgerEntry:
-    """Paid in."""
     return credit_entry(an_entry(number).exchange_id, scope_id, "anna", nusd, "invoice 4711", at("2026-11-09"))
 
 

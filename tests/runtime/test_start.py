@@ -33,8 +33,6 @@ NO_SERVER = "redis://127.0.0.1:1"
 
 
 class Service(Protocol):
-    """Proxy or worker."""
-
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
 
@@ -86,7 +84,6 @@ async def without_tasks(work: Awaitable[None]) -> None:
 
 
 async def served(service: Service) -> None:
-    """Start and stop."""
     await service.start()
     await service.stop()
 

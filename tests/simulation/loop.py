@@ -42,7 +42,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(self._virtual)
 
     def time(self) -> float:
-        """Seconds since the world began."""
         return self._virtual.now
 
 

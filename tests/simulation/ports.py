@@ -98,8 +98,6 @@ class MemoryQueue:
         """settled, and the server was not told"""
 
     async def add(self, records: Sequence[Pending], node: str) -> list[bytes]:
-        """See RedisQueue."""
-
         def work() -> list[bytes]:
             tickets = []
             for one in records:
@@ -112,13 +110,11 @@ class MemoryQueue:
         return await self._faults.call(QueueUnavailable, work)
 
     async def missing(self, tickets: Sequence[bytes]) -> list[bytes]:
-        """See RedisQueue."""
         return await self._faults.call(
             QueueUnavailable, lambda: [ticket for ticket in tickets if ticket not in self._stream.messages]
         )
 
     def drain(self) -> None:
-        """See RedisQueue."""
         self._draining = True
 
     async def take(self, limit: int) -> Sequence[DeliveredRecord]:
@@ -149,7 +145,6 @@ class MemoryQueue:
         return [DeliveredRecord(m.node, m.seq, m.payload, m.deliveries + 1, t) for t, m in chosen]
 
     async def extend_claim(self, taken: Sequence[DeliveredRecord]) -> None:
-        """See RedisQueue."""
         now = asyncio.get_running_loop().time()
         for one in taken:
             if (message := self._stream.messages.get(one.message_id)) is not None:
@@ -184,19 +179,15 @@ class FaultyLeases(LocalLeases):
         return {name for name, parts in self._leases.get(node, {}).items() if parts.opened is not None}
 
     async def renew(self, *arguments: Any) -> Any:
-        """See LocalLeases."""
         return await self._through(super().renew(*arguments))
 
     async def nodes(self) -> Any:
-        """See LocalLeases."""
         return await self._through(super().nodes())
 
     async def ids(self, node: str) -> Any:
-        """See LocalLeases."""
         return await self._through(super().ids(node))
 
     async def of(self, node: str) -> Any:
-        """See LocalLeases."""
         return await self._through(super().of(node))
 
     async def _through(self, work: Awaitable[_T]) -> _T:
@@ -225,7 +216,6 @@ class MemoryLedger:
         self._receipts: dict[str, set[tuple[int, str | None]]] = {}
 
     def settle(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter] = ()) -> Settled:
-        """See LedgerStore."""
         inserted: list[LedgerEntry] = []
         conflicts = 0
         for arrival in arrivals:
@@ -242,7 +232,6 @@ class MemoryLedger:
         return Settled(inserted=tuple(inserted), conflicts=conflicts)
 
     def receipts(self, node: str, low: int, high: int) -> set[tuple[int, str | None]]:
-        """See LedgerStore."""
         return {one for one in self._receipts.get(node, set()) if low <= one[0] <= high}
 
     def _put(self, arrival: Arrival, entry: LedgerEntry, inserted: list[LedgerEntry]) -> None:

@@ -28,14 +28,12 @@ FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def world(seed: int, *, exchanges: int, share: float = 0.05) -> Tally:
-    """One world's life."""
     with tempfile.TemporaryDirectory(prefix="tw-sim-", dir=FAST) as folder:
         return run(World(seed, Path(folder), share=share).live(exchanges=exchanges, rate=RATE))
 
 
 @cache
 def small_world(seed: int) -> Tally:
-    """One of a few."""
     return world(SEED + seed, exchanges=400)
 
 

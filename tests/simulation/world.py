@@ -45,8 +45,6 @@ PRICE = Price("sim-1", (Rates(130_000_000, 70_000_000, 410_000_000),))
 
 @dataclass(slots=True)
 class Truth:
-    """What one exchange was."""
-
     began_at: float
     delivered: int = 0
     """events that its client got"""
@@ -130,7 +128,6 @@ class World:
         return self.tally
 
     def name(self) -> str:
-        """A new exchange's id."""
         self._ids += 1
         return str(UUID(int=(0x019AA5E0 << 96) | (7 << 76) | (1 << 63) | self._ids))
 

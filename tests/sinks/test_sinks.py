@@ -45,8 +45,6 @@ Answers = list[int | Callable[[], Any]]
 
 @dataclass
 class SinkRecorder(Recorder):
-    """What a sender reports."""
-
     refusals: list[tuple[str, str]] = field(default_factory=list)
     whys: list[tuple[str, float]] = field(default_factory=list)
     count: int = 0

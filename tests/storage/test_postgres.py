@@ -41,7 +41,6 @@ def server(postgres_cluster: Any) -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="module")
 def template(server: PostgresServer) -> str:
-    """A migrated database on it."""
     name = server.new_database()
     migrate(server.url(name))
     return name
@@ -49,13 +48,11 @@ def template(server: PostgresServer) -> str:
 
 @pytest.fixture
 def database(server: PostgresServer, template: str) -> str:
-    """The name of a migrated database."""
     return server.new_database(template)
 
 
 @pytest.fixture
 def engine(server: PostgresServer, database: str) -> Iterator[Engine]:
-    """Reaches it."""
     engine = open_engine(server.url(database))
     yield engine
     engine.dispose()
@@ -63,12 +60,10 @@ def engine(server: PostgresServer, database: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def store(engine: Engine) -> LedgerStore:
-    """Writes to it."""
     return a_store(engine)
 
 
 def terminate(server: PostgresServer, database: str) -> None:
-    """End every session on it."""
     server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'")
 
 

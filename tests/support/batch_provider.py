@@ -122,7 +122,6 @@ class BatchProvider:
         self.results[batch_id] = "".join(json.dumps(line) + "\n" for line in lines).encode()
 
     def keep(self, content: bytes, purpose: str, filename: str = "f.jsonl") -> Document:
-        """A new file."""
         file_id = self.new_id("file-")
         self.contents[file_id] = content
         self.files[file_id] = {
@@ -132,7 +131,6 @@ class BatchProvider:
         return self.files[file_id]
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One request."""
         path = request.raw_path.partition("?")[0]
         key = request.headers.get("Authorization", request.headers.get("x-api-key", ""))
         self.asked.append((request.method, request.raw_path, key))
@@ -184,7 +182,6 @@ class BatchProvider:
         return _json(batch)
 
     def make_openai(self, asked: Document) -> Document:
-        """A new batch."""
         batch_id = self.new_id("batch_")
         lines = self.contents[asked["input_file_id"]].splitlines()
         self.requests[batch_id] = [json.loads(line) for line in lines]
@@ -214,7 +211,6 @@ class BatchProvider:
         return _json(batch)
 
     def make_anthropic(self, requests: list[Document]) -> Document:
-        """A new batch."""
         batch_id = self.new_id("msgbatch_")
         self.requests[batch_id] = requests
         counts = {"processing": len(requests), "succeeded": 0, "errored": 0, "canceled": 0, "expired": 0}
@@ -242,7 +238,6 @@ def _json(document: Document, status: int = 200) -> web.Response:
 
 @asynccontextmanager
 async def batch_provider() -> AsyncIterator[BatchProvider]:
-    """One that listens."""
     made = BatchProvider()
     async with serving(made.serve) as url:
         made.openai_url, made.anthropic_url = f"{url}/openai/v1", f"{url}/anthropic/v1"

@@ -24,7 +24,6 @@ class ProviderByHand:
         self.url = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
         _open.add(writer)
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
@@ -36,15 +35,12 @@ class ProviderByHand:
 
 
 class Answering:
-    """One request, and its answer."""
-
     def __init__(self, writer: asyncio.StreamWriter, head: bytes, document: Any) -> None:
         self.head = head
         self.document = document
         self._writer = writer
 
     def begin(self, head: bytes = HEAD) -> None:
-        """The head of the answer."""
         self._writer.write(head)
 
     def send(self, payload: bytes) -> None:
@@ -53,22 +49,18 @@ class Answering:
             self._writer.write(b"%x\r\n%b\r\n" % (len(payload), payload))
 
     def end(self) -> None:
-        """The body is complete."""
         self._writer.write(b"0\r\n\r\n")
 
     def abort(self) -> None:
-        """The connection breaks."""
         self._writer.transport.abort()
 
     @property
     def gone(self) -> bool:
-        """The proxy has closed the connection."""
         return self._writer.transport.is_closing()
 
 
 @asynccontextmanager
 async def provider_by_hand() -> AsyncIterator[ProviderByHand]:
-    """One that listens."""
     made = ProviderByHand()
     server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
@@ -114,7 +106,6 @@ class Reading:
         return self.body
 
     async def rest(self) -> bytes:
-        """The whole body."""
         while not self.ended and not self.broken:
             await self._more()
         return self.body
@@ -138,7 +129,6 @@ class Reading:
 
 
 async def asking(url: str, request: bytes) -> Reading:
-    """A client that has sent its request."""
     host, _, port = url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     _open.add(writer)
@@ -147,6 +137,5 @@ async def asking(url: str, request: bytes) -> Reading:
 
 
 def get(path: str, key: str = "anna", **headers: str) -> bytes:
-    """The bytes of a GET."""
     more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     return f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n{more}\r\n".encode()

@@ -49,7 +49,6 @@ class ConnectProxy:
         return [head.split(b" ")[1].decode() for head in self.heads]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
         self.open += 1
         try:
             with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):

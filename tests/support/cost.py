@@ -48,7 +48,6 @@ def tree_cpu_s() -> float:
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """The options of this module."""
     group = parser.getgroup("cost")
     group.addoption("--cost", action="store_true", help="print CPU-seconds by folder, and the dearest tests")
     group.addoption("--asked-cpu-s", type=float, default=0.0, help="CPU-seconds asked for, where the loop takes 1 s")

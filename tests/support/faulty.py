@@ -80,7 +80,6 @@ class FaultyPath:
         self._do(self._refuse)
 
     def heal(self) -> None:
-        """End all faults."""
         self.delay_s, self.split_bytes, self._losing = 0.0, PIECE_BYTES, None
         self.flow()
         self._do(self._listen)

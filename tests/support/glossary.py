@@ -41,7 +41,6 @@ def synonyms(text: str) -> frozenset[str]:
 
 
 def names(node: ast.AST) -> Iterator[str]:
-    """The names that this node defines."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield node.name
     elif isinstance(node, ast.arg):

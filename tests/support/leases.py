@@ -8,7 +8,7 @@ from proxy.delivery.leases import LeaseCount, LeaseParts
 
 
 class LocalLeases:
-    """A lease registry in memory, for proxies and sweepers on one event loop."""
+    """A `LeaseRegistry` in memory, for proxies and sweepers on one event loop."""
 
     def __init__(self) -> None:
         self._beats: dict[str, str] = {}
@@ -17,7 +17,6 @@ class LocalLeases:
     async def renew(
         self, node: str, beat: str, changed: Mapping[str, LeaseParts], ended: Collection[str]
     ) -> LeaseCount:
-        """See LeaseRegistry."""
         before = self._beats.get(node)
         self._beats[node] = beat
         leases = self._leases.setdefault(node, {})
@@ -31,34 +30,27 @@ class LocalLeases:
         return LeaseCount(len(leases) if whole else -1, before)
 
     async def nodes(self) -> Mapping[str, str]:
-        """See LeaseRegistry."""
         return dict(self._beats)
 
     async def ids(self, node: str) -> set[str]:
-        """See LeaseRegistry."""
         return set(self._leases.get(node, ()))
 
     async def counts(self, nodes: Collection[str]) -> Mapping[str, int]:
-        """See LeaseRegistry."""
         return {node: len(self._leases.get(node, ())) for node in nodes}
 
     async def of(self, node: str) -> Mapping[str, LeaseParts]:
-        """See LeaseRegistry."""
         leases = self._leases.get(node, {})
         return {exchange_id: parts for exchange_id, parts in leases.items() if parts.opened is not None}
 
     async def opened(self, exchange_id: str) -> bytes | None:
-        """See LeaseRegistry."""
         announced = (leases[exchange_id].opened for leases in self._leases.values() if exchange_id in leases)
         return next((one for one in announced if one is not None), None)
 
     async def drop(self, node: str, exchange_ids: Collection[str]) -> None:
-        """See LeaseRegistry."""
         for exchange_id in exchange_ids:
             self._leases.get(node, {}).pop(exchange_id, None)
 
     async def dismiss(self, node: str, beat: str) -> None:
-        """See LeaseRegistry."""
         if self._beats.get(node) == beat:
             del self._beats[node]
             self._leases.pop(node, None)

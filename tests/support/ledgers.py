@@ -82,7 +82,6 @@ def engine(ledger_url: str, kept_engines: Callable[[str], Engine]) -> Engine:
 
 @pytest.fixture
 def store(engine: Engine) -> LedgerStore:
-    """A store that writes to the ledger."""
     return a_store(engine)
 
 

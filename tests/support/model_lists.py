@@ -110,7 +110,6 @@ class Upstream:
     """while true, requests are accepted and not answered"""
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One list."""
         self.asked.append((request.raw_path, dict(request.headers)))
         while self.silent:
             await asyncio.sleep(0.01)
@@ -120,7 +119,6 @@ class Upstream:
         return web.Response(status=self.status, body=answer, content_type="application/json", headers=self.headers)
 
     def section(self, family: str) -> dict[str, Any]:
-        """A provider of the configuration."""
         dialects = _DIALECTS.get(family, [family])
         base_url = self.url + _ENDS.get(family, f"/{family}")
         return {"base_url": base_url, "api_key": PROVIDER_SECRET, "dialects": dialects}
@@ -139,7 +137,6 @@ class Listing:
     """clock of the lists, in seconds"""
 
     def allow(self, *models: str) -> None:
-        """Restrict the key to these models."""
         self.key = replace(KEY, models=frozenset(models))
 
 

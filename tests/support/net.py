@@ -118,7 +118,6 @@ class RawClient:
         self.close()
 
     async def send(self, wire: bytes) -> None:
-        """Send exactly these bytes."""
         await asyncio.get_running_loop().sock_sendall(self._sock, wire)
 
     async def read_head(self, timeout_s: float = 10) -> Response:
@@ -156,7 +155,6 @@ class RawClient:
         return response
 
     async def read(self, timeout_s: float = 10) -> Response:
-        """Head and body."""
         return await self.read_body(await self.read_head(timeout_s), timeout_s=timeout_s)
 
     async def read_to_end(self, timeout_s: float = 10) -> bytes:
@@ -297,7 +295,6 @@ def ask(model: str, *, stream: bool = True, usage: bool | None = None, **more: A
 
 
 async def connect(url: str, *, receive_buffer_bytes: int | None = None, source: str | None = None) -> RawClient:
-    """A client connected to the server of `url`."""
     where = urlsplit(url)
     assert where.hostname is not None
     assert where.port is not None

@@ -159,8 +159,6 @@ def _skip_where_impossible() -> None:
 
 
 class Switch:
-    """Passes packets on."""
-
     def __init__(self, wires: dict[str, int]) -> None:
         """`wires`: of each machine's address."""
         self._wires = {socket.inet_aton(address): wire for address, wire in wires.items()}

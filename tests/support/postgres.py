@@ -169,7 +169,6 @@ class PostgresServer(Databases):
 
     @property
     def pid(self) -> int:
-        """Of the running server."""
         assert self._child is not None
         return self._child.pid
 
@@ -205,7 +204,6 @@ class PostgresServer(Databases):
                 _signal(pid, signal.SIGCONT)
 
     def url(self, database: str, *, user: str = OWNER) -> str:
-        """The URL for the setting `ledger`."""
         return f"postgresql://{user}@{self.host}:{self.port}/{database}"
 
     def admin_url(self, database: str | None) -> str:
@@ -278,7 +276,6 @@ class GivenServer(Databases):
         self._url = url
 
     def url(self, database: str) -> str:
-        """The URL for the setting `ledger`."""
         return urlunsplit(urlsplit(self._url)._replace(path=f"/{quote(database)}"))
 
     def admin_url(self, database: str | None) -> str:

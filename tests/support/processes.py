@@ -94,7 +94,6 @@ class Handed(Protocol):
 
 
 def _run(arguments: list[str], folder: Path, environment: dict[str, str], log: Path, out: Handed) -> None:
-    """Run in the copy."""
     from proxy.cli import main
 
     process.current_process().daemon = False  # it may have children of its own

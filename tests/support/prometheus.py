@@ -68,6 +68,5 @@ class Prometheus:
             time.sleep(0.05)
 
     def close(self) -> None:
-        """End it."""
         self._child.terminate()
         self._child.wait(START_S_MAX)

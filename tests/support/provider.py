@@ -213,7 +213,6 @@ def gzipped(events: Sequence[bytes]) -> Script:
 
 
 def redirect(location: str, status: int = 307) -> Script:
-    """A redirect to elsewhere."""
     return json_script({}, status, (("Location", location),))
 
 

@@ -21,8 +21,6 @@ class Recorder:
 
 @dataclass
 class ShipperRecorder(Recorder):
-    """Records what a shipper reports."""
-
     in_queue: int = 0
     again: int = 0
     """records that were sent more than once"""

@@ -51,11 +51,9 @@ class ResponsesProvider:
         return sum(request.transport is not None for request in self.streams)
 
     def polls(self, response_id: str) -> int:
-        """Number of requests for the response."""
         return sum(method == "GET" and path.endswith(response_id) for method, path, _ in self.asked)
 
     async def say(self, response_id: str, text: str) -> None:
-        """A piece of the output."""
         delta = {"type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0, "content_index": 0}
         self.stored[response_id]["status"] = "in_progress"
         await self._tell(response_id, {**delta, "delta": text, "logprobs": []})
@@ -92,7 +90,6 @@ class ResponsesProvider:
         return response is not None and response["status"] in RUNNING
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One request."""
         path, _, _ = request.raw_path.partition("?")
         self.asked.append((request.method, request.raw_path, request.headers.get("Authorization", "")))
         parts = path.removeprefix("/v1/responses").strip("/").split("/")
@@ -157,7 +154,6 @@ def _json(document: Any, status: int = 200) -> web.Response:
 
 @asynccontextmanager
 async def responses_provider() -> AsyncIterator[ResponsesProvider]:
-    """One that listens."""
     made = ResponsesProvider()
     async with serving(made.serve) as url:
         made.url = f"{url}/v1"

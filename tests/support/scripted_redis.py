@@ -9,7 +9,6 @@ OK = b"+OK\r\n"
 
 
 def bulk(text: str) -> bytes:
-    """One string of an answer."""
     return b"$%d\r\n%s\r\n" % (len(text.encode()), text.encode())
 
 

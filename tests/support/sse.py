@@ -62,7 +62,6 @@ def chunks(body: bytes) -> list[dict[str, Any]]:
 
 
 def done(body: bytes) -> bool:
-    """True if the stream contains `[DONE]`."""
     return any(event.done for event in events(body))
 
 

@@ -44,7 +44,6 @@ TRUSTING_NOBODY = {"SSL_CERT_FILE": os.devnull}
 
 
 def provider_section(base_url: str, **settings: Any) -> dict[str, Any]:
-    """A provider of the configuration."""
     return {"base_url": base_url, "api_key": "${TEST_PROVIDER_KEY}", **settings}
 
 
@@ -96,7 +95,6 @@ class Listening:
         self._wait()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, such as SIGSTOP or SIGCONT."""
         assert self.child is not None
         self.child.send_signal(number)
 
@@ -178,7 +176,6 @@ class Tokenweir(Listening):
         self._version = -1
 
     def launch(self) -> Running:
-        """Start without waiting."""
         self._with_ledger()
         return super().launch()
 
@@ -203,11 +200,9 @@ class Tokenweir(Listening):
 
     @property
     def base_url(self) -> str:
-        """The base URL for SDKs."""
         return f"{self.url}/v1"
 
     def close(self) -> None:
-        """End the process in any state."""
         super().close()
         self._close_files()
         self._engine = self._reader = None

@@ -55,7 +55,6 @@ class Valkey:
 
     @property
     def url(self) -> str:
-        """The URL for `open_redis`."""
         return f"redis://{self.host}:{self.port}"
 
     def start(self) -> Valkey:

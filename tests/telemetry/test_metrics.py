@@ -62,7 +62,6 @@ class Watched:
 
 
 def scrape(tokenweir: Tokenweir) -> str:
-    """What GET /metrics answers."""
     with urlopen(f"{tokenweir.url}/metrics", timeout=10) as response:
         assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
         return str(response.read().decode("utf-8"))

@@ -48,11 +48,9 @@ class Limited:
         return made["key_id"], made["key"]
 
     def change(self, *arguments: str) -> dict[str, Any]:
-        """A command that prints one object."""
         return self.tokenweir.change(*arguments)
 
     def model(self, tokens: int = 100, **shape: Any) -> str:
-        """A model that answers with so many tokens."""
         return self.provider.script(f"m{next(_numbers)}", Shape("openai", tokens=tokens, **shape))
 
     def long_model(self, tokens: int, *, pace_ms: float = 0) -> str:
@@ -77,15 +75,12 @@ class Limited:
             return await client.read(SOON_S)
 
     async def until_served(self, key: str, model: str, *, within_s: float = SOON_S, **options: Any) -> None:
-        """Ask again and again."""
-
         async def is_served() -> bool:
             return (await self.post(key, model, **options)).status == 200
 
         await until(is_served, within_s=within_s, poll_s=0.05)
 
     async def many(self, key: str, model: str, count: int, **options: Any) -> list[Response]:
-        """So many at once."""
         return await asyncio.gather(*(self.post(key, model, **options) for _ in range(count)))
 
     def entries(self, key_id: str, count: int) -> list[dict[str, Any]]:
@@ -112,7 +107,6 @@ class Limited:
     async def until_counter(
         self, counter_id: str, holds: Callable[[CounterState], bool], *, within_s: float = SOON_S
     ) -> CounterState:
-        """The same once this holds."""
         until = time.monotonic() + within_s
         while not holds(counter := await self.counter(counter_id)):
             assert time.monotonic() < until, counter
@@ -127,7 +121,6 @@ class Limited:
 
 
 def code(response: Response) -> str:
-    """The code of an error."""
     found: str = json.loads(response.body)["error"]["code"]
     return found
 

@@ -63,7 +63,6 @@ async def statuses_for(limited: Limited, key: str, tokens: int, seconds: float) 
 
 @contextmanager
 def asleep(limited: Limited) -> Iterator[None]:
-    """Its process stands still within."""
     limited.tokenweir.signal(signal.SIGSTOP)
     try:
         yield

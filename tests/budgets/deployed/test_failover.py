@@ -55,7 +55,6 @@ async def replicated(tmp_path: Path) -> AsyncIterator[Replicated]:
 
 @pytest.fixture
 def machines(tmp_path: Path, provider: ScriptedProvider, ledger_url: str, replicated: Replicated) -> Iterator[Machines]:
-    """Two proxies."""
     queue_url = f"redis://127.0.0.1:{replicated.front.port}"
     with closing(Machines(tmp_path, provider, ledger_url, queue_url, 2, lease_s=LEASE_S)) as made:
         made.start()

@@ -23,7 +23,6 @@ FITS_TEN = ("--budget", "0.001", "--budget-window", "none")
 
 @pytest.fixture
 def machines(tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str) -> Iterator[Machines]:
-    """Two proxies."""
     with closing(Machines(tmp_path, provider, ledger_url, queue_url, 2)) as made:
         made.start()
         yield made

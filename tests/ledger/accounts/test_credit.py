@@ -162,7 +162,6 @@ def test_used_by_the_keys_below_and_paid_in_for_itself(engine: Engine) -> None:
 
 
 def of_credit(**values: Any) -> Any:
-    """An UPDATE of the top-up."""
     return update(ledger_entries).where(ENTRY.kind == "credit").values(**values)
 
 

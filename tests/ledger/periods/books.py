@@ -72,6 +72,5 @@ def adjusted(number: int, nusd: int) -> LedgerEntry:
 
 
 def everything(book: Book, months: Any) -> list[Any]:
-    """All that is ever said of these months."""
     found = [book.statement(owner, month) for month in months for owner in OWNERS]
     return [(statement_json(one), statement_csv(one), statement_html(one)) for one in found]

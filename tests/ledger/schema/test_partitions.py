@@ -37,7 +37,6 @@ def url(postgres: Server, migrated: str) -> Iterator[str]:
 
 @pytest.fixture
 def engine(url: str) -> Iterator[Engine]:
-    """The ledger, with nothing in it."""
     engine = open_engine(url)
     emptied(engine)
     yield engine

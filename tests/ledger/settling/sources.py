@@ -84,8 +84,6 @@ class Source:
 
 @dataclass
 class SettlerRecorder(Recorder):
-    """What a settler reports."""
-
     settled: list[Settled] = field(default_factory=list)
     """by transaction"""
     unreadable: int = 0

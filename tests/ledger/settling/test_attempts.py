@@ -39,18 +39,15 @@ def a_record(number: int, *attempts: Attempt) -> UsageRecord:
 
 
 def an_entry(number: int, *attempts: Attempt, swept: bool = False) -> LedgerEntry:
-    """Its entry."""
     record = a_record(number, *attempts)
     return entry(replace(record, events=1, details={"swept": True}) if swept else record)
 
 
 def arrival(number: int, *attempts: Attempt) -> Arrival:
-    """With its receipt."""
     return Arrival(an_entry(number, *attempts), NODE, FIRST + number)
 
 
 def attempts_of(engine: Engine) -> list[LedgerEntry]:
-    """The lines that are in the ledger."""
     return sorted(
         (one for one in stored(engine) if one.kind == EntryKind.ATTEMPT), key=lambda one: (one.exchange_id, one.seq)
     )

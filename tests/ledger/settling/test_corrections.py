@@ -30,7 +30,6 @@ EVER: dict[str, Any] = {"since": 0.0, "until": 2e9}
 
 @pytest.fixture
 def at_work(engine: Engine) -> Corrections:
-    """On this ledger."""
     return Corrections(engine, a_real_store(engine))
 
 

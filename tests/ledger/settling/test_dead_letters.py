@@ -27,13 +27,11 @@ pytestmark = pytest.mark.io
 
 
 def to_entry(payload: bytes) -> LedgerEntry:
-    """As the settler does."""
     return entry(decode_record(payload))
 
 
 @pytest.fixture
 def letters(engine: Engine) -> DeadLetters:
-    """Those of this ledger."""
     return DeadLetters(engine, a_real_store(engine), to_entry=to_entry)
 
 

@@ -48,7 +48,6 @@ def engine(kept_on_postgres: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def shards(engine: Engine) -> list[LedgerStore]:
-    """The store of each."""
     store = a_store(engine)
     return [store.of_shard(shard) for shard in range(SHARDS)]
 

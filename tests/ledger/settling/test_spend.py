@@ -64,7 +64,6 @@ def tree(engine: Engine) -> Engine:
 
 
 def credit(number: int, scope_id: str, nusd: int) -> LedgerEntry:
-    """A top-up."""
     nothing: dict[str, Any] = dict.fromkeys(
         ("prompt_tokens", "cached_tokens", "completion_tokens", "total_tokens", "price_version"), None
     )
@@ -72,7 +71,6 @@ def credit(number: int, scope_id: str, nusd: int) -> LedgerEntry:
 
 
 def scopes_of(key_id: str) -> list[str]:
-    """A key and what it is in."""
     project = KEYS.get(key_id)
     return [key_id] if project is None else [key_id, project, PROJECTS[project]]
 
@@ -90,7 +88,6 @@ def expected(entries: Sequence[LedgerEntry], counter_id: str, since: float) -> i
 
 
 def by_counter(found: Sequence[SpendDelta], counter_id: str, since: float) -> int:
-    """What a store makes of changes."""
     return sum(one.nusd for one in found if counter_id in one.counter_ids and one.started_at >= since)
 
 
@@ -276,7 +273,6 @@ def test_what_never_will_be_settled_counts_as_settled(tree: Engine, store: Ledge
 
 
 def found_wrong(engine: Engine) -> list[dict[str, Any]]:
-    """What reconcile says of them."""
     (found,) = (one for one in reconcile(engine, clock=time.time) if one.name == "accounts")
     return [dict(one) for one in found.examples]
 

@@ -165,7 +165,6 @@ def message_stream(
 
 
 def message_texts(texts: tuple[str, ...] = PIECES, *, pace_ms: float = 0) -> Script:
-    """A message of text."""
     deltas = ({"type": "text_delta", "text": text} for text in texts)
     return message_stream({"type": "text", "text": ""}, deltas, "end_turn", pace_ms=pace_ms)
 

@@ -45,7 +45,6 @@ def _named(language: str) -> tuple[str, list[Path]]:
 
 
 def go(program: str) -> list[str]:
-    """The command of a program in Go."""
     needed("go")
     name, _ = _named("go")
     # Without optimisation of what others wrote: an SDK of this size is compiled in half the time.
@@ -60,7 +59,6 @@ def go(program: str) -> list[str]:
 
 
 def java(program: str) -> list[str]:
-    """The command of a program in Java."""
     needed("java", "javac", "mvn")
     name, sources = _named("java")
 
@@ -75,7 +73,6 @@ def java(program: str) -> list[str]:
 
 
 def node(program: str) -> list[str]:
-    """The command of a program in JavaScript."""
     needed("node", "npm")
     name, sources = _named("node")
 
@@ -118,7 +115,6 @@ class Program:
 
     @property
     def id(self) -> str:
-        """Its name among all."""
         return f"{self.command.__name__}-{self.name.lower()}"
 
     @property
@@ -127,7 +123,6 @@ class Program:
         return [name for name in ANSWERS[self.language] if name not in (*self.without, "leave")]
 
     def model(self, scenario: str) -> str:
-        """The model that it asks for."""
         return f"{self.language}/{self.id}.{scenario}"
 
     def run(self, environment: Mapping[str, str]) -> dict[str, Report]:

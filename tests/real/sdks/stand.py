@@ -48,7 +48,6 @@ class Stand:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return self.tokenweir.url
 
     def environment(self, name: str) -> dict[str, str]:
@@ -74,12 +73,10 @@ class Stand:
         return found
 
     def entry(self, model: str) -> dict[str, Any]:
-        """The ledger's one entry of `model`."""
         (one,) = self.entries(lambda entry: entry["model"] == model)
         return one
 
     def log_tail(self) -> str:
-        """The end of the proxy's log."""
         return self.tokenweir.log.read_text()[-2000:]
 
     def close(self) -> None:

@@ -46,12 +46,10 @@ def cases(names: str) -> list[Any]:
 
 
 def having(scenario: str) -> list[Any]:
-    """The programs that have it."""
     return [pytest.param(program, id=program.id) for program in PROGRAMS if scenario in program.more]
 
 
 def truth(stand: Stand, program: Program, scenario: str) -> tuple[int, int, int]:
-    """The usage, as the provider has it."""
     answer = ANSWERS[program.language][scenario]
     (seen,) = stand.seen(program.model(scenario))
     assert not [key for key in stand.keys.values() if key in json.dumps(seen)]
@@ -59,7 +57,6 @@ def truth(stand: Stand, program: Program, scenario: str) -> tuple[int, int, int]
 
 
 def usage(told: dict[str, Any]) -> tuple[int, int, int]:
-    """Of a report, or of the ledger's entry."""
     prompt, cached, completion = (told[name] or 0 for name in USAGE)
     return prompt, cached, completion
 

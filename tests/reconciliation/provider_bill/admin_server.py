@@ -37,7 +37,6 @@ class AdminServer:
     """set at the end: answers that hang may go"""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request."""
         self.requests.append((request.path.removeprefix("/v1/"), list(request.query.items())))
         self.headers.append(request.headers)
         fault = self.faults.pop(0) if self.faults else self.always
@@ -50,13 +49,11 @@ class AdminServer:
         return web.json_response({**pages[number], "has_more": more, "next_page": cursor})
 
     def asked(self, path: str) -> list[list[tuple[str, str]]]:
-        """The queries of this path."""
         return [query for name, query in self.requests if name == path]
 
 
 @asynccontextmanager
 async def admin_server(**parts: Any) -> AsyncIterator[AdminServer]:
-    """One that runs."""
     server = AdminServer(**parts)
     app = web.Application()
     app.router.add_get("/{path:.*}", server.answer)
@@ -79,7 +76,6 @@ def status(code: int, **headers: str) -> Answer:
 
 
 def text(content: str | bytes, kind: str = "application/json") -> Answer:
-    """This body."""
     body = content.encode() if isinstance(content, str) else content
 
     async def answer(request: web.Request) -> web.StreamResponse:

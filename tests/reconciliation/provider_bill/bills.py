@@ -65,7 +65,6 @@ def anthropic(*results: dict[str, Any], day: int = 0) -> dict[str, Any]:
 
 
 def page(*buckets: Any, **differences: Any) -> dict[str, Any]:
-    """A page."""
     return {"object": "page", "data": list(buckets), "has_more": False, "next_page": None, **differences}
 
 

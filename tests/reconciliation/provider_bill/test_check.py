@@ -38,14 +38,12 @@ def ours(
     began: date | None = FIRST, ended: date | None = FIRST, *, model: str = NAME, estimated: bool = False,
     unknown: int = 0, error: float = 0.0, amounts: dict[BillKind, int] = FULL,
 ) -> LedgerTotals:  # fmt: skip
-    """What the ledger has of a model."""
     unknown_of = {**dict.fromkeys(BillKind, unknown), **dict.fromkeys(PARTS, 0)}
     errors = dict.fromkeys(BillKind, error)
     return LedgerTotals(model, began, ended, estimated, {**NONE, **amounts}, unknown_of, errors)
 
 
 def prompts(count: int) -> dict[BillKind, int]:
-    """Only prompt tokens."""
     return {**NONE, BillKind.PROMPT: count}
 
 
@@ -53,7 +51,6 @@ SEVEN = ours(amounts=prompts(7))
 
 
 def against(document: Any, *mine: LedgerTotals) -> Compared:
-    """Compare them."""
     bill = read(document)
     return compare(bill, dict.fromkeys(bill.subjects, mine))
 
@@ -133,7 +130,6 @@ def test_what_nobody_knows_explains_no_tokens() -> None:
 
 
 def two_days(first: int, second: int) -> Any:
-    """What the provider says of two days."""
     said = (completions(NAME, input_tokens=count, num_model_requests=5) for count in (first, second))
     return page(*(openai(one, day=day) for day, one in enumerate(said)))
 

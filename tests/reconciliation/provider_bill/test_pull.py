@@ -50,7 +50,6 @@ CURSOR = {**page(openai(completions())), "has_more": True, "next_page": "again"}
 def provider(
     admin_url: str | None, *dialects: str, base_url: str = "http://127.0.0.1:1/v1", key: str | None = KEY
 ) -> ProviderSettings:
-    """One whose admin API is at this URL."""
     return ProviderSettings(
         name="mine", base_url=base_url, dialects=dialects or ("openai",),
         admin_url=admin_url, admin_key=None if key is None else Secret(key),
@@ -70,7 +69,6 @@ class Waits:
 async def pulled(
     server: AdminServer, *dialects: str, days: int = 1, limits: PullLimits = QUICK, sleep: Waits | None = None
 ) -> bytes:
-    """The lines of a pull of these days."""
     return await pull(
         provider(server.url, *dialects), MIDNIGHT, MIDNIGHT + days * DAY_S,
         limits=limits, unix_time=lambda: 784_111_770.0, sleep=sleep or Waits(),

@@ -52,7 +52,6 @@ class Collector:
 
     @property
     def spans(self) -> list[Any]:
-        """All that came."""
         scopes = (s for r in self.requests for of in r.resource_spans for s in of.scope_spans)
         return [span for scope in scopes for span in scope.spans]
 
