@@ -67,16 +67,16 @@ TOY = Dialect(
 SINK = '''
 """A toy's sink: a plain line for each entry, in a colour."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from proxy.settings.kinds import about
+from proxy.settings.kinds import setting
 from proxy.settings.sinks import SinkSettings, event_name
 from proxy.sinks.format import SinkEvent, SinkFormat, SinkKind, SinkRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToySettings(SinkSettings):
-    colour: str = field(metadata=about(event_name(), "the colour of the lines"))
+    colour: str = setting(event_name(), "the colour of the lines")
 
 
 class ToyFormat(SinkFormat[ToySettings]):

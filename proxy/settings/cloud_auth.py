@@ -7,11 +7,10 @@ roles) are found by the cloud's library, at the first request.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import FieldPath, about, path_of, secret, section, text
+from proxy.settings.kinds import FieldPath, path_of, secret, section, setting, settings_section, text
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@+=,/-]{0,127}", re.ASCII)
 _REGION = re.compile(r"[a-z]{2,8}(?:-[a-z]{1,12}){1,3}-[0-9]{1,2}", re.ASCII)
@@ -21,36 +20,29 @@ _IN_HOST = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class AwsAuthSettings:
     """Settings for requests signed with AWS SigV4."""
 
-    region: str | None = field(
+    region: str | None = setting(
+        text(_REGION, "a region: `us-east-1`"), "the AWS region", default=None, shown="the region in `base_url`'s host"
+    )
+    service: str = setting(
+        text(_WORD, "the name of a service"), "the service that the signature names", default="bedrock"
+    )
+    profile: str | None = setting(
+        text(_WORD, "the name of a profile"),
+        "a profile of AWS's own configuration files, which may assume a role",
         default=None,
-        metadata=about(
-            text(_REGION, "a region: `us-east-1`"), "the AWS region", default="the region in `base_url`'s host"
-        ),
+        shown="AWS_PROFILE, or the default one",
     )
-    service: str = field(
-        default="bedrock", metadata=about(text(_WORD, "the name of a service"), "the service that the signature names")
+    access_key_id: Secret | None = setting(
+        secret(), "an AWS access key", default=None, shown="AWS's default chain: variables, profiles, machine role"
     )
-    profile: str | None = field(
-        default=None,
-        metadata=about(
-            text(_WORD, "the name of a profile"), "a profile of AWS's own configuration files, which may assume a role",
-            default="AWS_PROFILE, or the default one",
-        ),
-    )  # fmt: skip
-    access_key_id: Secret | None = field(
-        default=None,
-        metadata=about(secret(), "an AWS access key", default="AWS's default chain: variables, profiles, machine role"),
+    secret_access_key: Secret | None = setting(
+        secret(), "the secret of the access key", default=None, shown="AWS's default chain"
     )
-    secret_access_key: Secret | None = field(
-        default=None, metadata=about(secret(), "the secret of the access key", default="AWS's default chain")
-    )
-    session_token: Secret | None = field(
-        default=None, metadata=about(secret(), "the session token of a temporary access key", default="none")
-    )
+    session_token: Secret | None = setting(secret(), "the session token of a temporary access key", default=None)
 
     def region_at(self, host: str) -> str | None:
         """The AWS region in the provider's host name; None: unknown."""
@@ -58,36 +50,34 @@ class AwsAuthSettings:
         return self.region or (None if found is None else found[1])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class GoogleAuthSettings:
     """Settings for requests with a Google access token."""
 
-    credentials_file: Path | None = field(
+    credentials_file: Path | None = setting(
+        path_of("file"),
+        "the key of a service account, in JSON, or a user's credentials",
         default=None,
-        metadata=about(
-            path_of("file"), "the key of a service account, in JSON, or a user's credentials",
-            default="application default credentials: GOOGLE_APPLICATION_CREDENTIALS, gcloud, machine account",
-        ),
-    )  # fmt: skip
+        shown="application default credentials: GOOGLE_APPLICATION_CREDENTIALS, gcloud, machine account",
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class AuthSettings:
     """Cloud credentials of a provider: AWS or Google."""
 
-    aws: AwsAuthSettings | None = field(
+    aws: AwsAuthSettings | None = setting(
+        section(AwsAuthSettings),
+        "sign requests for AWS; needs the extra `tokenweir[bedrock]`",
         default=None,
-        metadata=about(
-            section(AwsAuthSettings), "sign requests for AWS; needs the extra `tokenweir[bedrock]`", default="off"
-        ),
+        shown="off",
     )
-    google: GoogleAuthSettings | None = field(
+    google: GoogleAuthSettings | None = setting(
+        section(GoogleAuthSettings),
+        "send Google's access tokens; needs the extra `tokenweir[vertex]`",
         default=None,
-        metadata=about(
-            section(GoogleAuthSettings), "send Google's access tokens; needs the extra `tokenweir[vertex]`",
-            default="off",
-        ),
-    )  # fmt: skip
+        shown="off",
+    )
 
 
 def check_auth(auth: AuthSettings, host: str, *, has_keys: bool, at: FieldPath) -> None:

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from proxy.settings.kinds import about, size
+from proxy.settings.kinds import setting, settings_section, size
 
 # A vocabulary counts a megabyte in about a tenth of a second.
 ANSWER_BYTES_MAX = 1 << 20
 BYTES_MAX = 16 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class EstimateSettings:
     """Settings of the estimates of unreported usage."""
 
-    answer_bytes_max: int = field(
+    answer_bytes_max: int = setting(
+        size(0, ANSWER_BYTES_MAX),
+        "text of one answer, and of one prompt, that is kept in memory until its usage is known, and tokenized if "
+        "no usage is reported; 0: none, and no vocabulary is loaded (60 MB); estimates are then made from counters",
         default=64 << 10,
-        metadata=about(
-            size(0, ANSWER_BYTES_MAX),
-            "text of one answer, and of one prompt, that is kept in memory until its usage is known, and tokenized if "
-            "no usage is reported; 0: none, and no vocabulary is loaded (60 MB); estimates are then made from counters",
-            default="64 KiB",
-        ),
+        shown="64 KiB",
     )
-    bytes_max: int = field(
+    bytes_max: int = setting(
+        size(0, BYTES_MAX),
+        "text of all answers and prompts of a process together that is kept in memory",
         default=64 << 20,
-        metadata=about(
-            size(0, BYTES_MAX),
-            "text of all answers and prompts of a process together that is kept in memory",
-            default="64 MiB",
-        ),
+        shown="64 MiB",
     )

@@ -12,7 +12,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
 
 from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
 from proxy.billing.pricing.prices import USD_PER_MILLION_MAX, rate_from_usd
@@ -20,6 +20,8 @@ from proxy.billing.record import BillableParts
 from proxy.billing.settlement import Situation
 from proxy.foundation.durations import seconds_from
 from proxy.foundation.secret import Secret
+
+_T = TypeVar("_T")
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 VISIBLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
@@ -83,18 +85,31 @@ class FieldType:
     """appended in the reference to the name of a repeated section: `.<name>` or `[]`"""
 
 
-def about(
-    kind: FieldType, meaning: str, *, default: str | None = None, formerly: str = "", name: str = ""
-) -> Mapping[str, Any]:
-    """The metadata of a setting's dataclass field. `default`: its text in the reference; None: its value. `formerly`:
-    its name in 0.1, which is refused with an error that names the new one. `name`: its name in the configuration, if
-    it is not the field's."""
-    return {"kind": kind, "meaning": meaning, "default": default, "formerly": formerly, "name": name}
+def setting(
+    kind: FieldType,
+    meaning: str,
+    *,
+    default: Any = MISSING,
+    default_factory: Any = MISSING,
+    shown: str | None = None,
+    formerly: str = "",
+    name: str = "",
+) -> Any:
+    """A field of a section. `shown`: the default in the reference, if not its value. `formerly`: its name in 0.1, which
+    is refused with an error that names the new one. `name`: its name in the configuration, if it is not the field's."""
+    metadata = {"kind": kind, "meaning": meaning, "shown": shown, "formerly": formerly, "name": name}
+    return field(default=default, default_factory=default_factory, metadata=metadata)
 
 
-def setting_name(setting: Field[Any]) -> str:
-    """The name of a setting in the configuration. `setting`: a field with `about`."""
-    return setting.metadata["name"] or setting.name
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(setting,))
+def settings_section(cls: type[_T]) -> type[_T]:
+    """Make a frozen dataclass of the settings in one section."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+
+def setting_name(declared: Field[Any]) -> str:
+    """The name of a setting in the configuration. `declared`: a field made by `setting`."""
+    return declared.metadata["name"] or declared.name
 
 
 def read_section(cls: type[Any], raw: object, at: FieldPath, **fixed: object) -> Any:

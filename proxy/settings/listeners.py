@@ -6,30 +6,29 @@ Invariants: without a secret the admin listener is off; a secret that is easy to
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import FieldPath, FieldType, about, host, secret, size, texts, whole
+from proxy.settings.kinds import FieldPath, FieldType, host, secret, setting, settings_section, size, texts, whole
 from proxy.settings.urls import url
 
 # Browsers send it in lower case; applications have schemes of their own: tauri://localhost, app://obsidian.md.
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[a-z0-9._-]+(?::[0-9]{1,5})?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class Listen:
     """The listener for clients."""
 
-    host: str = field(default="127.0.0.1", metadata=about(host(), "address to listen on"))
-    port: int = field(default=8080, metadata=about(whole(0, 65_535), "port to listen on; 0: any free one"))
+    host: str = setting(host(), "address to listen on", default="127.0.0.1")
+    port: int = setting(whole(0, 65_535), "port to listen on; 0: any free one", default=8080)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class WorkerSettings:
     """The listener of a worker's health checks and metrics."""
 
-    host: str = field(default="127.0.0.1", metadata=about(host(), "address to listen on"))
-    port: int = field(default=8081, metadata=about(whole(0, 65_535), "port of /metrics, /healthz and /readyz; 0: any"))
+    host: str = setting(host(), "address to listen on", default="127.0.0.1")
+    port: int = setting(whole(0, 65_535), "port of /metrics, /healthz and /readyz; 0: any", default=8081)
 
 
 # A place in a stream is looked for in all that is kept of it: 16 MiB take some 50 ms.
@@ -38,44 +37,36 @@ STREAM_BYTES_MAX = 16 << 20
 STREAMS_BYTES_MAX = 64 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class ResumeSettings:
     """Streams that a client can resume."""
 
-    bytes_max: int = field(
+    bytes_max: int = setting(
+        size(65_536, STREAM_BYTES_MAX),
+        "memory for one stream; of a longer stream, the last events are kept",
         default=4 << 20,
-        metadata=about(
-            size(65_536, STREAM_BYTES_MAX), "memory for one stream; of a longer stream, the last events are kept"
-        ),
     )
-    total_bytes_max: int = field(
+    total_bytes_max: int = setting(
+        size(65_536, STREAMS_BYTES_MAX),
+        "memory of one process for all streams; when full, the first ended stream is dropped, or else the oldest",
         default=256 << 20,
-        metadata=about(
-            size(65_536, STREAMS_BYTES_MAX),
-            "memory of one process for all streams; when full, the first ended stream is dropped, or else the oldest",
-        ),
     )
-    minutes: int = field(default=10, metadata=about(whole(1, 1440), "longest time that an ended stream is kept"))
-    address: str | None = field(
+    minutes: int = setting(whole(1, 1440), "longest time that an ended stream is kept", default=10)
+    address: str | None = setting(
+        url(),
+        "address at which proxies of other machines on the queue reach this proxy: `http://10.0.0.7:8080`; without "
+        "it, streams of this machine can be resumed only at this machine",
         default=None,
-        metadata=about(
-            url(),
-            "address at which proxies of other machines on the queue reach this proxy: `http://10.0.0.7:8080`; without "
-            "it, streams of this machine can be resumed only at this machine",
-            default="none",
-        ),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class CorsSettings:
     """Cross-origin requests of browsers."""
 
-    origins: frozenset[str] = field(
-        metadata=about(
-            texts(_ORIGIN, "`scheme://host` or `scheme://host:port` in lower case, or `*`"),
-            "the origins whose pages may use the API with their own key; `*`: all",
-        )
+    origins: frozenset[str] = setting(
+        texts(_ORIGIN, "`scheme://host` or `scheme://host:port` in lower case, or `*`"),
+        "the origins whose pages may use the API with their own key; `*`: all",
     )
 
 
@@ -102,16 +93,14 @@ def admin_secret() -> FieldType:
     return FieldType("`${VAR}`", read)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class AdminSettings:
     """The listener of the console and its APIs; see `proxy/console`."""
 
-    host: str = field(default="127.0.0.1", metadata=about(host(), "address of the admin listener"))
-    port: int = field(default=8090, metadata=about(whole(0, 65_535), "port of the admin listener; 0: any free one"))
-    secret: Secret | None = field(
+    host: str = setting(host(), "address of the admin listener", default="127.0.0.1")
+    port: int = setting(whole(0, 65_535), "port of the admin listener; 0: any free one", default=8090)
+    secret: Secret | None = setting(
+        admin_secret(),
+        "the operators' sign-in secret, 32 characters or more; without one the listener is off",
         default=None,
-        metadata=about(
-            admin_secret(), "the operators' sign-in secret, 32 characters or more; without one the listener is off",
-            default="none",
-        ),
-    )  # fmt: skip
+    )

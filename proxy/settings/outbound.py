@@ -7,7 +7,7 @@ the host name, and nothing of a request to https://.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Self
@@ -19,10 +19,11 @@ from proxy.settings.kinds import (
     FieldPath,
     FieldType,
     SettingsError,
-    about,
     path_of,
     refuse_literal_password,
     secret,
+    setting,
+    settings_section,
     text,
     whole,
 )
@@ -34,58 +35,45 @@ RPM_MAX, TPM_MAX, PARALLEL_MAX = 10**7, 10**10, 10**6
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class CredentialSettings:
     """One of several API keys of a provider. The limits apply to each process separately."""
 
-    name: str = field(
-        metadata=about(
-            text(PROVIDER_NAME, "1 to 64 of a-z 0-9 _ . -"),
-            "the name of the key in entries and the log, which never show the key itself",
-        )
+    name: str = setting(
+        text(PROVIDER_NAME, "1 to 64 of a-z 0-9 _ . -"),
+        "the name of the key in entries and the log, which never show the key itself",
     )
-    api_key: Secret = field(metadata=about(secret(), "the API key"))
-    weight: int = field(
-        default=1, metadata=about(whole(1, WEIGHT_MAX), "the key's share of the requests, relative to the other keys")
+    api_key: Secret = setting(secret(), "the API key")
+    weight: int = setting(
+        whole(1, WEIGHT_MAX), "the key's share of the requests, relative to the other keys", default=1
     )
-    rpm: int | None = field(
+    rpm: int | None = setting(
+        whole(1, RPM_MAX), "most requests in a minute, in each process", default=None, shown="no limit"
+    )
+    tpm: int | None = setting(
+        whole(1, TPM_MAX),
+        "most tokens in a minute, in each process; until its usage is known, a request counts with its estimated "
+        "prompt and its answer limit",
         default=None,
-        metadata=about(whole(1, RPM_MAX), "most requests in a minute, in each process", default="no limit"),
+        shown="no limit",
     )
-    tpm: int | None = field(
-        default=None,
-        metadata=about(
-            whole(1, TPM_MAX),
-            "most tokens in a minute, in each process; until its usage is known, a request counts with its estimated "
-            "prompt and its answer limit",
-            default="no limit",
-        ),
-    )
-    parallel: int | None = field(
-        default=None,
-        metadata=about(whole(1, PARALLEL_MAX), "most requests at once, in each process", default="no limit"),
+    parallel: int | None = setting(
+        whole(1, PARALLEL_MAX), "most requests at once, in each process", default=None, shown="no limit"
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class TlsSettings:
     """Certificates in PEM files, which are read at start."""
 
-    ca_file: Path | None = field(
-        default=None,
-        metadata=about(path_of("file"), "the CA certificates to trust instead of the system's", default="the system's"),
+    ca_file: Path | None = setting(
+        path_of("file"), "the CA certificates to trust instead of the system's", default=None, shown="the system's"
     )
-    cert_file: Path | None = field(
-        default=None,
-        metadata=about(
-            path_of("file"), "the client certificate to present, with its intermediate certificates", default="none"
-        ),
+    cert_file: Path | None = setting(
+        path_of("file"), "the client certificate to present, with its intermediate certificates", default=None
     )
-    key_file: Path | None = field(
-        default=None,
-        metadata=about(
-            path_of("file"), "the private key of `cert_file`, without a passphrase", default="in `cert_file`"
-        ),
+    key_file: Path | None = setting(
+        path_of("file"), "the private key of `cert_file`, without a passphrase", default=None, shown="in `cert_file`"
     )
 
 

@@ -7,13 +7,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from datetime import time
 from zoneinfo import ZoneInfo
 
 from proxy.billing.pricing.rules import UTC, WEEKDAYS, Hours, PriceRule, PriceSide
 from proxy.billing.record import Price
-from proxy.settings.kinds import FieldPath, FieldType, about, choice, choices, names, read_section, text, texts
+from proxy.settings.kinds import (
+    FieldPath,
+    FieldType,
+    choice,
+    choices,
+    names,
+    read_section,
+    setting,
+    settings_section,
+    text,
+    texts,
+)
 from proxy.settings.prices import LIST, REASON, factor, moment
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.ASCII)
@@ -59,71 +70,50 @@ def _who(of: str) -> FieldType:
     return texts(_WHO, f"the id or the {of}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class PriceRuleSettings:
     """A rule as the operator writes it: conditions, all of which must hold, and one effect."""
 
     name: str
-    changes: PriceSide = field(
+    changes: PriceSide = setting(
+        choice(PriceSide),
+        "the price that the key's owner is billed, or that the provider charges you",
         default=PriceSide.CHARGE,
-        metadata=about(choice(PriceSide), "the price that the key's owner is billed, or that the provider charges you"),
     )
-    keys: frozenset[str] = field(default=frozenset(), metadata=about(_who("alias"), "keys", default="all"))
-    projects: frozenset[str] = field(
-        default=frozenset(), metadata=about(_who("name"), "projects of the keys", default="all")
-    )
-    organizations: frozenset[str] = field(
-        default=frozenset(), metadata=about(_who("name"), "organizations of the keys", default="all")
-    )
-    models: frozenset[str] = field(
+    keys: frozenset[str] = setting(_who("alias"), "keys", default=frozenset(), shown="all")
+    projects: frozenset[str] = setting(_who("name"), "projects of the keys", default=frozenset(), shown="all")
+    organizations: frozenset[str] = setting(_who("name"), "organizations of the keys", default=frozenset(), shown="all")
+    models: frozenset[str] = setting(
+        texts(_MODELS, "a model name, with `*` for any text"),
+        "models as clients request them; for another model that an answer used, that model's name",
         default=frozenset(),
-        metadata=about(
-            texts(_MODELS, "a model name, with `*` for any text"),
-            "models as clients request them; for another model that an answer used, that model's name",
-            default="all",
-        ),
+        shown="all",
     )
-    providers: frozenset[str] = field(
-        default=frozenset(), metadata=about(texts(_NAME, "the name of a provider"), "providers", default="all")
+    providers: frozenset[str] = setting(
+        texts(_NAME, "the name of a provider"), "providers", default=frozenset(), shown="all"
     )
-    begins: float | None = field(
-        default=None, metadata=about(_moment(), "requests at or after this time", default="all")
-    )
-    ends: float | None = field(default=None, metadata=about(_moment(), "requests before this time", default="all"))
-    weekdays: tuple[str, ...] = field(
-        default=(), metadata=about(choices(WEEKDAYS), "days on which the hours begin", default="all")
-    )
-    hours: Hours | None = field(default=None, metadata=about(_hours(), "requests in these hours", default="all"))
-    time_zone: ZoneInfo = field(
-        default=UTC, metadata=about(_zone(), "time zone of the days and hours", default="`UTC`")
-    )
-    served_as: str | None = field(
+    begins: float | None = setting(_moment(), "requests at or after this time", default=None, shown="all")
+    ends: float | None = setting(_moment(), "requests before this time", default=None, shown="all")
+    weekdays: tuple[str, ...] = setting(choices(WEEKDAYS), "days on which the hours begin", default=(), shown="all")
+    hours: Hours | None = setting(_hours(), "requests in these hours", default=None, shown="all")
+    time_zone: ZoneInfo = setting(_zone(), "time zone of the days and hours", default=UTC, shown="`UTC`")
+    served_as: str | None = setting(
+        text(REASON, "`tier:`, `speed:` or `geography:` and the provider's word"),
+        "only answers that report this word, and only their token prices; needs `multiply`",
         default=None,
-        metadata=about(
-            text(REASON, "`tier:`, `speed:` or `geography:` and the provider's word"),
-            "only answers that report this word, and only their token prices; needs `multiply`",
-            default="all",
-        ),
-    )  # fmt: skip
-    multiply: str | None = field(
+        shown="all",
+    )
+    multiply: str | None = setting(
+        factor(), "factor of every price, combined with other rules: `0.9` is a discount of 10 %", default=None
+    )
+    stated: str | None = setting(
+        factor(),
+        "answers that state their cost are priced at that cost, times this number and the factors of other rules; "
+        "other answers are priced by the list",
         default=None,
-        metadata=about(
-            factor(), "factor of every price, combined with other rules: `0.9` is a discount of 10 %",
-            default="none",
-        ),
-    )  # fmt: skip
-    stated: str | None = field(
-        default=None,
-        metadata=about(
-            factor(),
-            "answers that state their cost are priced at that cost, times this number and the factors of other rules; "
-            "other answers are priced by the list",
-            default="none",
-        ),
-    )  # fmt: skip
-    price: Price | None = field(
-        default=None,
-        metadata=about(LIST, "a price list instead of the model's; the first matching rule counts", default="none"),
+    )
+    price: Price | None = setting(
+        LIST, "a price list instead of the model's; the first matching rule counts", default=None
     )
 
 

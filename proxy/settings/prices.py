@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +19,18 @@ from proxy.billing.pricing.prices import OPTIONAL, USD_EACH_MAX, USD_PER_HOUR_MA
 from proxy.billing.record import MULTIPLIER_MAX, Price, Rates, multiplier
 from proxy.billing.units import BILLED_UNITS, Unit
 from proxy.metering.usage import TOKENS_MAX
-from proxy.settings.kinds import FieldPath, FieldType, about, names, rate, read_section, sections, several, whole
+from proxy.settings.kinds import (
+    FieldPath,
+    FieldType,
+    names,
+    rate,
+    read_section,
+    sections,
+    setting,
+    settings_section,
+    several,
+    whole,
+)
 
 # Service tiers that an answer can report (`service_of`); "auto" is only requested, never reported.
 _SERVICE_TIER = re.compile(r"(?!auto$)[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
@@ -85,15 +96,15 @@ def _field_of(unit: Unit) -> tuple[str, object, Any]:
     """The field of the unit's price."""
     kind = rate(unit.sold_by, _USD_MAX.get(unit.scale, USD_PER_MILLION_MAX)) if unit.sold_by else rate()
     if unit.price in ("input", "output"):
-        return unit.price, int, field(metadata=about(kind, unit.help))
+        return unit.price, int, setting(kind, unit.help)
     default = f"`{unit.falls_back}`" if unit.falls_back else "not priced" if unit.count else "no fee"
-    return unit.price, int | None, field(default=None, metadata=about(kind, unit.help, default=default))
+    return unit.price, int | None, setting(kind, unit.help, default=None, shown=default)
 
 
 _UnitPrices: Any = make_dataclass("_UnitPrices", map(_field_of, BILLED_UNITS), frozen=True, slots=True, kw_only=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class RateSettings(_UnitPrices):  # type: ignore[misc]  # a field for each row of the table of units
     """Prices in nUSD per unit. None: the default in `Rates`."""
 
@@ -104,28 +115,24 @@ class RateSettings(_UnitPrices):  # type: ignore[misc]  # a field for each row o
         return Rates(self.input, cached, self.output, above_prompt_tokens, **more)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class TierSettings(RateSettings):
     """The prices of requests with long prompts."""
 
-    above_prompt_tokens: int = field(
-        metadata=about(
-            whole(1, TOKENS_MAX), "if the prompt is longer than this, these prices apply to the whole request"
-        )
+    above_prompt_tokens: int = setting(
+        whole(1, TOKENS_MAX), "if the prompt is longer than this, these prices apply to the whole request"
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class TieredSettings(RateSettings):
     """Prices, with tiers for long prompts."""
 
-    tiers: tuple[TierSettings, ...] = field(
+    tiers: tuple[TierSettings, ...] = setting(
+        _rising(several(TierSettings, "list of price lists, shortest prompts first")),
+        "price lists for long prompts; a price per unit or request that a tier omits is that of the list above",
         default=(),
-        metadata=about(
-            _rising(several(TierSettings, "list of price lists, shortest prompts first")),
-            "price lists for long prompts; a price per unit or request that a tier omits is that of the list above",
-            default="none",
-        ),
+        shown="none",
     )
 
     def all_rates(self) -> tuple[Rates, ...]:
@@ -134,37 +141,31 @@ class TieredSettings(RateSettings):
         return base, *(_variant(base, tier.rates(tier.above_prompt_tokens)) for tier in self.tiers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class ServiceTierSettings(TieredSettings):
     """The prices of answers that the provider reports in this service tier."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class ListSettings(TieredSettings):
     """A price list as the operator writes it."""
 
-    service_tiers: Mapping[str, ServiceTierSettings] = field(
+    service_tiers: Mapping[str, ServiceTierSettings] = setting(
+        sections(ServiceTierSettings, _SERVICE_TIER, "the provider's name of a tier: `priority`, `flex`, `batch`, …"),
+        "price lists for answers that report this service tier; a price per unit or request that one omits is that "
+        "of the list above",
         default_factory=dict,
-        metadata=about(
-            sections(
-                ServiceTierSettings, _SERVICE_TIER, "the provider's name of a tier: `priority`, `flex`, `batch`, …"
-            ),
-            "price lists for answers that report this service tier; a price per unit or request that one omits is that "
-            "of the list above",
-            default="none",
-        ),
+        shown="none",
     )
 
-    multipliers: Mapping[str, str] = field(
+    multipliers: Mapping[str, str] = setting(
+        _multipliers(),
+        "factors of all token prices in answers that report a service tier, a speed or a geography: "
+        "`tier:flex: 0.5`, `speed:fast: 6`, `geography:us: 1.1`",
         default_factory=dict,
-        metadata=about(
-            _multipliers(),
-            "factors of all token prices in answers that report a service tier, a speed or a geography: "
-            "`tier:flex: 0.5`, `speed:fast: 6`, `geography:us: 1.1`",
-            default="none",
-        ),
+        shown="none",
     )
 
     def price(self) -> Price:
@@ -204,18 +205,16 @@ def _changes() -> FieldType:
     return FieldType("a date or a time (UTC) → a price list", read, ListSettings, suffix=".<date>")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class PriceSettings(ListSettings):
     """A price list, and later price lists that replace it."""
 
-    changes: tuple[tuple[float, Price], ...] = field(
+    changes: tuple[tuple[float, Price], ...] = setting(
+        _changes(),
+        "whole price lists that take effect at the beginning of a day (UTC) or at a time, without a restart; "
+        "exchanges that began before keep the earlier prices",
         default=(),
-        metadata=about(
-            _changes(),
-            "whole price lists that take effect at the beginning of a day (UTC) or at a time, without a restart; "
-            "exchanges that began before keep the earlier prices",
-            default="none",
-        ),
+        shown="none",
     )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from proxy.foundation.header_names import may_pass
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import FieldPath, FieldType, about
+from proxy.settings.kinds import FieldPath, FieldType, setting, settings_section
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 # A short prefix would let too much pass.
@@ -59,17 +58,16 @@ def _value(name: str, raw: object, at: FieldPath) -> Secret:
     return Secret(value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class HeaderSettings:
     """Headers in addition to those that every SDK and provider needs."""
 
-    up: Mapping[str, Secret] = field(
-        default_factory=dict,
-        metadata=about(_fixed(), "sent to the provider with every request, instead of the client's", default="{}"),
+    up: Mapping[str, Secret] = setting(
+        _fixed(), "sent to the provider with every request, instead of the client's", default_factory=dict, shown="{}"
     )
-    pass_up: frozenset[str] = field(
-        default=frozenset(), metadata=about(_patterns(), "passed from the client to the provider", default="[]")
+    pass_up: frozenset[str] = setting(
+        _patterns(), "passed from the client to the provider", default=frozenset(), shown="[]"
     )
-    pass_down: frozenset[str] = field(
-        default=frozenset(), metadata=about(_patterns(), "passed from the provider to the client", default="[]")
+    pass_down: frozenset[str] = setting(
+        _patterns(), "passed from the provider to the client", default=frozenset(), shown="[]"
     )

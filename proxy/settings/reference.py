@@ -80,11 +80,13 @@ def _cross_reference(kind: FieldType, listed: Mapping[type[Any], str]) -> str:
 
 
 def _default(setting: Field[Any]) -> str:
-    text: str | None = setting.metadata["default"]
+    text: str | None = setting.metadata["shown"]
     if text is not None:
         return text
     if setting.default is MISSING:
         return "*required*"
+    if setting.default is None:
+        return "none"
     return "as below" if is_dataclass(setting.default) else f"`{_written(setting)}`"
 
 

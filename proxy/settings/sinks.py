@@ -7,12 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import FieldPath, FieldType, about, choice, names, read_section, secret, text
+from proxy.settings.kinds import (
+    FieldPath,
+    FieldType,
+    choice,
+    names,
+    read_section,
+    secret,
+    setting,
+    settings_section,
+    text,
+)
 from proxy.settings.urls import url
 
 SINK_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.ASCII)
@@ -76,39 +85,35 @@ def _kind() -> FieldType:
     return FieldType("", read)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class SinkSettings:
     """The settings of any sink: a server that receives every entry."""
 
     name: str
-    kind: str = field(metadata=about(_kind(), "the API that receives the entries"))
-    url: str = field(
-        metadata=about(
-            url(), "the server, without the API's path: `https://api.stripe.com`, `https://api.getlago.com`, "
-            "`https://openmeter.cloud`; of a webhook, the whole URL"
-        )
-    )  # fmt: skip
-    secret: Secret | None = field(metadata=about(secret(), "the API's key; of a webhook, the key of its signatures"))
-    subject: CustomerSource = field(
-        default=CustomerSource.KEY,
-        metadata=about(
-            choice(CustomerSource), "the customer of an entry: its key, or the project or organization above the key"
-        ),
+    kind: str = setting(_kind(), "the API that receives the entries")
+    url: str = setting(
+        url(),
+        "the server, without the API's path: `https://api.stripe.com`, `https://api.getlago.com`, "
+        "`https://openmeter.cloud`; of a webhook, the whole URL",
     )
-    customers: Mapping[str, str] = field(
+    secret: Secret | None = setting(secret(), "the API's key; of a webhook, the key of its signatures")
+    subject: CustomerSource = setting(
+        choice(CustomerSource),
+        "the customer of an entry: its key, or the project or organization above the key",
+        default=CustomerSource.KEY,
+    )
+    customers: Mapping[str, str] = setting(
+        _customers(),
+        "the customer's id on the server: Stripe's `cus_…`, Lago's external subscription. Others are "
+        "sent by our id, except to Stripe, which refuses them",
         default_factory=dict,
-        metadata=about(
-            _customers(), "the customer's id on the server: Stripe's `cus_…`, Lago's external subscription. Others are "
-            "sent by our id, except to Stripe, which refuses them", default="{}",
-        ),
-    )  # fmt: skip
-    since: float | None = field(
+        shown="{}",
+    )
+    since: float | None = setting(
+        _moment(),
+        "send entries settled at or after this time; read when the sink is new",
         default=None,
-        metadata=about(
-            _moment(),
-            "send entries settled at or after this time; read when the sink is new",
-            default="the sink's first start",
-        ),
+        shown="the sink's first start",
     )
     """Unix seconds"""
 

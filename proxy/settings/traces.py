@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import SECRET_CHARS_MAX, VARIABLE, VISIBLE, FieldPath, FieldType, about, text
+from proxy.settings.kinds import (
+    SECRET_CHARS_MAX,
+    VARIABLE,
+    VISIBLE,
+    FieldPath,
+    FieldType,
+    setting,
+    settings_section,
+    text,
+)
 from proxy.settings.urls import url
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}", re.ASCII)
@@ -82,21 +90,17 @@ def _share() -> FieldType:
     return FieldType(description, read)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class TracesSettings:
     """The OTLP collector; see `proxy/telemetry/traces`."""
 
-    endpoint: str = field(
-        metadata=about(_endpoint(), "the collector's URL for traces, such as `http://collector:4318/v1/traces`")
+    endpoint: str = setting(_endpoint(), "the collector's URL for traces, such as `http://collector:4318/v1/traces`")
+    headers: Mapping[str, Secret] = setting(
+        _headers(), "headers of each request to the collector", default_factory=dict, shown="{}"
     )
-    headers: Mapping[str, Secret] = field(
-        default_factory=dict, metadata=about(_headers(), "headers of each request to the collector", default="{}")
+    sample: float = setting(
+        _share(), "share of exchanges that get a span, unless the client's `traceparent` decides it", default=1.0
     )
-    sample: float = field(
-        default=1.0,
-        metadata=about(_share(), "share of exchanges that get a span, unless the client's `traceparent` decides it"),
-    )
-    service_name: str = field(
-        default="tokenweir",
-        metadata=about(text(_SERVICE, "up to 200 visible ASCII characters"), "`service.name` of the spans"),
+    service_name: str = setting(
+        text(_SERVICE, "up to 200 visible ASCII characters"), "`service.name` of the spans", default="tokenweir"
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from proxy.metering.stored_objects import OBJECT_APIS
 from proxy.settings.cloud_auth import AuthSettings
 from proxy.settings.estimates import EstimateSettings
 from proxy.settings.kinds import (
-    about,
     choice,
     choices,
     duration,
@@ -34,6 +32,8 @@ from proxy.settings.kinds import (
     secret,
     section,
     sections,
+    setting,
+    settings_section,
     several,
     size,
     texts,
@@ -115,375 +115,293 @@ class Durability(StrEnum):
     POWER = "power"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class JournalSettings:
     """The journal: records that are not in the ledger yet."""
 
-    bytes_max: int = field(
+    bytes_max: int = setting(
+        size(JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX),
+        "largest size on disk; at this size new requests get 503 and running streams finish",
         default=1 << 30,
-        metadata=about(
-            size(JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX),
-            "largest size on disk; at this size new requests get 503 and running streams finish",
-        ),
     )
-    keep_settled_s: float = field(
+    keep_settled_s: float = setting(
+        seconds(KEEP_SETTLED_S_MAX, zero=True),
+        "how long records stay after the ledger has confirmed them, to be sent again if the ledger loses them (a "
+        "failover to a standby that lags); less if `bytes_max` or the disk is full; 0: off",
         default=3600.0,
-        metadata=about(
-            seconds(KEEP_SETTLED_S_MAX, zero=True),
-            "how long records stay after the ledger has confirmed them, to be sent again if the ledger loses them (a "
-            "failover to a standby that lags); less if `bytes_max` or the disk is full; 0: off",
-        ),
     )
-    durability: Durability = field(
+    durability: Durability = setting(
+        choice(Durability),
+        "failure that a journaled exchange survives: a crash of the process, or also a power loss",
         default=Durability.PROCESS,
-        metadata=about(
-            choice(Durability),
-            "failure that a journaled exchange survives: a crash of the process, or also a power loss",
-        ),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class Drain:
     """Bounds on reading a provider's stream after the client disconnected."""
 
-    seconds: float = field(default=120.0, metadata=about(seconds(DAY_S), "longest time to keep reading"))
-    tokens: int = field(
-        default=8192, metadata=about(whole(1, DRAIN_TOKENS_MAX), "largest number of generated tokens to keep reading")
+    seconds: float = setting(seconds(DAY_S), "longest time to keep reading", default=120.0)
+    tokens: int = setting(
+        whole(1, DRAIN_TOKENS_MAX), "largest number of generated tokens to keep reading", default=8192
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class Timeouts:
     """Timeouts of requests to a provider. Seconds."""
 
-    connect_s: float = field(default=10.0, metadata=about(seconds(DAY_S), "to open a connection"))
-    first_byte_s: float = field(
-        default=120.0, metadata=about(seconds(DAY_S), "from the end of the request to the first byte of the answer")
+    connect_s: float = setting(seconds(DAY_S), "to open a connection", default=10.0)
+    first_byte_s: float = setting(
+        seconds(DAY_S), "from the end of the request to the first byte of the answer", default=120.0
     )
-    idle_s: float = field(default=120.0, metadata=about(seconds(DAY_S), "between two parts of an answer"))
-    total_s: float = field(default=3600.0, metadata=about(seconds(DAY_S), "for the whole exchange"))
-    background_s: float = field(
+    idle_s: float = setting(seconds(DAY_S), "between two parts of an answer", default=120.0)
+    total_s: float = setting(seconds(DAY_S), "for the whole exchange", default=3600.0)
+    background_s: float = setting(
+        seconds(DAY_S),
+        "for an answer that is made in the background; then the provider is asked to stop",
         default=DAY_S,
-        metadata=about(
-            seconds(DAY_S), "for an answer that is made in the background; then the provider is asked to stop"
-        ),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class UsageSettings:
     """How the provider's usage is taken."""
 
-    refuted: Refuted = field(
+    refuted: Refuted = setting(
+        choice(Refuted),
+        "a count that the answer refutes, such as no tokens for a page of text: billed as reported, or estimated; "
+        "entries show both numbers (`refuted`) in any case",
         default=Refuted.AS_REPORTED,
-        metadata=about(
-            choice(Refuted),
-            "a count that the answer refutes, such as no tokens for a page of text: billed as reported, or estimated; "
-            "entries show both numbers (`refuted`) in any case",
-        ),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class ProviderSettings:
     """One upstream API."""
 
     name: str
-    base_url: str = field(
-        metadata=about(
-            url(), "the URL up to `/chat/completions`, `/messages` or the like, such as `https://api.openai.com/v1`"
-        ),
+    base_url: str = setting(
+        url(), "the URL up to `/chat/completions`, `/messages` or the like, such as `https://api.openai.com/v1`"
     )
-    api_key: Secret | None = field(
-        default=None,
-        metadata=about(secret(), "the provider's API key; without it, requests carry none", default="none"),
-    )
-    credentials: tuple[CredentialSettings, ...] = field(
+    api_key: Secret | None = setting(secret(), "the provider's API key; without it, requests carry none", default=None)
+    credentials: tuple[CredentialSettings, ...] = setting(
+        several(CredentialSettings, "list of fields"),
+        "several API keys, instead of `api_key`: drawn by weight among those within their limits; a rejected "
+        "key is paused, and another key is tried",
         default=(),
-        metadata=about(
-            several(CredentialSettings, "list of fields"),
-            "several API keys, instead of `api_key`: drawn by weight among those within their limits; a rejected "
-            "key is paused, and another key is tried",
-            default="the one `api_key`",
-        ),
+        shown="the one `api_key`",
     )
-    auth: AuthSettings | None = field(
+    auth: AuthSettings | None = setting(
+        section(AuthSettings),
+        "credentials of a cloud, instead of `api_key`: `{aws: {}}` or `{google: {}}`",
         default=None,
-        metadata=about(
-            section(AuthSettings), "credentials of a cloud, instead of `api_key`: `{aws: {}}` or `{google: {}}`",
-            default="the API key",
-        ),
-    )  # fmt: skip
-    admin_key: Secret | None = field(
-        default=None,
-        metadata=about(
-            secret(),
-            "an admin key of OpenAI or Anthropic, for reading usage and costs with `tokenweir reconcile --pull`; give "
-            "it to that command only",
-            default="none",
-        ),
+        shown="the API key",
     )
-    admin_url: str | None = field(
+    admin_key: Secret | None = setting(
+        secret(),
+        "an admin key of OpenAI or Anthropic, for reading usage and costs with `tokenweir reconcile --pull`; give "
+        "it to that command only",
         default=None,
-        metadata=about(
-            url(),
-            "the URL up to `/organization/usage` or `/organizations/usage_report`, if `base_url` is a gateway's",
-            default="`base_url`, at api.openai.com and api.anthropic.com",
-        ),
     )
-    dialects: tuple[str, ...] = field(
+    admin_url: str | None = setting(
+        url(),
+        "the URL up to `/organization/usage` or `/organizations/usage_report`, if `base_url` is a gateway's",
+        default=None,
+        shown="`base_url`, at api.openai.com and api.anthropic.com",
+    )
+    dialects: tuple[str, ...] = setting(
+        choices((*DIALECT_NAMES, *(api.name for api in OBJECT_APIS))),
+        "supported dialects: families, or single ones",
         default=("openai",),
-        metadata=about(
-            choices((*DIALECT_NAMES, *(api.name for api in OBJECT_APIS))),
-            "supported dialects: families, or single ones",
-            default="`[openai]`",
-        ),
+        shown="`[openai]`",
     )
-    key_header: KeyHeader | None = field(
+    key_header: KeyHeader | None = setting(
+        choice(KeyHeader), "the header that carries the key", default=None, shown="the dialect's own"
+    )
+    headers: HeaderSettings = setting(
+        section(HeaderSettings), "more headers, in both directions", default=HeaderSettings()
+    )
+    tls: TlsSettings = setting(section(TlsSettings), "certificates; they are always verified", default=TlsSettings())
+    proxy: ForwardProxy | None = setting(
+        forward_proxy(),
+        "the HTTP proxy to reach it through, by CONNECT",
         default=None,
-        metadata=about(choice(KeyHeader), "the header that carries the key", default="the dialect's own"),
+        shown="`HTTPS_PROXY` of the environment, if `base_url` is https:// and `NO_PROXY` does not name its host",
     )
-    headers: HeaderSettings = field(
-        default=HeaderSettings(), metadata=about(section(HeaderSettings), "more headers, in both directions")
-    )
-    tls: TlsSettings = field(
-        default=TlsSettings(), metadata=about(section(TlsSettings), "certificates; they are always verified")
-    )
-    proxy: ForwardProxy | None = field(
-        default=None,
-        metadata=about(
-            forward_proxy(),
-            "the HTTP proxy to reach it through, by CONNECT",
-            default="`HTTPS_PROXY` of the environment, if `base_url` is https:// and `NO_PROXY` does not name its host",
-        ),
-    )
-    on_client_disconnect: OnClientDisconnect = field(
+    on_client_disconnect: OnClientDisconnect = setting(
+        choice(OnClientDisconnect),
+        "when the client disconnects: `cancel` closes the provider's stream and estimates the usage; `drain` keeps "
+        "reading for the reported usage, within the bounds of `drain`",
         default=OnClientDisconnect.CANCEL,
-        metadata=about(
-            choice(OnClientDisconnect),
-            "when the client disconnects: `cancel` closes the provider's stream and estimates the usage; `drain` keeps "
-            "reading for the reported usage, within the bounds of `drain`",
-            formerly="on_client_leave",
-        ),
+        formerly="on_client_leave",
     )
-    drain: Drain = field(default=Drain(), metadata=about(section(Drain), "bounds of `drain`"))
-    timeouts: Timeouts = field(default=Timeouts(), metadata=about(section(Timeouts), "timeouts, in seconds"))
-    inject_usage: InjectUsage = field(
+    drain: Drain = setting(section(Drain), "bounds of `drain`", default=Drain())
+    timeouts: Timeouts = setting(section(Timeouts), "timeouts, in seconds", default=Timeouts())
+    inject_usage: InjectUsage = setting(
+        choice(InjectUsage),
+        "request usage in streams whose client did not; `auto` stops for an hour for a model that refuses the "
+        "field and accepts the same request without it",
         default=InjectUsage.AUTO,
-        metadata=about(
-            choice(InjectUsage),
-            "request usage in streams whose client did not; `auto` stops for an hour for a model that refuses the "
-            "field and accepts the same request without it",
-        ),
     )
-    usage_include: bool | None = field(
+    usage_include: bool | None = setting(
+        flag_or_auto(),
+        'whether OpenRouter\'s `usage: {"include": true}` of a request is sent to it; `auto`: at openrouter.ai',
         default=None,
-        metadata=about(
-            flag_or_auto(),
-            'whether OpenRouter\'s `usage: {"include": true}` of a request is sent to it; `auto`: at openrouter.ai',
-            default="auto",
-        ),
+        shown="auto",
     )
-    heartbeat_s: float = field(
-        default=0.0,
-        metadata=about(
-            seconds(DAY_S, zero=True), "silence of a stream after which the client gets an SSE comment; 0: off"
-        ),
+    heartbeat_s: float = setting(
+        seconds(DAY_S, zero=True), "silence of a stream after which the client gets an SSE comment; 0: off", default=0.0
     )
-    cumulative: bool | None = field(
-        default=None,
-        metadata=about(flag_or_auto(), "each chunk repeats the text so far; `auto`: detected", default="auto"),
+    cumulative: bool | None = setting(
+        flag_or_auto(), "each chunk repeats the text so far; `auto`: detected", default=None, shown="auto"
     )
-    hidden_by_time: bool = field(
+    hidden_by_time: bool = setting(
+        flag(),
+        "bill an answer that ended before its first word by its duration, for models that hide their reasoning: "
+        "with the tokens per second of the model's reported answers; entries show the count in any case "
+        "(`hidden_by_time`)",
         default=False,
-        metadata=about(
-            flag(),
-            "bill an answer that ended before its first word by its duration, for models that hide their reasoning: "
-            "with the tokens per second of the model's reported answers; entries show the count in any case "
-            "(`hidden_by_time`)",
-        ),
     )
-    bill: Mapping[str, str] = field(
-        default_factory=dict,
-        metadata=about(policy(), "exceptions to the table of billed parts below", default="{}"),
+    bill: Mapping[str, str] = setting(
+        policy(), "exceptions to the table of billed parts below", default_factory=dict, shown="{}"
     )
-    usage: UsageSettings = field(
-        default=UsageSettings(), metadata=about(section(UsageSettings), "how the provider's usage is taken")
-    )
-    not_billed: frozenset[str] = field(
+    usage: UsageSettings = setting(section(UsageSettings), "how the provider's usage is taken", default=UsageSettings())
+    not_billed: frozenset[str] = setting(
+        texts(_USAGE_PATH, "a path as in an entry's detail `unread`: `usage.queue_time`"),
+        "numbers and words of the provider's usage that cost nothing, so that entries do not list them as unread",
         default=frozenset(),
-        metadata=about(
-            texts(_USAGE_PATH, "a path as in an entry's detail `unread`: `usage.queue_time`"),
-            "numbers and words of the provider's usage that cost nothing, so that entries do not list them as unread",
-            default="[]",
-        ),
+        shown="[]",
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class MetricsSettings:
     """Optional series of /metrics."""
 
-    keys_max: int = field(
+    keys_max: int = setting(
+        whole(0, METRIC_KEYS_MAX),
+        "number of keys with their own series, by id, first come first served; 0: none",
         default=0,
-        metadata=about(
-            whole(0, METRIC_KEYS_MAX), "number of keys with their own series, by id, first come first served; 0: none"
-        ),
     )
-    projects_max: int = field(
+    projects_max: int = setting(
+        whole(0, METRIC_PROJECTS_MAX),
+        "number of projects with their own series, by id, first come first served; 0: none",
         default=0,
-        metadata=about(
-            whole(0, METRIC_PROJECTS_MAX),
-            "number of projects with their own series, by id, first come first served; 0: none",
-        ),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class Settings:
     """All settings."""
 
-    listen: Listen = field(default=Listen(), metadata=about(section(Listen), "the listener for clients"))
-    cors: CorsSettings | None = field(
-        default=None,
-        metadata=about(section(CorsSettings), "pages of other origins that may use the API in browsers", default="off"),
+    listen: Listen = setting(section(Listen), "the listener for clients", default=Listen())
+    cors: CorsSettings | None = setting(
+        section(CorsSettings), "pages of other origins that may use the API in browsers", default=None, shown="off"
     )
-    resume: ResumeSettings | None = field(
+    resume: ResumeSettings | None = setting(
+        section(ResumeSettings),
+        "keeps streams in memory, so that a client that was cut off can go on",
         default=None,
-        metadata=about(
-            section(ResumeSettings),
-            "keeps streams in memory, so that a client that was cut off can go on",
-            default="off",
-        ),
+        shown="off",
     )
-    data_dir: Path = field(
+    data_dir: Path = setting(
+        path_of("folder"),
+        "folder of the journal, and of the ledger if it is SQLite",
         default=Path("data"),
-        metadata=about(path_of("folder"), "folder of the journal, and of the ledger if it is SQLite", default="./data"),
+        shown="./data",
     )
-    ledger: Secret | None = field(
-        default=None,
-        metadata=about(
-            local_or_url("sqlite", *LEDGER_SCHEMES), "the database of the billing entries", default="`sqlite`"
-        ),
+    ledger: Secret | None = setting(
+        local_or_url("sqlite", *LEDGER_SCHEMES), "the database of the billing entries", default=None, shown="`sqlite`"
     )
     """None: SQLite, in `data_dir`"""
-    queue: Secret | None = field(
+    queue: Secret | None = setting(
+        local_or_url("local", *QUEUE_SCHEMES),
+        "the queue between proxies and workers; `local`: the proxy writes the ledger itself",
         default=None,
-        metadata=about(
-            local_or_url("local", *QUEUE_SCHEMES),
-            "the queue between proxies and workers; `local`: the proxy writes the ledger itself",
-            default="`local`",
-        ),
+        shown="`local`",
     )
     """None: `local`"""
-    queue_shards: int = field(
+    queue_shards: int = setting(
+        whole(1, SHARDS_MAX),
+        "number of Redis streams of the queue and of shards of the ledger, which workers divide among themselves; "
+        "the same on every proxy and worker",
         default=1,
-        metadata=about(
-            whole(1, SHARDS_MAX),
-            "number of Redis streams of the queue and of shards of the ledger, which workers divide among themselves; "
-            "the same on every proxy and worker",
-        ),
     )
-    lease_s: float = field(
+    lease_s: float = setting(
+        seconds(DAY_S),
+        "time without a heartbeat after which a proxy counts as dead and a worker settles its exchanges",
         default=30.0,
-        metadata=about(
-            seconds(DAY_S),
-            "time without a heartbeat after which a proxy counts as dead and a worker settles its exchanges",
-        ),
     )
-    key_pepper: Secret | None = field(
+    key_pepper: Secret | None = setting(
+        pepper(),
+        "the secret that keys are hashed with; required if `ledger` is Postgres",
         default=None,
-        metadata=about(
-            pepper(),
-            "the secret that keys are hashed with; required if `ledger` is Postgres",
-            default="a file in `data_dir`",
-        ),
+        shown="a file in `data_dir`",
     )
-    key_lifetime_max: int | None = field(
-        default=None, metadata=about(duration(), "longest lifetime of a key", default="none")
-    )
+    key_lifetime_max: int | None = setting(duration(), "longest lifetime of a key", default=None)
     """seconds"""
-    reserve: ReserveSettings = field(
-        default=ReserveSettings(),
-        metadata=about(section(ReserveSettings), "the reservation of a request in its budgets"),
+    reserve: ReserveSettings = setting(
+        section(ReserveSettings), "the reservation of a request in its budgets", default=ReserveSettings()
     )
-    budgets: BudgetSettings = field(
-        default=BudgetSettings(), metadata=about(section(BudgetSettings), "settings of all keys with limits")
+    budgets: BudgetSettings = setting(
+        section(BudgetSettings), "settings of all keys with limits", default=BudgetSettings()
     )
-    billing: BillingSettings = field(
-        default=BillingSettings(), metadata=about(section(BillingSettings), "monthly statements")
+    billing: BillingSettings = setting(section(BillingSettings), "monthly statements", default=BillingSettings())
+    estimates: EstimateSettings = setting(
+        section(EstimateSettings), "estimates of unreported usage", default=EstimateSettings()
     )
-    estimates: EstimateSettings = field(
-        default=EstimateSettings(), metadata=about(section(EstimateSettings), "estimates of unreported usage")
+    idempotency: IdempotencySettings = setting(
+        section(IdempotencySettings), "repeated requests", default=IdempotencySettings()
     )
-    idempotency: IdempotencySettings = field(
-        default=IdempotencySettings(), metadata=about(section(IdempotencySettings), "repeated requests")
+    alerts: AlertSettings = setting(section(AlertSettings), "webhooks about budgets", default=AlertSettings())
+    sinks: Mapping[str, SinkSettings] = setting(
+        read_sinks(), "billing systems that receive the entries", default_factory=dict, shown="none"
     )
-    alerts: AlertSettings = field(
-        default=AlertSettings(), metadata=about(section(AlertSettings), "webhooks about budgets")
+    worker: WorkerSettings = setting(
+        section(WorkerSettings), "the listener of `tokenweir worker`", default=WorkerSettings()
     )
-    sinks: Mapping[str, SinkSettings] = field(
-        default_factory=dict,
-        metadata=about(read_sinks(), "billing systems that receive the entries", default="none"),
+    admin: AdminSettings = setting(section(AdminSettings), "the console and its APIs", default=AdminSettings())
+    metrics: MetricsSettings = setting(
+        section(MetricsSettings), "optional series of /metrics", default=MetricsSettings()
     )
-    worker: WorkerSettings = field(
-        default=WorkerSettings(), metadata=about(section(WorkerSettings), "the listener of `tokenweir worker`")
-    )
-    admin: AdminSettings = field(
-        default=AdminSettings(), metadata=about(section(AdminSettings), "the console and its APIs")
-    )
-    metrics: MetricsSettings = field(
-        default=MetricsSettings(), metadata=about(section(MetricsSettings), "optional series of /metrics")
-    )
-    traces: TracesSettings | None = field(
+    traces: TracesSettings | None = setting(
+        section(TracesSettings),
+        "spans to an OTLP collector; needs the extra `tokenweir[otlp]`",
         default=None,
-        metadata=about(
-            section(TracesSettings), "spans to an OTLP collector; needs the extra `tokenweir[otlp]`", default="off"
-        ),
+        shown="off",
     )
-    journal: JournalSettings = field(
-        default=JournalSettings(),
-        metadata=about(section(JournalSettings), "the file of records that are not in the ledger yet"),
+    journal: JournalSettings = setting(
+        section(JournalSettings), "the file of records that are not in the ledger yet", default=JournalSettings()
     )
-    shutdown_grace_s: float = field(
+    shutdown_grace_s: float = setting(
+        seconds(GRACE_S_MAX, zero=True),
+        "how long running streams may continue after SIGTERM; then they are cut",
         default=30.0,
-        metadata=about(
-            seconds(GRACE_S_MAX, zero=True), "how long running streams may continue after SIGTERM; then they are cut"
-        ),
     )
-    write_stall_s: float = field(
-        default=60.0,
-        metadata=about(seconds(DAY_S), "how long a client may read nothing before it counts as disconnected"),
+    write_stall_s: float = setting(
+        seconds(DAY_S), "how long a client may read nothing before it counts as disconnected", default=60.0
     )
-    request_bytes_max: int = field(
-        default=64 << 20, metadata=about(size(1024, REQUEST_BYTES_MAX), "largest request body; a larger one gets 413")
+    request_bytes_max: int = setting(
+        size(1024, REQUEST_BYTES_MAX), "largest request body; a larger one gets 413", default=64 << 20
     )
-    exchanges_max: int = field(
+    exchanges_max: int = setting(
+        whole(1, EXCHANGES_MAX),
+        "largest number of exchanges at once; more get 503",
         default=16_384,
-        metadata=about(
-            whole(1, EXCHANGES_MAX), "largest number of exchanges at once; more get 503", formerly="streams_max"
-        ),
+        formerly="streams_max",
     )
-    allow_literal_secrets: bool = field(
-        default=False, metadata=about(flag(), "allow secrets to be written in the file itself")
+    allow_literal_secrets: bool = setting(flag(), "allow secrets to be written in the file itself", default=False)
+    providers: Mapping[str, ProviderSettings] = setting(
+        sections(ProviderSettings, PROVIDER_NAME, "1 to 64 of a-z 0-9 _ . -"), "the upstream APIs, by name"
     )
-    providers: Mapping[str, ProviderSettings] = field(
-        metadata=about(
-            sections(ProviderSettings, PROVIDER_NAME, "1 to 64 of a-z 0-9 _ . -"), "the upstream APIs, by name"
-        )
+    models: Mapping[str, ModelSettings] = setting(
+        sections(ModelSettings, MODEL_NAME, "1 to 200 of A-Z a-z 0-9 _ . : / @ + -, or *, or prefix/*"),
+        "the models that clients may request; `*` passes any name upstream, `prefix/*` the part after the slash",
     )
-    models: Mapping[str, ModelSettings] = field(
-        metadata=about(
-            sections(ModelSettings, MODEL_NAME, "1 to 200 of A-Z a-z 0-9 _ . : / @ + -, or *, or prefix/*"),
-            "the models that clients may request; `*` passes any name upstream, `prefix/*` the part after the slash",
-        )
-    )
-    price_rules: Mapping[str, PriceRule] = field(
+    price_rules: Mapping[str, PriceRule] = setting(
+        PRICE_RULES,
+        "changes of price lists for some requests: by who pays, model, provider, date and hour",
         default_factory=dict,
-        metadata=about(
-            PRICE_RULES,
-            "changes of price lists for some requests: by who pays, model, provider, date and hour",
-            default="none",
-        ),
+        shown="none",
     )

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlencode
@@ -22,7 +21,7 @@ from proxy.foundation.times import iso_utc
 from proxy.reports.entry_reader import entry_json
 from proxy.reports.export import ExportedEntry
 from proxy.reports.focus import booked_at
-from proxy.settings.kinds import about, choice, secret
+from proxy.settings.kinds import choice, secret, setting, settings_section
 from proxy.settings.sinks import SinkSettings, event_name
 from proxy.sinks.format import (
     MeterFormat,
@@ -45,14 +44,15 @@ class MeteredQuantity(StrEnum):
     CHARGE = "charge"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class StripeSettings(SinkSettings):
     """One of Stripe's meters."""
 
-    event: str = field(default="llm_usage", metadata=about(event_name(), "the meter's `event_name`"))
-    metered: MeteredQuantity = field(
+    event: str = setting(event_name(), "the meter's `event_name`", default="llm_usage")
+    metered: MeteredQuantity = setting(
+        choice(MeteredQuantity),
+        "the values sent: tokens by type, or the charge in nano-dollars",
         default=MeteredQuantity.TOKENS,
-        metadata=about(choice(MeteredQuantity), "the values sent: tokens by type, or the charge in nano-dollars"),
     )
 
 
@@ -105,11 +105,11 @@ class StripeFormat(SinkFormat[StripeSettings]):
 STRIPE = SinkKind("stripe", StripeSettings, StripeFormat)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class LagoSettings(SinkSettings):
     """One of Lago's billable metrics."""
 
-    event: str = field(default="llm_usage", metadata=about(event_name(), "the billable metric's `code`"))
+    event: str = setting(event_name(), "the billable metric's `code`", default="llm_usage")
 
 
 class LagoFormat(MeterFormat[LagoSettings]):
@@ -152,14 +152,12 @@ CLOUD_EVENTS = "application/cloudevents-batch+json"
 _SOURCE = "tokenweir"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class OpenMeterSettings(SinkSettings):
     """One of OpenMeter's meters."""
 
-    secret: Secret | None = field(
-        default=None, metadata=about(secret(), "the API's key; a server of your own may need none", default="none")
-    )
-    event: str = field(default="llm_usage", metadata=about(event_name(), "the events' `type`"))
+    secret: Secret | None = setting(secret(), "the API's key; a server of your own may need none", default=None)
+    event: str = setting(event_name(), "the events' `type`", default="llm_usage")
 
 
 class OpenMeterFormat(MeterFormat[OpenMeterSettings]):
@@ -190,7 +188,7 @@ OPENMETER = SinkKind("openmeter", OpenMeterSettings, OpenMeterFormat)
 _ENTRY_TYPE = "ledger.entry"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings_section
 class WebhookSettings(SinkSettings):
     """A webhook has only the settings that every sink has."""
 
