@@ -5,7 +5,8 @@ from __future__ import annotations
 from proxy.metering.audio.parts import Parts
 
 _RATES = (0, 88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000)
-_RATE_IN_HEADER = (12, 13, 14)
+# Rates in the header: bytes, and Hz of the unit.
+_RATES_IN_HEADER = {12: (1, 1_000), 13: (2, 1), 14: (2, 10)}
 
 
 def _crc8_table() -> bytes:
@@ -36,8 +37,6 @@ def flac_s(audio: bytes, parts: Parts) -> float:
         if samples and (header_rate or rate):
             seconds += samples / (header_rate or rate)
         at += size or 1
-    if not parts.exhausted:
-        parts.counted_to = len(audio)
     return seconds
 
 
@@ -58,9 +57,9 @@ def _header(audio: bytes, at: int) -> tuple[int, int, int]:
     else:
         samples = 192 if block == 1 else 576 << (block - 2) if block <= 5 else 256 << (block - 8)
     hertz = _RATES[rate] if rate < len(_RATES) else 0
-    if rate in _RATE_IN_HEADER:
-        width = 1 if rate == 12 else 2
-        hertz = int.from_bytes(audio[end : end + width]) * {12: 1_000, 13: 1, 14: 10}[rate]
+    if rate in _RATES_IN_HEADER:
+        width, unit = _RATES_IN_HEADER[rate]
+        hertz = int.from_bytes(audio[end : end + width]) * unit
         end += width
     checksum = 0
     for byte in audio[at:end]:

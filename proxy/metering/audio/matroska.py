@@ -25,9 +25,6 @@ _GAP_S_MAX = 1.0
 class _Sound:
     """A track: its fields, and its blocks."""
 
-    __slots__ = ("_bytes", "_last", "_mpeg_s", "_opus_s", "_packets", "_times_s", "cluster", "codec", "kind", "number",
-                 "private", "rate")  # fmt: skip
-
     def __init__(self) -> None:
         self.number = self.kind = self.rate = 0
         self.codec = self.private = b""
@@ -87,8 +84,6 @@ def matroska_s(audio: bytes, parts: Parts) -> float:
             _read(element, audio[start : min(end, start + 4096)], track)
         if track.kind == _SOUND and track.number and not tracks:
             tracks[track.number] = track
-    if not parts.exhausted:
-        parts.counted_to = len(audio)
     return max([one.seconds() for one in tracks.values()], default=0.0)
 
 

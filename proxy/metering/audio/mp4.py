@@ -21,10 +21,7 @@ _TRACKS_MAX, _TIMES_MAX, _DEPTH_MAX = 16, 4_096, 8
 class _Track:
     """The fields in the boxes of a track."""
 
-    __slots__ = ("codec", "delta", "deltas", "frame", "is_sound", "number", "rate", "samples", "scale")
-
     def __init__(self) -> None:
-        self.codec = b""
         self.is_sound = False
         self.number = self.rate = self.scale = self.samples = self.frame = self.deltas = self.delta = 0
 
@@ -88,7 +85,7 @@ def _read_codec(box: bytes, track: _Track) -> None:
             rate = config_rate(_aac_config(box, at + 8)) or rate
     elif codec == b"alac" and (at := box.find(b"alac", 16)) >= 0:
         track.frame, rate = unpack_from(">I16xI", box, at + 8)
-    track.codec, track.rate = codec, rate
+    track.rate = rate
 
 
 def _aac_config(box: bytes, at: int) -> bytes:

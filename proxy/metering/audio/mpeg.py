@@ -58,8 +58,6 @@ def mpeg_s(audio: bytes, parts: Parts) -> float:
             seconds += unsure + frame[1]
             unsure = 0.0
         at += frame[0]
-    if not parts.exhausted:
-        parts.counted_to = size
     return seconds
 
 

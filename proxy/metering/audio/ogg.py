@@ -15,8 +15,6 @@ _OPUS_HEADERS, _VORBIS_HEADERS = 2, 3
 class _Stream:
     """The packets of one stream."""
 
-    __slots__ = ("_begun", "_first", "_is_opus", "_opus_s", "_packets", "_position")
-
     def __init__(self, first: bytes) -> None:
         """`first`: the beginning of the stream's first packet."""
         self._first = first
@@ -63,6 +61,4 @@ def ogg_s(audio: bytes, parts: Parts) -> float:
         if serial in streams:
             streams[serial].read(audio, start, lacing, int.from_bytes(audio[at + 6 : at + 14], "little"), parts)
         at = start + sum(lacing)
-    if not parts.exhausted:
-        parts.counted_to = len(audio)
     return sum(stream.seconds() for stream in streams.values())

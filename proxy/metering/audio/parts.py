@@ -9,12 +9,10 @@ PARTS_MAX = 100_000
 class Parts:
     """The counted parts of one file."""
 
-    __slots__ = ("_left", "counted_to")
-
     def __init__(self) -> None:
         self._left = PARTS_MAX
         self.counted_to = 0
-        """the offset behind the last part"""
+        """the offset of the last part; that of the end, if it is certain that no part is left out"""
 
     @property
     def exhausted(self) -> bool:
