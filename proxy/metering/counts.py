@@ -39,13 +39,18 @@ class _Parts(NamedTuple):
     together: str
     """name of the whole in flags"""
 
+    def exceeded(self, name: str) -> str:
+        """The flag of a part, or of all together, that exceeds the whole."""
+        return f"{name}_exceeds_{self.whole.removesuffix('_tokens')}"
+
 
 _REASONING = _Parts("completion_tokens", {"reasoning_tokens": "reasoning"}, "reasoning")
 # Cached and audio tokens may overlap; tokens read from a cache are not written to it.
+_CACHE = _Parts("prompt_tokens", {"cached_tokens": "cached", "cache_write_tokens": "cache_write"}, "cache")
 _WHOLES = (
     _REASONING,
     _Parts("prompt_tokens", {"audio_prompt_tokens": "audio", "image_prompt_tokens": "image"}, "media"),
-    _Parts("prompt_tokens", {"cached_tokens": "cached", "cache_write_tokens": "cache_write"}, "cache"),
+    _CACHE,
     _Parts("cache_write_tokens", {"cache_write_1h_tokens": "cache_write_1h"}, "cache_write_1h"),
     _Parts("completion_tokens", {"audio_completion_tokens": "audio", "image_completion_tokens": "image"}, "media"),
     _Parts(
@@ -130,8 +135,7 @@ def _fit(usage: Usage, parts: _Parts, seen_tokens: float, flags: list[str]) -> U
     if in_total and size > whole * _BESIDE_FACTOR + _BESIDE_TOKENS:
         return _add(usage, parts, [*counts], flags)
     wrong = [field for field in counts if counts[field] > whole] or [*counts]
-    name = parts.of[wrong[0]] if len(wrong) == 1 else parts.together
-    flags.append(f"{name}_exceeds_{parts.whole.removesuffix('_tokens')}")
+    flags.append(parts.exceeded(parts.of[wrong[0]] if len(wrong) == 1 else parts.together))
     return structs.replace(usage, **dict.fromkeys(wrong))
 
 
@@ -149,35 +153,21 @@ def _rest(usage: Usage) -> int:
     return 0 if total is None or prompt is None or completion is None else total - prompt - completion
 
 
-# Flag → (fields, the field that their sum must not exceed). Cached and audio tokens may overlap; tokens read from a
-# cache are not written to it.
-_PARTS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "cached_exceeds_prompt": (("cached_tokens",), "prompt_tokens"),
-    "cache_write_exceeds_prompt": (("cache_write_tokens",), "prompt_tokens"),
-    "cache_exceeds_prompt": (("cached_tokens", "cache_write_tokens"), "prompt_tokens"),
-    "cache_write_1h_exceeds_cache_write": (("cache_write_1h_tokens",), "cache_write_tokens"),
-    "audio_exceeds_prompt": (("audio_prompt_tokens",), "prompt_tokens"),
-    "reasoning_exceeds_completion": (("reasoning_tokens",), "completion_tokens"),
-    "audio_exceeds_completion": (("audio_completion_tokens",), "completion_tokens"),
-    "image_exceeds_prompt": (("image_prompt_tokens",), "prompt_tokens"),
-    "cached_audio_exceeds_cached": (("cached_audio_tokens",), "cached_tokens"),
-    "cached_audio_exceeds_audio_prompt": (("cached_audio_tokens",), "audio_prompt_tokens"),
-    "cached_image_exceeds_cached": (("cached_image_tokens",), "cached_tokens"),
-    "cached_image_exceeds_image_prompt": (("cached_image_tokens",), "image_prompt_tokens"),
-    "image_exceeds_completion": (("image_completion_tokens",), "completion_tokens"),
+# Flag → (fields, the field that their sum must not exceed).
+_IDENTITIES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    **{parts.exceeded(name): ((part,), parts.whole) for parts in _WHOLES for part, name in parts.of.items()},
+    _CACHE.exceeded(_CACHE.together): (tuple(_CACHE.of), _CACHE.whole),
 }
-_ALL_PARTS = attrgetter(*{part for parts, _ in _PARTS.values() for part in parts})
 
 
 def violations(usage: Usage) -> Iterator[str]:
     """Flags of the identities that the counts of an entry violate: older versions flagged them, and corrected none."""
-    if any(_ALL_PARTS(usage)):  # most answers have none
-        for flag, (parts, name) in _PARTS.items():
+    if any(_EVERY_PART(usage)):  # most answers have none
+        for flag, (parts, name) in _IDENTITIES.items():
             whole, counts = getattr(usage, name), [getattr(usage, part) for part in parts]
             if whole is not None and None not in counts and sum(counts) > whole:
                 yield flag
-    prompt, completion, total = usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
-    if total is not None and prompt is not None and completion is not None and total != prompt + completion:
+    if _rest(usage):
         yield "total_mismatch"
 
 

@@ -82,7 +82,7 @@ def test_every_flag_has_a_line() -> None:
     flags = {name for found in SET.findall(sources) for name in found if name} | {"encoded", "audio_doubtful"}
     for parts in _WHOLES:
         whole = parts.whole.removesuffix("_tokens")
-        flags |= {f"{name}_exceeds_{whole}" for name in (*parts.of.values(), parts.together)}
+        flags |= {parts.exceeded(name) for name in (*parts.of.values(), parts.together)}
         flags |= {f"{name}_added" for name in parts.of.values() if whole in ("prompt", "completion")}
     page = (ROOT / "docs" / "reference" / "flags.md").read_text()
     assert {flag for flag in flags if f"`{flag}`" not in page} == set()
