@@ -15,23 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from uuid import uuid5
 
 from msgspec import structs
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.entries import (
     COUNTS,
-    ENTRIES,
     TOKENS,
     UNITS,
     EntryKind,
     LedgerEntry,
+    entry_id,
     field_named,
     stored_name,
     usage_of,
 )
 from proxy.billing.money import usd_text
+from proxy.metering.usage import Usage
 
 LATE, SWEPT_AGAIN = "late record", "swept again"
 """the reason of an adjustment, as stored"""
@@ -110,19 +110,22 @@ def restated(
     details = EntryDetails(adjusts=first.entry_id, why=why, restates=update_hash)
     stands = _standing(set_by_operator(booked))
     if stands:
-        details.stands = {stored_name(name): _said(getattr(update, name), name) for name in NUMBERS if name in stands}
-    units = {name: n for name, n in _unit_differences(statements, update).items() if name not in stands}
+        details.stands = {
+            stored_name(name): stored_total(name, getattr(update, name)) for name in NUMBERS if name in stands
+        }
+    differences = unit_differences(usage_total(statements), usage_of(update))
+    units = {name: count for name, count in differences.items() if name not in stands}
     if units or EntryDetails.of(update.details).units:
         details.units = units
     numbers = {
-        name: _nothing(booked, name)
+        name: (None if total(booked, name) is None else 0)
         if name in stands
-        else _difference((getattr(one, name) for one in statements), getattr(update, name))
+        else difference(total(statements, name), getattr(update, name))
         for name in NUMBERS
     }
     return structs.replace(
         update,
-        entry_id=str(uuid5(ENTRIES, f"{update.exchange_id}/{EntryKind.ADJUSTMENT}/{seq}")),
+        entry_id=entry_id(update.exchange_id, EntryKind.ADJUSTMENT, seq),
         kind=EntryKind.ADJUSTMENT,
         seq=seq,
         details={**update.details, **details.stored()},
@@ -135,23 +138,33 @@ def _standing(by_hand: frozenset[str]) -> frozenset[str]:
     return by_hand if by_hand.isdisjoint(COUNTS) else by_hand.union(TOKENS, UNITS, MONEY)
 
 
-def _nothing(booked: Iterable[LedgerEntry], name: str) -> int | None:
-    """No difference; None only if nothing is known of this number."""
-    return None if all(getattr(one, name) is None for one in booked) else 0
+def total(entries: Iterable[LedgerEntry], name: str) -> int | None:
+    """The sum of a number of these entries; None only if no entry has it."""
+    return _sum(getattr(one, name) for one in entries)
 
 
-def _said(value: int | None, name: str) -> int | str | None:
-    return usd_text(value) if name in MONEY and value is not None else value
+def usage_total(entries: Iterable[LedgerEntry]) -> Usage:
+    """The sum of the counts; None only if no entry has the count. Raises ValueError."""
+    counted = (structs.astuple(usage_of(one)) for one in entries)
+    return Usage(*map(_sum, zip(*counted, strict=True)))
 
 
-def _unit_differences(statements: Iterable[LedgerEntry], update: LedgerEntry) -> dict[str, int]:
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
+
+
+def unit_differences(old: Usage, new: Usage) -> dict[str, int]:
     """The differences of the counts in the detail `units`; without those that neither side has."""
-    old, new = [usage_of(one) for one in statements], usage_of(update)
-    differences = {name: _difference((getattr(one, name) for one in old), getattr(new, name)) for name in UNITS}
+    differences = {name: difference(getattr(old, name), getattr(new, name)) for name in UNITS}
     return {name: count for name, count in differences.items() if count is not None}
 
 
-def _difference(old: Iterable[int | None], new: int | None) -> int | None:
+def difference(old: int | None, new: int | None) -> int | None:
     """None only if neither side is known; an unknown count is 0, as in every sum."""
-    known = [number for number in old if number is not None]
-    return None if not known and new is None else (new or 0) - sum(known)
+    return None if old is None and new is None else (new or 0) - (old or 0)
+
+
+def stored_total(name: str, value: int | None) -> int | str | None:
+    """A total in the form of details: money as a decimal string of USD."""
+    return usd_text(value) if name in MONEY and value is not None else value

@@ -34,7 +34,7 @@ def _attempt_entry(entry: LedgerEntry, attempt: Attempt, seq: int) -> LedgerEntr
     refused = attempt.status is not None and cost_known
     return structs.replace(
         entry,
-        entry_id=entry_id(f"{entry.exchange_id}/{EntryKind.ATTEMPT}/{seq}"),
+        entry_id=entry_id(entry.exchange_id, EntryKind.ATTEMPT, seq),
         kind=EntryKind.ATTEMPT,
         seq=seq,
         provider=attempt.provider,

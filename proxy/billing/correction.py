@@ -9,31 +9,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
-from uuid import uuid5
 
 import msgspec
 from msgspec import structs
 
-from proxy.billing.adjustment import BY_OPERATOR, MONEY, is_statement, set_by_operator
-from proxy.billing.details import EntryDetails, detail_name
-from proxy.billing.entries import (
-    COUNTS,
-    ENTRIES,
-    TOKENS,
-    UNITS,
-    EntryKind,
-    LedgerEntry,
-    field_named,
-    stored_name,
-    usage_of,
+from proxy.billing.adjustment import (
+    BY_OPERATOR,
+    MONEY,
+    difference,
+    is_statement,
+    set_by_operator,
+    stored_total,
+    total,
+    unit_differences,
+    usage_total,
 )
-from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd, usd_text
+from proxy.billing.details import EntryDetails, detail_name
+from proxy.billing.entries import COUNTS, TOKENS, EntryKind, LedgerEntry, entry_id, field_named, stored_name, usage_of
+from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd
 from proxy.billing.pricing.prices import pinned, price_text
 from proxy.billing.record import BillableParts, Price, PricedUsage
 from proxy.billing.reread import ReadAgain
 from proxy.billing.settlement import amount, incurred, other_models, other_models_detail
 from proxy.billing.units import BILLED_UNITS, BY_PRICE
-from proxy.metering.usage import TOKENS_MAX, UNIT_COUNTS, UNITS_MAX, ModelUsage, ServedAs, Usage, service_of
+from proxy.metering.usage import TOKENS_MAX, UNIT_COUNTS, UNITS_MAX, ServedAs, Usage, served_later, service_of
 
 # The longest exchange at the highest configurable price; a larger amount is a typing error.
 AMOUNT_NUSD_MAX = 1_000_000 * NUSD_PER_USD
@@ -104,9 +103,9 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
     each = [*statements, *corrections]
     return ExchangeTotals(
         terminal=ordered[0],
-        usage=_usage_sum(ordered),
-        charge_nusd=_sum(ordered, "charge_nusd"),
-        cost_nusd=_sum(ordered, "cost_nusd"),
+        usage=usage_total(ordered),
+        charge_nusd=_nusd(total(ordered, "charge_nusd")),
+        cost_nusd=_nusd(total(ordered, "cost_nusd")),
         bills=BillableParts(stated.billed or BillableParts.EVERYTHING),
         source=latest.usage_source,
         served_as=_served_as({**latest.details, **_said(read_again)}),
@@ -136,7 +135,7 @@ def corrected(now: ExchangeTotals, request: CorrectionRequest, why: str) -> Ledg
         others = [(one.cost, one.usage) for one in now.other_models]
         incurs = incurred(now.source, now.bills)
         cost_nusd = _priced(now.cost, structs.replace(now, usage=usage), incurs, cost_nusd, others)
-    sets = {stored_name(name): usd_text(value) if name in MONEY else value for name, value in request.changes.items()}
+    sets = {stored_name(name): stored_total(name, value) for name, value in request.changes.items()}
     return _adjustment(
         now,
         usage,
@@ -168,18 +167,14 @@ def rerated(
     others = [_relisted(one, *of_others.get(one.model, (None, None))) for one in now.other_models]
     if others:
         details.other_models = other_models_detail(others)
-    charge_at_price = None
-    if "charge_nusd" not in now.by_hand:
-        charge_at_price = _at(price, now, now.bills, [(one.price, one.usage) for one in others])
-    if price is not None and charge_at_price is not None:
-        charge_nusd = charge_at_price
-        details.price = price_text(price, now.usage.prompt_tokens, now.served_as)
-    cost_at_price = None
-    if "cost_nusd" not in now.by_hand:
-        cost_at_price = _at(cost, now, incurred(now.source, now.bills), [(one.cost, one.usage) for one in others])
-    if cost is not None and cost_at_price is not None:
-        cost_nusd = cost_at_price
-        details.cost = price_text(cost, now.usage.prompt_tokens, now.served_as)
+    if price is not None and "charge_nusd" not in now.by_hand:
+        at_price = _at(price, now, now.bills, [(one.price, one.usage) for one in others])
+        if at_price is not None:
+            charge_nusd, details.price = at_price, price_text(price, now.usage.prompt_tokens, now.served_as)
+    if cost is not None and "cost_nusd" not in now.by_hand:
+        at_cost = _at(cost, now, incurred(now.source, now.bills), [(one.cost, one.usage) for one in others])
+        if at_cost is not None:
+            cost_nusd, details.cost = at_cost, price_text(cost, now.usage.prompt_tokens, now.served_as)
     return _adjustment(structs.replace(now, usage=before), now.usage, charge_nusd, cost_nusd, details)
 
 
@@ -191,8 +186,8 @@ def _read_again(now: ExchangeTotals, read: ReadAgain) -> ExchangeTotals:
         others[used.model] = structs.replace(found, usage=used.usage)
     return structs.replace(
         now,
-        usage=read.usage_after(now.usage),
-        served_as=read.served_as_after(now.served_as),
+        usage=read.usage.filled_from(now.usage),
+        served_as=served_later(now.served_as, read.served_as),
         other_models=tuple(others.values()),
     )
 
@@ -202,10 +197,8 @@ def _relisted(one: PricedUsage, price: Price | None, cost: Price | None) -> Pric
 
 
 def _at(
-    price: Price | None, now: ExchangeTotals, bills: BillableParts, others: Sequence[tuple[Price | None, Usage]]
+    price: Price, now: ExchangeTotals, bills: BillableParts, others: Sequence[tuple[Price | None, Usage]]
 ) -> Nusd | None:
-    if price is None:
-        return None
     return amount(price, now.usage, bills, now.served_as, stated_nusd=now.stated_nusd, others=others)
 
 
@@ -224,7 +217,7 @@ def _explained(before: Sequence[LedgerEntry], one: LedgerEntry) -> bool:
         details = EntryDetails.of(one.details)
         if details.by == BY_OPERATOR:
             after, sets = exchange_totals([*before, one]), details.sets or {}
-            return all(_total_text(after, field_named(name)) == value for name, value in sets.items())
+            return all(_total_in(after, field_named(name)) == value for name, value in sets.items())
         price, cost = (None if list_ is None else pinned(list_) for list_ in (details.price, details.cost))
         others = {one.model: (one.price, one.cost) for one in other_models(details.other_models)}
         again = rerated(now, price, cost, others, None if details.read_again is None else _read_in(one, now))
@@ -238,7 +231,7 @@ def _read_in(one: LedgerEntry, now: ExchangeTotals) -> ReadAgain:
     before, change = structs.astuple(now.usage), structs.astuple(usage_of(one))
     after = [old if new is None else (old or 0) + new for old, new in zip(before, change, strict=True)]
     details = EntryDetails.of(one.details)
-    used = (ModelUsage(other.model, other.usage) for other in other_models(details.other_models))
+    used = other_models(details.other_models)
     return ReadAgain(Usage(*after), _served_as(_said(details.read_again)), tuple(used))
 
 
@@ -251,12 +244,8 @@ def _said(detail: object) -> Mapping[str, Any]:
     return {name: said for name, said in detail.items() if said is not None} if isinstance(detail, Mapping) else {}
 
 
-def _total_text(totals: ExchangeTotals, name: str) -> int | str | None:
-    if name in COUNTS:
-        count: int | None = getattr(totals.usage, name)
-        return count
-    nusd = getattr(totals, name)
-    return None if nusd is None else usd_text(nusd)
+def _total_in(totals: ExchangeTotals, name: str) -> int | str | None:
+    return stored_total(name, getattr(totals.usage if name in COUNTS else totals, name))
 
 
 def _adjustment(
@@ -267,23 +256,24 @@ def _adjustment(
         return None
     terminal, seq = now.terminal, now.next_seq
     details.adjusts = terminal.entry_id
-    counts = {name: _difference(getattr(now.usage, name), getattr(usage, name)) for name in TOKENS}
+    counts = {name: difference(getattr(now.usage, name), getattr(usage, name)) for name in TOKENS}
     by_hand = usage != now.usage and details.read_again is None
     set_by_hand = {"usage_source": CORRECTED, "estimator": None} if by_hand else {}
     priced = {} if details.price is None else {"price_version": details.price["version"]}
-    if units := _unit_differences(now.usage, usage):
-        details.units = units
+    units = unit_differences(now.usage, usage)
+    # A change from unknown to 0 is one.
+    details.units = {name: n for name, n in units.items() if n or getattr(now.usage, name) is None} or None
     return structs.replace(
         terminal,
-        entry_id=str(uuid5(ENTRIES, f"{terminal.exchange_id}/{EntryKind.ADJUSTMENT}/{seq}")),
+        entry_id=entry_id(terminal.exchange_id, EntryKind.ADJUSTMENT, seq),
         kind=EntryKind.ADJUSTMENT,
         seq=seq,
         events=0,
         bytes=0,
         first_token_ms=None,
         duration_ms=0.0,
-        charge_nusd=_difference(now.charge_nusd, charge_nusd),
-        cost_nusd=_difference(now.cost_nusd, cost_nusd),
+        charge_nusd=difference(now.charge_nusd, charge_nusd),
+        cost_nusd=difference(now.cost_nusd, cost_nusd),
         details=details.stored(),
         **counts,
         **set_by_hand,
@@ -291,33 +281,14 @@ def _adjustment(
     )
 
 
-def _unit_differences(old: Usage, new: Usage) -> dict[str, int]:
-    """The changes of the counts in the detail `units`, including a change from unknown to 0."""
-    differences = {name: _difference(getattr(old, name), getattr(new, name)) for name in UNITS}
-    return {name: count for name, count in differences.items() if count or (count == 0 and getattr(old, name) is None)}
-
-
-def _usage_sum(entries: Sequence[LedgerEntry]) -> Usage:
-    """The sum of the counts; None only if no entry has the count."""
-    counted = [structs.astuple(usage_of(one)) for one in entries]
-    known = ([count for count in counts if count is not None] for counts in zip(*counted, strict=True))
-    return Usage(*(sum(counts) if counts else None for counts in known))
-
-
-def _sum(entries: Sequence[LedgerEntry], name: str) -> Nusd | None:
-    """None only if no entry has a value."""
-    known = [value for one in entries if (value := getattr(one, name)) is not None]
-    return Nusd(sum(known)) if known else None
+def _nusd(money: int | None) -> Nusd | None:
+    return None if money is None else Nusd(money)
 
 
 def _latest_detail(ordered: Sequence[LedgerEntry], field: Any, kind: type[_T]) -> _T | None:
     """This detail of the last entry that has one of this type."""
     name = detail_name(field)
     return next((detail for one in reversed(ordered) if isinstance(detail := one.details.get(name), kind)), None)
-
-
-def _difference(old: int | None, new: int | None) -> int | None:
-    return None if old is None and new is None else (new or 0) - (old or 0)
 
 
 def _priced(
@@ -379,4 +350,4 @@ def _check(request: CorrectionRequest, why: str) -> None:
     for name, value in request.changes.items():
         high = _HIGHEST.get(name, TOKENS_MAX)
         if not 0 <= value <= high:
-            raise CorrectionError(f"{stored_name(name)}: must be from 0 to {usd_text(high) if name in MONEY else high}")
+            raise CorrectionError(f"{stored_name(name)}: must be from 0 to {stored_total(name, high)}")

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.entries import LedgerEntry
+from proxy.billing.record import PricedUsage
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.usage import ModelUsage, ServedAs, Usage, UsageSource
@@ -25,17 +26,7 @@ class ReadAgain(msgspec.Struct, frozen=True):
 
     usage: Usage
     served_as: ServedAs
-    other_models: tuple[ModelUsage, ...]
-
-    def usage_after(self, before: Usage) -> Usage:
-        """`before`, with the counts that were read."""
-        known = {name: count for name, count in structs.asdict(self.usage).items() if count is not None}
-        return structs.replace(before, **known)
-
-    def served_as_after(self, before: ServedAs) -> ServedAs:
-        """`before`, with the service terms that were read."""
-        known = {name: word for name, word in structs.asdict(self.served_as).items() if word is not None}
-        return structs.replace(before, **known)
+    other_models: tuple[ModelUsage | PricedUsage, ...]
 
 
 def read_again(entry: LedgerEntry) -> ReadAgain | None:

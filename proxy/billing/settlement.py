@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any, NamedTuple, assert_never
+from typing import Any, assert_never
 
 import msgspec
 from msgspec import UNSET
@@ -154,7 +154,7 @@ def entry(record: UsageRecord) -> LedgerEntry:
     usage = reading.usage
     charge_nusd, cost_nusd = amounts(record)
     return LedgerEntry(
-        entry_id=entry_id(f"{opened.exchange_id}/{record.kind}/{record.seq}"),
+        entry_id=entry_id(opened.exchange_id, record.kind, record.seq),
         exchange_id=opened.exchange_id,
         kind=record.kind,
         key_id=opened.key_id,
@@ -187,25 +187,15 @@ def entry(record: UsageRecord) -> LedgerEntry:
     )
 
 
-class Amounts(NamedTuple):
-    """Charge and cost of a record. None: unknown, see `amount`."""
-
-    charge_nusd: Nusd | None
-    cost_nusd: Nusd | None
-
-
-def amounts(record: UsageRecord) -> Amounts:
-    """The charge and the cost of the record."""
-    return Amounts(charged(record), _cost(record))
+def amounts(record: UsageRecord) -> tuple[Nusd | None, Nusd | None]:
+    """The charge and the cost of the record. None: unknown, see `amount`."""
+    incurs = incurred(record.reading.source, record.bills)
+    return charged(record), _amount_of(record, record.opened.cost, incurs, _COST_OF)
 
 
 def charged(record: UsageRecord) -> Nusd | None:
     """The charge to the owner of the key."""
     return _amount_of(record, record.opened.price, record.bills, _PRICE_OF)
-
-
-def _cost(record: UsageRecord) -> Nusd | None:
-    return _amount_of(record, record.opened.cost, incurred(record.reading.source, record.bills), _COST_OF)
 
 
 _PRICE_OF, _COST_OF = attrgetter("price"), attrgetter("cost")
@@ -274,7 +264,9 @@ def _details(record: UsageRecord, charge_nusd: Nusd | None, cost_nusd: Nusd | No
     details.cost_unknown = cost_nusd is None or None
     details.uncounted = (record.bills is not BillableParts.NOTHING and usage.reported_nothing) or None
     details.delivered_only = (
-        record.bills is BillableParts.OUTPUT and reading.source is not UsageSource.REPORTED and _broke(record.outcome)
+        record.bills is BillableParts.OUTPUT
+        and reading.source is not UsageSource.REPORTED
+        and record.outcome in (Outcome.UPSTREAM_FAILED, Outcome.UPSTREAM_STALLED)
     ) or None
     return {**record.details, **details.stored()}
 
@@ -319,11 +311,7 @@ def other_models_detail(others: Iterable[PricedUsage]) -> list[dict[str, Any]]:
 def _other_model(one: PricedUsage) -> dict[str, Any]:
     lists = {name: list_ for name, list_ in (("price", one.price), ("cost", one.cost)) if list_ is not None}
     prices = {name: price_text(list_, one.usage.prompt_tokens) for name, list_ in lists.items()}
-    return {"model": one.model, "usage": _counted(one.usage), **prices}
-
-
-def _counted(usage: Usage) -> dict[str, int]:
-    return {name: count for name, count in asdict(usage).items() if count is not None}
+    return {"model": one.model, "usage": msgspec.to_builtins(one.usage), **prices}
 
 
 def other_models(detail: object) -> list[PricedUsage]:
@@ -361,10 +349,6 @@ def _reading_details(reading: Reading) -> EntryDetails:
         for name, word in asdict(reading.served_as).items():
             setattr(details, name, word)
     return details
-
-
-def _broke(outcome: Outcome) -> bool:
-    return outcome in (Outcome.UPSTREAM_FAILED, Outcome.UPSTREAM_STALLED)
 
 
 def content_hash(line: LedgerEntry) -> str:

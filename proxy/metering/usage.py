@@ -109,6 +109,11 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
             return True
         return not self.in_other_units or (generated and all(getattr(self, name) is None for name in IN_PLACE))
 
+    def filled_from(self, other: Usage) -> Usage:
+        """This usage, with the counts of `other` where it has none."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Usage(*(theirs if count is None else count for count, theirs in pairs))
+
     def beside_audio(self, estimate: int) -> int:
         """An estimate of the completion's text, plus counted audio if no completion is reported."""
         return estimate if self.completion_tokens is not None else estimate + (self.audio_completion_tokens or 0)

@@ -44,7 +44,7 @@ def receipts() -> Iterator[str]:
         one = exchange_id(number)
         yield (
             f"INSERT INTO ledger_entries (entry_id, exchange_id, journal_seq, {others}) "
-            f"SELECT '{entry_id(f'{one}/usage/0')}', '{one}', {seq}, {others} FROM ledger_entries WHERE {free}"
+            f"SELECT '{entry_id(one, 'usage', 0)}', '{one}', {seq}, {others} FROM ledger_entries WHERE {free}"
         )
     for table in ("balances", "usage_daily"):
         of_model = "" if table == "balances" else "AND model = 'electron'"

@@ -115,7 +115,7 @@ def read_again_of(dialect: Dialect, metered: Metered) -> Usage:
     entry: Any = SimpleNamespace(endpoint=dialect.endpoint, usage_source="reported", details=details)
     again = read_again(entry)
     assert again is not None
-    return again.usage_after(Usage())
+    return again.usage.filled_from(Usage())
 
 
 def wrong_field(read: Callable[..., object], *request: Any) -> str | None:

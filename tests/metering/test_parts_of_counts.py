@@ -212,10 +212,10 @@ def test_what_was_added_is_not_taken_back_when_an_entry_is_read_again() -> None:
     """The entry has no output by which it could be told again."""
     again = read_again(_entry({"usage": VERCEL, "flags": ["reasoning_added"]}))
     assert again is not None
-    assert again.usage_after(Usage(28, None, 54, 49, 82)) == Usage(28, None, 54, 49, 82)
+    assert again.usage.filled_from(Usage(28, None, 54, 49, 82)) == Usage(28, None, 54, 49, 82)
     older = read_again(_entry({"usage": VERCEL}))
     assert older is not None
-    assert older.usage_after(Usage(28, None, 5, 49, 33)) == Usage(28, None, 5, 49, 33)
+    assert older.usage.filled_from(Usage(28, None, 5, 49, 33)) == Usage(28, None, 5, 49, 33)
 
 
 def _entry(details: dict[str, Any]) -> Any:

@@ -7,12 +7,11 @@ changes the balance of its key or account and is not part of daily usage.
 from __future__ import annotations
 
 import time
-from uuid import uuid5
 
 from proxy.billing.adjustment import BY_OPERATOR
 from proxy.billing.correction import REASON_CHARS_MAX
 from proxy.billing.details import EntryDetails
-from proxy.billing.entries import ENTRIES, NOTHING_USED, EntryKind, LedgerEntry
+from proxy.billing.entries import NOTHING_USED, EntryKind, LedgerEntry, entry_id
 from proxy.billing.limits import BUDGET_NUSD_MAX
 from proxy.billing.money import Nusd, usd_text
 from proxy.ledger.settling.store import Arrival, LedgerStore
@@ -50,7 +49,7 @@ def credit_entry(exchange_id: str, scope_id: str, name: str, nusd: Nusd, why: st
     if not why.strip() or len(why) > REASON_CHARS_MAX or not why.isprintable():
         raise CreditError(f"reason: must be 1 to {REASON_CHARS_MAX} printable characters")
     return LedgerEntry(
-        entry_id=str(uuid5(ENTRIES, f"{exchange_id}/{EntryKind.CREDIT}/0")),
+        entry_id=entry_id(exchange_id, EntryKind.CREDIT, 0),
         exchange_id=exchange_id,
         kind=EntryKind.CREDIT,
         key_id=scope_id,

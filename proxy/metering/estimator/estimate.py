@@ -371,7 +371,9 @@ def _completion(
 
 def _complete(metered: Metered, asked: Usage, prompt_tokens: int, completion_tokens: int) -> Usage:
     """The reported usage with these counts, and missing ones by `asked`. A total that output followed is replaced."""
-    usage = _filled(metered.usage or NO_USAGE, asked)
+    usage = metered.usage or NO_USAGE
+    if asked is not NO_USAGE:
+        usage = usage.filled_from(asked)
     total_tokens = None if metered.usage_behind or metered.usage is None else metered.usage.total_tokens
     counts = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
     return structs.replace(usage, **counts, total_tokens=sum(counts.values()) if total_tokens is None else total_tokens)
@@ -425,9 +427,3 @@ def _estimated(
     if so_far is not None and so_far.tokens > estimate.tokens:
         return so_far, RUNNING_COUNT
     return estimate, version_of(model_key, counted, version)
-
-
-def _filled(usage: Usage, asked: Usage) -> Usage:
-    """`usage`, with missing counts from `asked`."""
-    pairs = zip(structs.astuple(usage), structs.astuple(asked), strict=True)
-    return usage if asked is NO_USAGE else Usage(*(there if count is None else count for count, there in pairs))

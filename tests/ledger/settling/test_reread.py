@@ -18,7 +18,7 @@ from proxy.billing.reread import read_again
 from proxy.billing.settlement import entry
 from proxy.ledger.settling.corrections import Corrections, _entries
 from proxy.metering.dialects import DIALECTS
-from proxy.metering.usage import Usage
+from proxy.metering.usage import Usage, served_later
 from proxy.storage.database import reading
 from tests.ledger.priced_entries import a_real_record, a_real_store, settle, wrong
 from tests.metering.corpus.corpus import CORPUS
@@ -174,8 +174,8 @@ def test_recorded_usages_are_read_again_as_they_were_read() -> None:
         if again is None:  # made images are counted in the answer itself
             assert metered.usage.in_other_units, record["id"]
             continue
-        assert again.usage_after(metered.usage) == metered.usage, record["id"]
-        assert again.served_as_after(metered.served_as) == metered.served_as, record["id"]
+        assert again.usage.filled_from(metered.usage) == metered.usage, record["id"]
+        assert served_later(metered.served_as, again.served_as) == metered.served_as, record["id"]
         read[dialect.name.partition(".")[0]] += 1
     assert read.total() > 200
     assert read.keys() >= {"openai", "anthropic", "gemini", "cohere", "ollama"}
