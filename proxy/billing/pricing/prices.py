@@ -10,7 +10,7 @@ and is named.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -184,11 +184,6 @@ def parts_at_most(rates: Rates, prompt_tokens: int, completion_tokens: int, unit
     return of_tokens + _charged(rates, units, BillableParts.EVERYTHING)
 
 
-_TOKENS_OF = {
-    side: [unit.price for unit in BILLED_UNITS if unit.is_token and unit.side is side] for side in Side
-}  # fmt: skip
-
-
 @lru_cache(maxsize=1_024)
 def _dearest(rates: Rates) -> tuple[int, int, int]:
     """The highest price of a prompt token and of an output token, and the price of a request without tokens."""
@@ -242,9 +237,8 @@ def unpriced(
     rates: Rates, usage: Usage, lacking: Iterable[str] = (), bills: BillableParts = BillableParts.EVERYTHING
 ) -> list[str]:
     """The used counts without a price. Searches always need their own, of each kind; so do audio and generated images,
-    which cost what text does without one. Of the other units (tokens, if
-    their price is among `lacking`; images, audio and characters, if the usage has no tokens) one that is priced is
-    enough, or a fee per request."""
+    which cost what text does without one. Of the other units (tokens, if their price is among `lacking`; images, audio
+    and characters, if the usage has no tokens) one that is priced is enough, or a fee per request."""
     missing = [count for count, price in _OWN if getattr(usage, count) and getattr(rates, price) is None]
     if not (lacking or usage.in_other_units) or rates.request is not None:
         return missing
@@ -253,13 +247,8 @@ def unpriced(
         return missing
     if usage.in_other_units:
         return [*used, *missing]
-    return [*_unpriced_tokens(usage, lacking, bills), *missing]
-
-
-def _unpriced_tokens(usage: Usage, lacking: Iterable[str], bills: BillableParts) -> Iterator[str]:
-    for count, side in (_TOKENS[name] for name in lacking):
-        if side in _SIDES[bills] and getattr(usage, count):
-            yield count
+    tokens = (_TOKENS[name] for name in lacking)
+    return [*(count for count, side in tokens if side in _SIDES[bills] and getattr(usage, count)), *missing]
 
 
 def can_charge(price: Price, usage: Usage, bills: BillableParts, served_as: ServedAs = NOT_SAID) -> bool:
