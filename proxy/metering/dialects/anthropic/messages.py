@@ -104,7 +104,6 @@ class MessagesTally(Tally):
         self._searches: set[int] = set()  # blocks with the result of a search
 
     def read(self, event: bytes, name: bytes) -> object | None:
-        """Read one event of a stream."""
         parsed = event_of(event)
         if parsed is None:
             return None
@@ -126,7 +125,6 @@ class MessagesTally(Tally):
         return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """Read a whole answer."""
         message = message_of(body)
         if message is None:
             return False

@@ -53,7 +53,6 @@ class ConverseTally(Tally):
     outputs = Outputs(Place("delta start output.message.content", OUTPUT))
 
     def read(self, event: bytes, name: bytes) -> object | None:
-        """Read one event of a stream."""
         if name == ERROR:
             self.fail("error_event")
             return event
@@ -63,7 +62,6 @@ class ConverseTally(Tally):
         return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """Read a whole answer."""
         answer = converse_of(body)
         if answer is None:
             return False

@@ -107,7 +107,6 @@ class InvokeTally(MessagesTally, ConverseTally):
         }
 
     def read(self, event: bytes, name: bytes) -> object | None:
-        """Read one event of a stream."""
         if name == ERROR:
             self.fail("error_event")
             return event
@@ -126,7 +125,6 @@ class InvokeTally(MessagesTally, ConverseTally):
         return answer
 
     def read_answer(self, body: bytes) -> bool:
-        """Read a whole answer."""
         answer = invoked_of(body)
         if answer is None:
             return False

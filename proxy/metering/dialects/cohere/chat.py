@@ -91,7 +91,6 @@ class CohereTally(Tally):
     )
 
     def read(self, event: bytes, name: bytes) -> ChatEvent | None:
-        """Read one event of a stream."""
         parsed = _parse(event)
         if parsed is None:
             return None
@@ -108,7 +107,6 @@ class CohereTally(Tally):
         return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """Read a whole answer."""
         parsed = _parse(body)
         if parsed is None:
             return False

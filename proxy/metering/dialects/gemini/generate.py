@@ -142,7 +142,6 @@ class GeminiTally(Tally):
         self._queries: set[int] = set()  # hashes: queries are user text, which is not kept
 
     def read(self, event: bytes, name: bytes) -> Generated | None:
-        """Read one event of a stream."""
         generated = generated_of(event)
         if generated is None:
             return None

@@ -184,7 +184,6 @@ class InteractionTally(Tally):
         self._queries: set[int] = set()  # hashes: queries are user text, which is not kept
 
     def read(self, event: bytes, name: bytes) -> InteractionEvent | None:
-        """Read one event of a stream."""
         parsed = event_of(event)
         if parsed is None:
             return None
@@ -202,7 +201,6 @@ class InteractionTally(Tally):
         return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """Read a whole answer."""
         interaction = interaction_of(body)
         if interaction is None:
             return False
@@ -213,7 +211,6 @@ class InteractionTally(Tally):
         return True
 
     def settle(self) -> None:
-        """Resolve undecided counts at the end of the answer. Idempotent."""
         super().settle()
         if self._billed_once and self.usage is not None and self.usage.searches:
             self.usage = structs.replace(self.usage, searches=1)

@@ -62,7 +62,6 @@ class OcrTally(Tally):
     known = members("pages model document_annotation object", each("usage_info", f"{_reported.paths} doc_size_bytes"))
 
     def read_answer(self, body: bytes) -> bool:
-        """Read a whole answer."""
         answer = _read(body)
         if answer is None:
             return False

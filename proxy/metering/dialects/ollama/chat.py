@@ -149,7 +149,6 @@ class OllamaTally(Tally):
     known = members("model created_at done done_reason message response context", *_USAGE_FIELDS)
 
     def read(self, event: bytes, name: bytes) -> Line | None:
-        """Read one line of a stream."""
         line = _line(event)
         if line is not None:
             self._read_line(line, "error_event")

@@ -60,7 +60,6 @@ class ChatTally(Tally):
         self._plain_reasoning: set[int] = set()
 
     def read(self, event: bytes, name: bytes) -> Chunk | None:
-        """Read one event of a stream."""
         chunk = chunk_of(event)
         if chunk is not None:
             self._read_chunk(chunk, failed=name == b"error")
@@ -134,7 +133,6 @@ class ChatTally(Tally):
         return True
 
     def settle(self) -> None:
-        """Resolve undecided texts and counts at the end of the answer. Idempotent."""
         self.flush()
         for (_, reasoning), growing in self._growing.items():
             growing.settle()

@@ -32,7 +32,7 @@ _LF = 0x0A
 
 
 class UsageStripper:
-    """Fed with a stream; returns the bytes that may be sent to the client now."""
+    """The `AnswerEditor` that strips the usage event."""
 
     __slots__ = ("_held", "_lf_is_stripped", "_released", "stripped")
 
@@ -47,15 +47,12 @@ class UsageStripper:
 
     @property
     def idle(self) -> bool:
-        """True between two events: a whole event may bypass the stripper."""
         return not self._held and not self._lf_is_stripped
 
     def pieces(self, payload: bytes) -> tuple[bytes, ...]:
-        """always False: the stripper does not depend on the meter"""
         return (payload,)
 
     def feed(self, payload: bytes) -> bytes:
-        """Returns the bytes that may be sent to the client now."""
         if self.idle and _is_plain(payload):
             return self._without_usage(payload)
         out: list[bytes] = []
@@ -89,7 +86,6 @@ class UsageStripper:
         return payload if len(kept) == len(events) else b"\n\n".join(kept)
 
     def close(self) -> bytes:
-        """The stream has ended. Returns the held bytes, unless they are the usage event."""
         held = b"" if self._released else bytes(self._held)
         if not held:
             return held

@@ -63,7 +63,6 @@ class ImagesTally(Tally):
         self._images: int | None = None  # completed images; None: unknown
 
     def read(self, event: bytes, name: bytes) -> object | None:
-        """Read one event of a stream."""
         parsed = _read(event)
         if parsed is None:
             return None

@@ -45,7 +45,6 @@ class SpeechTally(Tally):
     known = members(each("usage", openai_usage_of.paths))
 
     def read(self, event: bytes, name: bytes) -> object | None:
-        """Read one event of a stream."""
         parsed = _read(event)
         if parsed is None:
             return None

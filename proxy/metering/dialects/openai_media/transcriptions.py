@@ -68,7 +68,6 @@ class TranscriptionTally(Tally):
         self._in_fragments = False  # the segments repeat them
 
     def read(self, event: bytes, name: bytes) -> object | None:
-        """Read one event of a stream."""
         parsed = _read(event)
         if parsed is None:
             return None

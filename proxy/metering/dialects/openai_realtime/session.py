@@ -65,7 +65,6 @@ class RealtimeWire:
     # -- the client
 
     def read_message(self, document: dict[str, Any]) -> ClientMessage:
-        """Read a client's message. Raises InvalidField."""
         kind, event_id = kind_of(document), document.get("event_id")
         if event_id is not None and not (isinstance(event_id, str) and len(event_id) <= EVENT_ID_CHARS_MAX):
             raise InvalidField("event_id", f"must be a string of at most {EVENT_ID_CHARS_MAX} characters")
@@ -115,7 +114,6 @@ class RealtimeWire:
     # -- the provider
 
     def parse(self, message: bytes) -> ProviderEvent:
-        """Read a provider's message. Never raises."""
         event = event_of(message)
         if event is None or event.type is None:
             return ProviderEvent(EventPhase.CONTINUES, self._last_key, is_billable=False)
@@ -213,7 +211,6 @@ class RealtimeWire:
         )
 
     def tally(self, kind: ExchangeKind) -> Callable[[bool | None], Tally]:
-        """The tally of an exchange of this kind."""
         if kind is ExchangeKind.TRANSCRIPT:
             return TranscriptTally
         return partial(RealtimeTally, bytes_per_s=self._bytes_per_s["output"], unknown=kind is ExchangeKind.UNKNOWN)
@@ -227,7 +224,6 @@ class RealtimeWire:
             self._audio_items_ms.pop(_item_of(event), None)
 
     def error(self, refusal: Refusal, message: ClientMessage | None) -> dict[str, Any]:
-        """The event that refuses a client's message."""
         self._errors += 1
         return {
             "type": "error",

@@ -59,7 +59,6 @@ class RealtimeTally(Tally):
             self.flags.add("unknown_event")
 
     def read(self, event: bytes, name: bytes) -> RealtimeEvent | None:
-        """Read one event."""
         parsed = event_of(event)
         if parsed is None:
             self.count_audio(len(event))  # a message that is no event is audio
@@ -164,14 +163,13 @@ class RealtimeTally(Tally):
 
 
 class TranscriptTally(Tally):
-    """The counts of one transcription."""
+    """The counts of one transcription. There are no whole answers."""
 
     __slots__ = ()
 
     known = members("type event_id item_id content_index logprobs languages transcript", _USAGE, _TRANSCRIPT)
 
     def read(self, event: bytes, name: bytes) -> RealtimeEvent | None:
-        """Read one event."""
         parsed = event_of(event)
         if parsed is None:
             return None
@@ -187,7 +185,3 @@ class TranscriptTally(Tally):
         if parsed.usage:
             self._report(parsed.usage, usage_of(parsed.usage, self.flags))
         return parsed
-
-    def read_answer(self, body: bytes) -> bool:
-        """Always False: transcriptions have no answers."""
-        return False

@@ -110,7 +110,6 @@ class ResponsesTally(Tally):
         return not self.evidence.empty or self.finish_reason not in (None, "completed")
 
     def read(self, event: bytes, name: bytes) -> ResponsesEvent | None:
-        """Read one event of a stream."""
         parsed = event_of(event)
         if parsed is None:
             return None
@@ -129,7 +128,6 @@ class ResponsesTally(Tally):
         return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """Read a whole answer."""
         response = response_of(body)
         if response is None:
             return False
@@ -251,7 +249,6 @@ class UnknownTally(ResponsesTally):
         self.flags.add("unknown_event")
 
     def read(self, event: bytes, name: bytes) -> ResponsesEvent | None:
-        """Read the event."""
         whole = response_of(event)
         if whole is not None:
             self._read_usage(whole.usage, last=True)

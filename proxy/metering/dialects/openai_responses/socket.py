@@ -85,7 +85,6 @@ class ResponsesWire:
         self._context = 0  # tokens of the response that ended last
 
     def read_message(self, document: dict[str, Any]) -> ClientMessage:
-        """Read a client's message. Raises InvalidField."""
         kind = document.get("type")
         if not isinstance(kind, str):
             raise InvalidField("type", "must be a string")
@@ -136,7 +135,6 @@ class ResponsesWire:
         return with_model(document, upstream_model=upstream_model, inject_usage=False)
 
     def parse(self, message: bytes) -> ProviderEvent:
-        """Read a provider's message. Never raises."""
         event = _read(message)
         if event is None or event.type is None:
             return ProviderEvent(EventPhase.CONTINUES, is_billable=False)
@@ -183,7 +181,6 @@ class ResponsesWire:
         return structs.replace(before, prompt=prompt, context_tokens=self._context, continues=None)
 
     def tally(self, kind: ExchangeKind) -> Callable[[bool | None], Tally]:
-        """The tally of an exchange of this kind."""
         return self._unknown if kind is ExchangeKind.UNKNOWN else self._tally
 
     def ended(self, event: ProviderEvent, usage: Usage) -> None:
@@ -202,7 +199,6 @@ class ResponsesWire:
         return response
 
     def error(self, refusal: Refusal, message: ClientMessage | None) -> dict[str, Any]:
-        """The event that refuses a client's message."""
         fields = {"type": refusal.kind, "code": refusal.code, "message": refusal.message, "param": refusal.param}
         event: dict[str, Any] = {"type": "error", "status": refusal.status, "error": fields}
         if message is not None and message.stream_id:

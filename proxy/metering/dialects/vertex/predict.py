@@ -112,7 +112,6 @@ class PredictTally(Tally):
     )
 
     def read_answer(self, body: bytes) -> bool:
-        """Read a whole answer."""
         answer = _answer_of(body)
         if answer is None:
             return False
