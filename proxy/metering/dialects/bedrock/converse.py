@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from proxy.metering.dialect import NAME, Dialect
-from proxy.metering.dialects.bedrock.request import converse_facts, converse_stream_facts, count_facts
+from proxy.metering.dialects.bedrock.request import converse_facts, count_facts
 from proxy.metering.dialects.bedrock.usage import CONVERSE_USAGE, converse_usage
 from proxy.metering.dialects.bedrock.wire import Block, Converse, ToolUse, converse_of
 from proxy.metering.plain import CountTally
@@ -211,7 +212,7 @@ BEDROCK_CONVERSE_STREAM = replace(
     BEDROCK_CONVERSE,
     name="bedrock.converse_stream",
     **bedrock_path("converse-stream"),
-    facts=converse_stream_facts,
+    facts=partial(converse_facts, streamed=True),
     accepts=f"{CONTENT_TYPE}, application/json",
 )
 

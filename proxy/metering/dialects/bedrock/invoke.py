@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from proxy.metering.counts import with_total
@@ -26,7 +27,7 @@ from proxy.metering.dialects.bedrock.converse import (
     bedrock_path,
 )
 from proxy.metering.dialects.bedrock.families import Invoked, counts_of, finish_of, invoked_of, is_vector, parts_of
-from proxy.metering.dialects.bedrock.request import invoke_facts, invoke_stream_facts
+from proxy.metering.dialects.bedrock.request import invoke_facts
 from proxy.metering.dialects.bedrock.usage import CONVERSE_USAGE, FLAT_USAGE, METRICS_USAGE, flat_usage, usage_of
 from proxy.metering.dialects.bedrock.wire import converse_of
 from proxy.metering.dialects.openai.chat import PLACES as CHAT_PLACES
@@ -221,7 +222,7 @@ BEDROCK_INVOKE_STREAM = replace(
     BEDROCK_INVOKE,
     name="bedrock.invoke_stream",
     **bedrock_path("invoke-with-response-stream"),
-    facts=invoke_stream_facts,
+    facts=partial(invoke_facts, streamed=True),
     accepts=BEDROCK_CONVERSE_STREAM.accepts,
     headers_up=("x-amzn-bedrock-accept",),
 )

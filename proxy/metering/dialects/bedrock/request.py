@@ -15,16 +15,7 @@ from msgspec import structs
 
 from proxy.metering.dialects.anthropic import request as anthropic
 from proxy.metering.request import InvalidField, RequestFacts, integer, messages_of, model_of, prompt_evidence
-from proxy.metering.usage import (
-    NO_USAGE,
-    NOT_SAID,
-    TOKENS_MAX,
-    UNITS_MAX,
-    PromptEvidence,
-    ServedAs,
-    Usage,
-    service_of,
-)
+from proxy.metering.usage import NO_USAGE, TOKENS_MAX, UNITS_MAX, PromptEvidence, Usage, service_of
 
 # The most answers that a model gives at once: Cohere's five, AI21's sixteen; 128 is OpenAI's limit.
 N_MAX = 128
@@ -56,47 +47,31 @@ _CHATS = ("messages", "message")
 _DOCUMENTS_PER_QUERY = 100
 
 
-def converse_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request of Converse for one whole answer. Raises InvalidField."""
-    return _converse(document, named, streamed=False)
-
-
-def converse_stream_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request of Converse for a stream. Raises InvalidField."""
-    return _converse(document, named, streamed=True)
-
-
-def invoke_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request of InvokeModel for one whole answer. Raises InvalidField."""
-    return _invoke(document, named, streamed=False)
-
-
-def invoke_stream_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request of InvokeModel for a stream. Raises InvalidField."""
-    return _invoke(document, named, streamed=True)
-
-
 def count_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     """Read a request to count tokens. Raises InvalidField."""
     if not isinstance(document.get("input"), dict):
         raise InvalidField("input", "must be an object")
-    return _facts(document, named, completion_tokens_max=0)
+    return RequestFacts(
+        model=named or model_of(document), streamed=False, completion_tokens_max=0, prompt=PromptEvidence()
+    )
 
 
-def _converse(document: dict[str, Any], named: str | None, *, streamed: bool) -> RequestFacts:
+def converse_facts(document: dict[str, Any], named: str | None = None, *, streamed: bool = False) -> RequestFacts:
+    """Read a request of Converse. Raises InvalidField."""
     messages = messages_of(document)
     limits = _limits(document, ("maxTokens",), "inferenceConfig")
     if limits and isinstance(document.get("additionalModelRequestFields"), dict):
         limits += _limits(document, _OF_ANY, "additionalModelRequestFields")
-    _check_guardrail(_object(document, "guardrailConfig"))
+    guardrail = _object(document, "guardrailConfig")
+    if guardrail and guardrail.get("trace") not in ("enabled", "enabled_full"):
+        raise InvalidField("guardrailConfig.trace", "must be enabled: the cost of a guardrail is read from its trace")
     tier, performance = (_object(document, name) for name in ("serviceTier", "performanceConfig"))
     prompt = _Prompt()
     prompt.read(messages, "messages")
     prompt.read(document.get("system"), "system")
     prompt.structures.append(document.get("toolConfig"))
-    return _facts(
-        document,
-        named,
+    return RequestFacts(
+        model=named or model_of(document),
         streamed=streamed,
         completion_tokens_max=max(limits, default=None),
         prompt=prompt.evidence(len(messages)),
@@ -104,45 +79,22 @@ def _converse(document: dict[str, Any], named: str | None, *, streamed: bool) ->
     )
 
 
-def _invoke(document: dict[str, Any], named: str | None, *, streamed: bool) -> RequestFacts:
+def invoke_facts(document: dict[str, Any], named: str | None = None, *, streamed: bool = False) -> RequestFacts:
+    """Read a request of InvokeModel. Raises InvalidField."""
     if "anthropic_version" in document and "messages" in document:
-        facts = anthropic.facts(document, named)
-        return structs.replace(facts, streamed=streamed)
+        return structs.replace(anthropic.facts(document, named), streamed=streamed)
     n = max([count for name in _SEVERAL if (count := integer(document, name, at_most=N_MAX))], default=1)
     limits = _invoke_limits(document)
     embeds = _embeds(document, named or "")
     asked = NO_USAGE if embeds else _asked(document)
     if embeds or asked is not NO_USAGE:
         limits, n = [0], 1
-    return _facts(
-        document,
-        named,
+    return RequestFacts(
+        model=named or model_of(document),
         streamed=streamed,
         completion_tokens_max=n * max(limits) if limits else None,
         n=n,
         prompt=_prompt(document),
-        asked=asked,
-    )
-
-
-def _facts(
-    document: dict[str, Any],
-    named: str | None,
-    *,
-    completion_tokens_max: int | None,
-    streamed: bool = False,
-    n: int = 1,
-    prompt: PromptEvidence | None = None,
-    served_as: ServedAs = NOT_SAID,
-    asked: Usage = NO_USAGE,
-) -> RequestFacts:
-    return RequestFacts(
-        model=named or model_of(document),
-        streamed=streamed,
-        completion_tokens_max=completion_tokens_max,
-        n=n,
-        prompt=prompt or PromptEvidence(),
-        served_as=served_as,
         asked=asked,
     )
 
@@ -171,20 +123,12 @@ def _invoke_limits(document: Mapping[str, Any]) -> list[int]:
 
 def _is_nova(messages: object) -> bool:
     """Whether the messages are Nova's: each content is an array of objects without a `type`."""
-    contents = [one.get("content") if isinstance(one, dict) else None for one in _list(messages)]
+    listed = messages if isinstance(messages, list) else []
+    contents = [one.get("content") if isinstance(one, dict) else None for one in listed]
     return bool(contents) and all(
         isinstance(content, list) and all(isinstance(block, dict) and "type" not in block for block in content)
         for content in contents
     )
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _check_guardrail(config: Mapping[str, Any]) -> None:
-    if config and config.get("trace") not in ("enabled", "enabled_full"):
-        raise InvalidField("guardrailConfig.trace", "must be enabled: the cost of a guardrail is read from its trace")
 
 
 def _embeds(document: Mapping[str, Any], model: str) -> bool:
@@ -214,8 +158,7 @@ def _prompt(document: Mapping[str, Any]) -> PromptEvidence:
         if (value := document.get(name)) is not None:
             prompt.read(value, name)
             messages += len(value) if isinstance(value, list) else 1
-    prompt.structures.append(document.get("tools"))
-    prompt.structures.append(document.get("toolConfig"))
+    prompt.structures += [document.get("tools"), document.get("toolConfig")]
     return prompt.evidence(messages)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from msgspec import structs
 
 from proxy.metering.counts import with_thoughts
 from proxy.metering.dialect import NAME, Dialect, KeyHeader
-from proxy.metering.dialects.gemini.request import plain_facts, stream_facts, upstream_document
+from proxy.metering.dialects.gemini.request import facts, upstream_document
 from proxy.metering.dialects.gemini.usage import KNOWN, running, served_as_in, usage_of
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.tally import Tally, identifier, says_error, word
@@ -289,7 +290,7 @@ GEMINI_GENERATE = Dialect(
     upstream_path=f"/models/{NAME}:generateContent",
     usage_member="usageMetadata",
     operation="generate_content",
-    facts=plain_facts,
+    facts=facts,
     upstream_document=upstream_document,
     tally=GeminiTally,
     errors=GEMINI_ERRORS,
@@ -303,7 +304,7 @@ GEMINI_STREAM = replace(
     name="gemini.stream",
     paths=(f"/v1beta/models/{NAME}:streamGenerateContent", f"/v1/models/{NAME}:streamGenerateContent"),
     upstream_path=f"/models/{NAME}:streamGenerateContent",
-    facts=stream_facts,
+    facts=partial(facts, streamed=True),
     framings=(LONG_SSE, JSON_ARRAY),
     query=_ALT,
 )

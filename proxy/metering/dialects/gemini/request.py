@@ -34,16 +34,6 @@ _CALLS = (
 _MEDIA = ("inlineData", "inline_data", "fileData", "file_data")
 
 
-def plain_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request for one whole answer. Raises InvalidField."""
-    return _facts(document, named, streamed=False)
-
-
-def stream_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Read a request for a stream. Raises InvalidField."""
-    return _facts(document, named, streamed=True)
-
-
 def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
     """A shallow copy without a model: the path names it."""
     return {name: value for name, value in document.items() if name != "model"}
@@ -52,7 +42,7 @@ def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_u
 def count_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     """Read a request to count the tokens of contents, or of a whole request. Raises InvalidField."""
     _, asked = _object(document, *_COUNTED)
-    return _facts(dict(asked) or document, named, streamed=False)
+    return facts(dict(asked) or document, named)
 
 
 def embedded(document: dict[str, Any]) -> PromptEvidence:
@@ -91,7 +81,8 @@ def _renamed(document: dict[str, Any], upstream_model: str) -> dict[str, Any]:
 _COUNTED = ("generateContentRequest", "generate_content_request")
 
 
-def _facts(document: dict[str, Any], named: str | None, *, streamed: bool) -> RequestFacts:
+def facts(document: dict[str, Any], named: str | None = None, *, streamed: bool = False) -> RequestFacts:
+    """Read a request. Raises InvalidField."""
     where, config = _object(document, "generationConfig", "generation_config")
     limit = _integer(where, config, "maxOutputTokens", "max_output_tokens", at_most=TOKENS_MAX)
     n = _integer(where, config, "candidateCount", "candidate_count", at_most=N_MAX) or 1
