@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from proxy.metering.held_text import AnswerText
 from proxy.metering.meter import JsonMeter, StreamMeter
 from proxy.metering.metered import BodyMeter
-from proxy.metering.refusal import ErrorShape
+from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
 from proxy.metering.request import RequestFacts, with_model
 from proxy.metering.socket import Socket
 from proxy.metering.tally import Tally
@@ -102,7 +102,7 @@ class Dialect:
     facts: Facts
     tally: Callable[[bool | None], Tally]
     """called with `cumulative`: whether each text repeats all before it; None: detected"""
-    errors: ErrorShape
+    errors: ErrorShape = OPENAI_ERRORS
     operation: str = "chat"
     """`gen_ai.operation.name` of its spans; OpenTelemetry's name if there is one"""
     measured: Measured | None = None

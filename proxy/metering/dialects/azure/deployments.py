@@ -20,50 +20,33 @@ from proxy.metering.dialects.openai_realtime.realtime import OPENAI_REALTIME
 from proxy.metering.dialects.openai_responses.responses import OPENAI_COMPACT, OPENAI_INPUT_TOKENS, OPENAI_RESPONSES
 
 
-def _under_deployment(dialect: Dialect) -> Dialect:
-    path = f"/deployments/{NAME}{dialect.upstream_path}"
+def _at(path: str, dialect: Dialect, suffix: str = "", **more: Any) -> Dialect:
     return replace(
         dialect,
-        name=_name(dialect),
+        name=f"azure.{dialect.name.partition('.')[2]}{suffix}",
         paths=(f"/openai{path}",),
         upstream_path=path,
-        upstream_document=_keeping_model(dialect.upstream_document),
         key_header=KeyHeader.API_KEY,
-        headers_down=_HEADERS_DOWN,
         query=("api-version",),
         names_files=False,  # there is no upload at these paths
+        **more,
     )
+
+
+def _under_deployment(dialect: Dialect) -> Dialect:
+    path = f"/deployments/{NAME}{dialect.upstream_path}"
+    rewrite = _keeping_model(dialect.upstream_document)
+    return _at(path, dialect, headers_down=_HEADERS_DOWN, upstream_document=rewrite)
 
 
 def _under_v1(dialect: Dialect) -> Dialect:
-    path = f"/v1{dialect.upstream_path}"
-    return replace(
-        dialect,
-        name=f"{_name(dialect)}_v1",
-        paths=(f"/openai{path}",),
-        upstream_path=path,
-        key_header=KeyHeader.API_KEY,
-        headers_down=_HEADERS_DOWN,
-        query=("api-version",),
-        names_files=False,  # there is no upload at these paths
-    )
+    return _at(f"/v1{dialect.upstream_path}", dialect, "_v1", headers_down=_HEADERS_DOWN)
 
 
 def _in_query(dialect: Dialect) -> Dialect:
     """The deployment is in the query, as in versions before `/openai/v1`."""
     assert dialect.socket is not None
-    return replace(
-        dialect,
-        name=_name(dialect),
-        paths=(f"/openai{dialect.upstream_path}",),
-        key_header=KeyHeader.API_KEY,
-        query=("api-version",),
-        socket=replace(dialect.socket, model_query="deployment"),
-    )
-
-
-def _name(dialect: Dialect) -> str:
-    return f"azure.{dialect.name.partition('.')[2]}"
+    return _at(dialect.upstream_path, dialect, socket=replace(dialect.socket, model_query="deployment"))
 
 
 def _keeping_model(rewrite: Rewrite) -> Rewrite:

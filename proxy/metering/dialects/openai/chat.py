@@ -15,7 +15,6 @@ from proxy.metering.dialects.openai.strip import UsageStripper
 from proxy.metering.dialects.openai.usage import KNOWN, usage_of
 from proxy.metering.dialects.openai.wire import Choice, Chunk, Part, ToolCall, called, chunk_of, flatten
 from proxy.metering.held_text import AnswerText, TextKind
-from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.usage import service_in_tier
 from proxy.metering.wire.event_template import EventTemplate, template_of
@@ -299,7 +298,6 @@ OPENAI_CHAT = Dialect(
     facts=facts,
     upstream_document=upstream_document,
     tally=ChatTally,
-    errors=OPENAI_ERRORS,
     stripper=UsageStripper,
     cost_path=("usage",),
     names_files=True,

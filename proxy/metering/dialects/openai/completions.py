@@ -7,15 +7,13 @@ generated, up to the request's limit.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai.chat import ChatTally
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT, ChatTally
 from proxy.metering.dialects.openai.inputs import Inputs, inputs_of
-from proxy.metering.dialects.openai.request import N_MAX, upstream_document, usage_asked
-from proxy.metering.dialects.openai.strip import UsageStripper
+from proxy.metering.dialects.openai.request import N_MAX, usage_asked
 from proxy.metering.dialects.openai.wire import Choice, Part
-from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import RequestFacts, flag, integer, model_of, output_limit
 
 # OpenAI's default for a missing prompt: one token that begins a document.
@@ -49,15 +47,13 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     )
 
 
-OPENAI_COMPLETIONS = Dialect(
+OPENAI_COMPLETIONS = replace(
+    OPENAI_CHAT,
     name="openai.completions",
     paths=("/v1/completions",),
     upstream_path="/completions",
     operation="text_completion",
     facts=facts,
-    upstream_document=upstream_document,
     tally=CompletionsTally,
-    errors=OPENAI_ERRORS,
-    stripper=UsageStripper,
-    cost_path=("usage",),
+    names_files=False,
 )

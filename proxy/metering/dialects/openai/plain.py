@@ -12,7 +12,6 @@ from typing import Any
 
 from proxy.metering.dialects.openai.inputs import inputs_of
 from proxy.metering.plain import plain_dialect
-from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence
 from proxy.metering.wire.text import chars_of
@@ -28,7 +27,6 @@ OPENAI_EMBEDDINGS = plain_dialect(
     upstream_path="/embeddings",
     operation="embeddings",
     prompt=_input,
-    errors=OPENAI_ERRORS,
     cost_path=("usage",),
 )
 
@@ -39,7 +37,6 @@ OPENAI_MODERATIONS = plain_dialect(
     operation="moderation",
     prompt=_input,
     default_model="omni-moderation-latest",  # OpenAI's default; its SDKs leave the model out
-    errors=OPENAI_ERRORS,
     free_unpriced=True,
 )
 
@@ -74,5 +71,4 @@ OPENAI_RERANK = plain_dialect(
     upstream_path="/rerank",
     operation="rerank",
     prompt=_query_and_documents,
-    errors=OPENAI_ERRORS,
 )

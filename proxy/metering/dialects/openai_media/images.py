@@ -18,7 +18,6 @@ from proxy.metering.counts import of_medium
 from proxy.metering.dialect import Dialect, RequestBody
 from proxy.metering.dialects.openai.inputs import Inputs
 from proxy.metering.plain import skimmed
-from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, Upload, flag, integer, model_of, uploads_in
 from proxy.metering.tally import Tally, says_error
 from proxy.metering.unknown_fields import each, members
@@ -168,7 +167,6 @@ OPENAI_IMAGES = Dialect(
     operation="image_generation",
     facts=facts,
     tally=ImagesTally,
-    errors=OPENAI_ERRORS,
     framings=(LONG_SSE,),
     plain=skimmed(ImagesTally),
 )

@@ -15,7 +15,6 @@ from proxy.metering.counts import of_medium
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.inputs import Inputs
 from proxy.metering.opaque_meter import OpaqueMeter
-from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, model_of
 from proxy.metering.tally import Tally, says_error
 from proxy.metering.unknown_fields import each, members
@@ -104,7 +103,6 @@ OPENAI_SPEECH = Dialect(
     operation="speech",
     facts=facts,
     tally=SpeechTally,
-    errors=OPENAI_ERRORS,
     plain=SpeechMeter,
     accepts="*/*",
 )

@@ -22,7 +22,6 @@ from proxy.metering.audio.length import UNSEEN, length_of
 from proxy.metering.counts import with_audio
 from proxy.metering.dialect import Dialect, RequestBody
 from proxy.metering.meter import JsonMeter
-from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, Upload, model_of
 from proxy.metering.tally import Tally, says_error
 from proxy.metering.unknown_fields import each, members
@@ -154,7 +153,6 @@ OPENAI_TRANSCRIPTIONS = Dialect(
     facts=facts,
     measured=measured,
     tally=TranscriptionTally,
-    errors=OPENAI_ERRORS,
     plain=lambda: JsonMeter(TranscriptionTally),
     request_body=RequestBody.MULTIPART,
     accepts="*/*",

@@ -9,7 +9,6 @@ from __future__ import annotations
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai_realtime.session import RealtimeWire
 from proxy.metering.dialects.openai_realtime.tally import RealtimeTally
-from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import RequestFacts
 from proxy.metering.socket import Socket
 
@@ -25,7 +24,6 @@ OPENAI_REALTIME = Dialect(
     operation="realtime",
     facts=_no_request,
     tally=RealtimeTally,
-    errors=OPENAI_ERRORS,
     query=("intent",),
     socket=Socket(RealtimeWire, model_query="model"),
     is_posted=False,

@@ -242,8 +242,6 @@ class UnknownTally(ResponsesTally):
 
     __slots__ = ()
 
-    known = members("type sequence_number", _KNOWN, each("response", _KNOWN))
-
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)
         self.flags.add("unknown_event")
