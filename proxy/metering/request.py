@@ -116,6 +116,14 @@ def with_model_if_named(document: dict[str, Any], *, upstream_model: str, inject
     return {**document, "model": upstream_model} if "model" in document else {**document}
 
 
+def object_in(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The object that is this member; empty if it is absent or null. Raises InvalidField."""
+    value = document.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise InvalidField(name, "must be an object")
+    return value or {}
+
+
 def flag(document: Mapping[str, Any], name: str, param: str | None = None) -> bool:
     """A boolean; absent and null are False. `param`: its path, if not `name`. Raises InvalidField."""
     value = document.get(name)

@@ -14,7 +14,15 @@ from typing import Any
 from msgspec import structs
 
 from proxy.metering.dialects.anthropic import request as anthropic
-from proxy.metering.request import InvalidField, RequestFacts, integer, messages_of, model_of, prompt_evidence
+from proxy.metering.request import (
+    InvalidField,
+    RequestFacts,
+    integer,
+    messages_of,
+    model_of,
+    object_in,
+    prompt_evidence,
+)
 from proxy.metering.usage import NO_USAGE, TOKENS_MAX, UNITS_MAX, PromptEvidence, Usage, service_of
 
 # The most answers that a model gives at once: Cohere's five, AI21's sixteen; 128 is OpenAI's limit.
@@ -62,10 +70,10 @@ def converse_facts(document: dict[str, Any], named: str | None = None, *, stream
     limits = _limits(document, ("maxTokens",), "inferenceConfig")
     if limits and isinstance(document.get("additionalModelRequestFields"), dict):
         limits += _limits(document, _OF_ANY, "additionalModelRequestFields")
-    guardrail = _object(document, "guardrailConfig")
+    guardrail = object_in(document, "guardrailConfig")
     if guardrail and guardrail.get("trace") not in ("enabled", "enabled_full"):
         raise InvalidField("guardrailConfig.trace", "must be enabled: the cost of a guardrail is read from its trace")
-    tier, performance = (_object(document, name) for name in ("serviceTier", "performanceConfig"))
+    tier, performance = (object_in(document, name) for name in ("serviceTier", "performanceConfig"))
     prompt = _Prompt()
     prompt.read(messages, "messages")
     prompt.read(document.get("system"), "system")
@@ -99,16 +107,9 @@ def invoke_facts(document: dict[str, Any], named: str | None = None, *, streamed
     )
 
 
-def _object(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = document.get(name)
-    if value is not None and not isinstance(value, dict):
-        raise InvalidField(name, "must be an object")
-    return value or {}
-
-
 def _limits(document: Mapping[str, Any], names: Iterable[str], within: str = "") -> list[int]:
     """The limits with these names, in the document or in an object of it."""
-    holder, before = (_object(document, within), f"{within}.") if within else (document, "")
+    holder, before = (object_in(document, within), f"{within}.") if within else (document, "")
     limits = (integer(holder, name, f"{before}{name}", at_most=TOKENS_MAX) for name in names)
     return [limit for limit in limits if limit is not None]
 
@@ -142,7 +143,7 @@ def _asked(document: Mapping[str, Any]) -> Usage:
     if any(name in document for name in _CHATS):
         return NO_USAGE
     if any(name in document for name in _OF_IMAGES):
-        config = _object(document, "imageGenerationConfig")
+        config = object_in(document, "imageGenerationConfig")
         count = integer(config, "numberOfImages", "imageGenerationConfig.numberOfImages", at_most=UNITS_MAX)
         return Usage(images=count or 1)
     documents = document.get("documents")

@@ -15,6 +15,7 @@ from proxy.metering.request import (
     integer,
     messages_of,
     model_of,
+    object_in,
     prompt_evidence,
     service_asked,
 )
@@ -105,10 +106,7 @@ def _spelled(document: Mapping[str, Any], camel: str, snake: str, within: str = 
 
 def _object(document: Mapping[str, Any], camel: str, snake: str) -> tuple[str, Mapping[str, Any]]:
     name = _spelled(document, camel, snake)
-    value = document.get(name)
-    if value is not None and not isinstance(value, dict):
-        raise InvalidField(name, "must be an object")
-    return name, value or {}
+    return name, object_in(document, name)
 
 
 def _integer(where: str, config: Mapping[str, Any], camel: str, snake: str, *, at_most: int) -> int | None:

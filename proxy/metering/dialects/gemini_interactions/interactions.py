@@ -23,7 +23,16 @@ from proxy.metering.dialects.gemini.generate import BILLED_ONCE, GEMINI_ERRORS
 from proxy.metering.dialects.gemini.usage import running
 from proxy.metering.dialects.gemini_interactions.usage import KNOWN, usage_of
 from proxy.metering.refusal import ErrorShape, Refusal
-from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of, prompt_evidence, service_asked
+from proxy.metering.request import (
+    InvalidField,
+    RequestFacts,
+    flag,
+    integer,
+    model_of,
+    object_in,
+    prompt_evidence,
+    service_asked,
+)
 from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, PromptEvidence, service_in_tier
 from proxy.metering.wire.framing import LONG_SSE
@@ -42,14 +51,12 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     if flag(document, "background"):
         # Its answer would be fetched by a later request, which is not metered.
         raise InvalidField("background", "is not supported: an answer is metered only in its own request")
-    config = document.get("generation_config")
-    if config is not None and not isinstance(config, dict):
-        raise InvalidField("generation_config", "must be an object")
+    config = object_in(document, "generation_config")
     limit = "generation_config.max_output_tokens"
     return RequestFacts(
         model=named or model_of(document, _model_field(document)),
         streamed=flag(document, "stream"),
-        completion_tokens_max=integer(config or {}, "max_output_tokens", limit, at_most=TOKENS_MAX),
+        completion_tokens_max=integer(config, "max_output_tokens", limit, at_most=TOKENS_MAX),
         prompt=_prompt(document),
         served_as=service_asked(document),
     )

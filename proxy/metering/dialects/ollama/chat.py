@@ -22,7 +22,7 @@ from proxy.metering.counts import with_total
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.request import prompt_of
 from proxy.metering.refusal import ErrorShape, Refusal
-from proxy.metering.request import InvalidField, RequestFacts, flag, messages_of, model_of, prompt_evidence
+from proxy.metering.request import InvalidField, RequestFacts, flag, messages_of, model_of, object_in, prompt_evidence
 from proxy.metering.tally import Tally, says_error, word
 from proxy.metering.unknown_fields import members
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
@@ -72,10 +72,7 @@ def _facts(document: dict[str, Any], named: str | None, prompt: PromptEvidence) 
 
 def _limit(document: dict[str, Any]) -> int | None:
     """The limit of the answer; in Ollama, 0 and less mean no limit."""
-    options = document.get("options")
-    if options is not None and not isinstance(options, dict):
-        raise InvalidField("options", "must be an object")
-    limit = (options or {}).get("num_predict")
+    limit = object_in(document, "options").get("num_predict")
     if limit is None:
         return None
     if type(limit) is not int or limit > TOKENS_MAX:

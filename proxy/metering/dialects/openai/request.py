@@ -11,13 +11,13 @@ from typing import Any
 
 from proxy.metering.held_text import PromptText
 from proxy.metering.request import (
-    InvalidField,
     RequestFacts,
     flag,
     integer,
     json_bytes,
     messages_of,
     model_of,
+    object_in,
     output_limit,
     service_asked,
 )
@@ -60,15 +60,8 @@ def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_u
 def usage_asked(document: Mapping[str, Any]) -> tuple[bool, bool]:
     """Whether a stream is requested, and whether with usage. Raises InvalidField."""
     streamed = flag(document, "stream")
-    asked = flag(_stream_options(document), "include_usage", "stream_options.include_usage")
+    asked = flag(object_in(document, "stream_options"), "include_usage", "stream_options.include_usage")
     return streamed, streamed and asked
-
-
-def _stream_options(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    options = document.get("stream_options")
-    if options is not None and not isinstance(options, dict):
-        raise InvalidField("stream_options", "must be an object")
-    return options or {}
 
 
 def prompt_of(

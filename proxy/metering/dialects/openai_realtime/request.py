@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from proxy.metering.dialects.openai_realtime.tally import MS_PER_PROMPT_TOKEN
-from proxy.metering.request import InvalidField, integer, json_bytes, model_of
+from proxy.metering.request import InvalidField, integer, json_bytes
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 from proxy.metering.wire.text import chars_of
 
@@ -34,16 +34,6 @@ def kind_of(document: Mapping[str, Any]) -> str:
     return kind
 
 
-def holder(document: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The object that is this member; empty if it is absent or null. Raises InvalidField."""
-    value = document.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise InvalidField(name, "must be an object")
-    return value
-
-
 def output_limit(settings: Mapping[str, Any], within: str) -> tuple[bool, int | None]:
     """Whether a limit of the output is set, and which; None: `inf`. Raises InvalidField."""
     for name in _LIMITS:
@@ -53,11 +43,6 @@ def output_limit(settings: Mapping[str, Any], within: str) -> tuple[bool, int | 
         if limit is not None:
             return True, limit
     return False, None
-
-
-def model_in(session: Mapping[str, Any]) -> str | None:
-    """The model that a session changes to; None: no change. Raises InvalidField."""
-    return None if session.get("model") is None else model_of(session)
 
 
 def transcriber_in(session: Mapping[str, Any]) -> tuple[bool, str | None]:

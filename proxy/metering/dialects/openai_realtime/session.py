@@ -19,9 +19,7 @@ from proxy.metering.dialects.openai_realtime.request import (
     PendingInput,
     audio_ms,
     bytes_per_s,
-    holder,
     kind_of,
-    model_in,
     output_limit,
     own_input,
     transcriber_in,
@@ -29,7 +27,7 @@ from proxy.metering.dialects.openai_realtime.request import (
 from proxy.metering.dialects.openai_realtime.tally import MS_PER_PROMPT_TOKEN, RealtimeTally, TranscriptTally
 from proxy.metering.dialects.openai_realtime.wire import Failure, RealtimeEvent, event_of
 from proxy.metering.refusal import Refusal
-from proxy.metering.request import InvalidField, RequestFacts
+from proxy.metering.request import InvalidField, RequestFacts, model_of, object_in
 from proxy.metering.socket import NO_EXCHANGE, ClientMessage, EventPhase, ExchangeKind, ProviderEvent, counts
 from proxy.metering.tally import Tally
 from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
@@ -69,17 +67,18 @@ class RealtimeWire:
         if event_id is not None and not (isinstance(event_id, str) and len(event_id) <= EVENT_ID_CHARS_MAX):
             raise InvalidField("event_id", f"must be a string of at most {EVENT_ID_CHARS_MAX} characters")
         if kind == RESPONSE_CREATE:
-            return ClientMessage(self._asked(holder(document, "response")), event_id=event_id)
+            return ClientMessage(self._asked(object_in(document, "response")), event_id=event_id)
         if kind in SESSION_UPDATES:
-            session = holder(document, "session")
+            session = object_in(document, "session")
             output_limit(session, "session")
-            return ClientMessage(event_id=event_id, model=model_in(session), transcriber=transcriber_in(session)[1])
+            model = None if session.get("model") is None else model_of(session)
+            return ClientMessage(event_id=event_id, model=model, transcriber=transcriber_in(session)[1])
         if kind == "input_audio_buffer.append":
             self._audio_ms += audio_ms(document.get("audio"), self._bytes_per_s["input"])
         elif kind == "input_audio_buffer.clear":
             self._audio_ms = self._speech_ms = 0
         elif kind == "conversation.item.create":
-            self._pending.add_item(holder(document, "item"), self._bytes_per_s["input"])
+            self._pending.add_item(object_in(document, "item"), self._bytes_per_s["input"])
         return ClientMessage(event_id=event_id)
 
     def _asked(self, response: dict[str, Any]) -> RequestFacts:
