@@ -21,6 +21,7 @@ from proxy.metering.plain import CountTally
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes
 from proxy.metering.tally import Tally, identifier, says_error, word
+from proxy.metering.unknown_fields import members
 from proxy.metering.usage import Usage, service_of
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.unknown_text import Outputs, Place
@@ -95,7 +96,7 @@ class MessagesTally(Tally):
 
     __slots__ = ("_merged", "_searches")
 
-    known = KNOWN
+    known = members(KNOWN)
     outputs = Outputs(PLACE)
 
     def __init__(self, cumulative: bool | None = None) -> None:
@@ -119,7 +120,8 @@ class MessagesTally(Tally):
         if parsed.content_block is not None:
             self._read_block(parsed.index or 0, parsed.content_block)
         if parsed.message is not None:
-            self._read_start(parsed.message)
+            self.response_id = self.response_id or identifier(parsed.message.id)
+            self._read_usage(parsed.message.usage, final=False)
         if kind == "message_stop":
             self.done = True
         return parsed
@@ -139,10 +141,6 @@ class MessagesTally(Tally):
         self._read_usage(message.usage, final=True)
         self.done = message.content is not None
         return True
-
-    def _read_start(self, message: Message) -> None:
-        self.response_id = self.response_id or identifier(message.id)
-        self._read_usage(message.usage, final=False)
 
     def _read_block(self, index: int, block: Block) -> None:
         """Read the start of a block, or in an answer the whole block. A tool result has neither name nor text."""

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from proxy.metering.counts import with_total
 from proxy.metering.tally import identifier
-from proxy.metering.unknown_fields import each, members
+from proxy.metering.unknown_fields import each
 from proxy.metering.usage import OTHER_WORD, ModelUsage, Usage
 from proxy.metering.usage_reader import UsageReader, count
 
@@ -27,6 +27,7 @@ _COUNTED = {
     "cached_tokens": "cache_read_input_tokens",
     "cache_write_tokens": "cache_creation_input_tokens",
     "completion_tokens": "output_tokens",
+    "cache_write_1h_tokens": "cache_creation.ephemeral_1h_input_tokens",
 }
 _WRITTEN, _HOUR = "cache_creation_input_tokens", "ephemeral_1h_input_tokens"
 _CACHED = ("cache_read_input_tokens", _WRITTEN)
@@ -35,11 +36,10 @@ _LEFT_OUT, _ADVISOR, _FALLBACK = "compaction", "advisor_message", "fallback_mess
 # More than a request can name: an advisor, three fallbacks. Further ones are one of no name.
 _MODELS_MAX = 8
 
-_step = UsageReader(**_COUNTED, cache_write_1h_tokens="cache_creation.ephemeral_1h_input_tokens")
+_step = UsageReader(**_COUNTED)
 _top = UsageReader(
     **_COUNTED,
     reasoning_tokens="output_tokens_details.thinking_tokens",
-    cache_write_1h_tokens="cache_creation.ephemeral_1h_input_tokens",
     searches="server_tool_use.web_search_requests",
 )
 # Parts of counts that are read; fetches of web pages are free. https://platform.claude.com/docs/en/about-claude/pricing
@@ -47,11 +47,11 @@ _NOT_BILLED = "cache_creation.ephemeral_5m_input_tokens server_tool_use.web_fetc
 _STEPS = "iterations.cache_creation.ephemeral_5m_input_tokens iterations.model " + each("iterations", _step.paths)
 _STEP_TYPES = f"iterations.type=message|{_LEFT_OUT}|{_ADVISOR}|{_FALLBACK}"
 _WORDS = "service_tier speed inference_geo"
-_KNOWN = "id type role model stop_reason stop_sequence content " + each(
+_MESSAGE = "id type role model stop_reason stop_sequence content " + each(
     "usage", f"{_top.paths} {_NOT_BILLED} {_STEPS} {_STEP_TYPES} {_WORDS}"
 )
 
-KNOWN = members("index context_management error", _KNOWN, each("message", _KNOWN))
+KNOWN = f"index context_management error {_MESSAGE} {each('message', _MESSAGE)}"
 """the members of an event or an answer that are read, or cost nothing"""
 
 
@@ -132,7 +132,7 @@ def usage_of(raw: dict[str, Any], flags: set[str]) -> MessageUsage:
 def _joined(usages: Sequence[Usage], by: Callable[[list[int]], int]) -> Usage:
     """One usage whose counts are joined by `by`, such as `sum`; the other fields are those of the first usage."""
     counts: dict[str, int] = {}
-    for name in (*_COUNTED, "cache_write_1h_tokens"):
+    for name in _COUNTED:
         if known := [count for one in usages if (count := getattr(one, name)) is not None]:
             counts[name] = by(known)
     return structs.replace(usages[0], **counts)

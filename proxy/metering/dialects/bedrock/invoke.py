@@ -34,7 +34,7 @@ from proxy.metering.dialects.openai.chat import PLACES as CHAT_PLACES
 from proxy.metering.dialects.openai.usage import KNOWN as OPENAI_KNOWN
 from proxy.metering.plain import nothing_generated
 from proxy.metering.tally import identifier, says_error, word
-from proxy.metering.unknown_fields import Members, members
+from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import Usage
 from proxy.metering.wire.event_stream import ERROR
 from proxy.metering.wire.framing import CHUNK_STREAM
@@ -51,30 +51,14 @@ _COUNTS = {
 _DIGITS_MAX = 12
 # Claude 2's events have a type, too, and are no messages.
 _COMPLETION = "completion"
-_OTHERS = members(
-    CONVERSE_KNOWN,
-    "messageStart contentBlockStart contentBlockDelta contentBlockStop messageStop outputText index results generation "
-    "outputs text generations generation_id completion completions log_id prompt is_finished event_type tool_calls "
-    "finish_reason completionReason embedding embeddings embeddingsByType texts response_type images seeds "
-    "finish_reasons chat_history citations documents response meta p artifacts result",
-    CONVERSE_USAGE,
-    METRICS_USAGE,
-    FLAT_USAGE,
-    *(f"metadata.{one}" for one in CONVERSE_USAGE.split()),
-    "metadata.metrics metadata.trace metadata.serviceTier metadata.performanceConfig",
-)
-
-
-def _joined(*known: Members) -> Members:
-    """The union of known members. Members that are known in part are joined one level deep: `usage`."""
-    inner: dict[str, Members | frozenset[str]] = {}
-    for one in known:
-        for name, what in one.inner.items():
-            before = inner.get(name)
-            if isinstance(before, Members) and isinstance(what, Members):
-                what = Members(before.whole | what.whole, {**before.inner, **what.inner})
-            inner[name] = what
-    return Members(frozenset().union(*(one.whole for one in known)), inner)
+_KNOWN = f"""
+{ANTHROPIC_KNOWN} {OPENAI_KNOWN} {CONVERSE_KNOWN} {CONVERSE_USAGE} {METRICS_USAGE} {FLAT_USAGE}
+messageStart contentBlockStart contentBlockDelta contentBlockStop messageStop outputText index results generation
+outputs text generations generation_id completion completions log_id prompt is_finished event_type tool_calls
+finish_reason completionReason embedding embeddings embeddingsByType texts response_type images seeds
+finish_reasons chat_history citations documents response meta p artifacts result
+{each("metadata", CONVERSE_USAGE)} metadata.metrics metadata.trace metadata.serviceTier metadata.performanceConfig
+"""
 
 
 class InvokeTally(MessagesTally, ConverseTally):
@@ -82,7 +66,7 @@ class InvokeTally(MessagesTally, ConverseTally):
 
     __slots__ = ("_counts", "_headers", "_results", "_vector")
 
-    known = _joined(ANTHROPIC_KNOWN, OPENAI_KNOWN, _OTHERS)
+    known = members(_KNOWN)
     outputs = Outputs(
         MESSAGES_PLACE,
         Place("contentBlockDelta.delta contentBlockStart.start output.message.content", OUTPUT),

@@ -16,6 +16,7 @@ from proxy.metering.dialects.openai.usage import KNOWN, usage_of
 from proxy.metering.dialects.openai.wire import Choice, Chunk, Part, ToolCall, called, chunk_of, flatten
 from proxy.metering.held_text import AnswerText, TextKind
 from proxy.metering.tally import Tally, identifier, says_error, word
+from proxy.metering.unknown_fields import members
 from proxy.metering.usage import service_in_tier
 from proxy.metering.wire.event_template import EventTemplate, template_of
 from proxy.metering.wire.text import GrowingText, chars_of
@@ -48,7 +49,7 @@ class ChatTally(Tally):
 
     __slots__ = ("_cumulative", "_growing", "_plain", "_plain_reasoning")
 
-    known = KNOWN
+    known = members(KNOWN)
     outputs = Outputs(*PLACES)
 
     def __init__(self, cumulative: bool | None = None) -> None:

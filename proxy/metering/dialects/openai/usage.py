@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from proxy.metering.counts import with_audio
-from proxy.metering.unknown_fields import each, members
+from proxy.metering.unknown_fields import each
 from proxy.metering.usage import Usage
 from proxy.metering.usage_reader import OPENAI_COUNTS, UsageReader
 
@@ -38,14 +38,12 @@ index delta message text finish_reason native_finish_reason stop_reason matched_
 content_filter_results token_ids prompt_token_ids prompt_logprobs
 """
 
-KNOWN = members(
-    "id object model system_fingerprint service_tier obfuscation created error raw_status_code moderation",
-    "time_info timings latency_checkpoint prompt_filter_results stream_options venice_parameters x_groq.seed",
-    "cost copilot_usage",
-    each("choices", _CHOICE),
-    each("usage", _USAGE),
-    each("x_groq.usage", _USAGE),
-)
+KNOWN = f"""
+id object model system_fingerprint service_tier obfuscation created error raw_status_code moderation
+time_info timings latency_checkpoint prompt_filter_results stream_options venice_parameters x_groq.seed
+cost copilot_usage
+{each("choices", _CHOICE)} {each("usage", _USAGE)} {each("x_groq.usage", _USAGE)}
+"""
 """the members of a chunk or an answer that are read, or cost nothing"""
 
 
