@@ -93,6 +93,13 @@ def read_answer(
     return fed(dialect.plain_meter(headers), in_pieces(body, size))
 
 
+def read_events(dialect: Dialect, *events: dict[str, Any] | bytes, name: str = "") -> Metered:
+    """What a meter reads of a stream: of documents, in the dialect's first framing, each named so, or of bytes."""
+    framing = dialect.framings[0]
+    wire = (one if isinstance(one, bytes) else framing.event(json.dumps(one).encode(), name) for one in events)
+    return fed(dialect.stream_meter(framing), wire)
+
+
 def read_stream(dialect: Dialect, body: bytes, *arguments: Any, **options: Any) -> Metered:
     """What a meter, made with these arguments, reads of a stream: the same at every cut, or the test fails."""
     results = [fed(dialect.stream_meter(*arguments, **options), pieces) for pieces in cuts(body)]

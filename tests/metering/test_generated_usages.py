@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from proxy.journal.progress import ProgressTable
-from proxy.journal.recovery import metered_of
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
 from proxy.metering.dialects.bedrock.converse import BEDROCK_CONVERSE_STREAM
@@ -41,9 +39,12 @@ from proxy.metering.dialects.openai_realtime.realtime import OPENAI_REALTIME
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.metered import Metered
 from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, Usage
-from tests.journal.records import exchange_id
 from tests.metering.dialects import bedrock
+from tests.metering.fixtures import read_answer
+from tests.metering.killed import read_and_recovered, table
 from tests.support.examples import examples
+
+__all__ = ["table"]
 
 pytestmark = pytest.mark.hypothesis
 
@@ -534,28 +535,6 @@ def usages(draw: st.DrawFn, api: Api) -> Stated:
     return stated
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> ProgressTable:
-    path: Path = tmp_path_factory.mktemp("progress") / "p"
-    return ProgressTable.open(path, 2, unix_time=lambda: 1e9)
-
-
-def streamed(api: Api, events: Iterable[bytes], table: ProgressTable) -> tuple[Metered, Metered]:
-    """What the meter reads of a stream, and what recovery knows of it after a kill."""
-    slot = table.claim(exchange_id(1))
-    meter = api.dialect.stream_meter(api.dialect.framings[0])
-    for event in events:
-        meter.feed(event)
-        meter.fold()
-    tally = meter.tally
-    slot.deliver(tally.events, 900)
-    slot.note(tally.evidence, tally.usage, tally.events, tally.running, tally.seen)
-    progress = table.read(slot.index)
-    slot.release()
-    assert progress is not None
-    return meter.close(), metered_of(progress)
-
-
 def check(api: Api, metered: Metered, reports: Sequence[Stated], new: Iterable[str]) -> None:
     usage, flags = expected(api, reports, metered.evidence.tokens_seen)
     assert counts_of(metered.usage) == counts_of(usage), f"{counts_of(metered.usage)} != {counts_of(usage)}"
@@ -574,11 +553,9 @@ def compare(api: Api, reports: Sequence[Stated], new: Iterable[str], table: Prog
     raws = [nested(report) for report in reports]
     raws[-1] |= nested({name: NEW[name] for name in new})
     if api.body is not None:
-        meter = api.dialect.plain_meter()
-        meter.feed(json.dumps(api.body(raws[-1])).encode())
-        check(api, meter.close(), reports[-1:], new)
+        check(api, read_answer(api.dialect, api.body(raws[-1])), reports[-1:], new)
     if api.stream is not None:
-        metered, recovered = streamed(api, api.stream(raws), table)
+        metered, recovered = read_and_recovered(api.dialect, api.stream(raws), table)
         check(api, metered, reports[-1:] if api.stream in ONE_REPORT else reports, new)
         assert (recovered.usage, {*recovered.flags}) == (metered.usage, {*metered.flags}), f"{recovered} != {metered}"
 

@@ -19,8 +19,7 @@ from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
-from proxy.metering.metered import Metered
-from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, fed, read_answer
+from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, read_answer, read_events
 from tests.metering.said import said
 
 # (dialect, the last event of a stream, the paths of what the counts need)
@@ -117,13 +116,6 @@ GONE = object()
 ODD = (GONE, None, 7, -1.5, True, "odd", [], [None, 3, "x"], {}, {"a": [1]})
 
 
-def metered(dialect: Dialect, *events: dict[str, Any] | bytes, name: str = "") -> Metered:
-    """A stream of these events."""
-    framing = dialect.framings[0]
-    wire = (one if isinstance(one, bytes) else framing.event(json.dumps(one).encode(), name) for one in events)
-    return fed(dialect.stream_meter(framing), wire)
-
-
 def variants(value: Any, needed: set[str], path: str = "") -> list[Any]:
     """`value` with each member that is not needed replaced by every odd value."""
     found = []
@@ -147,7 +139,7 @@ def variants(value: Any, needed: set[str], path: str = "") -> list[Any]:
 def test_odd_siblings_lose_no_usage(dialect: Dialect, last: dict[str, Any], needed: set[str]) -> None:
     name = last.get("type", "")  # as the event's name too: with it an odd `type` loses nothing
     for event in [last, *variants(last, needed)]:
-        result = metered(dialect, event, name=name)
+        result = read_events(dialect, event, name=name)
         assert result.usage is not None, event
         assert (result.usage.prompt_tokens, result.usage.completion_tokens) == (9, 777), event
 
@@ -156,7 +148,7 @@ def test_usage_of_a_message_delta_without_a_delta_counts() -> None:
     """B10c."""
     start = {"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 9, "output_tokens": 1}}}
     said = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Weir"}}
-    result = metered(ANTHROPIC_MESSAGES, start, said, {"type": "message_delta", "usage": {"output_tokens": 777}})
+    result = read_events(ANTHROPIC_MESSAGES, start, said, {"type": "message_delta", "usage": {"output_tokens": 777}})
     assert result.usage is not None
     assert (result.usage.completion_tokens, result.usage_final, result.complete) == (777, True, False)
 
@@ -176,7 +168,7 @@ SAID = [one for one in said("Weir") if one[0] is not COHERE_CHAT]
 def test_an_empty_error_member_is_no_failure(dialect: Dialect, event: dict[str, Any], answer: dict[str, Any]) -> None:
     """B10d: 50 delivered texts are billed."""
     for error in EMPTY_ERRORS:
-        result = metered(dialect, *[event | {"error": error}] * 50)
+        result = read_events(dialect, *[event | {"error": error}] * 50)
         assert (result.failed, result.evidence.chars_latin) == (None, 200), error
         whole = read_answer(dialect, answer | {"error": error})
         assert (whole.failed, whole.complete, whole.evidence.chars_latin) == (None, True, 4), error
@@ -185,7 +177,7 @@ def test_an_empty_error_member_is_no_failure(dialect: Dialect, event: dict[str, 
 @pytest.mark.parametrize(("dialect", "event", "answer"), SAID, ids=lambda value: getattr(value, "name", None))
 def test_an_error_is_a_failure(dialect: Dialect, event: dict[str, Any], answer: dict[str, Any]) -> None:
     for error in ERRORS:
-        assert metered(dialect, event, event | {"error": error}).failed == "error_event", error
+        assert read_events(dialect, event, event | {"error": error}).failed == "error_event", error
         assert read_answer(dialect, answer | {"error": error}).failed == "error_body", error
         assert read_answer(dialect, {"error": error}).failed == "error_body", error
 
@@ -202,13 +194,13 @@ def test_an_empty_error_member_of_other_answers_is_no_failure(error: Any) -> Non
         result = read_answer(dialect, answer | {"error": error})
         assert (result.failed, result.complete, result.usage_final) == (None, True, result.usage is not None)
     said = {"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": "Weir"}}, "error": error}}
-    assert metered(COHERE_CHAT, said, said).failed is None
-    assert metered(COHERE_CHAT, said | {"message": ""}).failed is None
+    assert read_events(COHERE_CHAT, said, said).failed is None
+    assert read_events(COHERE_CHAT, said | {"message": ""}).failed is None
     choice = {"choices": [{"delta": {"content": "Weir"}, "error": error}]}
-    result = metered(OPENAI_CHAT, choice, choice)
+    result = read_events(OPENAI_CHAT, choice, choice)
     assert (result.failed, result.evidence.chars_latin) == (None, 8)
     response = {"type": "response.completed", "response": {"status": "completed", "error": error}}
-    assert metered(OPENAI_RESPONSES, response).failed is None
+    assert read_events(OPENAI_RESPONSES, response).failed is None
 
 
 def test_usage_beside_an_error_counts() -> None:
@@ -218,7 +210,7 @@ def test_usage_beside_an_error_counts() -> None:
         (COHERE_CHAT, {"type": "message-end", "message": "no", "delta": {"usage": COHERE_USAGE}}),
         (OLLAMA_CHAT, {"error": "no", "done": True, "prompt_eval_count": 9, "eval_count": 777}),
     ):
-        result = metered(dialect, event)
+        result = read_events(dialect, event)
         assert result.usage is not None
         assert (result.failed, result.usage.completion_tokens) == ("error_event", 777)
 
@@ -244,18 +236,18 @@ def chunk(text: str | None, completion: int | None = None, **more: Any) -> dict[
 )
 def test_running_usage_is_not_final(events: list[dict[str, Any] | bytes], final: bool) -> None:
     """B10e: a stream that ends within its running usage is no whole answer."""
-    result = metered(OPENAI_CHAT, *events)
+    result = read_events(OPENAI_CHAT, *events)
     assert result.usage_final is final
     assert result.complete is (events[-1] == b"data: [DONE]\n\n" or "finish_reason" in str(events[-1]))
 
 
 def test_running_usage_of_other_dialects_is_not_final() -> None:
     start = {"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 9, "output_tokens": 1}}}
-    assert not metered(ANTHROPIC_MESSAGES, start).usage_final
+    assert not read_events(ANTHROPIC_MESSAGES, start).usage_final
     running = {"candidates": [{"content": {"parts": [{"text": "x"}]}}], "usageMetadata": GEMINI_USAGE}
-    assert not metered(GEMINI_STREAM, running, {"usageMetadata": GEMINI_USAGE}).usage_final
+    assert not read_events(GEMINI_STREAM, running, {"usageMetadata": GEMINI_USAGE}).usage_final
     said = {"type": "content-delta", "delta": {"message": {"content": {"text": "x"}}, "usage": COHERE_USAGE}}
-    assert not metered(COHERE_CHAT, said).usage_final
+    assert not read_events(COHERE_CHAT, said).usage_final
     created = {"type": "response.in_progress", "response": {"usage": INPUT_USAGE}}
-    assert not metered(OPENAI_RESPONSES, created).usage_final
-    assert not metered(OLLAMA_CHAT, {"message": {"content": "x"}, "eval_count": 7}).usage_final
+    assert not read_events(OPENAI_RESPONSES, created).usage_final
+    assert not read_events(OLLAMA_CHAT, {"message": {"content": "x"}, "eval_count": 7}).usage_final

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Any
 
@@ -27,6 +26,7 @@ from proxy.metering.metered import Metered
 from proxy.metering.plausibility import Contradictions, contradictions, without
 from proxy.metering.usage import Evidence, PromptEvidence, Usage
 from tests.metering.corpus.corpus import FILES, NEEDS_CORPUS, records_in
+from tests.metering.fixtures import read_answer
 
 SIXTY = "water " * 60
 PROMPT = PromptEvidence(messages=1, chars_latin=30_000, blanks=5_000)  # five thousand words
@@ -45,16 +45,10 @@ def compared(
     return contradictions(answer, prompt, bound, is_text=is_text)
 
 
-def metered(dialect: Dialect, answer: Any) -> Metered:
-    meter = dialect.plain_meter()
-    meter.feed(json.dumps(answer).encode())
-    return meter.close()
-
-
 def chat(text: str, prompt: int, completion: int, **message: Any) -> Metered:
     usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     choice = {"index": 0, "message": {"content": text, **message}, "finish_reason": "stop"}
-    return metered(OPENAI_CHAT, {"choices": [choice], "usage": usage})
+    return read_answer(OPENAI_CHAT, {"choices": [choice], "usage": usage})
 
 
 ZERO = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
@@ -113,7 +107,7 @@ SHAPES: dict[str, tuple[Dialect, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_tokens_for_sixty_words_is_refuted_in_every_dialect(shape: str) -> None:
-    assert compared(metered(*SHAPES[shape]), SHORT) == {
+    assert compared(read_answer(*SHAPES[shape]), SHORT) == {
         "refuted": {
             "prompt_tokens": {"reported": 0, "at_least": 1},
             "completion_tokens": {"reported": 0, "at_least": 3},
@@ -122,7 +116,7 @@ def test_no_tokens_for_sixty_words_is_refuted_in_every_dialect(shape: str) -> No
 
 
 def test_no_tokens_for_a_prompt_of_embeddings_are_refuted() -> None:
-    vector = metered(
+    vector = read_answer(
         OPENAI_EMBEDDINGS, {"data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": 0, "total_tokens": 0}}
     )
     assert list(compared(vector, SHORT, is_text=False)["refuted"]) == ["prompt_tokens"]
@@ -199,13 +193,13 @@ def test_a_broken_bound_is_really_broken(evidence: Evidence, tokens: int) -> Non
 def test_hidden_reasoning_that_is_reported_refutes_nothing() -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": 5000, "completion_tokens_details": {"reasoning_tokens": 4990}}
     answer = {"choices": [{"message": {"content": "Over."}, "finish_reason": "stop"}], "usage": usage}
-    assert compared(metered(OPENAI_CHAT, answer), SHORT) == {}
+    assert compared(read_answer(OPENAI_CHAT, answer), SHORT) == {}
 
 
 def test_unbilled_refusals_and_failures_are_not_compared() -> None:
     refusal = {"content": [], "stop_reason": "refusal", "usage": {"input_tokens": 0, "output_tokens": 0}}
     failed = {"choices": [{"message": {"content": ""}, "err_msg": "busy"}], "usage": ZERO, "err_msg": "busy"}
-    for answer in (metered(ANTHROPIC_MESSAGES, refusal), metered(OPENAI_CHAT, failed)):
+    for answer in (read_answer(ANTHROPIC_MESSAGES, refusal), read_answer(OPENAI_CHAT, failed)):
         assert compared(answer, PROMPT) == {}
 
 

@@ -24,7 +24,7 @@ from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.unknown_fields import NO_UNKNOWN_FIELDS, PATHS_MAX, UnknownFields, members, unknown_fields
 from tests.metering.corpus.corpus import NEEDS_CORPUS, all_records
 from tests.metering.corpus.dialects import metered, spoken
-from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, fed, read_answer
+from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, read_answer, read_events
 
 KNOWN = members("id created choices", "usage.prompt_tokens usage.details.cached", "usage.lists.TEXT usage.steps.input")
 
@@ -147,15 +147,10 @@ ENDS: dict[str, tuple[Dialect, dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-def streamed(dialect: Dialect, event: dict[str, Any]) -> UnknownFields:
-    framing = dialect.framings[0]
-    return fed(dialect.stream_meter(framing), [framing.event(json.dumps(event).encode(), "")]).unknown_usage_fields
-
-
 @pytest.mark.parametrize("wire", ENDS)
 def test_an_ordinary_end_has_nothing_unread(wire: str) -> None:
     dialect, event, _ = ENDS[wire]
-    assert streamed(dialect, event) == NO_UNKNOWN_FIELDS
+    assert read_events(dialect, event).unknown_usage_fields == NO_UNKNOWN_FIELDS
 
 
 _NAMES = st.from_regex(r"zz_[a-z_]{1,20}", fullmatch=True)
@@ -178,7 +173,7 @@ def test_no_number_that_a_wire_does_not_know_is_silent(
     for name in path[:-1]:
         at = at.setdefault(name, {})
     at[path[-1]] = number
-    assert any(one.endswith(path[-1]) for one in streamed(dialect, changed).paths)
+    assert any(one.endswith(path[-1]) for one in read_events(dialect, changed).unknown_usage_fields.paths)
 
 
 SPOKEN = {

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 
 from proxy.journal.progress import ProgressTable
-from proxy.journal.recovery import metered_of
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
 from proxy.metering.dialects.bedrock.converse import BEDROCK_CONVERSE
@@ -29,7 +27,10 @@ from proxy.metering.estimator.estimate import Estimator, is_estimated, reading
 from proxy.metering.metered import Metered
 from proxy.metering.usage import ModelUsage, Reading, Seen, ServedAs, Usage, UsageSource
 from proxy.metering.wire.mended import BYTES_MAX, mended
-from tests.journal.records import exchange_id
+from tests.metering.fixtures import read_answer, read_events, sse
+from tests.metering.killed import read_and_recovered, table
+
+__all__ = ["table"]
 
 SAID = {"choices": [{"index": 0, "message": {"content": "Over the weir."}, "finish_reason": "stop"}]}
 CHAT_SAID = [
@@ -38,24 +39,11 @@ CHAT_SAID = [
 ]
 
 
-def whole(dialect: Dialect, answer: Any) -> Metered:
-    meter = dialect.plain_meter()
-    meter.feed(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
-    return meter.close()
-
-
-def streamed(dialect: Dialect, *events: Any) -> Metered:
-    meter = dialect.stream_meter(dialect.framings[0])
-    for event in events:
-        meter.feed(event if isinstance(event, bytes) else b"data: %b\n\n" % json.dumps(event).encode())
-    return meter.close()
-
-
 def both(usage: Mapping[str, Any]) -> Sequence[Metered]:
     return (
-        whole(OPENAI_CHAT, SAID | {"usage": usage}),
-        streamed(OPENAI_CHAT, *CHAT_SAID, {"choices": [], "usage": usage}, b"data: [DONE]\n\n"),
-        whole(OPENAI_COMPLETIONS, {"choices": [{"text": "Over.", "finish_reason": "stop"}], "usage": usage}),
+        read_answer(OPENAI_CHAT, SAID | {"usage": usage}),
+        read_events(OPENAI_CHAT, *CHAT_SAID, {"choices": [], "usage": usage}, b"data: [DONE]\n\n"),
+        read_answer(OPENAI_COMPLETIONS, {"choices": [{"text": "Over.", "finish_reason": "stop"}], "usage": usage}),
     )
 
 
@@ -113,12 +101,12 @@ def test_other_names_of_counts_are_read(usage: dict[str, Any]) -> None:
 
 def test_counts_in_other_places_are_named() -> None:
     for metered in (
-        whole(OPENAI_CHAT, {"choices": [SAID["choices"][0] | {"usage": TOTAL}]}),
-        streamed(OPENAI_CHAT, {"choices": [CHAT_SAID[0]["choices"][0] | {"usage": TOTAL}]}, CHAT_SAID[1]),
+        read_answer(OPENAI_CHAT, {"choices": [SAID["choices"][0] | {"usage": TOTAL}]}),
+        read_events(OPENAI_CHAT, {"choices": [CHAT_SAID[0]["choices"][0] | {"usage": TOTAL}]}, CHAT_SAID[1]),
     ):
         assert metered.usage is None
         assert metered.unknown_usage_fields.paths == tuple(f"choices.usage.{name}" for name in sorted(TOTAL))
-    named = streamed(OPENAI_CHAT, *CHAT_SAID, {"choices": [], "tokens": {"in": 7}}).unknown_usage_fields.paths
+    named = read_events(OPENAI_CHAT, *CHAT_SAID, {"choices": [], "tokens": {"in": 7}}).unknown_usage_fields.paths
     assert named == ("tokens.in",)
 
 
@@ -132,7 +120,7 @@ def test_an_invalid_count_is_unusable_alone(wrong: Any) -> None:
 
 
 def anthropic(start: dict[str, Any], delta: dict[str, Any]) -> Metered:
-    return streamed(
+    return read_events(
         ANTHROPIC_MESSAGES,
         {"type": "message_start", "message": {"id": "m", "usage": start | {"output_tokens": 1}}},
         {"type": "content_block_delta", "index": 0, "delta": {"text": "Over the weir."}},
@@ -245,7 +233,7 @@ CITED = {"choices": [{"delta": {"content": "a", "annotations": [{"type": "url_ci
 def test_a_search_that_was_seen_is_billed_whatever_becomes_of_the_usage(
     dialect: Dialect, events: list[Any], searches: int
 ) -> None:
-    metered = streamed(dialect, *events)
+    metered = read_events(dialect, *events)
     assert is_estimated(metered)
     found = read(metered)
     assert (found.usage.searches, found.source) == (searches, UsageSource.ESTIMATED)
@@ -259,7 +247,7 @@ def test_the_searches_of_the_usage_replace_those_that_were_seen() -> None:
             "type": "response.completed",
             "response": response | {"tool_usage": {"web_search": {"num_requests": number}}},
         }
-        usage = streamed(OPENAI_RESPONSES, searched(0), searched(1), last).usage
+        usage = read_events(OPENAI_RESPONSES, searched(0), searched(1), last).usage
         assert usage is not None
         assert usage.searches == number
 
@@ -271,13 +259,13 @@ def test_tokens_of_an_image_model_are_image_tokens() -> None:
     done = {"type": "image_generation.completed", "b64_json": "aGk=", "usage": PICTURED}
     tool = {"status": "completed", "output": [], "usage": PICTURED, "tool_usage": {"image_gen": PICTURED}}
     for usage in (
-        streamed(OPENAI_IMAGES, done).usage,
-        whole(OPENAI_IMAGES, {"data": [{"b64_json": "aGk="}], "usage": PICTURED}).usage,
-        whole(OPENAI_RESPONSES, tool).other_models[0].usage,
+        read_events(OPENAI_IMAGES, done).usage,
+        read_answer(OPENAI_IMAGES, {"data": [{"b64_json": "aGk="}], "usage": PICTURED}).usage,
+        read_answer(OPENAI_RESPONSES, tool).other_models[0].usage,
     ):
         assert usage == Usage(10, None, 6240, None, 6250, image_completion_tokens=6240)
     named = {"output_tokens_details": {"image_tokens": 6000}}
-    usage = streamed(OPENAI_IMAGES, done | {"usage": PICTURED | named}).usage
+    usage = read_events(OPENAI_IMAGES, done | {"usage": PICTURED | named}).usage
     assert usage is not None
     assert usage.image_completion_tokens == 6000
 
@@ -297,8 +285,8 @@ def test_a_number_in_an_item_of_the_output_is_named(extra: dict[str, Any], path:
         "usage": PICTURED,
     }
     for metered in (
-        whole(OPENAI_RESPONSES, response),
-        streamed(OPENAI_RESPONSES, {"type": "response.completed", "response": response}),
+        read_answer(OPENAI_RESPONSES, response),
+        read_events(OPENAI_RESPONSES, {"type": "response.completed", "response": response}),
     ):
         assert metered.unknown_usage_fields.paths == (path,)
 
@@ -311,7 +299,7 @@ def test_what_ollama_read_from_its_cache() -> None:
         "prompt_eval_cached_count": 20,
         "eval_count": 5,
     }
-    metered = whole(OLLAMA_CHAT, {"message": {"content": "Over."}} | last)
+    metered = read_answer(OLLAMA_CHAT, {"message": {"content": "Over."}} | last)
     assert (metered.usage, metered.unknown_usage_fields.paths) == (Usage(30, 20, 5, None, 35), ())
 
 
@@ -320,7 +308,7 @@ def test_what_gemini_reports_of_its_cache_in_early_events_only() -> None:
     end = {"candidates": [{"content": {"parts": [{"text": "!"}]}, "finishReason": "STOP"}]}
     early = {"promptTokenCount": 90, "cachedContentTokenCount": 60, "candidatesTokenCount": 1, "totalTokenCount": 91}
     late = {"promptTokenCount": 90, "candidatesTokenCount": 4, "totalTokenCount": 94}
-    metered = streamed(GEMINI_STREAM, said | {"usageMetadata": early}, end | {"usageMetadata": late})
+    metered = read_events(GEMINI_STREAM, said | {"usageMetadata": early}, end | {"usageMetadata": late})
     assert (metered.usage, metered.flags) == (Usage(90, 60, 4, None, 94), ())
 
 
@@ -330,7 +318,7 @@ def test_thoughts_that_only_geminis_total_has_are_billed() -> None:
         "candidates": [{"content": {"parts": [{"text": "Over."}]}, "finishReason": "STOP"}],
         "usageMetadata": usage,
     }
-    metered = whole(GEMINI_GENERATE, answer)
+    metered = read_answer(GEMINI_GENERATE, answer)
     assert (metered.usage, metered.flags) == (Usage(9, None, 90, 85, 99), ("reasoning_added",))
 
 
@@ -360,14 +348,14 @@ DONE = b"data: [DONE]\n\n"
     ids=lambda value: value.name if isinstance(value, Dialect) else str(value)[:30],
 )
 def test_an_answer_with_neither_output_nor_usage_is_none(dialect: Dialect, answer: Any) -> None:
-    metered = streamed(dialect, *answer) if isinstance(answer, list) else whole(dialect, answer)
+    metered = read_events(dialect, *answer) if isinstance(answer, list) else read_answer(dialect, answer)
     assert (metered.complete, metered.usage_final, metered.generated) == (False, False, False)
 
 
 @pytest.mark.parametrize("number", [b"0x5", b"+5", b"05", b"1_000", b"5."])
 def test_an_answer_whose_usage_cannot_be_read_was_served(number: bytes) -> None:
     text = json.dumps(SAID)[:-1].encode()
-    metered = whole(OPENAI_CHAT, text + b',"usage":{"prompt_tokens":9,"completion_tokens":%b}}' % number)
+    metered = read_answer(OPENAI_CHAT, text + b',"usage":{"prompt_tokens":9,"completion_tokens":%b}}' % number)
     assert (metered.complete, metered.usage, metered.flags) == (True, Usage(9), ("unparsable_body",))
     assert metered.evidence.chars_latin == len("Over the weir.")
     assert read(metered).source is UsageSource.ESTIMATED
@@ -375,7 +363,7 @@ def test_an_answer_whose_usage_cannot_be_read_was_served(number: bytes) -> None:
 
 def test_a_right_usage_beside_thousands_of_nested_arrays_is_read() -> None:
     text = json.dumps(SAID | {"usage": TOTAL})[:-1].encode()
-    metered = whole(OPENAI_CHAT, text + b',"odd":' + b"[" * 3000 + b"]" * 3000 + b"}")
+    metered = read_answer(OPENAI_CHAT, text + b',"odd":' + b"[" * 3000 + b"]" * 3000 + b"}")
     assert (metered.complete, metered.usage) == (True, COUNTED)
     assert {*metered.flags} <= {"unparsable_body"}  # Python 3.13 reads as many levels
 
@@ -392,9 +380,9 @@ def test_mending_is_bounded(part: bytes) -> None:
 
 def test_a_search_in_an_event_that_only_a_lenient_reader_reads_is_counted() -> None:
     block = json.dumps(found_block(0, [{"url": "u"}])).encode()[:-1] + b',"odd":NaN}'
-    assert streamed(ANTHROPIC_MESSAGES, START, b"data: %b\n\n" % block).usage is not None
+    assert read_events(ANTHROPIC_MESSAGES, START, b"data: %b\n\n" % block).usage is not None
     wrong = json.dumps(found_block(1, {"error_code": "x"})).encode()[:-1] + b',"odd":NaN}'
-    usage = streamed(ANTHROPIC_MESSAGES, START, b"data: %b\n\n" % block, b"data: %b\n\n" % wrong).usage
+    usage = read_events(ANTHROPIC_MESSAGES, START, b"data: %b\n\n" % block, b"data: %b\n\n" % wrong).usage
     assert usage is not None
     assert usage.searches == 1
 
@@ -409,26 +397,6 @@ PICTURE = item(0, "image_generation_call", result="aGk=")
 RAN = item(1, "code_interpreter_call", container_id="c_1", code="1+1")
 TIER = {"type": "response.in_progress", "response": {"service_tier": "priority", "tools": [{"type": "mcp"}]}}
 NAMED = {"type": "response.created", "response": {"tools": [{"type": "image_generation", "model": "gpt-image-1.5"}]}}
-
-
-def killed(dialect: Dialect, events: Sequence[Any], table: ProgressTable) -> Metered:
-    """What recovery knows of an answer whose proxy is killed after these events."""
-    slot = table.claim(exchange_id(1))
-    meter = dialect.stream_meter(dialect.framings[0])
-    for event in events:
-        meter.feed(b"data: %b\n\n" % json.dumps(event).encode())
-    meter.fold()
-    slot.deliver(len(events), 900)
-    slot.note(meter.tally.evidence, meter.tally.usage, meter.tally.events, meter.tally.running, meter.tally.seen)
-    progress = table.read(slot.index)
-    assert progress is not None
-    slot.release()
-    return metered_of(progress)
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> ProgressTable:
-    return ProgressTable.open(tmp_path / "p", 2, unix_time=lambda: 1e9)
 
 
 @pytest.mark.parametrize(
@@ -459,7 +427,7 @@ def table(tmp_path: Path) -> ProgressTable:
 def test_what_was_seen_stands_without_the_last_event_and_after_a_kill(
     dialect: Dialect, events: list[Any], seen: Seen, table: ProgressTable
 ) -> None:
-    left, recovered = streamed(dialect, *events), killed(dialect, events, table)
+    left, recovered = read_and_recovered(dialect, map(sse, events), table)
     assert (left.served_as, left.seen.images) == (seen.served_as, seen.images)
     assert sum(left.unknown_usage_fields.values.values()) == seen.unknown_items  # type: ignore[arg-type]
     tier = seen.served_as.service_tier
@@ -473,7 +441,7 @@ def test_what_was_seen_stands_without_the_last_event_and_after_a_kill(
 
 def test_reported_tokens_of_an_image_take_the_place_of_the_image() -> None:
     used = {"type": "response.completed", "response": {"status": "completed", "tool_usage": {"image_gen": PICTURED}}}
-    metered = streamed(OPENAI_RESPONSES, NAMED, PICTURE, used, PICTURE)
+    metered = read_events(OPENAI_RESPONSES, NAMED, PICTURE, used, PICTURE)
     assert metered.other_models == (
         ModelUsage("gpt-image-1.5", Usage(10, None, 6240, None, 6250, image_completion_tokens=6240)),
     )
@@ -481,7 +449,8 @@ def test_reported_tokens_of_an_image_take_the_place_of_the_image() -> None:
 
 def test_a_flag_outlives_a_kill(table: ProgressTable) -> None:
     usage = {"choices": [], "usage": TOTAL | {"prompt_tokens_details": {"cached_tokens": -5}}}
-    assert killed(OPENAI_CHAT, [*CHAT_SAID, usage], table).flags == ("usage_invalid",)
+    _, recovered = read_and_recovered(OPENAI_CHAT, map(sse, [*CHAT_SAID, usage]), table)
+    assert recovered.flags == ("usage_invalid",)
 
 
 CLAUDE_START = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}}
@@ -521,12 +490,12 @@ GEMINI_END = {"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}]
 def test_faults_that_generated_usages_have_shown(
     dialect: Dialect, events: list[Any], usage: Usage, named: tuple[str, ...]
 ) -> None:
-    metered = streamed(dialect, *events)
+    metered = read_events(dialect, *events)
     assert (metered.usage, metered.unknown_usage_fields.paths) == (usage, named)
 
 
 def test_of_embeddings_the_total_is_the_prompt_by_every_name() -> None:
-    assert whole(OPENAI_EMBEDDINGS, {"data": [], "usage": {"totalTokens": 7}}).usage == Usage(7, None, 0, None, 7)
+    assert read_answer(OPENAI_EMBEDDINGS, {"data": [], "usage": {"totalTokens": 7}}).usage == Usage(7, None, 0, None, 7)
 
 
 def test_a_speed_does_not_hide_the_tier_of_the_headers() -> None:
@@ -540,5 +509,5 @@ def test_a_message_before_the_usage_has_no_unread_numbers() -> None:
     item = {"type": "response.output_item.added", "output_index": 3, "item": {"type": "message", "content": []}}
     usage = {"input_tokens": 5, "output_tokens": 7, "total_tokens": 12, "new_count": 4}
     response = {"status": "completed", "instructions": "x" * 5_000, "usage": usage}  # longer than what is kept as odd
-    found = streamed(OPENAI_RESPONSES, item, {"type": "response.completed", "response": response})
+    found = read_events(OPENAI_RESPONSES, item, {"type": "response.completed", "response": response})
     assert found.unknown_usage_fields.paths == ("usage.new_count",)

@@ -3,7 +3,6 @@ with its source, and what the provider charges for it by its own price list."""
 
 from __future__ import annotations
 
-import json
 from decimal import Decimal
 from typing import Any
 
@@ -21,8 +20,8 @@ from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
-from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
+from tests.metering.fixtures import read_answer, read_events
 
 AT = 1_790_000_000.0
 ANTHROPIC, GOOGLE = "https://api.anthropic.com", "https://generativelanguage.googleapis.com/v1beta"
@@ -67,22 +66,6 @@ def message(**said: str) -> dict[str, Any]:
     text = {"type": "text", "text": "."}
     ended = {"stop_reason": "end_turn", "usage": usage}
     return {"id": "m", "type": "message", "role": "assistant", "content": [text], **ended}
-
-
-def streamed(dialect: Dialect, *events: dict[str, Any]) -> Metered:
-    """What a meter makes of a stream of these, as it ends."""
-    meter = dialect.stream_meter()
-    for event in events:
-        meter.feed(f"event: {event.get('type', 'message')}\ndata: {json.dumps(event)}\n\n".encode())
-    metered = meter.close()
-    assert metered == meter.close()
-    return metered
-
-
-def answered(dialect: Dialect, answer: dict[str, Any]) -> Metered:
-    meter = dialect.plain_meter()
-    meter.feed(json.dumps(answer).encode())
-    return meter.close()
 
 
 # https://platform.claude.com/docs/en/build-with-claude/refusals-and-fallback; not billed by the release notes.
@@ -218,7 +201,7 @@ def test_an_answer_costs_what_its_provider_charges(
         assert price is not None
         return price
 
-    book, metered = PriceBook(), answered(dialect, answer)
+    book, metered = PriceBook(), read_answer(dialect, answer)
     price = price_of(metered.served_model or model)
     assert metered.usage is not None
     assert metered.unknown_usage_fields.paths == ()
@@ -243,7 +226,7 @@ def test_what_the_book_cannot_price_is_named(
     dialect: Dialect, base_url: str, model: str, answer: dict[str, Any], missing: list[str]
 ) -> None:
     price = PriceBook().price(provider="p", base_url=base_url, model=model, at=AT)
-    assert unpriced_service(price, answered(dialect, answer).served_as) == missing
+    assert unpriced_service(price, read_answer(dialect, answer).served_as) == missing
 
 
 # Recorded of gpt-4o-search-preview: the usage of an answer that searched does not say so, its annotations do.
@@ -254,7 +237,7 @@ def test_whether_a_credit_moves_the_price_is_said_because_nobody_says_by_how_muc
     """`BetaFallbackCreditUsage` of the SDK: no source says whether the reported counts are those before it or after."""
     answer = message()
     answer["usage"]["fallback_credit"] = {"status": {"type": "redeemed"}}
-    unknown = answered(ANTHROPIC_MESSAGES, answer).unknown_usage_fields
+    unknown = read_answer(ANTHROPIC_MESSAGES, answer).unknown_usage_fields
     assert unknown.paths == ("usage.fallback_credit.status.type=redeemed",)
 
 
@@ -262,10 +245,10 @@ def test_whether_a_credit_moves_the_price_is_said_because_nobody_says_by_how_muc
 def test_a_model_that_searches_is_known_by_what_it_cites(stream: bool) -> None:
     answer = chat(None)
     answer["choices"][0]["message"]["annotations"] = [FOUND]
-    metered = answered(OPENAI_CHAT, answer)
+    metered = read_answer(OPENAI_CHAT, answer)
     if stream:
         part = {"index": 0, "delta": {"content": "Rain", "annotations": [FOUND]}, "finish_reason": "stop"}
-        metered = streamed(OPENAI_CHAT, {"choices": [part]}, {"choices": [], "usage": answer["usage"]})
+        metered = read_events(OPENAI_CHAT, {"choices": [part]}, {"choices": [], "usage": answer["usage"]})
     assert metered.usage is not None
     assert metered.usage.searches == 1
     book = PriceBook()
@@ -296,14 +279,14 @@ def test_what_a_provider_says_that_it_charges_is_its_cost(base_url: str, states:
 def test_speed_and_geography_of_a_stream_stand_in_its_first_event() -> None:
     start = {"type": "message_start", "message": message(speed="fast", inference_geo="us") | {"content": []}}
     end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 50_000}}
-    served_as = streamed(ANTHROPIC_MESSAGES, start, end, {"type": "message_stop"}).served_as
+    served_as = read_events(ANTHROPIC_MESSAGES, start, end, {"type": "message_stop"}).served_as
     assert (served_as.speed, served_as.geography, served_as.service_tier) == ("fast", "us", "standard")
 
 
 def test_a_refusal_of_a_stream_that_said_nothing_is_counted_and_not_billed() -> None:
     start = {"type": "message_start", "message": message() | {"content": [], "stop_reason": None}}
     end = {"type": "message_delta", "delta": {"stop_reason": "refusal"}, "usage": {"output_tokens": 1}}
-    metered = streamed(ANTHROPIC_MESSAGES, start, end, {"type": "message_stop"})
+    metered = read_events(ANTHROPIC_MESSAGES, start, end, {"type": "message_stop"})
     assert metered.usage is not None
     assert (metered.usage.prompt_tokens, metered.usage.unbilled_prompt_tokens) == (200_000, 200_000)
     assert metered.flags == ("refused_unbilled",)

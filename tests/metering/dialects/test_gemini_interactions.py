@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from proxy.http import errors
 from proxy.metering.dialects.gemini_interactions.interactions import GEMINI_INTERACTIONS as DIALECT
 from proxy.metering.dialects.gemini_interactions.usage import usage_of
-from proxy.metering.metered import Metered
 from proxy.metering.usage import PromptEvidence, Usage
-from tests.metering.fixtures import fed, read_answer, sse
+from tests.metering.fixtures import read_answer, read_events
 
 USED = {"total_input_tokens": 30, "total_tool_use_tokens": 5, "total_output_tokens": 8, "total_thought_tokens": 12}
 TOTAL = USED | {"total_tokens": 55, "total_cached_tokens": 3}
@@ -35,10 +34,7 @@ def ended(usage: dict[str, Any], **more: Any) -> dict[str, Any]:
     return event("interaction.completed", interaction=whole)
 
 
-def streamed(*events: dict[str, Any]) -> Metered:
-    return fed(DIALECT.stream_meter(DIALECT.framings[0]), [sse(*events)])
-
-
+streamed = partial(read_events, DIALECT)
 answered = partial(read_answer, DIALECT)
 
 
