@@ -1,4 +1,4 @@
-"""A text in every dialect: in an event of a stream, and in a whole answer."""
+"""In every dialect: a text, in an event and in a whole answer; and the last event of a stream, with its usage."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from proxy.metering.dialects.mistral.completions import MISTRAL_FIM
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
+from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
+from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
+from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
 
 Said = tuple[Dialect, dict[str, Any], dict[str, Any]]
 """a dialect, an event with the text, an answer with it"""
@@ -38,3 +41,42 @@ def said(text: str) -> list[Said]:
         (OLLAMA_GENERATE, {"response": text, "done": False}, {"response": text, "done": True}),
         (OPENAI_TRANSCRIPTIONS, {"type": "transcript.text.delta", "delta": text}, {"text": text}),
     ]  # fmt: skip
+
+
+# (dialect, last event, where its usage is (empty: at the top), the paths of what else the counts need)
+LASTS: list[tuple[Dialect, dict[str, Any], str, set[str]]] = [
+    (OPENAI_CHAT,
+     {"id": "c", "choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}], "usage": CHAT_USAGE},
+     "usage", set()),
+    (OPENAI_CHAT, {"choices": [], "usage": None, "x_groq": {"id": "r", "usage": CHAT_USAGE}},
+     "x_groq.usage", {"usage"}),
+    (OPENAI_COMPLETIONS, {"id": "c", "choices": [{"text": "x", "index": 0}], "usage": CHAT_USAGE}, "usage", set()),
+    (OPENAI_RESPONSES,
+     {"type": "response.completed", "output_index": 0, "delta": None, "item": None, "error": None,
+      "response": {"id": "r", "status": "completed", "output": [{"type": "message", "content": [{"text": "x"}]}],
+                   "usage": INPUT_USAGE, "error": None, "incomplete_details": None, "service_tier": "default"}},
+     "response.usage", set()),
+    (ANTHROPIC_MESSAGES,
+     {"type": "message_delta", "index": 0, "delta": {"stop_reason": "end_turn", "text": "x"}, "content_block": None,
+      "message": None, "usage": {"input_tokens": 9, "output_tokens": 777}},
+     "usage", set()),
+    (GEMINI_STREAM,
+     {"candidates": [
+         {"index": 0, "content": {"parts": [{"text": "x"}]}, "groundingMetadata": {}, "finishReason": "STOP"}],
+      "usageMetadata": GEMINI_USAGE, "responseId": "r", "promptFeedback": None, "modelVersion": "m"},
+     "usageMetadata", {"candidates", "candidates[]", "candidates[].finishReason"}),
+    (COHERE_CHAT,
+     {"type": "message-end", "id": "c", "index": 0, "message": None,
+      "delta": {"finish_reason": "COMPLETE", "message": None, "error": None, "usage": COHERE_USAGE}},
+     "delta.usage", set()),
+    (OLLAMA_CHAT,
+     {"message": {"content": "x", "thinking": "y", "tool_calls": []}, "done": True, "done_reason": "stop",
+      "total_duration": 5, "prompt_eval_count": 9, "eval_count": 777},
+     "", {"prompt_eval_count", "eval_count"}),
+    (OLLAMA_GENERATE,
+     {"response": "x", "context": [1], "done": True, "prompt_eval_count": 9, "eval_count": 777},
+     "", {"prompt_eval_count", "eval_count"}),
+    (OPENAI_SPEECH, {"type": "speech.audio.done", "usage": INPUT_USAGE}, "usage", set()),
+    (OPENAI_TRANSCRIPTIONS, {"type": "transcript.text.done", "text": "x", "usage": INPUT_USAGE}, "usage", set()),
+    (OPENAI_IMAGES, {"type": "image_generation.completed", "b64_json": "x", "usage": INPUT_USAGE}, "usage", set()),
+]  # fmt: skip

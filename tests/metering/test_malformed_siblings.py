@@ -11,107 +11,14 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
-from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
+from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
 from proxy.metering.dialects.openai.plain import OPENAI_EMBEDDINGS, OPENAI_RERANK
 from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
-from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
-from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, read_answer, read_events
-from tests.metering.said import said
+from tests.metering.said import LASTS, said
 
-# (dialect, the last event of a stream, the paths of what the counts need)
-LAST: list[tuple[Dialect, dict[str, Any], set[str]]] = [
-    (
-        OPENAI_CHAT,
-        {"id": "c", "choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}], "usage": CHAT_USAGE},
-        {"usage"},
-    ),
-    (OPENAI_COMPLETIONS, {"id": "c", "choices": [{"text": "x", "index": 0}], "usage": CHAT_USAGE}, {"usage"}),
-    (
-        OPENAI_CHAT,
-        {"choices": [], "usage": None, "x_groq": {"id": "r", "usage": CHAT_USAGE}},
-        {"x_groq", "x_groq.usage", "usage"},
-    ),
-    (
-        OPENAI_RESPONSES,
-        {
-            "type": "response.completed",
-            "output_index": 0,
-            "delta": None,
-            "item": None,
-            "error": None,
-            "response": {
-                "id": "r",
-                "status": "completed",
-                "output": [{"type": "message", "content": [{"text": "x"}]}],
-                "usage": INPUT_USAGE,
-                "error": None,
-                "incomplete_details": None,
-                "service_tier": "default",
-            },
-        },
-        {"response", "response.usage"},
-    ),
-    (
-        ANTHROPIC_MESSAGES,
-        {
-            "type": "message_delta",
-            "index": 0,
-            "delta": {"stop_reason": "end_turn", "text": "x"},
-            "content_block": None,
-            "message": None,
-            "usage": INPUT_USAGE,
-        },
-        {"usage"},
-    ),
-    (
-        GEMINI_STREAM,
-        {
-            "candidates": [
-                {"index": 0, "content": {"parts": [{"text": "x"}]}, "groundingMetadata": {}, "finishReason": "STOP"}
-            ],
-            "usageMetadata": GEMINI_USAGE,
-            "responseId": "r",
-            "promptFeedback": None,
-            "modelVersion": "m",
-        },
-        {"usageMetadata", "candidates", "candidates[]", "candidates[].finishReason"},
-    ),
-    (
-        COHERE_CHAT,
-        {
-            "type": "message-end",
-            "id": "c",
-            "index": 0,
-            "message": None,
-            "delta": {"finish_reason": "COMPLETE", "message": None, "error": None, "usage": COHERE_USAGE},
-        },
-        {"delta", "delta.usage"},
-    ),
-    (
-        OLLAMA_CHAT,
-        {
-            "message": {"content": "x", "thinking": "y", "tool_calls": []},
-            "done": True,
-            "done_reason": "stop",
-            "total_duration": 5,
-            "prompt_eval_count": 9,
-            "eval_count": 777,
-        },
-        {"prompt_eval_count", "eval_count"},
-    ),
-    (
-        OLLAMA_GENERATE,
-        {"response": "x", "context": [1], "done": True, "prompt_eval_count": 9, "eval_count": 777},
-        {"prompt_eval_count", "eval_count"},
-    ),
-    (OPENAI_SPEECH, {"type": "speech.audio.done", "usage": INPUT_USAGE}, {"usage"}),
-    (OPENAI_TRANSCRIPTIONS, {"type": "transcript.text.done", "text": "x", "usage": INPUT_USAGE}, {"usage"}),
-    (OPENAI_IMAGES, {"type": "image_generation.completed", "b64_json": "x", "usage": INPUT_USAGE}, {"usage"}),
-]
 GONE = object()
 ODD = (GONE, None, 7, -1.5, True, "odd", [], [None, 3, "x"], {}, {"a": [1]})
 
@@ -135,8 +42,10 @@ def variants(value: Any, needed: set[str], path: str = "") -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize(("dialect", "last", "needed"), LAST, ids=lambda value: getattr(value, "name", None))
-def test_odd_siblings_lose_no_usage(dialect: Dialect, last: dict[str, Any], needed: set[str]) -> None:
+@pytest.mark.parametrize(("dialect", "last", "where", "more"), LASTS, ids=lambda value: getattr(value, "name", None))
+def test_odd_siblings_lose_no_usage(dialect: Dialect, last: dict[str, Any], where: str, more: set[str]) -> None:
+    holders = where.split(".")
+    needed = more | {".".join(holders[:size]) for size in range(1, len(holders) + 1)}
     name = last.get("type", "")  # as the event's name too: with it an odd `type` loses nothing
     for event in [last, *variants(last, needed)]:
         result = read_events(dialect, event, name=name)

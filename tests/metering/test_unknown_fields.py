@@ -15,16 +15,14 @@ from proxy.billing.pricing.book import PriceBook
 from proxy.billing.pricing.prices import applied
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects import DIALECTS
-from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
-from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
-from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.unknown_fields import NO_UNKNOWN_FIELDS, PATHS_MAX, UnknownFields, members, unknown_fields
 from tests.metering.corpus.corpus import NEEDS_CORPUS, all_records
 from tests.metering.corpus.dialects import metered, spoken
-from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, read_answer, read_events
+from tests.metering.fixtures import read_answer, read_events
+from tests.metering.said import LASTS
 
 KNOWN = members("id created choices", "usage.prompt_tokens usage.details.cached", "usage.lists.TEXT usage.steps.input")
 
@@ -122,34 +120,13 @@ def test_what_is_too_deep_to_look_into_is_not_silent() -> None:
     assert found(KNOWN, usage=deep) == ("usage" + ".a" * 8,)
 
 
-COMPLETED = {"id": "r", "output": [], "usage": INPUT_USAGE}
-STOPPED = {"candidates": [{"finishReason": "STOP", "index": 0}], "usageMetadata": GEMINI_USAGE}
-# One last event of each wire, with its usage and where it is.
-ENDS: dict[str, tuple[Dialect, dict[str, Any], tuple[str, ...]]] = {
-    "chat": (OPENAI_CHAT, {"id": "c", "choices": [], "usage": CHAT_USAGE}, ("usage",)),
-    "responses": (
-        OPENAI_RESPONSES,
-        {"type": "response.completed", "sequence_number": 9, "response": COMPLETED},
-        ("response", "usage"),
-    ),
-    "messages": (
-        ANTHROPIC_MESSAGES,
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"input_tokens": 9}},
-        ("usage",),
-    ),
-    "gemini": (GEMINI_STREAM, STOPPED, ("usageMetadata",)),
-    "ollama": (OLLAMA_CHAT, {"done": True, "done_reason": "stop", "prompt_eval_count": 9, "eval_count": 7}, ()),
-    "cohere": (
-        COHERE_CHAT,
-        {"type": "message-end", "delta": {"finish_reason": "COMPLETE", "usage": COHERE_USAGE}},
-        ("delta", "usage"),
-    ),
-}
+EVERY_LAST = pytest.mark.parametrize(
+    ("dialect", "event", "where"), [row[:3] for row in LASTS], ids=lambda value: getattr(value, "name", None)
+)
 
 
-@pytest.mark.parametrize("wire", ENDS)
-def test_an_ordinary_end_has_nothing_unread(wire: str) -> None:
-    dialect, event, _ = ENDS[wire]
+@EVERY_LAST
+def test_an_ordinary_end_has_nothing_unread(dialect: Dialect, event: dict[str, Any], where: str) -> None:
     assert read_events(dialect, event).unknown_usage_fields == NO_UNKNOWN_FIELDS
 
 
@@ -158,18 +135,20 @@ _NUMBERS = st.integers(1, 2**60) | st.floats(1e-9, 1e9)
 
 
 @pytest.mark.hypothesis
-@pytest.mark.parametrize("wire", ENDS)
+@EVERY_LAST
 @given(data=st.data(), path=st.lists(_NAMES, min_size=1, max_size=3), number=_NUMBERS, inside=st.booleans())
 def test_no_number_that_a_wire_does_not_know_is_silent(
-    wire: str, data: st.DataObject, path: list[str], number: float, inside: bool
-) -> None:
-    dialect, event, where = ENDS[wire]
+    dialect: Dialect, event: dict[str, Any], where: str, data: st.DataObject, path: list[str], number: float,
+    inside: bool,
+) -> None:  # fmt: skip
     changed = copy.deepcopy(event)
     at: Any = changed
-    for name in where if inside else where[:-1]:
+    holders = where.split(".") if where else []
+    for name in holders if inside else holders[:-1]:
         at = at[name]
     if data.draw(st.booleans(), label="in an object of the usage"):
-        at = at.setdefault(next((name for name, one in at.items() if isinstance(one, dict)), path[0]), {})
+        objects = (name for name, one in at.items() if isinstance(one, dict) and name != "message")
+        at = at.setdefault(next(objects, path[0]), {})
     for name in path[:-1]:
         at = at.setdefault(name, {})
     at[path[-1]] = number
