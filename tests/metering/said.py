@@ -43,6 +43,21 @@ def said(text: str) -> list[Said]:
     ]  # fmt: skip
 
 
+def answers(text: str, prompt: int, completion: int) -> list[tuple[Dialect, dict[str, Any]]]:
+    """An answer of each dialect with this text and these counts."""
+    openai = {"usage": {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}}
+    inputs = {"usage": {"input_tokens": prompt, "output_tokens": completion, "total_tokens": prompt + completion}}
+    ollama = {"prompt_eval_count": prompt, "eval_count": completion}
+    counts = {"promptTokenCount": prompt, "candidatesTokenCount": completion, "totalTokenCount": prompt + completion}
+    used = {
+        "openai.chat": openai, "mistral.fim": openai, "openai.completions": openai, "openai.responses": inputs,
+        "anthropic.messages": inputs, "gemini.stream": {"usageMetadata": counts},
+        "cohere.chat": {"usage": {"tokens": inputs["usage"]}}, "ollama.chat": ollama, "ollama.generate": ollama,
+        "openai.transcriptions": inputs | {"duration": 12.5},
+    }  # fmt: skip
+    return [(dialect, answer | used[dialect.name]) for dialect, _, answer in said(text)]
+
+
 # (dialect, last event, where its usage is (empty: at the top), the paths of what else the counts need)
 LASTS: list[tuple[Dialect, dict[str, Any], str, set[str]]] = [
     (OPENAI_CHAT,

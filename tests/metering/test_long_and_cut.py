@@ -31,7 +31,7 @@ from proxy.metering.wire.framing import JSON_ARRAY, LONG_EVENT_BYTES_MAX, SSE, F
 from proxy.metering.wire.outline import LongText, Outline
 from proxy.metering.wire.sse import EVENT_BYTES_MAX, EventFramer
 from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, fed, in_pieces, read_answer
-from tests.metering.said import said
+from tests.metering.said import answers, said
 from tests.support.examples import examples
 from tests.support.linear import assert_linear
 
@@ -291,19 +291,11 @@ def test_long_events_are_the_same_at_every_cut(lines: list[tuple[bytes, bytes]],
     assert framed(1) == expected
 
 
-TOLD = {"usage": CHAT_USAGE}
-COUNTED = {"prompt_eval_count": 91, "eval_count": 777}
-USED: dict[str, dict[str, Any]] = {
-    "openai.chat": TOLD, "mistral.fim": TOLD, "openai.completions": TOLD, "openai.responses": {"usage": INPUT_USAGE},
-    "anthropic.messages": {"usage": INPUT_USAGE}, "gemini.stream": {"usageMetadata": GEMINI_USAGE},
-    "cohere.chat": {"usage": COHERE_USAGE}, "ollama.chat": COUNTED, "ollama.generate": COUNTED,
-    "openai.transcriptions": {"usage": INPUT_USAGE, "duration": 12.5},
-}  # fmt: skip
 CALLED = [{"message": {"tool_calls": [{"id": "t", "function": {"name": "f", "arguments": '{"a": "b c"}'}}]}}]
 # An answer of each dialect, and one with a call.
 ANSWERS: list[tuple[Dialect, dict[str, Any]]] = [
-    *((dialect, answer | USED[dialect.name]) for dialect, _, answer in said('Wehr 水 \\ "')),
-    (OPENAI_CHAT, {"id": "c", "choices": CALLED} | TOLD),
+    *answers('Wehr 水 \\ "', 91, 777),
+    (OPENAI_CHAT, {"id": "c", "choices": CALLED, "usage": CHAT_USAGE}),
 ]
 
 

@@ -14,19 +14,16 @@ from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
 from proxy.metering.dialects.bedrock.converse import BEDROCK_CONVERSE
 from proxy.metering.dialects.bedrock.invoke import BEDROCK_INVOKE
-from proxy.metering.dialects.cohere.chat import COHERE_CHAT
-from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
-from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
 from proxy.metering.dialects.openai.plain import OPENAI_EMBEDDINGS
-from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
+from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.metered import Metered
 from proxy.metering.plausibility import Contradictions, contradictions, without
 from proxy.metering.usage import Evidence, PromptEvidence, Usage
 from tests.metering.corpus.corpus import FILES, NEEDS_CORPUS, records_in
 from tests.metering.fixtures import read_answer
+from tests.metering.said import answers
 
 SIXTY = "water " * 60
 PROMPT = PromptEvidence(messages=1, chars_latin=30_000, blanks=5_000)  # five thousand words
@@ -52,62 +49,19 @@ def chat(text: str, prompt: int, completion: int, **message: Any) -> Metered:
 
 
 ZERO = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-SHAPES: dict[str, tuple[Dialect, dict[str, Any]]] = {
-    "chat": (OPENAI_CHAT, {"choices": [{"message": {"content": SIXTY}, "finish_reason": "stop"}], "usage": ZERO}),
-    "completions": (OPENAI_COMPLETIONS, {"choices": [{"text": SIXTY, "finish_reason": "stop"}], "usage": ZERO}),
-    "responses": (
-        OPENAI_RESPONSES,
-        {
-            "status": "completed",
-            "output": [{"type": "message", "content": [{"type": "output_text", "text": SIXTY}]}],
-            "usage": {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0},
-        },
-    ),
-    "anthropic": (
-        ANTHROPIC_MESSAGES,
-        {
-            "content": [{"type": "text", "text": SIXTY}],
-            "stop_reason": "end_turn",
-            "usage": {"input_tokens": 0, "output_tokens": 0},
-        },
-    ),
-    "converse": (
-        BEDROCK_CONVERSE,
-        {
-            "output": {"message": {"content": [{"text": SIXTY}]}},
-            "stopReason": "end_turn",
-            "usage": {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0},
-        },
-    ),
-    "invoke": (
-        BEDROCK_INVOKE,
-        {"generation": SIXTY, "prompt_token_count": 0, "generation_token_count": 0, "stop_reason": "stop"},
-    ),
-    "ollama": (
-        OLLAMA_CHAT,
-        {"message": {"content": SIXTY}, "done": True, "done_reason": "stop", "prompt_eval_count": 0, "eval_count": 0},
-    ),
-    "cohere": (
-        COHERE_CHAT,
-        {
-            "message": {"content": [{"type": "text", "text": SIXTY}]},
-            "finish_reason": "COMPLETE",
-            "usage": {"tokens": {"input_tokens": 0, "output_tokens": 0}},
-        },
-    ),
-    "gemini": (
-        GEMINI_GENERATE,
-        {
-            "candidates": [{"content": {"parts": [{"text": SIXTY}]}, "finishReason": "STOP"}],
-            "usageMetadata": {"promptTokenCount": 0, "candidatesTokenCount": 0, "totalTokenCount": 0},
-        },
-    ),
-}
+NO_COUNTS: list[tuple[Dialect, dict[str, Any]]] = [
+    *((dialect, answer) for dialect, answer in answers(SIXTY, 0, 0) if dialect is not OPENAI_TRANSCRIPTIONS),
+    (BEDROCK_CONVERSE,
+     {"output": {"message": {"content": [{"text": SIXTY}]}}, "stopReason": "end_turn",
+      "usage": {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}}),
+    (BEDROCK_INVOKE,
+     {"generation": SIXTY, "prompt_token_count": 0, "generation_token_count": 0, "stop_reason": "stop"}),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_no_tokens_for_sixty_words_is_refuted_in_every_dialect(shape: str) -> None:
-    assert compared(read_answer(*SHAPES[shape]), SHORT) == {
+@pytest.mark.parametrize(("dialect", "answer"), NO_COUNTS, ids=lambda value: getattr(value, "name", None))
+def test_no_tokens_for_sixty_words_is_refuted_in_every_dialect(dialect: Dialect, answer: dict[str, Any]) -> None:
+    assert compared(read_answer(dialect, answer), SHORT) == {
         "refuted": {
             "prompt_tokens": {"reported": 0, "at_least": 1},
             "completion_tokens": {"reported": 0, "at_least": 3},
