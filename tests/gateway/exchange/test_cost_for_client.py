@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from types import SimpleNamespace
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.billing.pricing.prices import configured
-from proxy.billing.pricing.rules import NOBODY
-from proxy.billing.record import Opened, Price, Rates, UsageRecord
+from proxy.billing.record import Opened, Price, Rates
 from proxy.billing.settlement import entry
 from proxy.gateway.exchange.lifecycle import End
-from proxy.gateway.exchange.open_exchange import OpenExchange, outcome_of
+from proxy.gateway.exchange.open_exchange import outcome_of
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.metered import Metered
-from proxy.metering.request import RequestFacts
-from proxy.metering.usage import NOT_SAID, Evidence, ModelUsage, PromptEvidence, ServedAs, Usage, UsageSource
+from proxy.metering.usage import NOT_SAID, Evidence, ModelUsage, ServedAs, Usage, UsageSource
+from tests.gateway.exchange.alone import Ended, exchange_alone
 
 COUNTS = st.none() | st.integers(0, 200_000)
 RATES = st.builds(
@@ -53,41 +50,15 @@ METERED = st.builds(
 BILL = st.sampled_from([{}, {"served": "output"}, {"failed_reported": "prompt"}])
 
 
-def made_exchange(price: Price | None, bill: dict[str, str], ended: list[UsageRecord]) -> OpenExchange:
-    outbox = SimpleNamespace(finish=lambda record, _slot: ended.append(record))
-    meters = SimpleNamespace(ended=lambda *_, **__: None)
-    ports: Any = SimpleNamespace(outbox=outbox, meters=meters, estimator=Estimator(), traces=None)
-    route: Any = SimpleNamespace(
-        prices=lambda _at, _payer, name: (price if name == "served" else None, None),
-        provider=SimpleNamespace(settings=SimpleNamespace(not_billed=frozenset())),
-        counter=None,
-    )
-    opened = Opened("x", "k", "k", "p", "m", "m", "/v1", True, 0.0, price, None, 50, None, 0, bill=bill)
-    reservation: Any = SimpleNamespace(close=lambda *_: None)
-    facts = RequestFacts(model="m", streamed=True, completion_tokens_max=None, prompt=PromptEvidence())
-    slot: Any = None
-    made = OpenExchange(
-        opened,
-        slot,
-        ports,
-        facts=facts,
-        started_at=0.0,
-        reservation=reservation,
-        durable=None,
-        route=route,
-        payer=NOBODY,
-    )
-    made.accepted = True
-    return made
-
-
 @given(metered=METERED, price=PRICES, bill=BILL)
 def test_the_cost_told_is_the_charge_of_the_entry(metered: Metered, price: Price | None, bill: dict[str, str]) -> None:
-    ended: list[UsageRecord] = []
-    open_exchange = made_exchange(price, bill, ended)
+    opened = Opened("x", "k", "k", "p", "m", "m", "/v1", True, 0.0, price, None, 50, None, 0, bill=bill)
+    ended = Ended()
+    prices = lambda _at, _payer, name: (price if name == "served" else None, None)  # noqa: E731
+    open_exchange = exchange_alone(opened, ended, Estimator(), prices=prices)
     told = open_exchange.cost_to_tell(metered)
     open_exchange.close(outcome_of(End.COMPLETE, metered), now=1.0, metered=metered, events=3, size=400)
-    (record,) = ended
+    (record,) = ended.records
     booked = entry(record).charge_nusd
     if record.reading.source is UsageSource.REPORTED and booked is not None:
         assert told is not None

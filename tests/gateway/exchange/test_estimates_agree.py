@@ -19,9 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.billing.pricing.rules import NOBODY
-from proxy.billing.record import Attempt, Opened, Outcome, UsageRecord
-from proxy.gateway.exchange.open_exchange import OpenExchange
+from proxy.billing.record import Attempt, Opened, Outcome
 from proxy.gateway.exchange.relay import Relay
 from proxy.journal.progress import Progress, ProgressTable, Slot, decoded
 from proxy.journal.recovery import recover, sweep
@@ -35,9 +33,8 @@ from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.held_text import AnswerText, TextRoom
-from proxy.metering.request import RequestFacts
-from proxy.metering.usage import Evidence, PromptEvidence, Reading, Silence, Usage
-from proxy.settings.values import UsageSettings
+from proxy.metering.usage import Evidence, Reading, Silence, Usage
+from tests.gateway.exchange.alone import Ended, exchange_alone
 from tests.journal.records import opened
 from tests.metering.dialects.bedrock import delta, event
 from tests.metering.fixtures import call, chunk, usage
@@ -163,26 +160,13 @@ def killed(slot: Slot, of: Opened, estimator: Estimator) -> Reading:
 
 def closed(relay: Relay, of: Opened, estimator: Estimator, outcome: Outcome) -> Reading:
     """What is read if the exchange ends so."""
-    ended: list[UsageRecord] = []
-    ports: Any = SimpleNamespace(
-        outbox=SimpleNamespace(finish=lambda record, _slot: ended.append(record)),
-        meters=SimpleNamespace(ended=lambda *_, **__: None), estimator=Untaught(estimator), traces=None,
-    )  # fmt: skip
-    route: Any = SimpleNamespace(
-        provider=SimpleNamespace(settings=SimpleNamespace(not_billed=frozenset(), usage=UsageSettings())), counter=None
-    )
-    facts = RequestFacts(
-        model="m", streamed=True, completion_tokens_max=of.completion_tokens_max, prompt=PromptEvidence()
-    )
-    made = OpenExchange(
-        of, None, ports, facts=facts, started_at=0.0, durable=None, route=route, payer=NOBODY,  # type: ignore[arg-type]
-        reservation=SimpleNamespace(close=lambda *_: None),  # type: ignore[arg-type]
-    )  # fmt: skip
-    made.accepted, made.silent_s = True, 0.75  # from the admission to the note
+    ended = Ended()
+    made = exchange_alone(of, ended, Untaught(estimator))
+    made.silent_s = 0.75  # from the admission to the note
     relay.settle_counts()
     metered = relay.meter.close()
     made.close(outcome, now=1.0, metered=metered, events=relay.events, size=relay.bytes, read=relay.meter.bytes_seen)
-    return ended[0].reading
+    return ended.records[0].reading
 
 
 class Untaught:

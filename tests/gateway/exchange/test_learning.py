@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from proxy.gateway.exchange.open_exchange import OpenExchange
+from proxy.billing.record import Opened
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.held_text import AnswerText, PromptText, TextKind, TextRoom
 from proxy.metering.metered import Metered
 from proxy.metering.profile import Counted, Profile
 from proxy.metering.usage import Evidence, PromptEvidence, Usage
+from tests.gateway.exchange.alone import Ended, exchange_alone
 
 
 class Later:
@@ -38,6 +39,23 @@ class Later:
         return self._has_room
 
 
+class Learned(Ended):
+    """Keeps the errors of estimates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[float | None] = []
+
+    def estimated(self, _opened: object, error: float) -> None:
+        self.errors.append(error)
+
+    def ended(self, record: object, *details: object, estimate_error: float | None = None, **more: object) -> None:
+        self.errors.append(estimate_error)
+
+
+OPENED = Opened("x", "k", "k", "p", "m", "m", "/v1", True, 0.0, None, None, 3, None, 0)
+
+
 def count_of(tokens: int, *, own: bool) -> Counted:
     return Counted(Profile(tokens, 800, letters=650), Profile(), own)
 
@@ -55,16 +73,9 @@ def count_of(tokens: int, *, own: bool) -> Counted:
 def test_what_was_counted_is_learned_later(
     counter: Later | None, counted: Counted | None, at_once: float | None, later: list[float]
 ) -> None:
-    errors: list[float] = []
-    open_exchange = OpenExchange.__new__(OpenExchange)
-    estimator = Estimator()
-    meters = SimpleNamespace(estimated=lambda opened, error: errors.append(error))
-    open_exchange._ports = SimpleNamespace(estimator=estimator, meters=meters)  # type: ignore[assignment]
+    ended, estimator = Learned(), Estimator()
     prompt = PromptEvidence(messages=1, chars_latin=10, text=PromptText("A question"))
-    open_exchange._facts = SimpleNamespace(prompt=prompt, context_tokens=None, doubts=())  # type: ignore[assignment]
-    open_exchange._route = SimpleNamespace(counter=counter)  # type: ignore[assignment]
-    open_exchange.silent_s = 0.0
-    open_exchange.opened, open_exchange.model_key = SimpleNamespace(streamed=True), "p/m"  # type: ignore[assignment]
+    open_exchange = exchange_alone(OPENED, ended, estimator, prompt=prompt, counter=counter)
     seen = Evidence(text_events=200, chars_latin=800)
     held = AnswerText(TextRoom(answer_bytes_max=1 << 16, bytes_max=1 << 16))
     held.add(TextKind.TEXT, "weir" * 200)
@@ -72,11 +83,11 @@ def test_what_was_counted_is_learned_later(
     metered = Metered(usage, None, seen, "stop", None, True, None, 3, (), {}, held=held)
     assert open_exchange._learn(metered) == (None if at_once is None else pytest.approx(at_once, abs=0.001))
     if at_once is None:
-        assert errors == []
+        assert ended.errors == []
         assert counter is not None
         assert counter.told is not None
         counter.told(counted, None if counted is None else Profile(3, 10))
-    assert errors == pytest.approx(later, abs=0.004)
+    assert ended.errors == pytest.approx(later, abs=0.004)
     learned = estimator.export()
     assert bool(learned["tokenized"]) is bool(counted and counted.own)
     assert ("referenced-2" in learned) is bool(counted and not counted.own)
@@ -85,16 +96,11 @@ def test_what_was_counted_is_learned_later(
 
 @pytest.mark.parametrize("details", [{}, {"refuted": {"completion_tokens": {"reported": 1, "at_least": 7}}}])
 def test_a_refuted_count_teaches_nothing(details: dict[str, object]) -> None:
-    estimator, errors = Estimator(), []
-    meters = SimpleNamespace(ended=lambda record, estimate_error: errors.append(estimate_error))
-    open_exchange = OpenExchange.__new__(OpenExchange)
-    open_exchange._ports = SimpleNamespace(estimator=estimator, meters=meters, traces=None)  # type: ignore[assignment]
-    open_exchange._facts = SimpleNamespace(prompt=PromptEvidence(messages=1, chars_latin=10), context_tokens=None)  # type: ignore[assignment]
-    open_exchange._route = SimpleNamespace(counter=None)  # type: ignore[assignment]
-    open_exchange.opened, open_exchange.model_key = SimpleNamespace(streamed=True), "p/m"  # type: ignore[assignment]
-    open_exchange.silent_s = 0.0
+    ended, estimator = Learned(), Estimator()
+    prompt = PromptEvidence(messages=1, chars_latin=10)
+    open_exchange = exchange_alone(OPENED, ended, estimator, prompt=prompt)
     seen = Evidence(text_events=200, chars_latin=800)
     metered = Metered(Usage(9, None, 1), None, seen, "stop", None, True, None, 3, (), {})
     open_exchange._tell(SimpleNamespace(details=details), metered)  # type: ignore[arg-type]
-    assert (errors == [None]) is bool(details)
+    assert (ended.errors == [None]) is bool(details)
     assert (estimator.export() == Estimator().export()) is bool(details)

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from proxy.billing.pricing.rules import NOBODY
 from proxy.billing.record import Opened, Outcome, UsageRecord
 from proxy.gateway.exchange.open_exchange import OpenExchange
-from proxy.gateway.upstream.provider import Provider
-from proxy.gateway.upstream.routing import Route
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.metered import Metered
-from proxy.metering.usage import Evidence, PromptEvidence, Usage, UsageSource
-from proxy.settings import ProviderSettings
+from proxy.metering.usage import Evidence, Usage, UsageSource
+from tests.gateway.exchange.alone import Ended, exchange_alone
 
 
 class Bug(Exception):
     """What must not spread."""
 
 
-class Everything:
-    """Outbox, reservation, metrics and traces in one. `broken`: the names of what raises."""
+class Everything(Ended):
+    """All that is around an exchange. `broken`: the names of what raises."""
 
     def __init__(self, broken: frozenset[str]) -> None:
+        super().__init__()
         self.broken = broken
         self.done: list[str] = []
-        self.records: list[UsageRecord] = []
         self.charged: list[int] = []
 
     def _step(self, name: str) -> None:
@@ -37,7 +33,7 @@ class Everything:
         self.done.append(name)
 
     def finish(self, record: UsageRecord, slot: object) -> None:
-        self.records.append(record)
+        super().finish(record, slot)
         self._step("finish")
 
     def close(self, nusd: int, tokens: int) -> None:
@@ -62,22 +58,8 @@ class Estimating(Estimator):
 
 
 def exchange(everything: Everything, estimator: Estimator) -> OpenExchange:
-    ports = SimpleNamespace(outbox=everything, meters=everything, traces=everything, estimator=estimator)
-    opened = Opened(
-        exchange_id="exc-7", key_id="k", key_alias="k", provider="p", model="m", upstream_model="m",
-        endpoint="chat.completions", streamed=True, started_at=0.0, price=None, cost=None, prompt_tokens_estimate=3,
-        completion_tokens_max=None, slot=0,
-    )  # fmt: skip
-    facts = SimpleNamespace(
-        prompt=PromptEvidence(), asked=None, context_tokens=None, echoes=False, doubts=(), completion_tokens_max=None
-    )
-    slot: Any = None
-    settings = ProviderSettings(name="p", base_url="http://provider.test/v1")
-    route = Route(Provider.of(settings, write_stall_s=60), "m", lambda *_: (None, None))
-    return OpenExchange(
-        opened, slot, ports, facts=facts, started_at=0.0, reservation=everything,  # type: ignore[arg-type]
-        durable=None, route=route, payer=NOBODY,
-    )  # fmt: skip
+    opened = Opened("exc-7", "k", "k", "p", "m", "m", "chat.completions", True, 0.0, None, None, 3, None, 0)
+    return exchange_alone(opened, everything, estimator, traces=everything)
 
 
 def metered(*, reported: bool) -> Metered:

@@ -1,0 +1,50 @@
+"""An open exchange without a server: what is around it is the test's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from proxy.billing.pricing.rules import NOBODY
+from proxy.billing.record import Opened, UsageRecord
+from proxy.gateway.exchange.open_exchange import OpenExchange
+from proxy.gateway.upstream.provider import Provider
+from proxy.gateway.upstream.routing import Route
+from proxy.metering.held_text import TextCounter
+from proxy.metering.request import RequestFacts
+from proxy.metering.usage import PromptEvidence
+from proxy.settings import ProviderSettings
+
+PROVIDER = Provider.of(ProviderSettings(name="p", base_url="http://provider.test/v1"), write_stall_s=60)
+
+
+class Ended:
+    """Outbox, reservation and metrics in one: keeps the records."""
+
+    def __init__(self) -> None:
+        self.records: list[UsageRecord] = []
+
+    def finish(self, record: UsageRecord, slot: object) -> None:
+        self.records.append(record)
+
+    def close(self, nusd: int, tokens: int) -> None: ...
+
+    def ended(self, record: UsageRecord, *details: object, **more: object) -> None: ...
+
+
+def exchange_alone(
+    opened: Opened, around: Any, estimator: Any, *, prompt: PromptEvidence | None = None, traces: Any = None,
+    counter: TextCounter | None = None, prices: Any = lambda *_: (None, None),
+) -> OpenExchange:  # fmt: skip
+    """`around`: its outbox, reservation and metrics."""
+    ports: Any = SimpleNamespace(outbox=around, meters=around, estimator=estimator, traces=traces)
+    facts = RequestFacts(
+        model="m", streamed=True, completion_tokens_max=opened.completion_tokens_max, prompt=prompt or PromptEvidence()
+    )
+    route, slot = Route(PROVIDER, "m", prices, counter=counter), None
+    made = OpenExchange(
+        opened, slot, ports, facts=facts, started_at=0.0, reservation=around, durable=None, route=route,  # type: ignore[arg-type]
+        payer=NOBODY,
+    )  # fmt: skip
+    made.accepted = True
+    return made
