@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     typed = sys.argv[1:] if arguments is None else list(arguments)
     options = _parser().parse_args(typed, argparse.Namespace(typed=typed))
     try:
-        code: int = options.run(options)
+        code: int | None = options.run(options)
     except BrokenPipeError:  # the reader of our output, such as `head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Failure, SettingsError, OSError, ValueError) as refusal:
         print(f"tokenweir: {refusal}", file=sys.stderr)
         return 1
-    return code
+    return code or 0
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.limits import Limits
-from proxy.cli.common import audited_as, command_for_one, json_line, store_of, with_commands, with_config
+from proxy.cli.common import Command, command_for_one, json_line, store_of, with_commands, with_config
 from proxy.cli.limit_options import account_json, add_limits, limit_changes, paid_json
 
 if TYPE_CHECKING:
@@ -20,33 +20,36 @@ if TYPE_CHECKING:
 def add_commands(commands: Any) -> None:
     help_text = "manage organizations and projects, and the limits that their keys share"
     accounts = with_commands(commands, "accounts", help_text)
-    organization = with_config(accounts, "create-organization", "create an organization")
+    organization = with_config(
+        accounts,
+        "create-organization",
+        "create an organization",
+        _create_organization,
+        action="account.create-organization",
+    )
     organization.add_argument("name", metavar="NAME")
     add_limits(organization)
-    audited_as(organization, "account.create-organization", _create_organization)
-    project = with_config(accounts, "create-project", "create a project in an organization")
+    project = with_config(
+        accounts,
+        "create-project",
+        "create a project in an organization",
+        _create_project,
+        action="account.create-project",
+    )
     project.add_argument("name", metavar="NAME")
     project.add_argument("--organization", required=True, metavar="ID|NAME")
     add_limits(project)
-    audited_as(project, "account.create-project", _create_project)
-    update = command_for_one(
-        accounts, "account", "update", "change an account; takes effect within a second", _update, audited=True
-    )
+    update = command_for_one(accounts, "account", "update", "change an account; takes effect within a second", _update)
     update.add_argument("--name", metavar="NAME", default=argparse.SUPPRESS)
     add_limits(update)
     command_for_one(
-        accounts,
-        "account",
-        "block",
-        "reject all keys of an account until it is unblocked",
-        _applying("block"),
-        audited=True,
+        accounts, "account", "block", "reject all keys of an account until it is unblocked", _applying("block")
     )
+    command_for_one(accounts, "account", "unblock", "accept the keys of an account again", _applying("unblock"))
     command_for_one(
-        accounts, "account", "unblock", "accept the keys of an account again", _applying("unblock"), audited=True
+        accounts, "account", "info", "show an account, its organization, its limits and its spend", _info, audited=False
     )
-    command_for_one(accounts, "account", "info", "show an account, its organization, its limits and its spend", _info)
-    with_config(accounts, "list", "print all accounts as JSON lines").set_defaults(run=_list)
+    with_config(accounts, "list", "print all accounts as JSON lines", _list)
 
 
 @contextmanager
@@ -55,44 +58,40 @@ def _accounts(options: argparse.Namespace) -> Iterator[AccountStore]:
         yield store.accounts
 
 
-def _create_organization(options: argparse.Namespace) -> int:
+def _create_organization(options: argparse.Namespace) -> None:
     limits = Limits(**limit_changes(options))
     with _accounts(options) as accounts:
         account = accounts.create_organization(account_id=_new_id("org"), name=options.name, limits=limits)
         print(json_line(account_json(account)))
-    return 0
 
 
-def _create_project(options: argparse.Namespace) -> int:
+def _create_project(options: argparse.Namespace) -> None:
     limits = Limits(**limit_changes(options))
     with _accounts(options) as accounts:
         account = accounts.create_project(
             account_id=_new_id("proj"), name=options.name, organization=options.organization, limits=limits
         )
         print(json_line(account_json(account)))
-    return 0
 
 
-def _update(options: argparse.Namespace) -> int:
+def _update(options: argparse.Namespace) -> None:
     changes = limit_changes(options) | ({"name": options.name} if "name" in options else {})
     with _accounts(options) as accounts:
         print(json_line(account_json(accounts.update(options.account, **changes))))
-    return 0
 
 
-def _applying(operation: str) -> Callable[[argparse.Namespace], int]:
+def _applying(operation: str) -> Command:
     """The command that calls this method of the account store."""
 
-    def run(options: argparse.Namespace) -> int:
+    def run(options: argparse.Namespace) -> None:
         with _accounts(options) as accounts:
             change: Callable[[str], Account] = getattr(accounts, operation)
             print(json_line(account_json(change(options.account))))
-        return 0
 
     return run
 
 
-def _info(options: argparse.Namespace) -> int:
+def _info(options: argparse.Namespace) -> None:
     from proxy.reports.totals import read_paid
 
     with store_of(options) as store:
@@ -102,14 +101,12 @@ def _info(options: argparse.Namespace) -> int:
         paid = read_paid(store.engine, [level.account_id for level in levels])
         shown = [{**account_json(level), "balance": paid_json(paid[level.account_id])} for level in levels]
     print(json_line({**shown[0], **({"organization": shown[1]} if above is not None else {})}))
-    return 0
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace) -> None:
     with _accounts(options) as accounts:
         for account in accounts.every():
             print(json_line(account_json(account)))
-    return 0
 
 
 def _new_id(kind: str) -> str:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import Failure, audited_as, load_settings, operator, store_of, whole_file, with_config
+from proxy.cli.common import Failure, load_settings, operator, store_of, whole_file, with_config
 
 if TYPE_CHECKING:
     from proxy.reports.archive import ArchiveOptions
@@ -16,15 +16,18 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Any) -> None:
     archive = with_config(
-        commands, "archive", "move the entries of closed months, closed dead letters and the audit log to files"
+        commands,
+        "archive",
+        "move the entries of closed months, closed dead letters and the audit log to files",
+        _archive,
+        action="archive",
     )
     archive.add_argument("--before", required=True, metavar="2026-01", help="archive the months before this month")
     archive.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="folder of the files")
     archive.add_argument("--dry-run", action="store_true", help="only print the months")
-    audited_as(archive, "archive", _archive)
 
 
-def _archive(options: argparse.Namespace) -> int:
+def _archive(options: argparse.Namespace) -> None:
     from proxy.billing.period import month_from
     from proxy.reports.archive import ArchiveOptions, alone, months_before
     from proxy.reports.export import require_parquet
@@ -43,7 +46,6 @@ def _archive(options: argparse.Namespace) -> int:
             _move(store, months, order)
     if not months:
         print(f"tokenweir: every closed month before {order.before} is archived already")
-    return 0
 
 
 def _move(store: LedgerStores, months: list[Any], order: ArchiveOptions) -> None:

@@ -13,20 +13,18 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Any) -> None:
-    audit = with_config(commands, "audit", "print the audit log of operators, oldest first")
+    audit = with_config(commands, "audit", "print the audit log of operators, oldest first", _audit)
     audit.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
     audit.add_argument("--since", metavar="TIME", help="at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d")
-    audit.set_defaults(run=_audit)
 
 
-def _audit(options: argparse.Namespace) -> int:
+def _audit(options: argparse.Namespace) -> None:
     from proxy.foundation.times import since_from
 
     with store_of(options) as store:
         since = 0.0 if options.since is None else since_from(options.since, time.time())
         for line in store.audit_log.since(since):
             print(_json(line) if options.json else _text(line))
-    return 0
 
 
 def _json(line: AuditEntry) -> str:

@@ -15,12 +15,13 @@ from proxy.cli.common import Failure, load_settings, with_config
 
 
 def add_commands(commands: Any) -> None:
-    backup = with_config(commands, "backup", "copy a SQLite ledger and the key pepper, also while a server runs")
+    backup = with_config(
+        commands, "backup", "copy a SQLite ledger and the key pepper, also while a server runs", _backup
+    )
     backup.add_argument("folder", type=Path, metavar="FOLDER", help="destination; created if it does not exist")
-    backup.set_defaults(run=_backup)
 
 
-def _backup(options: argparse.Namespace) -> int:
+def _backup(options: argparse.Namespace) -> None:
     from proxy.ledger.schema.backup import copy_ledger
 
     settings = load_settings(options.config)
@@ -33,7 +34,6 @@ def _backup(options: argparse.Namespace) -> int:
     if settings.key_pepper is None and pepper.exists():
         _copy_private(pepper, options.folder / "pepper")
         print(f"tokenweir: {options.folder / 'pepper'} (store it apart from the ledger, or encrypt both)")
-    return 0
 
 
 def _copy_private(file: Path, to: Path) -> None:

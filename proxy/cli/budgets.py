@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import audited_as, json_line, load_settings, store_of, with_commands, with_config
+from proxy.cli.common import json_line, load_settings, store_of, with_commands, with_config
 from proxy.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,14 +24,13 @@ _HEADER = (
 
 def add_commands(commands: Any) -> None:
     budgets = with_commands(commands, "budgets", "show spend and reservations of each budget, or rebuild the counters")
-    show = with_config(budgets, "show", "print the state of every limit counter in use; spend is by usage date")
+    show = with_config(budgets, "show", "print the state of every limit counter in use; spend is by usage date", _show)
     show.add_argument("--json", action="store_true", help="print one JSON object per line")
-    show.set_defaults(run=_show)
     help_text = "compare every counter with the ledger, print each difference, and reload all counters"
-    audited_as(with_config(budgets, "rebuild", help_text), "budgets.rebuild", _rebuild)
+    with_config(budgets, "rebuild", help_text, _rebuild, action="budgets.rebuild")
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show(options: argparse.Namespace) -> None:
     from proxy.budgets.thresholds import subjects
     from proxy.ledger.settling.spend import scope_of
 
@@ -43,17 +42,15 @@ def _show(options: argparse.Namespace) -> int:
     for state in states:
         shown = _json(state, known.get(scope_of(state.counter_id)))
         print(json_line(shown) if options.json else _line(shown))
-    return 0
 
 
-def _rebuild(options: argparse.Namespace) -> int:
+def _rebuild(options: argparse.Namespace) -> None:
     from proxy.billing.money import usd_text
 
     with store_of(options) as store:
         drift = asyncio.run(_rebuilt(load_settings(options.config), store.engine))
     for counter_id, nusd in sorted(drift.items()):
         print(json_line({"counter_id": counter_id, "drift_usd": usd_text(nusd)}))
-    return 0
 
 
 async def _counter_states(settings: Settings) -> Sequence[CounterState]:

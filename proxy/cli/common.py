@@ -24,14 +24,28 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+Command = Callable[[argparse.Namespace], int | None]
+"""runs a command; returns its exit code, None: 0"""
+
 
 class Failure(Exception):  # noqa: N818  most are wrong usage, not bugs
     """Printed on standard error; exit code 1."""
 
 
-def with_config(commands: Any, name: str, help_text: str) -> argparse.ArgumentParser:
-    """Add a command that needs the configuration file."""
+def add_command(
+    commands: Any, name: str, help_text: str, run: Command, *, action: str | None = None
+) -> argparse.ArgumentParser:
+    """Add a command. `action`: its name in the audit log; None: the command changes no data."""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
+    parser.set_defaults(run=run, action=action)
+    return parser
+
+
+def with_config(
+    commands: Any, name: str, help_text: str, run: Command, *, action: str | None = None
+) -> argparse.ArgumentParser:
+    """Add a command that needs the configuration file."""
+    parser = add_command(commands, name, help_text, run, action=action)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration file")
     return parser
 
@@ -43,27 +57,12 @@ def with_commands(commands: Any, name: str, help_text: str) -> Any:
 
 
 def command_for_one(
-    commands: Any,
-    kind: str,
-    name: str,
-    help_text: str,
-    run: Callable[[argparse.Namespace], int],
-    *,
-    audited: bool = False,
+    commands: Any, kind: str, name: str, help_text: str, run: Command, *, audited: bool = True
 ) -> argparse.ArgumentParser:
-    """Add a command for one existing key or account (`kind`). `audited`: the command changes data."""
-    parser = with_config(commands, name, help_text)
+    """Add a command for one existing key or account (`kind`). `audited`: False if the command changes no data."""
+    parser = with_config(commands, name, help_text, run, action=f"{kind}.{name}" if audited else None)
     parser.add_argument(kind, metavar="KEY_ID|ALIAS" if kind == "key" else "ID|NAME")
-    if audited:
-        audited_as(parser, f"{kind}.{name}", run)
-    else:
-        parser.set_defaults(run=run)
     return parser
-
-
-def audited_as(parser: argparse.ArgumentParser, action: str, run: Callable[[argparse.Namespace], int]) -> None:
-    """Declare a command that changes data; `action` is its name in the audit log."""
-    parser.set_defaults(run=run, action=action)
 
 
 def add_owner_options(parser: argparse.ArgumentParser) -> None:
@@ -144,15 +143,14 @@ _TARGETS = ("key", "account", "exchange_id", "id", "alias", "name", "model", "mo
 @contextmanager
 def _audited(options: argparse.Namespace, store: LedgerStores) -> Iterator[None]:
     values = vars(options)
-    action = values.get("action")
-    if action is None or values.get("dry_run"):
+    if options.action is None or values.get("dry_run"):
         yield
         return
     from proxy.ledger.accounts.audit_log import Actor
 
     target = next((str(values[name]) for name in _TARGETS if values.get(name) is not None), None)
     with store.audit_log.operation(
-        Actor(operator(), "cli", socket.gethostname()), action, target, {"typed": options.typed}
+        Actor(operator(), "cli", socket.gethostname()), options.action, target, {"typed": options.typed}
     ):
         yield
 

@@ -12,7 +12,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import Failure, json_line, option_value
+from proxy.cli.common import Failure, add_command, json_line, option_value
 from proxy.foundation.durations import seconds_from
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _PROVIDER = "127.0.0.1:9911"
 
 def add_commands(commands: Any) -> None:
     help_text = "run a suite of exchanges with known bills against any gateway"
-    conformance = commands.add_parser("conformance", help=help_text, description=help_text)
+    conformance = add_command(commands, "conformance", help_text, _conformance)
     conformance.add_argument("--gateway", metavar="URL", help="the gateway's address: http://127.0.0.1:8080")
     conformance.add_argument("--key", help=f"a key of the gateway (default: ${_KEY})")
     bills = (
@@ -43,7 +43,6 @@ def add_commands(commands: Any) -> None:
     conformance.add_argument("--wait", type=_seconds, metavar="30s", default="30s", help=wait_help)
     conformance.add_argument("--json", action="store_true", help="print one JSON object per case")
     conformance.add_argument("--list", action="store_true", help="print the cases without running them")
-    conformance.set_defaults(run=_conformance)
 
 
 def _conformance(options: argparse.Namespace) -> int:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from proxy.billing.money import usd_text
 from proxy.cli.common import (
     Failure,
-    audited_as,
     json_line,
     load_settings,
     nusd,
@@ -47,7 +46,13 @@ PROGRESS_S = 1.0
 
 
 def add_commands(commands: Any) -> None:
-    adjust = with_config(commands, "adjust", "correct the counts or the amounts of an exchange by an adjustment entry")
+    adjust = with_config(
+        commands,
+        "adjust",
+        "correct the counts or the amounts of an exchange by an adjustment entry",
+        _adjust,
+        action="adjust",
+    )
     adjust.add_argument("exchange_id", metavar="EXCHANGE_ID")
     adjust.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the entry")
     for name, (option, help_text) in _MONEY.items():
@@ -55,9 +60,10 @@ def add_commands(commands: Any) -> None:
     for name in _COUNTS:
         adjust.add_argument(_option(name), type=int, metavar="N", help="charge and cost are recalculated, unless given")
     adjust.add_argument("--dry-run", action="store_true", help="print the entry without writing it")
-    audited_as(adjust, "adjust", _adjust)
 
-    rerate = with_config(commands, "rerate", "recalculate past exchanges of a model at other prices")
+    rerate = with_config(
+        commands, "rerate", "recalculate past exchanges of a model at other prices", _rerate, action="rerate"
+    )
     rerate.add_argument("--model", required=True, metavar="MODEL", help="model name as clients request it")
     rerate.add_argument("--since", required=True, metavar="TIME", help="began at or after: 2026-11-01, 24h, 7d, …")
     rerate.add_argument("--until", metavar="TIME", help="began before (default: now)")
@@ -73,10 +79,12 @@ def add_commands(commands: Any) -> None:
     )
     rerate.add_argument("--dry-run", action="store_true", help="print the totals without writing anything")
     rerate.add_argument("--verbose", action="store_true", help="also print the totals of each key")
-    audited_as(rerate, "rerate", _rerate)
 
     simulate = with_config(
-        commands, "simulate", "compute the charges and costs of past exchanges at other prices; writes nothing"
+        commands,
+        "simulate",
+        "compute the charges and costs of past exchanges at other prices; writes nothing",
+        _simulate,
     )
     simulate.add_argument("--since", required=True, metavar="TIME", help="began at or after: 2026-11-01, 24h, 30d, …")
     simulate.add_argument("--until", metavar="TIME", help="began before (default: now)")
@@ -86,14 +94,13 @@ def add_commands(commands: Any) -> None:
     )
     simulate.add_argument("--tier", metavar="WORD", help="assume this service tier")
     simulate.add_argument("--cache", choices=("5m", "1h"), help="assume this cache lifetime")
-    simulate.set_defaults(run=_simulate)
 
 
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _adjust(options: argparse.Namespace) -> int:
+def _adjust(options: argparse.Namespace) -> None:
     from proxy.billing.correction import CorrectionRequest
     from proxy.ledger.settling.corrections import Corrections
     from proxy.reports.entry_reader import entry_json
@@ -106,10 +113,9 @@ def _adjust(options: argparse.Namespace) -> int:
         print("tokenweir: the exchange already has these values; nothing was written", file=sys.stderr)
     else:
         print(json_line(entry_json(line)))
-    return 0
 
 
-def _rerate(options: argparse.Namespace) -> int:
+def _rerate(options: argparse.Namespace) -> None:
     from proxy.foundation.times import since_from
     from proxy.ledger.settling.corrections import Corrections
 
@@ -134,10 +140,9 @@ def _rerate(options: argparse.Namespace) -> int:
             print(json_line({"key_id": key_id, "key_alias": alias, **_change(change)}))
     counts = {"exchanges": result.exchanges, "manually_corrected": result.by_hand, "unreadable": result.unreadable}
     print(json_line({**counts, **_change(result.total), **({"dry_run": True} if options.dry_run else {})}))
-    return 0
 
 
-def _simulate(options: argparse.Namespace) -> int:
+def _simulate(options: argparse.Namespace) -> None:
     from proxy.foundation.times import since_from
     from proxy.ledger.settling.corrections import Corrections
 
@@ -154,7 +159,6 @@ def _simulate(options: argparse.Namespace) -> int:
     for (key_id, alias, model), sums in sorted(result.by_key.items()):
         print(json_line({"key_id": key_id, "key_alias": alias, "model": model, **_simulated(sums)}))
     print(json_line({**_simulated(result.total), "unreadable": result.unreadable}))
-    return 0
 
 
 def _simulated(sums: SimulatedSum) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from proxy.cli.common import (
     add_owner_options,
-    audited_as,
     json_line,
     nusd,
     owner_of,
@@ -19,14 +18,13 @@ from proxy.cli.common import (
 
 def add_commands(commands: Any) -> None:
     credit = with_commands(commands, "credit", "record payments of keys and accounts")
-    add = with_config(credit, "add", "record a payment; a negative amount is a refund")
+    add = with_config(credit, "add", "record a payment; a negative amount is a refund", _add, action="credit.add")
     add_owner_options(add)
     add.add_argument("--usd", dest="nusd", type=nusd, required=True, metavar="USD")
     add.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the entry")
-    audited_as(add, "credit.add", _add)
 
 
-def _add(options: argparse.Namespace) -> int:
+def _add(options: argparse.Namespace) -> None:
     from proxy.foundation.ids import exchange_id
     from proxy.ledger.accounts.credit import add_credit
     from proxy.reports.entry_reader import entry_json
@@ -37,4 +35,3 @@ def _add(options: argparse.Namespace) -> int:
             store.ledger, exchange_id=exchange_id(), scope_id=scope_id, name=name, nusd=options.nusd, why=options.reason
         )
     print(json_line(entry_json(line)))
-    return 0

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import audited_as, json_line, store_of, with_commands, with_config
+from proxy.cli.common import json_line, store_of, with_commands, with_config
 
 if TYPE_CHECKING:
     from proxy.billing.entries import LedgerEntry
@@ -21,21 +21,18 @@ _ID_CHARS = 12
 
 def add_commands(commands: Any) -> None:
     dead_letters = with_commands(commands, "dead-letters", "list, retry or drop records that could not be settled")
-    listed = with_config(dead_letters, "list", "print the open dead letters, oldest first")
+    listed = with_config(dead_letters, "list", "print the open dead letters, oldest first", _list)
     listed.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
-    listed.set_defaults(run=_list)
-    retry = with_config(dead_letters, "retry", "settle them again")
+    retry = with_config(dead_letters, "retry", "settle them again", _retry, action="dead-letters.retry")
     which = retry.add_mutually_exclusive_group(required=True)
     which.add_argument("id", nargs="?", metavar="ID", help="an id, or its first characters")
     which.add_argument("--all", action="store_true", help="all open dead letters")
-    audited_as(retry, "dead-letters.retry", _retry)
-    drop = with_config(dead_letters, "drop", "mark one as dropped; it is kept")
+    drop = with_config(dead_letters, "drop", "mark one as dropped; it is kept", _drop, action="dead-letters.drop")
     drop.add_argument("id", metavar="ID", help="an id, or its first characters")
     drop.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the dead letter")
-    audited_as(drop, "dead-letters.drop", _drop)
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace) -> None:
     with store_of(options) as store:
         dead_letters = _dead_letters(store)
         for dead_letter in dead_letters.open():
@@ -46,7 +43,6 @@ def _list(options: argparse.Namespace) -> int:
                 print(_line(dead_letter))
                 for name, (ours, theirs) in differences.items():
                     print(f"    {name}: the ledger has {ours}, the record {theirs}")
-    return 0
 
 
 def _retry(options: argparse.Namespace) -> int:
@@ -73,13 +69,12 @@ def _retry(options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def _drop(options: argparse.Namespace) -> int:
+def _drop(options: argparse.Namespace) -> None:
     with store_of(options) as store:
         dead_letters = _dead_letters(store)
         dead_letter = dead_letters.named(options.id)
         dead_letters.drop(dead_letter, options.reason, time.time())
     print(json_line({"id": dead_letter.id, "exchange_id": dead_letter.exchange_id, "result": "dropped"}))
-    return 0
 
 
 def _differences(

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import json_line, load_settings
+from proxy.cli.common import add_command, json_line, load_settings
 from proxy.settings import Settings, SettingsError, from_environment
 
 if TYPE_CHECKING:
@@ -19,13 +19,11 @@ _SIGNS = {"ok": "✓", "warning": "!", "error": "✗"}
 
 
 def add_commands(commands: Any) -> None:
-    help_text = "check a deployment and print what to fix"
-    doctor = commands.add_parser("doctor", help=help_text, description=help_text)
+    doctor = add_command(commands, "doctor", "check a deployment and print what to fix", _doctor)
     doctor.add_argument("--config", type=Path, metavar="FILE", help="configuration file (default: the environment)")
     call = "request one token of this model; the provider bills it, the ledger does not record it"
     doctor.add_argument("--call", metavar="MODEL", help=call)
     doctor.add_argument("--json", action="store_true", help="print one JSON object per line")
-    doctor.set_defaults(run=_doctor)
 
 
 def _doctor(options: argparse.Namespace) -> int:

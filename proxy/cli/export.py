@@ -27,7 +27,9 @@ _T = TypeVar("_T")
 
 
 def add_commands(commands: Any) -> None:
-    export = with_config(commands, "export", "write entries as a file for other programs, in order of settlement")
+    export = with_config(
+        commands, "export", "write entries as a file for other programs, in order of settlement", _export
+    )
     export.add_argument(
         "--format",
         choices=("csv", "parquet", "focus", "beancount"),
@@ -45,10 +47,9 @@ def add_commands(commands: Any) -> None:
         metavar="FILE",
         help="instead of standard output; FOCUS is written as Parquet if this ends in .parquet",
     )
-    export.set_defaults(run=_export)
 
 
-def _export(options: argparse.Namespace) -> int:
+def _export(options: argparse.Namespace) -> None:
     from proxy.ledger.accounts.owners import owners_of
     from proxy.ledger.archive.archives import archived_until
     from proxy.ledger.periods.closing import read_closings
@@ -84,7 +85,6 @@ def _export(options: argparse.Namespace) -> int:
         with nullcontext(sys.stdout.buffer) if options.output is None else whole_file(options.output) as file:
             write(file, columns, with_owners(settled, partial(owners_of, store.engine), closings))
             file.flush()
-    return 0
 
 
 def _writer(options: argparse.Namespace, in_parquet: bool, balances: Balances | None) -> Write:

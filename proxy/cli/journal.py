@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from proxy.cli.common import audited_as, json_line, load_settings, store_of, with_commands, with_config
+from proxy.cli.common import json_line, load_settings, store_of, with_commands, with_config
 
 
 def add_commands(commands: Any) -> None:
@@ -13,12 +13,11 @@ def add_commands(commands: Any) -> None:
     help_text = (
         "compare the settled records that the journals of this machine keep with the ledger, and settle the lost"
     )
-    replay = with_config(journal, "replay", help_text)
+    replay = with_config(journal, "replay", help_text, _replay, action="journal.replay")
     replay.add_argument("--dry-run", action="store_true", help="only count them")
-    audited_as(replay, "journal.replay", _replay)
 
 
-def _replay(options: argparse.Namespace) -> int:
+def _replay(options: argparse.Namespace) -> None:
     from proxy.runtime.machine.lost_records import lost, settle_again
 
     settings = load_settings(options.config)
@@ -27,4 +26,3 @@ def _replay(options: argparse.Namespace) -> int:
             found = {"journal": str(one.journal), "node": one.node, "lost": len(one.records)}
             results = {} if options.dry_run else settle_again(store.ledger, one.records)
             print(json_line({**found, **results}))
-    return 0

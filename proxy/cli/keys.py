@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, expires_at_from
 from proxy.billing.limits import OnExhausted, OnStoreOutage
-from proxy.cli.common import audited_as, command_for_one, json_line, load_settings, store_of, with_commands, with_config
+from proxy.cli.common import (
+    Command,
+    add_command,
+    command_for_one,
+    json_line,
+    load_settings,
+    store_of,
+    with_commands,
+    with_config,
+)
 from proxy.cli.limit_options import NONE, account_json, add_limits, key_json, limit_changes, paid_json, seconds_or_now
 
 if TYPE_CHECKING:
@@ -21,34 +30,30 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Any) -> None:
     keys = with_commands(commands, "keys", "create, list and change API keys")
-    create = with_config(keys, "create", "create a key; its secret is printed once")
+    create = with_config(keys, "create", "create a key; its secret is printed once", _create, action="key.create")
     create.add_argument("--alias", required=True, metavar="NAME", help="display name; unique among usable keys")
     create.add_argument(
         "--project", metavar="ID|NAME", help="project that shares its spend and limits (default: default)"
     )
     create.add_argument("--expires", default=EXPIRES_DEFAULT, metavar="90d", help="lifetime, or never (default 90d)")
     _add_options(create)
-    audited_as(create, "key.create", _create)
-    with_config(keys, "list", "print all keys as JSON lines").set_defaults(run=_list)
-    update = command_for_one(keys, "key", "update", "change a key; takes effect within a second", _update, audited=True)
+    with_config(keys, "list", "print all keys as JSON lines", _list)
+    update = command_for_one(keys, "key", "update", "change a key; takes effect within a second", _update)
     update.add_argument("--alias", metavar="NAME", default=argparse.SUPPRESS)
     update.add_argument("--expires", metavar="90d", default=argparse.SUPPRESS, help="from now, or never")
     _add_options(update)
-    rotate = command_for_one(
-        keys, "key", "rotate", "give a key a new secret, which is printed once", _rotate, audited=True
-    )
+    rotate = command_for_one(keys, "key", "rotate", "give a key a new secret, which is printed once", _rotate)
     grace = f"how long the old secret stays valid, or now (default {GRACE_DEFAULT})"
     rotate.add_argument("--grace", type=seconds_or_now, default=GRACE_DEFAULT, metavar="24h", help=grace)
-    command_for_one(keys, "key", "block", "reject a key until it is unblocked", _applying("block"), audited=True)
-    command_for_one(keys, "key", "unblock", "accept a blocked key again", _applying("unblock"), audited=True)
+    command_for_one(keys, "key", "block", "reject a key until it is unblocked", _applying("block"))
+    command_for_one(keys, "key", "unblock", "accept a blocked key again", _applying("unblock"))
+    command_for_one(keys, "key", "revoke", "revoke a key for ever; takes effect within a second", _applying("revoke"))
     command_for_one(
-        keys, "key", "revoke", "revoke a key for ever; takes effect within a second", _applying("revoke"), audited=True
+        keys, "key", "info", "show a key, its project and its organization, with limits and spend", _info, audited=False
     )
-    command_for_one(keys, "key", "info", "show a key, its project and its organization, with limits and spend", _info)
     help_text = "print the secret that keys are hashed with (`key_pepper`); without --config, generate one"
-    pepper = keys.add_parser("pepper", help=help_text, description=help_text)
+    pepper = add_command(keys, "pepper", help_text, _pepper)
     pepper.add_argument("--config", type=Path, metavar="FILE", help="print the pepper of this configuration")
-    pepper.set_defaults(run=_pepper)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +68,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tag", action="append", metavar="TAG", help="label for reports; repeatable", **unset)
 
 
-def _create(options: argparse.Namespace) -> int:
+def _create(options: argparse.Namespace) -> None:
     from proxy.billing.limits import Limits
 
     limits = Limits(**limit_changes(options))
@@ -83,17 +88,15 @@ def _create(options: argparse.Namespace) -> int:
             **fields,
         )
         print(json_line({"key": secret, **key_json(key)}))
-    return 0
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace) -> None:
     with store_of(options) as store:
         for key in store.keys.every():
             print(json_line(key_json(key)))
-    return 0
 
 
-def _update(options: argparse.Namespace) -> int:
+def _update(options: argparse.Namespace) -> None:
     changes = limit_changes(options) | _key_changes(options)
     if "alias" in options:
         changes["alias"] = options.alias
@@ -101,31 +104,28 @@ def _update(options: argparse.Namespace) -> int:
         if "expires" in options:
             changes["expires_at"] = expires_at_from(options.expires, time.time(), store.key_lifetime_max_s)
         print(json_line(key_json(store.keys.update(options.key, **changes))))
-    return 0
 
 
-def _rotate(options: argparse.Namespace) -> int:
+def _rotate(options: argparse.Namespace) -> None:
     with store_of(options) as store:
         secret, digest, hint = _new_secret(store)
         until = time.time() + options.grace
         key = store.keys.rotate(options.key, digest=digest, hint=hint, old_until=until)
         print(json_line({"key": secret, **key_json(key)}))
-    return 0
 
 
-def _applying(operation: str) -> Callable[[argparse.Namespace], int]:
+def _applying(operation: str) -> Command:
     """The command that calls this method of the key store."""
 
-    def run(options: argparse.Namespace) -> int:
+    def run(options: argparse.Namespace) -> None:
         with store_of(options) as store:
             change: Callable[[str], ApiKey] = getattr(store.keys, operation)
             print(json_line(key_json(change(options.key))))
-        return 0
 
     return run
 
 
-def _info(options: argparse.Namespace) -> int:
+def _info(options: argparse.Namespace) -> None:
     from proxy.reports.totals import read_paid
 
     with store_of(options) as store:
@@ -138,10 +138,9 @@ def _info(options: argparse.Namespace) -> int:
             name: {**account_json(one), "balance": paid_json(paid[one.account_id])} for name, one in levels.items()
         }
         print(json_line({**key_json(key), "balance": paid_json(paid[key.key_id]), **above}))
-    return 0
 
 
-def _pepper(options: argparse.Namespace) -> int:
+def _pepper(options: argparse.Namespace) -> None:
     from proxy.keys.secrets import PEPPER_BYTES
     from proxy.runtime.machine.data_folder import key_pepper
 
@@ -149,7 +148,6 @@ def _pepper(options: argparse.Namespace) -> int:
         print(secrets.token_hex(PEPPER_BYTES))
     else:
         print(key_pepper(load_settings(options.config)).hex())
-    return 0
 
 
 def _new_secret(store: LedgerStores) -> tuple[str, bytes, str]:

@@ -20,7 +20,7 @@ FOLLOW_S = 0.25
 
 
 def add_commands(commands: Any) -> None:
-    ledger = with_config(commands, "ledger", "print the entries, oldest first")
+    ledger = with_config(commands, "ledger", "print the entries, oldest first", _ledger)
     ledger.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
     ledger.add_argument("--key", metavar="ALIAS", help="only this key")
     ledger.add_argument("--model", metavar="MODEL", help="only this model")
@@ -29,15 +29,14 @@ def add_commands(commands: Any) -> None:
     )
     ledger.add_argument("--explain", action="store_true", help="print the addends of each charge, and flags")
     ledger.add_argument("--follow", action="store_true", help="keep printing new entries, until Ctrl-C")
-    ledger.set_defaults(run=_ledger)
 
 
-def _ledger(options: argparse.Namespace) -> int:
+def _ledger(options: argparse.Namespace) -> None:
     with Interruption() as interruption:
-        return _entries(options, interruption)
+        _entries(options, interruption)
 
 
-def _entries(options: argparse.Namespace, interruption: Interruption) -> int:
+def _entries(options: argparse.Namespace, interruption: Interruption) -> None:
     from proxy.foundation.times import since_from
     from proxy.reports.entry_reader import EntryFilter, EntryReader
     from proxy.reports.table_text import HEADER
@@ -56,7 +55,7 @@ def _entries(options: argparse.Namespace, interruption: Interruption) -> int:
             if interruption.requested and not options.follow:  # an incomplete list must not exit with 0
                 raise KeyboardInterrupt
             if interruption.requested or not options.follow:
-                return 0
+                return
             time.sleep(FOLLOW_S)
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import (
     Failure,
-    audited_as,
     json_line,
     load_settings,
     operator,
@@ -37,21 +36,20 @@ LOOK_S = 1.0
 
 def add_commands(commands: Any) -> None:
     periods = with_commands(commands, "periods", "close months, so that their statements never change")
-    listing = with_config(periods, "list", "list the closed months, oldest first")
-    listing.set_defaults(run=_list)
-    close = with_config(periods, "close", "close a month, and all open months before it")
+    with_config(periods, "list", "list the closed months, oldest first", _list)
+    close = with_config(
+        periods, "close", "close a month, and all open months before it", _close, action="periods.close"
+    )
     close.add_argument("month", metavar="2026-11", help="calendar month in UTC; must be over")
     left = close.add_mutually_exclusive_group()
     left.add_argument("--wait", metavar="10m", help="how long to wait for unsettled records")
     left.add_argument(
         "--leave", action="store_true", help="close even if records are pending; they go on a later statement"
     )
-    audited_as(close, "periods.close", _close)
     receipt = with_config(
-        commands, "receipt", "write the receipt of an exchange: its lines on statements, with the proof"
+        commands, "receipt", "write the receipt of an exchange: its lines on statements, with the proof", _receipt
     )
     receipt.add_argument("exchange_id", metavar="EXCHANGE_ID")
-    receipt.set_defaults(run=_receipt)
     verify = commands.add_parser("verify", help="check a statement or a receipt from files alone", description=_VERIFY)
     verify.add_argument("file", type=Path, metavar="FILE", help="a statement as JSON, or a receipt")
     verify.add_argument("--entries", type=Path, metavar="FILE", help="entries of the statement")
@@ -65,7 +63,7 @@ def add_commands(commands: Any) -> None:
 _VERIFY = "check a statement or a receipt from files alone: every sum, and every digest"
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace) -> None:
     from proxy.foundation.times import iso_utc
     from proxy.ledger.archive.archives import read_archives
     from proxy.ledger.periods.closing import read_periods
@@ -85,7 +83,6 @@ def _list(options: argparse.Namespace) -> int:
                 "archive": _archive_json(archives.get(period.month)),
             }
             print(json_line(fields))
-    return 0
 
 
 def _archive_json(archive: Archive | None) -> dict[str, Any] | None:
@@ -104,7 +101,7 @@ def _archive_json(archive: Archive | None) -> dict[str, Any] | None:
     }
 
 
-def _close(options: argparse.Namespace) -> int:
+def _close(options: argparse.Namespace) -> None:
     from proxy.billing.period import month_from
     from proxy.foundation.durations import seconds_from
     from proxy.ledger.periods.closing import PeriodError, close, issue_all
@@ -127,7 +124,6 @@ def _close(options: argparse.Namespace) -> int:
         print(f"tokenweir: {one} is closed")
     if months and left:
         print(f"tokenweir: left behind:\n{_listed(left)}")
-    return 0
 
 
 def _is_closed(store: LedgerStores, month: Month) -> bool:
@@ -158,15 +154,14 @@ def _unsettled(settings: Settings, store: LedgerStores, month: Month) -> list[Un
     return asyncio.run(unsettled(settings, store.engine, month, in_thread))
 
 
-def _receipt(options: argparse.Namespace) -> int:
+def _receipt(options: argparse.Namespace) -> None:
     from proxy.reports.receipts import read_receipt
 
     with store_of(options) as store:
         print(json_line(read_receipt(store.engine, options.exchange_id)))
-    return 0
 
 
-def _verify(options: argparse.Namespace) -> int:
+def _verify(options: argparse.Namespace) -> None:
     document = _json_file(options.file)
     if document.get("object") not in ("statement", "receipt"):
         raise Failure(f"{options.file}: is neither a statement as JSON nor a receipt")
@@ -176,7 +171,6 @@ def _verify(options: argparse.Namespace) -> int:
         raise Failure(f"{options.file}: is not whole: {missing}") from None
     if options.digest is not None and options.digest not in digests:
         raise Failure(f"--digest: {options.digest} is not found; {options.file} leads to {', '.join(sorted(digests))}")
-    return 0
 
 
 def _verified_statement(statement: dict[str, Any], options: argparse.Namespace) -> set[str]:

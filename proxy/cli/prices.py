@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from proxy.billing.money import usd_text
 from proxy.cli.common import (
     Failure,
-    audited_as,
     json_line,
     load_settings,
     store_of,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Any) -> None:
     prices = with_commands(commands, "prices", "prices of models")
-    why = with_config(prices, "why", "print the price that applies to a model's requests, and the reason")
+    why = with_config(prices, "why", "print the price that applies to a model's requests, and the reason", _why)
     why.add_argument("model", metavar="MODEL", help="model name as clients request it")
     why.add_argument("--prompt-tokens", type=int, default=0, metavar="N", help="length of the prompt (default: short)")
     why.add_argument("--tier", metavar="WORD", help="service tier that the answer reports")
@@ -42,22 +41,21 @@ def add_commands(commands: Any) -> None:
         "--at", metavar="TIME", help="when the request began: 2026-11-01, 2026-11-01T12:00Z, 24h (default: now)"
     )
     why.add_argument("--json", action="store_true", help="print one JSON object for each price")
-    why.set_defaults(run=_why)
 
     source = "a file or a URL in the format of the data of genai-prices"
-    diff = with_config(prices, "diff", "print the prices that differ in another price book")
+    diff = with_config(prices, "diff", "print the prices that differ in another price book", _diff)
     diff.add_argument("source", metavar="FILE|URL", help=source)
     diff.add_argument("--json", action="store_true", help="print one JSON object for each price")
-    diff.set_defaults(run=_diff)
-    update = with_config(prices, "update", "use another price book after the next start")
+    update = with_config(
+        prices, "update", "use another price book after the next start", _update, action="update prices"
+    )
     update.add_argument("source", metavar="FILE|URL|package", help=f"{source}; `package`: the installed book")
     update.add_argument(
         "--confirm", action="store_true", help="accept missing prices, and changes by more than a factor of 3"
     )
-    audited_as(update, "update prices", _update)
 
 
-def _update(options: argparse.Namespace) -> int:
+def _update(options: argparse.Namespace) -> None:
     """Install a price book. Suspicious changes are listed, and need `--confirm`."""
     from proxy.runtime.machine.price_file import book_from, fetched, path_in
 
@@ -66,7 +64,7 @@ def _update(options: argparse.Namespace) -> int:
         if options.source == _PACKAGE:
             file.unlink(missing_ok=True)
             print("tokenweir: the price book is the installed package's; restart the proxies")
-            return 0
+            return
         content = fetched(options.source)
         found = _changes(options, content)
         doubtful = [change for change in found if change.suspicious]
@@ -80,16 +78,14 @@ def _update(options: argparse.Namespace) -> int:
         with whole_file(file) as written:
             written.write(content)
     print(f"tokenweir: {len(found)} prices changed ({book_from(content, options.source).version}); restart the proxies")
-    return 0
 
 
-def _diff(options: argparse.Namespace) -> int:
+def _diff(options: argparse.Namespace) -> None:
     from proxy.runtime.machine.price_file import fetched
 
     for change in _changes(options, fetched(options.source)):
         line = {**change._asdict(), "old": _usd(change.old), "new": _usd(change.new), "suspicious": change.suspicious}
         print(json_line(line) if options.json else _change_line(change))
-    return 0
 
 
 def _changes(options: argparse.Namespace, content: bytes) -> list[PriceChange]:
@@ -113,7 +109,7 @@ def _usd(nusd: int | None) -> str | None:
 _PACKAGE = "package"
 
 
-def _why(options: argparse.Namespace) -> int:
+def _why(options: argparse.Namespace) -> None:
     from proxy.billing.pricing.rules import Payer
     from proxy.foundation.times import iso_utc, since_from
     from proxy.metering.usage import service_of
@@ -135,7 +131,6 @@ def _why(options: argparse.Namespace) -> int:
         }
         for line in [json_line(explained)] if options.json else _lines(explained):
             print(line)
-    return 0
 
 
 def _listed(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Any) -> None:
     reconcile = with_config(
-        commands, "reconcile", "check every invariant of the ledger, or compare it with a provider's bill"
+        commands, "reconcile", "check every invariant of the ledger, or compare it with a provider's bill", _reconcile
     )
     form = reconcile.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object per check, or per compared number")
@@ -33,7 +33,6 @@ def add_commands(commands: Any) -> None:
         "--grace", default="5m", metavar="5m", help="how long a record may be in flight (default 5m)"
     )
     provider_bill.add_options(reconcile)
-    reconcile.set_defaults(run=_reconcile)
 
 
 def _reconcile(options: argparse.Namespace) -> int:

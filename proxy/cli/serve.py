@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from proxy.cli.common import Failure, load_settings, with_config
+from proxy.cli.common import Failure, add_command, load_settings, with_config
 from proxy.settings import Settings, from_environment
 
 if TYPE_CHECKING:
@@ -48,31 +48,24 @@ class _Service(Protocol):
 
 
 def add_commands(commands: Any) -> None:
-    demo = _add_parser(commands, "demo", "run scripted providers and a proxy on this machine, in under a minute")
+    demo = add_command(commands, "demo", "run scripted providers and a proxy on this machine, in under a minute", _demo)
     demo.add_argument("--keep", action="store_true", help="keep serving afterwards, until Ctrl-C")
-    demo.set_defaults(run=_demo)
 
-    serve = _add_parser(commands, "serve", "run the proxy: relay and meter requests")
+    serve = add_command(commands, "serve", "run the proxy: relay and meter requests", _serve)
     serve.add_argument("--config", type=Path, metavar="FILE", help="configuration file (default: the environment)")
     serve.add_argument("--host", help="overrides listen.host")
     serve.add_argument("--port", type=int, help="overrides listen.port; 0: any free one")
     serve.add_argument(
         "--workers", type=int, default=1, metavar="N", help="number of processes that share the port (default 1)"
     )
-    serve.set_defaults(run=_serve)
 
-    worker = with_config(commands, "worker", "settle records from the queue into the ledger; run any number of workers")
+    worker = with_config(
+        commands, "worker", "settle records from the queue into the ledger; run any number of workers", _worker
+    )
     worker.add_argument("--host", help="overrides worker.host")
     worker.add_argument("--port", type=int, help="overrides worker.port; 0: any free one")
-    worker.set_defaults(run=_worker)
 
-    migrate = with_config(commands, "migrate", "create the ledger, or upgrade it to this version, while servers run")
-    migrate.set_defaults(run=_migrate)
-
-
-def _add_parser(commands: Any, name: str, help_text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
-    return parser
+    with_config(commands, "migrate", "create the ledger, or upgrade it to this version, while servers run", _migrate)
 
 
 def serve_as_one(settings: Settings, peers: PeerProcesses, line: Connection) -> None:
@@ -89,11 +82,10 @@ def serve_as_one(settings: Settings, peers: PeerProcesses, line: Connection) -> 
             _print_console(proxy.console_url)
             line.send(port)
 
-        code = _run(_serve_until_stopped(proxy, started, line))
+        _run(_serve_until_stopped(proxy, started, line))
     except (Failure, OSError, ValueError) as refusal:
         print(f"tokenweir: {refusal}", file=sys.stderr)
-        code = 1
-    sys.exit(code)
+        sys.exit(1)
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -110,7 +102,9 @@ def _serve(options: argparse.Namespace) -> int:
     settings = _settings_to_serve(options.config)
     settings = replace(settings, listen=_with_address(settings.listen, options))
     if options.workers > 1:
-        return _serve_as_many(settings, options.workers)
+        from proxy.runtime.proxy.supervisor import Supervisor
+
+        return Supervisor(settings, options.workers, serve_as_one, started=_print_address(settings.listen.host)).run()
     from proxy.runtime.proxy.process import Proxy
 
     proxy = Proxy(settings)
@@ -119,16 +113,11 @@ def _serve(options: argparse.Namespace) -> int:
         _print_console(proxy.console_url)
         _print_address(settings.listen.host)(port)
 
-    return _run(_serve_until_stopped(proxy, started))
+    _run(_serve_until_stopped(proxy, started))
+    return 0
 
 
-def _serve_as_many(settings: Settings, workers: int) -> int:
-    from proxy.runtime.proxy.supervisor import Supervisor
-
-    return Supervisor(settings, workers, serve_as_one, started=_print_address(settings.listen.host)).run()
-
-
-def _worker(options: argparse.Namespace) -> int:
+def _worker(options: argparse.Namespace) -> None:
     _log_to_stderr()
     _survive_hangups()
     settings = load_settings(options.config)
@@ -137,10 +126,10 @@ def _worker(options: argparse.Namespace) -> int:
     settings = replace(settings, worker=_with_address(settings.worker, options))
     from proxy.runtime.worker import Worker
 
-    return _run(_serve_until_stopped(Worker(settings), _print_address(settings.worker.host)))
+    _run(_serve_until_stopped(Worker(settings), _print_address(settings.worker.host)))
 
 
-def _migrate(options: argparse.Namespace) -> int:
+def _migrate(options: argparse.Namespace) -> None:
     from proxy.ledger.schema.migrate import migrate
     from proxy.runtime.machine.data_folder import DataFolder, ledger_url
 
@@ -148,7 +137,6 @@ def _migrate(options: argparse.Namespace) -> int:
     DataFolder(settings.data_dir).make()
     migrate(ledger_url(settings), lambda line: print(f"tokenweir: {line}", file=sys.stderr, flush=True))
     print("tokenweir: the ledger is up to date")
-    return 0
 
 
 def _with_address(section: Any, options: argparse.Namespace) -> Any:
@@ -197,7 +185,7 @@ def _settings_to_serve(config: Path | None) -> Settings:
     return settings
 
 
-def _run(work: Any) -> int:
+def _run(work: Coroutine[Any, Any, None]) -> None:
     """Run the coroutine, on uvloop if installed."""
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     with suppress(ImportError):
@@ -205,8 +193,7 @@ def _run(work: Any) -> int:
 
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        code: int = runner.run(work)
-    return code
+        runner.run(work)
 
 
 def _on_stop(loop: asyncio.AbstractEventLoop, line: Connection | None, stop: Callable[[], object]) -> None:
@@ -219,7 +206,7 @@ def _on_stop(loop: asyncio.AbstractEventLoop, line: Connection | None, stop: Cal
 
 async def _serve_until_stopped(
     service: _Service, started: Callable[[int], None], line: Connection | None = None
-) -> int:
+) -> None:
     """Run a service until a signal arrives or the other end of `line` is closed."""
     from proxy.journal.log import JournalUnavailable
     from proxy.journal.progress import ProgressBroken
@@ -236,7 +223,7 @@ async def _serve_until_stopped(
         raise Failure(str(refusal)) from refusal
     except asyncio.CancelledError:
         starting.uncancel()
-        return 0
+        return
     _on_stop(loop, line, stop.set)
     # These objects (the price book alone has some hundred thousand) live until the end: exclude them from collections.
     gc.collect()
@@ -256,4 +243,3 @@ async def _serve_until_stopped(
         loop.remove_reader(line.fileno())
     print("tokenweir: stopping; draining running streams", flush=True)
     await service.stop()
-    return 0

@@ -6,24 +6,23 @@ import argparse
 import time
 from typing import Any
 
-from proxy.cli.common import Failure, audited_as, json_line, load_settings, store_of, with_commands, with_config
+from proxy.cli.common import Failure, json_line, load_settings, store_of, with_commands, with_config
 
 
 def add_commands(commands: Any) -> None:
     sinks = with_commands(commands, "sinks", "show and retry the sinks that push entries to other systems")
-    status = with_config(sinks, "status", "print the progress and the rejected entries of each sink, as JSON lines")
-    status.set_defaults(run=_status)
-    retry = with_config(sinks, "retry", "send rejected entries again, and end the wait after failures")
+    with_config(sinks, "status", "print the progress and the rejected entries of each sink, as JSON lines", _status)
+    retry = with_config(
+        sinks, "retry", "send rejected entries again, and end the wait after failures", _retry, action="sinks.retry"
+    )
     retry.add_argument("name", metavar="NAME")
-    audited_as(retry, "sinks.retry", _retry)
 
 
-def _status(options: argparse.Namespace) -> int:
+def _status(options: argparse.Namespace) -> None:
     settings = load_settings(options.config)
     with store_of(options) as store:
         for name, sink in settings.sinks.items():
             print(json_line({"sink": name, "kind": sink.kind, **_status_json(store.engine, name)}))
-    return 0
 
 
 def _status_json(engine: Any, name: str) -> dict[str, Any]:
@@ -51,11 +50,10 @@ def _status_json(engine: Any, name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _retry(options: argparse.Namespace) -> int:
+def _retry(options: argparse.Namespace) -> None:
     from proxy.sinks.progress import retry
 
     if options.name not in load_settings(options.config).sinks:
         raise Failure(f"sinks: there is no sink {options.name!r}")
     with store_of(options) as store:
         print(json_line({"sink": options.name, "retried": retry(store.engine, options.name)}))
-    return 0

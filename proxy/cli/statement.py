@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Any) -> None:
     statement = with_config(
-        commands, "statement", "write the monthly statement of a key, a project or an organization, as billed"
+        commands,
+        "statement",
+        "write the monthly statement of a key, a project or an organization, as billed",
+        _statement,
     )
     add_owner_options(statement)
     statement.add_argument("--month", required=True, metavar="2026-11", help="calendar month in UTC")
@@ -25,10 +28,9 @@ def add_commands(commands: Any) -> None:
     statement.add_argument(
         "--entries", type=Path, metavar="FILE", help="also write the entries of a closed month, for `tokenweir verify`"
     )
-    statement.set_defaults(run=_statement)
 
 
-def _statement(options: argparse.Namespace) -> int:
+def _statement(options: argparse.Namespace) -> None:
     from proxy.billing.period import month_from
     from proxy.reports.statement import read_statement
 
@@ -46,7 +48,6 @@ def _statement(options: argparse.Namespace) -> int:
     else:
         with whole_file(options.output) as file:
             file.write(content)
-    return 0
 
 
 def _write_entries(store: LedgerStores, statement: Statement, path: Path) -> None:
