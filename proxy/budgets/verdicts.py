@@ -7,36 +7,26 @@ suite runs against both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from proxy.billing.limits import LimitCounter
 from proxy.billing.reservation import DenialReason, Denied, Granted, LimitLevel, Reservation, Unseeded, Verdict
 from proxy.budgets.rates import Window
 
 
+@dataclass(slots=True)
 class UsedAmounts:
     """A limit counter with its stored amounts."""
 
-    __slots__ = ("counter", "reserved", "running", "spent", "stored", "window")
-
-    def __init__(
-        self,
-        counter: LimitCounter,
-        *,
-        spent: int | None,
-        reserved: int,
-        running: int,
-        window: Window | None,
-        stored: bool,
-    ) -> None:
-        self.counter = counter
-        self.spent = spent
-        """nUSD spent in the counter's window; None: unknown"""
-        self.reserved = reserved
-        self.running = running
-        self.window = window
-        """requests and tokens of the last 60 s; None: the counter bounds no rate"""
-        self.stored = stored
-        """True if the store has a row for the counter"""
+    counter: LimitCounter
+    spent: int | None
+    """nUSD spent in the counter's window; None: unknown"""
+    reserved: int
+    running: int
+    window: Window | None
+    """requests and tokens of the last 60 s; None: the counter bounds no rate"""
+    stored: bool
+    """True if the store has a row for the counter"""
 
 
 def verdict(reservation: Reservation, states: Sequence[UsedAmounts], now: float) -> Verdict:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Literal
 from uuid import UUID
@@ -144,27 +145,17 @@ def account_shown(account: Account, paid: SpendAndCredit) -> AccountInfo:
 ID_AGE_S_MAX = 86_400
 
 
+@dataclass(frozen=True, slots=True)
 class AccountsApi:
     """The routes `/account/*` and `/credit/add`."""
 
-    def __init__(
-        self,
-        accounts: AccountStore,
-        keys: KeyStore,
-        ledger: LedgerStore,
-        operations: AuditedOperations,
-        threads: BoundedExecutor,
-        *,
-        unix_time: Callable[[], float],
-        paid: PaidOf,
-    ) -> None:
-        self._accounts = accounts
-        self._keys = keys
-        self._ledger = ledger
-        self._operations = operations
-        self._threads = threads
-        self._unix_time = unix_time
-        self._paid = paid
+    accounts: AccountStore
+    keys: KeyStore
+    ledger: LedgerStore
+    operations: AuditedOperations
+    threads: BoundedExecutor
+    unix_time: Callable[[], float]
+    paid: PaidOf
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""
@@ -201,33 +192,33 @@ class AccountsApi:
         def work(_act: PendingEntry) -> Account:
             name, organization = fields.name, fields.organization
             if organization is UNSET:
-                return self._accounts.create_organization(account_id=_new_id("org"), name=name, limits=limits)
-            return self._accounts.create_project(
+                return self.accounts.create_organization(account_id=_new_id("org"), name=name, limits=limits)
+            return self.accounts.create_project(
                 account_id=_new_id("proj"), name=name, organization=organization, limits=limits
             )
 
-        made = await self._operations.run(call, f"account.create-{kind.value}", fields.name, fields, work)
+        made = await self.operations.run(call, f"account.create-{kind.value}", fields.name, fields, work)
         return ApiReply(account_shown(made, NOTHING_PAID))
 
     async def update(self, call: ApiCall) -> ApiReply:
         """Change the name or limits of an account. Raises ApiError, OSError."""
         fields = checked("max_budget", changes, call.body)
-        return await self._changed(call, "update", lambda named: self._accounts.update(named, **fields))
+        return await self._changed(call, "update", lambda named: self.accounts.update(named, **fields))
 
     async def block(self, call: ApiCall) -> ApiReply:
         """Refuse the keys of an account. Raises ApiError, OSError."""
-        return await self._changed(call, "block", self._accounts.block)
+        return await self._changed(call, "block", self.accounts.block)
 
     async def unblock(self, call: ApiCall) -> ApiReply:
         """Accept the keys of an account again. Raises ApiError, OSError."""
-        return await self._changed(call, "unblock", self._accounts.unblock)
+        return await self._changed(call, "unblock", self.accounts.unblock)
 
     async def listed(self, call: ApiCall) -> ApiReply:
         """A page of accounts. Raises OSError."""
         query: AccountsQuery = call.query
-        every = [one for one in await self._threads.run(self._accounts.every) if query.kind in (UNSET, one.kind.value)]
+        every = [one for one in await self.threads.run(self.accounts.every) if query.kind in (UNSET, one.kind.value)]
         page = every[(query.page - 1) * query.size :][: query.size]
-        paid = await self._threads.run(self._paid, [one.account_id for one in page])
+        paid = await self.threads.run(self.paid, [one.account_id for one in page])
         return ApiReply(
             AccountPage(
                 accounts=[account_shown(one, paid[one.account_id]) for one in page],
@@ -242,20 +233,20 @@ class AccountsApi:
         body: NewCredit = call.body
         if (body.key is UNSET) is (body.account is UNSET):
             raise bad_request("Give either 'key' or 'account'.", param="key", code="missing_field")
-        key = None if body.key is UNSET else await self._operations.key_named(body.key)
+        key = None if body.key is UNSET else await self.operations.key_named(body.key)
         nusd = checked("usd", lambda usd: nusd_from_usd(repr(usd)), body.usd)
         made = exchange_id() if body.id is UNSET else self._recent(body.id)
 
         def work(act: PendingEntry) -> LedgerEntry:
-            scope = self._accounts.one(str(body.account)) if key is None else self._keys.one(key)
+            scope = self.accounts.one(str(body.account)) if key is None else self.keys.one(key)
             act.target, name = _identity(scope)
             return add_credit(
-                self._ledger, exchange_id=made, scope_id=act.target, name=name, nusd=nusd, why=body.reason,
-                at=self._unix_time(),
+                self.ledger, exchange_id=made, scope_id=act.target, name=name, nusd=nusd, why=body.reason,
+                at=self.unix_time(),
             )  # fmt: skip
 
-        entry = await self._operations.run(call, "credit.add", key or str(body.account), body, work)
-        paid = (await self._threads.run(self._paid, [entry.key_id]))[entry.key_id]
+        entry = await self.operations.run(call, "credit.add", key or str(body.account), body, work)
+        paid = (await self.threads.run(self.paid, [entry.key_id]))[entry.key_id]
         return ApiReply(
             Credited(
                 id=entry.exchange_id,
@@ -269,14 +260,14 @@ class AccountsApi:
 
     async def _changed(self, call: ApiCall, what: str, change: Callable[[str], Account]) -> ApiReply:
         named: str = call.body.account
-        done = await self._operations.run(call, f"account.{what}", named, call.body, lambda _act: change(named))
-        paid = await self._threads.run(self._paid, [done.account_id])
+        done = await self.operations.run(call, f"account.{what}", named, call.body, lambda _act: change(named))
+        paid = await self.threads.run(self.paid, [done.account_id])
         return ApiReply(account_shown(done, paid[done.account_id]))
 
     def _recent(self, text: str) -> str:
         """`text`, if it is an id created within ID_AGE_S_MAX. Raises ApiError."""
         made_at = (UUID(text).int >> 80) / 1000
-        if abs(self._unix_time() - made_at) > ID_AGE_S_MAX:
+        if abs(self.unix_time() - made_at) > ID_AGE_S_MAX:
             raise invalid("'id': this UUIDv7 was created more than 24 hours from now; create a new one.", "id")
         return text
 

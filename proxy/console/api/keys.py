@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
 
@@ -66,29 +67,18 @@ class KeysQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_revoked: bool = False
 
 
+@dataclass(frozen=True, slots=True)
 class KeysApi:
     """The routes `/key/*`."""
 
-    def __init__(
-        self,
-        keys: KeyStore,
-        accounts: AccountStore,
-        operations: AuditedOperations,
-        threads: BoundedExecutor,
-        *,
-        pepper: bytes,
-        lifetime_max_s: int | None,
-        unix_time: Callable[[], float],
-        paid: PaidOf,
-    ) -> None:
-        self._keys = keys
-        self._accounts = accounts
-        self._operations = operations
-        self._threads = threads
-        self._pepper = pepper
-        self._lifetime_max_s = lifetime_max_s
-        self._unix_time = unix_time
-        self._paid = paid
+    keys: KeyStore
+    accounts: AccountStore
+    operations: AuditedOperations
+    threads: BoundedExecutor
+    pepper: bytes = field(repr=False)
+    lifetime_max_s: int | None
+    unix_time: Callable[[], float]
+    paid: PaidOf
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""
@@ -119,49 +109,49 @@ class KeysApi:
         def work(act: PendingEntry) -> ApiKey:
             act.target = key_id
             if fields.team_id is not UNSET:
-                made["project_id"] = self._accounts.one(fields.team_id, AccountKind.PROJECT).account_id
-            return self._keys.create(
+                made["project_id"] = self.accounts.one(fields.team_id, AccountKind.PROJECT).account_id
+            return self.keys.create(
                 key_id=key_id, digest=hashed, hint=secret_hint, expires_at=self._expires(fields),
                 limits=limits, **made,
             )  # fmt: skip
 
-        key = await self._operations.run(call, "key.generate", None, fields, work)
+        key = await self.operations.run(call, "key.generate", None, fields, work)
         return ApiReply(NewKey(key=secret, **shown(key, NOTHING_PAID)))
 
     async def update(self, call: ApiCall) -> ApiReply:
         """Change a key. Raises ApiError, OSError."""
         fields: UpdateBody = call.body
         given = _checked(fields)
-        named = await self._operations.key_named(fields.key)
+        named = await self.operations.key_named(fields.key)
 
         def work(_act: PendingEntry) -> ApiKey:
-            return self._keys.update(named, **given, **({} if fields.duration is UNSET else self._lifetime(fields)))
+            return self.keys.update(named, **given, **({} if fields.duration is UNSET else self._lifetime(fields)))
 
         return await self._changed(call, "key.update", named, fields, work)
 
     async def delete(self, call: ApiCall) -> ApiReply:
         """Revokes the keys; none if one is unknown. Raises ApiError, OSError."""
         body: DeleteBody = call.body
-        named = [await self._operations.key_named(one) for one in (*body.keys, *body.key_aliases)]
+        named = [await self.operations.key_named(one) for one in (*body.keys, *body.key_aliases)]
         if not named:
             raise bad_request("'keys' or 'key_aliases' is missing.", param="keys", code="missing_field")
 
         def work(_act: PendingEntry) -> list[str]:
-            found = list(dict.fromkeys(self._keys.one(one).key_id for one in named))
-            return [self._keys.revoke(key_id).key_id for key_id in found]
+            found = list(dict.fromkeys(self.keys.one(one).key_id for one in named))
+            return [self.keys.revoke(key_id).key_id for key_id in found]
 
-        deleted = await self._operations.run(call, "key.delete", ", ".join(named), None, work)
+        deleted = await self.operations.run(call, "key.delete", ", ".join(named), None, work)
         return ApiReply(Deleted(deleted_keys=deleted))
 
     async def block(self, call: ApiCall) -> ApiReply:
         """Refuse a key. Raises ApiError, OSError."""
-        named = await self._operations.key_named(call.body.key)
-        return await self._changed(call, "key.block", named, None, lambda _act: self._keys.block(named))
+        named = await self.operations.key_named(call.body.key)
+        return await self._changed(call, "key.block", named, None, lambda _act: self.keys.block(named))
 
     async def unblock(self, call: ApiCall) -> ApiReply:
         """Accept a key again. Raises ApiError, OSError."""
-        named = await self._operations.key_named(call.body.key)
-        return await self._changed(call, "key.unblock", named, None, lambda _act: self._keys.unblock(named))
+        named = await self.operations.key_named(call.body.key)
+        return await self._changed(call, "key.unblock", named, None, lambda _act: self.keys.unblock(named))
 
     async def regenerate(self, call: ApiCall) -> ApiReply:
         """Replace the secret of a key. Raises ApiError, OSError."""
@@ -169,10 +159,10 @@ class KeysApi:
         grace_s = 0 if body.grace_period in _NO_GRACE else checked("grace_period", seconds_from, body.grace_period)
         named = _not_a_secret(call.named)
         secret, hashed, secret_hint = self._new_secret()
-        until = self._unix_time() + grace_s
-        key = await self._operations.run(
+        until = self.unix_time() + grace_s
+        key = await self.operations.run(
             call, "key.regenerate", named, body,
-            lambda _act: self._keys.rotate(named, digest=hashed, hint=secret_hint, old_until=until),
+            lambda _act: self.keys.rotate(named, digest=hashed, hint=secret_hint, old_until=until),
         )  # fmt: skip
         return ApiReply(NewKey(key=secret, **shown(key, await self._paid_by(key))))
 
@@ -185,7 +175,7 @@ class KeysApi:
             raise unknown_key()
         elif name is UNSET:
             raise bad_request("'key' is missing.", param="key", code="missing_field")
-        key = await self._operations.call_store(lambda: self._keys.one(_not_a_secret(name)))
+        key = await self.operations.call_store(lambda: self.keys.one(_not_a_secret(name)))
         found = KeyInfo(**shown(key, await self._paid_by(key)))
         return ApiReply(KeyShown(key=key.key_id, found=found))
 
@@ -193,14 +183,14 @@ class KeysApi:
         """A page of keys. Raises ApiError, OSError."""
         query: KeysQuery = call.query
         own = call.session.key
-        page, total = await self._threads.run(
+        page, total = await self.threads.run(
             partial(
-                self._keys.page, first=(query.page - 1) * query.size, size=query.size,
+                self.keys.page, first=(query.page - 1) * query.size, size=query.size,
                 key_id=None if own is None else own.key_id, project_id=_or_none(query.team_id),
                 alias=_or_none(query.key_alias), revoked=query.include_revoked,
             )
         )  # fmt: skip
-        paid = await self._threads.run(self._paid, [key.key_id for key in page])
+        paid = await self.threads.run(self.paid, [key.key_id for key in page])
         keys = [KeyInfo(**shown(key, paid[key.key_id])) for key in page]
         pages = -(-total // query.size)
         return ApiReply(KeyPage(keys=keys, total_count=total, current_page=query.page, total_pages=pages))
@@ -210,21 +200,21 @@ class KeysApi:
     async def _changed(
         self, call: ApiCall, action: str, named: str, fields: Any, work: Callable[[PendingEntry], ApiKey]
     ) -> ApiReply:
-        key = await self._operations.run(call, action, named, fields, work)
+        key = await self.operations.run(call, action, named, fields, work)
         return ApiReply(KeyInfo(**shown(key, await self._paid_by(key))))
 
     async def _paid_by(self, key: ApiKey) -> SpendAndCredit:
-        return (await self._threads.run(self._paid, [key.key_id]))[key.key_id]
+        return (await self.threads.run(self.paid, [key.key_id]))[key.key_id]
 
     def _new_secret(self) -> tuple[str, bytes, str]:
         secret = new_secret().reveal()
-        return secret, digest(secret, self._pepper), hint(secret)
+        return secret, digest(secret, self.pepper), hint(secret)
 
     def _expires(self, fields: KeyFields) -> float | None:
         """Unix seconds. Raises ValueError."""
         text = EXPIRES_DEFAULT if fields.duration is UNSET else fields.duration
         try:
-            return expires_at_from(text, self._unix_time(), self._lifetime_max_s)
+            return expires_at_from(text, self.unix_time(), self.lifetime_max_s)
         except ValueError as wrong:
             raise ValueError(f"expires: {str(wrong).removeprefix('expires: ')}") from None
 

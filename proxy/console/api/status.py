@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -89,25 +90,17 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
     next_after: str | None
 
 
+@dataclass(frozen=True, slots=True)
 class StatusApi:
     """The routes `/v1/me`, `/v1/budgets` and `/v1/audit`."""
 
-    def __init__(
-        self,
-        threads: BoundedExecutor,
-        audit_log: AuditLog,
-        *,
-        counter_states: Callable[[], Awaitable[Sequence[CounterState]]],
-        subjects: Callable[[set[str]], dict[str, Subject]],
-        paid: PaidOf,
-    ) -> None:
-        """`counter_states`: the states of all limit counters. `subjects`: scope ids → their owners. Both raise
-        OSError."""
-        self._threads = threads
-        self._audit_log = audit_log
-        self._counter_states = counter_states
-        self._subjects = subjects
-        self._paid = paid
+    threads: BoundedExecutor
+    audit_log: AuditLog
+    counter_states: Callable[[], Awaitable[Sequence[CounterState]]]
+    """the states of all limit counters; raises OSError"""
+    subjects: Callable[[set[str]], dict[str, Subject]]
+    """scope ids → their owners; raises OSError"""
+    paid: PaidOf
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""
@@ -130,11 +123,11 @@ class StatusApi:
 
     async def budgets(self, call: ApiCall) -> ApiReply:
         """The budgets that the caller may see. Raises OSError."""
-        every = [(scope_of(state.counter_id), state) for state in await self._counter_states()]
+        every = [(scope_of(state.counter_id), state) for state in await self.counter_states()]
         every = [(scope_id, one) for scope_id, one in every if call.session.may_see(scope_id)]
-        known = await self._threads.run(self._subjects, {scope_id for scope_id, _ in every})
+        known = await self.threads.run(self.subjects, {scope_id for scope_id, _ in every})
         prepaid = [one.scope_id for one in known.values() if one.limits.prepaid]
-        paid = await self._threads.run(self._paid, prepaid) if prepaid else {}
+        paid = await self.threads.run(self.paid, prepaid) if prepaid else {}
         found = [
             _budget(one, known[scope_id]) if scope_id == one.counter_id else _credit(one, known[scope_id], paid)
             for scope_id, one in every
@@ -146,7 +139,7 @@ class StatusApi:
         """A page of the audit log. Raises OSError."""
         query: AuditQuery = call.query
         before = None if query.after is UNSET else query.after
-        found = await self._threads.run(self._audit_log.latest, query.limit + 1, before)
+        found = await self.threads.run(self.audit_log.latest, query.limit + 1, before)
         page, more = found[: query.limit], len(found) > query.limit
         return ApiReply(
             AuditPage(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -147,12 +148,12 @@ class CostPage(msgspec.Struct, frozen=True, kw_only=True):
     next_page: str | None
 
 
+@dataclass(frozen=True, slots=True)
 class UsageApi:
     """The routes `/v1/organization/usage/completions` and `/v1/organization/costs`."""
 
-    def __init__(self, reports: LedgerReports, *, unix_time: Callable[[], float]) -> None:
-        self._reports = reports
-        self._unix_time = unix_time
+    reports: LedgerReports
+    unix_time: Callable[[], float]
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""
@@ -177,7 +178,7 @@ class UsageApi:
             call, WIDTHS[query.bucket_width], limit, models=query.models or None,
             by_key="api_key_id" in groups, by_project="project_id" in groups, by_model="model" in groups,
         )  # fmt: skip
-        totals, upto = await self._reports.usage(wanted, ROWS_MAX)
+        totals, upto = await self.reports.usage(wanted, ROWS_MAX)
         return self._page(call, wanted, totals, upto, UsageBucket, UsagePage, _usage_result)
 
     async def costs(self, call: ApiCall) -> ApiReply:
@@ -188,7 +189,7 @@ class UsageApi:
             call, DAY_S, query.limit,
             by_key="api_key_id" in groups, by_project="project_id" in groups, by_model="line_item" in groups,
         )  # fmt: skip
-        totals, upto = await self._reports.usage(wanted, ROWS_MAX)
+        totals, upto = await self.reports.usage(wanted, ROWS_MAX)
         operator = call.session.key is None
         return self._page(call, wanted, totals, upto, CostBucket, CostPage, lambda one: _cost_result(one, operator))
 
@@ -213,7 +214,7 @@ class UsageApi:
 
     def _end(self, query: Any, width: int) -> int:
         """The exclusive end of the last bucket. Raises ApiError."""
-        end = int(self._unix_time()) + 1 if query.end_time is UNSET else query.end_time
+        end = int(self.unix_time()) + 1 if query.end_time is UNSET else query.end_time
         if query.end_time is not UNSET and end <= query.start_time:
             raise invalid("'end_time': must be after 'start_time'.", "end_time")
         return min(-(-end // width) * width, _TIME_MAX)

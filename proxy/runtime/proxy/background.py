@@ -7,7 +7,7 @@ client received nothing, or the progress is lost, the exchange is recovered like
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import NamedTuple
 
@@ -53,33 +53,23 @@ def suspended(
     return found
 
 
+@dataclass(frozen=True, slots=True)
 class Resumption:
     """Continues suspended exchanges."""
 
-    def __init__(
-        self,
-        background: BackgroundExchanges,
-        running: ExchangeOwners,
-        ports: Ports,
-        *,
-        keyring: Keyring,
-        models: Models,
-        providers: Mapping[str, Provider],
-        admission: AdmissionService,
-    ) -> None:
-        self._background = background
-        self._running = running
-        self._ports = ports
-        self._keyring = keyring
-        self._models = models
-        self._providers = providers
-        self._admission = admission
+    background: BackgroundExchanges
+    running: ExchangeOwners
+    ports: Ports
+    keyring: Keyring
+    models: Models
+    providers: Mapping[str, Provider]
+    admission: AdmissionService
 
     async def resume(self, exchanges: Iterable[Suspended], outbox: Outbox) -> None:
         """Start to poll for the answers. `outbox`: that of the exchanges' journal. Call it before their reservations
         are announced."""
         exchanges = list(exchanges)
-        await self._keyring.remember({one.opened.key_id for one in exchanges})
+        await self.keyring.remember({one.opened.key_id for one in exchanges})
         for one in exchanges:
             self._resume(one, outbox)
 
@@ -87,15 +77,15 @@ class Resumption:
         opened, progress = one.opened, one.progress
         route = self._route(opened)
         open_exchange = OpenExchange(
-            opened, one.slot, replace(self._ports, outbox=outbox),
-            facts=_facts(opened), started_at=monotonic() - (self._ports.unix_time() - opened.started_at),
-            reservation=self._admission.reserve_resumed(opened), durable=None, route=route, payer=self._payer(opened),
+            opened, one.slot, replace(self.ports, outbox=outbox),
+            facts=_facts(opened), started_at=monotonic() - (self.ports.unix_time() - opened.started_at),
+            reservation=self.admission.reserve_resumed(opened), durable=None, route=route, payer=self._payer(opened),
         )  # fmt: skip
         open_exchange.accepted = True
         open_exchange.silent_s = silent_s(opened, progress)
         open_exchange.hand_over()
-        self._running.began(opened.exchange_id, opened.key_id)
-        self._ports.owners.made(run_of(opened).response_id, background_owner(opened, runs=True))
+        self.running.began(opened.exchange_id, opened.key_id)
+        self.ports.owners.made(run_of(opened).response_id, background_owner(opened, runs=True))
         handed = HandOver(
             open_exchange=open_exchange,
             provider=route.provider,
@@ -106,18 +96,18 @@ class Resumption:
             size=progress.bytes,
             read=progress.bytes,
         )
-        self._background.take(handed)
+        self.background.take(handed)
 
     def _route(self, opened: Opened) -> Route:
-        provider, route = self._providers[opened.provider], self._models.route(opened.model)
+        provider, route = self.providers[opened.provider], self.models.route(opened.model)
         way = None if route is None else only_at(route, opened.provider)
         if way is None or way.provider is not provider:
             return Route(provider, opened.upstream_model, lambda *_: (None, None))
         return way
 
     def _payer(self, opened: Opened) -> Payer:
-        key = self._keyring.known(opened.key_id)
-        return NOBODY if key is None else self._keyring.payer(key)
+        key = self.keyring.known(opened.key_id)
+        return NOBODY if key is None else self.keyring.payer(key)
 
 
 def _facts(opened: Opened) -> RequestFacts:
