@@ -8,7 +8,7 @@ is bounded.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -119,38 +119,30 @@ def _look_into_members(inner: dict[str, Any], known: Members, unknown: dict[str,
             for entry in _entries_in(raw):
                 for member, within in entry.items():
                     if member not in what.whole:
-                        _look_at_member(member, _value(within), what, (name,), unknown)
+                        _look_at_member(member, _decoded(within, _value_of), what, (name,), unknown)
         else:
-            _look_at_member(name, _value(raw), known, (), unknown)
+            _look_at_member(name, _decoded(raw, _value_of), known, (), unknown)
 
 
 def _entries_in(raw: Any) -> Iterable[dict[str, Any]]:
     """The objects of a list, their members not decoded if all of it is valid JSON."""
-    if isinstance(raw, msgspec.Raw):
-        try:
-            return _entries_of(raw)
-        except _ERRORS:
-            raw = document_of(bytes(raw))
-    return [entry for entry in raw if isinstance(entry, dict)] if isinstance(raw, list) else []
+    entries = _decoded(raw, _entries_of)
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
 def _members_in(holder: Any) -> dict[str, Any]:
-    """The members of an object: not decoded if all of it is valid JSON; else (NaN, say) as a lenient reader has them.
-    Empty: no object."""
-    if isinstance(holder, bytes | msgspec.Raw):
-        try:
-            return _members_of(holder)
-        except _ERRORS:
-            holder = document_of(bytes(holder))
-    return holder if isinstance(holder, dict) else {}
+    """The members of an object, not decoded if all of it is valid JSON. Empty: no object."""
+    inner = _decoded(holder, _members_of)
+    return inner if isinstance(inner, dict) else {}
 
 
-def _value(raw: Any) -> Any:
-    """The value of a member; `_BEYOND` if no reader takes it."""
-    if not isinstance(raw, msgspec.Raw):
+def _decoded(raw: Any, decode: Callable[[Any], Any]) -> Any:
+    """What `decode` makes of a JSON text; else (NaN, say) what a lenient reader does, or `_BEYOND` if that takes it
+    neither. Other values are decoded already."""
+    if not isinstance(raw, bytes | msgspec.Raw):
         return raw
     try:
-        return _value_of(raw)
+        return decode(raw)
     except _ERRORS:
         document = document_of(bytes(raw))
         return _BEYOND if document is None else document
