@@ -34,12 +34,6 @@ class Facts(Protocol):
         """`named`: the model in the path, if any. Raises InvalidField."""
 
 
-class Measured(Protocol):
-    """Adds facts that take long to compute, such as the length of a file. Not for the event loop."""
-
-    def __call__(self, facts: RequestFacts, document: dict[str, Any]) -> RequestFacts: ...
-
-
 class Rewrite(Protocol):
     """Turns the client's document into the provider's."""
 
@@ -105,8 +99,9 @@ class Dialect:
     errors: ErrorShape = OPENAI_ERRORS
     operation: str = "chat"
     """`gen_ai.operation.name` of its spans; OpenTelemetry's name if there is one"""
-    measured: Measured | None = None
-    """adds facts that take long to compute; None: there are none"""
+    measured: Callable[[RequestFacts, dict[str, Any]], RequestFacts] | None = None
+    """adds facts that take long to compute, such as the length of a file; not for the event loop. None: there are none
+    """
     upstream_document: Rewrite = with_model
     framings: tuple[Framing, ...] = (SSE,)
     """framings of the endpoint's streams, selected by the answer's content type; the first one is the default"""

@@ -25,7 +25,6 @@ from proxy.metering.usage import (
     ModelUsage,
     Running,
     Seen,
-    ServedAs,
     Usage,
 )
 from proxy.metering.wire.event_template import EventTemplate, TemplateMatch
@@ -58,36 +57,6 @@ class Tally:
     answer_ended: bool = True
     """see `Metered.answer_ended`; so far"""
 
-    evidence: Evidence
-    """counters of the output so far, updated in place"""
-    events: int
-    """whole events with data, including the last one; 0 for a JSON answer"""
-    usage: Usage | None
-    """the last reported usage; counts that are not final are None"""
-    usage_raw: dict[str, Any] | None
-    """the usage object as received"""
-    output_at_usage: int | None
-    """events with output when the last event with usage came; None: none has come"""
-    completion_so_far: int | None
-    """the provider's running count of completion tokens, where it is not final"""
-    cost_beside: object
-    """a cost that the provider states next to the usage: see `stated_usd`"""
-    served_as: ServedAs
-    """the last reported terms of service"""
-    served_model: str | None
-    """see `Metered.served_model`"""
-    other_models: tuple[ModelUsage, ...]
-    """see `Metered.other_models`"""
-    failed: str | None
-    """code of a failure that the provider reported: `error_event`, `error_body`, …"""
-    done: bool
-    """the dialect's last event was received, or a whole JSON answer"""
-    units: dict[str, int | None]
-    """billed units that were counted in the output when they were seen, by their field of `Usage`; None: the usage
-    reports them"""
-    unknown_items: dict[str, int]
-    """numbers of items of the output that may be billed and are unknown to the dialect, by path: `output.shell_call`"""
-
     __slots__ = (
         "_called", "_calls", "_held", "_reasonings", "_said_before", "_texts", "completion_so_far", "cost_beside",
         "done", "events", "evidence", "failed", "finish_reason", "flags", "other_models", "output_at_usage",
@@ -96,22 +65,38 @@ class Tally:
 
     def __init__(self, cumulative: bool | None = None) -> None:
         self.evidence = Evidence()
+        """counters of the output so far, updated in place"""
         self.events = 0
+        """whole events with data, including the last one; 0 for a JSON answer"""
         self.usage: Usage | None = None
+        """the last reported usage; counts that are not final are None"""
         self.usage_raw: dict[str, Any] | None = None
+        """the usage object as received"""
         self.output_at_usage: int | None = None
+        """events with output when the last event with usage came; None: none has come"""
         self.completion_so_far: int | None = None
+        """the provider's running count of completion tokens, where it is not final"""
         self.finish_reason: str | None = None
         self.response_id: str | None = None
         self.cost_beside: object = None
+        """a cost that the provider states next to the usage: see `stated_usd`"""
         self.served_as = NOT_SAID
+        """the last reported terms of service"""
         self.served_model: str | None = None
+        """see `Metered.served_model`"""
         self.other_models: tuple[ModelUsage, ...] = ()
+        """see `Metered.other_models`"""
         self.failed: str | None = None
+        """code of a failure that the provider reported: `error_event`, `error_body`, …"""
         self.flags: set[str] = set()
         self.done = False
+        """the dialect's last event was received, or a whole JSON answer"""
         self.units: dict[str, int | None] = {}
+        """billed units that were counted in the output when they were seen, by their field of `Usage`; None: the usage
+        reports them"""
         self.unknown_items: dict[str, int] = {}
+        """numbers of items of the output that may be billed and are unknown to the dialect, by path:
+        `output.shell_call`"""
         self._said_before: int | None = None  # events with output before the last usage; None: it is running
         self._texts: list[str] = []  # fragments not counted yet
         self._reasonings: list[str] = []
