@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from proxy.metering.metered import BodyMeter, Metered
-from proxy.metering.opaque_meter import OpaqueMeter
+from proxy.metering.metered import BodyMeter, Metered, OpaqueMeter
 from proxy.metering.wire.content_coding import CODINGS, BadCodingError, Decompressor
 
 # Streams of short events shrink to a thirtieth at most. A piece of 64 KiB can become this much more than the share.
@@ -31,17 +30,14 @@ class CompressedMeter(BodyMeter):
         self._opaque_bytes = 0
 
     def feed(self, payload: bytes) -> None:
-        """Add bytes of the body."""
         self.bytes_seen += len(payload)
-        if self._decompressor is None:
-            self._opaque_bytes += len(payload)
-            return
-        if not self._feed_inner(self._decompressor.feed(payload), SPARE_BYTES + RATIO_MAX * self.bytes_seen):
+        if self._decompressor is None or not self._feed_inner(self._decompressor.feed(payload)):
             self._decompressor = None
             self._opaque_bytes += len(payload)
 
-    def _feed_inner(self, pieces: Iterator[bytes], read_max: int) -> bool:
-        """Returns False for a body that is not compressed as stated, or expands to more than `read_max` bytes."""
+    def _feed_inner(self, pieces: Iterator[bytes]) -> bool:
+        """Returns False for a body that is not compressed as stated, or expands too much."""
+        read_max = SPARE_BYTES + RATIO_MAX * self.bytes_seen
         try:
             for piece in pieces:
                 self._read += len(piece)
@@ -53,12 +49,10 @@ class CompressedMeter(BodyMeter):
         return True
 
     def fold(self) -> None:
-        """Read everything fed so far."""
         self._inner.fold()
 
     @property
     def done(self) -> bool:
-        """The dialect's last event was received."""
         return self._inner.done
 
     def _result(self) -> Metered:

@@ -20,11 +20,10 @@ from proxy.metering.metered import BodyMeter, Metered, result_of
 from proxy.metering.tally import Tally
 from proxy.metering.wire.cut import completed, has_usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
-from proxy.metering.wire.framing import Framer
 from proxy.metering.wire.mended import mended
 from proxy.metering.wire.outline import HeldText, LongText
 from proxy.metering.wire.skim import Skim
-from proxy.metering.wire.sse import EventFramer
+from proxy.metering.wire.sse import EventFramer, Framer
 
 # Reading many pieces at once is a third cheaper than reading each; 32 events are under half a second of a stream.
 FOLD_PIECES = 32
@@ -119,7 +118,6 @@ class JsonMeter(BodyMeter):
         self._held = held
 
     def feed(self, payload: bytes) -> None:
-        """Add bytes of the body."""
         self.bytes_seen += len(payload)
         kept = payload if self._skim is None else self._skim.feed(payload)
         if self._stream is not None:
@@ -240,7 +238,6 @@ class StreamMeter(BodyMeter):
             self.fold()
 
     def fold(self) -> None:
-        """Read everything fed so far."""
         pieces = self._pieces
         if not pieces:
             return
@@ -269,7 +266,6 @@ class StreamMeter(BodyMeter):
         return self._matcher if self._framer.at_boundary and not self._pieces else None
 
     def take(self, match: TemplateMatch) -> None:
-        """Count events that `matcher` has matched; they are not fed."""
         self.bytes_seen += match.size
         self._count(match)
 
@@ -278,7 +274,6 @@ class StreamMeter(BodyMeter):
         self.tally.read_match(match)
 
     def final_so_far(self, answers: int) -> Metered | None:
-        """The result, if the stream ended here and its usage is final; else None."""
         self.fold()
         final = self.tally.usage_final and (answers == 1 or self.tally.usage_alone)
         return self._result_so_far() if final else None
@@ -294,12 +289,10 @@ class StreamMeter(BodyMeter):
 
     @property
     def done(self) -> bool:
-        """The dialect's last event was received."""
         return self.tally.done
 
     @property
     def at_boundary(self) -> bool:
-        """The bytes so far end between two events."""
         return self._framer.at_boundary
 
     @property

@@ -1,4 +1,4 @@
-"""The result of metering an answer, and the base class of its meters."""
+"""The result of metering an answer, the base class of its meters, and the meter of an answer that cannot be read."""
 
 from __future__ import annotations
 
@@ -129,6 +129,30 @@ class BodyMeter:
 
     def _result(self) -> Metered:
         raise NotImplementedError
+
+
+class OpaqueMeter(BodyMeter):
+    """Meters a body with an unrequested content encoding, which the proxy cannot read, by its size: delivered bytes are
+    never free.
+
+    One byte counts as one character: compression saves about as much of a stream as its framing adds.
+    """
+
+    flags: tuple[str, ...] = ("encoded",)
+
+    def __init__(self) -> None:
+        super().__init__(Tally())
+
+    def fold(self) -> None:
+        self.tally.evidence.chars_latin = self.bytes_seen
+        self.tally.evidence.text_events = min(1, self.bytes_seen)
+
+    def _result(self) -> Metered:
+        self.fold()
+        return Metered(
+            usage=None, usage_raw=None, evidence=self.tally.evidence, finish_reason=None, response_id=None,
+            complete=True, failed=None, events=0, flags=self.flags, timings={},
+        )  # fmt: skip
 
 
 def result_of(

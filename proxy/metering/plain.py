@@ -89,7 +89,6 @@ class PlainTally(Tally):
         return self.read_answer(event) or None
 
     def read_answer(self, body: bytes) -> bool:
-        """Read a whole answer, or one without the contents of its lists."""
         answer = self.answer_of(body)
         if answer is None:
             return False
@@ -111,7 +110,6 @@ class CountTally(Tally):
     known = members("input_tokens object")
 
     def read_answer(self, body: bytes) -> bool:
-        """Read a whole answer."""
         document = document_of(body)
         if not isinstance(document, dict):
             return False

@@ -14,8 +14,7 @@ from proxy.metering import meter as meter_module
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.meter import FOLD_PIECES
-from proxy.metering.metered import Metered
-from proxy.metering.opaque_meter import OpaqueMeter
+from proxy.metering.metered import Metered, OpaqueMeter
 from proxy.metering.usage import Evidence, Usage
 from proxy.metering.wire.sse import EVENT_BYTES_MAX
 from tests.metering.fixtures import (

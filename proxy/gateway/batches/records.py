@@ -20,8 +20,7 @@ from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.open_exchange import outcome_of
 from proxy.metering.dialect import Dialect
 from proxy.metering.estimator.estimate import Estimator, model_key, reading
-from proxy.metering.metered import BodyMeter, Metered
-from proxy.metering.opaque_meter import OpaqueMeter
+from proxy.metering.metered import BodyMeter, Metered, OpaqueMeter
 from proxy.metering.stored_objects.api import BatchStatus, ResultLine
 from proxy.metering.usage import PromptEvidence
 

@@ -52,8 +52,7 @@ from proxy.http.connection import ClientConnection
 from proxy.http.errors import ApiError
 from proxy.http.headers import upward
 from proxy.metering.dialect import Dialect
-from proxy.metering.metered import BodyMeter, Metered
-from proxy.metering.opaque_meter import OpaqueMeter
+from proxy.metering.metered import BodyMeter, Metered, OpaqueMeter
 from proxy.metering.request import RequestFacts
 from proxy.metering.tally import Tally
 from proxy.metering.wire.framing import SSE

@@ -39,7 +39,7 @@ from proxy.metering.held_text import AnswerText
 from proxy.metering.meter import StreamMeter
 from proxy.metering.request import RequestFacts
 from proxy.metering.socket import ClientMessage, ExchangeKind, ProviderEvent, SocketWire
-from proxy.metering.wire.messages import MessageFramer
+from proxy.metering.wire.framing import MessageFramer
 
 if TYPE_CHECKING:
     from proxy.gateway.websocket.dial import Line

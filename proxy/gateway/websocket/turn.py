@@ -17,8 +17,7 @@ from proxy.gateway.exchange.spending import Spending
 from proxy.gateway.upstream.routing import Route
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.meter import StreamMeter
-from proxy.metering.metered import Metered
-from proxy.metering.opaque_meter import OpaqueMeter
+from proxy.metering.metered import Metered, OpaqueMeter
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import NO_USAGE, Usage
 

@@ -18,7 +18,7 @@ from zlib import crc32
 import msgspec
 
 from proxy.metering.wire.outline import LongText
-from proxy.metering.wire.sse import Event
+from proxy.metering.wire.sse import Event, Framer
 
 # That of payloads in the format's specification; an image in base64 is shorter.
 MESSAGE_BYTES_MAX = 16 << 20
@@ -48,7 +48,7 @@ class _Chunk(msgspec.Struct):
 _chunk = msgspec.json.Decoder(_Chunk).decode
 
 
-class EventStreamFramer:
+class EventStreamFramer(Framer):
     """Finds whole messages. `chunks`: those named `chunk` hold a document in base64, which is the event."""
 
     __slots__ = (
@@ -76,11 +76,9 @@ class EventStreamFramer:
 
     @property
     def at_boundary(self) -> bool:
-        """The bytes so far end between two messages."""
         return not (self._held or self._passing or self._lost)
 
     def feed(self, piece: bytes) -> list[Event]:
-        """The events that `piece` completes, in order."""
         events: list[Event] = []
         if self._lost or self._passing:
             piece = self._pass(piece, events)

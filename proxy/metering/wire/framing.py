@@ -7,6 +7,7 @@ also for one-byte pieces, and bounded memory: the event of a too long line or el
 * One long JSON array (`JsonArrayFramer`): an element is an object or array directly within the outermost array;
   brackets in strings are skipped. Each is yielded as soon as its last byte arrives. A body that does not begin as an
   array has no elements.
+* Messages of a WebSocket (`MessageFramer`): each is one event.
 """
 
 from __future__ import annotations
@@ -14,23 +15,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from proxy.metering.wire.brackets import OPENING, Brackets
 from proxy.metering.wire.event_stream import CONTENT_TYPE, EventStreamFramer, exception
-from proxy.metering.wire.outline import HeldText, LongText
-from proxy.metering.wire.sse import EVENT_BYTES_MAX, Event, EventFramer, quiet_events
+from proxy.metering.wire.outline import HeldText, LongText, Outline
+from proxy.metering.wire.sse import EVENT_BYTES_MAX, Event, EventFramer, Framer, quiet_events
 
 _BLANK = b" \t\r\n\xef\xbb\xbf"
+# Of events that may contain an image or audio: the limit of plain answers.
+LONG_EVENT_BYTES_MAX = 16 << 20
 
 
-class JsonArrayFramer:
+class JsonArrayFramer(Framer):
     """Finds whole elements. One longer than `bytes_max` is reduced to its outline and counted in `too_long`."""
 
     __slots__ = ("_after_element", "_begun", "_brackets", "_held", "too_long")
-
-    damaged = 0
-    """there are no checksums"""
 
     def __init__(self, bytes_max: int = EVENT_BYTES_MAX) -> None:
         self._held = HeldText(bytes_max)  # the unfinished element
@@ -45,7 +44,6 @@ class JsonArrayFramer:
         return self._after_element
 
     def feed(self, piece: bytes) -> list[Event]:
-        """The elements that `piece` completes, in order."""
         if self._begun is None:
             piece = piece.lstrip(_BLANK)
             if piece:
@@ -53,7 +51,6 @@ class JsonArrayFramer:
         return self._scanned(piece) if self._begun and piece else []
 
     def close(self) -> Event | None:
-        """The unfinished last element, if any. The framer is empty afterwards."""
         return self._taken() if self._held else None
 
     def _scanned(self, piece: bytes) -> list[Event]:
@@ -92,13 +89,10 @@ def quiet_lines(payload: bytes) -> int:
     return payload.count(b"\n") if payload.endswith(b"\n") else 0
 
 
-class LineFramer:
+class LineFramer(Framer):
     """Finds whole lines. One longer than LINE_BYTES_MAX is reduced to its outline and counted in `too_long`."""
 
     __slots__ = ("_held", "too_long")
-
-    damaged = 0
-    """there are no checksums"""
 
     def __init__(self) -> None:
         self._held = HeldText(LINE_BYTES_MAX)  # the unfinished line
@@ -106,11 +100,9 @@ class LineFramer:
 
     @property
     def at_boundary(self) -> bool:
-        """True if no unfinished line is buffered."""
         return not self._held
 
     def feed(self, piece: bytes) -> list[Event]:
-        """The lines that `piece` completes, in order."""
         *ended, unfinished = piece.split(b"\n")
         events = []
         for line in ended:
@@ -121,7 +113,7 @@ class LineFramer:
         return events
 
     def close(self) -> Event | None:
-        """The unterminated last line, if it is not blank. The framer is empty afterwards."""
+        """The unterminated last line, if it is not blank."""
         return self._taken()
 
     def _taken(self) -> Event | None:
@@ -132,23 +124,28 @@ class LineFramer:
         return (line, b"") if line.strip() else None
 
 
-class Framer(Protocol):
-    """Bytes, cut anywhere → whole events."""
+class MessageFramer(Framer):
+    """The messages of a WebSocket, each fed whole → events without a name."""
 
-    too_long: int
-    """events reduced to their outlines because of their length"""
-    damaged: int
-    """events whose checksums are wrong"""
+    __slots__ = ("_bytes_max", "too_long")
 
-    @property
-    def at_boundary(self) -> bool:
-        """The bytes so far end between two events."""
+    at_boundary = True
+    """always True: nothing is kept between two messages"""
+
+    def __init__(self, bytes_max: int = LONG_EVENT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self.too_long = 0
 
     def feed(self, piece: bytes) -> list[Event]:
-        """The events that `piece` completes, in order."""
+        if len(piece) <= self._bytes_max:
+            return [(piece, b"")]
+        self.too_long += 1
+        outline = Outline()
+        outline.feed(piece)
+        return [(outline.close(), b"")]
 
-    def close(self) -> Event | None:
-        """The unfinished last event, if any. The framer is empty afterwards."""
+    def close(self) -> None:
+        """Always None: no message is unfinished."""
 
 
 def _unclear(_payload: bytes) -> int:
@@ -191,8 +188,6 @@ def _array_event(document: bytes, _name: str) -> bytes:
     return b",\r\n%b\n]" % document
 
 
-# For events that may contain an image or audio: the limit of plain answers.
-LONG_EVENT_BYTES_MAX = 16 << 20
 LONG_SSE = replace(SSE, framer=partial(EventFramer, LONG_EVENT_BYTES_MAX))
 JSON_ARRAY = Framing("application/json", partial(JsonArrayFramer, LONG_EVENT_BYTES_MAX), _array_event, b"")
 

@@ -8,7 +8,7 @@ pieces.
 from __future__ import annotations
 
 import re
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from proxy.metering.wire.outline import Outline
 
@@ -25,6 +25,27 @@ _LOUD = re.compile(rb'"usage"(?!\s*:\s*null)')
 
 Event: TypeAlias = tuple[bytes, bytes]
 """(data lines joined by LF, event name or empty); the data of a too long event is a `LongText`"""
+
+
+class Framer(Protocol):
+    """Bytes, cut anywhere → whole events."""
+
+    __slots__ = ()
+
+    too_long: int
+    """events reduced to their outlines because of their length"""
+    damaged: int = 0
+    """events whose checksums are wrong; only AWS's streams have checksums"""
+
+    @property
+    def at_boundary(self) -> bool:
+        """The bytes so far end between two events."""
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """The events that `piece` completes, in order."""
+
+    def close(self) -> Event | None:
+        """The unfinished last event, if any. The framer is empty afterwards."""
 
 
 def event_of(block: bytes) -> Event | None:
@@ -112,13 +133,11 @@ class _LongEvent:
         self._line.clear()
 
 
-class EventFramer:
-    """Finds whole events. One longer than `bytes_max` is reduced to its outline and counted in `too_long`."""
+class EventFramer(Framer):
+    """Finds whole events with data lines. One longer than `bytes_max` is reduced to its outline and counted in
+    `too_long`."""
 
     __slots__ = ("_bytes_max", "_held", "_lf_is_old", "_long", "_started", "too_long")
-
-    damaged = 0
-    """there are no checksums"""
 
     def __init__(self, bytes_max: int = EVENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -130,11 +149,9 @@ class EventFramer:
 
     @property
     def at_boundary(self) -> bool:
-        """True if no unfinished event is buffered."""
         return not self._held and self._long is None
 
     def feed(self, piece: bytes) -> list[Event]:
-        """The events that `piece` completes, in order; events without data lines are skipped."""
         if self._lf_is_old or b"\r" in piece:
             piece = self._with_lf(piece)
         if not self._held and piece.endswith(b"\n\n") and self._long is None:
@@ -142,7 +159,6 @@ class EventFramer:
         return self._assembled(piece)
 
     def close(self) -> Event | None:
-        """The unterminated last event, if it has a data line. The framer is empty afterwards."""
         if self.at_boundary:
             return None
         block = bytes(self._held.rstrip(b"\n"))

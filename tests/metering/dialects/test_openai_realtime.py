@@ -16,7 +16,7 @@ from proxy.metering.meter import StreamMeter
 from proxy.metering.metered import Metered
 from proxy.metering.socket import NO_EXCHANGE, ClientMessage, EventPhase, ExchangeKind, ProviderEvent
 from proxy.metering.usage import NO_USAGE, Reading, Usage, UsageSource
-from proxy.metering.wire.messages import MessageFramer
+from proxy.metering.wire.framing import MessageFramer
 from tests.metering.fixtures import fed, read_answer, reading_of, wrong_field
 
 USAGE = {

@@ -14,7 +14,7 @@ from proxy.metering.meter import StreamMeter
 from proxy.metering.request import InvalidField
 from proxy.metering.socket import NO_EXCHANGE, ClientMessage, EventPhase, ExchangeKind, ProviderEvent, SocketWire
 from proxy.metering.usage import PromptEvidence, Usage
-from proxy.metering.wire.messages import MessageFramer
+from proxy.metering.wire.framing import MessageFramer
 from tests.metering.fixtures import fed, wrong_field
 
 USAGE = {"input_tokens": 30, "output_tokens": 20, "total_tokens": 50}

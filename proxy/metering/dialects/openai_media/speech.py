@@ -14,7 +14,7 @@ import msgspec
 from proxy.metering.counts import of_medium
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.inputs import Inputs
-from proxy.metering.opaque_meter import OpaqueMeter
+from proxy.metering.metered import OpaqueMeter
 from proxy.metering.request import InvalidField, RequestFacts, model_of
 from proxy.metering.tally import Tally, says_error
 from proxy.metering.unknown_fields import each, members
