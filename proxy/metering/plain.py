@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 from msgspec import structs
 
+from proxy.metering.counts import with_total
 from proxy.metering.dialect import Dialect, Facts
 from proxy.metering.meter import JsonMeter
 from proxy.metering.metered import BodyMeter
@@ -38,9 +39,6 @@ class PlainAnswer(msgspec.Struct, gc=False):
         return self.usage or self.meta
 
 
-_read = reader(PlainAnswer)
-
-
 _reported = UsageReader(
     **{
         **OPENAI_COUNTS,
@@ -63,6 +61,14 @@ def nothing_generated(usage: Usage) -> Usage:
     return structs.replace(usage, completion_tokens=0)
 
 
+CountsOf: TypeAlias = "staticmethod[[dict[str, Any], set[str]], Usage]"
+
+
+def prompt_in(reported: UsageReader) -> CountsOf:
+    """`usage_of` of a `PlainTally` whose answers report only the prompt: nothing is generated, and it is the total."""
+    return staticmethod(lambda raw, flags: with_total(nothing_generated(reported(raw, flags))))
+
+
 class PlainTally(Tally):
     """The usage of one answer. Subclasses of other dialects replace `answer_of` and `usage_of`."""
 
@@ -74,15 +80,10 @@ class PlainTally(Tally):
         each("meta", f"{_reported.paths} api_version"),
     )
 
-    @staticmethod
-    def answer_of(body: bytes) -> PlainAnswer | None:
-        """The fields of `body`; None if it is no JSON object."""
-        return _read(body)
-
-    @staticmethod
-    def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
-        """The counts in `raw`; flags invalid counts. An unreported completion is 0."""
-        return nothing_generated(_reported(raw, flags))
+    answer_of: ClassVar[staticmethod[[bytes], PlainAnswer | None]] = staticmethod(reader(PlainAnswer))
+    """the fields of a body; None if it is no JSON object"""
+    usage_of: ClassVar[CountsOf] = staticmethod(lambda raw, flags: nothing_generated(_reported(raw, flags)))
+    """the counts in a usage object; flags invalid counts. An unreported completion is 0"""
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """Read an event as a whole answer: the dialect has no other events."""

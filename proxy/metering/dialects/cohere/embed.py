@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.metering.counts import with_total
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.dialects.openai.inputs import Inputs
 from proxy.metering.dialects.openai.request import read_parts
-from proxy.metering.plain import PlainTally, nothing_generated, plain_dialect
+from proxy.metering.plain import PlainTally, plain_dialect, prompt_in
 from proxy.metering.request import InvalidField, messages_of
 from proxy.metering.unknown_fields import each, members
-from proxy.metering.usage import PromptEvidence, Usage
+from proxy.metering.usage import PromptEvidence
 from proxy.metering.usage_reader import UsageReader
 
 _reported = UsageReader(
@@ -36,11 +35,7 @@ class EmbedTally(PlainTally):
     known = members(
         "id texts images embeddings response_type message", each("meta", f"{_reported.paths} api_version warnings")
     )
-
-    @staticmethod
-    def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
-        """The counts in `raw`; flags invalid counts."""
-        return with_total(nothing_generated(_reported(raw, flags)))
+    usage_of = prompt_in(_reported)
 
 
 def _prompt(document: dict[str, Any]) -> PromptEvidence:

@@ -12,22 +12,17 @@ from typing import Any
 
 import msgspec
 
-from proxy.metering.counts import with_total
 from proxy.metering.dialect import NAME
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
 from proxy.metering.dialects.gemini.request import count_facts, embedded, embedded_batch, naming_model
 from proxy.metering.dialects.gemini.usage import USAGE, usage_of
-from proxy.metering.plain import CountTally, PlainAnswer, PlainTally, nothing_generated, plain_dialect
+from proxy.metering.plain import CountTally, PlainAnswer, PlainTally, plain_dialect, prompt_in
 from proxy.metering.unknown_fields import members
-from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import reader
 
 
 class _GeminiEmbedding(PlainAnswer):
     usage: dict[str, Any] | None = msgspec.field(default=None, name="usageMetadata")
-
-
-_read = reader(_GeminiEmbedding)
 
 
 class EmbeddingTally(PlainTally):
@@ -36,16 +31,8 @@ class EmbeddingTally(PlainTally):
     __slots__ = ()
 
     known = members("embedding embeddings error", USAGE)
-
-    @staticmethod
-    def answer_of(body: bytes) -> PlainAnswer | None:
-        """The fields of `body`; None if it is no JSON object."""
-        return _read(body)
-
-    @staticmethod
-    def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
-        """The counts in `raw`; flags invalid counts."""
-        return with_total(nothing_generated(usage_of(raw, flags)))
+    answer_of = staticmethod(reader(_GeminiEmbedding))
+    usage_of = prompt_in(usage_of)
 
 
 class GeminiCountTally(CountTally):

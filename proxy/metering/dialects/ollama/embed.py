@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.metering.counts import with_total
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.inputs import Inputs, inputs_of
-from proxy.metering.plain import PlainAnswer, PlainTally, nothing_generated, plain_dialect
+from proxy.metering.plain import PlainAnswer, PlainTally, plain_dialect, prompt_in
 from proxy.metering.request import InvalidField
 from proxy.metering.unknown_fields import members
-from proxy.metering.usage import PromptEvidence, Usage
+from proxy.metering.usage import PromptEvidence
 from proxy.metering.usage_reader import UsageReader
 from proxy.metering.wire.json_reader import reader
 
 _FIELDS = ("prompt_eval_count", "total_duration", "load_duration")
-_reported = UsageReader(prompt_tokens="prompt_eval_count")
 
 
 class _OllamaEmbedding(PlainAnswer):
@@ -35,25 +33,14 @@ class _OllamaEmbedding(PlainAnswer):
         return {name: value for name in _FIELDS if (value := getattr(self, name)) is not None} or None
 
 
-_read = reader(_OllamaEmbedding)
-
-
 class OllamaEmbedTally(PlainTally):
     """The usage of one answer."""
 
     __slots__ = ()
 
     known = members("model embeddings embedding", *_FIELDS)
-
-    @staticmethod
-    def answer_of(body: bytes) -> PlainAnswer | None:
-        """The fields of `body`; None if it is no JSON object."""
-        return _read(body)
-
-    @staticmethod
-    def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
-        """The counts in `raw`; flags invalid counts."""
-        return with_total(nothing_generated(_reported(raw, flags)))
+    answer_of = staticmethod(reader(_OllamaEmbedding))
+    usage_of = prompt_in(UsageReader(prompt_tokens="prompt_eval_count"))
 
 
 def _input(document: dict[str, Any]) -> PromptEvidence:
