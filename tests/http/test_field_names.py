@@ -13,7 +13,7 @@ from proxy.http.field_names import refuse_ambiguous_names
 from proxy.http.request_body import CODECS
 from proxy.metering.dialect import Dialect, RequestBody
 from proxy.metering.dialects import DIALECTS
-from proxy.metering.dialects.openai_realtime.realtime import OPENAI_REALTIME
+from proxy.metering.dialects.openai_realtime.session import OPENAI_REALTIME
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.request import InvalidField
 from tests.gateway.deployment import Deployment

@@ -35,7 +35,7 @@ from proxy.metering.dialects.openai.plain import OPENAI_EMBEDDINGS, OPENAI_RERAN
 from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
-from proxy.metering.dialects.openai_realtime.realtime import OPENAI_REALTIME
+from proxy.metering.dialects.openai_realtime.session import OPENAI_REALTIME
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.metered import Metered
 from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, Usage

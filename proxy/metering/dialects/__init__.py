@@ -28,7 +28,7 @@ from proxy.metering.dialects.openai.plain import OPENAI_EMBEDDINGS, OPENAI_MODER
 from proxy.metering.dialects.openai_media.images import OPENAI_IMAGE_EDITS, OPENAI_IMAGE_VARIATIONS, OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS, OPENAI_TRANSLATIONS
-from proxy.metering.dialects.openai_realtime.realtime import OPENAI_REALTIME
+from proxy.metering.dialects.openai_realtime.session import OPENAI_REALTIME
 from proxy.metering.dialects.openai_responses.responses import OPENAI_COMPACT, OPENAI_INPUT_TOKENS, OPENAI_RESPONSES
 from proxy.metering.dialects.vertex.google import VERTEX_COUNT, VERTEX_EMBED, VERTEX_GENERATE, VERTEX_STREAM
 from proxy.metering.dialects.vertex.predict import (

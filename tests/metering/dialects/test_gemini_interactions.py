@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.http import errors
 from proxy.metering.dialects.gemini_interactions.interactions import GEMINI_INTERACTIONS as DIALECT
-from proxy.metering.dialects.gemini_interactions.usage import usage_of
+from proxy.metering.dialects.gemini_interactions.interactions import usage_of
 from proxy.metering.usage import PromptEvidence, Usage
 from tests.metering.fixtures import read_answer, read_events
 

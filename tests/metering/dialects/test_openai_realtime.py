@@ -10,8 +10,7 @@ import pytest
 from msgspec import structs
 
 from proxy.http import errors
-from proxy.metering.dialects.openai_realtime.realtime import OPENAI_REALTIME
-from proxy.metering.dialects.openai_realtime.session import AUDIO_ITEMS_MAX, RealtimeWire
+from proxy.metering.dialects.openai_realtime.session import AUDIO_ITEMS_MAX, OPENAI_REALTIME, RealtimeWire
 from proxy.metering.meter import StreamMeter
 from proxy.metering.metered import Metered
 from proxy.metering.socket import NO_EXCHANGE, ClientMessage, EventPhase, ExchangeKind, ProviderEvent

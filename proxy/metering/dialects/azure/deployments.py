@@ -16,7 +16,7 @@ from proxy.metering.dialects.openai.plain import OPENAI_EMBEDDINGS
 from proxy.metering.dialects.openai_media.images import OPENAI_IMAGE_EDITS, OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS, OPENAI_TRANSLATIONS
-from proxy.metering.dialects.openai_realtime.realtime import OPENAI_REALTIME
+from proxy.metering.dialects.openai_realtime.session import OPENAI_REALTIME
 from proxy.metering.dialects.openai_responses.responses import OPENAI_COMPACT, OPENAI_INPUT_TOKENS, OPENAI_RESPONSES
 
 

@@ -2,6 +2,9 @@
 
 Invariants: generated output is counted (text, thinking, tool plan, tool names and arguments); citations and their
 sources are not. `message-end` is the last event, also of a failed answer. A provider's base URL ends with `/v2`.
+
+Usage: `tokens` are those processed by the model; `billed_units` are those that Cohere charges. The difference, which
+Cohere adds around prompt and answer, is unbilled. If `tokens` lacks a count, that of `billed_units` applies.
 """
 
 from __future__ import annotations
@@ -9,19 +12,20 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
+from proxy.metering.counts import with_total
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.cohere.usage import KNOWN, usage_of
 from proxy.metering.dialects.openai.request import prompt_of
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import RequestFacts, flag, integer, messages_of, model_of
 from proxy.metering.tally import Tally, identifier, says_error, word
-from proxy.metering.usage import TOKENS_MAX
+from proxy.metering.unknown_fields import each, members
+from proxy.metering.usage import TOKENS_MAX, Usage
+from proxy.metering.usage_reader import UsageReader
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.unknown_text import Outputs, Place
 
-# Further fields that the model reads as JSON.
-_READ_AS_JSON = ("documents",)
 # Finish reasons of failed answers.
 _FAILURES = frozenset({"ERROR", "TIMEOUT"})
 
@@ -78,13 +82,38 @@ class ChatEvent(msgspec.Struct, gc=False):
 
 _parse = reader(ChatEvent)
 
+_reported = UsageReader(
+    prompt_tokens="tokens.input_tokens, billed_units.input_tokens",
+    cached_tokens="cached_tokens",
+    completion_tokens="tokens.output_tokens, billed_units.output_tokens",
+    reasoning_tokens="tokens.reasoning_tokens",
+)
+_billed = UsageReader(prompt_tokens="billed_units.input_tokens", completion_tokens="billed_units.output_tokens")
+# Image tokens are part of the input. https://docs.cohere.com/reference/chat
+_KNOWN = "id type finish_reason message " + each("usage", f"{_reported.paths} tokens.image_tokens")
+
+
+def _usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
+    usage, billed = _reported(raw, flags), _billed(raw, flags)
+    return with_total(
+        structs.replace(
+            usage,
+            unbilled_prompt_tokens=_less(usage.prompt_tokens, billed.prompt_tokens),
+            unbilled_completion_tokens=_less(usage.completion_tokens, billed.completion_tokens),
+        )
+    )
+
+
+def _less(tokens: int | None, billed: int | None) -> int | None:
+    return None if tokens is None or billed is None else max(0, tokens - billed)
+
 
 class CohereTally(Tally):
     """The counts of one answer."""
 
     __slots__ = ()
 
-    known = KNOWN
+    known = members("index", _KNOWN, each("delta", _KNOWN))
     outputs = Outputs(
         Place("delta.message.content message.content", "text thinking content"),
         Place("delta.message message", "content tool_plan tool_calls"),
@@ -153,7 +182,7 @@ class CohereTally(Tally):
 
     def _read_usage(self, raw: dict[str, Any] | None, *, running: bool = False) -> None:
         if raw:
-            self._report(raw, usage_of(raw, self.flags), running=running)
+            self._report(raw, _usage_of(raw, self.flags), running=running)
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
@@ -162,7 +191,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         model=named or model_of(document),
         streamed=flag(document, "stream"),
         completion_tokens_max=integer(document, "max_tokens", at_least=0, at_most=TOKENS_MAX),
-        prompt=prompt_of(messages_of(document), document, _READ_AS_JSON),
+        prompt=prompt_of(messages_of(document), document, read_as_json=("documents",)),
     )
 
 

@@ -5,6 +5,9 @@ has the usage and the outcome, and no output. Searches are those of `grounding_t
 the answer's search calls; up to Gemini 2 one per answer, as in generateContent. A provider's base URL ends as for
 generateContent.
 
+Usage: as in generateContent, tokens from the provider's tools are in the total and billed as prompt, and thoughts are
+part of the completion. `raw_prompt_token` repeats both together with unbilled tokens.
+
 Reading raises nothing; well-typed fields are kept. Payloads of images and audio are not read. Of a request, only fields
 that admission needs are read. An agent replaces the model, and is routed by its name. The document is forwarded
 unchanged except for that name.
@@ -21,7 +24,6 @@ from msgspec import structs
 from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.dialects.gemini.generate import BILLED_ONCE, GEMINI_ERRORS
 from proxy.metering.dialects.gemini.usage import running
-from proxy.metering.dialects.gemini_interactions.usage import KNOWN, usage_of
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import (
     InvalidField,
@@ -34,7 +36,9 @@ from proxy.metering.request import (
     service_asked,
 )
 from proxy.metering.tally import Tally, identifier, says_error, word
+from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, PromptEvidence, service_in_tier
+from proxy.metering.usage_reader import UsageReader
 from proxy.metering.wire.framing import LONG_SSE
 from proxy.metering.wire.json_reader import compact, reader
 from proxy.metering.wire.unknown_text import Outputs, Place
@@ -176,13 +180,43 @@ _RUNNING = ("queued", "in_progress")
 _MEDIA = frozenset({"image", "audio", "video", "document"})
 _SEARCH = "google_search_call"
 
+_AUDIO, _IMAGE = "[modality=audio].tokens", "[modality=image].tokens"
+usage_of = UsageReader(
+    prompt_tokens="total_input_tokens + total_tool_use_tokens",
+    cached_tokens="total_cached_tokens",
+    completion_tokens="total_output_tokens + total_thought_tokens",
+    reasoning_tokens="total_thought_tokens",
+    total_tokens="total_tokens",
+    audio_prompt_tokens=f"input_tokens_by_modality{_AUDIO}",
+    audio_completion_tokens=f"output_tokens_by_modality{_AUDIO}",
+    image_prompt_tokens=f"input_tokens_by_modality{_IMAGE}",
+    image_completion_tokens=f"output_tokens_by_modality{_IMAGE}",
+    searches="grounding_tool_count[type=google_search].count",
+)
+# Parts by modality. Videos and documents cost what text does; cached audio has a price of its own, which is not read.
+_SEEN = "text image video document"
+_USAGE = f"""
+{usage_of.paths} {each("cached_tokens_by_modality", _SEEN)}
+{each("input_tokens_by_modality", f"{_SEEN} audio")} {each("output_tokens_by_modality", f"{_SEEN} audio")}
+tool_use_tokens_by_modality initial_input_tokens raw_prompt_token
+grounding_tool_count.count grounding_tool_count.type=google_search
+"""
+_KNOWN = f"""
+id model agent object status created updated role service_tier input steps outputs output_text output_image output_audio
+output_video error errors tools generation_config agent_config response_format system_instruction continuation_token
+previous_interaction_id environment environment_id labels safety_settings store background stream
+{each("usage", _USAGE)}
+"""
+
 
 class InteractionTally(Tally):
     """The counts of one answer."""
 
     __slots__ = ("_model", "_queries")
 
-    known = KNOWN
+    known = members(
+        "event_type event_id index step delta step_usage metadata interaction_id", _KNOWN, each("interaction", _KNOWN)
+    )
     outputs = Outputs(Place("delta step steps", "text content arguments summary result", mixed=True))
 
     def __init__(self, cumulative: bool | None = None) -> None:

@@ -1,5 +1,8 @@
-"""One session of Realtime: the response of each event, the model that transcribes the client's audio, and the next
-prompt.
+"""The dialect of Realtime, `GET /v1/realtime?model=…` as a WebSocket, and one session of it: the response of each
+event, the model that transcribes the client's audio, and the next prompt.
+
+Each response is an exchange, requested or begun by the provider, and so is each transcription of the client's audio,
+which another model makes. A session itself costs nothing.
 
 Invariants: responses and transcriptions are identified by the provider's ids. Of a conversation only counts are kept,
 never texts, for a bounded number of items.
@@ -12,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai_realtime.request import (
     PCM_BYTES_PER_S,
     RESPONSE_CREATE,
@@ -28,7 +32,7 @@ from proxy.metering.dialects.openai_realtime.tally import MS_PER_PROMPT_TOKEN, R
 from proxy.metering.dialects.openai_realtime.wire import Failure, RealtimeEvent, event_of
 from proxy.metering.refusal import Refusal
 from proxy.metering.request import InvalidField, RequestFacts, model_of, object_in
-from proxy.metering.socket import NO_EXCHANGE, ClientMessage, EventPhase, ExchangeKind, ProviderEvent, counts
+from proxy.metering.socket import NO_EXCHANGE, ClientMessage, EventPhase, ExchangeKind, ProviderEvent, Socket, counts
 from proxy.metering.tally import Tally
 from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
 
@@ -256,3 +260,20 @@ def _parse_error(error: Failure) -> ProviderEvent:
     return ProviderEvent(
         EventPhase.FAILS, failed_event_id=error.event_id, status=500 if error.type == "server_error" else 400
     )
+
+
+def _no_request(document: object, named: str | None = None) -> RequestFacts:
+    raise AssertionError("it has no route for requests")
+
+
+OPENAI_REALTIME = Dialect(
+    name="openai.realtime",
+    paths=("/v1/realtime",),
+    upstream_path="/realtime",
+    operation="realtime",
+    facts=_no_request,
+    tally=RealtimeTally,
+    query=("intent",),
+    socket=Socket(RealtimeWire, model_query="model"),
+    is_posted=False,
+)
