@@ -273,10 +273,10 @@ class Tally:
             self._calls.add(call)
             self.evidence.tool_calls += 1
 
-    def _keep_unknown(self, path: str) -> None:
-        """Count an item of the output that may be billed and is unknown to the dialect."""
+    def _keep_unknown(self, path: str, number: int = 1) -> None:
+        """Count items of the output that may be billed and are unknown to the dialect."""
         if path in self.unknown_items or len(self.unknown_items) < PATHS_MAX:
-            self.unknown_items[path] = self.unknown_items.get(path, 0) + 1
+            self.unknown_items[path] = self.unknown_items.get(path, 0) + number
 
     def _count(self, chars: Chars, *, reasoning: bool) -> None:
         self.evidence.count(chars, reasoning=reasoning)

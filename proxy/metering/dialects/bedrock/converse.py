@@ -20,7 +20,7 @@ from proxy.metering.plain import CountTally
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes, with_model_if_named
 from proxy.metering.tally import Tally, identifier, word
-from proxy.metering.unknown_fields import PATHS_MAX, members
+from proxy.metering.unknown_fields import members
 from proxy.metering.usage import served_later, service_of
 from proxy.metering.wire.event_stream import CONTENT_TYPE, ERROR
 from proxy.metering.wire.framing import EVENT_STREAM
@@ -100,8 +100,9 @@ class ConverseTally(Tally):
             self.served_as = served_later(self.served_as, later)
         if answer.stop_reason:
             self.finish_reason = word(answer.stop_reason)
-        if answer.trace is not None:
-            self._read_guardrails(answer.trace)
+        if answer.trace is not None:  # of guardrails, whose units of text and images have prices of their own
+            for name, units in _units(answer.trace):
+                self._keep_unknown(f"guardrail.{name}", units)
 
     def _read_content(self, index: int, block: Block) -> None:
         if block.tool_use is not None:
@@ -126,13 +127,6 @@ class ConverseTally(Tally):
         elif call.input:
             self.evidence.tool_chars += json_bytes(call.input)
         self.evidence.tool_events += 1
-
-    def _read_guardrails(self, trace: object) -> None:
-        """Count the units of text and images that guardrails have checked, which have prices of their own."""
-        for name, units in _units(trace):
-            path = f"guardrail.{name}"
-            if path in self.unknown_items or len(self.unknown_items) < PATHS_MAX:
-                self.unknown_items[path] = self.unknown_items.get(path, 0) + units
 
 
 def _units(value: object, within: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:

@@ -16,8 +16,6 @@ from proxy.metering.dialects.bedrock.wire import Converse
 from proxy.metering.usage import UNITS_MAX
 from proxy.metering.wire.json_reader import compact, reader
 
-_NOTHING = msgspec.Raw()
-
 
 class _Function(msgspec.Struct, gc=False):
     name: str | None = None
@@ -84,8 +82,7 @@ class Invoked(msgspec.Struct, gc=False):
     """metrics in the last event of a stream"""
     error: Any = None
     # Nova: the events of Converse, each named by its member; answers are those of Converse.
-    messageStart: Converse | None = None  # noqa: N815  as on the wire, and so are the next ones
-    contentBlockStart: Converse | None = None  # noqa: N815
+    contentBlockStart: Converse | None = None  # noqa: N815  as on the wire, and so are the next ones
     contentBlockDelta: Converse | None = None  # noqa: N815
     messageStop: Converse | None = None  # noqa: N815
     metadata: Converse | None = None
@@ -110,8 +107,8 @@ class Invoked(msgspec.Struct, gc=False):
     stop_reason: str | None = None
     finish_reason: str | None = None
     # Members of answers without generated tokens.
-    embedding: msgspec.Raw = _NOTHING
-    embeddings: msgspec.Raw = _NOTHING
+    embedding: msgspec.Raw = msgspec.Raw()
+    embeddings: msgspec.Raw = msgspec.Raw()
     images: list[msgspec.Raw] | None = None
 
 

@@ -23,19 +23,7 @@ class Reasoning(msgspec.Struct, gc=False):
     """Reasoning, or a fragment of it."""
 
     text: str | None = None
-    whole: Text | None = msgspec.field(default=None, name="reasoningText")
-
-
-class Text(msgspec.Struct, gc=False):
-    """A text, wrapped in an object."""
-
-    text: str | None = None
-
-
-class Cited(msgspec.Struct, gc=False):
-    """Text with its sources."""
-
-    content: list[Text] | None = None
+    whole: Reasoning | None = msgspec.field(default=None, name="reasoningText")
 
 
 class Block(msgspec.Struct, gc=False):
@@ -44,26 +32,21 @@ class Block(msgspec.Struct, gc=False):
     text: str | None = None
     tool_use: ToolUse | None = msgspec.field(default=None, name="toolUse")
     reasoning: Reasoning | None = msgspec.field(default=None, name="reasoningContent")
-    cited: Cited | None = msgspec.field(default=None, name="citationsContent")
+    cited: Message | None = msgspec.field(default=None, name="citationsContent")
     image: Any = None
 
 
-class Tier(msgspec.Struct, gc=False):
-    """The service tier that served."""
-
-    type: str | None = None
-
-
-class Performance(msgspec.Struct, gc=False):
-    """The performance configuration that served."""
-
-    latency: str | None = None
-
-
 class Message(msgspec.Struct, gc=False):
-    """An answer's message."""
+    """An answer's message, or a text with its sources."""
 
     content: list[Block] | None = None
+
+
+class Terms(msgspec.Struct, gc=False):
+    """Terms of service: the tier that served has a type, the performance configuration a latency."""
+
+    type: str | None = None
+    latency: str | None = None
 
 
 class Output(msgspec.Struct, gc=False):
@@ -81,8 +64,8 @@ class Converse(msgspec.Struct, gc=False):
     output: Output | None = None
     stop_reason: str | None = msgspec.field(default=None, name="stopReason")
     usage: dict[str, Any] | None = None
-    tier: Tier | None = msgspec.field(default=None, name="serviceTier")
-    performance: Performance | None = msgspec.field(default=None, name="performanceConfig")
+    tier: Terms | None = msgspec.field(default=None, name="serviceTier")
+    performance: Terms | None = msgspec.field(default=None, name="performanceConfig")
     trace: Any = None
 
 

@@ -31,6 +31,8 @@ RESPONSE_CREATE = "response.create"
 # OpenAI's own limit.
 STREAMS_MAX = 32
 STREAM_ID_CHARS_MAX = 256
+# Types of events that begin or end a response.
+_PHASES = {"response.created": EventPhase.BEGINS, **dict.fromkeys(LAST, EventPhase.ENDS)}
 # Responses of this connection that requests may continue.
 MADE_MAX = 256
 # All but the text, which is of one request.
@@ -143,27 +145,13 @@ class ResponsesWire:
         if answer_id is not None and kind.startswith("response."):
             self._note(answer_id, stream_id)
         if kind == "error":
-            return ProviderEvent(
-                EventPhase.FAILS,
-                stream_id,
-                stream_id=stream_id,
-                status=event.status if isinstance(event.status, int) else None,
-            )
-        if kind == "response.created":
-            return ProviderEvent(EventPhase.BEGINS, stream_id, stream_id=stream_id, answer_id=answer_id)
-        if kind in LAST:
-            return ProviderEvent(EventPhase.ENDS, stream_id, stream_id=stream_id, answer_id=answer_id)
+            status = event.status if isinstance(event.status, int) else None
+            return ProviderEvent(EventPhase.FAILS, stream_id, stream_id=stream_id, status=status)
         if kind.startswith("response.") and not kind.startswith("response.steer."):
-            is_billable = any(
-                one is not None for one in (event.delta, event.text, event.item, event.response, event.usage)
-            )
-            return ProviderEvent(
-                EventPhase.CONTINUES,
-                stream_id,
-                stream_id=stream_id,
-                answer_id=answer_id,
-                is_billable=is_billable,
-            )
+            phase = _PHASES.get(kind, EventPhase.CONTINUES)
+            output = (event.delta, event.text, event.item, event.response, event.usage)
+            is_billable = phase is not EventPhase.CONTINUES or any(one is not None for one in output)
+            return ProviderEvent(phase, stream_id, stream_id=stream_id, answer_id=answer_id, is_billable=is_billable)
         if kind == "response.steer.failed":
             self._steered.pop(stream_id, None)
         if event.delta or counts(event.usage) or (event.response is not None and counts(event.response.usage)):
