@@ -5,6 +5,7 @@ Nothing ends by itself: a test says when a batch has ended, and how its lines we
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -71,6 +72,24 @@ class BatchProvider:
     before: Before | None = None
     clock: Callable[[], float] = lambda: float(NOW)
     numbers: int = 0
+
+    def when_one_is_made(
+        self, do: Callable[[], object] = lambda: None, *, answer: web.StreamResponse | None = None
+    ) -> asyncio.Event:
+        """In place of making a batch: `do`, then `answer` (None: silence). The event: it was reached."""
+        reached = asyncio.Event()
+
+        async def before(method: str, path: str) -> web.StreamResponse | None:
+            if method != "POST" or not path.endswith("/batches"):
+                return None
+            do()
+            reached.set()
+            if answer is None:
+                await asyncio.Event().wait()
+            return answer
+
+        self.before = before
+        return reached
 
     def count(self, method: str, end: str) -> int:
         """How often it was asked for a path that ends so."""

@@ -165,6 +165,15 @@ class Site:
         self.before_call: Callable[[str], None] = lambda _: None
         """called with the name of each call to the database"""
 
+    def fail(self, call: str) -> None:
+        """Every such call to the database fails from now on."""
+
+        def failing(name: str) -> None:
+            if name == call:
+                raise OSError("the database is away")
+
+        self.before_call = failing
+
     async def look(self, proxy: Proxy, later_s: float) -> int:
         """What a watcher finds when its clock is `later_s` ahead."""
         self.later_s = later_s

@@ -12,6 +12,7 @@ from aiohttp import web
 from proxy.billing.batch import BatchState
 from proxy.gateway.batches import settling
 from tests.gateway.batches.asking import (
+    CHAT,
     LINE_NUSD,
     ended,
     line,
@@ -46,25 +47,6 @@ class Broken(web.StreamResponse):
         return writer
 
 
-class Cut:
-    """Makes the provider say nothing to what begins a batch, before or after it has made it."""
-
-    def __init__(self, provider: BatchProvider, made: Callable[[], Any] | None) -> None:
-        """`made`: makes it; None: it was not made."""
-        self._made = made
-        self.reached = asyncio.Event()
-        provider.before = self
-
-    async def __call__(self, method: str, path: str) -> web.StreamResponse | None:
-        if method != "POST" or not path.endswith("/batches"):
-            return None
-        if self._made is not None:
-            self._made()
-        self.reached.set()
-        await asyncio.Event().wait()
-        return None
-
-
 @pytest.fixture(autouse=True)
 def now(provider: BatchProvider) -> None:
     """The provider's clock is ours."""
@@ -73,11 +55,11 @@ def now(provider: BatchProvider) -> None:
     provider.clock = time.time
 
 
-async def cut(at: Site, proxy: Proxy, asking: Any, made: Callable[[], Any] | None) -> Proxy:
-    """The process dies while it waits for the answer; another run of it begins."""
-    silent = Cut(at.provider, made)
+async def cut(at: Site, proxy: Proxy, asking: Any, make: Callable[[], Any] = lambda: None) -> Proxy:
+    """The process dies while it waits for the answer; another run of it begins. `make`: makes the batch."""
+    reached = at.provider.when_one_is_made(make)
     task = asyncio.ensure_future(asking)  # noqa: TID251  awaited below
-    await silent.reached.wait()
+    await reached.wait()
     await proxy.drop()
     with pytest.raises(Exception):  # noqa: B017  whatever the SDK makes of it
         await task
@@ -89,7 +71,7 @@ async def test_a_batch_that_was_made_is_found_by_its_file(at: Site, proxy: Proxy
     file_id = await uploaded(gpt(), line("a"))
     stranger = at.provider.make_openai({"input_file_id": file_id, "endpoint": "x"})
     at.provider.batches[stranger["id"]]["input_file_id"] = "file-of-another"
-    order = {"input_file_id": file_id, "endpoint": "/v1/chat/completions"}
+    order = {"input_file_id": file_id, "endpoint": CHAT}
     again = await cut(at, proxy, ordered(gpt(), file_id), lambda: at.provider.make_openai(order))
     assert len(at.budget.held) == 1
     (batch_id,) = set(at.provider.batches) - {stranger["id"]}
@@ -105,7 +87,7 @@ async def test_a_batch_that_was_made_is_found_by_its_file(at: Site, proxy: Proxy
 
 async def test_a_batch_that_was_not_made_is_forgotten(at: Site, proxy: Proxy, gpt: Gpt) -> None:
     file_id = await uploaded(gpt(), line("a"))
-    again = await cut(at, proxy, ordered(gpt(), file_id), None)
+    again = await cut(at, proxy, ordered(gpt(), file_id))
     assert await again.watcher.look() == 1
     assert at.entries() == []
     assert await at.look(again, 700.0) == 1
@@ -130,7 +112,7 @@ async def test_anthropics_batch_is_found_by_its_lines(at: Site, proxy: Proxy, cl
 
 
 async def test_a_strangers_batch_is_never_shown(at: Site, proxy: Proxy, claude: Claude) -> None:
-    again = await cut(at, proxy, made_by(claude(), request("a")), None)
+    again = await cut(at, proxy, made_by(claude(), request("a")))
     batch_id = at.provider.make_anthropic([request("of another")])["id"]
     await again.watcher.look()
     at.provider.end(batch_id)
@@ -146,7 +128,7 @@ async def test_a_strangers_batch_is_never_shown(at: Site, proxy: Proxy, claude: 
 
 
 async def test_of_two_with_the_same_names_it_is_none(at: Site, proxy: Proxy, claude: Claude) -> None:
-    again = await cut(at, proxy, made_by(claude(), request("a")), None)
+    again = await cut(at, proxy, made_by(claude(), request("a")))
     for _ in range(2):
         at.provider.end(at.provider.make_anthropic([request("a")])["id"])
     for at.later_s in (0.0, 3 * 86_400.0):
@@ -161,13 +143,9 @@ async def test_of_two_with_the_same_names_it_is_none(at: Site, proxy: Proxy, cla
 async def test_an_answer_that_breaks_off_is_looked_for(at: Site, proxy: Proxy, gpt: Gpt) -> None:
     file_id = await uploaded(gpt(), line("a"))
 
-    async def broken(method: str, path: str) -> web.StreamResponse | None:
-        if method == "POST" and path.endswith("/batches"):
-            at.provider.make_openai({"input_file_id": file_id, "endpoint": "/v1/chat/completions"})
-            return web.json_response({"error": {"message": "It fails."}}, status=500)
-        return None
-
-    at.provider.before = broken
+    order = {"input_file_id": file_id, "endpoint": CHAT}
+    failure = web.json_response({"error": {"message": "It fails."}}, status=500)
+    at.provider.when_one_is_made(lambda: at.provider.make_openai(order), answer=failure)
     with refusal(500, 502, 503, match="It fails"):
         await ordered(gpt(), file_id)
     assert len(at.budget.held) == 1, "it may have been made"
@@ -177,12 +155,7 @@ async def test_an_answer_that_breaks_off_is_looked_for(at: Site, proxy: Proxy, g
 
 async def test_an_id_that_cannot_be_remembered_is_not_told(at: Site, proxy: Proxy, gpt: Gpt) -> None:
     file_id = await uploaded(gpt(), line("a"))
-
-    def fail(call: str) -> None:
-        if call == "made":
-            raise OSError("the database is away")
-
-    at.before_call = fail
+    at.fail("made")
     with refusal(500, 502, 503, match="cannot be looked up"):
         await ordered(gpt(), file_id)
     at.before_call = lambda _: None

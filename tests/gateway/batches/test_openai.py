@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from aiohttp import web
+from msgspec import structs
 
 from proxy.billing.batch import BatchState
 from proxy.metering.stored_objects.api import PageAsked
@@ -283,15 +285,8 @@ async def test_what_has_no_price_is_not_admitted_with_a_budget(at: Site, gpt: Gp
 
 
 async def test_a_refused_batch_ends_at_once(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
-    from aiohttp import web
-
-    async def refuse(method: str, path: str) -> web.StreamResponse | None:
-        if method == "POST" and path.endswith("/batches"):
-            return web.json_response({"error": {"message": "Too many batches."}}, status=429)
-        return None
-
     file_id = await uploaded(gpt(), line("a"))
-    provider.before = refuse
+    provider.when_one_is_made(answer=web.json_response({"error": {"message": "Too many batches."}}, status=429))
     with refusal(429, match="Too many batches"):
         await ordered(gpt(), file_id)
     assert at.budget.held == {}
@@ -332,12 +327,7 @@ async def test_results_are_not_deleted_unread(provider: BatchProvider, at: Site,
 async def test_results_wait_for_the_ledger(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"))
     provider.end(batch_id)
-
-    def fail(call: str) -> None:
-        if call == "settle":
-            raise OSError("the ledger is away")
-
-    at.before_call = fail
+    at.fail("settle")
     output_id = await ended(gpt(), batch_id)
     for _ in range(2):
         with refusal(500, 502, 503, match="cannot be looked up right now"):
@@ -438,9 +428,7 @@ async def test_embeddings_are_billed_by_their_prompts(provider: BatchProvider, a
 
 async def test_a_tier_without_a_price_is_charged_in_full_and_named(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
     assert at.price is not None
-    from msgspec.structs import replace
-
-    at.price = replace(at.price, multipliers={})
+    at.price = structs.replace(at.price, multipliers={})
     batch_id = await made(gpt(), line("a"))
     provider.end(batch_id)
     await gpt().files.content(await ended(gpt(), batch_id))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.batches.asking import LINE_NUSD, ended, line, made_by, ordered, request, uploaded
+from tests.gateway.batches.asking import CHAT, LINE_NUSD, ended, line, made_by, ordered, request, uploaded
 from tests.support.batch_provider import BatchProvider
 from tests.support.clients import FAILURES, Clients, RefusedError, refusal
 from tests.support.postgres import Server
@@ -98,15 +98,7 @@ async def test_a_kill_before_the_answer_leaves_no_batch_without_an_owner(
     provider: BatchProvider, site: Tokenweir, clients: Clients
 ) -> None:
     key = await asyncio.to_thread(site.key)
-    reached = asyncio.Event()
-
-    async def silent(method: str, path: str) -> None:
-        if method == "POST" and path.endswith("/batches"):
-            provider.make_anthropic([request("a"), request("b")])
-            reached.set()
-            await asyncio.Event().wait()
-
-    provider.before = silent
+    reached = provider.when_one_is_made(lambda: provider.make_anthropic([request("a"), request("b")]))
     asking = asyncio.ensure_future(made_by(clients.claude(site.url, key), request("a"), request("b")))  # noqa: TID251  awaited below
     await reached.wait()
     await asyncio.to_thread(site.kill)
@@ -180,15 +172,8 @@ async def test_a_reservation_outlives_the_machine_until_the_lines_are_booked(
     one, other = machines
     key = await asyncio.to_thread(one.key, "anna", "--budget", BUDGET_USD)
     file_id = await uploaded(clients.gpt(one.url, key), *(line(str(number)) for number in range(LINES_FIT)))
-    reached = asyncio.Event()
-
-    async def silent(method: str, path: str) -> None:
-        if method == "POST" and path.endswith("/batches"):
-            provider.make_openai({"input_file_id": file_id, "endpoint": "/v1/chat/completions"})
-            reached.set()
-            await asyncio.Event().wait()
-
-    provider.before = silent
+    order = {"input_file_id": file_id, "endpoint": CHAT}
+    reached = provider.when_one_is_made(lambda: provider.make_openai(order))
     asking = asyncio.ensure_future(ordered(clients.gpt(one.url, key), file_id))  # noqa: TID251  awaited below
     await reached.wait()
     await asyncio.to_thread(one.kill)

@@ -113,25 +113,23 @@ async def test_a_private_authority_a_client_certificate_and_a_tunnel_serve_webso
             assert (await on.record()).outcome is Outcome.SERVED
 
 
-@pytest.mark.parametrize("behaviour", ["forbids", "garbage", "closes"])
-async def test_a_tunnel_that_does_not_open_is_no_provider(behaviour: Any, tmp_path: Path) -> None:
-    async with connect_proxy(behaviour) as tunnel:
-        proxy = ForwardProxy("127.0.0.1", tunnel.port, False, None)
-        authority = Authority(tmp_path / "pki")
-        speaking = SocketProvider(tls=authority.server_context(authority.issue("server")))
-        async with stage(tmp_path, provider=speaking, proxy=proxy) as on:
-            with pytest.raises(WSServerHandshakeError) as refused:
-                async with on.client():
-                    pass
-            assert refused.value.status == 502
-
-
-async def test_a_certificate_of_nobody_is_refused(tmp_path: Path) -> None:
+async def assert_unreachable(tmp_path: Path, **way: Any) -> None:
+    """A provider whose certificate nobody vouches for, this way to it."""
     authority = Authority(tmp_path / "pki")
     speaking = SocketProvider(tls=authority.server_context(authority.issue("server")))
-    async with stage(tmp_path, provider=speaking) as on:
+    async with stage(tmp_path, provider=speaking, **way) as on:
         with pytest.raises(WSServerHandshakeError) as refused:
             async with on.client():
                 pass
         assert refused.value.status == 502
         assert speaking.links == []
+
+
+@pytest.mark.parametrize("behaviour", ["forbids", "garbage", "closes"])
+async def test_a_tunnel_that_does_not_open_is_no_provider(behaviour: Any, tmp_path: Path) -> None:
+    async with connect_proxy(behaviour) as tunnel:
+        await assert_unreachable(tmp_path, proxy=ForwardProxy("127.0.0.1", tunnel.port, False, None))
+
+
+async def test_a_certificate_of_nobody_is_refused(tmp_path: Path) -> None:
+    await assert_unreachable(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,16 +16,11 @@ from proxy.metering.socket import NO_EXCHANGE, EventPhase, ExchangeKind, Provide
 from tests.support.examples import examples, repeats
 
 
-def begins(key: str = "r:1", answer_id: str | None = "1", **more: Any) -> ProviderEvent:
-    return ProviderEvent(EventPhase.BEGINS, key, answer_id=answer_id, **more)
+def event(phase: EventPhase, key: str = "r:1", answer_id: str | None = "1", **more: Any) -> ProviderEvent:
+    return ProviderEvent(phase, key, answer_id=answer_id, **more)
 
 
-def goes_on(key: str = "r:1", answer_id: str | None = "1", **more: Any) -> ProviderEvent:
-    return ProviderEvent(EventPhase.CONTINUES, key, answer_id=answer_id, **more)
-
-
-def ends(key: str = "r:1", answer_id: str | None = "1", **more: Any) -> ProviderEvent:
-    return ProviderEvent(EventPhase.ENDS, key, answer_id=answer_id, **more)
+begins, goes_on, ends = (partial(event, one) for one in (EventPhase.BEGINS, EventPhase.CONTINUES, EventPhase.ENDS))
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from tests.gateway.websocket.sockets import (
     CREATE,
     REALTIME,
     RESPONSES,
+    TRANSCRIPT,
     USAGE,
     Client,
     Stage,
@@ -35,7 +36,6 @@ from tests.support.socket_provider import Link
 
 pytestmark = pytest.mark.io
 
-TRANSCRIPT = "conversation.item.input_audio_transcription"
 WALKS, STEPS_MAX = repeats(40, gate=6), 14
 # What comes of an answer that has ended, and is nobody's.
 LATE = "late"
