@@ -57,9 +57,9 @@ def test_a_route_without_a_meter_cannot_be_registered(dialect: Any) -> None:
         made.find("POST", CHAT)
 
 
-def test_every_field_of_a_dialect_must_be_given() -> None:
+def test_a_dialect_must_state_its_meter_and_its_reader_of_requests() -> None:
     required = [one.name for one in dataclasses.fields(Dialect) if one.default is dataclasses.MISSING]
-    assert {"tally", "facts", "errors"} <= set(required)
+    assert {"tally", "facts"} <= set(required)
 
 
 def test_no_route_is_registered_twice() -> None:
