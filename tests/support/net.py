@@ -12,8 +12,8 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import cycle, islice
@@ -292,6 +292,16 @@ def ask(model: str, *, stream: bool = True, usage: bool | None = None, **more: A
     options = {} if usage is None else {"stream_options": {"include_usage": usage}}
     messages = [{"role": "user", "content": "How much water goes over the weir?"}]
     return {"model": model, "messages": messages, "stream": stream, **options, **more}
+
+
+@asynccontextmanager
+async def listening(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], **options: Any
+) -> AsyncIterator[str]:
+    """A raw server, for as long as the block lasts: its URL. `options`: those of `asyncio.start_server`."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, **options)
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
 
 
 async def connect(url: str, *, receive_buffer_bytes: int | None = None, source: str | None = None) -> RawClient:

@@ -1,15 +1,19 @@
-"""An open exchange without a server: what is around it is the test's."""
+"""An open exchange, and its request to a provider, without a server: what is around them is the test's."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
+from multidict import CIMultiDict, CIMultiDictProxy
+
 from proxy.billing.pricing.rules import NOBODY
 from proxy.billing.record import Opened, UsageRecord
 from proxy.gateway.exchange.open_exchange import OpenExchange
+from proxy.gateway.exchange.upstream_request import UpstreamRequest
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Route
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.held_text import TextCounter
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import PromptEvidence
@@ -48,3 +52,11 @@ def exchange_alone(
     )  # fmt: skip
     made.accepted = True
     return made
+
+
+def request_alone(upstream: Any, route: Route, **more: Any) -> UpstreamRequest:
+    """A chat request, with `more` in its document, to the providers of a route: `upstream` is asked."""
+    document = {"model": "m", "messages": [{"role": "user", "content": "x"}], **more}
+    request: Any = SimpleNamespace(headers=CIMultiDictProxy(CIMultiDict()), raw_path="/v1/chat/completions")
+    ports: Any = SimpleNamespace(upstream=upstream, unix_time=lambda: 1_793_000_000.0)
+    return UpstreamRequest(request, OPENAI_CHAT, OPENAI_CHAT.facts(document, None), document, route, ports)

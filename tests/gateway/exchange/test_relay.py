@@ -30,6 +30,7 @@ from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.usage import Evidence, Usage
 from proxy.metering.wire.framing import SSE, Framing
 from tests.gateway.streams import told
+from tests.gateway.upstream.connections import FakeTransport
 from tests.support import sse
 from tests.support.examples import examples, repeats
 
@@ -178,28 +179,12 @@ async def test_random_cuts_with_and_without_framing(language: str, strip: bool) 
         assert (made.events, made.bytes) == (len(sse.data_events(expected)), len(expected))
 
 
-class Provider(asyncio.Transport):
-    """The provider's side: takes the request, sends what the test says."""
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        pass
-
-    def is_closing(self) -> bool:
-        return False
-
-    def is_reading(self) -> bool:
-        return True
-
-    def abort(self) -> None:
-        pass
-
-
 def arriving(pieces: list[bytes], *, strip: bool, chunked: bool = True) -> tuple[DeliveryLog, CountingRelay]:
     """`pieces` of a chunked body, as they come from the provider; nothing comes after a break."""
     recorder = DeliveryLog()
     made = relay(recorder, strip=strip, chunked=chunked)
     connection = UpstreamConnection(lambda _: None, lambda _: None)
-    connection.connection_made(Provider())
+    connection.connection_made(FakeTransport())
     connection.ask(b"")
     connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     connection.relay_to(made)

@@ -13,7 +13,7 @@ from proxy.gateway.exchange.uploads import Uploads
 from proxy.http.errors import ApiError
 from tests.gateway.deployment import Deployment
 from tests.gateway.inprocess import gateway
-from tests.support.net import RawClient, ask, chat_request, connect
+from tests.support.net import RawClient, ask, chat_request, connect, listening
 
 MIB = 1 << 20
 
@@ -71,8 +71,7 @@ async def test_a_body_counts_until_a_provider_has_accepted_it(tmp_path: Path) ->
             pass
         writer.close()
 
-    listening = await asyncio.start_server(provider, "127.0.0.1", 0)
-    async with gateway(tmp_path, f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1") as one:
+    async with listening(provider) as url, gateway(tmp_path, f"{url}/v1") as one:
         uploads = one.handler._uploads
         uploads.bytes_left = left
         document = ask("electron") | {"messages": [{"role": "user", "content": "w" * 700_000}]}
@@ -94,7 +93,6 @@ async def test_a_body_counts_until_a_provider_has_accepted_it(tmp_path: Path) ->
             await failing.send(chat_request(document | {"messages": "w" * 700_000}))
             assert (await failing.read()).status == 400
             assert uploads.bytes_left == left
-    listening.close()
 
 
 @pytest.mark.process

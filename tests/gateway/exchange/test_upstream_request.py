@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from multidict import CIMultiDict, CIMultiDictProxy
 
 from proxy.billing.record import Attempt
 from proxy.gateway.exchange.upstream_request import UpstreamRequest
@@ -19,15 +18,14 @@ from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsErro
 from proxy.gateway.upstream.health import FAILURES_MAX, BreakerState
 from proxy.gateway.upstream.provider import WITHOUT_USAGE_MAX, WITHOUT_USAGE_S, Provider
 from proxy.gateway.upstream.routing import Route
-from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.settings import ProviderSettings
+from tests.gateway.exchange.alone import request_alone
 
 # What a provider says that does not know the field; or one that repeats a field of the client's own.
 REFUSED = b'{"error":{"message":"unknown field: stream_options"}}'
 UNREACHED, BROKEN = "unreached", "broken"
 Said = int | str
 SAID = st.sampled_from([UNREACHED, BROKEN, 200, 301, 400, 401, 404, 429, 500, 503, 529])
-DOCUMENT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 
 
 def passes(said: Said) -> bool:
@@ -83,11 +81,7 @@ def routes(count: int, sick: set[int]) -> Route:
 async def outcome(upstream: Upstream, route: Route, allowed: int) -> tuple[Said, UpstreamRequest, list[Attempt]]:
     """What the exchange has in the end; at most so many are passed on to."""
     attempts: list[Attempt] = []
-
-    request = SimpleNamespace(headers=CIMultiDictProxy(CIMultiDict()), raw_path="/v1/chat/completions")
-    ports = SimpleNamespace(upstream=upstream, unix_time=lambda: 1_793_000_000.0)
-    facts = OPENAI_CHAT.facts(DOCUMENT, None)
-    asking = UpstreamRequest(request, OPENAI_CHAT, facts, DOCUMENT, route, ports)  # type: ignore[arg-type]
+    asking = request_alone(upstream, route)
     try:
         while not isinstance(found := await asking.ask(asking.wire()), Answer):
             if len(attempts) == allowed:
@@ -126,17 +120,12 @@ class Fussy:
 
     async def ask(self, _provider: Provider, wire: bytes) -> Any:
         self.asked.append(b"stream_options" in wire)
-
         return Scripted(self.statuses.pop(0))
 
 
 async def stream_from(upstream: Fussy, route: Route) -> int:
     """One stream of a client that does not ask for usage → the status of its answer."""
-    request = SimpleNamespace(headers=CIMultiDictProxy(CIMultiDict()), raw_path="/v1/chat/completions")
-    ports = SimpleNamespace(upstream=upstream, unix_time=lambda: 1_793_000_000.0)
-    document = DOCUMENT | {"stream": True}
-    facts = OPENAI_CHAT.facts(document, None)
-    asking = UpstreamRequest(request, OPENAI_CHAT, facts, document, route, ports)  # type: ignore[arg-type]
+    asking = request_alone(upstream, route, stream=True)
     answer = await asking.ask(asking.wire())
     assert isinstance(answer, Answer)
     return answer.status

@@ -20,7 +20,7 @@ from proxy.gateway.exchange.exchange import Exchange
 from proxy.gateway.exchange.lifecycle import TABLE, Action, Cell, Client, Event, Lifecycle, Phase
 from proxy.http.server import wait_until
 from tests.gateway.inprocess import Gateway, gateway
-from tests.support.net import ask, chat_request
+from tests.support.net import ask, chat_request, listening
 
 pytestmark = pytest.mark.io
 
@@ -206,9 +206,8 @@ class Walk:
 @pytest.fixture
 async def provider() -> AsyncIterator[tuple[ProviderByHand, str]]:
     by_hand = ProviderByHand()
-    server = await asyncio.start_server(by_hand.serve, "127.0.0.1", 0)
-    yield by_hand, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    server.close()
+    async with listening(by_hand.serve) as url:
+        yield by_hand, f"{url}/v1"
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import errno
 import os
 import resource
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,7 +18,9 @@ from proxy.gateway.upstream.client import EXHAUSTION_OVER_S, IDLE_MAX, UpstreamC
 from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamConnection
 from proxy.gateway.upstream.provider import Origin, Provider
 from proxy.settings import ProviderSettings
+from tests.gateway.upstream.connections import FakeTransport, Heard
 from tests.support.linear import assert_linear
+from tests.support.net import listening
 
 ORIGIN = Origin("provider.test", 80, tls=False)
 # Not 0: poll(2) rejects more descriptors than the limit.
@@ -26,31 +28,11 @@ LOWEST = 3
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
-class Transport(asyncio.Transport):
-    """Only remembers that it was closed."""
-
-    closed = False
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.closed = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def is_reading(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> None: ...
-
-
-def busy(client: UpstreamClient, count: int) -> list[tuple[UpstreamConnection, Transport]]:
+def busy(client: UpstreamClient, count: int) -> list[tuple[UpstreamConnection, FakeTransport]]:
     """So many connections of the client, each with a request."""
     made = []
     for _ in range(count):
-        connection, transport = UpstreamConnection(client._rests, client._gone), Transport()
+        connection, transport = UpstreamConnection(client._rests, client._gone), FakeTransport()
         connection.connection_made(transport)
         client._origins[connection] = ORIGIN
         connection.ask(b"request")
@@ -61,25 +43,13 @@ def busy(client: UpstreamClient, count: int) -> list[tuple[UpstreamConnection, T
 async def answered(connection: UpstreamConnection) -> None:
     """Its request is over."""
     connection.data_received(ANSWER)
-    connection.relay_to(Deaf())
-
-
-class Deaf:
-    """A sink."""
-
-    def relay_matched(self, wire: bytes) -> bool:
-        return False
-
-    def piece(self, payload: bytes, framed: bytes | None = None) -> None: ...
-    def complete(self) -> None: ...
-    def upstream_error(self) -> None: ...
-    def internal_error(self) -> None: ...
+    connection.relay_to(Heard())
 
 
 async def test_that_all_idle_connections_close_at_once_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_MAX", 100_000)
 
-    def close_all(connections: list[tuple[UpstreamConnection, Transport]]) -> None:
+    def close_all(connections: list[tuple[UpstreamConnection, FakeTransport]]) -> None:
         for connection, _ in connections:
             connection.connection_lost(None)
 
@@ -129,17 +99,11 @@ def provider_at(url: str) -> Provider:
     return Provider.of(ProviderSettings(name="p", base_url=url), write_stall_s=60)
 
 
-@asynccontextmanager
-async def listening() -> AsyncIterator[str]:
-    """A provider that answers each request; its URL."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(ANSWER)
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A provider that answers one request."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(ANSWER)
+    writer.close()
 
 
 @contextmanager
@@ -173,7 +137,7 @@ async def test_a_resolver_without_descriptors_may_say_anything(number: int, monk
 @pytest.mark.io
 async def test_without_descriptors_it_is_this_machine_that_failed(caplog: pytest.LogCaptureFixture) -> None:
     client = UpstreamClient(TLS)
-    async with listening() as url:
+    async with listening(answer) as url:
         for host in ("127.0.0.1", "localhost"):
             provider = provider_at(url.replace("127.0.0.1", host))
             with no_descriptors(), pytest.raises(OutOfConnectionsError, match="Too many open files"):
@@ -225,7 +189,7 @@ async def test_an_outage_that_comes_and_goes_is_logged_once_until_it_is_over(
     now = 1000.0
     monkeypatch.setattr(module, "monotonic", lambda: now)
     client = UpstreamClient(TLS)
-    async with listening() as url:
+    async with listening(answer) as url:
         for _ in range(3):
             with no_descriptors(), pytest.raises(OutOfConnectionsError):
                 await client.ask(provider_at(url), b"GET / HTTP/1.1\r\n\r\n")

@@ -9,10 +9,9 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -31,6 +30,8 @@ from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects.bedrock.converse import BEDROCK_CONVERSE
 from proxy.settings import ProviderSettings, SettingsError
 from proxy.settings.cloud_auth import AuthSettings, AwsAuthSettings, GoogleAuthSettings
+from tests.support.http_server import answering
+from tests.support.net import listening
 from tests.support.sigv4 import verified
 
 # Of AWS's own test suite for signatures, and its results.
@@ -64,7 +65,7 @@ def test_the_verifier_agrees_with_aws_s_published_signatures(asked: tuple[str, s
 
 
 @asynccontextmanager
-async def listening(seen: list[bytes]) -> AsyncIterator[str]:
+async def keeping(seen: list[bytes]) -> AsyncIterator[str]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         length = next((int(line.split(b":")[1]) for line in head.split(b"\r\n") if b"Content-Length" in line), 0)
@@ -72,9 +73,8 @@ async def listening(seen: list[bytes]) -> AsyncIterator[str]:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 22)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with listening(serve, limit=1 << 22) as url:
+        yield url
 
 
 def provider(url: str, auth: AuthSettings) -> Provider:
@@ -104,7 +104,7 @@ async def asked(provider: Provider, request: bytes) -> None:
 @pytest.mark.io
 async def test_what_arrives_has_a_signature_of_its_target_and_its_body(path: str, body: bytes) -> None:
     seen: list[bytes] = []
-    async with listening(seen) as url:
+    async with keeping(seen) as url:
         one = provider(url, aws(**KEYS))
         await asked(one, one.request(BEDROCK_CONVERSE, path, body, "Content-Type: application/json\r\n"))
     (request,) = seen
@@ -118,7 +118,7 @@ async def test_what_arrives_has_a_signature_of_its_target_and_its_body(path: str
 @pytest.mark.io
 async def test_every_request_is_signed_with_a_session_token_too_and_without_a_body() -> None:
     seen: list[bytes] = []
-    async with listening(seen) as url:
+    async with keeping(seen) as url:
         one = provider(url, aws(**KEYS, session_token=Secret("of-a-session"), service="other"))
         await asked(one, one.get("/models", KeyHeader.AUTHORIZATION))
     assert b"X-Amz-Security-Token: of-a-session\r\n" in seen[0]
@@ -174,52 +174,20 @@ async def test_without_credentials_nothing_is_sent(
     assert len(caplog.records) == 1, "told once"
 
 
-@contextmanager
-def web(answer: Callable[[str, bytes], tuple[int, dict[str, Any]]]) -> Iterator[str]:
-    """A server in a thread: (path, body) → (status, document)."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status, document = answer(self.path, body)
-            told = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Metadata-Flavor", "Google")
-            self.send_header("Content-Length", str(len(told)))
-            self.end_headers()
-            self.wfile.write(told)
-
-        do_POST = do_GET
-
-        def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
-            """Nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 @pytest.mark.io
 async def test_temporary_credentials_are_renewed_in_time(nothing_of_aws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a container gets them; botocore renews what ends within fifteen minutes."""
     given = 0
 
-    def credentials(_path: str, _body: bytes) -> tuple[int, dict[str, Any]]:
+    def credentials(*_request: object) -> tuple[int, bytes]:
         nonlocal given
         given += 1
         ends = datetime.now(UTC) + timedelta(minutes=5 if given == 1 else 60)
         named = {"AccessKeyId": f"AKID{given}", "SecretAccessKey": f"secret-{given}", "Token": f"token-{given}"}
-        return 200, named | {"Expiration": ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        return 200, json.dumps(named | {"Expiration": ends.strftime("%Y-%m-%dT%H:%M:%SZ")}).encode()
 
     secrets = {"AKID1": "secret-1", "AKID2": "secret-2"}
-    with web(credentials) as url:
+    with answering(credentials) as url:
         monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{url}/creds")
         one = signer()
         assert await signed_by(one, secrets) in secrets
@@ -262,16 +230,17 @@ class Tokens:
         self.lasts_s = 3600
         self.status = 200
 
-    def __call__(self, _path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+    def __call__(self, _path: str, _headers: object, body: bytes) -> tuple[int, bytes]:
         signed, _, signature = parse_qs(body.decode())["assertion"][0].rpartition(".")
         self._key.public_key().verify(_decoded(signature), signed.encode(), padding.PKCS1v15(), hashes.SHA256())
         claims = json.loads(_decoded(signed.partition(".")[2]))
         assert claims["iss"] == "weir@test.iam.gserviceaccount.com"
         assert claims["scope"] == "https://www.googleapis.com/auth/cloud-platform"
         if self.status != 200:
-            return self.status, {"error": "invalid_grant", "error_description": "of weir@test"}
+            return self.status, b'{"error":"invalid_grant","error_description":"of weir@test"}'
         self.given += 1
-        return 200, {"access_token": f"ya29.token-{self.given}", "expires_in": self.lasts_s, "token_type": "Bearer"}
+        given = {"access_token": f"ya29.token-{self.given}", "expires_in": self.lasts_s, "token_type": "Bearer"}
+        return 200, json.dumps(given).encode()
 
 
 @pytest.fixture
@@ -285,7 +254,7 @@ def service_account(tokens: Tokens, rsa_key: rsa.RSAPrivateKey, tmp_path: Path) 
     private = rsa_key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    with web(tokens) as url:
+    with answering(tokens) as url:
         file = tmp_path / "key.json"
         file.write_text(json.dumps({
             "type": "service_account", "project_id": "ours", "private_key_id": "1", "private_key": private.decode(),

@@ -9,7 +9,7 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from proxy.settings import ForwardProxy, ProviderSettings, Secret, SettingsError
 from tests.gateway.inprocess import gateway
 from tests.support.certificates import Authority, Issued
 from tests.support.connect_proxy import Behaviour, ConnectProxy, connect_proxy
-from tests.support.net import ask, chat_request, closed_port, connect
+from tests.support.net import ask, chat_request, closed_port, connect, listening
 
 pytestmark = pytest.mark.io
 
@@ -78,9 +78,8 @@ class Server:
 @asynccontextmanager
 async def server(tls: ssl.SSLContext | None) -> AsyncIterator[Server]:
     made = Server()
-    listening = await asyncio.start_server(made.serve, "127.0.0.1", 0, ssl=tls)
-    made.port = listening.sockets[0].getsockname()[1]
-    with closing(listening):
+    async with listening(made.serve, ssl=tls) as url:
+        made.port = int(url.rpartition(":")[2])
         yield made
 
 

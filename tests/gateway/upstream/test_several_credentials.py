@@ -16,17 +16,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from multidict import CIMultiDict, CIMultiDictProxy
 
 from proxy.billing.record import UsageRecord
 from proxy.gateway.exchange import upstream_request
-from proxy.gateway.exchange.upstream_request import Failover, UpstreamRequest
+from proxy.gateway.exchange.upstream_request import Failover
 from proxy.gateway.upstream import client as providers
 from proxy.gateway.upstream.routing import Route
-from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.settings import CredentialSettings, ProviderSettings, Secret
+from tests.gateway.exchange.alone import request_alone
 from tests.gateway.inprocess import Gateway, gateway
-from tests.support.net import Response, ask, chat_request, connect
+from tests.support.net import Response, ask, chat_request, connect, listening
 
 pytestmark = pytest.mark.io
 
@@ -86,10 +85,9 @@ class Provider:
 @pytest.fixture
 async def provider() -> AsyncIterator[Provider]:
     made = Provider()
-    server = await asyncio.start_server(made.serve, "127.0.0.1", 0, backlog=1000)
-    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    yield made
-    server.close()
+    async with listening(made.serve, backlog=1000) as url:
+        made.url = f"{url}/v1"
+        yield made
 
 
 @pytest.fixture(autouse=True)
@@ -286,12 +284,8 @@ async def test_where_no_credential_is_left_another_provider_is_asked() -> None:
         )
         for name, credentials in (("first", limited), ("second", ()))
     )
-    request: Any = SimpleNamespace(headers=CIMultiDictProxy(CIMultiDict()), raw_path="/v1/chat/completions")
-    document = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
-    ports: Any = SimpleNamespace(upstream=Upstream(), unix_time=lambda: 1_793_000_000.0)
     for _ in range(2):
-        facts = OPENAI_CHAT.facts(document, None)
-        asking = UpstreamRequest(request, OPENAI_CHAT, facts, document, replace(first, others=(second,)), ports)
+        asking = request_alone(Upstream(), replace(first, others=(second,)))
         found = await asking.ask(asking.wire())
     assert isinstance(found, Failover)
     assert (found.attempt.provider, found.attempt.failed) == ("first", "no credential: all at their limits")

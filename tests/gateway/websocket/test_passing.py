@@ -19,7 +19,7 @@ from proxy.http.websocket_head import chosen
 from proxy.settings import CredentialSettings, Secret
 from tests.gateway.inprocess import KEY, OfToken
 from tests.gateway.websocket.sockets import CREATE, REALTIME, RESPONSES, Stage, begun, done, stage, tell
-from tests.support.net import RawClient, Response, connect
+from tests.support.net import RawClient, Response, connect, listening
 from tests.support.socket_provider import SocketProvider
 
 pytestmark = pytest.mark.io
@@ -336,12 +336,11 @@ async def test_a_provider_that_chooses_what_nobody_offered_is_none(tmp_path: Pat
             await reader.read()
             writer.close()
 
-        listening = await asyncio.start_server(odd, "127.0.0.1", 0)
         origin = on.gateway.provider.origin
-        on.gateway.provider.origin = origin._replace(port=listening.sockets[0].getsockname()[1])
-        assert (await refused(on)).status == 502
+        async with listening(odd) as url:
+            on.gateway.provider.origin = origin._replace(port=int(url.rpartition(":")[2]))
+            assert (await refused(on)).status == 502
         on.gateway.provider.origin = origin
-        listening.close()
 
 
 @pytest.mark.parametrize(
