@@ -55,13 +55,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
         REFUSALS.now = frozenset()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    REFUSALS.now = refused(item)
-    try:
-        return (yield)
-    finally:
-        REFUSALS.now = frozenset()
+pytest_runtest_call = pytest_runtest_setup
 
 
 def refused(item: pytest.Item) -> frozenset[str]:

@@ -128,21 +128,12 @@ def figures(found: Sequence[Estimates]) -> Measured:
 Of = Callable[[Estimator, Seen], Estimates]
 
 
-def of_all_kinds(models: Iterable[Model], lessons: int, of: Of = completion) -> Measured:
-    """One model for all kinds, after so many lessons in turn."""
+def of_all_kinds(models: Iterable[Model], lessons: int, of: Of = completion, *, at_random: bool = False) -> Measured:
+    """One model for all kinds, after so many lessons: in turn, or of any kind by chance."""
     found: list[Estimates] = []
     for model in models:
-        estimator = taught(model.lessons[:lessons])
+        estimator = taught(model.rng.choices(model.lessons, k=lessons) if at_random else model.lessons[:lessons])
         found += [of(estimator, one) for one in model.cuts]
-    return figures(found)
-
-
-def at_random(models: Iterable[Model], lessons: int) -> Measured:
-    """Likewise, after lessons of any kind by chance."""
-    found: list[Estimates] = []
-    for model in models:
-        estimator = taught(model.rng.choices(model.lessons, k=lessons))
-        found += [completion(estimator, one) for one in model.cuts]
     return figures(found)
 
 
@@ -258,7 +249,7 @@ def table() -> Iterator[str]:
     yield line("one model for all kinds, after 20", of_all_kinds(models, LESSONS), last)
     yield line("one model for all kinds, after 200", of_all_kinds(models, MANY_LESSONS), "")
     yield line("  after 20, events of several tokens only", of_all_kinds(joined, LESSONS), "")
-    yield line("  after 20 of kinds drawn at random", at_random(models, LESSONS), "")
+    yield line("  after 20 of kinds drawn at random", of_all_kinds(models, LESSONS, at_random=True), "")
     yield line("a model for each kind, after 20", of_each_kind(models[::2], LESSONS, 2), "")
     older = made(1, names=OLDER)
     for lessons in (LESSONS, MANY_LESSONS):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 
 from proxy.ledger.schema.tables import ledger_entries, usage_daily
 from proxy.storage.database import reading
@@ -35,12 +35,7 @@ def spend(ledger: Ledger) -> Answer:
     first = datetime.now(UTC).date() - timedelta(DAYS - 1)
     day, key = usage_daily.c.day, usage_daily.c.key_id
     asked = select(day, key, func.sum(usage_daily.c.charged_nusd)).where(day >= first).group_by(day, key)
-
-    def ask() -> Sequence[Any]:
-        with reading(ledger.engine) as connection:
-            return connection.execute(asked).all()
-
-    return _timed(ask)
+    return _timed(lambda: _rows(ledger, asked))
 
 
 def usage(ledger: Ledger) -> Answer:
@@ -53,12 +48,12 @@ def last_entries(ledger: Ledger) -> Answer:
     """One key's last 100 entries."""
     columns = ledger_entries.c
     asked = select(ledger_entries).where(columns.key_id == _KEY).order_by(columns.started_at.desc()).limit(LAST)
+    return _timed(lambda: _rows(ledger, asked))
 
-    def ask() -> Sequence[Any]:
-        with reading(ledger.engine) as connection:
-            return connection.execute(asked).all()
 
-    return _timed(ask)
+def _rows(ledger: Ledger, asked: Select[Any]) -> Sequence[Any]:
+    with reading(ledger.engine) as connection:
+        return connection.execute(asked).all()
 
 
 def _timed(ask: Callable[[], Sequence[Any]]) -> Answer:

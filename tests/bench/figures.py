@@ -6,7 +6,7 @@ Law: the estimator in use and the baseline are asked the same of the same stream
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from proxy.metering.estimator.estimate import REFERENCED, VERSION, Estimator
@@ -80,12 +80,8 @@ Teach = Callable[[Iterable[Stream]], Ask]
 
 def ridge(streams: Iterable[Stream]) -> Ask:
     """The estimator in use."""
-    estimator = Estimator()
-    for one in streams:
-        estimator.learn(one.key, evidence=one.evidence, prompt=None, usage=one.usage)
-    return lambda one: (
-        estimator.completion(one.key, one.evidence, completion_tokens_max=None, bytes_seen=one.size).tokens
-    )
+    ask = referenced(replace(one, counted=None) for one in streams)
+    return lambda one: ask(replace(one, counted=None))
 
 
 def referenced(streams: Iterable[Stream]) -> Ask:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,17 +44,8 @@ class Stores:
     valkey: Valkey
     folder: Path
 
-    @contextmanager
-    def ledger(self) -> Iterator[Ledger]:
-        name = self.postgres.new_database()
-        url = self.postgres.url(name)
-        migrate(url)
-        engine = open_engine(url)
-        try:
-            yield Ledger(url, name, engine, self.postgres)
-        finally:
-            engine.dispose()
-            self.postgres.drop_database(name)
+    def ledger(self) -> AbstractContextManager[Ledger]:
+        return new_ledger(self.postgres)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -98,6 +89,19 @@ class Ledger:
     def settled(self) -> int:
         """Entries that are in the balances: the sum of a thousand rows, not a count of millions."""
         return self.ask("SELECT coalesce(sum(entries), 0) FROM balances")
+
+
+@contextmanager
+def new_ledger(postgres: PostgresServer) -> Iterator[Ledger]:
+    name = postgres.new_database()
+    url = postgres.url(name)
+    migrate(url)
+    engine = open_engine(url)
+    try:
+        yield Ledger(url, name, engine, postgres)
+    finally:
+        engine.dispose()
+        postgres.drop_database(name)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.load import RigError, Target, pin
+from tests.support.net import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOTYPE = ROOT.parent / "shared" / "prototypes" / "relay.py"
@@ -180,15 +181,6 @@ def memory_kib(target: Target) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith(wanted))
 
 
-def free_port() -> int:
-    """A port of the loopback that nobody had a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    assert isinstance(port, int)
-    return port
-
-
 def _options(place: Place) -> dict[str, Any]:
     trusted = {} if place.certificate is None else {"SSL_CERT_FILE": str(place.certificate)}
     environment = {**os.environ, **trusted, "BENCH_PROVIDER_KEY": "sk-bench"}
@@ -209,11 +201,7 @@ def with_tls(folder: Path, provider_port: int, cpu: int) -> Iterator[tuple[str, 
     port = free_port()
     listen = f"listen 127.0.0.1:{port} ssl backlog=4096; ssl_certificate certificate.pem; ssl_certificate_key key.pem"
     with _nginx(place, listen) as system:
-        deadline = time.monotonic() + START_S_MAX
-        while not _listens(port):
-            if time.monotonic() > deadline or system.poll() is not None:
-                raise RigError(f"TLS did not start: {(folder / 'log').read_text(errors='replace')[-2000:]}")
-            time.sleep(0.1)
+        _wait_until(lambda: _listens(port), system, folder)
         yield f"https://127.0.0.1:{port}", certificate
 
 
@@ -260,12 +248,16 @@ def family(pid: int) -> tuple[int, ...]:
 
 
 def _when_ready(system: subprocess.Popen[bytes], port: int, place: Place, *headers: str) -> Target:
-    deadline = time.monotonic() + START_S_MAX
-    while not _relays(port, headers):
-        if time.monotonic() > deadline or system.poll() is not None:
-            raise RigError(f"did not start: {(place.folder / 'log').read_text(errors='replace')[-2000:]}")
-        time.sleep(0.1)
+    _wait_until(lambda: _relays(port, headers), system, place.folder)
     return Target(port, headers, family(system.pid))
+
+
+def _wait_until(holds: Callable[[], bool], system: subprocess.Popen[bytes], folder: Path) -> None:
+    deadline = time.monotonic() + START_S_MAX
+    while not holds():
+        if time.monotonic() > deadline or system.poll() is not None:
+            raise RigError(f"{folder.name} did not start: {(folder / 'log').read_text(errors='replace')[-2000:]}")
+        time.sleep(0.1)
 
 
 def _relays(port: int, headers: tuple[str, ...]) -> bool:

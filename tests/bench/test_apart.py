@@ -12,27 +12,22 @@ from sqlalchemy import func, select
 
 from proxy.billing.entries import ENTRY_FIELDS
 from proxy.billing.settlement import entry
-from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.schema.tables import balances, ledger_entries, usage_daily
-from proxy.storage.database import open_engine, reading
+from proxy.storage.database import reading
 from tests.bench import dashboards
 from tests.bench.history import fill
 from tests.bench.lines import Line, at_least, at_most, table
 from tests.bench.load import Rig, Target, build, compiler
 from tests.bench.records import opened, record
 from tests.bench.sharing import Shared, postgres_s, simulated
-from tests.bench.stores import Ledger, cpu_s
+from tests.bench.stores import Ledger, cpu_s, new_ledger
 from tests.support.postgres import own_server
 
 
 @pytest.fixture
 def ledger(postgres_cluster: Path) -> Iterator[Ledger]:
-    with own_server(postgres_cluster) as server:
-        name = server.new_database()
-        migrate(server.url(name))
-        engine = open_engine(server.url(name))
-        yield Ledger(server.url(name), name, engine, server)
-        engine.dispose()
+    with own_server(postgres_cluster) as server, new_ledger(server) as made:
+        yield made
 
 
 @pytest.mark.external
