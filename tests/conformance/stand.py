@@ -134,10 +134,8 @@ class Stand:
 
     def entries(self, model: str, count: int = 1) -> list[dict[str, Any]]:
         """The ledger's entries of `model`, the first begun first: exactly so many, each of another exchange."""
-        deadline = time.monotonic() + SOON_S
-        while len(found := self._of(model)) < count:
-            assert time.monotonic() < deadline, f"{len(found)} entries of {model}, not {count}:\n{self.log_tail()}"
-            time.sleep(0.02)
+        self.tokenweir.entries_of(model, count, timeout_s=SOON_S)
+        found = self._of(model)
         assert len({entry["exchange_id"] for entry in found}) == len(found) == count
         return found
 
@@ -154,25 +152,21 @@ class Stand:
         gained.update(self.entries(model, before + 1)[-1])
 
     def entry_of(self, exchange_id: str) -> dict[str, Any]:
-        deadline = time.monotonic() + SOON_S
-        while not (found := [one for one in self.tokenweir.read_ledger() if one["exchange_id"] == exchange_id]):
-            assert time.monotonic() < deadline, f"no entry of {exchange_id}:\n{self.log_tail()}"
-            time.sleep(0.02)
-        (one,) = found
+        entries = self.tokenweir.until(
+            lambda all_: any(one["exchange_id"] == exchange_id for one in all_), timeout_s=SOON_S
+        )
+        (one,) = [one for one in entries if one["exchange_id"] == exchange_id]
         return one
 
     def _of(self, model: str) -> list[dict[str, Any]]:
         mine = [entry for entry in self.tokenweir.read_ledger() if entry["model"] == model]
         return sorted(mine, key=lambda entry: entry["started_at"])
 
-    def log_tail(self) -> str:
-        return self.tokenweir.log.read_text()[-2000:]
-
     def close(self) -> None:
-        assert self.tokenweir.stop() == 0, self.log_tail()
+        assert self.tokenweir.stop() == 0, self.tokenweir.log_tail()
         entries = self.tokenweir.read_ledger()
         assert len({entry["exchange_id"] for entry in entries}) == len(entries)
-        assert "Traceback" not in self.tokenweir.log.read_text(), self.log_tail()
+        assert "Traceback" not in self.tokenweir.log.read_text(), self.tokenweir.log_tail()
         self.tokenweir.close()
 
 

@@ -10,10 +10,11 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum, auto
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -30,6 +31,7 @@ from tests.support.ledger_tables import read_balances
 from tests.support.net import ask
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import COST, PRICE, Listening, Tokenweir, provider_section
+from tests.support.waiting import until
 
 STREAMS = 50
 # Beside the streams: answers that are no streams, and clients that leave, under both policies.
@@ -41,6 +43,7 @@ LANGUAGES: tuple[Literal["tera", "tensorloop", "siliconstorm", "electron", "open
 ENDS = frozenset({"served", "client_left", "crashed", "shut_down"})
 # How long anything may take that takes milliseconds on an idle machine.
 PATIENCE_S = 20.0
+_until = partial(until, within_s=PATIENCE_S, poll_s=0.001)
 
 Kind = Literal["stream", "plain", "leaves", "drains"]
 Entry = Mapping[str, Any]
@@ -261,19 +264,14 @@ class Chaos:
                 await asyncio.sleep(self._rng.uniform(0, 0.1))
             case Instant.END:
                 ended = self._rng.randint(1, self.streams)
-                await self._until(lambda: sum(call.whole for call in self._calls) >= ended)
+                await _until(lambda: sum(call.whole for call in self._calls) >= ended)
             case Instant.MIDWAY | Instant.RECOVERY:
-                await self._until(lambda: self._flowing() >= self.streams)
+                await _until(lambda: self._flowing() >= self.streams)
                 await asyncio.sleep(self._rng.uniform(0, 0.6))
 
     def _flowing(self) -> int:
         """Streams that have delivered something, and not ended; or have been followed by others."""
         return sum(call.kind == "stream" and bool(call.body) for call in self._calls)
-
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not holds():
-                await asyncio.sleep(0.001)
 
     async def _kill_in_recovery(self) -> None:
         """Start, wait until the journal is taken over, and kill at a random instant of what follows."""
@@ -281,7 +279,7 @@ class Chaos:
         before = journal.stat().st_mtime_ns
         self.kills_in_recovery += 1
         self._tokenweir.launch()
-        await self._until(lambda: journal.stat().st_mtime_ns != before)
+        await _until(lambda: journal.stat().st_mtime_ns != before)
         await asyncio.sleep(self._rng.uniform(0, 0.4))
         self._tokenweir.kill()
 

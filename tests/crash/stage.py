@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
-import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from proxy.billing.limits import UNLIMITED, Limits
@@ -15,10 +14,12 @@ from proxy.journal.journal import Journal
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
+from tests.support import waiting
 from tests.support.net import RawClient, Response, ask, chat_request, connect
 from tests.support.tokenweir import Tokenweir
 
 PATIENCE_S = 40.0
+until = partial(waiting.until, within_s=PATIENCE_S, poll_s=0.01)
 
 
 class Stage:
@@ -53,13 +54,6 @@ class Stage:
         """One request, to the end of its answer."""
         client = await self.ask(model, **more)
         return await client.read(PATIENCE_S)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait for `holds`. Raises TimeoutError."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def told(tokenweir: Tokenweir, number: signal.Signals) -> int:
@@ -102,12 +96,8 @@ def left_behind(tokenweir: Tokenweir) -> tuple[int, int, int]:
 
 def entries_of(tokenweir: Tokenweir, *models: str, timeout_s: float = PATIENCE_S) -> list[dict[str, Any]]:
     """The one entry of each of these models, in this order, once all are in the ledger."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = [entry for entry in tokenweir.read_ledger() if entry["model"] in models]
-        by_model = {entry["model"]: entry for entry in found}
-        assert len(by_model) == len(found), f"more than one entry for a request: {found}"
-        if len(by_model) == len(models):
-            return [by_model[model] for model in models]
-        assert time.monotonic() < deadline, f"no entry for {set(models) - set(by_model)}"
-        time.sleep(0.02)
+    entries = tokenweir.until(lambda all_: set(models) <= {entry["model"] for entry in all_}, timeout_s=timeout_s)
+    found = [entry for entry in entries if entry["model"] in models]
+    by_model = {entry["model"]: entry for entry in found}
+    assert len(by_model) == len(found), f"more than one entry for a request: {found}"
+    return [by_model[model] for model in models]

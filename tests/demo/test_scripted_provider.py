@@ -19,6 +19,7 @@ from tests.support import provider as scripts
 from tests.support import sse
 from tests.support.net import RawClient, Response, ask, chat_request, connect, free_port, post_chat
 from tests.support.provider import ROOT, ScriptedProvider
+from tests.support.waiting import wait_until
 
 EVENTS = [b'data: {"n":1}\n\n', 'data: {"n":"zwö水"}\n\n'.encode(), DONE]
 BODY = b"".join(EVENTS)
@@ -238,10 +239,7 @@ def test_it_ends_with_its_parent() -> None:
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    deadline_s = time.monotonic() + 5
-    while _runs(orphan):
-        assert time.monotonic() < deadline_s, "the orphan still runs"
-        time.sleep(0.05)
+    wait_until(lambda: not _runs(orphan), lambda: "the orphan still runs", within_s=5)
 
 
 def _runs(pid: int) -> bool:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,6 +39,7 @@ from proxy.metering.usage import Evidence, Reading, Usage, UsageSource
 from proxy.storage.database import open_engine, reading
 from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.distributed.books import wrong_books
+from tests.support import waiting
 from tests.support.examples import SEED
 
 # How long anything may take that takes milliseconds.
@@ -53,13 +55,7 @@ HEALING_S = 90.0
 PRICE = Price("plant-1", (Rates(130_000_000, 70_000_000, 410_000_000),))
 KEYS = 7
 MODEL = "m"
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait for what takes milliseconds."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():
-            await asyncio.sleep(0.005)
+until = partial(waiting.until, within_s=PATIENCE_S, poll_s=0.005)
 
 
 class CountingObserver:

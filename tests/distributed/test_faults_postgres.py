@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -17,11 +16,12 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from proxy.ledger.schema.migrate import migrate
-from tests.distributed.plant import PATIENCE_S, Fault, Plant, strike, until
+from tests.distributed.plant import Fault, Plant, strike, until
 from tests.support.examples import SEED
 from tests.support.faulty import FaultyPath
 from tests.support.postgres import PostgresServer, own_server
 from tests.support.valkey import Valkey
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("sooner")]
 
@@ -125,12 +125,9 @@ class Postgres:
 
     def _wait_for_a_waiter(self) -> None:
         """Until the settler has the clock and wants a balance."""
-        until = time.monotonic() + PATIENCE_S
         waits = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'tokenweir' AND wait_event = 'transactionid'"
         with psycopg.connect(self.server.url("postgres", user="postgres"), autocommit=True) as looking:
-            while not looking.execute(waits).fetchall():
-                assert time.monotonic() < until, "nobody settles"
-                time.sleep(0.005)
+            wait_until(lambda: looking.execute(waits).fetchall(), lambda: "nobody settles", poll_s=0.005)
 
     async def _wait(self) -> None:
         await asyncio.sleep(self.rng.choice((0.0, 0.1, 0.5)))

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from pathlib import Path
 
 import psycopg
+from sqlalchemy import Engine
 
 from proxy.ledger.schema.partitions import missing_partitions
 from proxy.storage.database import open_engine, reading
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir, provider_section
+from tests.support.waiting import wait_until
+
+
+def missing(engine: Engine) -> list[datetime]:
+    with reading(engine) as connection:
+        return missing_partitions(connection, time.time())
 
 
 def test_a_proxy_that_settles_by_itself_makes_them(tmp_path: Path, provider: ScriptedProvider, ledger_url: str) -> None:
@@ -20,13 +28,7 @@ def test_a_proxy_that_settles_by_itself_makes_them(tmp_path: Path, provider: Scr
     engine = open_engine(ledger_url)
     try:
         served.start()
-        until = time.monotonic() + 20
-        missing = True
-        while missing:
-            assert time.monotonic() < until
-            time.sleep(0.05)
-            with reading(engine) as connection_:
-                missing = bool(missing_partitions(connection_, time.time()))
+        wait_until(lambda: not missing(engine))
     finally:
         served.close()
         engine.dispose()

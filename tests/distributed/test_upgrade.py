@@ -22,6 +22,7 @@ from tests.support.net import free_port
 from tests.support.postgres import Server
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import COMMAND, Listening, Tokenweir, provider_section
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.thorough
 
@@ -72,11 +73,8 @@ def ask(port: int, path: str, *, key: str = "", model: str = "") -> tuple[int, s
 
 
 def until(port: int, path: str, status: int) -> str:
-    deadline = time.monotonic() + WAIT_S
-    while (found := ask(port, path))[0] != status:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
-    return found[1]
+    wait_until(lambda: ask(port, path)[0] == status, lambda: ask(port, path), within_s=WAIT_S)
+    return ask(port, path)[1]
 
 
 def tables(url: str) -> list[Any]:

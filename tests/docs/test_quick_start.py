@@ -23,6 +23,7 @@ import pytest
 
 from proxy.settings import load
 from tests.support.net import free_port
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "README.md").read_text().split("## Quick start\n")[1].split("\n## ")[0]
@@ -86,20 +87,13 @@ def pasting(block: str, folder: Path, programs: Path, timeout_s: float) -> Itera
         # As in a terminal, the shell stays: the scripted provider ends with it.
         shell.stdin.write(f"{block}echo {DONE}\n")
         shell.stdin.flush()
-        yield until_done(printed, timeout_s)
+        # All of it, once the shell has come to the end of the block.
+        wait_until(lambda: f"\n{DONE}\n" in printed.read_text(), printed.read_text, within_s=timeout_s, poll_s=0.05)
+        yield printed.read_text()
     finally:
         shell.kill()
         shell.communicate()
         end_group(shell.pid)
-
-
-def until_done(printed: Path, timeout_s: float) -> str:
-    """What was printed, once the shell has come to the end of the block."""
-    deadline_s = time.monotonic() + timeout_s
-    while f"\n{DONE}\n" not in (text := printed.read_text()):
-        assert time.monotonic() < deadline_s, text
-        time.sleep(0.05)
-    return text
 
 
 def end_group(group: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +18,7 @@ from proxy.storage.database import open_engine, reading
 from tests.ledger.entries import a_store, assert_sums, batch_of, count
 from tests.support.net import free_port
 from tests.support.postgres import OWNER, PostgresServer, own_server, unprivileged
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.external, pytest.mark.process]
 
@@ -52,10 +52,7 @@ def pooler(tmp_path: Path, server: PostgresServer) -> Iterator[str]:
     with log.open("ab") as said, subprocess.Popen(unprivileged(["pgbouncer", str(config)]), stderr=said) as child:
         try:
             url = f"postgresql://{OWNER}@127.0.0.1:{port}"
-            until = time.monotonic() + START_S_MAX
-            while not _answers(f"{url}/postgres"):
-                assert time.monotonic() < until, log.read_text()[-2000:]
-                time.sleep(0.05)
+            wait_until(lambda: _answers(f"{url}/postgres"), log.read_text, within_s=START_S_MAX)
             yield url
         finally:
             child.terminate()

@@ -27,6 +27,7 @@ from tests.ledger.entries import a_store, an_entry, arriving, assert_sums, batch
 from tests.support.faulty import FaultyPath
 from tests.support.net import closed_port
 from tests.support.postgres import LOCKED, OWNER, PostgresServer, own_server
+from tests.support.waiting import wait_until
 
 PASSWORD = "canary-5d41"
 LOCAL = "127.0.0.1"
@@ -261,10 +262,8 @@ def test_ended_while_a_standby_is_waited_for(
 
 def until_waiting(server: PostgresServer, database: str, what: str) -> None:
     asked = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}' AND wait_event = '{what}'"
-    until = time.monotonic() + 20
-    while server.execute(asked) == [(0,)]:
-        assert time.monotonic() < until, server.execute("SELECT wait_event, query FROM pg_stat_activity")
-        time.sleep(0.005)
+    seen = "SELECT wait_event, query FROM pg_stat_activity"
+    wait_until(lambda: server.execute(asked) != [(0,)], lambda: server.execute(seen), poll_s=0.005)
 
 
 def test_sessions_that_are_ended_again_and_again(

@@ -26,6 +26,8 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import psycopg
 import pytest
 
+from tests.support.waiting import wait_until
+
 START_S_MAX = 30.0
 # A role without special rights, as in real life: limits that spare a superuser do not spare it.
 OWNER = "tokenweir"
@@ -221,10 +223,7 @@ class PostgresServer(Databases):
         for name, value in settings.items():
             self.execute(f"ALTER SYSTEM SET {name} = '{value}'")
         self.execute("SELECT pg_reload_conf()")
-        until = time.monotonic() + START_S_MAX
-        while self.execute("SELECT pg_conf_load_time()") == loaded:
-            assert time.monotonic() < until
-            time.sleep(0.005)
+        wait_until(lambda: self.execute("SELECT pg_conf_load_time()") != loaded, poll_s=0.005)
 
     def _launched(self) -> subprocess.Popen[bytes]:
         command = [*self._launcher, str(binaries() / "postgres"), "-D", str(self.folder / "pg")]

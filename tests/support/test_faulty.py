@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.faulty import FaultyPath
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.io
 
@@ -146,10 +147,7 @@ def test_a_half_close_ends_one_way_only(path: FaultyPath, echo: Echo) -> None:
         path.half_close()
         assert sock.recv(1) == b""
         sock.sendall(b" still there")
-        deadline = time.monotonic() + TIMEOUT_S
-        while echo.got != b"hello still there":
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        wait_until(lambda: echo.got == b"hello still there", lambda: echo.got, within_s=TIMEOUT_S)
 
 
 def test_a_cut_path_refuses_until_it_is_healed(path: FaultyPath) -> None:

@@ -87,7 +87,7 @@ class Listening:
                 self.url = line.split()[-1].strip()
                 self.port = int(self.url.rsplit(":", 1)[1])
                 return self
-        raise AssertionError(f"it did not start: {self.log.read_text()[-3000:]}")
+        raise AssertionError(f"it did not start: {self.log_tail()}")
 
     def kill(self) -> None:
         """kill -9, now."""
@@ -114,6 +114,9 @@ class Listening:
                 self.kill()
         elif self.child is not None:
             self._wait()
+
+    def log_tail(self) -> str:
+        return self.log.read_text()[-2000:]
 
     def _wait(self, timeout_s: float = STOP_S_MAX) -> int:
         assert self.child is not None
@@ -293,18 +296,16 @@ class Tokenweir(Listening):
         """The ledger's entries once there are at least `count`."""
         return self.until(lambda entries: len(entries) >= count, timeout_s=timeout_s)
 
-    def entries_of(self, model: str, count: int = 1) -> list[dict[str, Any]]:
+    def entries_of(self, model: str, count: int = 1, *, timeout_s: float = 10.0) -> list[dict[str, Any]]:
         """The entries of a model once there are at least `count`."""
-        entries = self.until(lambda entries: sum(entry["model"] == model for entry in entries) >= count)
+        entries = self.until(lambda all_: sum(one["model"] == model for one in all_) >= count, timeout_s=timeout_s)
         return [entry for entry in entries if entry["model"] == model]
 
     def until(self, holds: Callable[[list[dict[str, Any]]], bool], *, timeout_s: float = 10.0) -> list[dict[str, Any]]:
         """The ledger's entries as soon as `holds` of them."""
         deadline = time.monotonic() + timeout_s
         while not holds(entries := self.read_ledger()):
-            assert time.monotonic() < deadline, (
-                f"the ledger is not as expected: {entries}\n{self.log.read_text()[-2000:]}"
-            )
+            assert time.monotonic() < deadline, f"the ledger is not as expected: {entries}\n{self.log_tail()}"
             time.sleep(POLL_S if self._watch is None else FILE_POLL_S)
         return entries
 

@@ -25,6 +25,7 @@ from redis import Redis
 
 from proxy.storage.redis_client import RedisClient, open_redis
 from tests.support.net import free_port
+from tests.support.waiting import wait_until
 
 START_S_MAX = 10.0
 MEMORY_ONLY = ("--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0")
@@ -83,10 +84,10 @@ class Valkey:
 
     def until(self, answer: str, *words: str) -> None:
         """Return once the answer to `words` has `answer` in it."""
-        deadline = time.monotonic() + START_S_MAX
-        while answer.encode() not in (last := self.ask(*words)):
-            assert time.monotonic() < deadline, f"no {answer!r} in {last!r}"
-            time.sleep(0.01)
+        wait_until(
+            lambda: answer.encode() in self.ask(*words), lambda: f"no {answer!r} in {self.ask(*words)!r}",
+            within_s=START_S_MAX,
+        )  # fmt: skip
 
     def kill(self) -> None:
         """kill -9."""

@@ -23,6 +23,7 @@ from proxy.storage.database import LedgerUnavailable, open_engine, reading, writ
 from tests.ledger.entries import a_store, batch_of
 from tests.ledger.schema.revisions import run_revision
 from tests.support.postgres import Server
+from tests.support.waiting import wait_until
 
 VERSIONS = Path(migrations.__path__[0], "versions")
 FIRST_WITH_STEPS = "0007"
@@ -201,10 +202,7 @@ def test_a_second_upgrade_waits_and_says_so(postgres: Server, said: list[str]) -
     engine = open_engine(postgres.url(name))
     with ThreadPoolExecutor(1) as threads, upgrading._alone(engine, pytest.fail):
         second = threads.submit(upgrading.migrate, postgres.url(name), said.append)
-        until = time.monotonic() + 20
-        while not said:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_until(lambda: said)
         assert said == ["another process changes the ledger's tables: waiting for it"]
     second.result(60)
     assert [one for one in said if one.startswith("revision ")][-1] == f"revision {upgrading._revisions()[-1]}"

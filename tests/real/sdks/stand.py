@@ -5,7 +5,6 @@ Invariant: model `openai/NAME` goes to the provider as `NAME`, in OpenAI's langu
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,18 +65,12 @@ class Stand:
 
     def entries(self, holds: Callable[[dict[str, Any]], bool], count: int = 1) -> list[dict[str, Any]]:
         """The ledger's entries of which `holds` is true, once there are at least `count`."""
-        deadline = time.monotonic() + SOON_S
-        while len(found := [entry for entry in self.tokenweir.read_ledger() if holds(entry)]) < count:
-            assert time.monotonic() < deadline, f"{len(found)} entries, not {count}:\n{self.log_tail()}"
-            time.sleep(0.02)
-        return found
+        entries = self.tokenweir.until(lambda all_: sum(map(holds, all_)) >= count, timeout_s=SOON_S)
+        return list(filter(holds, entries))
 
     def entry(self, model: str) -> dict[str, Any]:
         (one,) = self.entries(lambda entry: entry["model"] == model)
         return one
-
-    def log_tail(self) -> str:
-        return self.tokenweir.log.read_text()[-2000:]
 
     def close(self) -> None:
         """End both, whatever they do."""
