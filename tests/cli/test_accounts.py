@@ -8,7 +8,6 @@ from datetime import datetime
 import pytest
 
 from proxy.billing.keys import ApiKey
-from proxy.cli import main
 from proxy.foundation.outage import OutageLog
 from proxy.keys.keyring import Keyring, Refused
 from proxy.runtime.machine.ledger_stores import LedgerStores
@@ -222,30 +221,3 @@ def test_what_cannot_be_is_refused_in_one_line_that_names_it(run: Commands) -> N
     for words, arguments in REFUSED.items():
         assert words in run.refused(*arguments)
     assert (run("keys", "list"), run("accounts", "list"), run("ledger", "--json")) == (*before, [])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["keys", "create"], "--alias"),
-        (["keys", "update", "k", "--budget", "much"], "--budget: not an amount of money: 'much'"),
-        (["adjust", "x", "--reason", "r", "--charge-usd", "much"], "--charge-usd: not an amount of money: 'much'"),
-        (["rerate", "--model", "m", "--since", "1d", "--price", "{"], "--price: Expecting property name"),
-        (["keys", "update", "k", "--budget", "0.0000000001"], "--budget: finer than a nano-USD"),
-        (["keys", "update", "k", "--rpm", "-1"], "--rpm: not a whole number: '-1'"),
-        (["keys", "update", "k", "--tpm", "٣"], "--tpm: not a whole number"),
-        (["keys", "update", "k", "--on-exhausted", "none"], "--on-exhausted"),
-        (["keys", "rotate", "k", "--grace", "a while"], "--grace: not a duration: 'a while'"),
-        (["accounts", "create-project", "web"], "--organization"),
-        (["credit", "add", "--usd", "1", "--reason", "r"], "--key --account"),
-        (["credit", "add", "--key", "k", "--account", "a", "--usd", "1", "--reason", "r"], "not allowed with"),
-        (["credit", "add", "--key", "k", "--usd", "1"], "--reason"),
-        (["credit", "add", "--key", "k", "--usd", "inf", "--reason", "r"], "--usd: not a finite amount"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_wrong_usage_is_another_exit_code(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([*arguments, "--config", "x"])
-    assert ended.value.code == 2
-    assert words in capsys.readouterr().err

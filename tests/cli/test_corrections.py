@@ -11,7 +11,6 @@ from sqlalchemy import select, update
 
 from proxy.billing.pricing.prices import configured
 from proxy.billing.record import Rates
-from proxy.cli import main
 from proxy.cli.common import operator
 from proxy.journal.frames import record_payload
 from proxy.ledger.schema.tables import balances, dead_letters
@@ -206,30 +205,6 @@ def test_reconcile_counts_what_is_on_its_way(run: Commands) -> None:
     assert "(6 in flight)" in run.out
     run("reconcile", "--grace", "soon", code=1)
     assert "not a duration" in run.err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["adjust", "--config", "x", "--reason", "r"],
-        ["adjust", "--config", "x", "id"],
-        ["adjust", "--config", "x", "id", "--reason", "r", "--charge-usd", "much"],
-        ["adjust", "--config", "x", "id", "--reason", "r", "--charge-usd", "0.0000000001"],
-        ["adjust", "--config", "x", "id", "--reason", "r", "--prompt-tokens", "1.5"],
-        ["rerate", "--config", "x", "--model", "m"],
-        ["rerate", "--config", "x", "--model", "m", "--since", "1h", "--price", "cheap"],
-        ["dead-letters", "retry", "--config", "x"],
-        ["dead-letters", "retry", "id", "--all", "--config", "x"],
-        ["dead-letters", "drop", "id", "--config", "x"],
-        ["reconcile", "--json"],
-    ],
-    ids=" ".join,
-)
-def test_wrong_usage_is_another_exit_code(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    assert "usage: tokenweir" in capsys.readouterr().err
 
 
 # -- with the prices of the configuration ------------------------------------------------------------------------

@@ -147,28 +147,6 @@ def test_every_command_names_the_field_it_cannot_read(
     assert list(tmp_path.iterdir()) == [config], "a refused command leaves nothing behind"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["weigh"],
-        ["serve", "--port", "high", "--config", "x"],
-        ["migrate"],
-        ["keys"],
-        ["keys", "create", "--config", "x"],
-        ["keys", "revoke", "--config", "x"],
-        ["ledger", "--follow"],
-        ["ledger", "--colour", "--config", "x"],
-    ],
-    ids=" ".join,
-)
-def test_wrong_usage_is_another_exit_code(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    assert "usage: tokenweir" in capsys.readouterr().err
-
-
 def test_what_is_not_there_is_said(running: Tokenweir, here: None, capsys: pytest.CaptureFixture[str]) -> None:
     config = ["--config", str(running.config)]
     assert main(["keys", "revoke", "nobody", *config]) == 1

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -46,7 +46,7 @@ def state_after(frames: Iterable[Frame]) -> State:
     return pending, open_ids
 
 
-def opened(folder: Path, image: bytes) -> Journal:
+def holding(folder: Path, image: bytes) -> Journal:
     """The journal whose only file holds `image`."""
     for old in (*folder.glob("*.log"), *folder.glob("quarantine/*")):
         old.unlink()
@@ -65,33 +65,33 @@ def differs(journal: Journal, expected: State) -> Iterator[str]:
         yield "other exchanges are open"
 
 
-def wrong_when_cut(folder: Path, image: bytes, first: int, last: int) -> Iterator[str]:
+def wrong_when_cut(folder: Path, image: bytes, cuts: Sequence[int]) -> Iterator[str]:
     """A torn tail is no damage, but for what the frames before it come to."""
     frames = scan(image).frames
-    whole = [frame for frame in frames if frame.offset + frame.length <= first]
+    whole = [frame for frame in frames if frame.offset + frame.length <= cuts[0]]
     end, expected = sum(frame.length for frame in whole), state_after(whole)
-    for cut in range(first, last):
-        if len(whole) < len(frames) and (following := frames[len(whole)]).offset + following.length <= cut:
+    for cut in cuts:
+        while len(whole) < len(frames) and (following := frames[len(whole)]).offset + following.length <= cut:
             whole.append(following)
             end, expected = following.offset + following.length, state_after(whole)
-        journal = opened(folder, image[:cut])
+        journal = holding(folder, image[:cut])
         yield from (f"cut at {cut}: {what}" for what in differs(journal, expected))
         if (journal.damage, journal.torn_bytes) != ([], cut - end):
             yield f"cut at {cut}: {journal.damage}, {journal.torn_bytes} bytes torn"
         journal.close()
 
 
-def wrong_when_flipped(folder: Path, image: bytes, first: int, last: int, rng: Random) -> Iterator[str]:
+def wrong_when_flipped(folder: Path, image: bytes, positions: Sequence[int], rng: Random) -> Iterator[str]:
     """The frame of that byte is lost, and no other."""
     frames = scan(image).frames
     harmed = bytearray(image)
     hit, expected = None, state_after(())
-    for position in range(first, last):
+    for position in positions:
         if hit is None or hit.offset + hit.length <= position:
             hit = next(frame for frame in frames if frame.offset + frame.length > position)
             expected = state_after(frame for frame in frames if frame is not hit)
         harmed[position] ^= rng.randrange(1, 256)
-        journal = opened(folder, bytes(harmed))
+        journal = holding(folder, bytes(harmed))
         yield from (f"flipped at {position}: {what}" for what in differs(journal, expected))
         said = [(damage.offset, damage.length) for damage in journal.damage]
         if said != [(hit.offset, hit.length)]:
@@ -106,14 +106,14 @@ def main() -> None:
     path, kind, first, last, seed = sys.argv[1:]
     for name in ("fsync", "fdatasync"):
         setattr(os, name, lambda _fd: None)
-    image, part = Path(path).read_bytes(), (int(first), int(last))
+    image, part = Path(path).read_bytes(), range(int(first), int(last))
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         Journal.open(Path(folder), bytes_max=ROOMY).close()  # from now on its node has a name
         if kind == "cut":
-            wrong = list(wrong_when_cut(Path(folder), image, *part))
+            wrong = list(wrong_when_cut(Path(folder), image, part))
         else:
-            wrong = list(wrong_when_flipped(Path(folder), image, *part, Random(seed)))
-    print(json.dumps({"tried": part[1] - part[0], "wrong": wrong[:20], "wrong_count": len(wrong)}))
+            wrong = list(wrong_when_flipped(Path(folder), image, part, Random(seed)))
+    print(json.dumps({"tried": len(part), "wrong": wrong[:20], "wrong_count": len(wrong)}))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from proxy.journal.frames import MAGIC, FrameKind, encode_frame, opened_payload,
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalBroken, JournalFull
 from proxy.journal.replay import Damage
+from tests.journal.harmed_journal import NAME, holding, wrong_when_cut, wrong_when_flipped
 from tests.journal.journals import crash, numbers_of, reopen, run_through
 from tests.journal.records import ROOMY, exchange_id, opened, record
 
@@ -167,8 +169,8 @@ def test_no_room_for_another_file_means_going_on_in_this_one(
     assert numbers_of(reopen(journal)) == list(range(22))
 
 
-def small_journal(folder: Path) -> tuple[Path, bytes]:
-    """Four exchanges: settled, pending, open, pending. Its one file and the bytes of it."""
+def small_journal(folder: Path) -> bytes:
+    """Four exchanges: settled, pending, open, pending. The bytes of its one file."""
     journal = Journal.open(folder, bytes_max=ROOMY)
     run_through(journal, range(2))
     journal.settled([journal.pending(1)[0].seq])
@@ -176,44 +178,28 @@ def small_journal(folder: Path) -> tuple[Path, bytes]:
     run_through(journal, range(3, 4))
     crash(journal)
     [path] = folder.glob("*.log")
-    return path, path.read_bytes()
-
-
-def open_again(folder: Path, path: Path, image: bytes) -> Journal:
-    """The journal whose only file holds `image`."""
-    for other in (*folder.glob("*.log"), *folder.glob("quarantine/*")):
-        other.unlink()
-    path.write_bytes(image)
-    return Journal.open(folder, bytes_max=ROOMY)
-
-
-def check_nothing_is_invented(journal: Journal) -> None:
-    for pending in journal.pending(10):
-        number = int(pending.record.opened.exchange_id[-6:], 16)
-        assert pending.record == record(opened(number))
-    for of in journal.unfinished():
-        assert of == opened(int(of.exchange_id[-6:], 16))
+    return path.read_bytes()
 
 
 @pytest.mark.parametrize("step", [23, pytest.param(2, marks=pytest.mark.slow)])
 def test_cut_off_anywhere_it_opens_with_all_that_is_whole(folder: Path, step: int) -> None:
-    path, image = small_journal(folder)
-    ends = [frame.offset + frame.length for frame in scan(image).frames]
-    states: list[tuple[list[int], list[int]]] = [
-        ([], []), ([], [0]), ([0], []), ([0], [1]), ([0, 1], []), ([1], []), ([1], [2]), ([1], [2, 3]), ([1, 3], [2]),
-    ]  # fmt: skip
-    for cut in range(0, len(image) + 1, step):  # test_frames cuts and flips at every one
-        journal = open_again(folder, path, image[:cut])
-        whole = sum(end <= cut for end in ends)
-        assert (numbers_of(journal), [int(of.exchange_id[-6:], 16) for of in journal.unfinished()]) == states[whole]
-        assert (journal.damage, journal.torn_bytes) == ([], cut - ([0, *ends][whole]))
-        check_nothing_is_invented(journal)
-        if cut % (8 * step) == 0:
-            run_through(journal, range(20, 21))
-            journal = reopen(journal)
-            assert numbers_of(journal) == [*states[whole][0], 20]
-            assert (journal.damage, journal.torn_bytes) == ([], 0)
+    image = small_journal(folder)
+    cuts = range(0, len(image) + 1, step)  # test_frames cuts and flips at every one
+    assert list(wrong_when_cut(folder, image, cuts)) == []
+    for cut in cuts[::8]:
+        journal = holding(folder, image[:cut])
+        before = numbers_of(journal)
+        run_through(journal, range(20, 21))
+        journal = reopen(journal)
+        assert numbers_of(journal) == [*before, 20]
+        assert (journal.damage, journal.torn_bytes) == ([], 0)
         crash(journal)
+
+
+@pytest.mark.parametrize("step", [31, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_flipped_byte_is_said_kept_and_costs_one_frame(folder: Path, step: int) -> None:
+    image = small_journal(folder)
+    assert list(wrong_when_flipped(folder, image, range(0, len(image), step), Random(0x41))) == []
 
 
 def quarantined(folder: Path, damage: Damage) -> bytes:
@@ -221,31 +207,11 @@ def quarantined(folder: Path, damage: Damage) -> bytes:
     return (folder / "quarantine" / damage.kept_as).read_bytes()
 
 
-@pytest.mark.parametrize("step", [31, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_flipped_byte_is_said_kept_and_costs_one_frame(folder: Path, step: int) -> None:
-    path, image = small_journal(folder)
-    frames = scan(image).frames
-    for position in range(0, len(image), step):
-        harmed = bytearray(image)
-        harmed[position] ^= 0x41
-        journal = open_again(folder, path, bytes(harmed))
-        [damage] = journal.damage
-        assert damage.offset <= position < damage.offset + damage.length
-        assert quarantined(folder, damage) == harmed
-        check_nothing_is_invented(journal)
-        lost = next(frame for frame in frames if frame.offset + frame.length > position)
-        pending = numbers_of(journal)
-        assert {1, 3} - set(pending) <= ({1, 3} if lost.kind == FrameKind.CLOSE else set())
-        assert set(pending) - {1, 3} <= ({0} if lost.kind == FrameKind.SETTLED else set())
-        assert len(journal.unfinished()) >= (0 if lost.kind == FrameKind.OPEN else 1)
-        crash(journal)
-
-
 def test_damage_is_said_once_and_left_behind(folder: Path) -> None:
-    path, image = small_journal(folder)
-    journal = open_again(folder, path, image[:300] + bytes(100) + image[300:])
+    image = small_journal(folder)
+    journal = holding(folder, image[:300] + bytes(100) + image[300:])
     assert len(journal.damage) == 1
-    assert not path.exists()
+    assert not (folder / NAME).exists()
     numbers = numbers_of(journal)
     journal = reopen(journal)
     assert (journal.damage, numbers_of(journal)) == ([], numbers)
@@ -294,8 +260,7 @@ def test_a_frame_that_rots_under_a_running_journal_is_said_and_kept(
     ],
 )
 def test_what_a_later_version_wrote_is_kept_aside(folder: Path, frame: bytes, what: str) -> None:
-    path, image = small_journal(folder)
-    journal = open_again(folder, path, image + frame)
+    journal = holding(folder, small_journal(folder) + frame)
     [damage] = journal.damage
     assert what in damage.what
     assert quarantined(folder, damage) == scan(frame).frames[0].payload

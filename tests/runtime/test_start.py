@@ -146,18 +146,15 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, file: str, error: type[Excep
     starts(Proxy(settings_in(tmp_path)))
 
 
-def test_a_file_that_is_no_database(tmp_path: Path) -> None:
-    place = tmp_path / "data" / "claims.db"
-    with_empty_ledger(place.parent)
-    place.write_text("no database" * 100)
-    fails(Proxy(settings_in(tmp_path)), ClaimsUnavailable)
-
-
-def test_a_pepper_that_is_damaged(tmp_path: Path) -> None:
-    place = tmp_path / "data" / "pepper"
-    with_empty_ledger(place.parent)
-    place.write_text("short")
-    fails(Proxy(settings_in(tmp_path)), ValueError)
+@pytest.mark.parametrize(
+    ("file", "content", "error"),
+    [("claims.db", "no database" * 100, ClaimsUnavailable), ("pepper", "short", ValueError)],
+    ids=["claims.db", "pepper"],
+)
+def test_a_file_that_is_damaged(tmp_path: Path, file: str, content: str, error: type[Exception]) -> None:
+    with_empty_ledger(tmp_path / "data")
+    (tmp_path / "data" / file).write_text(content)
+    fails(Proxy(settings_in(tmp_path)), error)
 
 
 SHARED = {"ledger": "postgresql://nobody@127.0.0.1:1/none", "key_pepper": "${PEPPER}", "queue": NO_SERVER}
