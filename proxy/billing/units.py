@@ -37,11 +37,9 @@ class Unit:
     scale: int = PER_MILLION
     """value of one unit at a rate of 1, in PARTS_PER_NUSD"""
     of: str = ""
-    """price of the unit that contains it"""
-    falls_back: str = ""
-    """price that applies where the list has none; empty: not priced"""
+    """price of the unit that contains it, which applies where the list lacks its own; empty: in no other unit"""
     dear: bool = False
-    """providers charge more for it than for what it falls back to: an entry names it where the list lacks its price"""
+    """providers charge more for it than for what contains it: an entry names it where the list lacks its price"""
     less: str = ""
     """price of the unit whose number its count contains too"""
     unbilled: str = ""
@@ -80,26 +78,24 @@ BILLED_UNITS = (
         "output", "completion_tokens", _O, "generated tokens, reasoning included",
         unbilled="unbilled_completion_tokens",
     ),
-    Unit("cached_input", "cached_tokens", _P, "prompt tokens read from the provider's cache", of="input",
-         falls_back="input"),
+    Unit("cached_input", "cached_tokens", _P, "prompt tokens read from the provider's cache", of="input"),
     Unit("cache_write", "cache_write_tokens", _P, "prompt tokens written to the provider's cache", of="input",
-         falls_back="input", label="cache writes", listed=(("cache_write_mtok", 1),)),
+         label="cache writes", listed=(("cache_write_mtok", 1),)),
     Unit("cache_write_1h", "cache_write_1h_tokens", _P, "prompt tokens written to the cache for one hour",
-         of="cache_write", falls_back="cache_write", label="incl. 1-hour cache writes",
-         listed=(("cache_write_1h_mtok", 1),)),
-    Unit("audio_input", "audio_prompt_tokens", _P, "audio tokens of the prompt", of="input", falls_back="input",
+         of="cache_write", label="incl. 1-hour cache writes", listed=(("cache_write_1h_mtok", 1),)),
+    Unit("audio_input", "audio_prompt_tokens", _P, "audio tokens of the prompt", of="input",
          dear=True, less="cached_audio_input", label="audio input", listed=(("input_audio_mtok", 1),)),
     Unit("cached_audio_input", "cached_audio_tokens", _P, "audio tokens read from the cache", of="cached_input",
-         falls_back="cached_input", label="incl. cached audio", listed=(("cache_audio_read_mtok", 1),)),
-    Unit("reasoning", "reasoning_tokens", _O, "generated reasoning tokens", of="output", falls_back="output",
+         label="incl. cached audio", listed=(("cache_audio_read_mtok", 1),)),
+    Unit("reasoning", "reasoning_tokens", _O, "generated reasoning tokens", of="output",
          listed=(("output_reasoning_mtok", 1),)),
-    Unit("audio_output", "audio_completion_tokens", _O, "generated audio tokens", of="output", falls_back="output",
+    Unit("audio_output", "audio_completion_tokens", _O, "generated audio tokens", of="output",
          dear=True, label="audio output", listed=(("output_audio_mtok", 1),)),
-    Unit("image_input", "image_prompt_tokens", _P, "image tokens of the prompt", of="input", falls_back="input",
+    Unit("image_input", "image_prompt_tokens", _P, "image tokens of the prompt", of="input",
          less="cached_image_input", label="image input", listed=(("input_image_mtok", 1),)),
     Unit("cached_image_input", "cached_image_tokens", _P, "image tokens read from the cache", of="cached_input",
-         falls_back="cached_input", label="incl. cached images", listed=(("cache_image_read_mtok", 1),)),
-    Unit("image_output", "image_completion_tokens", _O, "generated image tokens", of="output", falls_back="output",
+         label="incl. cached images", listed=(("cache_image_read_mtok", 1),)),
+    Unit("image_output", "image_completion_tokens", _O, "generated image tokens", of="output",
          dear=True, label="image output", listed=(("output_image_mtok", 1),)),
     Unit("image", "images", _O, "generated images", PARTS_PER_NUSD, label="images", sold_by="image"),
     Unit("audio_hour", "audio_ms", _P, "audio that is not counted in tokens; 60 × the price per minute",
@@ -114,8 +110,8 @@ BILLED_UNITS = (
     Unit("pages", "pages", _P, "pages of documents that are read as images (OCR)", PER_THOUSAND, label="pages",
          listed=(("input_document_kpages", 1),), sold_by="1,000 pages"),
     Unit("annotated_pages", "annotated_pages", _P, "pages of which structured data is extracted", PER_THOUSAND,
-         of="pages", falls_back="pages", label="incl. annotated pages",
-         listed=(("input_annotated_document_kpages", 1),), sold_by="1,000 pages"),
+         of="pages", label="incl. annotated pages", listed=(("input_annotated_document_kpages", 1),),
+         sold_by="1,000 pages"),
     Unit("request", "", _P, "each request whose prompt is billed", PARTS_PER_NUSD,
          listed=(("requests_kcount", 1_000),), sold_by="request"),
 )  # fmt: skip
@@ -161,8 +157,8 @@ def numbers(usage: Usage, rates: Rates) -> dict[str, int]:
 def prices_of(unit: Unit) -> Iterator[str]:
     """Its price, and those that apply instead where a list lacks it."""
     yield unit.price
-    if unit.falls_back:
-        yield from prices_of(BY_PRICE[unit.falls_back])
+    if unit.of:
+        yield from prices_of(BY_PRICE[unit.of])
 
 
 def rate_of(unit: Unit, rates: Rates) -> int | None:

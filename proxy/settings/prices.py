@@ -97,7 +97,7 @@ def _field_of(unit: Unit) -> tuple[str, object, Any]:
     kind = rate(unit.sold_by, _USD_MAX.get(unit.scale, USD_PER_MILLION_MAX)) if unit.sold_by else rate()
     if unit.price in ("input", "output"):
         return unit.price, int, setting(kind, unit.help)
-    default = f"`{unit.falls_back}`" if unit.falls_back else "not priced" if unit.count else "no fee"
+    default = f"`{unit.of}`" if unit.of else "not priced" if unit.count else "no fee"
     return unit.price, int | None, setting(kind, unit.help, default=None, shown=default)
 
 
