@@ -77,10 +77,10 @@ def counters(evidence: Evidence) -> list[float]:
     events = chars if evidence.text_events > chars else evidence.text_events
     tool_events = tool_chars if evidence.tool_events > tool_chars else evidence.tool_events
     by_chars = latin / _LATIN_PER_TOKEN + wide * _WIDE_TOKENS + other / _OTHER_PER_TOKEN
-    joined = _joined(by_chars, events, _TEXT_SINGLE, _TEXT_JOINED)
-    single_text, joined_text = events * (1 - joined), by_chars * joined
+    text_joined = joined(by_chars, events, _TEXT_SINGLE, _TEXT_JOINED)
+    single_text, joined_text = events * (1 - text_joined), by_chars * text_joined
     tool_by_chars = tool_chars / _TOOL_PER_TOKEN
-    tool_joined = _joined(tool_by_chars, tool_events, _TOOL_SINGLE, _TOOL_JOINED)
+    tool_joined = joined(tool_by_chars, tool_events, _TOOL_SINGLE, _TOOL_JOINED)
     reasoning = 0.0
     if evidence.reasoning_chars:
         reasoning = (single_text + joined_text) * min(evidence.reasoning_chars / max(chars, 1), 1.0)
@@ -92,11 +92,11 @@ def counters(evidence: Evidence) -> list[float]:
     ]  # fmt: skip
 
 
-def _joined(tokens: float, events: int, single: float, joined: float) -> float:
-    """The weight of the characters against the events, 0 to 1."""
+def joined(tokens: float, events: int, single: float, several: float) -> float:
+    """The weight of counted `tokens` against the events: 0 up to `single` tokens an event, 1 from `several` on."""
     if not events:
         return 1.0
-    share = (tokens / events - single) / (joined - single)
+    share = (tokens / events - single) / (several - single)
     return 0.0 if share < 0 else 1.0 if share > 1 else share
 
 

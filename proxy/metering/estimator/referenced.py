@@ -9,13 +9,13 @@ nothing, unless most of its recent answers are surprising.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from operator import mul
 from typing import Annotated
 
 from msgspec import Meta
 
-from proxy.metering.estimator.regression import Learned, Statistics, Weight
+from proxy.metering.estimator.completion import joined
+from proxy.metering.estimator.regression import Learned, Statistics, Weight, weighted
 from proxy.metering.profile import Counted, Profile
 from proxy.metering.usage import Evidence
 
@@ -150,14 +150,6 @@ def _is_odd(counted: Counted) -> bool:
     return sum([features[index] for index in _ODD_FEATURES]) + rare > _ODD_SHARE * features[0]
 
 
-def _joined(tokens: float, events: int, bounds: tuple[float, float] = _UNKNOWN_SHAPE) -> float:
-    """The weight of the reference's tokens against the events, 0 to 1."""
-    if not events:
-        return 1.0
-    single, joined = bounds
-    return min(max((tokens / events - single) / (joined - single), 0.0), 1.0)
-
-
 class Spread(Statistics):
     """The distance of a model's answers from their estimates, in expected deviations, and the decision to learn from
     one."""
@@ -201,8 +193,8 @@ class Shape(Statistics):
         """The weight of the reference's tokens against these events, 0 to 1. `reported`: the weight by a reported
         count; counts until the shape is known."""
         if self.is_known:
-            return 1.0 if self.joined > _MOSTLY else _joined(reference, events, _KNOWN_SINGLE)
-        by_estimate = _joined(estimate, events)
+            return 1.0 if self.joined > _MOSTLY else joined(reference, events, *_KNOWN_SINGLE)
+        by_estimate = joined(estimate, events, *_UNKNOWN_SHAPE)
         return by_estimate if self.answers >= _SHAPE_KNOWN else max(by_estimate, reported)
 
     def learn(self, evidence: Evidence, counted: Counted, tokens: float) -> None:
@@ -210,7 +202,7 @@ class Shape(Statistics):
         both, events = counted.text + counted.calls, evidence.text_events + evidence.tool_events
         if events >= _SHAPE_EVENTS_MIN and 2 * (both.letters + both.digits + both.marks) >= both.chars:
             self.answers = min(self.answers + 1, _SHAPE_MEMORY)
-            self.joined += (_joined(tokens, events, _REPORTED) - self.joined) / self.answers
+            self.joined += (joined(tokens, events, *_REPORTED) - self.joined) / self.answers
 
 
 class ReferencedEstimate(Learned):
@@ -247,12 +239,12 @@ class ReferencedEstimate(Learned):
         text, calls = text_features(counted.text), text_features(counted.calls)
         chars = evidence.chars - evidence.tool_chars
         text_events, call_events = min(evidence.text_events, chars), min(evidence.tool_events, evidence.tool_chars)
-        shape = _joined(reported, text_events + call_events) if reported else 0.0
-        text_joined = self.shape.of(_weighted(weights, text), text[0], text_events, shape)
-        call_joined = self.shape.of(_weighted(weights, calls), calls[0], call_events, shape)
+        shape = joined(reported, text_events + call_events, *_UNKNOWN_SHAPE) if reported else 0.0
+        text_joined = self.shape.of(weighted(weights, text), text[0], text_events, shape)
+        call_joined = self.shape.of(weighted(weights, calls), calls[0], call_events, shape)
         single = text_events * (1 - text_joined) + call_events * (1 - call_joined)
         torn = [one * (1 - text_joined) + other * (1 - call_joined) for one, other in zip(text, calls, strict=True)]
-        joined = [one * text_joined + other * call_joined for one, other in zip(text, calls, strict=True)]
+        whole = [one * text_joined + other * call_joined for one, other in zip(text, calls, strict=True)]
         letters = sum(torn[_VIETNAMESE:_HAN]) + torn[_HANGUL]
         excess = min(max(single - _EXCESS * torn[0], 0.0), letters)
         in_excess = excess / letters if letters else 0.0
@@ -261,11 +253,7 @@ class ReferencedEstimate(Learned):
         ]
         output_tokens = text_events * (1 - text_joined) + counted.text.tokens * text_joined
         return [
-            *joined, single, torn[_EMOJI] + torn[_RARE], excess, *scripts,
+            *whole, single, torn[_EMOJI] + torn[_RARE], excess, *scripts,
             1.0, evidence.tool_calls, max(evidence.tool_calls - 1, 0),
             output_tokens * min(evidence.reasoning_chars / chars, 1.0) if evidence.reasoning_chars and chars else 0.0,
         ]  # fmt: skip
-
-
-def _weighted(weights: Sequence[float], features: Sequence[float]) -> float:
-    return math.fsum(map(mul, weights, features))

@@ -59,20 +59,20 @@ class RecursiveLeastSquares:
 
     def tokens(self, counters: Sequence[float]) -> float:
         """The weighted sum; it may be negative."""
-        return _weighted(self.weights, counters)
+        return weighted(self.weights, counters)
 
     def deviation(self, counters: Sequence[float], tokens: float) -> float:
         """The standard deviation of an answer of about `tokens` tokens from its estimate."""
         noise = _NOISE_TOKENS + self._noise * max(tokens, 1.0)
-        return math.sqrt(max(_weighted(self._gain(counters), counters), 0.0) + noise * noise)
+        return math.sqrt(max(weighted(self._gain(counters), counters), 0.0) + noise * noise)
 
     def learn(self, counters: Sequence[float], tokens: float, keep: frozenset[int] = frozenset()) -> None:
         """Learn from an answer with known tokens. `keep`: weights that stay."""
-        estimate = _weighted(self.weights, counters)
+        estimate = weighted(self.weights, counters)
         reach = self._gain(counters)
         noise = _NOISE_TOKENS + self._noise * max(estimate, tokens / 2, 1.0)
         miss = tokens - estimate
-        variance = max(_weighted(reach, counters), 0.0) + noise * noise
+        variance = max(weighted(reach, counters), 0.0) + noise * noise
         variance = max(variance, miss * miss / (_OUTLIER * _OUTLIER))
         for index, far in enumerate(reach):
             if far and index not in keep:
@@ -267,5 +267,6 @@ class Learned:
         return model
 
 
-def _weighted(weights: Sequence[float], counters: Sequence[float]) -> float:
+def weighted(weights: Sequence[float], counters: Sequence[float]) -> float:
+    """The sum of the products."""
     return math.fsum(map(mul, weights, counters))  # `sum` rounds differently between Python versions
