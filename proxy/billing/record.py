@@ -18,6 +18,7 @@ import msgspec
 from proxy.billing.entries import EntryKind
 from proxy.billing.money import Nusd
 from proxy.metering.usage import TOKENS_MAX, Reading, Silence, Usage
+from proxy.metering.wire.json_reader import strict_reader
 
 # Ten times the highest count that a meter accepts: estimates and sums of several answers can pass that one.
 COUNT_MAX = 10 * TOKENS_MAX
@@ -212,37 +213,26 @@ class RecordEnvelope(msgspec.Struct):
     version: int = 1
 
 
-_ENVELOPE = msgspec.json.Decoder(RecordEnvelope)
-
-
-def exchange_id_in(payload: bytes) -> str | None:
-    """The exchange that a record of any version closes. `payload`: its JSON; None if not even that can be read."""
-    try:
-        return _ENVELOPE.decode(payload).opened.exchange_id
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-
-
 class _KeyEnvelope(msgspec.Struct):
-    """The key of a record."""
-
     class Of(msgspec.Struct):
-        """The record's `Opened`."""
-
         key_id: str
 
     opened: Of
 
 
-_KEY_ENVELOPE = msgspec.json.Decoder(_KeyEnvelope)
+_envelope, _key_envelope = strict_reader(RecordEnvelope), strict_reader(_KeyEnvelope)
+
+
+def exchange_id_in(payload: bytes) -> str | None:
+    """The exchange that a record of any version closes. `payload`: its JSON; None if not even that can be read."""
+    record = _envelope(payload)
+    return None if record is None else record.opened.exchange_id
 
 
 def key_id_in(payload: bytes) -> str | None:
     """The key of a record of any version. `payload`: its JSON; None if it cannot be read."""
-    try:
-        return _KEY_ENVELOPE.decode(payload).opened.key_id
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
+    record = _key_envelope(payload)
+    return None if record is None else record.opened.key_id
 
 
 class UsageRecord(msgspec.Struct, frozen=True):

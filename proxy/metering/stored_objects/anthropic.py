@@ -31,6 +31,7 @@ from proxy.metering.stored_objects.api import (
     page_limit,
 )
 from proxy.metering.tally import identifier, word
+from proxy.metering.wire.json_reader import strict_reader
 
 _CURSOR = "page_"
 """prefix of the cursor of a page of files"""
@@ -83,17 +84,13 @@ class _Line(msgspec.Struct):
     result: _Result | None = None
 
 
-_batch = msgspec.json.Decoder(_Batch).decode
-_line = msgspec.json.Decoder(_Line).decode
+_batch, _line = strict_reader(_Batch), strict_reader(_Line)
 
 
 def status_of(body: bytes) -> BatchStatus | None:
     """Read a batch object."""
-    try:
-        batch = _batch(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    if identifier(batch.id) is None:
+    batch = _batch(body)
+    if batch is None or identifier(batch.id) is None:
         return None
     return BatchStatus(
         batch.id,
@@ -124,9 +121,8 @@ def shown(body: bytes) -> bytes:
 
 def line_of(line: bytes) -> ResultLine:
     """Read one line of results. An unreadable line may be an answer."""
-    try:
-        read = _line(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    read = _line(line)
+    if read is None:
         return ResultLine.unreadable(line)
     name, result = custom_id_of(read.custom_id), read.result
     if result is not None and bytes(result.message) != b"null":

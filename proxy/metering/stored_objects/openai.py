@@ -33,6 +33,7 @@ from proxy.metering.stored_objects.api import (
     page_limit,
 )
 from proxy.metering.tally import identifier, word
+from proxy.metering.wire.json_reader import strict_reader
 
 # States in which nothing is generated any more.
 _ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
@@ -93,17 +94,13 @@ class _Line(msgspec.Struct):
     error: _Error | None = None
 
 
-_batch = msgspec.json.Decoder(_Batch).decode
-_line = msgspec.json.Decoder(_Line).decode
+_batch, _line = strict_reader(_Batch), strict_reader(_Line)
 
 
 def status_of(body: bytes) -> BatchStatus | None:
     """Read a batch object."""
-    try:
-        batch = _batch(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    if identifier(batch.id) is None:
+    batch = _batch(body)
+    if batch is None or identifier(batch.id) is None:
         return None
     counts = batch.request_counts or _Counts()
     results = tuple(one for one in (batch.output_file_id, batch.error_file_id) if one and identifier(one))
@@ -122,9 +119,8 @@ def status_of(body: bytes) -> BatchStatus | None:
 
 def line_of(line: bytes) -> ResultLine:
     """Read one line of an output or error file. An unreadable line may be an answer."""
-    try:
-        read = _line(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    read = _line(line)
+    if read is None:
         return ResultLine.unreadable(line)
     name, response = custom_id_of(read.custom_id), read.response
     if response is not None and 200 <= response.status_code < 300 and bytes(response.body) != b"null":

@@ -33,6 +33,19 @@ def reader(kind: type[_T]) -> Callable[[bytes], _T | None]:
     return read
 
 
+def strict_reader(kind: type[_T]) -> Callable[[bytes], _T | None]:
+    """A function that reads JSON as `kind`; None if a field does not fit, or it is no JSON."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(text: bytes) -> _T | None:
+        try:
+            return decode(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+
+    return read
+
+
 def document_of(text: bytes) -> Any:
     """Any JSON value, tolerating invalid UTF-8 and huge numbers; None if it is no JSON."""
     try:
