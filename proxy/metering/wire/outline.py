@@ -81,8 +81,10 @@ class Outline:
                 self._read_between(between)
             if string is not None:
                 self._end_string(string[:STRING_BYTES_MAX], len(string))
+            elif bracket is not None and bracket in OPENING:
+                self._open_one(bracket)
             elif bracket is not None:
-                self._read_bracket(bracket)
+                self._close_one(bracket)
             elif quote is not None:
                 self._in_string, self._length = True, 0
                 self._string.clear()
@@ -132,14 +134,8 @@ class Outline:
         if self._hidden is None:
             self._keep(_LONG_STRING if long else b'"%b"' % start)
 
-    def _read_bracket(self, bracket: bytes) -> None:
-        if bracket not in OPENING:
-            self._close_one(bracket)
-        else:
-            self._after_colon = False
-            self._open_one(bracket)
-
     def _open_one(self, bracket: bytes) -> None:
+        self._after_colon = False
         if self._hidden is None and not self._open:
             if self._begun:
                 self._lose()
