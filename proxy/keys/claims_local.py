@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from proxy.billing.idempotency_record import IdempotencyRecord
-from proxy.keys.idempotency import ClaimsUnavailable
+from proxy.keys.idempotency import ClaimsUnavailable, IdempotencyRecord
 from proxy.keys.response_owners import OWNERS_S
 
 # The longest wait for another process's write, which takes well under a millisecond.

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from proxy.billing.idempotency_record import IdempotencyRecord
-from proxy.keys.idempotency import ClaimsUnavailable
+from proxy.keys.idempotency import ClaimsUnavailable, IdempotencyRecord
 from proxy.keys.response_owners import OWNERS_S
 from proxy.storage.redis_client import QueueUnavailable, RedisClient, map_errors
 

@@ -14,15 +14,23 @@ from typing import Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from msgspec import structs
-
-from proxy.billing.idempotency_record import IdempotencyRecord
+from msgspec import Struct, structs
 
 _NONCE_BYTES = 12
 
 
 class ClaimsUnavailable(OSError):  # noqa: N818  named like the other `…Unavailable`
     """The claim store cannot be reached."""
+
+
+class IdempotencyRecord(Struct, frozen=True, gc=False):
+    """The exchange that claimed a name."""
+
+    exchange_id: str
+    same_body: bool
+    ended: bool
+    answer: bytes | None
+    """the whole JSON response body, if it was stored"""
 
 
 class ClaimStore(Protocol):

@@ -14,13 +14,33 @@ from typing import Protocol
 
 import msgspec
 
-from proxy.billing.response_owner import ResponseOwner
+from proxy.billing.keys import ApiKey
 from proxy.foundation.outage import Outage
 
 # OpenAI stores responses for 30 days.
 OWNERS_S = 30 * 86_400.0
 # Of the responses of this process, the last ones; about 500 bytes each.
 KEPT_MAX = 10_000
+
+
+class ResponseOwner(msgspec.Struct, frozen=True, gc=False):
+    """The maker of a response that a provider stores under its id."""
+
+    key_id: str
+    project_id: str
+    provider: str
+    dialect: str
+    """in which it was made: `openai.responses`"""
+    credential: str | None = None
+    """the name of the provider's credential, if it has several"""
+    exchange_id: str = ""
+    runs: bool = False
+    """it is made in the background, and its exchange is still open"""
+
+    def shares_with(self, key: ApiKey) -> bool:
+        """True for the key that made it, and for keys of its project."""
+        return key.shares(self.key_id, self.project_id)
+
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(ResponseOwner).decode

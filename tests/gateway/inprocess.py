@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
 from proxy.billing.money import Nusd
@@ -40,7 +39,7 @@ from proxy.http.cors import Cors
 from proxy.http.server import Routes, Server
 from proxy.journal.journal import Journal
 from proxy.journal.progress import ProgressTable, Slot
-from proxy.keys.idempotency import Claims
+from proxy.keys.idempotency import Claims, IdempotencyRecord
 from proxy.keys.keyring import Keyring, Refused
 from proxy.keys.response_owners import ResponseOwners
 from proxy.metering.dialects import DIALECTS

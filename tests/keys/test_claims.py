@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from proxy.billing.response_owner import ResponseOwner
 from proxy.foundation.outage import Outage, OutageLog
 from proxy.keys import claims_local, response_owners
 from proxy.keys.claims_local import LocalClaims
 from proxy.keys.claims_redis import RedisClaims
 from proxy.keys.idempotency import Claims, ClaimStore, ClaimsUnavailable, Seal
-from proxy.keys.response_owners import OwnerStore, ResponseOwners
+from proxy.keys.response_owners import OwnerStore, ResponseOwner, ResponseOwners
 from proxy.storage.redis_client import RedisClient, open_redis
 from tests.support.clock import Clock
 from tests.support.waiting import until

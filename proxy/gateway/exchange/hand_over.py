@@ -12,9 +12,9 @@ from msgspec import UnsetType
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.record import BackgroundRun, Opened, Outcome
-from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.gateway.upstream.provider import Provider
+from proxy.keys.response_owners import ResponseOwner
 from proxy.metering.metered import Metered
 
 

@@ -17,7 +17,6 @@ from typing import Any
 from aiohttp import web
 
 from proxy.billing.details import EntryDetails
-from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import OnExhausted
 from proxy.billing.record import Outcome
@@ -36,7 +35,7 @@ from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.headers import EXCHANGE_HEADER, SERVER, TRACEPARENT
 from proxy.http.request_body import CODECS, is_compressed, read_body
-from proxy.keys.idempotency import Claims
+from proxy.keys.idempotency import Claims, IdempotencyRecord
 from proxy.keys.keyring import Keyring
 from proxy.metering.answer_cost.request import MEMBER, cost_asked
 from proxy.metering.dialect import Dialect

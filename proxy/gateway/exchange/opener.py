@@ -24,7 +24,6 @@ from proxy.billing.pricing.quote import Quote, completion_tokens, completion_tok
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Opened, Price
 from proxy.billing.reservation import Denied
-from proxy.billing.response_owner import ResponseOwner
 from proxy.budgets.admission import OpenReservation
 from proxy.gateway.exchange.open_exchange import OpenExchange, prompt_tokens, silence_of
 from proxy.gateway.exchange.refusals import RequestedAmounts, refusal
@@ -34,6 +33,7 @@ from proxy.gateway.upstream.routing import Models, Route, by_health, only_at, su
 from proxy.http import errors
 from proxy.journal.progress import Slot
 from proxy.keys.keyring import Keyring
+from proxy.keys.response_owners import ResponseOwner
 from proxy.metering.dialect import Dialect
 from proxy.metering.file_ids import file_ids
 from proxy.metering.request import InvalidField, RequestFacts

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.record import Opened, Outcome
-from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.exchange.hand_over import Background, HandOver, background_owner, run_for
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.gateway.exchange.relay import Relay
@@ -18,6 +17,7 @@ from proxy.gateway.exchange.upstream_request import target
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.credentials import Use
 from proxy.gateway.upstream.provider import Provider
+from proxy.keys.response_owners import ResponseOwner
 from proxy.metering.dialect import Dialect
 from proxy.metering.metered import Metered
 from proxy.metering.request import RequestFacts

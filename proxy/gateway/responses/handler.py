@@ -17,7 +17,6 @@ from urllib.parse import quote, unquote
 
 from aiohttp import web
 
-from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.authentication import authenticated
 from proxy.gateway.background.exchanges import STORING, BackgroundExchanges
 from proxy.gateway.background.partial_result import partial_result
@@ -35,7 +34,7 @@ from proxy.http.headers import upward
 from proxy.http.request_body import read_body
 from proxy.http.server import Routes, Serve
 from proxy.keys.keyring import Keyring
-from proxy.keys.response_owners import ResponseOwners
+from proxy.keys.response_owners import ResponseOwner, ResponseOwners
 from proxy.metering.dialect import Dialect
 
 # A request to cancel has no body; SDKs may send an empty object.

@@ -12,9 +12,9 @@ from aiohttp import WSServerHandshakeError
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.record import BillableParts, Outcome
-from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.upstream.routing import Route
 from proxy.http import errors
+from proxy.keys.response_owners import ResponseOwner
 from proxy.metering.usage import Evidence, Usage
 from tests.gateway.websocket.sockets import CREATE, RESPONSES, Stage, begun, completed, named_as, said, tell
 
