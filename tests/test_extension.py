@@ -60,7 +60,7 @@ def _refused(refusal: Any) -> dict[str, Any]:
 
 
 TOY = Dialect(
-    name="toy.talk", paths=("/toys/talk",), upstream_path="/talk", facts=facts, tally=ToyTally,
+    name="toy.talk", paths=("/toys/talk",), facts=facts, tally=ToyTally,
     errors=ErrorShape("/toys/", _refused, _refused), operation="toy_talk",
 )
 '''

@@ -8,7 +8,7 @@ from that list.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -91,12 +91,14 @@ class Dialect:
     """family and endpoint: `openai.chat`"""
     paths: tuple[str, ...]
     """paths for clients, with NAME for the model; the first one is the entry's `endpoint`"""
-    upstream_path: str
-    """path to append to a provider's base URL, with NAME for the upstream model"""
     facts: Facts
     tally: Callable[[bool | None], Tally]
     """called with `cumulative`: whether each text repeats all before it; None: detected"""
     errors: ErrorShape = OPENAI_ERRORS
+    upstream_path: str = field(init=False)
+    """path to append to a provider's base URL, with NAME for the upstream model"""
+    appended: str = ""
+    """`upstream_path`; empty: the first path without its first segment, a version that the base URL has"""
     operation: str = "chat"
     """`gen_ai.operation.name` of its spans; OpenTelemetry's name if there is one"""
     measured: Callable[[RequestFacts, dict[str, Any]], RequestFacts] | None = None
@@ -149,6 +151,10 @@ class Dialect:
 
     usage_member: str = "usage"
     """the member of an answer with its usage; empty: the answer itself"""
+
+    def __post_init__(self) -> None:
+        derived = self.paths[0].removeprefix("/").partition("/")[2]
+        object.__setattr__(self, "upstream_path", self.appended or f"/{derived}")
 
     @property
     def endpoint(self) -> str:

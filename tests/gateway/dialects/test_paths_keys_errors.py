@@ -30,7 +30,7 @@ TOY = dataclasses.replace(
     OPENAI_CHAT,
     name="toy.say",
     paths=("/toy/say", f"/toy/models/{NAME}:say"),
-    upstream_path=f"/models/{NAME}:say",
+    appended=f"/models/{NAME}:say",
     errors=ErrorShape("/toy/", lambda no: {"no": no.message}, lambda no: {"stop": no.message}, "stopped"),
     key_header=KeyHeader.X_GOOG_API_KEY,
     query=("alt", "api-version"),

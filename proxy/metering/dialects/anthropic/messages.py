@@ -218,7 +218,6 @@ ANTHROPIC_ERRORS = ErrorShape("/v1/messages", _refused, _refused, "error")
 ANTHROPIC_MESSAGES = Dialect(
     name="anthropic.messages",
     paths=("/v1/messages",),
-    upstream_path="/messages",
     facts=facts,
     tally=MessagesTally,
     errors=ANTHROPIC_ERRORS,
@@ -235,7 +234,6 @@ ANTHROPIC_COUNT_TOKENS = replace(
     ANTHROPIC_MESSAGES,
     name="anthropic.count_tokens",
     paths=("/v1/messages/count_tokens",),
-    upstream_path="/messages/count_tokens",
     operation="count_tokens",
     tally=CountTally,
     cost_path=(),

@@ -25,7 +25,6 @@ def _at(path: str, dialect: Dialect, suffix: str = "", **more: Any) -> Dialect:
         dialect,
         name=f"azure.{dialect.name.partition('.')[2]}{suffix}",
         paths=(f"/openai{path}",),
-        upstream_path=path,
         key_header=KeyHeader.API_KEY,
         query=("api-version",),
         names_files=False,  # there is no upload at these paths

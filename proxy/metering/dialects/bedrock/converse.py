@@ -147,7 +147,7 @@ def _units(value: object, within: str = "", depth: int = 0) -> Iterator[tuple[st
 def bedrock_path(operation: str) -> dict[str, Any]:
     """The paths of an operation."""
     path = f"/model/{NAME}/{operation}"
-    return {"paths": (path,), "upstream_path": path}
+    return {"paths": (path,), "appended": path}
 
 
 # The error types of the service by HTTP status; any other 4xx is an invalid request.

@@ -206,7 +206,6 @@ def _error_event(refusal: Refusal) -> dict[str, Any]:
 COHERE_CHAT = Dialect(
     name="cohere.chat",
     paths=("/v2/chat",),
-    upstream_path="/chat",
     facts=facts,
     tally=CohereTally,
     errors=ErrorShape("/v2/", _refused, _error_event, "message-end"),

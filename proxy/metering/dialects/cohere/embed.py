@@ -74,7 +74,6 @@ COHERE_EMBED = plain_dialect(
     COHERE_CHAT,
     name="cohere.embed",
     paths=("/v2/embed",),
-    upstream_path="/embed",
     operation="embeddings",
     prompt=_prompt,
     tally=EmbedTally,

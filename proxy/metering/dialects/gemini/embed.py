@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from proxy.metering.dialect import NAME
-from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
+from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, paths_of
 from proxy.metering.dialects.gemini.request import count_facts, embedded, embedded_batch, naming_model
 from proxy.metering.dialects.gemini.usage import USAGE, usage_of
 from proxy.metering.plain import CountTally, PlainAnswer, PlainTally, plain_dialect, prompt_in
@@ -45,11 +44,6 @@ class GeminiCountTally(CountTally):
     )
 
 
-def _paths(method: str) -> dict[str, Any]:
-    path = f"/models/{NAME}:{method}"
-    return {"paths": (f"/v1beta{path}", f"/v1{path}"), "upstream_path": path, "upstream_document": naming_model}
-
-
 GEMINI_COUNT_TOKENS = replace(
     GEMINI_GENERATE,
     name="gemini.count_tokens",
@@ -57,7 +51,8 @@ GEMINI_COUNT_TOKENS = replace(
     facts=count_facts,
     tally=GeminiCountTally,
     free=True,
-    **_paths("countTokens"),
+    paths=paths_of("countTokens"),
+    upstream_document=naming_model,
 )
 
 GEMINI_EMBED = plain_dialect(
@@ -66,7 +61,8 @@ GEMINI_EMBED = plain_dialect(
     operation="embeddings",
     prompt=embedded,
     tally=EmbeddingTally,
-    **_paths("embedContent"),
+    paths=paths_of("embedContent"),
+    upstream_document=naming_model,
 )
 
 GEMINI_BATCH_EMBED = plain_dialect(
@@ -74,5 +70,5 @@ GEMINI_BATCH_EMBED = plain_dialect(
     name="gemini.batch_embed",
     prompt=embedded_batch,
     tally=EmbeddingTally,
-    **_paths("batchEmbedContents"),
+    paths=paths_of("batchEmbedContents"),
 )

@@ -24,9 +24,10 @@ from msgspec import structs
 from proxy.metering.counts import with_thoughts
 from proxy.metering.dialect import NAME, Dialect, KeyHeader
 from proxy.metering.dialects.gemini.request import facts, upstream_document
-from proxy.metering.dialects.gemini.usage import KNOWN, running, served_as_in, usage_of
+from proxy.metering.dialects.gemini.usage import USAGE, running, served_as_in, usage_of
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.tally import Tally, identifier, says_error, word
+from proxy.metering.unknown_fields import members
 from proxy.metering.usage import NO_USAGE, NOT_SAID, UNITS_MAX, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
 from proxy.metering.wire.json_reader import compact, reader
@@ -122,7 +123,7 @@ class GeminiTally(Tally):
 
     __slots__ = ("_final", "_last_call", "_queries", "_ran_code", "_reason", "_unfinished")
 
-    known = KNOWN
+    known = members("candidates error modelVersion responseId createTime", USAGE)
     outputs = Outputs(
         Place(
             "candidates.content.parts",
@@ -281,13 +282,16 @@ def _error(refusal: Refusal) -> dict[str, Any]:
 
 
 GEMINI_ERRORS = ErrorShape("/v1beta/", _error, _error)
-# Other values of `alt` request answers that are not JSON.
-_ALT = ("alt=sse", "alt=json")
+
+
+def paths_of(method: str) -> tuple[str, ...]:
+    """The paths of a method of a model."""
+    return tuple(f"/{version}/models/{NAME}:{method}" for version in ("v1beta", "v1"))
+
 
 GEMINI_GENERATE = Dialect(
     name="gemini.generate",
-    paths=(f"/v1beta/models/{NAME}:generateContent", f"/v1/models/{NAME}:generateContent"),
-    upstream_path=f"/models/{NAME}:generateContent",
+    paths=paths_of("generateContent"),
     usage_member="usageMetadata",
     operation="generate_content",
     facts=facts,
@@ -302,9 +306,8 @@ GEMINI_GENERATE = Dialect(
 GEMINI_STREAM = replace(
     GEMINI_GENERATE,
     name="gemini.stream",
-    paths=(f"/v1beta/models/{NAME}:streamGenerateContent", f"/v1/models/{NAME}:streamGenerateContent"),
-    upstream_path=f"/models/{NAME}:streamGenerateContent",
+    paths=paths_of("streamGenerateContent"),
     facts=partial(facts, streamed=True),
     framings=(LONG_SSE, JSON_ARRAY),
-    query=_ALT,
+    query=("alt=sse", "alt=json"),  # other values of `alt` request answers that are not JSON
 )

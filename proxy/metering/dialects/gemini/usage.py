@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from proxy.metering.unknown_fields import each, members
+from proxy.metering.unknown_fields import each
 from proxy.metering.usage import ServedAs, Usage, service_of
 from proxy.metering.usage_reader import UsageReader
 
@@ -43,8 +43,6 @@ _PARTS = " ".join((
 
 USAGE = each("usageMetadata", f"{usage_of.paths} {_PARTS} serviceTier trafficType")
 """known members of the usage"""
-KNOWN = members("candidates error modelVersion responseId createTime", USAGE)
-"""the members of an event or an answer that are read, or cost nothing"""
 
 
 _OF_COMPLETION = ("completion_tokens", "reasoning_tokens", "audio_completion_tokens", "image_completion_tokens")

@@ -341,7 +341,6 @@ def _error_event(refusal: Refusal) -> dict[str, Any]:
 GEMINI_INTERACTIONS = Dialect(
     name="gemini.interactions",
     paths=("/v1beta/interactions", "/v1/interactions"),
-    upstream_path="/interactions",
     operation="generate_content",
     facts=facts,
     upstream_document=upstream_document,

@@ -50,7 +50,6 @@ def _refused(refusal: Refusal) -> dict[str, Any]:
 MISTRAL_FIM = Dialect(
     name="mistral.fim",
     paths=("/v1/fim/completions",),
-    upstream_path="/fim/completions",
     operation="text_completion",
     facts=facts,
     tally=ChatTally,
@@ -74,7 +73,6 @@ MISTRAL_AGENTS = replace(
     MISTRAL_FIM,
     name="mistral.agents",
     paths=("/v1/agents/completions",),
-    upstream_path="/agents/completions",
     operation="chat",
     facts=agent_facts,
     upstream_document=_agent_document,

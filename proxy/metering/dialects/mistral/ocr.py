@@ -100,7 +100,6 @@ MISTRAL_OCR = plain_dialect(
     MISTRAL_FIM,
     name="mistral.ocr",
     paths=("/v1/ocr",),
-    upstream_path="/ocr",
     operation="ocr",
     prompt=lambda document: PromptEvidence(),
     asked=_asked,

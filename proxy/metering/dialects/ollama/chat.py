@@ -194,7 +194,6 @@ def _refused(refusal: Refusal) -> dict[str, Any]:
 OLLAMA_CHAT = Dialect(
     name="ollama.chat",
     paths=("/api/chat",),
-    upstream_path="/chat",
     facts=chat_facts,
     tally=OllamaTally,
     errors=ErrorShape("/api/", _refused, _refused),
@@ -208,7 +207,6 @@ OLLAMA_GENERATE = replace(
     OLLAMA_CHAT,
     name="ollama.generate",
     paths=("/api/generate",),
-    upstream_path="/generate",
     operation="text_completion",
     facts=generate_facts,
 )

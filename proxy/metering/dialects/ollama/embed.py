@@ -58,7 +58,6 @@ OLLAMA_EMBED = plain_dialect(
     OLLAMA_CHAT,
     name="ollama.embed",
     paths=("/api/embed",),
-    upstream_path="/embed",
     operation="embeddings",
     prompt=_input,
     tally=OllamaEmbedTally,
@@ -68,7 +67,6 @@ OLLAMA_EMBEDDINGS = plain_dialect(
     OLLAMA_EMBED,
     name="ollama.embeddings",
     paths=("/api/embeddings",),
-    upstream_path="/embeddings",
     prompt=_prompt,
     tally=OllamaEmbedTally,
 )

@@ -295,7 +295,6 @@ def _is_citation(annotation: object) -> bool:
 OPENAI_CHAT = Dialect(
     name="openai.chat",
     paths=("/v1/chat/completions",),
-    upstream_path="/chat/completions",
     facts=facts,
     upstream_document=upstream_document,
     tally=ChatTally,

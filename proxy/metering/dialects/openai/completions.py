@@ -51,7 +51,6 @@ OPENAI_COMPLETIONS = replace(
     OPENAI_CHAT,
     name="openai.completions",
     paths=("/v1/completions",),
-    upstream_path="/completions",
     operation="text_completion",
     facts=facts,
     tally=CompletionsTally,

@@ -24,7 +24,6 @@ def _input(document: dict[str, Any]) -> PromptEvidence:
 OPENAI_EMBEDDINGS = plain_dialect(
     name="openai.embeddings",
     paths=("/v1/embeddings",),
-    upstream_path="/embeddings",
     operation="embeddings",
     prompt=_input,
     cost_path=("usage",),
@@ -33,7 +32,6 @@ OPENAI_EMBEDDINGS = plain_dialect(
 OPENAI_MODERATIONS = plain_dialect(
     name="openai.moderations",
     paths=("/v1/moderations",),
-    upstream_path="/moderations",
     operation="moderation",
     prompt=_input,
     default_model="omni-moderation-latest",  # OpenAI's default; its SDKs leave the model out
@@ -68,7 +66,6 @@ def _text(value: Any, param: str) -> str:
 OPENAI_RERANK = plain_dialect(
     name="openai.rerank",
     paths=("/v1/rerank", "/v2/rerank"),
-    upstream_path="/rerank",
     operation="rerank",
     prompt=_query_and_documents,
 )

@@ -163,7 +163,6 @@ _DIGITS_MAX = 9
 OPENAI_IMAGES = Dialect(
     name="openai.images",
     paths=("/v1/images/generations",),
-    upstream_path="/images/generations",
     operation="image_generation",
     facts=facts,
     tally=ImagesTally,
@@ -175,7 +174,6 @@ OPENAI_IMAGE_EDITS = replace(
     OPENAI_IMAGES,
     name="openai.image_edits",
     paths=("/v1/images/edits",),
-    upstream_path="/images/edits",
     facts=edit_facts,
     request_body=RequestBody.EITHER,
 )
@@ -184,7 +182,6 @@ OPENAI_IMAGE_VARIATIONS = replace(
     OPENAI_IMAGES,
     name="openai.image_variations",
     paths=("/v1/images/variations",),
-    upstream_path="/images/variations",
     facts=variation_facts,
     request_body=RequestBody.MULTIPART,
 )

@@ -99,7 +99,6 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
 OPENAI_SPEECH = Dialect(
     name="openai.speech",
     paths=("/v1/audio/speech",),
-    upstream_path="/audio/speech",
     operation="speech",
     facts=facts,
     tally=SpeechTally,

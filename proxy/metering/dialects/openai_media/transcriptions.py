@@ -148,7 +148,6 @@ def _flag(document: Mapping[str, Any], name: str) -> bool:
 OPENAI_TRANSCRIPTIONS = Dialect(
     name="openai.transcriptions",
     paths=("/v1/audio/transcriptions",),
-    upstream_path="/audio/transcriptions",
     operation="transcription",
     facts=facts,
     measured=measured,
@@ -162,6 +161,5 @@ OPENAI_TRANSLATIONS = replace(
     OPENAI_TRANSCRIPTIONS,
     name="openai.translations",
     paths=("/v1/audio/translations",),
-    upstream_path="/audio/translations",
     operation="translation",
 )

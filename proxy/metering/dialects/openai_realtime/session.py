@@ -269,7 +269,6 @@ def _no_request(document: object, named: str | None = None) -> RequestFacts:
 OPENAI_REALTIME = Dialect(
     name="openai.realtime",
     paths=("/v1/realtime",),
-    upstream_path="/realtime",
     operation="realtime",
     facts=_no_request,
     tally=RealtimeTally,

@@ -283,7 +283,6 @@ def _error_event(refusal: Refusal) -> dict[str, Any]:
 OPENAI_RESPONSES = Dialect(
     name="openai.responses",
     paths=("/v1/responses",),
-    upstream_path="/responses",
     facts=facts,
     tally=ResponsesTally,
     ends=(b'"response":', b"[DONE]"),
@@ -298,7 +297,6 @@ OPENAI_COMPACT = replace(
     OPENAI_RESPONSES,
     name="openai.compact",
     paths=("/v1/responses/compact",),
-    upstream_path="/responses/compact",
     tally=CompactTally,
     stores=False,
     socket=None,
@@ -308,7 +306,6 @@ OPENAI_INPUT_TOKENS = replace(
     OPENAI_RESPONSES,
     name="openai.input_tokens",
     paths=("/v1/responses/input_tokens",),
-    upstream_path="/responses/input_tokens",
     operation="count_tokens",
     tally=CountTally,
     free=True,

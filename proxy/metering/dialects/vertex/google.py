@@ -23,7 +23,7 @@ def publisher_paths(publisher: str, method: str, model: str = NAME) -> dict[str,
     path = f"/publishers/{publisher}/models/{model}:{method}"
     return {
         "paths": tuple(f"/{version}{place}{path}" for place in (_PLACE, "") for version in _VERSIONS),
-        "upstream_path": path,
+        "appended": path,
         "key_header": KeyHeader.X_GOOG_API_KEY,
     }
 
