@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from proxy.billing.limits import Limits
 from proxy.cli.common import Command, command_for_one, json_line, store_of, with_commands, with_config
 from proxy.cli.limit_options import account_json, add_limits, limit_changes, paid_json
+from proxy.foundation.ids import new_id
 
 if TYPE_CHECKING:
     from proxy.billing.keys import Account
@@ -61,7 +61,7 @@ def _accounts(options: argparse.Namespace) -> Iterator[AccountStore]:
 def _create_organization(options: argparse.Namespace) -> None:
     limits = Limits(**limit_changes(options))
     with _accounts(options) as accounts:
-        account = accounts.create_organization(account_id=_new_id("org"), name=options.name, limits=limits)
+        account = accounts.create_organization(account_id=new_id("org"), name=options.name, limits=limits)
         print(json_line(account_json(account)))
 
 
@@ -69,7 +69,7 @@ def _create_project(options: argparse.Namespace) -> None:
     limits = Limits(**limit_changes(options))
     with _accounts(options) as accounts:
         account = accounts.create_project(
-            account_id=_new_id("proj"), name=options.name, organization=options.organization, limits=limits
+            account_id=new_id("proj"), name=options.name, organization=options.organization, limits=limits
         )
         print(json_line(account_json(account)))
 
@@ -107,7 +107,3 @@ def _list(options: argparse.Namespace) -> None:
     with _accounts(options) as accounts:
         for account in accounts.every():
             print(json_line(account_json(account)))
-
-
-def _new_id(kind: str) -> str:
-    return f"{kind}_{secrets.token_hex(10)}"

@@ -6,6 +6,7 @@ import argparse
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +18,17 @@ from proxy.cli.common import (
     command_for_one,
     json_line,
     load_settings,
+    option_value,
     store_of,
     with_commands,
     with_config,
 )
-from proxy.cli.limit_options import NONE, account_json, add_limits, key_json, limit_changes, paid_json, seconds_or_now
+from proxy.cli.limit_options import NONE, account_json, add_limits, key_json, limit_changes, paid_json
+from proxy.foundation.durations import seconds_or_now
+from proxy.foundation.ids import new_id
 
 if TYPE_CHECKING:
     from proxy.billing.keys import ApiKey
-    from proxy.runtime.machine.ledger_stores import LedgerStores
 
 
 def add_commands(commands: Any) -> None:
@@ -44,7 +47,8 @@ def add_commands(commands: Any) -> None:
     _add_options(update)
     rotate = command_for_one(keys, "key", "rotate", "give a key a new secret, which is printed once", _rotate)
     grace = f"how long the old secret stays valid, or now (default {GRACE_DEFAULT})"
-    rotate.add_argument("--grace", type=seconds_or_now, default=GRACE_DEFAULT, metavar="24h", help=grace)
+    grace_s = partial(option_value, seconds_or_now)
+    rotate.add_argument("--grace", type=grace_s, default=GRACE_DEFAULT, metavar="24h", help=grace)
     command_for_one(keys, "key", "block", "reject a key until it is unblocked", _applying("block"))
     command_for_one(keys, "key", "unblock", "accept a blocked key again", _applying("unblock"))
     command_for_one(keys, "key", "revoke", "revoke a key for ever; takes effect within a second", _applying("revoke"))
@@ -70,6 +74,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _create(options: argparse.Namespace) -> None:
     from proxy.billing.limits import Limits
+    from proxy.keys.secrets import new_hashed
 
     limits = Limits(**limit_changes(options))
     with store_of(options) as store:
@@ -77,9 +82,9 @@ def _create(options: argparse.Namespace) -> None:
         if options.project is not None:
             in_project = {"project_id": store.accounts.one(options.project, AccountKind.PROJECT).account_id}
         fields = {"models": None, **_key_changes(options), **in_project}
-        secret, digest, hint = _new_secret(store)
+        secret, digest, hint = new_hashed(store.pepper())
         key = store.keys.create(
-            key_id=f"key_{secrets.token_hex(10)}",
+            key_id=new_id("key"),
             alias=options.alias,
             digest=digest,
             hint=hint,
@@ -107,8 +112,10 @@ def _update(options: argparse.Namespace) -> None:
 
 
 def _rotate(options: argparse.Namespace) -> None:
+    from proxy.keys.secrets import new_hashed
+
     with store_of(options) as store:
-        secret, digest, hint = _new_secret(store)
+        secret, digest, hint = new_hashed(store.pepper())
         until = time.time() + options.grace
         key = store.keys.rotate(options.key, digest=digest, hint=hint, old_until=until)
         print(json_line({"key": secret, **key_json(key)}))
@@ -148,14 +155,6 @@ def _pepper(options: argparse.Namespace) -> None:
         print(secrets.token_hex(PEPPER_BYTES))
     else:
         print(key_pepper(load_settings(options.config)).hex())
-
-
-def _new_secret(store: LedgerStores) -> tuple[str, bytes, str]:
-    """A new secret, its digest and its hint."""
-    from proxy.keys.secrets import digest, hint, new_secret
-
-    secret = new_secret().reveal()
-    return secret, digest(secret, store.pepper()), hint(secret)
 
 
 def _key_changes(options: argparse.Namespace) -> dict[str, Any]:

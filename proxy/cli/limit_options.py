@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits
 from proxy.billing.money import Nusd, usd_text
 from proxy.cli.common import nusd, option_value
-from proxy.foundation.durations import seconds_from
 
 if TYPE_CHECKING:
     from proxy.billing.keys import Account, ApiKey
@@ -66,11 +65,6 @@ def nusd_or_none(text: str) -> Nusd | None:
 def count_or_none(text: str) -> int | None:
     """The type of an option that is a whole number or `none`."""
     return None if text == NONE else option_value(_count, text)
-
-
-def seconds_or_now(text: str) -> int:
-    """The type of an option that is a duration, `now` or 0 with a unit. Returns seconds."""
-    return 0 if text in ("now", "0s", "0m", "0h", "0d") else option_value(seconds_from, text)
 
 
 def _count(text: str) -> int:

@@ -11,6 +11,14 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 DURATION_S_MAX = 3650 * 86_400
 
 
+_NOW = frozenset({"now", "0s", "0m", "0h", "0d"})
+
+
+def seconds_or_now(text: str) -> int:
+    """As `seconds_from`; `now`, or 0 with a unit → 0."""
+    return 0 if text in _NOW else seconds_from(text)
+
+
 def seconds_from(text: str) -> int:
     """ "90m" → 5400. Raises ValueError for another format, or more than ten years."""
     match = _DURATION.fullmatch(text)

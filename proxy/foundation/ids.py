@@ -1,13 +1,19 @@
-"""Makes exchange ids: UUIDv7, so that they sort by time.
+"""Makes ids. Those of exchanges are UUIDv7, so that they sort by time.
 
-Invariant: an id exists before its exchange begins and never comes from a client.
+Invariant: the id of an exchange exists before its exchange begins and never comes from a client.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
+import secrets
 import time
+
+
+def new_id(kind: str) -> str:
+    """A random id of a key or an account. `kind`: `key`, `proj`, `org`."""
+    return f"{kind}_{secrets.token_hex(10)}"
 
 
 def exchange_id() -> str:

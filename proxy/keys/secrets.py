@@ -68,6 +68,12 @@ def hint(secret: str) -> str:
     return f"{PREFIX}…{secret[-4:]}"
 
 
+def new_hashed(pepper: bytes) -> tuple[str, bytes, str]:
+    """A new secret, its digest and its hint."""
+    secret = new_secret().reveal()
+    return secret, digest(secret, pepper), hint(secret)
+
+
 def load_pepper(path: Path) -> bytes:
     """The pepper in `path`; a missing file is created, readable by its owner only. Processes that start at the same
     time get equal peppers. Raises OSError; BadPepperError for a file of wrong length."""

@@ -9,7 +9,6 @@ Invariants:
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -37,7 +36,7 @@ from proxy.console.api.schemas.keys import (
     limits_shown,
     made_limits,
 )
-from proxy.foundation.ids import exchange_id
+from proxy.foundation.ids import exchange_id, new_id
 from proxy.foundation.times import iso_utc
 from proxy.http.errors import bad_request
 from proxy.ledger.accounts.account_store import AccountStore
@@ -192,9 +191,9 @@ class AccountsApi:
         def work(_act: PendingEntry) -> Account:
             name, organization = fields.name, fields.organization
             if organization is UNSET:
-                return self.accounts.create_organization(account_id=_new_id("org"), name=name, limits=limits)
+                return self.accounts.create_organization(account_id=new_id("org"), name=name, limits=limits)
             return self.accounts.create_project(
-                account_id=_new_id("proj"), name=name, organization=organization, limits=limits
+                account_id=new_id("proj"), name=name, organization=organization, limits=limits
             )
 
         made = await self.operations.run(call, f"account.create-{kind.value}", fields.name, fields, work)
@@ -275,7 +274,3 @@ class AccountsApi:
 def _identity(key: ApiKey | Account) -> tuple[str, str]:
     """Id and name of the account."""
     return (key.key_id, key.alias) if isinstance(key, ApiKey) else (key.account_id, key.name)
-
-
-def _new_id(kind: str) -> str:
-    return f"{kind}_{secrets.token_hex(10)}"

@@ -7,7 +7,6 @@ Invariants:
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,10 +36,11 @@ from proxy.console.api.schemas.keys import (
     made_limits,
     shown,
 )
-from proxy.foundation.durations import seconds_from
+from proxy.foundation.durations import seconds_or_now
+from proxy.foundation.ids import new_id
 from proxy.foundation.secret import masked
 from proxy.http.errors import bad_request
-from proxy.keys.secrets import digest, hint, new_secret
+from proxy.keys.secrets import new_hashed
 from proxy.ledger.accounts.account_store import AccountStore
 from proxy.ledger.accounts.audit_log import PendingEntry
 from proxy.ledger.accounts.key_store import KeyStore
@@ -48,7 +48,6 @@ from proxy.reports.totals import SpendAndCredit
 from proxy.storage.executor import BoundedExecutor
 
 PAGE_DEFAULT, PAGE_MAX = 50, 100
-_NO_GRACE = frozenset({"now", "0s", "0m", "0h", "0d"})
 
 
 class InfoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,10 +99,10 @@ class KeysApi:
     async def generate(self, call: ApiCall) -> ApiReply:
         """Create a key. Raises ApiError, OSError."""
         fields: GenerateBody = call.body
-        key_id = f"key_{secrets.token_hex(10)}"
+        key_id = new_id("key")
         given = _checked(fields)
         limits = made_limits(given)
-        secret, hashed, secret_hint = self._new_secret()
+        secret, hashed, secret_hint = new_hashed(self.pepper)
         made = {"alias": key_id, "models": None, **given}
 
         def work(act: PendingEntry) -> ApiKey:
@@ -156,9 +155,9 @@ class KeysApi:
     async def regenerate(self, call: ApiCall) -> ApiReply:
         """Replace the secret of a key. Raises ApiError, OSError."""
         body: RegenerateBody = call.body
-        grace_s = 0 if body.grace_period in _NO_GRACE else checked("grace_period", seconds_from, body.grace_period)
+        grace_s = checked("grace_period", seconds_or_now, body.grace_period)
         named = _not_a_secret(call.named)
-        secret, hashed, secret_hint = self._new_secret()
+        secret, hashed, secret_hint = new_hashed(self.pepper)
         until = self.unix_time() + grace_s
         key = await self.operations.run(
             call, "key.regenerate", named, body,
@@ -205,10 +204,6 @@ class KeysApi:
 
     async def _paid_by(self, key: ApiKey) -> SpendAndCredit:
         return (await self.threads.run(self.paid, [key.key_id]))[key.key_id]
-
-    def _new_secret(self) -> tuple[str, bytes, str]:
-        secret = new_secret().reveal()
-        return secret, digest(secret, self.pepper), hint(secret)
 
     def _expires(self, fields: KeyFields) -> float | None:
         """Unix seconds. Raises ValueError."""
