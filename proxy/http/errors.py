@@ -32,7 +32,9 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after_s: int | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
     ) -> None:
+        """`headers`: additional response headers."""
         super().__init__(message)
         self.status = status
         self.message = message
@@ -40,8 +42,7 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.retry_after_s = retry_after_s
-        self.headers: tuple[tuple[str, str], ...] = ()
-        """additional response headers"""
+        self.headers = headers
         self.shape: ErrorShape | None = None
         """the format of this client; None: that of the path"""
 
@@ -72,30 +73,30 @@ def internal() -> ApiError:
 
 def unknown_route(method: str, path: str) -> ApiError:
     """404: only endpoints that can be metered are served."""
-    shown = path if len(path) <= 80 and path.isascii() and path.isprintable() else "…"
-    return ApiError(404, f"Unknown request URL: {method} {shown}", code="unknown_url")
+    return ApiError(404, f"Unknown request URL: {method} {_shown(path)}", code="unknown_url")
 
 
 def method_not_allowed(method: str, allowed: tuple[str, ...]) -> ApiError:
     """405: the path is served, by other methods."""
-    refusal = ApiError(405, f"The method {method} is not allowed for this URL.", code="method_not_allowed")
-    refusal.headers = (("Allow", ", ".join(allowed)),)
-    return refusal
+    message = f"The method {method} is not allowed for this URL."
+    headers = (("Allow", ", ".join(allowed)),)
+    return ApiError(405, message, code="method_not_allowed", headers=headers)
 
 
 def no_upgrade() -> ApiError:
     """426: this path supports neither WebSocket nor other protocols. Clients that can use HTTP do so at once."""
     message = "Only HTTP/1.1 is served here: the Upgrade header is refused."
-    refusal = ApiError(426, message, param="Upgrade", code="upgrade_not_supported")
-    refusal.headers = (("Upgrade", "HTTP/1.1"), ("Connection", "upgrade, close"))
-    return refusal
+    headers = (("Upgrade", "HTTP/1.1"), ("Connection", "upgrade, close"))
+    return ApiError(426, message, param="Upgrade", code="upgrade_not_supported", headers=headers)
 
 
 def upgrade_needed() -> ApiError:
     """426: this path supports WebSocket only."""
-    refusal = ApiError(426, "This URL is served as a WebSocket.", param="Upgrade", code="upgrade_required")
-    refusal.headers = (("Upgrade", "websocket"), ("Connection", "upgrade, close"))
-    return refusal
+    message, headers = (
+        "This URL is served as a WebSocket.",
+        (("Upgrade", "websocket"), ("Connection", "upgrade, close")),
+    )
+    return ApiError(426, message, param="Upgrade", code="upgrade_required", headers=headers)
 
 
 def origin_not_allowed() -> ApiError:
@@ -112,16 +113,14 @@ def unknown_model(model: str) -> ApiError:
 def unknown_response(response_id: str) -> ApiError:
     """404: no such response is stored, or another key made it."""
     return ApiError(
-        404, f"Response with id '{_shown_id(response_id)}' not found.", param="response_id", code="response_not_found"
+        404, f"Response with id '{_shown(response_id)}' not found.", param="response_id", code="response_not_found"
     )
 
 
 def response_running(response_id: str) -> ApiError:
     """409: a response that is still generated cannot be deleted."""
-    message = f"Response with id '{_shown_id(response_id)}' is still in progress: cancel it first."
-    refusal = ApiError(409, message, param="response_id", code="response_in_progress")
-    refusal.headers = (NO_RETRY,)
-    return refusal
+    message = f"Response with id '{_shown(response_id)}' is still in progress: cancel it first."
+    return ApiError(409, message, param="response_id", code="response_in_progress", headers=(NO_RETRY,))
 
 
 def unknown_stream() -> ApiError:
@@ -133,9 +132,7 @@ def unknown_stream() -> ApiError:
 def stream_overwritten() -> ApiError:
     """410: the next events were dropped from memory."""
     message = "The events after this one are no longer in memory: the stream is longer than the part that is kept."
-    refusal = ApiError(410, message, param="after", code="stream_overwritten")
-    refusal.headers = (NO_RETRY,)
-    return refusal
+    return ApiError(410, message, param="after", code="stream_overwritten", headers=(NO_RETRY,))
 
 
 def stream_incomplete() -> ApiError:
@@ -146,7 +143,7 @@ def stream_incomplete() -> ApiError:
 
 def unknown_previous_response(response_id: str) -> ApiError:
     """400, as OpenAI's: no such response is stored, or another key made it."""
-    message = f"Previous response with id '{_shown_id(response_id)}' not found."
+    message = f"Previous response with id '{_shown(response_id)}' not found."
     return bad_request(message, param="previous_response_id", code="previous_response_not_found")
 
 
@@ -158,13 +155,13 @@ def responses_unknown() -> ApiError:
 
 def unknown_object(kind: str, object_id: str) -> ApiError:
     """404: no such file or batch, or another key made it. `kind`: `file`, `batch`."""
-    message = f"No such {kind}: '{_shown_id(object_id)}'."
+    message = f"No such {kind}: '{_shown(object_id)}'."
     return ApiError(404, message, param="id", code=f"{kind}_not_found")
 
 
 def unknown_file_named(file_id: str, param: str = "file_id") -> ApiError:
     """400: a request names a file that does not exist, or that another key made."""
-    message = f"{param}: no file '{_shown_id(file_id)}' was uploaded here with this key, or with one of its project"
+    message = f"{param}: no file '{_shown(file_id)}' was uploaded here with this key, or with one of its project"
     return bad_request(message, param=param, code="file_not_found")
 
 
@@ -186,8 +183,8 @@ def results_lost() -> ApiError:
     return ApiError(502, message, kind="server_error", code="results_lost")
 
 
-def _shown_id(object_id: str) -> str:
-    return object_id if len(object_id) <= 80 and object_id.isascii() and object_id.isprintable() else "…"
+def _shown(text: str) -> str:
+    return text if len(text) <= 80 and text.isascii() and text.isprintable() else "…"
 
 
 def unsupported_dialect(model: str, endpoint: str) -> ApiError:

@@ -61,9 +61,8 @@ def handshake(request: web.BaseRequest) -> Handshake:
     if request.method != "GET" or request.version < HttpVersion11 or "upgrade" not in options:
         raise bad_request("A WebSocket begins with GET, in HTTP/1.1, and `Connection: Upgrade`.", param="Connection")
     if headers.get("Sec-WebSocket-Version") != "13":
-        refusal = ApiError(426, "Only version 13 of WebSocket is supported.", param="Sec-WebSocket-Version")
-        refusal.headers = (("Sec-WebSocket-Version", "13"),)
-        raise refusal
+        message, name = "Only version 13 of WebSocket is supported.", "Sec-WebSocket-Version"
+        raise ApiError(426, message, param=name, headers=((name, "13"),))
     key = headers.get("Sec-WebSocket-Key", "")
     try:
         is_key = len(b64decode(key, validate=True)) == 16

@@ -58,6 +58,11 @@ def _sums() -> list[Column[Any]]:
     ]
 
 
+def _partial(name: str, column: str, where: str) -> Index:
+    """An index of the rows that meet a condition."""
+    return Index(name, column, sqlite_where=text(where), postgresql_where=text(where))
+
+
 metadata = MetaData(
     naming_convention={"pk": "pk_%(table_name)s", "uq": "uq_%(table_name)s_%(column_0_N_name)s"},
 )
@@ -110,18 +115,10 @@ ledger_entries = Table(
     Index("ix_ledger_entries_settled_at_entry_id", "settled_at", "entry_id"),
     Index("ix_ledger_entries_node_journal_seq", "node", "journal_seq"),
     # For counting the day's entries that are not requests (adjustments, attempts, top-ups).
-    Index(
-        "ix_ledger_entries_others",
-        "started_at",
-        sqlite_where=text("kind <> 'usage'"),
-        postgresql_where=text("kind <> 'usage'"),
-    ),
+    _partial("ix_ledger_entries_others", "started_at", "kind <> 'usage'"),
     # For counting the exchanges with an unknown charge or cost.
-    Index(
-        "ix_ledger_entries_unknown_amount",
-        "started_at",
-        sqlite_where=text("kind = 'usage' AND (cost_usd IS NULL OR charge_usd IS NULL)"),
-        postgresql_where=text("kind = 'usage' AND (cost_usd IS NULL OR charge_usd IS NULL)"),
+    _partial(
+        "ix_ledger_entries_unknown_amount", "started_at", "kind = 'usage' AND (cost_usd IS NULL OR charge_usd IS NULL)"
     ),
     postgresql_partition_by="RANGE (exchange_id)",  # by month: see partitions.py
 )
@@ -324,12 +321,7 @@ api_keys = Table(
     Index("ix_api_keys_alias", "alias"),
     Index("ix_api_keys_project_id", "project_id"),
     Index("ix_api_keys_created_at_key_id", "created_at", "key_id"),
-    Index(
-        "ix_api_keys_old_digest",
-        "old_digest",
-        sqlite_where=text("old_digest IS NOT NULL"),
-        postgresql_where=text("old_digest IS NOT NULL"),
-    ),
+    _partial("ix_api_keys_old_digest", "old_digest", "old_digest IS NOT NULL"),
 )
 
 # Budget thresholds that were exceeded, once per window, and the delivery of their webhooks.
@@ -463,10 +455,5 @@ stored_batches = Table(
     UniqueConstraint("batch_id"),
     Index("ix_stored_batches_key_id_created_at", "key_id", "created_at"),
     Index("ix_stored_batches_project_id_created_at", "project_id", "created_at"),
-    Index(
-        "ix_stored_batches_next_at",
-        "next_at",
-        sqlite_where=text("state IN ('creating', 'running')"),
-        postgresql_where=text("state IN ('creating', 'running')"),
-    ),
+    _partial("ix_stored_batches_next_at", "next_at", "state IN ('creating', 'running')"),
 )
