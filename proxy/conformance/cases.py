@@ -199,26 +199,8 @@ def _failing(names: Names) -> Scripted:
     return paced(cut(_plain(names), 40, after=[error]), SOON_MS)
 
 
-def _hidden_reasoning(names: Names) -> Scripted:
-    return with_hidden(chat(answer(names, SHOWN_TEXT)), len(THOUGHT), kind="reasoning_tokens")
-
-
 def _tool_call(names: Names, *, reports: bool = True) -> Scripted:
     return with_hidden(chat(answer(names, (), tool=TOOL), reports=reports), CALL_TOKENS)
-
-
-def _empty(names: Names) -> Scripted:
-    return chat(answer(names, ()))
-
-
-def _by_byte(names: Names) -> Scripted:
-    scripted = _plain(names)
-    return Scripted(scripted.pieces, scripted.usage, wire=Cut(size=1))
-
-
-def _zipped(names: Names) -> Scripted:
-    scripted = _plain(names)
-    return Scripted(scripted.pieces, scripted.usage, gzip=True)
 
 
 def _images(names: Names) -> Scripted:
@@ -279,13 +261,13 @@ CASES: tuple[Case, ...] = (
     _chat("usage-late", what="usage comes a second and a half after the last words", usd=_PLAIN_USD,
           build=lambda names: late(_plain(names), LATE_MS)),
     _chat("usage-zero", what="an empty answer: 0 generated tokens are reported", usd=usd(input=PROMPT_TOKENS),
-          build=_empty),
+          build=lambda names: chat(answer(names, ()))),
     _chat("never-reported", what="no usage, although requested",
           build=lambda names: chat(answer(names), reports=False)),
     _chat("reasoning", what="60 of 99 tokens are reasoning, shown", usd=_PLAIN_USD,
           build=lambda names: chat(answer(names, SHOWN_TEXT, reasoning=THOUGHT))),
     _chat("reasoning-hidden", what="60 of 99 tokens are reasoning, reported and not shown", usd=_PLAIN_USD,
-          build=_hidden_reasoning),
+          build=lambda names: with_hidden(chat(answer(names, SHOWN_TEXT)), len(THOUGHT), kind="reasoning_tokens")),
     _chat("reasoning-never-reported", what="60 of 99 tokens are reasoning, no usage",
           build=lambda names: chat(answer(names, SHOWN_TEXT, reasoning=THOUGHT), reports=False)),
     _chat("tools", what="a call of a function", usd=usd(input=PROMPT_TOKENS, output=56),
@@ -304,10 +286,12 @@ CASES: tuple[Case, ...] = (
           build=lambda names: chat(answer(names, choices=2))),
     _chat("cumulative-text", what="each chunk repeats all text so far, no usage",
           build=lambda names: chat(answer(names), CUMULATIVE, reports=False)),
-    _chat("by-byte", what="the provider writes single bytes", usd=_PLAIN_USD, build=_by_byte),
+    _chat("by-byte", what="the provider writes single bytes", usd=_PLAIN_USD,
+          build=lambda names: replace(_plain(names), wire=Cut(size=1))),
     _chat("odd-lines", what="CRLF, comments, no blank after the colon", usd=_PLAIN_USD,
           build=lambda names: with_odd_lines(_plain(names))),
-    _chat("gzip", what="compressed, even if not requested", usd=_PLAIN_USD, build=_zipped),
+    _chat("gzip", what="compressed, even if not requested", usd=_PLAIN_USD,
+          build=lambda names: replace(_plain(names), gzip=True)),
     _chat("same-id", what="three answers with the same id", usd=_PLAIN_USD, client=ClientBehaviour(times=3),
           same_id=True, build=_plain),
     _chat("busy", what="twenty at once", usd=_PLAIN_USD, client=ClientBehaviour(times=20, at_once=True),
@@ -365,8 +349,10 @@ CASES: tuple[Case, ...] = (
              build=_halting(converse)),
     _invoke("json", what="Anthropic's message by InvokeModel", usd=_PLAIN_USD, client=_JSON, build=message),
     _invoke("stream", what="an Anthropic message by InvokeModel: events in base64, in a binary stream", usd=_PLAIN_USD,
-    build=invoked), _vertex("json", what="Gemini's answer at Vertex AI's path", usd=_PLAIN_USD, client=_JSON,
-    build=generated), _vertex("stream", what="every event has the usage so far", usd=_PLAIN_USD, build=gemini),
+            build=invoked),
+    _vertex("json", what="Gemini's answer at Vertex AI's path", usd=_PLAIN_USD, client=_JSON, build=generated),
+    _vertex("stream", what="every event has the usage so far", usd=_PLAIN_USD, build=gemini),
     _vertex_anthropic("json", what="Anthropic's message by rawPredict", usd=_PLAIN_USD, client=_JSON, build=message),
     _vertex_anthropic("stream", what="prompt in the first event, completion in the last", usd=_PLAIN_USD,
-    build=messages), )  # fmt: skip
+                      build=messages),
+)  # fmt: skip

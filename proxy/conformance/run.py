@@ -71,8 +71,7 @@ async def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> l
 def _result(case: Case, provider: CaseProvider, received: Mapping[str, list[Received]], booked: _Booked) -> CaseResult:
     if case.model not in received:
         return CaseResult(case, NOT_RUN, NOT_RUN, _NOT_RUN, GatewayBill())
-    served = provider.served.get(case.upstream_model, [])
-    return result_of(case, served, received[case.model], _bill(case, booked))
+    return result_of(case, _served(provider, case), received[case.model], _bill(case, booked))
 
 
 # -- the requests ------------------------------------------------------------------------------------------------

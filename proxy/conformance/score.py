@@ -167,11 +167,8 @@ def _has_same_bytes(case: Case, scripted: Scripted, sent: bytes, answer: Receive
     common = next((at for at, (due, came) in enumerate(zip(sent, got, strict=False)) if due != came), len(got))
     common = min(common, len(sent))
     rest = got[common:]
-    return _enough(scripted, common, len(sent)) and (not rest or (_is_error(rest) and not answer_text(rest)))
-
-
-def _is_error(rest: bytes) -> bool:
-    return b"error" in rest or b"exception" in rest
+    is_error = (b"error" in rest or b"exception" in rest) and not answer_text(rest)
+    return _enough(scripted, common, len(sent)) and (not rest or is_error)
 
 
 def _has_same_text(case: Case, scripted: Scripted, sent: bytes, answer: Received) -> bool:

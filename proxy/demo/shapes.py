@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, cycle, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -58,31 +58,23 @@ class Language:
     """generation stops when the client disconnects; otherwise it continues to its end, and is billed"""
 
 
+_SILICONSTORM = Language(
+    "siliconstorm",
+    "siliconstorm",
+    role_chunk=False,
+    role_always=True,
+    finish_apart=False,
+    usage_rides=True,
+    many_choices=False,
+)
 LANGUAGES: Mapping[str, Language] = MappingProxyType(
     {
         language.name: language
         for language in (
             Language("tera", "tera"),
             Language("tensorloop", "tensorloop", named_always=False, stops_on_leave=False),
-            Language(
-                "siliconstorm",
-                "siliconstorm",
-                role_chunk=False,
-                role_always=True,
-                finish_apart=False,
-                usage_rides=True,
-                many_choices=False,
-            ),
-            Language(
-                "siliconstorm-fulltext",
-                "siliconstorm",
-                role_chunk=False,
-                role_always=True,
-                finish_apart=False,
-                usage_rides=True,
-                many_choices=False,
-                cumulative=True,
-            ),
+            _SILICONSTORM,
+            replace(_SILICONSTORM, name="siliconstorm-fulltext", cumulative=True),
             Language("electron", "electron", role_chunk=False, finish_apart=False, cached=True),
             Language("openai", "openai", null_usage=True, cached=True),
         )
@@ -190,7 +182,8 @@ def stream(language: Language, answer: GeneratedAnswer, *, usage_asked: bool) ->
     chunks += _finish_chunks(language, answer, chunks)
     if usage is not None and language.usage_rides:
         last, tokens = chunks[-1]
-        chunks[-1] = ({**_full_text(language, answer), "usage": usage, **last}, tokens)
+        full_text = {"full_text": "".join(answer.content)} if language.cumulative else {}
+        chunks[-1] = ({**full_text, "usage": usage, **last}, tokens)
     elif usage is not None:
         if language.null_usage:
             chunks = [({**chunk, "usage": None}, tokens) for chunk, tokens in chunks]
@@ -257,10 +250,6 @@ def _finish_chunks(language: Language, answer: GeneratedAnswer, chunks: list[_Ch
     for chunk, _ in chunks[-answer.choices :]:
         chunk["choices"][0]["finish_reason"] = answer.finish_reason
     return []
-
-
-def _full_text(language: Language, answer: GeneratedAnswer) -> Json:
-    return {"full_text": "".join(answer.content)} if language.cumulative else {}
 
 
 def _named(language: Language, answer: GeneratedAnswer, chunks: list[_Chunk]) -> Iterator[WireEvent]:

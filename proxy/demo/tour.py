@@ -28,6 +28,8 @@ PACE_MS = 20
 START_S_MAX = 30.0
 # Fits four answers of sixteen tokens.
 BUDGET_USD, CROWD = "0.0001", 10
+_QUESTION = [{"role": "user", "content": "What does a weir do?"}]
+_ROOT = Path(__file__).parents[2]
 
 _CONFIG = """\
 listen: {host: 127.0.0.1, port: 0}
@@ -90,8 +92,7 @@ class Deployment:
         self.folder = folder
         self.config = folder / "tokenweir.yaml"
         self.config.write_text(_CONFIG.replace("UPSTREAM", provider_url))
-        root = Path(__file__).parents[2]
-        path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
         self.admin_secret = secrets.token_hex(32)
         own = {"DEMO_PROVIDER_KEY": PROVIDER_KEY, "DEMO_ADMIN_SECRET": self.admin_secret, "PYTHONPATH": path}
         self.environment = {**os.environ, **own}
@@ -135,18 +136,9 @@ class Deployment:
 async def tour(*, keep: bool) -> int:
     """Run the demo; returns the exit code."""
     folder = Path(tempfile.mkdtemp(prefix="tokenweir-demo-"))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parents[2]),))}
-    provider = await Child.start(
-        folder,
-        environment,
-        "proxy.demo.provider",
-        "--port",
-        "0",
-        "--pace-ms",
-        str(PACE_MS),
-        "--parent",
-        str(os.getpid()),
-    )
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    options = ("--port", "0", "--pace-ms", str(PACE_MS), "--parent", str(os.getpid()))
+    provider = await Child.start(folder, environment, "proxy.demo.provider", *options)
     deployment: Deployment | None = None
     try:
         provider_url = f"http://127.0.0.1:{json.loads(await provider.line_with('port'))['port']}"
@@ -232,7 +224,7 @@ class DemoClient:
 
     async def crowd(self, system: str) -> tuple[int, int]:
         """Request CROWD short answers at once; returns the number served and the number refused with 402."""
-        body = {"model": system, "max_tokens": 16, "messages": [{"role": "user", "content": "What does a weir do?"}]}
+        body = {"model": system, "max_tokens": 16, "messages": _QUESTION}
         url = f"{self._deployment.url}/v1/chat/completions"
 
         async def status() -> int:
@@ -255,11 +247,7 @@ class DemoClient:
 
     @asynccontextmanager
     async def _stream(self, system: str) -> AsyncIterator[AsyncIterator[str]]:
-        request = {
-            "model": system,
-            "stream": True,
-            "messages": [{"role": "user", "content": "What does a weir do?"}],
-        }
+        request = {"model": system, "stream": True, "messages": _QUESTION}
         url = f"{self._deployment.url}/v1/chat/completions"
         answer = await self._session.post(url, json=request, headers=self._headers)
         try:
