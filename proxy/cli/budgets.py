@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import json_line, load_settings, store_of, with_commands, with_config
@@ -56,21 +57,15 @@ def _rebuild(options: argparse.Namespace) -> None:
 async def _counter_states(settings: Settings) -> Sequence[CounterState]:
     from proxy.budgets.open_budgets import open_budgets
 
-    budgets = open_budgets(settings, "cli")
-    try:
+    async with aclosing(open_budgets(settings, "cli")) as budgets:
         return await budgets.counter_states()
-    finally:
-        await budgets.aclose()
 
 
 async def _rebuilt(settings: Settings, engine: Engine) -> dict[str, int]:
     from proxy.budgets.open_budgets import open_budgets, rebuilt
 
-    budgets = open_budgets(settings, "cli")
-    try:
+    async with aclosing(open_budgets(settings, "cli")) as budgets:
         return await rebuilt(budgets, engine)
-    finally:
-        await budgets.aclose()
 
 
 def _json(state: CounterState, subject: Subject | None) -> dict[str, Any]:

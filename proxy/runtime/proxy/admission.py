@@ -99,7 +99,8 @@ class LedgerFollowing:
         adding = Outage(OutageLog("updating the sums of accounts"))
         tasks.start(self._repeat(self._add_up, ADD_UP_S, adding), name="account sums")
         leveling = Outage(OutageLog("advancing the ledger's clocks"))
-        tasks.start(self._repeat(self._level_clocks, LEVEL_S, leveling), name="clocks")
+        level = partial(self._in_thread, level_clocks, self._engine)
+        tasks.start(self._repeat(level, LEVEL_S, leveling), name="clocks")
         if self._webhook is not None:
             tasks.start(self._webhook.run(), name="webhook")
 
@@ -107,9 +108,6 @@ class LedgerFollowing:
         """Update the sums of the accounts' charges."""
         while await self._in_thread(add_up, self._engine):
             pass
-
-    async def _level_clocks(self) -> None:
-        await self._in_thread(level_clocks, self._engine)
 
     async def _repeat(self, step: Callable[[], Awaitable[None]], pause_s: float, outage: Outage) -> None:
         """Repeat until cancelled."""

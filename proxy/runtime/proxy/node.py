@@ -66,7 +66,8 @@ class Node:
         """Lock the journal. Raises JournalUnavailable, ProgressBroken."""
         with ExitStack() as opened:
             self.journal = opened.enter_context(closing(_open_journal(folder, settings)))
-            self.table = opened.enter_context(closing(_open_table(folder, settings)))
+            table = ProgressTable.open(folder.progress, slots=settings.exchanges_max, unix_time=time.time)
+            self.table = opened.enter_context(closing(table))
             self._disk = opened.enter_context(ThreadPoolExecutor(1, thread_name_prefix="disk"))
             self._resources = opened.pop_all()
         self.node_id = self.journal.node.node_id
@@ -183,7 +184,3 @@ def _open_journal(folder: DataFolder, settings: Settings) -> Journal:
         durability=journal.durability.value,
         keep_settled_s=journal.keep_settled_s,
     )
-
-
-def _open_table(folder: DataFolder, settings: Settings) -> ProgressTable:
-    return ProgressTable.open(folder.progress, slots=settings.exchanges_max, unix_time=time.time)
