@@ -22,7 +22,7 @@ from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes
 from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.unknown_fields import members
-from proxy.metering.usage import Usage, service_of
+from proxy.metering.usage import service_of
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.unknown_text import Outputs, Place
 
@@ -184,20 +184,15 @@ class MessagesTally(Tally):
         """A refusal without any output is not billed, though it reports tokens.
         https://platform.claude.com/docs/en/release-notes/overview: others say that it depends on the category."""
         super().settle()
-        if self.finish_reason == _REFUSAL and self.usage is not None and self._says_nothing(self.usage):
+        if self.finish_reason != "refusal" or self.usage is None:
+            return
+        # Without output of the model that refused: another model may have generated some before it.
+        prompt, completion = self.usage.prompt_tokens, self.usage.completion_tokens
+        if self.evidence.empty or completion == 0:
             self.flags.add("refused_unbilled")
             self.usage = structs.replace(
-                self.usage,
-                unbilled_prompt_tokens=self.usage.prompt_tokens,
-                unbilled_completion_tokens=self.usage.completion_tokens,
+                self.usage, unbilled_prompt_tokens=prompt, unbilled_completion_tokens=completion
             )
-
-    def _says_nothing(self, usage: Usage) -> bool:
-        """Whether the model that refused generated nothing; another model may have generated output before it."""
-        return self.evidence.empty or usage.completion_tokens == 0
-
-
-_REFUSAL = "refusal"
 
 
 # Anthropic's error types by HTTP status; any other 4xx is an invalid request.

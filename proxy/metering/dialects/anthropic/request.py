@@ -28,54 +28,35 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
 
 
 def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> PromptEvidence:
-    prompt = _PromptCounter()
-    prompt.read(document.get("system"))
-    for message in messages:
-        prompt.read(message.get("content"))
-    prompt.structures += [document[name] for name in _STRUCTURES if document.get(name)]
+    texts: list[str] = []
+    kinds: list[str] = []
+    structures = [document[name] for name in _STRUCTURES if document.get(name)]
+    system = document.get("system")
+    for content in (system, *(message.get("content") for message in messages)):
+        _read(content, texts, structures, kinds)
     return prompt_evidence(
-        prompt.texts,
-        messages=len(messages) + (1 if document.get("system") else 0),
-        structures=prompt.structures,
-        images=prompt.images,
-        attachments=prompt.attachments,
+        texts,
+        messages=len(messages) + bool(system),
+        structures=structures,
+        images=kinds.count("image"),
+        attachments=kinds.count("document"),
     )
 
 
-class _PromptCounter:
-    """Collects the contents of a prompt's blocks."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.structures: list[Any] = []
-        self.images = 0
-        self.attachments = 0
-
-    def read(self, content: object) -> None:
-        """Read a text, or a list of blocks."""
-        if isinstance(content, str):
-            self.texts.append(content)
-        elif isinstance(content, list):
-            for block in content:
-                if isinstance(block, dict):
-                    self._block(block)
-
-    def _block(self, block: dict[str, Any]) -> None:
-        kind = block.get("type")
-        if kind == "image":
-            self.images += 1
-        elif kind == "document":
-            self._document(block.get("source"))
+def _read(content: object, texts: list[str], structures: list[Any], kinds: list[str]) -> None:
+    """Add the texts of a text or a list of blocks, inputs of tools as JSON, and the types of images and documents."""
+    if isinstance(content, str):
+        texts.append(content)
+    for block in content if isinstance(content, list) else ():
+        if not isinstance(block, dict):
+            continue
+        kind, source = block.get("type"), block.get("source")
+        if kind == "document" and isinstance(source, dict) and source.get("type") in ("text", "content"):
+            _read(source.get("data" if source["type"] == "text" else "content"), texts, structures, kinds)
+        elif kind in ("image", "document"):
+            kinds.append(kind)
         elif isinstance(block.get("input"), dict):
-            self.structures.append(block["input"])
+            structures.append(block["input"])
         else:
-            self.texts += [text for name in _TEXT_FIELDS if isinstance(text := block.get(name), str)]
-            self.read(block.get("content"))
-
-    def _document(self, source: object) -> None:
-        if isinstance(source, dict) and source.get("type") == "text":
-            self.read(source.get("data"))
-        elif isinstance(source, dict) and source.get("type") == "content":
-            self.read(source.get("content"))
-        else:
-            self.attachments += 1
+            texts += [text for name in _TEXT_FIELDS if isinstance(text := block.get(name), str)]
+            _read(block.get("content"), texts, structures, kinds)

@@ -99,7 +99,8 @@ def _number(raw: Mapping[str, Any], *names: str) -> int:
 def usage_of(raw: dict[str, Any], flags: set[str]) -> MessageUsage:
     """The counts in `raw`; flags invalid counts."""
     top = _top(raw, flags)
-    steps = _steps(raw)
+    iterations = raw.get("iterations")
+    steps = [step for step in iterations if isinstance(step, dict)] if isinstance(iterations, list) else []
     if not steps:
         return MessageUsage(with_total(top))
     read = [_step(step, flags) for step in steps]
@@ -141,8 +142,3 @@ def _joined(usages: Sequence[Usage], by: Callable[[list[int]], int]) -> Usage:
 def _model(step: Mapping[str, Any]) -> str | None:
     name = step.get("model")
     return identifier(name) if isinstance(name, str) else None
-
-
-def _steps(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
-    iterations = raw.get("iterations")
-    return [step for step in iterations if isinstance(step, dict)] if isinstance(iterations, list) else []

@@ -105,8 +105,10 @@ class InvokeTally(MessagesTally, ConverseTally):
         else:
             self._read_nova(answer)
             self._read_other(answer, running=True)
-        if answer.metrics is not None:
-            self._read_metrics(answer.metrics)
+        if answer.metrics is not None:  # the last event
+            if not (self._is_counted and self.usage_final):
+                self._report(answer.metrics, flat_usage(answer.metrics, self.flags))
+            self.done = True
         return answer
 
     def read_answer(self, body: bytes) -> bool:
@@ -184,12 +186,6 @@ class InvokeTally(MessagesTally, ConverseTally):
         elif counts := counts_of(answer):
             self._counts = counts = self._counts | counts
             self._report(counts, self._whole(flat_usage(counts, self.flags)), running=running)
-
-    def _read_metrics(self, raw: dict[str, Any]) -> None:
-        """The last event of a stream."""
-        if not (self._is_counted and self.usage_final):
-            self._report(raw, flat_usage(raw, self.flags))
-        self.done = True
 
 
 BEDROCK_INVOKE = replace(

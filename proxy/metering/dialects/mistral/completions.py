@@ -13,7 +13,7 @@ from typing import Any
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai import request as chat
 from proxy.metering.dialects.openai.chat import ChatTally
-from proxy.metering.refusal import ErrorShape, Refusal
+from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
 from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of, prompt_evidence
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 
@@ -38,13 +38,7 @@ def _prompt(document: dict[str, Any]) -> PromptEvidence:
 
 
 def _refused(refusal: Refusal) -> dict[str, Any]:
-    return {
-        "object": "error",
-        "message": refusal.message,
-        "type": refusal.kind,
-        "param": refusal.param,
-        "code": refusal.code,
-    }
+    return {"object": "error", **OPENAI_ERRORS.body(refusal)["error"]}
 
 
 MISTRAL_FIM = Dialect(

@@ -43,10 +43,6 @@ class OllamaEmbedTally(PlainTally):
     usage_of = prompt_in(UsageReader(prompt_tokens="prompt_eval_count"))
 
 
-def _input(document: dict[str, Any]) -> PromptEvidence:
-    return inputs_of(document, "input").evidence()
-
-
 def _prompt(document: dict[str, Any]) -> PromptEvidence:
     prompt = document.get("prompt")
     if not isinstance(prompt, str):
@@ -59,7 +55,7 @@ OLLAMA_EMBED = plain_dialect(
     name="ollama.embed",
     paths=("/api/embed",),
     operation="embeddings",
-    prompt=_input,
+    prompt=lambda document: inputs_of(document, "input").evidence(),
     tally=OllamaEmbedTally,
 )
 

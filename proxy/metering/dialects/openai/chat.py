@@ -186,7 +186,8 @@ class ChatTally(Tally):
     def _read_citations(self, annotations: list[Any]) -> None:
         """Pages found in the web. OpenAI's models that search do so once for every request, and their usage does not
         have it. https://developers.openai.com/api/docs/guides/tools-web-search"""
-        if "searches" not in self.units and any(map(_is_citation, annotations)):
+        cited = (isinstance(one, dict) and one.get("type") == "url_citation" for one in annotations)
+        if "searches" not in self.units and any(cited):
             self._seen("searches", 1)
 
     def _part_without_delta(self, choice: Choice) -> Part | None:
@@ -286,10 +287,6 @@ def _has_hidden_thoughts(model: str | None) -> bool:
     """Whether the model is Google's, at its OpenAI-compatible endpoint: thoughts are only in the total, and are billed
     as output. https://ai.google.dev/gemini-api/docs/thinking#pricing"""
     return model is not None and model.rpartition("/")[2].startswith("gemini-")
-
-
-def _is_citation(annotation: object) -> bool:
-    return isinstance(annotation, dict) and annotation.get("type") == "url_citation"
 
 
 OPENAI_CHAT = Dialect(

@@ -30,9 +30,6 @@ from proxy.metering.wire.json_reader import reader
 N_MAX = 128
 # Tokens of one square image of OpenAI's first such model: a guess for all others.
 _TOKENS = {"low": 272, "medium": 1056, "high": 4160}
-_COMPLETED = (".completed",)
-
-
 # Parts of counts that are read; the cost that xAI states.
 _NOT_BILLED = "output_tokens_details.text_tokens input_tokens_details.text_tokens cost_in_usd_ticks"
 
@@ -68,7 +65,7 @@ class ImagesTally(Tally):
         kind = parsed.type or name.decode("ascii", "replace")
         if says_error(parsed.error) or kind == "error":
             self.fail("error_event")
-        elif kind.endswith(_COMPLETED):
+        elif kind.endswith(".completed"):
             self.finish_reason = "completed"
             self._images = (self._images or 0) + 1
             self._read_usage(parsed.usage)

@@ -51,7 +51,8 @@ class SpeechTally(Tally):
             self.fail("error_event")
         elif (parsed.type or name.decode("ascii", "replace")) == "speech.audio.done":
             self.done = True
-            self._read_usage(parsed.usage)
+            usage = openai_usage_of(parsed.usage or {}, self.flags)
+            self._report(parsed.usage, of_medium(usage, "audio_completion_tokens"))
         return parsed
 
     def read_answer(self, body: bytes) -> bool:
@@ -64,9 +65,6 @@ class SpeechTally(Tally):
         else:
             self.done = True
         return True
-
-    def _read_usage(self, raw: dict[str, Any] | None) -> None:
-        self._report(raw, of_medium(openai_usage_of(raw or {}, self.flags), "audio_completion_tokens"))
 
 
 class SpeechMeter(OpaqueMeter):

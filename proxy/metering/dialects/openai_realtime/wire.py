@@ -13,7 +13,6 @@ from proxy.metering.wire.json_reader import reader
 class Part(msgspec.Struct, gc=False):
     """A part of an item: text, or audio with its transcript."""
 
-    type: str | None = None
     text: str | None = None
     transcript: str | None = None
 
@@ -22,7 +21,6 @@ class Item(msgspec.Struct, gc=False):
     """An item of the conversation: a message or a call of a function."""
 
     type: str | None = None
-    id: str | None = None
     name: str | None = None
     arguments: str | None = None
     content: list[Part] | None = None

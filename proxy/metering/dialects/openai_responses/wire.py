@@ -24,7 +24,6 @@ class Item(msgspec.Struct, gc=False):
     """One item of the output: a message, reasoning or a tool call."""
 
     type: str | None = None
-    id: str | None = None
     name: str | None = None
     content: list[Text] | None = None
     summary: list[Text] | None = None
