@@ -30,15 +30,7 @@ from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS, OPENAI_TRANSLATIONS
 from proxy.metering.dialects.openai_realtime.session import OPENAI_REALTIME
 from proxy.metering.dialects.openai_responses.responses import OPENAI_COMPACT, OPENAI_INPUT_TOKENS, OPENAI_RESPONSES
-from proxy.metering.dialects.vertex.google import VERTEX_COUNT, VERTEX_EMBED, VERTEX_GENERATE, VERTEX_STREAM
-from proxy.metering.dialects.vertex.predict import (
-    VERTEX_ANTHROPIC,
-    VERTEX_ANTHROPIC_COUNT,
-    VERTEX_ANTHROPIC_STREAM,
-    VERTEX_MISTRAL,
-    VERTEX_MISTRAL_STREAM,
-    VERTEX_PREDICT,
-)
+from proxy.metering.dialects.vertex.publishers import VERTEX
 
 DIALECTS: tuple[Dialect, ...] = (
     OPENAI_CHAT,
@@ -79,16 +71,7 @@ DIALECTS: tuple[Dialect, ...] = (
     BEDROCK_CONVERSE,
     BEDROCK_CONVERSE_STREAM,
     BEDROCK_COUNT_TOKENS,
-    VERTEX_GENERATE,
-    VERTEX_STREAM,
-    VERTEX_COUNT,
-    VERTEX_EMBED,
-    VERTEX_PREDICT,
-    VERTEX_ANTHROPIC_COUNT,  # its path is one of the next ones, with a model of that name
-    VERTEX_ANTHROPIC,
-    VERTEX_ANTHROPIC_STREAM,
-    VERTEX_MISTRAL,
-    VERTEX_MISTRAL_STREAM,
+    *VERTEX,
 )
 
 FAMILIES = tuple(dict.fromkeys(dialect.name.partition(".")[0] for dialect in DIALECTS))

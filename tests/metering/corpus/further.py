@@ -13,7 +13,7 @@ from proxy.metering.dialects.gemini.embed import GEMINI_BATCH_EMBED, GEMINI_COUN
 from proxy.metering.dialects.gemini_interactions.interactions import GEMINI_INTERACTIONS
 from proxy.metering.dialects.ollama.embed import OLLAMA_EMBED
 from proxy.metering.dialects.openai_responses.responses import OPENAI_INPUT_TOKENS
-from proxy.metering.dialects.vertex.predict import VERTEX_PREDICT
+from proxy.metering.dialects.vertex.publishers import VERTEX_PREDICT
 from proxy.metering.usage import Usage
 from tests.metering.corpus.corpus import records_named
 

@@ -13,21 +13,23 @@ from proxy.http.server import Routes
 from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_ERRORS
-from proxy.metering.dialects.vertex.google import VERTEX_ERRORS, VERTEX_GENERATE, VERTEX_STREAM
-from proxy.metering.dialects.vertex.predict import (
+from proxy.metering.dialects.vertex.publishers import (
+    VERTEX,
     VERTEX_ANTHROPIC,
     VERTEX_ANTHROPIC_COUNT,
     VERTEX_ANTHROPIC_STREAM,
+    VERTEX_ERRORS,
+    VERTEX_GENERATE,
     VERTEX_MISTRAL,
     VERTEX_MISTRAL_STREAM,
     VERTEX_PREDICT,
+    VERTEX_STREAM,
 )
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import Usage
 from tests.metering.fixtures import read_again_of, read_answer
 
-VERTEX = [dialect for dialect in DIALECTS if dialect.name.startswith("vertex.")]
 ASKED = {"messages": [{"role": "user", "content": "How high is the water?"}], "max_tokens": 99}
 
 

@@ -26,7 +26,7 @@ from proxy.metering.dialects.openai_media.images import OPENAI_IMAGE_EDITS, OPEN
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
-from proxy.metering.dialects.vertex.predict import VERTEX_PREDICT
+from proxy.metering.dialects.vertex.publishers import VERTEX_PREDICT
 from proxy.metering.request import InvalidField, Upload
 from proxy.metering.usage import TOKENS_MAX
 from tests.metering.dialects import bedrock, gemini

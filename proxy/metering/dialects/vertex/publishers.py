@@ -1,8 +1,12 @@
-"""The dialects of predict (the vectors of Google's text embedding models, and images of Imagen), and of rawPredict and
-streamRawPredict (Anthropic's messages, and Mistral's chat).
+"""The dialects of Google's own models (as Gemini's, and predict: the vectors of text embedding models, and images of
+Imagen), and of rawPredict and streamRawPredict (Anthropic's messages, and Mistral's chat).
 
-Invariants: no vector and no image is decoded. Usage of vectors: the prompt is the sum of what each prediction counts;
-nothing is generated. Usage of images: their number.
+The project and the location in a client's path are not read. Those of a provider are in its base URL, which ends with
+`/projects/…/locations/…`, or in express mode, which has no projects, with the version. Of generateContent,
+streamGenerateContent, countTokens and embedContent, only the paths differ from Gemini's.
+
+Invariants of predict: no vector and no image is decoded. Usage of vectors: the prompt is the sum of what each
+prediction counts; nothing is generated. Usage of images: their number.
 https://cloud.google.com/vertex-ai/generative-ai/docs/model-reference
 
 Of rawPredict, tallies, rewriting and errors are the publisher's own. The model is that of the path; Anthropic's body
@@ -20,11 +24,11 @@ import msgspec
 from msgspec import structs
 
 from proxy.metering.counts import with_total
-from proxy.metering.dialect import Dialect, Facts
+from proxy.metering.dialect import NAME, Dialect, Facts, KeyHeader
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
-from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
+from proxy.metering.dialects.gemini.embed import GEMINI_COUNT_TOKENS, GEMINI_EMBED
+from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.dialects.vertex.google import VERTEX_ERRORS, publisher_paths
 from proxy.metering.plain import nothing_generated, plain_dialect
 from proxy.metering.request import InvalidField, RequestFacts, integer, messages_of, with_model, with_model_if_named
 from proxy.metering.tally import Tally, says_error
@@ -33,6 +37,31 @@ from proxy.metering.usage import NO_USAGE, UNITS_MAX, PromptEvidence, Usage
 from proxy.metering.usage_reader import UsageReader
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of
+
+_VERSIONS = ("v1", "v1beta1")
+_PLACE = "/projects/{project}/locations/{location}"
+
+
+def _of_publisher(publisher: str, method: str, model: str = NAME) -> dict[str, Any]:
+    """The paths of a method of this publisher's models."""
+    path = f"/publishers/{publisher}/models/{model}:{method}"
+    return {
+        "paths": tuple(f"/{version}{place}{path}" for place in (_PLACE, "") for version in _VERSIONS),
+        "appended": path,
+        "key_header": KeyHeader.X_GOOG_API_KEY,
+    }
+
+
+VERTEX_ERRORS = replace(GEMINI_GENERATE.errors, prefix="/v1beta1/")
+
+
+def _google(dialect: Dialect, method: str) -> Dialect:
+    name = f"vertex.{dialect.name.partition('.')[2]}"
+    return replace(dialect, name=name, errors=VERTEX_ERRORS, **_of_publisher("google", method))
+
+
+VERTEX_GENERATE = _google(GEMINI_GENERATE, "generateContent")
+VERTEX_STREAM = _google(GEMINI_STREAM, "streamGenerateContent")
 
 
 def _streaming(facts: Facts) -> Facts:
@@ -46,12 +75,12 @@ def _streaming(facts: Facts) -> Facts:
 
 def _raw(dialect: Dialect, publisher: str, **more: Any) -> tuple[Dialect, Dialect]:
     """The dialects of both methods."""
-    plain = replace(dialect, name=f"vertex.{publisher}", **publisher_paths(publisher, "rawPredict"), **more)
+    plain = replace(dialect, name=f"vertex.{publisher}", **_of_publisher(publisher, "rawPredict"), **more)
     streamed = replace(
         plain,
         name=f"vertex.{publisher}_stream",
         facts=_streaming(plain.facts),
-        **publisher_paths(publisher, "streamRawPredict"),
+        **_of_publisher(publisher, "streamRawPredict"),
     )
     return plain, streamed
 
@@ -64,7 +93,7 @@ VERTEX_MISTRAL, VERTEX_MISTRAL_STREAM = _raw(OPENAI_CHAT, "mistralai", upstream_
 VERTEX_ANTHROPIC_COUNT = replace(
     ANTHROPIC_COUNT_TOKENS,
     name="vertex.anthropic_count_tokens",
-    **publisher_paths("anthropic", "rawPredict", "count-tokens"),
+    **_of_publisher("anthropic", "rawPredict", "count-tokens"),
     upstream_document=with_model,
     headers_up=("anthropic-beta",),
     query=(),
@@ -169,5 +198,18 @@ VERTEX_PREDICT = plain_dialect(
     reads_lists=True,
     usage_member="usage",
     upstream_document=lambda document, upstream_model, inject_usage: {**document},
-    **publisher_paths("google", "predict"),
+    **_of_publisher("google", "predict"),
+)
+
+VERTEX = (
+    VERTEX_GENERATE,
+    VERTEX_STREAM,
+    _google(GEMINI_COUNT_TOKENS, "countTokens"),
+    _google(GEMINI_EMBED, "embedContent"),
+    VERTEX_PREDICT,
+    VERTEX_ANTHROPIC_COUNT,  # its path is one of the next ones, with a model of that name
+    VERTEX_ANTHROPIC,
+    VERTEX_ANTHROPIC_STREAM,
+    VERTEX_MISTRAL,
+    VERTEX_MISTRAL_STREAM,
 )
