@@ -160,8 +160,6 @@ def why_absent(name: str) -> str | None:
         return "nginx is not installed here: no ratios"
     if name == "prototype" and not (PROTOTYPE.exists() and importlib.util.find_spec("orjson")):
         return "the prototypes, or orjson, are not at hand"
-    if name == "tokenweir" and importlib.util.find_spec("proxy.cli") is None:
-        return "proxy.cli is not there"
     return None
 
 

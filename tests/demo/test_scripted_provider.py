@@ -114,7 +114,9 @@ async def test_what_leaving_does_to_the_generation(
 
 
 async def test_one_body_three_framings(provider: ScriptedProvider) -> None:
-    for plan in (scripts.with_length(EVENTS), scripts.until_close(EVENTS), scripts.sse_script(EVENTS)):
+    by_length = Script(steps=tuple(scripts.sends(EVENTS)), framing="length")
+    until_close = Script(steps=tuple(scripts.sends(EVENTS)), framing="close", http="1.0")
+    for plan in (by_length, until_close, scripts.sse_script(EVENTS)):
         response = await answer(provider, plan)
         assert (response.body, response.ended) == (BODY, "complete")
     assert [one["ended"] for one in provider.ended(3)] == ["served"] * 3

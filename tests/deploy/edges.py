@@ -23,6 +23,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.support.net import free_port
+
 EDGES = Path(__file__).parents[2] / "deploy" / "edge"
 START_S_MAX = 15.0
 
@@ -88,9 +90,7 @@ class Edge:
         folder.mkdir(parents=True, exist_ok=True)
         self.kind = kind
         self.certificate = certificate(folder)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self.url = f"https://localhost:{self.port}"
         self.log = folder / "edge.log"
         self._command = _COMMANDS[kind](self, folder, f"127.0.0.1:{upstream_port}")

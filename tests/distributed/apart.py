@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from tests.crash.chaos import deployment
 from tests.crash.stage import quick_key
-from tests.support.postgres import Server
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Listening, Tokenweir
 from tests.support.valkey import Valkey
@@ -20,10 +18,8 @@ LEASE_S = 3.0
 
 
 @pytest.fixture
-def ledger_url(postgres: Server, migrated: str) -> Iterator[str]:
-    name = postgres.new_database(migrated)
-    yield postgres.url(name)
-    postgres.drop_database(name)
+def ledger_url(postgres_ledger_url: str) -> str:
+    return postgres_ledger_url
 
 
 @pytest.fixture

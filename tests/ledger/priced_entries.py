@@ -12,10 +12,10 @@ from proxy.billing.entries import LedgerEntry
 from proxy.billing.pricing.prices import configured
 from proxy.billing.record import Price, Rates, UsageRecord
 from proxy.billing.settlement import content_hash, entry
-from proxy.ledger.settling.store import Arrival, LedgerStore
+from proxy.ledger.settling.store import LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.reconciliation.reconcile import reconcile
-from tests.ledger.entries import a_record
+from tests.ledger.entries import a_record, arriving
 
 PRICE = configured(Rates(input=130_000_000, cached_input=70_000_000, output=410_000_000))
 COST = configured(Rates(input=110_000_000, cached_input=50_000_000, output=370_000_000))
@@ -61,5 +61,4 @@ def wrong(engine: Engine, **options: Any) -> dict[str, int]:
 
 def settle(engine: Engine, *entries: LedgerEntry, node: str | None = NODE, seq: int = FIRST) -> None:
     """Settle them, with receipts numbered from `seq` on if there is a node."""
-    arrivals = [Arrival(one, node, None if node is None else seq + place) for place, one in enumerate(entries)]
-    assert len(a_real_store(engine).settle(arrivals).inserted) == len(entries)
+    assert len(a_real_store(engine).settle(arriving(*entries, node=node, seq=seq)).inserted) == len(entries)

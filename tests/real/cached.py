@@ -17,12 +17,12 @@ import pytest
 
 FETCH_S_MAX = 900.0
 BUILD_S_MAX = 900.0
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenweir-tests"
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
     """The folder `name`, filled by `make` at the first use."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = cache / "tokenweir-tests" / name
+    home = CACHE / name
     if not (home / "complete").exists():
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)

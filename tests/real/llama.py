@@ -7,7 +7,6 @@ random numbers from a fixed seed: it says words without sense, and its server co
 
 from __future__ import annotations
 
-import os
 import shutil
 import struct
 import subprocess
@@ -21,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from tests.real.cached import CACHE
+
 SOURCE = "llama-cpp-python"
 # As few features as it can be built with, and unoptimised: a model this small needs no speed, a build does.
 OPTIONS = (
@@ -30,6 +31,8 @@ OPTIONS = (
     "-DLLAMA_ALL_WARNINGS=OFF",
 )  # fmt: skip
 
+SERVER = CACHE / "llama" / "llama-server"
+"""once it is built"""
 WIDTH, HEADS, CONTEXT, WORDS = 64, 2, 4096, 300
 _BYTE, _UNKNOWN, _CONTROL, _NORMAL = 6, 2, 3, 1
 _U32, _F32, _STRING, _ARRAY, _I32 = 4, 6, 8, 9, 5
@@ -37,19 +40,13 @@ _ALIGNMENT = 32
 CHAT_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 
 
-def cached() -> Path:
-    """Where the server is, once it is built."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "tokenweir-tests" / "llama" / "llama-server"
-
-
 def server() -> Path:
     """The server; skips the test where it is not built."""
-    if not cached().exists():
+    if not SERVER.exists():
         pytest.skip(
             "llama-server is not built on this machine: `python -m tests.real.llama` builds it, in many minutes"
         )
-    return cached()
+    return SERVER
 
 
 def build() -> None:
@@ -63,10 +60,10 @@ def build() -> None:
         source = next(here.glob("*/vendor/llama.cpp"))
         subprocess.run(["cmake", "-G", "Ninja", "-S", str(source), "-B", str(here / "built"), *OPTIONS], check=True)
         subprocess.run(["nice", "-n", "19", "ninja", "-C", str(here / "built"), "llama-server"], check=True)
-        cached().parent.mkdir(parents=True, exist_ok=True)
-        beside = cached().with_suffix(".new")
+        SERVER.parent.mkdir(parents=True, exist_ok=True)
+        beside = SERVER.with_suffix(".new")
         shutil.copy2(here / "built" / "bin" / "llama-server", beside)
-        beside.replace(cached())
+        beside.replace(SERVER)
 
 
 def tokens() -> Iterator[tuple[str, int]]:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
-from tests.support.web_server import serving
+from tests.support.web_server import as_json, serving
 
 SECRET = "sk-canary-of-the-batch-provider"
 NOW = 1_790_000_000
@@ -163,7 +163,7 @@ class BatchProvider:
             return await self._files(request, family, parts)
         if kind == "batches":
             return await self._openai(request, parts)
-        return _json(_right({"body": {"model": "m"}} if family == "openai" else {"params": {"model": "m"}}))
+        return as_json(_right({"body": {"model": "m"}} if family == "openai" else {"params": {"model": "m"}}))
 
     async def _files(self, request: web.BaseRequest, family: str, parts: list[str]) -> web.StreamResponse:
         if request.method == "POST":
@@ -175,30 +175,30 @@ class BatchProvider:
                     "type": "file", "mime_type": "text/plain", "size_bytes": kept["bytes"],
                     "created_at": _rfc(self.clock()),
                 }  # fmt: skip
-            return _json(kept)
+            return as_json(kept)
         if not parts:
-            return _json({"data": list(self.files.values()), "has_more": False})
+            return as_json({"data": list(self.files.values()), "has_more": False})
         if parts[0] not in self.files:
-            return _json({"error": {"message": "No such File object", "type": "invalid_request_error"}}, 404)
+            return as_json({"error": {"message": "No such File object", "type": "invalid_request_error"}}, 404)
         if request.method == "DELETE":
             del self.files[parts[0]]
-            return _json({"id": parts[0], "object": "file", "deleted": True, "type": "file_deleted"})
+            return as_json({"id": parts[0], "object": "file", "deleted": True, "type": "file_deleted"})
         if parts[1:] == ["content"]:
             return web.Response(body=self.contents[parts[0]], content_type="application/octet-stream")
-        return _json(self.files[parts[0]])
+        return as_json(self.files[parts[0]])
 
     async def _openai(self, request: web.BaseRequest, parts: list[str]) -> web.StreamResponse:
         if request.method == "POST" and not parts:
             asked = json.loads(await request.read())
-            return _json(self.make_openai(asked))
+            return as_json(self.make_openai(asked))
         if not parts:
-            return _json(self._listed("batch_"))
+            return as_json(self._listed("batch_"))
         batch = self.batches.get(parts[0])
         if batch is None:
-            return _json({"error": {"message": "No batch found", "type": "invalid_request_error"}}, 404)
+            return as_json({"error": {"message": "No batch found", "type": "invalid_request_error"}}, 404)
         if parts[1:] == ["cancel"]:
             batch |= {"status": "cancelling", "cancelling_at": int(self.clock())}
-        return _json(batch)
+        return as_json(batch)
 
     def make_openai(self, asked: Document) -> Document:
         batch_id = self.new_id("batch_")
@@ -214,20 +214,20 @@ class BatchProvider:
 
     async def _anthropic(self, request: web.BaseRequest, parts: list[str]) -> web.StreamResponse:
         if request.method == "POST" and not parts:
-            return _json(self.make_anthropic(json.loads(await request.read())["requests"]))
+            return as_json(self.make_anthropic(json.loads(await request.read())["requests"]))
         if not parts:
-            return _json(self._listed("msgbatch_"))
+            return as_json(self._listed("msgbatch_"))
         batch = self.batches.get(parts[0])
         if batch is None:
-            return _json({"type": "error", "error": {"type": "not_found_error", "message": "No such batch"}}, 404)
+            return as_json({"type": "error", "error": {"type": "not_found_error", "message": "No such batch"}}, 404)
         if parts[1:] == ["results"]:
             return web.Response(body=self.results[parts[0]], content_type="application/x-jsonl")
         if parts[1:] == ["cancel"]:
             batch |= {"processing_status": "canceling", "cancel_initiated_at": _rfc(self.clock())}
         if request.method == "DELETE":
             del self.batches[parts[0]]
-            return _json({"id": parts[0], "type": "message_batch_deleted"})
-        return _json(batch)
+            return as_json({"id": parts[0], "type": "message_batch_deleted"})
+        return as_json(batch)
 
     def make_anthropic(self, requests: list[Document]) -> Document:
         batch_id = self.new_id("msgbatch_")
@@ -249,10 +249,6 @@ class BatchProvider:
 def _right(line: Document) -> Document:
     """An answer to a line of either family."""
     return chat_answer(line["body"]["model"]) if "body" in line else message_answer(line["params"]["model"])
-
-
-def _json(document: Document, status: int = 200) -> web.Response:
-    return web.Response(body=json.dumps(document).encode(), status=status, content_type="application/json")
 
 
 @asynccontextmanager

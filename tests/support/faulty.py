@@ -11,16 +11,14 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from inspect import isawaitable
 
 PIECE_BYTES = 65_536
 # A reply that is to be lost is over when nothing came for so long.
 QUIET_S = 0.05
 CONTROL_S_MAX = 5.0
-
-_T = TypeVar("_T")
 
 
 class FaultyPath:
@@ -61,11 +59,11 @@ class FaultyPath:
 
     def stall(self) -> None:
         """Relay nothing in either direction; connections stay, and new ones are accepted."""
-        self._do_soon(self._flowing.clear)
+        self._do(self._flowing.clear)
 
     def flow(self) -> None:
         """Relay again."""
-        self._do_soon(self._flowing.set)
+        self._do(self._flowing.set)
 
     def reset(self) -> None:
         """End every connection with an RST, both ways."""
@@ -73,7 +71,7 @@ class FaultyPath:
 
     def half_close(self) -> None:
         """Tell every client that the server sends no more (FIN); what clients send still passes."""
-        self._do_soon(self._half_close_all)
+        self._do(self._half_close_all)
 
     def cut(self) -> None:
         """End every connection, and refuse new ones until `heal`."""
@@ -203,15 +201,10 @@ class FaultyPath:
 
     # -- from other threads --------------------------------------------------------------------------------------
 
-    def _do(self, what: Callable[[], Awaitable[_T]]) -> _T:
-        async def done() -> _T:
-            return await what()
-
-        return asyncio.run_coroutine_threadsafe(done(), self._loop).result(CONTROL_S_MAX)
-
-    def _do_soon(self, what: Callable[[], object]) -> None:
+    def _do(self, what: Callable[[], object]) -> None:
         async def done() -> None:
-            what()
+            if isawaitable(doing := what()):
+                await doing
 
         asyncio.run_coroutine_threadsafe(done(), self._loop).result(CONTROL_S_MAX)
 

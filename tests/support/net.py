@@ -162,7 +162,8 @@ class RawClient:
         async with asyncio.timeout(timeout_s):
             while await self._more():
                 pass
-        return self._take()
+        taken, self._unread = self._unread, b""
+        return taken
 
     def half_close(self) -> None:
         """Send FIN, and keep reading."""
@@ -181,10 +182,6 @@ class RawClient:
         arrived = await asyncio.get_running_loop().sock_recv(self._sock, READ_BYTES)
         self._unread += arrived
         return bool(arrived)
-
-    def _take(self) -> bytes:
-        taken, self._unread = self._unread, b""
-        return taken
 
 
 class _BodyReader:

@@ -10,7 +10,6 @@ import fcntl
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -26,6 +25,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import psycopg
 import pytest
 
+from tests.support.net import free_port
 from tests.support.waiting import wait_until
 
 START_S_MAX = 30.0
@@ -134,9 +134,7 @@ class PostgresServer(Databases):
         (folder / "pg" / "pg_hba.conf").write_text(
             f"host all {LOCKED} 127.0.0.1/32 scram-sha-256\nhost all all {host}/24 trust\n{trusting}"
         )
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self.settings = {**_QUIET, **settings, "listen_addresses": host, "port": str(self.port)}
         self.log = folder / "postgres.log"
         self.tiny_disk = folder / "tiny"

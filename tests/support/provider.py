@@ -197,16 +197,6 @@ def error_script(status: int, message: str, headers: Sequence[tuple[str, str]] =
     return json_script(error_object(message, kind), status, tuple(headers))
 
 
-def with_length(events: Sequence[bytes]) -> Script:
-    """An event stream with a Content-Length instead of chunks."""
-    return Script(steps=tuple(sends(events)), framing="length")
-
-
-def until_close(events: Sequence[bytes]) -> Script:
-    """An HTTP/1.0 event stream that ends when the connection does."""
-    return Script(steps=tuple(sends(events)), framing="close", http="1.0")
-
-
 def gzipped(events: Sequence[bytes]) -> Script:
     """An event stream that is compressed without a request for it."""
     return Script(steps=tuple(sends(events)), gzip=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.support.web_server import serving
+from tests.support.web_server import as_json, serving
 
 USAGE = {
     "input_tokens": 11, "input_tokens_details": {"cached_tokens": 0},
@@ -96,22 +96,24 @@ class ResponsesProvider:
         if request.method == "POST" and parts == [""]:
             return await self._make(request)
         if self.failing:
-            return _json({"error": {"message": "It fails."}}, self.failing.pop(0))
+            return as_json({"error": {"message": "It fails."}}, self.failing.pop(0))
         response = self.stored.get(parts[0])
         if response is None:
-            return _json({"error": {"message": f"Response with id '{parts[0]}' not found.", "type": "x"}}, 404)
+            return as_json({"error": {"message": f"Response with id '{parts[0]}' not found.", "type": "x"}}, 404)
         if request.method == "DELETE":
             await self.lose(parts[0])
-            return _json({"id": parts[0], "object": "response", "deleted": True})
+            return as_json({"id": parts[0], "object": "response", "deleted": True})
         if parts[1:] == ["cancel"] and self.runs(parts[0]):
             await self.finish(parts[0], "cancelled", usage=self.usage_of_cancelled)
         if parts[1:] == ["input_items"]:
             part = {"type": "input_text", "text": "How much?"}
             item = {"type": "message", "id": "msg_0", "role": "user", "status": "completed", "content": [part]}
-            return _json({"object": "list", "data": [item], "first_id": "msg_0", "last_id": "msg_0", "has_more": False})
+            return as_json(
+                {"object": "list", "data": [item], "first_id": "msg_0", "last_id": "msg_0", "has_more": False}
+            )
         if request.query.get("stream") == "true":
             return await self._stream(request, parts[0], int(request.query.get("starting_after", "-1")) + 1)
-        return _json(response)
+        return as_json(response)
 
     async def _make(self, request: web.BaseRequest) -> web.StreamResponse:
         asked = json.loads(await request.read())
@@ -128,7 +130,7 @@ class ResponsesProvider:
         await self._tell(response_id, {"type": "response.created", "response": dict(response)})
         if not background and not self.waits:
             await self.finish(response_id)
-        return await self._stream(request, response_id, 0) if asked.get("stream") else _json(response)
+        return await self._stream(request, response_id, 0) if asked.get("stream") else as_json(response)
 
     async def _stream(self, request: web.BaseRequest, response_id: str, at: int) -> web.StreamResponse:
         """Until the response has ended."""
@@ -146,10 +148,6 @@ class ResponsesProvider:
                         await self.moved.wait()
         self.streams.remove(request)
         return reply
-
-
-def _json(document: Any, status: int = 200) -> web.Response:
-    return web.Response(body=json.dumps(document).encode(), status=status, content_type="application/json")
 
 
 @asynccontextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from aiohttp import web
 
@@ -18,3 +20,8 @@ async def serving(serve: Callable[[web.BaseRequest], Awaitable[web.StreamRespons
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+def as_json(document: Any, status: int = 200) -> web.Response:
+    """The answer with this body, without the charset that aiohttp's own names."""
+    return web.Response(body=json.dumps(document).encode(), status=status, content_type="application/json")
