@@ -327,16 +327,11 @@ def _corrected_usage(usage: Usage, request: CorrectionRequest) -> Usage:
     parts = (after.prompt_tokens, after.completion_tokens)
     if counts.keys() & {"prompt_tokens", "completion_tokens"} and parts[0] is not None and parts[1] is not None:
         after = structs.replace(after, total_tokens=parts[0] + parts[1])
-    for part, whole in _PARTS:
-        _require_part(after, part, whole, counts)
+    for part, whole in _PARTS:  # inconsistent counts of the provider may stay
+        count, of = getattr(after, part), getattr(after, whole) or 0
+        if (part in counts or whole in counts) and count is not None and count > of:
+            raise CorrectionError(f"{part} ({count}) is part of {whole} ({of}) and cannot be higher")
     return after
-
-
-def _require_part(usage: Usage, part: str, whole: str, changes: Mapping[str, int]) -> None:
-    """Counts that the operator sets must be consistent; inconsistent counts of the provider may stay."""
-    count, of = getattr(usage, part), getattr(usage, whole)
-    if (part in changes or whole in changes) and count is not None and count > (of or 0):
-        raise CorrectionError(f"{part} ({count}) is part of {whole} ({of or 0}) and cannot be higher")
 
 
 _HIGHEST = {**dict.fromkeys(MONEY, AMOUNT_NUSD_MAX), **dict.fromkeys(UNIT_COUNTS, UNITS_MAX)}

@@ -7,7 +7,6 @@ again, such as a search that was an item of the output, does not change.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -16,7 +15,6 @@ from msgspec import structs
 from proxy.billing.details import EntryDetails
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.record import PricedUsage
-from proxy.metering.dialect import Dialect
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.usage import ModelUsage, ServedAs, Usage, UsageSource
 
@@ -31,7 +29,7 @@ class ReadAgain(msgspec.Struct, frozen=True):
 
 def read_again(entry: LedgerEntry) -> ReadAgain | None:
     """What the usage of a terminal entry says; None: it has none, or is not of a dialect that is known."""
-    details, dialect = EntryDetails.of(entry.details), _dialects().get(entry.endpoint)
+    details, dialect = EntryDetails.of(entry.details), _BY_ENDPOINT.get(entry.endpoint)
     usage = details.usage
     if entry.usage_source != UsageSource.REPORTED or not isinstance(usage, Mapping) or dialect is None:
         return None
@@ -62,12 +60,7 @@ def _cache_within_input(usage: Mapping[str, Any]) -> Mapping[str, Any]:
 # No provider caches less than this.
 _CACHED_MIN, _WITHIN = 1_024, 100
 _REASONING_ADDED = "reasoning_added"
-
-
-@cache
-def _dialects() -> Mapping[str, Dialect]:
-    """By their endpoints."""
-    return {dialect.endpoint: dialect for dialect in DIALECTS}
+_BY_ENDPOINT = {dialect.endpoint: dialect for dialect in DIALECTS}
 
 
 def _nested(beside: object) -> dict[str, Any]:
