@@ -74,9 +74,6 @@ class Profile(msgspec.Struct, frozen=True, gc=False):
         return Profile(*(round(count * factor) for count in msgspec.structs.astuple(self)))
 
 
-NOTHING_COUNTED = Profile()
-
-
 class Counted(msgspec.Struct, frozen=True, gc=False):
     """The profiles of an answer's texts."""
 

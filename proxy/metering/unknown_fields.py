@@ -166,7 +166,9 @@ def _look_at(value: Any, known: Members | frozenset[str], path: tuple[str, ...],
         if len(path) > _DEPTH_MAX:  # too deep to look into: named as a whole
             unknown[".".join(path)] = None
         elif kind is dict:
-            _look_into(value, inner, path, unknown)
+            for name, one in value.items():
+                if one and name not in inner.whole:
+                    _look_at_member(name, one, inner, path, unknown)
         else:
             _look_into_list(value, inner, path, unknown)
     elif kind is str:
@@ -178,13 +180,6 @@ def _look_at(value: Any, known: Members | frozenset[str], path: tuple[str, ...],
         unknown[".".join(path)] = None
     elif kind is not bool:
         unknown[".".join(path)] = value if -_VALUE_MAX < value < _VALUE_MAX else None
-
-
-def _look_into(value: dict[str, Any], known: Members, path: tuple[str, ...], unknown: dict[str, Value]) -> None:
-    whole = known.whole
-    for name, one in value.items():
-        if one and name not in whole:
-            _look_at_member(name, one, known, path, unknown)
 
 
 def _look_into_list(value: list[Any], known: Members, path: tuple[str, ...], unknown: dict[str, Value]) -> None:

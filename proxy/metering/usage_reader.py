@@ -76,8 +76,6 @@ class UsageReader:
     another name", `+` adds counts up, and `,` is "if not reported".
     """
 
-    __slots__ = ("_members", "_totals", "_uses", "_ways", "paths")
-
     def __init__(self, **counts: str) -> None:
         assert set(counts) <= set(Usage.__struct_fields__), counts
         slots: dict[str, int] = {}

@@ -90,8 +90,6 @@ class Estimator:
 
     VERSION = VERSION
 
-    __slots__ = ("_models", "_names")
-
     def __init__(self, learned: LearnedState | None = None) -> None:
         learned = learned or LearnedState()
         self._models, self._names = learned.models, learned.names

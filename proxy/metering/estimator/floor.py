@@ -25,8 +25,6 @@ _WIDE_TOKENS = 0.3
 class Floor:
     """Tokens per event with text in the last reported answers of one model, at most 1."""
 
-    __slots__ = ("_ratios",)
-
     def __init__(self, ratios: Sequence[float] = ()) -> None:
         self._ratios = deque(ratios, _ANSWERS_MAX)
 

@@ -47,8 +47,6 @@ class Weight(msgspec.Struct, frozen=True):
 class RecursiveLeastSquares:
     """The weights of one model, and the upper triangle of their covariance, row by row."""
 
-    __slots__ = ("_beliefs", "_faded", "_noise", "_rows", "weights")
-
     def __init__(self, beliefs: Sequence[Weight], noise: float = NOISE_SHARE) -> None:
         """`noise`: the share of an answer's tokens that its counters do not explain."""
         self._beliefs = beliefs
@@ -81,23 +79,14 @@ class RecursiveLeastSquares:
 
     def row(self) -> list[float]:
         """The learned state, for `restored`."""
-        return [*self.weights, *(value for row in self._rows for value in row)]
+        return self._numbers_of(range(len(self._rows)))
 
     @classmethod
     def restored(
         cls, beliefs: Sequence[Weight], row: Sequence[float], noise: float = NOISE_SHARE
     ) -> RecursiveLeastSquares | None:
         """The inverse of `row`, whose numbers are finite; None if it is invalid."""
-        size = len(beliefs)
-        if len(row) != size + size * (size + 1) // 2:
-            return None
-        regression = cls(beliefs, noise)
-        regression.weights = list(row[:size])
-        at = size
-        for index in range(size):
-            regression._rows[index] = list(row[at : at + size - index])
-            at += size - index
-        return regression if regression._possible() else None
+        return cls._of(range(len(beliefs)), row, beliefs, noise)
 
     def touched(self) -> list[float]:
         """The learned state, for `from_touched`: of the weights that were learned, if they are few."""
@@ -109,8 +98,7 @@ class RecursiveLeastSquares:
                 known.add(index)
                 known.update(index + step for step, value in enumerate(row) if value and step)
         apart = sorted(known)
-        covariance = [self._rows[index][other - index] for at, index in enumerate(apart) for other in apart[at:]]
-        return [*map(float, apart), *(self.weights[index] for index in apart), *covariance]
+        return [*map(float, apart), *self._numbers_of(apart)]
 
     @classmethod
     def from_touched(
@@ -119,15 +107,27 @@ class RecursiveLeastSquares:
         """The inverse of `touched`, whose numbers are finite; None if it is invalid."""
         size = (math.isqrt(25 + 8 * len(row)) - 5) // 2
         apart = [int(value) for value in row[:size]]
-        if len(row) != size * 2 + size * (size + 1) // 2 or apart != sorted(set(row[:size])):
+        if apart != sorted(set(row[:size])) or (apart and not 0 <= apart[0] <= apart[-1] < len(beliefs)):
             return None
-        if apart and not 0 <= apart[0] <= apart[-1] < len(beliefs):
+        return cls._of(apart, row[size:], beliefs, noise)
+
+    def _numbers_of(self, indices: Sequence[int]) -> list[float]:
+        """These weights, and the upper triangle of their covariance."""
+        covariance = [self._rows[index][other - index] for at, index in enumerate(indices) for other in indices[at:]]
+        return [*(self.weights[index] for index in indices), *covariance]
+
+    @classmethod
+    def _of(
+        cls, indices: Sequence[int], numbers: Sequence[float], beliefs: Sequence[Weight], noise: float
+    ) -> RecursiveLeastSquares | None:
+        """The prior with the `_numbers_of` these weights; None if they are invalid."""
+        size = len(indices)
+        if len(numbers) != size + size * (size + 1) // 2:
             return None
-        regression = cls(beliefs, noise)
-        covariance = iter(row[2 * size :])
-        for at, index in enumerate(apart):
-            regression.weights[index] = row[size + at]
-            for other in apart[at:]:
+        regression, covariance = cls(beliefs, noise), iter(numbers[size:])
+        for at, index in enumerate(indices):
+            regression.weights[index] = numbers[at]
+            for other in indices[at:]:
                 regression._rows[index][other - index] = next(covariance)
         return regression if regression._possible() else None
 
@@ -183,7 +183,6 @@ class Statistics(msgspec.Struct, array_like=True):
     """number of stored fields, from the first one; the others count since this process started"""
 
     def row(self) -> list[float]:
-        """The stored fields."""
         return list(structs.astuple(self)[: self.STORED])
 
     @classmethod
@@ -236,8 +235,6 @@ class Learned:
     """only the weights that were learned are stored"""
     statistics: ClassVar[tuple[tuple[str, type[Statistics]], ...]]
     """attributes and their classes, in the order in which they are stored"""
-
-    __slots__ = ("regression",)
 
     def __init__(self) -> None:
         self.regression = RecursiveLeastSquares(self.beliefs, self.noise)

@@ -130,21 +130,21 @@ def line_of(line: bytes) -> ResultLine:
     return ResultLine(name, None, word(result.type) if result is not None and result.type else "no_answer")
 
 
-_HEADERS_UP = ("anthropic-version", "anthropic-beta")
-_HEADERS_DOWN = ("request-id",)
-_OWN_HEADERS = (("anthropic-version", "2023-06-01"),)
+_OF_ANTHROPIC: dict[str, Any] = {
+    "errors": ANTHROPIC_ERRORS,
+    "key_header": KeyHeader.X_API_KEY,
+    "headers_up": ("anthropic-version", "anthropic-beta"),
+    "own_headers": (("anthropic-version", "2023-06-01"),),
+    "headers_down": ("request-id",),
+    "query": ("beta",),
+}
 
 ANTHROPIC_FILES = FileApi(
     name="anthropic.files",
     path="/v1/files",
     upstream_path="/files",
     operations=(CREATE, LIST, CONTENT, RETRIEVE, DELETE),
-    errors=ANTHROPIC_ERRORS,
-    key_header=KeyHeader.X_API_KEY,
-    headers_up=_HEADERS_UP,
-    own_headers=_OWN_HEADERS,
-    headers_down=_HEADERS_DOWN,
-    query=("beta",),
+    **_OF_ANTHROPIC,
     page_asked=_files_asked,
     page=_page_of_files,
     fields={"expires_in_seconds": False},
@@ -155,12 +155,7 @@ ANTHROPIC_BATCHES = BatchApi(
     path="/v1/messages/batches",
     upstream_path="/messages/batches",
     operations=(CREATE, LIST, CANCEL, RESULTS, RETRIEVE, DELETE),
-    errors=ANTHROPIC_ERRORS,
-    key_header=KeyHeader.X_API_KEY,
-    headers_up=_HEADERS_UP,
-    own_headers=_OWN_HEADERS,
-    headers_down=_HEADERS_DOWN,
-    query=("beta",),
+    **_OF_ANTHROPIC,
     page_asked=_page_asked,
     page=_page,
     endpoints={ANTHROPIC_MESSAGES.endpoint: ANTHROPIC_MESSAGES},

@@ -79,8 +79,6 @@ class Place(NamedTuple):
 class Outputs:
     """The places of a dialect's output."""
 
-    __slots__ = ("_familiar", "_mixed", "_nothing", "_places")
-
     def __init__(self, *places: Place) -> None:
         """The first place is the most common one; its known members need no further check."""
         self._places = [

@@ -13,7 +13,7 @@ from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
 from proxy.metering.estimator.completion import Completions, counters
 from proxy.metering.estimator.estimate import Estimate, Estimator
 from proxy.metering.estimator.floor import Floor
-from proxy.metering.profile import NOTHING_COUNTED, Counted, Profile
+from proxy.metering.profile import Counted, Profile
 from proxy.metering.usage import Evidence, Usage
 from tests.metering.fixtures import chunk, fed, reading_of, sse
 
@@ -106,7 +106,7 @@ def test_18_events_are_18_tokens_of_a_model_with_a_token_an_event() -> None:
 
 def test_its_own_vocabulary_knows_better_until_the_model_has_told() -> None:
     evidence = Evidence(text_events=100, chars_latin=400, blanks=100)
-    counted = Counted(Profile(40, 400), NOTHING_COUNTED, own=True)
+    counted = Counted(Profile(40, 400), Profile(), own=True)
     asked: dict[str, Any] = {"completion_tokens_max": None, "bytes_seen": 9999, "counted": counted}
     assert Estimator().completion("p/m", evidence, **asked).tokens == 40
     assert taught(1.0).completion("p/m", evidence, **asked).tokens == 100
@@ -116,7 +116,7 @@ def test_its_own_vocabulary_knows_better_until_the_model_has_told() -> None:
 def test_no_count_is_below_the_events_of_a_model_with_a_token_an_event(
     events: int, chars: int, tokens: int, own: bool
 ) -> None:
-    counted = Counted(Profile(tokens, chars, letters=chars), NOTHING_COUNTED, own)
+    counted = Counted(Profile(tokens, chars, letters=chars), Profile(), own)
     evidence = Evidence(text_events=events, chars_latin=chars)
     found = taught(1.0).completion("p/m", evidence, completion_tokens_max=None, bytes_seen=9999, counted=counted)
     assert found.tokens >= min(events, chars)
