@@ -246,7 +246,7 @@ class StreamMeter(BodyMeter):
         self._waiting = 0
         match = None if self.matcher is None else self.matcher.read(payload)
         if match is not None:
-            self._count(match)
+            self.tally.read_match(match)
             return
         events = self._framer.feed(payload)
         if self.tally.events == 0 and (self._undecided or self._json is not None):
@@ -267,10 +267,6 @@ class StreamMeter(BodyMeter):
 
     def take(self, match: TemplateMatch) -> None:
         self.bytes_seen += match.size
-        self._count(match)
-
-    def _count(self, match: TemplateMatch) -> None:
-        self.tally.events += match.events
         self.tally.read_match(match)
 
     def final_so_far(self, answers: int) -> Metered | None:
@@ -297,7 +293,6 @@ class StreamMeter(BodyMeter):
 
     @property
     def flags(self) -> set[str]:
-        """Anomalies so far."""
         framer = self._framer
         too_long = {"event_too_long"} if framer.too_long else set[str]()
         return self.tally.flags | too_long | ({"damaged_event"} if framer.damaged else set())

@@ -28,7 +28,7 @@ from proxy.metering.usage import (
     Usage,
 )
 from proxy.metering.wire.event_template import EventTemplate, TemplateMatch
-from proxy.metering.wire.text import Chars, chars_of
+from proxy.metering.wire.text import chars_of
 from proxy.metering.wire.unknown_text import NO_TEXT, Outputs
 
 # More than any answer has; the characters of further calls are counted, their number is not.
@@ -160,8 +160,9 @@ class Tally:
 
     def read_match(self, match: TemplateMatch) -> None:
         """Count matched events exactly as `read` would: each non-empty text is a text event."""
+        self.events += match.events
         self.evidence.text_events += match.text_events
-        self._count(match.chars, reasoning=match.reasoning)
+        self.evidence.count(match.chars, reasoning=match.reasoning)
         if self._held is not None:
             self._held.add_raw(TextKind.REASONING if match.reasoning else TextKind.TEXT, match.texts)
 
@@ -199,9 +200,9 @@ class Tally:
     def flush(self) -> None:
         """Count the texts that `read` buffered; counting them joined is cheaper."""
         if self._texts:
-            self._count(chars_of(self._joined(self._texts, TextKind.TEXT)), reasoning=False)
+            self.evidence.count(chars_of(self._joined(self._texts, TextKind.TEXT)), reasoning=False)
         if self._reasonings:
-            self._count(chars_of(self._joined(self._reasonings, TextKind.REASONING)), reasoning=True)
+            self.evidence.count(chars_of(self._joined(self._reasonings, TextKind.REASONING)), reasoning=True)
         if self._called:
             self.evidence.tool_chars += len(self._joined(self._called, TextKind.CALLS))
 
@@ -277,9 +278,6 @@ class Tally:
         """Count items of the output that may be billed and are unknown to the dialect."""
         if path in self.unknown_items or len(self.unknown_items) < PATHS_MAX:
             self.unknown_items[path] = self.unknown_items.get(path, 0) + number
-
-    def _count(self, chars: Chars, *, reasoning: bool) -> None:
-        self.evidence.count(chars, reasoning=reasoning)
 
 
 # Members of an error object that say an error, if they are neither empty nor 0.

@@ -235,7 +235,7 @@ class ChatTally(Tally):
             chars = chars_of(text)
         else:
             chars, news = growing.take(text), growing.news
-        self._count(chars, reasoning=reasoning)
+        self.evidence.count(chars, reasoning=reasoning)
         if self._held is not None:
             self._held.add(TextKind.REASONING if reasoning else TextKind.TEXT, news)
         if growing.plain:
@@ -247,7 +247,7 @@ class ChatTally(Tally):
     def _all_cumulative(self) -> None:
         self._cumulative = True
         for (_, reasoning), growing in self._growing.items():
-            self._count(growing.be_sure(), reasoning=reasoning)
+            self.evidence.count(growing.be_sure(), reasoning=reasoning)
 
     def _read_refusal_or_audio(self, part: Part) -> int:
         text = (part.refusal or "") + ((part.audio.transcript or "") if part.audio is not None else "")
