@@ -24,11 +24,10 @@ ANSWER_PATH: UsagePath = ("usage",)
 
 
 class EventCostEditor:
-    """Edits the events of a stream. `cost`: the cost up to the last event that the meter was fed."""
+    """The `AnswerEditor` of a stream. `cost`: the cost up to the last event that the meter was fed."""
 
     follows_meter = True
     stripped = 0
-    """always 0: this editor strips no event"""
 
     def __init__(self, path: UsagePath, cost: CostSoFar) -> None:
         self._path, self._cost = path, cost
@@ -37,18 +36,15 @@ class EventCostEditor:
 
     @property
     def idle(self) -> bool:
-        """True between two events."""
         return not self._held
 
     def pieces(self, payload: bytes) -> list[bytes]:
-        """`payload`, cut after each event: each piece is metered, then fed."""
         tail = bytes(self._held[-_LOOK_BACK:])
         ends = [end.end() - len(tail) for end in _END.finditer(tail + payload)]
         cuts = [0, *ends, len(payload)]
         return [payload[a:b] for a, b in pairwise(cuts) if a < b]
 
     def feed(self, payload: bytes) -> bytes:
-        """Returns the bytes that may be sent to the client now."""
         held, searched = self._held, max(len(self._held) - _LOOK_BACK, 0)
         held += payload
         out: list[bytes] = []
@@ -63,7 +59,6 @@ class EventCostEditor:
         return b"".join(out)
 
     def close(self) -> bytes:
-        """The stream has ended. Returns the held bytes."""
         rest = bytes(self._held[self._released :])
         self._held.clear()
         return rest
@@ -81,23 +76,20 @@ class EventCostEditor:
 
 
 class JsonCostEditor:
-    """Edits a JSON answer that is relayed as it arrives: holds it to its end."""
+    """The `AnswerEditor` of a JSON answer that is relayed as it arrives: holds it to its end. There are no events."""
 
     follows_meter = True
     stripped = 0
     idle = True
-    """always False: there are no events"""
 
     def __init__(self, cost: CostSoFar) -> None:
         self._cost = cost
         self._held: bytearray | None = bytearray()  # None: it is passed on
 
     def pieces(self, payload: bytes) -> list[bytes]:
-        """`payload` in one piece: there are no events."""
         return [payload]
 
     def feed(self, payload: bytes) -> bytes:
-        """Returns the bytes that may be sent to the client now."""
         held = self._held
         if held is None:
             return payload
@@ -109,7 +101,6 @@ class JsonCostEditor:
         return bytes(held)
 
     def close(self) -> bytes:
-        """The end of the answer. Returns all of it, edited."""
         held, self._held = self._held, None
         return b"" if held is None else with_cost(bytes(held), ANSWER_PATH, self._cost)
 
