@@ -108,7 +108,9 @@ def restated(
     seq = 1 + max((entry.seq for entry in changes), default=0)
     why = SWEPT_AGAIN if own is Finality.SWEPT else LATE
     details = EntryDetails(adjusts=first.entry_id, why=why, restates=update_hash)
-    stands = _standing(set_by_operator(booked))
+    stands = set_by_operator(booked)
+    if not stands.isdisjoint(COUNTS):  # with one count, all counts stay, and the money calculated from them
+        stands = stands.union(TOKENS, UNITS, MONEY)
     if stands:
         details.stands = {
             stored_name(name): stored_total(name, getattr(update, name)) for name in NUMBERS if name in stands
@@ -131,11 +133,6 @@ def restated(
         details={**update.details, **details.stored()},
         **numbers,
     )
-
-
-def _standing(by_hand: frozenset[str]) -> frozenset[str]:
-    """The totals that stay unchanged: if an operator set one count, all counts and the money calculated from them."""
-    return by_hand if by_hand.isdisjoint(COUNTS) else by_hand.union(TOKENS, UNITS, MONEY)
 
 
 def total(entries: Iterable[LedgerEntry], name: str) -> int | None:

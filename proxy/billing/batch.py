@@ -14,7 +14,6 @@ import msgspec
 from proxy.billing.money import Nusd, nusd_rounded_half_up
 from proxy.billing.pricing.prices import applied, multiplied, parts_at_most
 from proxy.billing.record import Price
-from proxy.foundation.ids import derived_id
 from proxy.metering.usage import NO_USAGE, ServedAs, Usage
 
 BATCH_TIER = "batch"
@@ -66,7 +65,6 @@ class BatchInput(msgspec.Struct, frozen=True):
 
     @property
     def lines(self) -> int:
-        """The number of requests."""
         return sum(share.lines for share in self.shares)
 
 
@@ -133,11 +131,6 @@ class Results(msgspec.Struct, frozen=True):
 
     succeeded: int = 0
     failed: int = 0
-
-
-def line_exchange_id(exchange_id: str, name: str) -> str:
-    """The exchange id of one line of a batch."""
-    return derived_id(exchange_id, name)
 
 
 def names_digest(digests: int) -> str:

@@ -60,11 +60,6 @@ class Ending:
     """further details"""
 
 
-def no_prices(_model: str) -> tuple[Price | None, Price | None]:
-    """No prices of other models are known."""
-    return None, None
-
-
 def compared(
     metered: Metered,
     prompt: PromptEvidence,
@@ -83,7 +78,7 @@ def compared(
     return without(metered, found[REFUTED]) if estimates and REFUTED in found else metered
 
 
-def record_of(asked: Opened, ending: Ending, prices_of: PricesOf = no_prices) -> UsageRecord:
+def record_of(asked: Opened, ending: Ending, prices_of: PricesOf = lambda model: (None, None)) -> UsageRecord:
     """The record of an exchange. `asked`: as admitted."""
     metered, reading = ending.metered, ending.reading
     case = situation(ending.outcome, source=reading.source, accepted=ending.accepted, delivered=ending.delivered)

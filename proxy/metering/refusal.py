@@ -20,10 +20,6 @@ class Refusal(Protocol):
     code: str | None
 
 
-def _no_headers(_refusal: Refusal) -> tuple[tuple[str, str], ...]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class ErrorShape:
     """The error format that the SDKs of a dialect expect."""
@@ -36,7 +32,7 @@ class ErrorShape:
     """the document of an error event in a running stream"""
     event_name: str = ""
     """the name of an error event; empty: none"""
-    headers: Callable[[Refusal], tuple[tuple[str, str], ...]] = _no_headers
+    headers: Callable[[Refusal], tuple[tuple[str, str], ...]] = lambda refusal: ()
     """further headers of an error response"""
     event_names: Mapping[int, str] = field(default_factory=dict, hash=False)
     """HTTP status → name of the error event, where that is not `event_name`"""

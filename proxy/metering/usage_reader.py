@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from proxy.metering.usage import NO_USAGE, TOKENS_MAX, UNIT_COUNTS, UNITS_MAX, Usage
 
-# A member's place among the counts that were found, and its limit.
-_Slot: TypeAlias = "tuple[int, int]"
 _Found: TypeAlias = "dict[int, int | None]"  # None: invalid
 # Members that state the same count, such as `(3, 4)`; those that are added up; those that apply one after the other.
 _Same: TypeAlias = "tuple[int, ...]"

@@ -291,8 +291,8 @@ def rate_from_usd(usd: object, high: int = USD_PER_MILLION_MAX) -> int:
     return rate
 
 
-# Prices that a list may omit.
-OPTIONAL = Rates.__struct_fields__[4:]
+# Prices that every list has, and those that it may omit.
+_NEEDED, OPTIONAL = Rates.__struct_fields__[:3], Rates.__struct_fields__[4:]
 
 
 def configured(
@@ -342,13 +342,8 @@ _LACKED = {"input": ("input", "cached_input"), "output": ("output",)}
 
 @lru_cache(maxsize=_TEXTS_KEPT)
 def _price_text(version: str, rates: Rates, service_tier: str | None) -> Mapping[str, str | int]:
-    text: dict[str, str | int] = {
-        "version": version,
-        "input": usd_text(rates.input),
-        "cached_input": usd_text(rates.cached_input),
-        "output": usd_text(rates.output),
-    }
-    text |= {name: usd_text(rate) for name in OPTIONAL if (rate := getattr(rates, name)) is not None}
+    priced = {name: usd_text(rate) for name in (*_NEEDED, *OPTIONAL) if (rate := getattr(rates, name)) is not None}
+    text: dict[str, str | int] = {"version": version, **priced}
     text |= {"above_prompt_tokens": rates.above_prompt_tokens} if rates.above_prompt_tokens else {}
     return text | ({"service_tier": service_tier} if service_tier is not None else {})
 
@@ -367,14 +362,10 @@ def pinned(text: Mapping[str, Any]) -> Price:
         if stated and text.keys().isdisjoint(_PRICES):
             return Price(str(text["version"]), (), stated=stated)
         lacking = _lacking_in(text)
-        told = {**dict.fromkeys(("input", "cached_input", "output"), "0"), **text} if lacking else text
-        rates = Rates(
-            nusd_from_usd(told["input"]),
-            nusd_from_usd(told["cached_input"]),
-            nusd_from_usd(told["output"]),
-            int(text.get("above_prompt_tokens", 0)),
-            **{name: nusd_from_usd(text[name]) for name in OPTIONAL if name in text},
-        )
+        told = {**dict.fromkeys(_NEEDED, "0"), **text} if lacking else text
+        named = (*_NEEDED, *(name for name in OPTIONAL if name in text))
+        prices = {name: nusd_from_usd(told[name]) for name in named}
+        rates = Rates(**prices, above_prompt_tokens=int(text.get("above_prompt_tokens", 0)))
         return Price(str(text["version"]), (rates,), stated=stated, lacking=lacking)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"pinned price of the entry is invalid: {type(error).__name__}") from None

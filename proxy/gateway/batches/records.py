@@ -12,10 +12,11 @@ from functools import partial
 
 from msgspec import structs
 
-from proxy.billing.batch import BATCH_TIER, Results, StoredBatch, Terms, line_exchange_id
+from proxy.billing.batch import BATCH_TIER, Results, StoredBatch, Terms
 from proxy.billing.details import EntryDetails
 from proxy.billing.ending import FREE, Ending, PricesOf, compared, record_of
 from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
+from proxy.foundation.ids import derived_id
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.open_exchange import outcome_of
 from proxy.metering.dialect import Dialect
@@ -77,7 +78,7 @@ class LineRecords:
         batch, terms = self._batch, prices.terms
         free, outcome = terms.price == FREE, outcome_of(End.COMPLETE, metered)
         asked = Opened(
-            exchange_id=line_exchange_id(batch.exchange_id, name),
+            exchange_id=derived_id(batch.exchange_id, name),
             key_id=batch.key_id,
             key_alias=batch.key_alias,
             provider=batch.provider,

@@ -31,7 +31,7 @@ class _Sound:
         self.cluster = 0.0
         """time of the cluster in seconds: times of its blocks are relative to it"""
         self._packets = self._bytes = 0
-        self._opus_s = self._mpeg_s = self._times_s = 0.0
+        self._packets_s = self._times_s = 0.0
         self._last: float | None = None
 
     def read(self, audio: bytes, at: int, end: int, scale: float) -> None:
@@ -41,20 +41,17 @@ class _Sound:
         self._packets += packets
         self._bytes += end - first
         if self.codec == b"A_OPUS":
-            self._opus_s += packets * opus_s(audio, first)
+            self._packets_s += packets * opus_s(audio, first)
         elif self.codec.startswith(b"A_MPEG") and (frame := frame_at(audio, first)) is not None:
-            self._mpeg_s += packets * frame[1]
+            self._packets_s += packets * frame[1]
         time = self.cluster + int.from_bytes(audio[at : at + 2], signed=True) * scale
         if self._last is not None:
             self._times_s += min(max(time - self._last, 0.0), _GAP_S_MAX)
         self._last = time
 
     def seconds(self) -> float:
-        """The seconds of all blocks."""
-        if self.codec == b"A_OPUS":
-            return self._opus_s
-        if self.codec.startswith(b"A_MPEG"):
-            return self._mpeg_s
+        if self.codec == b"A_OPUS" or self.codec.startswith(b"A_MPEG"):
+            return self._packets_s
         if self.codec.startswith(b"A_AAC") and (rate := config_rate(self.private) or self.rate):
             return self._packets * FRAME / rate
         at = self.private.find(b"\x01vorbis")

@@ -36,7 +36,6 @@ class _Stream:
             at += size
 
     def seconds(self) -> float:
-        """The seconds of all pages."""
         first = self._first
         if self._is_opus:
             return self._opus_s

@@ -276,14 +276,6 @@ def _prompt_by_own(model_key: str, counted: Profile) -> Profile:
     return counted.tokens_alone() if _HAVE_REFERENCE.match(_name(model_key)) else counted
 
 
-def _counted(metered: Metered, completion_tokens_max: int | None) -> Estimate | None:
-    """The provider's running count of the last event as an estimate, whatever the limit; None if there is none."""
-    so_far = metered.completion_so_far
-    if not so_far:
-        return None
-    return Estimate(so_far, 0.0, limit_exceeded=completion_tokens_max is not None and so_far > completion_tokens_max)
-
-
 def model_key(provider: str, upstream_model: str) -> str:
     """The estimator's key of a model."""
     return f"{provider}/{upstream_model}"
@@ -412,16 +404,18 @@ def _estimated(
     version: str,
     counted: Counted | None,
 ) -> tuple[Estimate, str]:
-    """Estimate the completion and name the estimator."""
-    so_far = _counted(metered, limit)
-    if so_far is not None and not metered.usage_behind:
-        return so_far, RUNNING_COUNT
+    """Estimate the completion and name the estimator. The provider's running count applies whatever the limit."""
+    so_far, running = metered.completion_so_far, None
+    if so_far:
+        running = Estimate(so_far, 0.0, limit_exceeded=limit is not None and so_far > limit)
+        if not metered.usage_behind:
+            return running, RUNNING_COUNT
     if counted is not None and not counted.tokens:
         counted = None
     more: dict[str, Any] = {"counted": counted} if counted else {}
     estimate = estimator.completion(
         model_key, metered.evidence, completion_tokens_max=limit, bytes_seen=bytes_seen, **more
     )
-    if so_far is not None and so_far.tokens > estimate.tokens:
-        return so_far, RUNNING_COUNT
+    if running is not None and running.tokens > estimate.tokens:
+        return running, RUNNING_COUNT
     return estimate, version_of(model_key, counted, version)

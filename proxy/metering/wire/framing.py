@@ -148,10 +148,6 @@ class MessageFramer(Framer):
         """Always None: no message is unfinished."""
 
 
-def _unclear(_payload: bytes) -> int:
-    return 0
-
-
 @dataclass(frozen=True, slots=True)
 class Framing:
     """A format of streams."""
@@ -163,7 +159,7 @@ class Framing:
     """(document, event name or empty) → the bytes of an own event, to insert between two events; empty: impossible"""
     heartbeat: bytes
     """keep-alive bytes to send between two events; empty: none"""
-    quiet: Callable[[bytes], int] = _unclear
+    quiet: Callable[[bytes], int] = lambda payload: 0
     """the number of events of a piece that begins and ends between two events and has no usage to be stripped; 0:
     unknown"""
 
@@ -175,12 +171,8 @@ def _sse_event(document: bytes, name: str) -> bytes:
 SSE = Framing("text/event-stream", EventFramer, _sse_event, b": keep-alive\n\n", quiet_events)
 
 
-def _line(document: bytes, _name: str) -> bytes:
-    return document + b"\n"
-
-
 # Its clients parse every line as JSON: there is no neutral line for a heartbeat.
-NDJSON = Framing("application/x-ndjson", LineFramer, _line, b"", quiet_lines)
+NDJSON = Framing("application/x-ndjson", LineFramer, lambda document, name: document + b"\n", b"", quiet_lines)
 
 
 def _array_event(document: bytes, _name: str) -> bytes:
