@@ -84,7 +84,6 @@ class ApiKey:
         return Scope(self.key_id, self.limits, self.created_at)
 
     def allows(self, model: str) -> bool:
-        """True if this key may use `model`."""
         return self.models is None or model in self.models
 
     def shares(self, key_id: str, project_id: str) -> bool:

@@ -66,7 +66,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def any(self) -> bool:
-        """True if at least one limit is set."""
         return self.spends or (self.rpm, self.tpm, self.parallel) != (None, None, None)
 
 

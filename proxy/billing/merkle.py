@@ -30,7 +30,6 @@ class MerkleTree:
             self.add(one)
 
     def add(self, leaf: bytes) -> None:
-        """Append a leaf."""
         size, root = self.size, leaf
         while size & 1:
             root = _node(self._roots.pop(), root)

@@ -47,7 +47,6 @@ class Month:
 
     @property
     def next(self) -> Month:
-        """The month after this one."""
         return _month(self.after.year, self.after.month)
 
     def __str__(self) -> str:
@@ -102,7 +101,6 @@ class Closings:
 
     @property
     def last(self) -> Month | None:
-        """The last closed month."""
         return self._all[-1].month if self._all else None
 
     def posted_in(self, kind: str, started_at: float, settled_at: float) -> Month:

@@ -261,12 +261,10 @@ class UsageRecord(msgspec.Struct, frozen=True):
 
     @property
     def others(self) -> tuple[PricedUsage, ...]:
-        """Usage of other models."""
         return () if self.other_models is msgspec.UNSET else self.other_models
 
     @property
     def stated_nusd(self) -> Nusd | None:
-        """The cost that the provider states."""
         return None if self.stated_nusd_or_unset is msgspec.UNSET else self.stated_nusd_or_unset
 
 

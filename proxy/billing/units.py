@@ -53,12 +53,10 @@ class Unit:
 
     @property
     def is_token(self) -> bool:
-        """Whether it is a kind of tokens."""
         return self.count.endswith("_tokens")
 
     @property
     def takes_the_place(self) -> bool:
-        """Whether it is billed in place of tokens."""
         return self.count in IN_PLACE
 
     @property

@@ -45,7 +45,6 @@ class TextRoom:
         return True
 
     def give_back(self, size: int) -> None:
-        """Give back bytes that were taken."""
         self.free += size
 
 
@@ -163,7 +162,6 @@ class AnswerText:
         return [bytes(text).decode(errors="ignore") for text in self._texts]
 
     def __bool__(self) -> bool:
-        """Whether there is text to count."""
         return self._taken > self._left
 
     def __del__(self) -> None:

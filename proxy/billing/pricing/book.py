@@ -109,7 +109,6 @@ class PriceBook:
         self._known = lru_cache(maxsize=PRICES_KEPT)(self._look_up)
 
     def load(self) -> None:
-        """Load it now."""
         _ = self._providers
 
     @cached_property

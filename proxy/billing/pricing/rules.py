@@ -105,7 +105,6 @@ class PriceRule:
     """the multiplier of every price"""
 
     def matches(self, request: PricedRequest) -> bool:
-        """Whether it applies to this request."""
         if (self.begins is not None and request.at < self.begins) or (
             self.ends is not None and request.at >= self.ends
         ):

@@ -57,7 +57,6 @@ class Prompts(Learned):
         return estimate if estimate > 0 else 1
 
     def expected_error(self) -> float:
-        """Typical relative error."""
         return round(self.errors.expected(ERROR_PRIOR), 4)
 
     def learn(self, prompt: PromptEvidence, tokens: int) -> None:

@@ -68,7 +68,6 @@ class Outline:
         self._kept_text = 0
 
     def feed(self, piece: bytes) -> None:
-        """Add bytes of the text."""
         self._size += len(piece)
         if self._lost and not self._begun:
             return  # it is no JSON
@@ -216,7 +215,6 @@ class HeldText:
         return self._outline is not None
 
     def add(self, part: bytes) -> None:
-        """Add bytes of the text."""
         if self._outline is not None:
             self._outline.feed(part)
             return

@@ -94,7 +94,6 @@ class _LongEvent:
         self._name = b""
 
     def feed(self, part: bytes) -> None:
-        """Add bytes of the event."""
         first, *others = part.split(b"\n")
         self._read(first)
         for line in others:

@@ -88,7 +88,6 @@ class GrowingText:
 
     @property
     def cumulative(self) -> bool:
-        """True if the texts are known to be cumulative."""
         return not self.plain and (self._sure or self._growths >= _GROWTHS_SURE)
 
     def be_sure(self) -> Chars:
