@@ -110,21 +110,6 @@ def test_the_prompt_has_what_was_cached(raw: dict[str, Any], usage: Usage) -> No
         assert metered.flags == metered.unknown_usage_fields.paths == ()
 
 
-@pytest.mark.parametrize(
-    ("raw", "usage"),
-    [
-        ({"inputTokens": -3, "cacheReadInputTokens": 9, "outputTokens": 4}, Usage(None, 9, 4)),
-        (
-            {"inputTokens": 3, "outputTokens": 4, "cacheDetails": [{"ttl": "1h", "inputTokens": "x"}]},
-            Usage(3, None, 4, None, 7),
-        ),
-    ],
-)
-def test_an_invalid_count_spoils_its_sum_and_nothing_else(raw: dict[str, Any], usage: Usage) -> None:
-    metered = whole(BEDROCK_CONVERSE, {"usage": raw})
-    assert (metered.usage, metered.flags) == (usage, ("usage_invalid",))
-
-
 def test_the_documented_counts_are_all_read() -> None:
     """Whatever a later version of the service counts is named as unread."""
     from botocore.loaders import Loader

@@ -227,13 +227,6 @@ def test_what_is_no_answer(document: Any, told: tuple[str | None, bool]) -> None
     assert (result.failed, result.complete) == told
 
 
-@pytest.mark.parametrize("wrong", [-1, True, "5", 5.5])
-def test_an_invalid_count_spoils_itself_only(wrong: Any) -> None:
-    result = metered(BEGUN, last(usage=USAGE | {"output_tokens": wrong}))
-    counts = structs.replace(COUNTED, completion_tokens=None)
-    assert (result.usage, result.flags, result.complete) == (counts, ("usage_invalid",), True)
-
-
 @pytest.mark.parametrize("spoilt", [{"output": "none"}, {"id": 5}, {"output": [5, {"type": 7}]}, {"status": {}}])
 def test_what_is_wrongly_typed_costs_only_itself(spoilt: dict[str, Any]) -> None:
     result = metered(BEGUN, said("Down."), event("response.completed", response=response() | spoilt))
