@@ -12,7 +12,6 @@ import pytest
 from proxy.http import errors
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_ERRORS, ANTHROPIC_MESSAGES
 from proxy.metering.dialects.anthropic.request import facts
-from proxy.metering.dialects.anthropic.usage import MessageUsage, usage_of
 from proxy.metering.metered import Metered
 from proxy.metering.request import with_model
 from proxy.metering.usage import PromptEvidence, Usage
@@ -153,33 +152,6 @@ def test_steps_of_many_models_are_bounded() -> None:
     result = metered(start(), end(output_tokens=41, iterations=steps), STOP)
     assert len(result.other_models) == 9
     assert sum(one.usage.prompt_tokens or 0 for one in result.other_models) == 1_000
-
-
-def test_what_else_costs_is_counted() -> None:
-    written = {"cache_creation_input_tokens": 7, "cache_creation": {"ephemeral_1h_input_tokens": 3}}
-    begun = start(input_tokens=5, service_tier="priority", **written)
-    result = metered(begun, end(output_tokens=2, server_tool_use={"web_search_requests": 4}))
-    assert result.usage == Usage(112, 100, 2, None, 114, cache_write_tokens=7, cache_write_1h_tokens=3, searches=4)
-    assert result.served_as.service_tier == "priority"
-
-
-def test_counts_only_grow_and_what_is_null_says_nothing() -> None:
-    result = metered(start(), end(output_tokens=41, cache_read_input_tokens=None), end(output_tokens=40), STOP)
-    assert result.usage == Usage(127, 100, 41, None, 168, 20)
-    assert result.flags == ("usage_decreased",)
-
-
-@pytest.mark.parametrize(
-    ("raw", "usage"),
-    [
-        ({"input_tokens": 5, "output_tokens": 0}, Usage(5, None, 0, None, 5)),
-        ({"input_tokens": 0, "cache_read_input_tokens": 9, "output_tokens": 2}, Usage(9, 9, 2, None, 11)),
-        ({"output_tokens": 9, "output_tokens_details": {"thinking_tokens": 4}}, Usage(None, None, 9, 4, None)),
-        ({"service_tier": "standard"}, Usage()),
-    ],
-)
-def test_the_rule_of_usage(raw: dict[str, Any], usage: Usage) -> None:
-    assert usage_of(raw, set()) == MessageUsage(usage)
 
 
 @pytest.mark.parametrize(

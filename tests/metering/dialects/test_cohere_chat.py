@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proxy.http import errors
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.metered import Metered
-from proxy.metering.usage import TOKENS_MAX, PromptEvidence, Usage
+from proxy.metering.usage import PromptEvidence, Usage
 from proxy.metering.wire.framing import SSE
 from tests.metering.fixtures import cut_at, fed, read_answer
 
@@ -160,8 +160,6 @@ def test_what_is_no_answer_is_not_complete(top: dict[str, Any], failed: str | No
 @pytest.mark.parametrize(
     ("raw", "usage", "flags"),
     [
-        ({"tokens": {"input_tokens": 9, "output_tokens": 3}}, Usage(9, None, 3, None, 12), ()),
-        ({"tokens": {"input_tokens": 9.0, "output_tokens": 0}}, Usage(9, None, 0, None, 9), ()),
         (
             {"billed_units": {"input_tokens": 9, "output_tokens": 3}},
             Usage(9, None, 3, None, 12, unbilled_prompt_tokens=0, unbilled_completion_tokens=0),
@@ -172,11 +170,7 @@ def test_what_is_no_answer_is_not_complete(top: dict[str, Any], failed: str | No
             Usage(5, None, 3, None, 8, unbilled_prompt_tokens=0),
             (),
         ),
-        ({"tokens": {"output_tokens": 3}}, Usage(None, None, 3), ()),
-        ({"tokens": {"input_tokens": 1}, "cached_tokens": 2}, Usage(1), ("cached_exceeds_prompt",)),
         ({"tokens": {"input_tokens": -1}}, None, ("usage_invalid",)),
-        ({"tokens": {"input_tokens": TOKENS_MAX + 1}}, None, ("usage_invalid",)),
-        ({"tokens": {"input_tokens": True}}, None, ("usage_invalid",)),
         ({"tokens": [], "billed_units": 7}, None, ()),
         ({}, None, ()),
     ],

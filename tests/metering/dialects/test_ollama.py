@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from proxy.http import errors
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.metered import Metered
-from proxy.metering.usage import TOKENS_MAX, PromptEvidence, Usage
+from proxy.metering.usage import PromptEvidence, Usage
 from proxy.metering.wire.framing import NDJSON
 from tests.metering.fixtures import cut_at, fed, read_answer
 
@@ -113,12 +113,8 @@ def test_an_answer() -> None:
     ("used", "usage", "flags"),
     [
         ({"eval_count": 8}, Usage(None, None, 8), ()),
-        ({"prompt_eval_count": 26, "eval_count": 0}, Usage(26, None, 0, None, 26), ()),
-        ({"prompt_eval_count": 26.0}, Usage(26), ()),
         ({"total_duration": 5}, None, ()),
         ({"prompt_eval_count": -1, "eval_count": 8}, Usage(None, None, 8), ("usage_invalid",)),
-        ({"eval_count": TOKENS_MAX + 1}, None, ("usage_invalid",)),
-        ({"eval_count": "8"}, None, ("usage_invalid",)),
     ],
 )
 def test_the_rule_of_usage(used: dict[str, Any], usage: Usage | None, flags: tuple[str, ...]) -> None:
