@@ -45,7 +45,6 @@ def usage(ledger: Ledger) -> Answer:
 
 
 def last_entries(ledger: Ledger) -> Answer:
-    """One key's last 100 entries."""
     columns = ledger_entries.c
     asked = select(ledger_entries).where(columns.key_id == _KEY).order_by(columns.started_at.desc()).limit(LAST)
     return _timed(lambda: _rows(ledger, asked))

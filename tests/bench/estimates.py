@@ -105,7 +105,6 @@ def left_out(
 
 
 def by_key(stream: Stream) -> str:
-    """Provider and model."""
     return stream.key
 
 

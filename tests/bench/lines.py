@@ -25,10 +25,8 @@ def table(lines: Sequence[Line]) -> str:
 
 
 def at_least(title: str, value: float, limit: float, shown: str, unit: str) -> Line:
-    """A figure that is met when it is large enough."""
     return Line(title, shown, f"≥ {limit:,g}{unit}", value >= limit)
 
 
 def at_most(title: str, value: float, limit: float, shown: str, unit: str) -> Line:
-    """A figure that is met when it is small enough."""
     return Line(title, shown, f"≤ {limit:,g}{unit}", value <= limit)

@@ -164,7 +164,6 @@ async def _median_ms(work: Callable[[], Awaitable[object]]) -> float:
 
 
 def memory_mb() -> float:
-    """Of this process, now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
 
 

@@ -65,7 +65,6 @@ async def served(port: int, provider: str) -> AsyncIterator[None]:
 
 
 async def serve_until_told(port: int, provider: str) -> None:
-    """Serves until SIGTERM."""
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     async with served(port, provider):

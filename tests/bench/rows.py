@@ -74,7 +74,6 @@ def rows(idle_streams: int, deaf: int, burst: int, burst_pace_ms: int) -> Sequen
 
 
 def middle(rounds: Sequence[Round], system: str, figure: str) -> float | None:
-    """The median of a figure over the rounds that have it."""
     values = [each[system, figure] for each in rounds if (system, figure) in each]
     return median(values) if values else None
 

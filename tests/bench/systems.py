@@ -209,7 +209,6 @@ def _listens(port: int) -> bool:
 
 
 def _printed(argv: list[str], place: Place) -> dict[str, str]:
-    """What a command prints, one object."""
     done = subprocess.run(argv, capture_output=True, text=True, check=False, **_options(place))
     if done.returncode:
         raise RigError(f"it cannot be set up: {done.stderr.strip()[-2000:]}")

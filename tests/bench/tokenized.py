@@ -91,7 +91,6 @@ def vocabulary(name: str) -> Cut:
 
 @cache
 def counting() -> CountTokens:
-    """The reference, loaded once."""
     return reference()
 
 

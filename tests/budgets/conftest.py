@@ -49,7 +49,6 @@ async def one(stores: Stores) -> AsyncIterator[BudgetStore]:
 
 @pytest.fixture
 async def other(stores: Stores) -> AsyncIterator[BudgetStore]:
-    """Another node on the same store."""
     store = await announced(stores, "other")
     yield store
     await store.aclose()

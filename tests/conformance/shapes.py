@@ -97,7 +97,6 @@ def _fixture(path: Path, truth: dict[str, Any]) -> Fixture:
 
 
 def counts(entry: dict[str, Any]) -> dict[str, Any]:
-    """The token counts of a ledger entry."""
     return {name: entry[name] for name in COUNTS}
 
 

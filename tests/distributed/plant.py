@@ -59,8 +59,6 @@ until = partial(waiting.until, within_s=PATIENCE_S, poll_s=0.005)
 
 
 class CountingObserver:
-    """The observer of all of them, which counts."""
-
     def __init__(self) -> None:
         self.failures: Counter[str] = Counter()
         """by the name of the error"""
@@ -137,7 +135,6 @@ class Plant:
         self._keeper: LeaseKeeper | None = None
 
     def announce(self, keeper: LeaseKeeper) -> None:
-        """Its leases."""
         self._keeper = keeper
 
     async def load(self) -> None:

@@ -80,8 +80,6 @@ CUSTOMERS = (FREE, AMPLE, SCARCE, FEW)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of a customer."""
-
     customer: Customer
     proxy: str
     call: Call

@@ -97,7 +97,6 @@ def arriving(*entries: LedgerEntry, node: str | None = None, seq: int = 0) -> li
 
 
 def batch_of(numbers: Iterable[int]) -> list[Arrival]:
-    """The entries of these exchanges on their way in."""
     return arriving(*map(an_entry, numbers))
 
 

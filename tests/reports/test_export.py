@@ -58,14 +58,12 @@ def some() -> list[ExportedEntry]:
 
 
 def in_csv(columns: tuple[Column, ...], sources: list[ExportedEntry]) -> list[dict[str, str]]:
-    """Written and read."""
     file = io.BytesIO()
     write_csv(file, columns, sources)
     return list(csv.DictReader(io.StringIO(file.getvalue().decode(), newline="")))
 
 
 def in_parquet(columns: tuple[Column, ...], sources: list[ExportedEntry]) -> list[dict[str, Any]]:
-    """Written and read."""
     parquet = pytest.importorskip("pyarrow.parquet", reason="the extra tokenweir[parquet] is not installed")
     file = io.BytesIO()
     write_parquet(file, columns, sources)

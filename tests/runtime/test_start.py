@@ -108,7 +108,6 @@ def _imported(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @contextmanager
 def taken_port() -> Iterator[int]:
-    """A port on which another program listens."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         yield server.getsockname()[1]
 

@@ -69,8 +69,6 @@ def _read(text: bytes) -> Any:
 
 
 class _Events:
-    """The events of a stream."""
-
     def __init__(self, answer: ClientResponse) -> None:
         self._answer = answer
 
@@ -240,7 +238,6 @@ class Clients:
         return sdks.openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=self._http)
 
     def claude(self, url: str, key: str = "anna") -> anthropic.AsyncAnthropic:
-        """Anthropic's API."""
         if self._plain:
             made = _Api(self._http, url, {"x-api-key": key, "anthropic-version": "2023-06-01"}, is_openai=False)
             return cast("anthropic.AsyncAnthropic", made)
