@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from proxy.billing.keys import Account
 from proxy.billing.limits import Limits
 from proxy.cli.common import Command, command_for_one, json_line, store_of, with_commands, with_config
 from proxy.cli.limit_options import account_json, add_limits, limit_changes, paid_json
 from proxy.foundation.ids import new_id
 
 if TYPE_CHECKING:
-    from proxy.billing.keys import Account
     from proxy.ledger.accounts.account_store import AccountStore
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import json_line, store_of, with_config
+from proxy.foundation.times import iso_utc, since_from
 
 if TYPE_CHECKING:
     from proxy.ledger.accounts.audit_log import AuditEntry
@@ -19,8 +21,6 @@ def add_commands(commands: Any) -> None:
 
 
 def _audit(options: argparse.Namespace) -> None:
-    from proxy.foundation.times import since_from
-
     with store_of(options) as store:
         since = 0.0 if options.since is None else since_from(options.since, time.time())
         for line in store.audit_log.since(since):
@@ -28,10 +28,6 @@ def _audit(options: argparse.Namespace) -> None:
 
 
 def _json(line: AuditEntry) -> str:
-    from dataclasses import asdict
-
-    from proxy.foundation.times import iso_utc
-
     fields = asdict(line)
     # As /v1/audit names them.
     renamed = {"id": fields.pop("act_id"), "at": iso_utc(fields.pop("at")), "message": fields.pop("words")}
@@ -39,8 +35,6 @@ def _json(line: AuditEntry) -> str:
 
 
 def _text(line: AuditEntry) -> str:
-    from proxy.foundation.times import iso_utc
-
     at = iso_utc(line.at)[:19].replace("T", " ")
     result = line.result if line.words is None else f"{line.result}: {line.words}"
     actor = f"{line.actor} ({line.via}, {line.origin or '–'})"

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from proxy.billing.money import usd_text
 from proxy.cli.common import json_line, load_settings, store_of, with_commands, with_config
+from proxy.foundation.times import iso_utc
 from proxy.settings import Settings
 
 if TYPE_CHECKING:
@@ -46,8 +48,6 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _rebuild(options: argparse.Namespace) -> None:
-    from proxy.billing.money import usd_text
-
     with store_of(options) as store:
         drift = asyncio.run(_rebuilt(load_settings(options.config), store.engine))
     for counter_id, nusd in sorted(drift.items()):
@@ -69,8 +69,6 @@ async def _rebuilt(settings: Settings, engine: Engine) -> dict[str, int]:
 
 
 def _json(state: CounterState, subject: Subject | None) -> dict[str, Any]:
-    from proxy.billing.money import usd_text
-    from proxy.foundation.times import iso_utc
     from proxy.ledger.settling.spend import scope_of
 
     scope_id = scope_of(state.counter_id)

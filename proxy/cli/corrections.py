@@ -13,6 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
+from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import usd_text
 from proxy.cli.common import (
     Failure,
@@ -24,14 +27,14 @@ from proxy.cli.common import (
     store_of,
     with_config,
 )
-from proxy.metering.usage import Usage
+from proxy.foundation.times import since_from
+from proxy.metering.usage import Usage, service_of
 from proxy.settings import Settings, route
 from proxy.settings.kinds import FieldPath
 from proxy.settings.prices import PRICE
 
 if TYPE_CHECKING:
     from proxy.billing.correction import ExchangeTotals
-    from proxy.billing.entries import LedgerEntry
     from proxy.ledger.settling.corrections import CorrectionResult, Prices, RerateResult, SimulatedSum
     from proxy.runtime.machine.ledger_stores import LedgerStores
 
@@ -116,7 +119,6 @@ def _adjust(options: argparse.Namespace) -> None:
 
 
 def _rerate(options: argparse.Namespace) -> None:
-    from proxy.foundation.times import since_from
     from proxy.ledger.settling.corrections import Corrections
 
     now = time.time()
@@ -143,7 +145,6 @@ def _rerate(options: argparse.Namespace) -> None:
 
 
 def _simulate(options: argparse.Namespace) -> None:
-    from proxy.foundation.times import since_from
     from proxy.ledger.settling.corrections import Corrections
 
     now = time.time()
@@ -174,9 +175,6 @@ def _simulated(sums: SimulatedSum) -> dict[str, Any]:
 
 def _otherwise(now: ExchangeTotals, *, tier: str | None, cache: str | None) -> ExchangeTotals:
     """The exchange as if served at another tier or cached for another lifetime. None: unchanged."""
-    from msgspec.structs import replace
-
-    from proxy.metering.usage import service_of
 
     if tier is not None:
         now = replace(now, served_as=replace(now.served_as, service_tier=service_of(tier).service_tier))

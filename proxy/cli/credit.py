@@ -14,6 +14,7 @@ from proxy.cli.common import (
     with_commands,
     with_config,
 )
+from proxy.foundation.ids import exchange_id
 
 
 def add_commands(commands: Any) -> None:
@@ -25,7 +26,6 @@ def add_commands(commands: Any) -> None:
 
 
 def _add(options: argparse.Namespace) -> None:
-    from proxy.foundation.ids import exchange_id
     from proxy.ledger.accounts.credit import add_credit
     from proxy.reports.entry_reader import entry_json
 

@@ -8,10 +8,15 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import asdict
+
+from proxy.billing.entries import LedgerEntry
+from proxy.billing.record import validate_record
+from proxy.billing.settlement import entry
 from proxy.cli.common import json_line, store_of, with_commands, with_config
+from proxy.foundation.times import iso_utc
 
 if TYPE_CHECKING:
-    from proxy.billing.entries import LedgerEntry
     from proxy.ledger.settling.dead_letters import DeadLetters, StoredDeadLetter
     from proxy.runtime.machine.ledger_stores import LedgerStores
 
@@ -107,8 +112,6 @@ def _flat(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dead_letters(store: LedgerStores) -> DeadLetters:
-    from proxy.billing.record import validate_record
-    from proxy.billing.settlement import entry
     from proxy.journal.frames import decode_record
     from proxy.ledger.settling.dead_letters import DeadLetters
 
@@ -121,15 +124,9 @@ def _dead_letters(store: LedgerStores) -> DeadLetters:
 
 
 def _json(dead_letter: StoredDeadLetter) -> dict[str, Any]:
-    from msgspec.structs import asdict
-
-    from proxy.foundation.times import iso_utc
-
     return {name: iso_utc(value) if isinstance(value, float) else value for name, value in asdict(dead_letter).items()}
 
 
 def _line(dead_letter: StoredDeadLetter) -> str:
-    from proxy.foundation.times import iso_utc
-
     times = f"{iso_utc(dead_letter.last_seen)[:19].replace('T', ' ')}  {dead_letter.times_seen:>4} ×"
     return f"{dead_letter.id[:_ID_CHARS]}  {times}  {dead_letter.exchange_id or '–':36}  {dead_letter.reason}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from proxy.cli.common import Failure, store_of, whole_file, with_config
+from proxy.foundation.times import since_from
 
 if TYPE_CHECKING:
     from proxy.reports.beancount import Balances
@@ -100,7 +101,6 @@ def _writer(options: argparse.Namespace, in_parquet: bool, balances: Balances | 
 
 def _entry_filter(store: LedgerStores, options: argparse.Namespace, settled_by: float) -> EntryFilter:
     """The filter of the options. Entries settled during the export are left for the next export."""
-    from proxy.foundation.times import since_from
     from proxy.reports.entry_reader import EntryFilter
 
     now = time.time()

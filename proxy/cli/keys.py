@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, expires_at_from
-from proxy.billing.limits import OnExhausted, OnStoreOutage
+from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, ApiKey, expires_at_from
+from proxy.billing.limits import Limits, OnExhausted, OnStoreOutage
 from proxy.cli.common import (
     Command,
     add_command,
@@ -26,9 +26,6 @@ from proxy.cli.common import (
 from proxy.cli.limit_options import NONE, account_json, add_limits, key_json, limit_changes, paid_json
 from proxy.foundation.durations import seconds_or_now
 from proxy.foundation.ids import new_id
-
-if TYPE_CHECKING:
-    from proxy.billing.keys import ApiKey
 
 
 def add_commands(commands: Any) -> None:
@@ -73,7 +70,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _create(options: argparse.Namespace) -> None:
-    from proxy.billing.limits import Limits
     from proxy.keys.secrets import new_hashed
 
     limits = Limits(**limit_changes(options))

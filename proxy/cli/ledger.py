@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import signal
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.cli.common import json_line, store_of, with_config
+from proxy.foundation.times import since_from
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from proxy.billing.entries import LedgerEntry
     from proxy.runtime.machine.ledger_stores import LedgerStores
 
 # How often `ledger --follow` polls.
@@ -37,7 +37,6 @@ def _ledger(options: argparse.Namespace) -> None:
 
 
 def _entries(options: argparse.Namespace, interruption: Interruption) -> None:
-    from proxy.foundation.times import since_from
     from proxy.reports.entry_reader import EntryFilter, EntryReader
     from proxy.reports.table_text import HEADER
 
@@ -80,7 +79,6 @@ class Interruption:
 
 def _entries_until(store: LedgerStores, entry: LedgerEntry) -> list[LedgerEntry]:
     """The entries of the exchange up to a correction; empty for another entry."""
-    from proxy.billing.entries import EntryKind
     from proxy.reports.exchanges import read_exchange
 
     found = read_exchange(store.engine, entry.exchange_id) if entry.kind == EntryKind.ADJUSTMENT else None

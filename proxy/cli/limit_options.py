@@ -9,12 +9,13 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from proxy.billing.keys import Account, ApiKey
 from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits
 from proxy.billing.money import Nusd, usd_text
 from proxy.cli.common import nusd, option_value
+from proxy.foundation.times import iso_utc
 
 if TYPE_CHECKING:
-    from proxy.billing.keys import Account, ApiKey
     from proxy.reports.totals import SpendAndCredit
 
 NONE = "none"
@@ -124,7 +125,5 @@ def paid_json(paid: SpendAndCredit) -> dict[str, str]:
 
 
 def _times(key: ApiKey | Account, *names: str) -> dict[str, str | None]:
-    from proxy.foundation.times import iso_utc
-
     moments = {name: getattr(key, name) for name in names}
     return {name: None if moment is None else iso_utc(moment) for name, moment in moments.items()}

@@ -22,13 +22,15 @@ from proxy.cli.common import (
     with_commands,
     with_config,
 )
+from proxy.foundation.durations import seconds_from
+from proxy.foundation.times import iso_utc
+from proxy.settings import Settings
 
 if TYPE_CHECKING:
     from proxy.billing.period import Month
     from proxy.ledger.archive.archives import Archive
     from proxy.runtime.machine.ledger_stores import LedgerStores
     from proxy.runtime.machine.unsettled import Unsettled
-    from proxy.settings import Settings
 
 # Interval at which unsettled records are counted.
 LOOK_S = 1.0
@@ -64,7 +66,6 @@ _VERIFY = "check a statement or a receipt from files alone: every sum, and every
 
 
 def _list(options: argparse.Namespace) -> None:
-    from proxy.foundation.times import iso_utc
     from proxy.ledger.archive.archives import read_archives
     from proxy.ledger.periods.closing import read_periods
     from proxy.storage.database import reading
@@ -86,8 +87,6 @@ def _list(options: argparse.Namespace) -> None:
 
 
 def _archive_json(archive: Archive | None) -> dict[str, Any] | None:
-    from proxy.foundation.times import iso_utc
-
     if archive is None:
         return None
     return {
@@ -103,7 +102,6 @@ def _archive_json(archive: Archive | None) -> dict[str, Any] | None:
 
 def _close(options: argparse.Namespace) -> None:
     from proxy.billing.period import month_from
-    from proxy.foundation.durations import seconds_from
     from proxy.ledger.periods.closing import PeriodError, close, issue_all
 
     month = month_from(options.month)

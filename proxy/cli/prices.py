@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
+from proxy.billing.pricing.prices import applied, price_text, unpriced_service
+from proxy.billing.pricing.rules import Payer
+from proxy.billing.record import Price
 from proxy.cli.common import (
     Failure,
     json_line,
@@ -17,14 +20,13 @@ from proxy.cli.common import (
     with_commands,
     with_config,
 )
+from proxy.foundation.times import iso_utc, since_from
+from proxy.metering.usage import ServedAs, service_of
 from proxy.settings import ModelSettings, Settings, TargetSettings, route
+from proxy.settings.prices import PriceLists
 
 if TYPE_CHECKING:
-    from proxy.billing.pricing.rules import Payer
-    from proxy.billing.record import Price
-    from proxy.metering.usage import ServedAs
     from proxy.runtime.machine.price_file import PriceChange
-    from proxy.settings.prices import PriceLists
 
 
 def add_commands(commands: Any) -> None:
@@ -110,10 +112,6 @@ _PACKAGE = "package"
 
 
 def _why(options: argparse.Namespace) -> None:
-    from proxy.billing.pricing.rules import Payer
-    from proxy.foundation.times import iso_utc, since_from
-    from proxy.metering.usage import service_of
-
     settings, now = load_settings(options.config), time.time()
     at = now if options.at is None else since_from(options.at, now)
     found = route(settings.models, options.model)
@@ -154,8 +152,6 @@ def _listed(
 
 
 def _explanation(price: Price | None, prompt_tokens: int, served_as: ServedAs) -> dict[str, Any]:
-    from proxy.billing.pricing.prices import applied, price_text, unpriced_service
-
     if price is None:
         return {"price": None}
     by = applied(price, served_as)

@@ -13,11 +13,13 @@ import sys
 import time
 from collections.abc import Iterator
 from io import BytesIO
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
 from proxy.cli.common import Failure, json_line, load_settings, store_of, whole_file
+from proxy.foundation.times import since_from
 
 if TYPE_CHECKING:
     from proxy.reconciliation.provider_bill.bill import BillSubject, ProviderBill
@@ -73,7 +75,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _bill(options: argparse.Namespace) -> tuple[ProviderBill, dict[BillSubject, list[tuple[int, int]]]]:
     """The export, and the time spans of each of its subjects. Raises Failure that names the file or the provider."""
-    from proxy.foundation.times import since_from
     from proxy.reconciliation.provider_bill.bill import BillError
     from proxy.reconciliation.provider_bill.file import read_bill
 
@@ -128,7 +129,6 @@ def _every(compared: Compared) -> Iterator[Row]:
 
 def _fields(row: Row) -> dict[str, Any]:
     """A row for programs: `day` and `model` are null in a total; money is a decimal string of USD."""
-    from math import ceil
 
     numbers = {
         "provider": row.provider, "ledger": row.ledger, "difference": row.difference, "estimated": row.estimated,

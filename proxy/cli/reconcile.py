@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.cli import provider_bill
 from proxy.cli.common import Failure, json_line, load_settings, store_of, with_config
+from proxy.foundation.durations import seconds_from
+from proxy.foundation.times import since_from
 from proxy.settings import Settings
 
 if TYPE_CHECKING:
@@ -44,8 +46,6 @@ def _reconcile(options: argparse.Namespace) -> int:
 
 
 def _integrity(options: argparse.Namespace) -> int:
-    from proxy.foundation.durations import seconds_from
-    from proxy.foundation.times import since_from
     from proxy.reconciliation.reconcile import reconcile
 
     grace_s = seconds_from(options.grace)

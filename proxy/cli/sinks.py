@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from proxy.cli.common import Failure, json_line, load_settings, store_of, with_commands, with_config
+from proxy.foundation.times import iso_utc
 
 
 def add_commands(commands: Any) -> None:
@@ -26,7 +27,6 @@ def _status(options: argparse.Namespace) -> None:
 
 
 def _status_json(engine: Any, name: str) -> dict[str, Any]:
-    from proxy.foundation.times import iso_utc
     from proxy.sinks.progress import OPEN, dead_letters, sink_status
 
     status = sink_status(engine, name)
