@@ -7,11 +7,11 @@ Invariants: the command works while a server runs, and overwrites no file. Files
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
 from proxy.cli.common import Failure, load_settings, with_config
+from proxy.foundation.files import write_private
 
 
 def add_commands(commands: Any) -> None:
@@ -32,13 +32,5 @@ def _backup(options: argparse.Namespace) -> None:
     print(f"tokenweir: {options.folder / 'ledger.db'}")
     pepper = settings.data_dir / "pepper"
     if settings.key_pepper is None and pepper.exists():
-        _copy_private(pepper, options.folder / "pepper")
+        write_private(options.folder / "pepper", pepper.read_bytes())
         print(f"tokenweir: {options.folder / 'pepper'} (store it apart from the ledger, or encrypt both)")
-
-
-def _copy_private(file: Path, to: Path) -> None:
-    fd = os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as copy:
-        copy.write(file.read_bytes())
-        copy.flush()
-        os.fsync(fd)

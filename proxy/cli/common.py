@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from proxy.billing.money import Nusd, nusd_from_usd
+from proxy.foundation.files import sync
 from proxy.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -98,8 +99,6 @@ def nusd(text: str) -> Nusd:
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Write a file (mode 600) that atomically replaces `path` on success, and then survives a power loss. A failure
     leaves `path` unchanged. Raises OSError."""
-    from proxy.journal.segment import sync_directory
-
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
@@ -107,7 +106,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-        sync_directory(path.parent)
+        sync(path.parent)
     finally:
         part.unlink(missing_ok=True)
 

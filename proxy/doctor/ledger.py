@@ -17,7 +17,7 @@ from proxy.ledger.schema.partitions import missing_partitions
 from proxy.ledger.schema.tables import api_keys, dead_letters, ledger_entries
 from proxy.ledger.settling.settling import OPEN
 from proxy.runtime.machine.data_folder import ledger_url
-from proxy.storage.database import open_engine, reading
+from proxy.storage.database import opened, reading
 from proxy.storage.postgres import require_suitable
 
 # Number of the newest entries that are checked for unbilled usage.
@@ -34,12 +34,8 @@ def check(case: CheckedDeployment) -> list[Finding]:
     file = case.settings.data_dir / "ledger.db"
     if case.settings.ledger is None and not file.exists():
         return [warning("ledger", f"{file} does not exist yet", "nothing to do: `tokenweir serve` creates it")]
-    engine = open_engine(ledger_url(case.settings))
-    try:
-        with reading(engine) as connection:
-            return list(_findings(connection, case))
-    finally:
-        engine.dispose()
+    with opened(ledger_url(case.settings)) as engine, reading(engine) as connection:
+        return list(_findings(connection, case))
 
 
 def _findings(connection: Connection, case: CheckedDeployment) -> Iterator[Finding]:

@@ -14,11 +14,9 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -45,26 +43,24 @@ SOON_S = 14 * 86_400.0
 def check_files(title: str, provider: ProviderSettings, now: float) -> list[Finding]:
     """Check that the certificates are valid at `now` (Unix seconds). The files must be readable, and the key must
     belong to the certificate."""
-    found = []
-    if provider.tls.ca_file is not None:
-        found.append(_validity(title, f"providers.{provider.name}.tls.ca_file", _latest(provider.tls.ca_file), now))
-    if provider.tls.cert_file is not None:
-        found.append(_validity(title, f"providers.{provider.name}.tls.cert_file", _first(provider.tls.cert_file), now))
-    return found
+    return [
+        _validity(title, f"providers.{provider.name}.tls.{name}", pick(file.read_bytes()), now)
+        for name, file, pick in (
+            ("ca_file", provider.tls.ca_file, _latest),
+            ("cert_file", provider.tls.cert_file, _first),
+        )
+        if file is not None
+    ]
 
 
-def _read(file: Path) -> Sequence[Certificate]:
-    return load_pem_x509_certificates(file.read_bytes())
-
-
-def _first(file: Path) -> Certificate:
+def _first(content: bytes) -> Certificate:
     """The first certificate, which is the client's; the others are intermediate certificates."""
-    return _read(file)[0]
+    return load_pem_x509_certificates(content)[0]
 
 
-def _latest(file: Path) -> Certificate:
+def _latest(content: bytes) -> Certificate:
     """The certificate with the latest expiry, because a CA file may also contain older ones."""
-    return max(_read(file), key=lambda one: one.not_valid_after_utc)
+    return max(load_pem_x509_certificates(content), key=lambda one: one.not_valid_after_utc)
 
 
 def _validity(title: str, field: str, certificate: Certificate, now: float) -> Finding:

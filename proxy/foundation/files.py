@@ -1,9 +1,27 @@
-"""Small files of the data directory."""
+"""Small files, and what makes them durable."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Write a new file, readable by its owner only, that survives a power cut. Raises FileExistsError, OSError."""
+    fd = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(fd, "wb") as opened:
+        opened.write(content)
+        opened.flush()
+        os.fsync(fd)
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or the names in a folder, survive a power cut. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def replace_text(file: Path, text: str) -> None:

@@ -17,9 +17,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from proxy.foundation.files import sync
 from proxy.journal.frames import Frame, encode_frame
 from proxy.journal.kept import KeptSegments
-from proxy.journal.segment import Segment, sync_directory
+from proxy.journal.segment import Segment
 
 # A busy proxy (10 MB/s of frames) starts at most one segment a second, and copying one takes milliseconds.
 SEGMENT_BYTES = 8 << 20
@@ -210,7 +211,7 @@ class Log:
             segment.sync()
         if self._directory_dirty:
             self._directory_dirty = False
-            sync_directory(self._directory)
+            sync(self._directory)
 
     def close(self) -> None:
         """Close all files."""

@@ -118,15 +118,6 @@ def lock(directory: Path) -> int | None:
     return fd
 
 
-def sync_directory(directory: Path) -> None:
-    """Make created and deleted file names survive a power cut."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def keep_aside(directory: Path, name: str, content: bytes) -> str:
     """Copy `content` into the quarantine; return the file's name. Equal content is stored once."""
     quarantine = directory / "quarantine"

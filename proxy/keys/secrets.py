@@ -15,6 +15,7 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
+from proxy.foundation.files import sync, write_private
 from proxy.foundation.secret import Secret
 
 PREFIX = "tw-"
@@ -81,13 +82,13 @@ def load_pepper(path: Path) -> bytes:
         return _checked(path, path.read_bytes())
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    _write_private(draft, secrets.token_bytes(PEPPER_BYTES))
+    write_private(draft, secrets.token_bytes(PEPPER_BYTES))
     try:
         with suppress(FileExistsError):
             os.link(draft, path)  # unlike a rename, it fails if another process was first
     finally:
         draft.unlink()
-    _sync(path.parent)
+    sync(path.parent)
     return _checked(path, path.read_bytes())
 
 
@@ -96,19 +97,3 @@ def _checked(path: Path, pepper: bytes) -> bytes:
         limits = f"{PEPPER_BYTES} to {PEPPER_BYTES_MAX}"
         raise BadPepperError(f"pepper file {path}: {len(pepper)} bytes, must have {limits}: restore the original")
     return pepper
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(fd)
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

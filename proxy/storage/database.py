@@ -73,6 +73,16 @@ def open_engine(url: str) -> Engine:
 
 
 @contextmanager
+def opened(url: str) -> Iterator[Engine]:
+    """An engine for one task; its connections are closed at the end. Raises as `open_engine`."""
+    engine = open_engine(url)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """A read-only transaction on one snapshot. Raises LedgerUnavailable."""
     with _mapped(), engine.connect() as connection:

@@ -168,16 +168,7 @@ def _require_name(connection: Connection, account: Account) -> None:
 
 
 def _account_of(row: Row[Any]) -> Account:
-    return Account(
-        account_id=row.account_id,
-        kind=AccountKind(row.kind),
-        parent_id=row.parent_id,
-        name=row.name,
-        limits=limits_of(row.limits),
-        created_at=row.created_at,
-        blocked_at=row.blocked_at,
-        revision=row.revision,
-    )
+    return Account(**{**row._asdict(), "kind": AccountKind(row.kind), "limits": limits_of(row.limits)})
 
 
 def _row_of(account: Account) -> dict[str, Any]:

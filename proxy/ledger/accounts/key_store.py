@@ -287,25 +287,14 @@ def _keys(connection: Connection, *conditions: ColumnElement[bool], limit: int |
 
 
 def _key_of(row: Row[Any]) -> ApiKey:
-    return ApiKey(
-        key_id=row.key_id,
-        alias=row.alias,
-        digest=row.digest,
-        hint=row.hint,
-        models=None if row.models is None else frozenset(row.models),
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        revoked_at=row.revoked_at,
-        revision=row.revision,
-        project_id=row.project_id,
-        limits=limits_of(row.limits),
-        on_exhausted=OnExhausted(row.on_exhausted),
-        on_store_outage=None if row.on_store_outage is None else OnStoreOutage(row.on_store_outage),
-        tags=tuple(row.tags or ()),
-        blocked_at=row.blocked_at,
-        old_digest=row.old_digest,
-        old_until=row.old_until,
-    )
+    return ApiKey(**{
+        **row._asdict(),
+        "models": None if row.models is None else frozenset(row.models),
+        "limits": limits_of(row.limits),
+        "on_exhausted": OnExhausted(row.on_exhausted),
+        "on_store_outage": None if row.on_store_outage is None else OnStoreOutage(row.on_store_outage),
+        "tags": tuple(row.tags or ()),
+    })  # fmt: skip
 
 
 def _row_of(key: ApiKey) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from proxy.foundation.files import sync
 from proxy.storage.database import BUSY_S_MAX, LedgerUnavailable
 
 
@@ -26,9 +27,9 @@ def copy_ledger(file: Path, to: Path) -> None:
     except sqlite3.Error as error:
         draft.unlink(missing_ok=True)
         raise LedgerUnavailable(f"the ledger could not be copied: {error}") from error
-    _sync(draft)
+    sync(draft)
     draft.replace(to)
-    _sync(to.parent)
+    sync(to.parent)
 
 
 def _copy(file: Path, draft: Path) -> None:
@@ -39,11 +40,3 @@ def _copy(file: Path, draft: Path) -> None:
         (result,) = copy.execute("PRAGMA quick_check(1)").fetchone()
         if result != "ok":
             raise sqlite3.DatabaseError(f"the copy is damaged, and so is the ledger: {result}")
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

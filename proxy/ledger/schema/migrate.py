@@ -23,7 +23,7 @@ import migrations
 from migrations.steps import LOCK_TIMEOUT, RETRY_S, retried
 from proxy.ledger.schema.partitions import add_partitions, missing_partitions
 from proxy.ledger.schema.tables import metadata
-from proxy.storage.database import Lock, is_shared, open_engine, reading, try_hold, writing
+from proxy.storage.database import Lock, is_shared, opened, reading, try_hold, writing
 from proxy.storage.postgres import is_postgres, remove_time_limits, require_suitable
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def migrate(url: str, say: Say = lambda _line: None) -> None:
 
     Raises LedgerUnavailable, LedgerUrlError, NewerDatabaseError, UnsuitableDatabaseError.
     """
-    engine = open_engine(url)
-    try:
+    with opened(url) as engine:
         with reading(engine) as connection:
             if is_shared(connection):
                 require_suitable(connection)
@@ -58,8 +57,6 @@ def migrate(url: str, say: Say = lambda _line: None) -> None:
         if not ready:
             upgrade = _upgrade_shared if is_postgres(url) else _upgrade_file
             upgrade(engine, say)
-    finally:
-        engine.dispose()
 
 
 def require_current(url: str) -> None:
@@ -70,19 +67,14 @@ def require_current(url: str) -> None:
     if not is_postgres(url):
         migrate(url)
         return
-    engine = open_engine(url)
-    try:
-        with reading(engine) as connection:
-            require_suitable(connection)
-            if not is_newest(connection):
-                revision = _revision(connection)
-                found = "is empty" if revision is None else f"is at revision {revision}"
-                raise OutdatedLedgerError(
-                    f"the ledger {found}, and this version needs {_revisions()[-1]}: "
-                    "run `tokenweir migrate --config FILE`"
-                )
-    finally:
-        engine.dispose()
+    with opened(url) as engine, reading(engine) as connection:
+        require_suitable(connection)
+        if not is_newest(connection):
+            revision = _revision(connection)
+            found = "is empty" if revision is None else f"is at revision {revision}"
+            raise OutdatedLedgerError(
+                f"the ledger {found}, and this version needs {_revisions()[-1]}: run `tokenweir migrate --config FILE`"
+            )
 
 
 def check(url: str) -> list[str]:
@@ -90,14 +82,10 @@ def check(url: str) -> list[str]:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
-    engine = open_engine(url)
-    try:
-        with reading(engine) as connection:
-            context = MigrationContext.configure(connection, opts={"compare_type": True, "include_name": _is_ours})
-            differences = [repr(difference) for difference in compare_metadata(context, metadata)]
-            return differences + _key_differences(connection)
-    finally:
-        engine.dispose()
+    with opened(url) as engine, reading(engine) as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "include_name": _is_ours})
+        differences = [repr(difference) for difference in compare_metadata(context, metadata)]
+        return differences + _key_differences(connection)
 
 
 def _is_ours(name: str | None, kind: str, _parents: object) -> bool:
