@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ def _doctor(options: argparse.Namespace) -> int:
     else:
         findings = examine(case, checks(case))
     for finding in findings:
-        for line in [json_line(_json(finding))] if options.json else _lines(finding):
+        for line in [json_line(asdict(finding))] if options.json else _lines(finding):
             print(line)
     failed = sum(finding.severity == "error" for finding in findings)
     if not options.json:
@@ -47,10 +48,6 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _settings(config: Path | None) -> Settings:
     return from_environment(os.environ)[0] if config is None else load_settings(config)
-
-
-def _json(finding: Finding) -> dict[str, Any]:
-    return {"check": finding.check, "severity": finding.severity, "message": finding.message, "advice": finding.advice}
 
 
 def _lines(finding: Finding) -> list[str]:

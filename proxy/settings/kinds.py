@@ -254,17 +254,25 @@ def refuse_literal_password(url: str, at: FieldPath) -> None:
         raise at.wrong("a password does not belong in this file: write ${VAR}, or set allow_literal_secrets: true")
 
 
-def pepper() -> FieldType:
-    """A secret of 32 bytes, written as hexadecimal digits."""
-    any_secret = secret()
+def checked(kind: FieldType, is_valid: Callable[[Any], object], why: str) -> FieldType:
+    """The values of `kind` that are valid. `why`: the error about others."""
 
-    def read(raw: object, at: FieldPath) -> Secret:
-        value: Secret = any_secret.read(raw, at)
-        if not re.fullmatch(r"[0-9a-f]{64}", value.reveal(), re.ASCII):
-            raise at.wrong("must be 64 hexadecimal digits: generate them with `tokenweir keys pepper`")
+    def read(raw: object, at: FieldPath) -> Any:
+        value = kind.read(raw, at)
+        if not is_valid(value):
+            raise at.wrong(why)
         return value
 
-    return FieldType("`${VAR}`", read)
+    return replace(kind, read=read)
+
+
+def pepper() -> FieldType:
+    """A secret of 32 bytes, written as hexadecimal digits."""
+    return checked(
+        secret(),
+        lambda value: re.fullmatch(r"[0-9a-f]{64}", value.reveal(), re.ASCII),
+        "must be 64 hexadecimal digits: generate them with `tokenweir keys pepper`",
+    )
 
 
 def flag() -> FieldType:
@@ -332,8 +340,15 @@ def size(low: int, high: int) -> FieldType:
 
 def seconds(high: float, *, zero: bool = False) -> FieldType:
     """Seconds up to `high`; 0 only with `zero`."""
-    description = f"seconds, {'≥' if zero else '>'} 0 and ≤ {high:g}"
+    return _decimal(f"seconds, {'≥' if zero else '>'} 0 and ≤ {high:g}", high, zero=zero)
 
+
+def share() -> FieldType:
+    """A number from 0 to 1."""
+    return _decimal("a number from 0 to 1", 1, zero=True)
+
+
+def _decimal(description: str, high: float, *, zero: bool) -> FieldType:
     def read(raw: object, at: FieldPath) -> float:
         value = at.filled(raw) if isinstance(raw, str) else raw
         try:

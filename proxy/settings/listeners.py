@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import FieldPath, FieldType, host, secret, setting, settings_section, size, texts, whole
+from proxy.settings.kinds import FieldType, checked, host, secret, setting, settings_section, size, texts, whole
 from proxy.settings.urls import url
 
 # Browsers send it in lower case; applications have schemes of their own: tauri://localhost, app://obsidian.md.
@@ -78,19 +78,13 @@ DISTINCT_CHARS_MIN = 10
 
 def admin_secret() -> FieldType:
     """A secret that is long and random."""
-    any_secret = secret()
 
-    def read(raw: object, at: FieldPath) -> Secret:
-        value: Secret = any_secret.read(raw, at)
+    def is_random(value: Secret) -> bool:
         text = value.reveal()
-        if len(text) < SECRET_CHARS_MIN or len(set(text)) < DISTINCT_CHARS_MIN:
-            raise at.wrong(
-                f"too easy to guess: must be at least {SECRET_CHARS_MIN} random characters; "
-                "generate it with `openssl rand -hex 32`"
-            )
-        return value
+        return len(text) >= SECRET_CHARS_MIN and len(set(text)) >= DISTINCT_CHARS_MIN
 
-    return FieldType("`${VAR}`", read)
+    why = f"too easy to guess: must be at least {SECRET_CHARS_MIN} random characters; "
+    return checked(secret(), is_random, why + "generate it with `openssl rand -hex 32`")
 
 
 @settings_section

@@ -62,8 +62,7 @@ def _hours() -> FieldType:
     return FieldType(shape, read)
 
 
-def _moment() -> FieldType:
-    return FieldType("a date or a time (UTC)", moment)
+_MOMENT = FieldType("a date or a time (UTC)", moment)
 
 
 def _who(of: str) -> FieldType:
@@ -92,8 +91,8 @@ class PriceRuleSettings:
     providers: frozenset[str] = setting(
         texts(_NAME, "the name of a provider"), "providers", default=frozenset(), shown="all"
     )
-    begins: float | None = setting(_moment(), "requests at or after this time", default=None, shown="all")
-    ends: float | None = setting(_moment(), "requests before this time", default=None, shown="all")
+    begins: float | None = setting(_MOMENT, "requests at or after this time", default=None, shown="all")
+    ends: float | None = setting(_MOMENT, "requests before this time", default=None, shown="all")
     weekdays: tuple[str, ...] = setting(choices(WEEKDAYS), "days on which the hours begin", default=(), shown="all")
     hours: Hours | None = setting(_hours(), "requests in these hours", default=None, shown="all")
     time_zone: ZoneInfo = setting(_zone(), "time zone of the days and hours", default=UTC, shown="`UTC`")

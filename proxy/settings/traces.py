@@ -13,8 +13,10 @@ from proxy.settings.kinds import (
     VISIBLE,
     FieldPath,
     FieldType,
+    checked,
     setting,
     settings_section,
+    share,
     text,
 )
 from proxy.settings.urls import url
@@ -27,15 +29,8 @@ _SERVICE = re.compile(rf"(?=.{{1,200}}$){VISIBLE.pattern}", re.ASCII)
 
 def _endpoint() -> FieldType:
     """The collector's URL with its path."""
-    any_url = url()
-
-    def read(raw: object, at: FieldPath) -> str:
-        value: str = any_url.read(raw, at)
-        if not urlsplit(value).path:
-            raise at.wrong("must be the whole URL, path included, such as http://collector:4318/v1/traces")
-        return value
-
-    return FieldType("URL", read)
+    why = "must be the whole URL, path included, such as http://collector:4318/v1/traces"
+    return checked(url(), lambda value: urlsplit(value).path, why)
 
 
 def _headers() -> FieldType:
@@ -73,23 +68,6 @@ def _value(raw: object, at: FieldPath) -> Secret:
     return Secret(value)
 
 
-def _share() -> FieldType:
-    """A number from 0 to 1."""
-    description = "a number from 0 to 1"
-
-    def read(raw: object, at: FieldPath) -> float:
-        value = at.filled(raw) if isinstance(raw, str) else raw
-        try:
-            share = -1.0 if isinstance(value, bool) or not isinstance(value, int | float | str) else float(value)
-        except (ValueError, OverflowError):
-            share = -1.0
-        if not 0 <= share <= 1:
-            raise at.wrong(f"must be {description}")
-        return share
-
-    return FieldType(description, read)
-
-
 @settings_section
 class TracesSettings:
     """The OTLP collector; see `proxy/telemetry/traces`."""
@@ -99,7 +77,7 @@ class TracesSettings:
         _headers(), "headers of each request to the collector", default_factory=dict, shown="{}"
     )
     sample: float = setting(
-        _share(), "share of exchanges that get a span, unless the client's `traceparent` decides it", default=1.0
+        share(), "share of exchanges that get a span, unless the client's `traceparent` decides it", default=1.0
     )
     service_name: str = setting(
         text(_SERVICE, "up to 200 visible ASCII characters"), "`service.name` of the spans", default="tokenweir"

@@ -14,6 +14,7 @@ from proxy import __version__
 from proxy.console.api.endpoints import Endpoint, Refusal
 from proxy.http.errors import JSON_TYPE
 
+_IN_ID = str.maketrans("/.", "__", "{}")
 _REF = "#/components/schemas/{name}"
 # A path parameter, as `http/server.py` accepts it.
 _NAME = {"type": "string", "pattern": "^[A-Za-z0-9@][A-Za-z0-9_.-]{0,199}$"}
@@ -67,10 +68,7 @@ def _operation(one: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
         for status, kind in one.answers.items()
     }
     shown: dict[str, Any] = {
-        "operationId": f"{one.method.lower()}{one.path}".replace("/", "_")
-        .replace("{", "")
-        .replace("}", "")
-        .replace(".", "_"),
+        "operationId": f"{one.method.lower()}{one.path}".translate(_IN_ID),
         "summary": one.summary,
         "parameters": [*_in_path(one), *_in_query(one)],
         "responses": {**answers, "4XX": refusal, "5XX": refusal},
