@@ -83,17 +83,11 @@ def _asked(document: dict[str, Any]) -> Usage:
     given = document.get("document")
     if not isinstance(given, dict) or not any(given.get(name) for name in _DOCUMENTS):
         raise InvalidField("document", "must be an object with a document_url, an image_url or a file_id")
-    pages = 1 if given.get("image_url") else _pages(document)
+    named = document.get("pages")  # a text of numbers and ranges (`0-5,9`) counts as PAGES
+    of_document = min(len(named), UNITS_MAX) if isinstance(named, list) and named else PAGES
+    pages = 1 if given.get("image_url") else of_document
     annotated = pages if any(document.get(name) for name in _ANNOTATIONS) else None
     return Usage(prompt_tokens=0, completion_tokens=0, pages=pages, annotated_pages=annotated)
-
-
-def _pages(document: dict[str, Any]) -> int:
-    """The number of pages that a request names. A text of numbers and ranges (`0-5,9`) counts as PAGES."""
-    pages = document.get("pages")
-    if isinstance(pages, list) and pages:
-        return min(len(pages), UNITS_MAX)
-    return PAGES
 
 
 MISTRAL_OCR = plain_dialect(

@@ -42,10 +42,7 @@ _TEXT_NAMES = ("content", "reasoning_content", "reasoning")
 
 
 class ChatTally(Tally):
-    """The counts of one answer.
-
-    `cumulative`: whether each text repeats all before it; None: detected from the texts.
-    """
+    """The counts of one answer."""
 
     __slots__ = ("_cumulative", "_growing", "_plain", "_plain_reasoning")
 
@@ -157,8 +154,10 @@ class ChatTally(Tally):
         self._report(raw, usage, running=bool(chunk.choices))
 
     def _read_choice(self, choice: Choice) -> int:
-        if choice.finish_reason is not None:
-            self._finish(choice.finish_reason)
+        if choice.finish_reason:
+            self.finish_reason = word(choice.finish_reason)
+            if choice.finish_reason == "error":
+                self.fail("error_event")
         part = choice.delta or self._part_without_delta(choice)
         if part is not None and part.content is not None and type(part.content) is not str:
             flatten(part)
@@ -174,7 +173,11 @@ class ChatTally(Tally):
         kinds = 0
         if part.content:
             assert isinstance(part.content, str), "it is flattened"
-            kinds = self._read_text(index, part.content)
+            kinds = _TEXT
+            if index in self._plain:
+                self._texts.append(part.content)
+            else:
+                self._read_growing(index, part.content, reasoning=False)
         if part.reasoning_content or part.reasoning or part.reasoning_details:
             kinds |= self._read_reasoning(index, part)
         if part.refusal or part.audio is not None:
@@ -196,20 +199,6 @@ class ChatTally(Tally):
         if index in self._plain or (index, False) in self._growing:
             return None
         return choice.message or (Part(content=choice.text) if choice.text else None)
-
-    def _finish(self, reason: str) -> None:
-        if not reason:
-            return
-        self.finish_reason = word(reason)
-        if reason == "error":
-            self.fail("error_event")
-
-    def _read_text(self, index: int, text: str) -> int:
-        if index in self._plain:
-            self._texts.append(text)
-        else:
-            self._read_growing(index, text, reasoning=False)
-        return _TEXT
 
     def _read_reasoning(self, index: int, part: Part) -> int:
         # Alternative fields of the same text: count one of them.

@@ -116,12 +116,9 @@ def variation_facts(document: dict[str, Any], named: str | None = None) -> Reque
     """Read a form for variations of one image; its model is optional. Raises InvalidField."""
     if not isinstance(document.get("image"), Upload):
         raise InvalidField("image", "must be a file")
-    model = _VARYING if document.get("model") is None else model_of(document)
+    # OpenAI's default, and its only model for variations; its SDKs leave the model out.
+    model = "dall-e-2" if document.get("model") is None else model_of(document)
     return _facts(_typed(document), named or model, PromptEvidence(images=1))
-
-
-# OpenAI's default, and its only model for variations; its SDKs leave the model out.
-_VARYING = "dall-e-2"
 
 
 def _facts(document: dict[str, Any], model: str, prompt: PromptEvidence) -> RequestFacts:
@@ -148,13 +145,10 @@ def _typed(document: dict[str, Any]) -> dict[str, Any]:
     """A form's fields with JSON types. A value that is no number or boolean stays a string, and is refused later."""
     read = {**document}
     if isinstance(n := read.get("n"), str) and n.isascii() and n.isdecimal():
-        read["n"] = int(n[:_DIGITS_MAX])
+        read["n"] = int(n[:9])  # more digits than N_MAX
     if isinstance(stream := read.get("stream"), str):
         read["stream"] = {"true": True, "false": False, "": None}.get(stream.lower(), stream)
     return read
-
-
-_DIGITS_MAX = 9
 
 
 OPENAI_IMAGES = Dialect(

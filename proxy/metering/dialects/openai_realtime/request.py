@@ -6,7 +6,7 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from proxy.metering.dialects.openai_realtime.tally import MS_PER_PROMPT_TOKEN
@@ -14,24 +14,12 @@ from proxy.metering.request import InvalidField, integer, json_bytes
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 from proxy.metering.wire.text import chars_of
 
-RESPONSE_CREATE = "response.create"
 SESSION_UPDATES = frozenset({"session.update", "transcription_session.update"})
 # 24,000 samples of two bytes a second; telephones send 8,000 of one.
 PCM_BYTES_PER_S, PHONE_BYTES_PER_S = 48_000, 8_000
 
 _LIMITS = ("max_output_tokens", "max_response_output_tokens")
 _REFERENCE = "item_reference"
-
-
-def kind_of(document: Mapping[str, Any]) -> str:
-    """The type of a client's message. Raises InvalidField."""
-    kind = document.get("type")
-    if not isinstance(kind, str):
-        raise InvalidField("type", "must be a string")
-    plain = kind.strip().casefold()
-    if plain != kind and plain in (RESPONSE_CREATE, *SESSION_UPDATES):
-        raise InvalidField("type", f"must be written '{plain}'")
-    return kind
 
 
 def output_limit(settings: Mapping[str, Any], within: str) -> tuple[bool, int | None]:
@@ -77,22 +65,26 @@ def audio_ms(encoded: object, per_s: int) -> int:
 class PendingInput:
     """The input of a conversation since its last response: a part of the next prompt."""
 
-    __slots__ = ("_audio_ms", "_images", "_items", "_texts", "_tool_chars")
+    __slots__ = ("_images", "_items", "_texts", "_tool_chars", "audio_ms")
 
     def __init__(self) -> None:
         self._texts = [0] * 5  # characters by class
-        self._items = self._images = self._tool_chars = self._audio_ms = 0
+        self._items = self._images = self._tool_chars = 0
+        self.audio_ms = 0
 
     def add_item(self, item: Mapping[str, Any], per_s: int) -> None:
         """Add an item of the conversation."""
         self._items += 1
-        for part in _parts(item):
+        content = item.get("content")
+        for part in content if isinstance(content, list) else ():
+            if not isinstance(part, dict):
+                continue
             for name in ("text", "transcript"):
                 if isinstance(text := part.get(name), str):
                     self.add_text(text)
             if "image" in str(part.get("type")):
                 self._images += 1
-            self._audio_ms += audio_ms(part.get("audio"), per_s)
+            self.audio_ms += audio_ms(part.get("audio"), per_s)
         self._tool_chars += sum(len(item[name]) for name in ("arguments", "output") if isinstance(item.get(name), str))
 
     def add_text(self, text: str) -> None:
@@ -104,14 +96,10 @@ class PendingInput:
         if tools:
             self._tool_chars += json_bytes(tools)
 
-    def add_audio(self, length_ms: int) -> None:
-        """Add audio of the client."""
-        self._audio_ms += length_ms
-
     @property
     def audio_tokens(self) -> int:
         """Tokens of all the audio."""
-        return -(-self._audio_ms // MS_PER_PROMPT_TOKEN)
+        return -(-self.audio_ms // MS_PER_PROMPT_TOKEN)
 
     def evidence(self) -> PromptEvidence:
         """The evidence of the input without its audio."""
@@ -126,13 +114,6 @@ class PendingInput:
             tool_chars=self._tool_chars,
             images=self._images,
         )
-
-
-def _parts(item: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    content = item.get("content")
-    for part in content if isinstance(content, list) else ():
-        if isinstance(part, dict):
-            yield part
 
 
 def own_input(response: Mapping[str, Any]) -> list[dict[str, Any]] | None:

@@ -18,18 +18,17 @@ from typing import Any
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai_realtime.request import (
     PCM_BYTES_PER_S,
-    RESPONSE_CREATE,
     SESSION_UPDATES,
     PendingInput,
     audio_ms,
     bytes_per_s,
-    kind_of,
     output_limit,
     own_input,
     transcriber_in,
 )
 from proxy.metering.dialects.openai_realtime.tally import MS_PER_PROMPT_TOKEN, RealtimeTally, TranscriptTally
 from proxy.metering.dialects.openai_realtime.wire import Failure, RealtimeEvent, event_of
+from proxy.metering.dialects.openai_responses.request import RESPONSE_CREATE, kind_of
 from proxy.metering.refusal import Refusal
 from proxy.metering.request import InvalidField, RequestFacts, model_of, object_in
 from proxy.metering.socket import NO_EXCHANGE, ClientMessage, EventPhase, ExchangeKind, ProviderEvent, Socket, counts
@@ -67,7 +66,7 @@ class RealtimeWire:
     # -- the client
 
     def read_message(self, document: dict[str, Any]) -> ClientMessage:
-        kind, event_id = kind_of(document), document.get("event_id")
+        kind, event_id = kind_of(document, *SESSION_UPDATES), document.get("event_id")
         if event_id is not None and not (isinstance(event_id, str) and len(event_id) <= EVENT_ID_CHARS_MAX):
             raise InvalidField("event_id", f"must be a string of at most {EVENT_ID_CHARS_MAX} characters")
         if kind == RESPONSE_CREATE:
@@ -190,7 +189,7 @@ class RealtimeWire:
         elif kind.endswith("committed"):
             length_ms = self._speech_ms or self._audio_ms
             self._audio_ms = self._speech_ms = 0
-            self._pending.add_audio(length_ms)
+            self._pending.audio_ms += length_ms
             if event.item_id is not None:
                 self._audio_items_ms[event.item_id] = length_ms
                 if len(self._audio_items_ms) > AUDIO_ITEMS_MAX:

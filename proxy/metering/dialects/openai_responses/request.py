@@ -11,6 +11,7 @@ from typing import Any
 from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of, prompt_evidence, service_asked
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 
+RESPONSE_CREATE = "response.create"
 _STRUCTURES = ("tools", "text")
 _ATTACHED = frozenset({"input_file", "input_audio"})
 # Fields of an item that is no message: the input and the output of a tool.
@@ -29,6 +30,18 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         in_background=flag(document, "background"),
         continues=continued(document),
     )
+
+
+def kind_of(document: Mapping[str, Any], *others: str) -> str:
+    """The type of a client's message over a WebSocket, which is refused if it is RESPONSE_CREATE or one of `others` in
+    another spelling. Raises InvalidField."""
+    kind = document.get("type")
+    if not isinstance(kind, str):
+        raise InvalidField("type", "must be a string")
+    plain = kind.strip().casefold()
+    if plain != kind and plain in (RESPONSE_CREATE, *others):
+        raise InvalidField("type", f"must be written '{plain}'")
+    return kind
 
 
 def continued(document: Mapping[str, Any]) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from proxy.metering.dialects.openai_responses.request import continued, facts, prompt_of
+from proxy.metering.dialects.openai_responses.request import RESPONSE_CREATE, continued, facts, kind_of, prompt_of
 from proxy.metering.dialects.openai_responses.wire import LAST
 from proxy.metering.held_text import NO_PROMPT_TEXT
 from proxy.metering.refusal import Refusal
@@ -27,7 +27,6 @@ from proxy.metering.tally import Tally
 from proxy.metering.usage import PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
 
-RESPONSE_CREATE = "response.create"
 # OpenAI's own limit.
 STREAMS_MAX = 32
 STREAM_ID_CHARS_MAX = 256
@@ -87,12 +86,7 @@ class ResponsesWire:
         self._context = 0  # tokens of the response that ended last
 
     def read_message(self, document: dict[str, Any]) -> ClientMessage:
-        kind = document.get("type")
-        if not isinstance(kind, str):
-            raise InvalidField("type", "must be a string")
-        if kind != RESPONSE_CREATE:
-            if kind.strip().casefold() == RESPONSE_CREATE:
-                raise InvalidField("type", f"must be written '{RESPONSE_CREATE}'")
+        if kind_of(document) != RESPONSE_CREATE:
             return self._more(document)
         if "response" in document:  # LiteLLM would read the request in there instead
             raise InvalidField("response", "is not supported: put the fields of the request next to 'type'")
