@@ -24,8 +24,7 @@ from tests.gateway.dialects import replay_endpoints as endpoints
 from tests.gateway.dialects.replay import ASKED, Replay, check, goes_on, records_of, replay_all, replays
 from tests.gateway.streams import COUNTS
 from tests.metering.corpus.corpus import FITTED
-from tests.metering.corpus.dialects import exception, spoken
-from tests.metering.corpus.gemini import exception as gemini_exception
+from tests.metering.corpus.dialects import exception, exception_of_gemini, spoken
 from tests.support.net import connect
 
 pytestmark = pytest.mark.real
@@ -122,7 +121,7 @@ def verdict(dialect: Dialect | None, record: dict[str, Any], entry: dict[str, An
         return EQUAL
     if "reasoning_added" in entry["details"].get("flags", ()):
         return NAMED["reasoning_added"]
-    return NAMED[exception(record) or gemini_exception(record) or f"unnamed: {record['id']}"]
+    return NAMED[exception(record) or exception_of_gemini(record) or f"unnamed: {record['id']}"]
 
 
 def left_out(corpus: Path) -> Counter[str]:

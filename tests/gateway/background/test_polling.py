@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,19 +25,14 @@ from proxy.gateway.upstream.provider import Provider
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.held_text import AnswerText, TextKind, TextRoom
-from proxy.metering.metered import Metered
 from proxy.metering.usage import Evidence
 from proxy.settings import ProviderSettings
+from tests.metering.fixtures import read_answer
 
 PACE = Pace()
 
 
-def metered(body: bytes) -> Metered:
-    meter = OPENAI_RESPONSES.plain_meter()
-    meter.feed(body)
-    return meter.close()
-
-
+metered = partial(read_answer, OPENAI_RESPONSES)
 USED = b'"usage":{"input_tokens":11,"output_tokens":7}'
 TEXT = b'"output":[{"type":"message","content":[{"text":"water"}]}]'
 RUNS = PollResult(metered(b'{"id":"r","status":"in_progress","output":[]}'))

@@ -16,9 +16,8 @@ from tests.gateway.dialects.languages import ASKED as CHAT_ASKED
 from tests.gateway.dialects.languages import MESSAGES, RESPONSES
 from tests.gateway.streams import COUNTS, inside_utf8
 from tests.metering.corpus.corpus import FITTED
-from tests.metering.corpus.dialects import exception, spoken
+from tests.metering.corpus.dialects import exception, exception_of_gemini, spoken
 from tests.metering.corpus.further import counting_headers
-from tests.metering.corpus.gemini import exception as gemini_exception
 from tests.metering.dialects.gemini import ASKED as GEMINI_ASKED
 from tests.support import sse
 from tests.support.net import RawClient, chat_request
@@ -199,7 +198,7 @@ def check(replay: Replay, entry: dict[str, Any]) -> None:
     if exception(replay.record) is not None:
         assert entry["usage_source"] == "reported", where
         return
-    if (why := gemini_exception(replay.record)) is not None:
+    if (why := exception_of_gemini(replay.record)) is not None:
         tools = truth["tool_use_prompt_tokens"] or 0
         assert entry["prompt_tokens"] == truth["prompt_tokens"] + tools, where
         assert entry["usage_source"] == ("reported" if why == "tools" else "estimated"), where

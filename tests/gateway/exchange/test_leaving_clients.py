@@ -6,7 +6,7 @@ Matrix: three ways to leave × every point of an answer × both policies.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.gateway.streams import told
 from tests.support import sse
 from tests.support.examples import repeats
 from tests.support.net import RawClient, ask, chat_request, connect
-from tests.support.provider import ScriptedProvider
+from tests.support.provider import ScriptedProvider, sends
 
 EVENTS = told("openai", 5)
 REPORTED = (21, 5)
@@ -31,10 +31,6 @@ LONG_MS = 500
 
 Leave = Callable[[RawClient], None]
 LEAVES = {"close": RawClient.close, "reset": RawClient.reset, "half-close": RawClient.half_close}
-
-
-def sends(events: Sequence[bytes]) -> list[AnyStep]:
-    return [Send(event) for event in events]
 
 
 async def leave_after(deployment: Deployment, model: str, body: bytes, leave: Leave) -> int:

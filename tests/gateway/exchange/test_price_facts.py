@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.demo.script import Script, Send
+from proxy.demo.script import Script, Send, json_script
 from tests.gateway.exchange.priced import Priced
 from tests.support.net import ask
 from tests.support.tokenweir import PRICE, Tokenweir
@@ -26,14 +26,9 @@ DRAWN = {
 MILLION = 10**6
 
 
-def one_answer(document: dict[str, Any]) -> Script:
-    body = json.dumps(document).encode()
-    return Script(steps=(Send(body),), headers=(("Content-Type", "application/json"),), framing="length")
-
-
 def answer_of(usage: dict[str, Any], **more: str) -> Script:
     choice = {"index": 0, "message": {"role": "assistant", "content": "Rain."}, "finish_reason": "stop"}
-    return one_answer({"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage, **more})
+    return json_script({"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage, **more})
 
 
 def rerated(running: Tokenweir, model: str) -> dict[str, Any]:
@@ -45,7 +40,7 @@ def rerated(running: Tokenweir, model: str) -> dict[str, Any]:
     "stream", [pytest.param(False, id="plain"), pytest.param(True, id="stream", marks=pytest.mark.slow)]
 )
 async def test_the_images_of_a_tool_are_billed_at_the_prices_of_their_model(priced: Priced, stream: bool) -> None:
-    script = one_answer(DRAWN)
+    script = json_script(DRAWN)
     if stream:
         begun = {"type": "response.created", "response": DRAWN | {"status": "in_progress", "usage": None}}
         events = (begun, {"type": "response.completed", "response": DRAWN})
@@ -66,7 +61,7 @@ async def test_the_images_of_a_tool_are_billed_at_the_prices_of_their_model(pric
 
 async def test_an_image_model_without_a_price_is_named(priced: Priced) -> None:
     tools = [{"type": "image_generation", "model": "img-unpriced"}]
-    name = priced.provider.script("draws-unpriced", one_answer(DRAWN | {"tools": tools}))
+    name = priced.provider.script("draws-unpriced", json_script(DRAWN | {"tools": tools}))
     await priced.post({"model": name, "input": "A weir."}, "/v1/responses")
     (entry,) = priced.entries_of(name)
     assert entry["details"]["unpriced_units"] == entry["details"]["cost_unpriced_units"] == ["model:img-unpriced"]
@@ -83,9 +78,9 @@ async def test_the_model_that_served_instead_is_billed_at_its_own_prices(priced:
         "content": [{"type": "text", "text": "Rain."}],
         "usage": {"input_tokens": 300, "output_tokens": 40, "iterations": steps},
     }  # fmt: skip
-    name = priced.provider.script("fable", one_answer(message))
+    name = priced.provider.script("fable", json_script(message))
     message["usage"]["iterations"][0]["model"] = name  # type: ignore[index]
-    name = priced.provider.script("fable", one_answer(message))
+    name = priced.provider.script("fable", json_script(message))
     body = {"model": name, "max_tokens": 50, "messages": [{"role": "user", "content": "Hm?"}]}
     await priced.post(body, "/v1/messages")
     (entry,) = priced.entries_of(name)

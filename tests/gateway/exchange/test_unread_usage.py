@@ -9,7 +9,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from proxy.demo.script import Script, Send
+from proxy.demo.script import Script, Send, json_script
 from tests.gateway.exchange.priced import Priced
 from tests.support.net import ask
 
@@ -32,8 +32,7 @@ ANSWER = {
 
 def script(*, stream: bool) -> Script:
     if not stream:
-        steps = (Send(json.dumps(ANSWER | FACTS).encode()),)
-        return Script(steps=steps, headers=(("Content-Type", "application/json"),), framing="length")
+        return json_script(ANSWER | FACTS)
     delta = {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {"content": "Rain."}}]}
     end = {"id": "chatcmpl-1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]} | FACTS
     events = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in (delta, end))
@@ -71,9 +70,7 @@ async def test_nothing_that_is_reported_passes_unseen(priced: Priced, stream: bo
 
 async def test_what_the_provider_says_that_it_costs_is_kept_beside_ours(priced: Priced) -> None:
     usage = {"prompt_tokens": 90, "completion_tokens": 30, "total_tokens": 120, "cost": 0.00021, "is_byok": False}
-    body = json.dumps(ANSWER | {"usage": usage}).encode()
-    steps = Script(steps=(Send(body),), headers=(("Content-Type", "application/json"),), framing="length")
-    model = f"stated-usage/{priced.provider.script('stated', steps)}"
+    model = f"stated-usage/{priced.provider.script('stated', json_script(ANSWER | {'usage': usage}))}"
     await priced.post(ask(model, stream=False))
     (entry,) = priced.entries_of(model)
     assert entry["details"]["stated_usd"] == "0.00021"
@@ -90,9 +87,7 @@ async def test_a_count_that_the_answer_refutes_is_shown_and_estimated_only_where
 ) -> None:
     said = ANSWER | {"choices": [{"index": 0, "message": {"content": "water " * 60}, "finish_reason": "stop"}]}
     usage = {"prompt_tokens": 9, "completion_tokens": 0, "total_tokens": 9}
-    answer = json.dumps(said | {"usage": usage}).encode()
-    steps = Script(steps=(Send(answer),), headers=(("Content-Type", "application/json"),), framing="length")
-    model = f"{section}/{priced.provider.script('refuted', steps)}"
+    model = f"{section}/{priced.provider.script('refuted', json_script(said | {'usage': usage}))}"
     await priced.post(ask(model, stream=False))
     (entry,) = priced.entries_of(model)
     assert entry["completion_tokens"] == pytest.approx(completion, rel=0.4)

@@ -16,6 +16,7 @@ from aiohttp import ClientSession, ClientWebSocketResponse, WSMessage, WSMsgType
 from proxy.billing.limits import Limits, Scope
 from proxy.billing.money import Nusd
 from proxy.billing.record import Price, Rates, UsageRecord
+from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Route
 from tests.gateway.inprocess import Everybody, Gateway, gateway
 from tests.support.socket_provider import PATIENCE_S, Link, SocketProvider
@@ -214,17 +215,11 @@ class Limited(Everybody):
 LIST = Price("test", (Rates(10**6, 10**6, 10**6, audio_hour=10**9),))
 
 
-def priced(on: Stage) -> None:
-    """Its model, and all others of the provider, have a price."""
-    models = on.gateway.sockets._opener._models
-    models._named["electron"] = Route(on.gateway.provider, "electron", lambda *_: (LIST, LIST))
-
-
 @asynccontextmanager
 async def priced_stage(tmp_path: Path) -> AsyncIterator[Stage]:
     """With a key that has limits."""
     async with stage(tmp_path, keys=Limited()) as on:
-        priced(on)
+        named_as(on, "electron", "electron", LIST)
         yield on
 
 
@@ -235,7 +230,9 @@ async def on(tmp_path: Path) -> AsyncIterator[Stage]:
         yield made
 
 
-def named_as(on: Stage, name: str, upstream_model: str) -> None:
-    """Another model of the provider."""
-    models = on.gateway.sockets._opener._models
-    models._named[name] = Route(on.gateway.provider, upstream_model, lambda *_: (None, None))
+def named_as(
+    on: Stage, name: str, upstream_model: str, price: Price | None = None, provider: Provider | None = None
+) -> None:
+    """Another model of the provider, or of another one."""
+    route = Route(provider or on.gateway.provider, upstream_model, lambda *_: (price, price))
+    on.gateway.sockets._opener._models._named[name] = route

@@ -11,9 +11,20 @@ from aiohttp import WSServerHandshakeError
 
 from proxy.billing.record import BillableParts, Outcome, Price, Rates
 from proxy.billing.reservation import DenialReason
-from proxy.gateway.upstream.routing import Route
 from tests.gateway.inprocess import KEY, Everybody
-from tests.gateway.websocket.sockets import TRANSCRIPT, USAGE, Stage, ask, begun, done, priced_stage, said, stage, tell
+from tests.gateway.websocket.sockets import (
+    TRANSCRIPT,
+    USAGE,
+    Stage,
+    ask,
+    begun,
+    done,
+    named_as,
+    priced_stage,
+    said,
+    stage,
+    tell,
+)
 
 pytestmark = pytest.mark.io
 
@@ -108,8 +119,7 @@ BY_TIME = Price("by-time", (Rates(0, 0, 0, audio_hour=3 * 10**9),), lacking=("in
 
 
 async def test_a_session_that_is_billed_by_its_time_is_refused(on: Stage) -> None:
-    models = on.gateway.sockets._opener._models
-    models._named["live"] = Route(on.gateway.provider, "live", lambda *_: (BY_TIME, BY_TIME))
+    named_as(on, "live", "live", BY_TIME)
     with pytest.raises(WSServerHandshakeError) as refusal:
         async with on.talk("/v1/realtime?model=live"):
             pass

@@ -12,7 +12,6 @@ from aiohttp import WSServerHandshakeError
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.record import BillableParts, Outcome
-from proxy.gateway.upstream.routing import Route
 from proxy.http import errors
 from proxy.keys.response_owners import ResponseOwner
 from proxy.metering.usage import Evidence, Usage
@@ -182,10 +181,9 @@ async def test_a_response_of_somebody_else_is_not_gone_on_with_over_a_websocket_
 
 
 async def test_a_model_of_another_provider_needs_a_connection_of_its_own(on: Stage) -> None:
-    models = on.gateway.sockets._opener._models
     provider = on.gateway.provider
-    settings = changed(provider.settings, name="other")
-    models._named["proton"] = Route(changed(provider, settings=settings), "p", lambda *_: (None, None))
+    other = changed(provider, settings=changed(provider.settings, name="other"))
+    named_as(on, "proton", "p", provider=other)
     async with on.creating() as (client, _):
         await client.say(CREATE | {"model": "proton"})
         assert (await client.hear("error"))["error"]["code"] == "other_provider"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.metering.fixtures import cut_at
+from tests.metering.fixtures import cut_at, in_pieces
 
 CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
 FILES = ("open.jsonl", "more_streams.jsonl.gz")
@@ -100,7 +100,10 @@ _WAYS = (
 
 
 def cuts(record: dict[str, Any], *, every: bool = True) -> Iterator[list[bytes]]:
-    """The body of a record, cut in each way; without `every` in one of them, which depends on its id."""
+    """The body of a record, cut in each way; without `every` in one of them, which depends on its id.
+    A short body is cut into single bytes, too."""
     body, seed = record["body"].encode(), record["id"]
     for way in _WAYS if every else (_WAYS[zlib.crc32(seed.encode()) % len(_WAYS)],):
         yield way(body, seed)
+    if every and len(body) < 6_000:
+        yield in_pieces(body, 1)

@@ -14,7 +14,6 @@ from proxy.metering.usage import Usage
 from proxy.metering.wire.sse import EventFramer, quiet_events
 from tests.metering.corpus.corpus import AT_ONE_CUT_OR_EVERY, FIELDS, FILES, FITTED, NEEDS_CORPUS, cuts, records_in
 from tests.metering.corpus.dialects import metered
-from tests.metering.fixtures import in_pieces
 
 pytestmark = NEEDS_CORPUS
 
@@ -83,14 +82,6 @@ def check_evidence(record: dict[str, Any], result: Metered) -> None:
     visible = record["truth"] and (record["truth"]["completion_tokens"] or 0) - hidden
     if visible and visible > 2:
         assert not result.evidence.empty, record["id"]
-
-
-@pytest.mark.real
-def test_one_byte_at_a_time() -> None:
-    short = [record for record in records_in("open.jsonl", "openai.chat") if len(record["body"]) < 12_000]
-    assert len(short) > 150
-    for record in short:
-        check(record, metered(OPENAI_CHAT, record, in_pieces(record["body"].encode(), 1)))
 
 
 @AT_ONE_CUT_OR_EVERY

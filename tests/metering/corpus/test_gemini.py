@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
 from tests.metering.corpus.corpus import AT_ONE_CUT_OR_EVERY, FIELDS, NEEDS_CORPUS, cuts, records_named
-from tests.metering.corpus.dialects import in_tokens, metered
-from tests.metering.corpus.gemini import UNFINISHED
-from tests.metering.fixtures import in_pieces
+from tests.metering.corpus.dialects import UNFINISHED, in_tokens, metered
 
 pytestmark = NEEDS_CORPUS
 
@@ -64,11 +60,3 @@ def test_usage_is_the_truth(every: bool) -> None:
     # Calls that were never made: their tokens are billed, and nothing of them is shown.
     assert set(silent) <= {"UNEXPECTED_TOOL_CALL", "MAX_TOKENS", "STOP"}
     assert silent.total() <= 6, silent
-
-
-@pytest.mark.real
-def test_one_byte_at_a_time() -> None:
-    short = [record for record in records_named("google.generate") if len(record["body"]) < 6_000]
-    assert len(short) > 100
-    for record in short:
-        check(record, read(record, in_pieces(record["body"].encode(), 1)))

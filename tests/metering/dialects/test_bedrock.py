@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.http.errors import ApiError
 from proxy.metering.dialect import NO_HEADERS, Dialect
 from proxy.metering.dialects.bedrock.converse import (
     BEDROCK_CONVERSE,
@@ -588,17 +589,6 @@ def test_counting_tokens_is_free() -> None:
 # -- errors ------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class No:
-    """A refusal."""
-
-    status: int
-    message: str = "no"
-    kind: str = "invalid_request_error"
-    param: str | None = None
-    code: str | None = None
-
-
 def test_every_error_is_one_that_the_sdk_knows() -> None:
     from botocore.loaders import Loader
 
@@ -606,9 +596,9 @@ def test_every_error_is_one_that_the_sdk_knows() -> None:
     known = set(service["shapes"]) | {"UnrecognizedClientException"}
     streams = [set(service["shapes"][name]["members"]) for name in ("ResponseStream", "ConverseStreamOutput")]
     for status in (400, 401, 402, 403, 404, 405, 408, 409, 413, 415, 426, 429, 431, 500, 502, 503, 504, 505):
-        ((name, kind),) = BEDROCK_ERRORS.headers(No(status))
+        ((name, kind),) = BEDROCK_ERRORS.headers(ApiError(status, "no"))
         assert (name, kind in known) == ("x-amzn-ErrorType", True)
-        assert BEDROCK_ERRORS.body(No(status)) == {"message": "no"}
+        assert BEDROCK_ERRORS.body(ApiError(status, "no")) == {"message": "no"}
         event = BEDROCK_ERRORS.event_names.get(status, BEDROCK_ERRORS.event_name)
         assert all(event in members for members in streams)
 

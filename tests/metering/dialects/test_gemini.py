@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from functools import partial
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.http.errors import ApiError
 from proxy.metering.dialects.gemini.generate import GEMINI_ERRORS, GEMINI_GENERATE, GEMINI_STREAM
 from proxy.metering.metered import Metered
 from proxy.metering.usage import PromptEvidence, Usage
@@ -310,30 +310,21 @@ def test_the_model_is_the_paths() -> None:
     assert sent == ASKED
 
 
-@dataclasses.dataclass
-class No:
-    status: int
-    message: str = "must be an integer"
-    kind: str = "invalid_request_error"
-    param: str | None = None
-    code: str | None = None
-
-
 def test_errors_are_googles() -> None:
-    no = No(400, param="generationConfig.maxOutputTokens", code="invalid_value")
+    no = ApiError(400, "must be an integer", param="generationConfig.maxOutputTokens", code="invalid_value")
     error = GEMINI_ERRORS.body(no)["error"]
     assert (error["code"], error["status"]) == (400, "INVALID_ARGUMENT")
     assert error["message"] == no.message
     reason, violation = error["details"]
     assert (reason["reason"], violation["fieldViolations"][0]["field"]) == ("INVALID_VALUE", no.param)
-    assert GEMINI_ERRORS.event_body(No(504))["error"]["status"] == "DEADLINE_EXCEEDED"
-    assert GEMINI_ERRORS.body(No(418))["error"] == {
+    assert GEMINI_ERRORS.event_body(ApiError(504, "late"))["error"]["status"] == "DEADLINE_EXCEEDED"
+    assert GEMINI_ERRORS.body(ApiError(418, "must be an integer"))["error"] == {
         "code": 418, "message": "must be an integer", "status": "UNKNOWN", "details": []
     }  # fmt: skip
 
 
 def test_an_error_of_ours_closes_the_array() -> None:
     begun = array(*STORY[:2])[:-2]
-    document = json.dumps(GEMINI_ERRORS.event_body(No(504))).encode()
+    document = json.dumps(GEMINI_ERRORS.event_body(ApiError(504, "late"))).encode()
     elements = json.loads(begun + JSON_ARRAY.event(document, GEMINI_ERRORS.event_name))
     assert [*elements[:2], elements[2]["error"]["code"]] == [*STORY[:2], 504]

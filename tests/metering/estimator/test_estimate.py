@@ -242,14 +242,6 @@ def test_of_a_file_with_more_models_those_that_answer_are_kept(monkeypatch: pyte
     assert (list(again["completions"]), list(again["prompts"])) == (["a", "b"], [])
 
 
-def test_export_and_restore() -> None:
-    estimator = Estimator()
-    learn(estimator, 1.5, 10)
-    again = Estimator.restore(json.loads(json.dumps(estimator.export())))
-    assert tokens(again) == tokens(estimator)
-    assert again.export() == estimator.export()
-
-
 @pytest.mark.parametrize(
     "garbage",
     [
