@@ -21,7 +21,7 @@ from proxy.gateway.exchange.running import ExchangeSnapshot, State, snapshot
 from proxy.journal.frames import decode_opened
 from proxy.journal.progress import decoded
 from proxy.journal.recovery import sweep
-from proxy.metering.estimator.estimate import VERSION, Estimator
+from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.usage import UsageSource
 
 # A lease is renewed about every 3 s, so a shorter interval brings nothing new.
@@ -104,7 +104,7 @@ def _state(opened: Opened, size: int) -> State:
 def _running(node: str, heartbeat_age_s: float, parts: LeaseParts, estimator: Estimator) -> ExchangeSnapshot:
     """The exchange as if it were billed at this moment. Raises ValueError for an unreadable lease."""
     opened = decode_opened(parts.opened or b"")
-    record = sweep(opened, decoded(parts.progress) if parts.progress else None, estimator, estimator_version=VERSION)
+    record = sweep(opened, decoded(parts.progress) if parts.progress else None, estimator)
     usage = record.reading.usage
     if usage.prompt_tokens is None:
         usage = structs.replace(usage, prompt_tokens=opened.prompt_tokens_estimate)

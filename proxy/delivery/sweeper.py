@@ -162,7 +162,7 @@ class Sweeper:
         progress = decoded(parts.progress) if parts.progress else None
         if opened.exchange_id != exchange_id or (progress is not None and progress.exchange_id != exchange_id):
             raise ValueError("the lease belongs to another exchange")
-        return sweep(opened, progress, self._estimator, estimator_version=self._estimator.VERSION)
+        return sweep(opened, progress, self._estimator)
 
 
 def _message(error: Exception) -> str:

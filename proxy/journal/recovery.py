@@ -19,7 +19,7 @@ from proxy.billing.ending import FREE, Ending, compared, record_of
 from proxy.billing.record import Opened, Outcome, UsageRecord
 from proxy.journal.progress import Progress, ProgressTable
 from proxy.metering.counts import fitted
-from proxy.metering.estimator.estimate import Estimating, model_key, reading
+from proxy.metering.estimator.estimate import Estimator, model_key, reading
 from proxy.metering.estimator.silence import with_silence
 from proxy.metering.metered import Metered
 from proxy.metering.unknown_fields import UnknownFields, Value
@@ -46,22 +46,17 @@ _FRAMING_BYTES = 250
 _CHARS_PER_EVENT = 4
 
 
-def recover(
-    unfinished: Iterable[Opened], table: ProgressTable, estimator: Estimating, *, estimator_version: str
-) -> list[UsageRecord]:
+def recover(unfinished: Iterable[Opened], table: ProgressTable, estimator: Estimator) -> list[UsageRecord]:
     """Make one record for each unfinished exchange, in their order."""
-    return [
-        _record(opened, _progress(opened, table), estimator, estimator_version, EntryDetails(recovered=True))
-        for opened in unfinished
-    ]
+    return [_record(opened, _progress(opened, table), estimator, EntryDetails(recovered=True)) for opened in unfinished]
 
 
-def sweep(opened: Opened, progress: Progress | None, estimator: Estimating, *, estimator_version: str) -> UsageRecord:
+def sweep(opened: Opened, progress: Progress | None, estimator: Estimator) -> UsageRecord:
     """Make the record of an exchange of a dead machine, from its lease.
 
     With equal estimators, a lease gives one record, byte for byte, on every machine.
     """
-    return _record(opened, progress, estimator, estimator_version, EntryDetails(swept=True))
+    return _record(opened, progress, estimator, EntryDetails(swept=True))
 
 
 def _progress(opened: Opened, table: ProgressTable) -> Progress | None:
@@ -70,9 +65,7 @@ def _progress(opened: Opened, table: ProgressTable) -> Progress | None:
     return progress if progress is not None and progress.exchange_id == opened.exchange_id else None
 
 
-def _record(
-    opened: Opened, progress: Progress | None, estimator: Estimating, estimator_version: str, details: EntryDetails
-) -> UsageRecord:
+def _record(opened: Opened, progress: Progress | None, estimator: Estimator, details: EntryDetails) -> UsageRecord:
     """`details`: the origin of the record."""
     if progress is None:
         details.progress = "missing"
@@ -82,7 +75,7 @@ def _record(
     if metered is not None and opened.price != FREE:
         bound = partial(estimator.broken_bound, model_key(opened.provider, opened.upstream_model))
         compared(metered, PromptEvidence(), details, bound)  # billed as reported: the provider's settings are unknown
-    found = NOTHING if metered is None else _reading(opened, progress, metered, estimator, estimator_version)
+    found = NOTHING if metered is None else _reading(opened, progress, metered, estimator)
     if metered is not None and found.source is not UsageSource.REPORTED:
         details.noted_events = progress.noted_events
     ending = Ending(
@@ -114,9 +107,7 @@ def silent_s(opened: Opened, progress: Progress) -> float:
     )
 
 
-def _reading(
-    opened: Opened, progress: Progress, metered: Metered, estimator: Estimating, estimator_version: str
-) -> Reading:
+def _reading(opened: Opened, progress: Progress, metered: Metered, estimator: Estimator) -> Reading:
     """The usage of an exchange that ended at its last progress. `metered`: its answer up to then."""
     read = partial(
         reading,
@@ -128,7 +119,6 @@ def _reading(
         bytes_seen=max(progress.bytes, metered.evidence.chars),
         accepted=True,
         asked=NO_USAGE if opened.asked is UNSET else opened.asked,
-        version=estimator_version,
     )
     found = read(metered, echoes=opened.echoes is not UNSET)
     if found.limit_exceeded and not read(structs.replace(metered, evidence=progress.evidence)).limit_exceeded:

@@ -171,7 +171,7 @@ async def test_what_is_swept_is_what_recovery_would_have_said(tmp_path: Path, cl
     proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
     await proxy.lease(*range(5), delivered=None)
     opens = [opened(number, slot=slot.index) for number, slot in proxy.slots.items()]
-    recovered = recover(opens, proxy.table, Estimator(), estimator_version=VERSION)
+    recovered = recover(opens, proxy.table, Estimator())
     await worker.look_for(LEASE_S)
     for here, there in zip(ledger.inserted, recovered, strict=True):
         assert here.details == {"swept": True} | {k: v for k, v in there.details.items() if k != "recovered"}

@@ -47,7 +47,7 @@ class FourCharacters:
     VERSION = "four-1"
 
     def completion(
-        self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
+        self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int, counted: None
     ) -> Tokens:
         tokens = -(-evidence.chars // 4)
         if completion_tokens_max is not None and tokens > completion_tokens_max:

@@ -138,7 +138,7 @@ def test_a_record_says_what_it_said(journal: Journal) -> None:
 def test_what_a_crash_left_open_is_recovered(journal: Journal, table: ProgressTable) -> None:
     unfinished = journal.unfinished()
     assert [one.exchange_id for one in unfinished] == [exchange_id(number) for number in (23, 20, 21, 22, 24)]
-    records = recover(unfinished, table, FourCharacters(), estimator_version="four-1")
+    records = recover(unfinished, table, FourCharacters())
     assert json.loads(msgspec.json.encode(records)) == golden_json("recovered.json")
     for one in records:
         journal.finish(one)

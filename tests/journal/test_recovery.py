@@ -14,7 +14,7 @@ from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
 from proxy.billing.settlement import entry
 from proxy.journal.progress import Progress
 from proxy.journal.recovery import evidence_of, recover
-from proxy.metering.estimator.estimate import Estimating, Estimator
+from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.usage import NOTHING, Evidence, Seen, ServedAs, Usage, UsageSource
 from tests.golden.reading import FourCharacters, Tokens
 from tests.journal.records import exchange_id, opened
@@ -24,9 +24,11 @@ class Asked(FourCharacters):
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
 
-    def completion(self, *of: Any, completion_tokens_max: int | None, bytes_seen: int) -> Tokens:
+    def completion(self, *of: Any, completion_tokens_max: int | None, bytes_seen: int, counted: None) -> Tokens:
         self.asked.append((*of, completion_tokens_max, bytes_seen))
-        return super().completion(*of, completion_tokens_max=completion_tokens_max, bytes_seen=bytes_seen)
+        return super().completion(
+            *of, completion_tokens_max=completion_tokens_max, bytes_seen=bytes_seen, counted=counted
+        )
 
 
 class Slots(dict[int, Progress]):
@@ -37,9 +39,9 @@ class Slots(dict[int, Progress]):
 BLANK = Progress(exchange_id(1), 0, 0, 0, 0.0, Evidence(), None)
 
 
-def recovered(of: Opened, progress: Progress | None, estimator: Estimating | None = None) -> UsageRecord:
+def recovered(of: Opened, progress: Progress | None, estimator: Any = None) -> UsageRecord:
     slots = Slots({} if progress is None else {of.slot: progress})
-    [record] = recover([of], slots, estimator or FourCharacters(), estimator_version="four-1")
+    [record] = recover([of], slots, estimator or FourCharacters())
     assert (record.opened, record.outcome, record.details["recovered"]) == (of, Outcome.CRASHED, True)
     return record
 
@@ -164,9 +166,7 @@ def test_what_was_seen_is_not_capped_by_what_was_asked(echoes: Any, tokens: int,
 
 def test_hidden_reasoning_is_said_of_what_was_estimated() -> None:
     class Hiding(FourCharacters):
-        def completion(
-            self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
-        ) -> Tokens:
+        def completion(self, *_of: object, **_limits: object) -> Tokens:
             return Tokens(240, 0.5, capped=True, hidden=200, limit_exceeded=True)
 
     for usage in (None, Usage(prompt_tokens=9)):
@@ -185,7 +185,7 @@ def test_the_provider_may_have_its_own_line_in_the_policy() -> None:
 
 def test_each_exchange_has_one_record_in_order() -> None:
     unfinished = [opened(number, slot=number) for number in range(5)]
-    records = recover(unfinished, Slots(), FourCharacters(), estimator_version="four-1")
+    records = recover(unfinished, Slots(), FourCharacters())
     assert [record.opened for record in records] == unfinished
 
 

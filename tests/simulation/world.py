@@ -256,7 +256,7 @@ class Machine:
         folder = world.folder / self.name
         self._journal = journal = Journal.open(folder / "journal", bytes_max=1 << 30)
         self._table = ProgressTable.open(folder / "progress", slots=SLOTS, unix_time=loop.time)
-        recovered = recover(journal.unfinished(), self._table, Estimator(), estimator_version="sim")
+        recovered = recover(journal.unfinished(), self._table, Estimator())
         for record in recovered:
             journal.finish(record)
         self._table.clear()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -281,25 +281,10 @@ def model_key(provider: str, upstream_model: str) -> str:
     return f"{provider}/{upstream_model}"
 
 
-class Estimating(Protocol):
-    """The methods of an estimator that a reading needs; recovery tests replace it."""
-
-    def completion(
-        self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
-    ) -> Estimate:
-        """See `Estimator.completion`."""
-
-    def prompt_error(self, model_key: str) -> float:
-        """See `Estimator.prompt_error`."""
-
-    def broken_bound(self, model_key: str, evidence: Evidence, tokens: int) -> Mapping[str, int]:
-        """See `Estimator.broken_bound`."""
-
-
 def reading(
     metered: Metered,
     *,
-    estimator: Estimating,
+    estimator: Estimator,
     model_key: str,
     prompt_tokens_estimate: int,
     completion_tokens_max: int | None,
@@ -309,7 +294,6 @@ def reading(
     counted: Counted | None = None,
     prompt_counted: tuple[int, float] | None = None,
     echoes: bool = False,
-    version: str = VERSION,
 ) -> Reading:
     """The usage of an exchange. Reported numbers are kept. Missing ones are estimated: by the provider's running count,
     which includes hidden reasoning, if there is one; else by the estimator; by `asked`, the usage that follows from the
@@ -317,7 +301,7 @@ def reading(
 
     `accepted`: the provider accepted the request, so its prompt was used even if nothing was generated. Otherwise an
     exchange without usage and evidence is NOTHING. `counted`: the count of the answer's text; `prompt_counted`: tokens
-    of the prompt, and the relative error. `echoes`: the answer repeats the prompt. `version`: the estimator's version.
+    of the prompt, and the relative error. `echoes`: the answer repeats the prompt.
     """
     usage, reported = metered.usage or NO_USAGE, metered.reported_completion
     served_as = structs.asdict(metered.served_as)
@@ -330,9 +314,9 @@ def reading(
     prompt_tokens, prompt_error = prompt_counted
     complete = partial(_complete, metered, asked, prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens)
     if reported is not None:
-        return Reading(complete(reported), UsageSource.ESTIMATED, version, prompt_error, **served_as)
+        return Reading(complete(reported), UsageSource.ESTIMATED, estimator.VERSION, prompt_error, **served_as)
     limit = completion_tokens_max
-    estimate, by = _estimated(metered, estimator, model_key, limit, bytes_seen, version, counted)
+    estimate, by = _estimated(metered, estimator, model_key, limit, bytes_seen, counted)
     if echoes:
         estimate = estimate.held_to(limit)
     tokens, expected_error = _completion(usage, asked, estimate, limit, bytes_seen)
@@ -388,20 +372,12 @@ def is_estimated(metered: Metered) -> bool:
     return usage.lacks_tokens(metered.generated)
 
 
-def version_of(model_key: str, counted: Counted | None, version: str = VERSION) -> str:
-    """The version of an estimate by this count. `version`: that of estimates by counters."""
-    if counted is None:
-        return version
-    return TOKENIZED if _by_own(model_key, counted).own else REFERENCED
-
-
 def _estimated(
     metered: Metered,
-    estimator: Estimating,
+    estimator: Estimator,
     model_key: str,
     limit: int | None,
     bytes_seen: int,
-    version: str,
     counted: Counted | None,
 ) -> tuple[Estimate, str]:
     """Estimate the completion and name the estimator. The provider's running count applies whatever the limit."""
@@ -412,10 +388,11 @@ def _estimated(
             return running, RUNNING_COUNT
     if counted is not None and not counted.tokens:
         counted = None
-    more: dict[str, Any] = {"counted": counted} if counted else {}
     estimate = estimator.completion(
-        model_key, metered.evidence, completion_tokens_max=limit, bytes_seen=bytes_seen, **more
+        model_key, metered.evidence, completion_tokens_max=limit, bytes_seen=bytes_seen, counted=counted
     )
     if running is not None and running.tokens > estimate.tokens:
         return running, RUNNING_COUNT
-    return estimate, version_of(model_key, counted, version)
+    if counted is None:
+        return estimate, estimator.VERSION
+    return estimate, TOKENIZED if _by_own(model_key, counted).own else REFERENCED

@@ -33,7 +33,7 @@ from proxy.journal.recovery import recover
 from proxy.journal.replay import COUNT_BITS
 from proxy.ledger.settling.settler import Settler
 from proxy.ledger.settling.store import LedgerStore
-from proxy.metering.estimator.estimate import VERSION, Estimator
+from proxy.metering.estimator.estimate import Estimator
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.proxy.background import Suspended, suspended
 from proxy.settings import Settings
@@ -93,7 +93,7 @@ class Node:
         cut_off = [
             opened for opened in unfinished if opened.slot not in resumable or resumable[opened.slot][0] is not opened
         ]
-        records = recover(cut_off, self.table, estimator, estimator_version=VERSION)
+        records = recover(cut_off, self.table, estimator)
         unwritten = [record for record in records if not self.journal.finish(record)]
         self._backlog_to += len(records)
         # On a full disk, a second crash needs their progress again.

@@ -151,10 +151,8 @@ def relay_of(dialect: Dialect, slot: Slot) -> Relay:
 def killed(slot: Slot, of: Opened, estimator: Estimator) -> Reading:
     """What is read after `kill -9`, on this machine or, by its lease, on another."""
     table = slot._table
-    [record] = recover([of], table, estimator, estimator_version=estimator.VERSION)
-    assert (
-        sweep(of, decoded(table.raw(of.slot)), estimator, estimator_version=estimator.VERSION).reading == record.reading
-    )
+    [record] = recover([of], table, estimator)
+    assert sweep(of, decoded(table.raw(of.slot)), estimator).reading == record.reading
     return record.reading
 
 
@@ -174,7 +172,7 @@ class Untaught:
 
     def __init__(self, estimator: Estimator) -> None:
         self.completion, self.prompt_error = estimator.completion, estimator.prompt_error
-        self.broken_bound = estimator.broken_bound
+        self.broken_bound, self.VERSION = estimator.broken_bound, estimator.VERSION
 
     def learn(self, *_: object, **__: object) -> None: ...
 
@@ -254,7 +252,7 @@ def test_a_silence_begins_with_the_request_to_the_provider_that_answered() -> No
     failed = Attempt("first", "m", "was unreachable", None, 1_790_000_000.5, 2_000.0)
     of = opened(1, silence=Silence(1000.0, 40_000, billed=True), attempts=(failed,))
     progress = Progress(of.exchange_id, 1, 99, 1, 1_790_000_003.0, Evidence(), None, waited_at=1_790_000_010.5)
-    [record] = recover([of], SimpleNamespace(read=lambda _: progress), Estimator(), estimator_version="v")  # type: ignore[arg-type]
+    [record] = recover([of], SimpleNamespace(read=lambda _: progress), Estimator())  # type: ignore[arg-type]
     assert record.reading.usage.completion_tokens == 8_000
     assert record.duration_ms == 10_250.0
 
