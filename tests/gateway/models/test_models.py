@@ -45,6 +45,13 @@ async def providers() -> AsyncIterator[Upstream]:
         yield made
 
 
+@pytest.fixture
+async def at(providers: Upstream) -> AsyncIterator[Listing]:
+    """All names are those of the one provider's list."""
+    async with listing(providers, ANY, "openai") as made:
+        yield made
+
+
 async def get(
     at: Listing, path: str = "/v1/models", headers: Mapping[str, str] = GOOD, body: Any = None
 ) -> tuple[int, Any]:
@@ -66,17 +73,16 @@ async def names(at: Listing, headers: Mapping[str, str] = GOOD) -> list[str]:
 # -- who sees what
 
 
-async def test_behind_the_star_is_what_the_provider_lists(providers: Upstream) -> None:
-    async with listing(providers, ANY, "openai") as at:
-        assert providers.asked == [], "nobody has asked yet"
-        status, document = await get(at)
-        assert status == 200
-        assert document["object"] == "list"
-        assert document["data"][0] == {
-            "id": "gpt-4o", "object": "model", "created": 1715367049, "owned_by": "openai"
-        }  # fmt: skip
-        assert [one["id"] for one in document["data"]] == OPENAI_NAMES
-        ((path, headers),) = providers.asked
+async def test_behind_the_star_is_what_the_provider_lists(providers: Upstream, at: Listing) -> None:
+    assert providers.asked == [], "nobody has asked yet"
+    status, document = await get(at)
+    assert status == 200
+    assert document["object"] == "list"
+    assert document["data"][0] == {
+        "id": "gpt-4o", "object": "model", "created": 1715367049, "owned_by": "openai"
+    }  # fmt: skip
+    assert [one["id"] for one in document["data"]] == OPENAI_NAMES
+    ((path, headers),) = providers.asked
     assert (path, headers["Authorization"]) == ("/openai/models", f"Bearer {PROVIDER_SECRET}")
 
 
@@ -132,9 +138,8 @@ async def test_without_a_pattern_nobody_is_asked(providers: Upstream) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/gpt-4o", "/api/tags", "/api/version", "/v1beta/models"])
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer bad"}])
-async def test_a_list_needs_a_key(providers: Upstream, path: str, headers: dict[str, str]) -> None:
-    async with listing(providers, ANY, "openai") as at:
-        assert (await get(at, path, headers))[0] == 401
+async def test_a_list_needs_a_key(providers: Upstream, at: Listing, path: str, headers: dict[str, str]) -> None:
+    assert (await get(at, path, headers))[0] == 401
     assert providers.asked == []
 
 
@@ -146,10 +151,9 @@ async def test_a_list_needs_a_key(providers: Upstream, path: str, headers: dict[
     ["/v1/models/meta/llama-3", "/v1/models/meta%2Fllama-3", "/v1/models/meta%2fllama%2D3", "/models/meta/llama-3",
      "//v1/models/meta%2Fllama-3", "/openai/v1/models/meta%2Fllama-3", "/openai/models/meta/llama-3?api-version=1"],
 )  # fmt: skip
-async def test_one_model(providers: Upstream, path: str) -> None:
-    async with listing(providers, ANY, "openai") as at:
-        expected = {"id": "meta/llama-3", "object": "model", "created": 1, "owned_by": "openai"}
-        assert await get(at, path) == (200, expected)
+async def test_one_model(at: Listing, path: str) -> None:
+    expected = {"id": "meta/llama-3", "object": "model", "created": 1, "owned_by": "openai"}
+    assert await get(at, path) == (200, expected)
 
 
 @pytest.mark.parametrize(
@@ -157,17 +161,15 @@ async def test_one_model(providers: Upstream, path: str) -> None:
     ["/v1/models/..%2Fhealthz", "/v1/models/a%252Fb", "/v1/models/a%0Ab", "/v1/models/%2F", "/v1/models/a%2F%2Fb",
      "/v1%2Fmodels/gpt-4o", "/v1/models/a%3Fb", "/v1/models/%E2%82%AC"],
 )  # fmt: skip
-async def test_what_cannot_be_a_name_is_no_path(providers: Upstream, path: str) -> None:
-    async with listing(providers, ANY, "openai") as at:
-        status, document = await get(at, path)
-        assert (status, document["error"]["code"]) == (404, "unknown_url")
+async def test_what_cannot_be_a_name_is_no_path(at: Listing, path: str) -> None:
+    status, document = await get(at, path)
+    assert (status, document["error"]["code"]) == (404, "unknown_url")
 
 
-async def test_an_unknown_model_is_a_404_that_names_it(providers: Upstream) -> None:
-    async with listing(providers, ANY, "openai") as at:
-        status, document = await get(at, "/v1/models/no/such-model")
-        assert (status, document["error"]["code"]) == (404, "model_not_found")
-        assert "no/such-model" in document["error"]["message"]
+async def test_an_unknown_model_is_a_404_that_names_it(at: Listing) -> None:
+    status, document = await get(at, "/v1/models/no/such-model")
+    assert (status, document["error"]["code"]) == (404, "model_not_found")
+    assert "no/such-model" in document["error"]["message"]
 
 
 async def test_a_model_of_a_provider_that_lists_none_may_exist(providers: Upstream) -> None:
@@ -196,15 +198,14 @@ async def test_however_many_ask_one_list_is_fetched(providers: Upstream) -> None
         assert len(providers.asked) == 1
 
 
-async def test_a_list_is_kept_for_minutes(providers: Upstream) -> None:
-    async with listing(providers, ANY, "openai") as at:
-        await names(at)
-        providers.answers["/openai/models"] = b'{"data": [{"id": "new"}]}'
-        at.now = FRESH_S - 1
-        assert await names(at) == OPENAI_NAMES
-        at.now = FRESH_S
-        assert await names(at) == ["new"]
-        assert len(providers.asked) == 2
+async def test_a_list_is_kept_for_minutes(providers: Upstream, at: Listing) -> None:
+    await names(at)
+    providers.answers["/openai/models"] = b'{"data": [{"id": "new"}]}'
+    at.now = FRESH_S - 1
+    assert await names(at) == OPENAI_NAMES
+    at.now = FRESH_S
+    assert await names(at) == ["new"]
+    assert len(providers.asked) == 2
 
 
 def broken(how: str, providers: Upstream) -> None:
@@ -458,14 +459,11 @@ async def test_a_family_sees_what_it_can_ask_for(providers: Upstream) -> None:
         ("/v1/models?limit=x", {"x-api-key": "good"}, {"type": "invalid_request_error"}),
     ],
 )
-async def test_refusals_in_each_format(
-    providers: Upstream, path: str, headers: dict[str, str], error: dict[str, Any]
-) -> None:
-    async with listing(providers, ANY, "openai") as at:
-        status, document = await get(at, path, headers)
-        assert document["error"] | error == document["error"]
-        assert status == {"bad": 401}.get(next(iter(headers.values())), 400 if "?" in path else 404)
-        assert status == 401 or document["error"]["message"].count("'x'" if status == 404 else "limit: ") == 1
+async def test_refusals_in_each_format(at: Listing, path: str, headers: dict[str, str], error: dict[str, Any]) -> None:
+    status, document = await get(at, path, headers)
+    assert document["error"] | error == document["error"]
+    assert status == {"bad": 401}.get(next(iter(headers.values())), 400 if "?" in path else 404)
+    assert status == 401 or document["error"]["message"].count("'x'" if status == 404 else "limit: ") == 1
 
 
 async def test_ollama(providers: Upstream) -> None:
@@ -546,9 +544,8 @@ def test_one_cursor_at_a_time() -> None:
         paging.page([model("a"), model("b")], {"after_id": ["a"], "before_id": ["b"]})
 
 
-async def test_a_query_of_a_thousand_parameters_is_refused(providers: Upstream) -> None:
-    async with listing(providers, ANY, "openai") as at:
-        assert (await get(at, "/v1/models?" + "a=1&" * 1000))[0] == 400
+async def test_a_query_of_a_thousand_parameters_is_refused(at: Listing) -> None:
+    assert (await get(at, "/v1/models?" + "a=1&" * 1000))[0] == 400
 
 
 def test_retired_models_are_shown_to_who_asks_for_them() -> None:

@@ -25,7 +25,7 @@ from proxy.gateway.upstream.routing import Route
 from proxy.settings import CredentialSettings, ProviderSettings, Secret
 from tests.gateway.exchange.alone import request_alone
 from tests.gateway.inprocess import Gateway, gateway
-from tests.support.net import Response, ask, chat_request, connect, listening
+from tests.support.net import Response, ask, chat_request, connect, listening, post_chat
 
 pytestmark = pytest.mark.io
 
@@ -111,9 +111,7 @@ async def serving(folder: Path, provider: Provider, **limits: dict[str, Any]) ->
 
 
 async def one(made: Gateway, **more: Any) -> Response:
-    async with await connect(made.url) as client:
-        await client.send(chat_request(ask("electron", stream=False, **more), key="tw-1"))
-        return await client.read()
+    return await post_chat(made.url, ask("electron", stream=False, **more), key="tw-1")
 
 
 async def many(made: Gateway, count: int) -> list[Response]:

@@ -18,6 +18,8 @@ from proxy.billing.money import Nusd
 from proxy.billing.record import Price, Rates, UsageRecord
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Route
+from proxy.gateway.websocket.dial import Line
+from proxy.gateway.websocket.session import Session
 from tests.gateway.inprocess import Everybody, Gateway, gateway
 from tests.support.socket_provider import PATIENCE_S, Link, SocketProvider
 
@@ -91,12 +93,22 @@ class Client:
             if message.type in (WSMsgType.CLOSED, WSMsgType.ERROR):
                 return None, ""
 
+    async def hear_failure(self) -> tuple[str, int | None]:
+        """An error and the close frame behind it: the code of each."""
+        error = await self.hear("error")
+        code, _ = await self.hear_end()
+        return error["error"]["code"], code
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        connection = self.socket._response.connection
+        assert connection is not None
+        assert isinstance(connection.transport, asyncio.Transport)
+        return connection.transport
+
     def abort(self) -> None:
         """Disconnect without a word."""
-        response = self.socket._response
-        assert response.connection is not None
-        assert response.connection.transport is not None
-        response.connection.transport.abort()
+        self.transport.abort()
 
 
 @dataclass
@@ -138,6 +150,19 @@ class Stage:
             link = await self.provider.link(number)
             await link.hear("response.create")
             yield client, link
+
+    @property
+    def session(self) -> Session:
+        """The one that runs."""
+        (session,) = self.gateway.sockets.sessions
+        return session
+
+    @property
+    def line(self) -> Line:
+        """Its connection to the provider."""
+        line = self.session._exchanges.line
+        assert line is not None
+        return line
 
     @property
     def records(self) -> list[UsageRecord]:

@@ -91,8 +91,7 @@ async def test_a_provider_that_breaks_off_is_paid_for_what_was_delivered(on: Sta
             assert link.socket._req is not None
             assert link.socket._req.transport is not None
             link.socket._req.transport.abort()
-            assert (await client.hear("error"))["error"]["code"] == "upstream_failed"
-            assert (await client.hear_end())[0] == 1011
+            assert await client.hear_failure() == ("upstream_failed", 1011)
     record = await on.record()
     assert (record.outcome, record.bills) == (Outcome.UPSTREAM_FAILED, BillableParts.OUTPUT)
     assert record.reading.usage.completion_tokens
@@ -112,8 +111,7 @@ async def test_a_provider_that_stalls_is_waited_for_so_long(
     limits = Timeouts(**{"connect_s": 0.1, **timeouts})
     async with stage(tmp_path, timeouts=limits) as on, on.answering() as (client, link):
         await link.say(*events)
-        assert (await client.hear("error"))["error"]["code"] == code
-        assert (await client.hear_end())[0] == 1011
+        assert await client.hear_failure() == (code, 1011)
         record = await on.record()
         assert (record.outcome, record.details["limit"]) == (Outcome.UPSTREAM_STALLED, limit)
 
@@ -128,13 +126,9 @@ async def test_a_session_that_nobody_uses_ends(tmp_path: Path) -> None:
 async def test_a_client_that_stalls_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.gateway.websocket.session.tick_s", lambda _: 0.05)
     async with stage(tmp_path) as on, on.talk() as (client, link):
-        (session,) = on.gateway.sockets.sessions
-        session._limits = structs.replace(session._limits, write_stall_s=0.3)
+        on.session._limits = structs.replace(on.session._limits, write_stall_s=0.3)
         await ask(client, link)
-        connection = client.socket._response.connection
-        assert connection is not None
-        assert connection.transport is not None
-        connection.transport.pause_reading()
+        client.transport.pause_reading()
         await link.say(begun())
         with suppress(ConnectionError):
             while True:
@@ -149,18 +143,15 @@ async def test_connections_are_kept_from_being_idle(on: Stage, monkeypatch: pyte
     monkeypatch.setattr("proxy.gateway.websocket.session.tick_s", lambda _: 0.05)
     async with on.talk(autoping=False) as (client, link):
         assert (await client.receive()).type is WSMsgType.PING
-        (session,) = on.gateway.sockets.sessions
-        line = session._exchanges.line
-        assert line is not None
-        before = line.socket.heard_at
-        await on.until(lambda: line.socket.heard_at > before)  # the provider's pong
+        socket = on.line.socket
+        before = socket.heard_at
+        await on.until(lambda: socket.heard_at > before)  # the provider's pong
         await link.say({"type": "x"})
 
 
 async def test_an_idle_session_ends_when_the_proxy_stops(on: Stage) -> None:
     async with on.talk() as (client, link):
-        (session,) = on.gateway.sockets.sessions
-        session.stop()
+        on.session.stop()
         assert (await client.hear_end())[0] == 1001
         await link.until_gone()
 
@@ -168,8 +159,7 @@ async def test_an_idle_session_ends_when_the_proxy_stops(on: Stage) -> None:
 async def test_a_response_that_runs_when_the_proxy_stops_is_finished(on: Stage) -> None:
     async with on.answering() as (client, link):
         await tell(client, link, begun())
-        (session,) = on.gateway.sockets.sessions
-        session.stop()
+        on.session.stop()
         await client.say({"type": "response.create"})
         assert (await client.hear("error"))["error"]["code"] == "shutting_down"
         await tell(client, link, said("Drei"), done())
@@ -182,12 +172,10 @@ async def test_a_response_that_runs_when_the_proxy_stops_is_finished(on: Stage) 
 async def test_when_the_grace_time_is_over_it_is_cut(on: Stage) -> None:
     async with on.answering() as (client, link):
         await tell(client, link, begun(), said("Drei"))
-        (session,) = on.gateway.sockets.sessions
-        session.stop()
+        on.session.stop()
         (turn,) = on.gateway.handler.live
         turn.shut_down()
-        assert (await client.hear("error"))["error"]["code"] == "shutting_down"
-        assert (await client.hear_end())[0] == 1001
+        assert await client.hear_failure() == ("shutting_down", 1001)
     assert (await on.record()).outcome is Outcome.SHUT_DOWN
 
 
@@ -216,8 +204,7 @@ async def test_a_provider_that_never_answers_its_handshake_costs_nothing(how: st
             await client.say(CREATE)
             await on.until(lambda: bool(tunnel.heads))
             if how == "waits":
-                assert (await client.hear("error"))["error"]["code"] == "upstream_proxy_failed"
-                assert (await client.hear_end())[0] == 1011
+                assert await client.hear_failure() == ("upstream_proxy_failed", 1011)
             else:
                 await leave(on, client, how)
             record = await on.record()
@@ -244,7 +231,6 @@ async def test_a_bug_ends_the_session_and_leaves_a_record(on: Stage, monkeypatch
         await tell(client, link, begun(), said("Drei"))
         monkeypatch.setattr("proxy.metering.meter.StreamMeter.feed", broken)
         await link.say(said(" Euro"))
-        assert (await client.hear("error"))["error"]["code"] == "internal_error"
-        assert (await client.hear_end())[0] == 1011
+        assert await client.hear_failure() == ("internal_error", 1011)
     record = await on.record()
     assert (record.outcome, record.details["failed"]) == (Outcome.CRASHED, "proxy_bug")

@@ -75,8 +75,7 @@ async def test_a_revoked_key_ends_at_its_next_response(tmp_path: Path) -> None:
         keys.revoked = True
         await tell(client, link, begun(), said("Drei"), done())
         await client.say({"type": "response.create"})
-        assert (await client.hear("error"))["error"]["code"] == "revoked_api_key"
-        assert (await client.hear_end())[0] == 1008
+        assert await client.hear_failure() == ("revoked_api_key", 1008)
         assert len(link.kinds) == 1
 
 
@@ -93,10 +92,8 @@ async def test_an_answer_is_cut_when_its_budget_is_used_up(on: Stage) -> None:
     async with on.answering() as (client, link):
         (turn,) = on.gateway.handler.live
         await tell(client, link, begun(), said("Drei"))
-        (session,) = on.gateway.sockets.sessions
-        session.ran_short()
-        assert (await client.hear("error"))["error"]["code"] == "insufficient_quota"
-        assert (await client.hear_end())[0] == 1008
+        on.session.ran_short()
+        assert await client.hear_failure() == ("insufficient_quota", 1008)
         await link.until_gone()
         assert turn not in on.gateway.handler.live
     record = await on.record()

@@ -201,10 +201,7 @@ async def test_who_does_not_read_is_not_read_for(on: Stage) -> None:
     size, most = 50_000, 400
     written = 0
     async with on.talk() as (client, link):
-        reading = client.socket._response.connection
-        assert reading is not None
-        assert reading.transport is not None
-        reading.transport.pause_reading()
+        client.transport.pause_reading()
 
         async def speak() -> None:
             nonlocal written
@@ -218,9 +215,8 @@ async def test_who_does_not_read_is_not_read_for(on: Stage) -> None:
             before = written
             await asyncio.sleep(0.2)
         assert written < most // 2, "20 MB were not taken"
-        (session,) = on.gateway.sockets.sessions
-        assert session._client.writing_since is not None
-        reading.transport.resume_reading()
+        assert on.session._client.writing_since is not None
+        client.transport.resume_reading()
         assert [(await client.hear())["number"] for _ in range(most)] == list(range(most))
         await speaking
 
@@ -241,10 +237,8 @@ async def test_a_provider_that_does_not_read_stops_its_client(on: Stage) -> None
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(speak())
             before = -1
-            (session,) = on.gateway.sockets.sessions
-            line = session._exchanges.line
-            assert line is not None
-            while written != before or line.socket.writing_since is None:
+            socket = on.line.socket
+            while written != before or socket.writing_since is None:
                 before = written
                 assert written < most
                 await asyncio.sleep(0.1)
