@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -10,12 +11,29 @@ from tests.conformance.clients import AsyncPythonClient, Client, CurlClient, Nod
 from tests.conformance.stand import Minted, Stand
 from tests.support.provider import ScriptedProvider
 
+ABSENT = "the SDK is not installed here: make test installs it"
 CLIENTS = (
     "python",
     "python_async",
     pytest.param("node", marks=pytest.mark.external),
     pytest.param("curl", marks=pytest.mark.external),
 )
+
+
+@pytest.fixture(scope="session")
+def openai() -> Any:
+    """Imported where it is used: it takes longer than the tests."""
+    return pytest.importorskip("openai", reason=ABSENT)
+
+
+@pytest.fixture(scope="session")
+def anthropic() -> Any:
+    return pytest.importorskip("anthropic", reason=ABSENT)
+
+
+@pytest.fixture(scope="session")
+def genai() -> Any:
+    return pytest.importorskip("google.genai", reason=ABSENT)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -172,3 +172,8 @@ class Stand:
 
 def _upstream(model: str) -> str:
     return model if model in SAMPLE_MODELS else model.partition("/")[2]
+
+
+def booked(entry: dict[str, Any]) -> tuple[int, int, int]:
+    assert (entry["outcome"], entry["usage_source"]) == ("served", "reported"), entry
+    return entry["prompt_tokens"], entry["completion_tokens"], entry["total_tokens"]

@@ -24,12 +24,6 @@ ASKED: Any = {"max_tokens": 99, "messages": [{"role": "user", "content": "How hi
 
 
 @pytest.fixture(scope="module")
-def anthropic() -> Any:
-    """Imported where it is used: it takes longer than the tests."""
-    return pytest.importorskip("anthropic", reason="the SDK `anthropic` is not installed here: make test installs it")
-
-
-@pytest.fixture(scope="module")
 def client(anthropic: Any) -> Iterator[Any]:
     """The SDK, not yet told where to ask."""
     with anthropic.Anthropic(api_key="set for each", base_url="http://127.0.0.1:9", max_retries=0) as made:

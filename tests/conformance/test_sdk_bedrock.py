@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from proxy.demo.script import Fin, Script, Send, Stall, json_script
-from tests.conformance.stand import Minted, Stand
+from tests.conformance.stand import Minted, Stand, booked
 from tests.metering.dialects import bedrock
 from tests.metering.dialects.bedrock import TEXTS, USAGE, chunk, converse, failure
 from tests.support.certificates import Authority
@@ -70,11 +70,6 @@ def sdk(make: Callable[[str | None], Any], stand: Stand) -> Any:
 
 def streamed(pieces: list[bytes], *more: Any) -> Script:
     return Script(steps=(*map(Send, pieces), *more), headers=STREAM)
-
-
-def booked(entry: dict[str, Any]) -> tuple[int, int, int]:
-    assert (entry["outcome"], entry["usage_source"]) == ("served", "reported"), entry
-    return entry["prompt_tokens"], entry["completion_tokens"], entry["total_tokens"]
 
 
 def test_a_stream_of_converse(stand: Stand, sdk: Any) -> None:
@@ -244,8 +239,7 @@ def test_what_cannot_be_metered_is_not_served(stand: Stand, path: str) -> None:
     assert answer.status_code == 404
 
 
-def test_anthropic_s_sdk_for_bedrock(stand: Stand) -> None:
-    anthropic = pytest.importorskip("anthropic", reason="the SDK `anthropic` is not installed here")
+def test_anthropic_s_sdk_for_bedrock(stand: Stand, anthropic: Any) -> None:
     model = stand.plan("bedrock", streamed([chunk(one) for one in bedrock.anthropic()]))
     with anthropic.AnthropicBedrock(
         api_key=stand.key, base_url=stand.url, aws_region="us-east-1", max_retries=0

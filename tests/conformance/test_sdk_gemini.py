@@ -21,14 +21,6 @@ TEXTS = ["The water", " rises."]
 CALLED = {"functionCall": {"name": "open_gate", "args": {"by_cm": 40}}}
 
 
-@pytest.fixture(scope="module")
-def genai() -> Any:
-    """Imported where it is used: it takes longer than the tests."""
-    return pytest.importorskip(
-        "google.genai", reason="the SDK `google-genai` is not installed here: make test installs it"
-    )
-
-
 @pytest.fixture
 def client(genai: Any, stand: Stand) -> Iterator[Callable[..., Any]]:
     """Makes the SDK with a key, the stand's if none is given."""

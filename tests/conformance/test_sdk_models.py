@@ -26,22 +26,6 @@ async def at() -> AsyncIterator[Listing]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def openai() -> Any:
-    """Imported where it is used: it takes longer than the tests."""
-    return pytest.importorskip("openai", reason="the SDK `openai` is not installed here: make test installs it")
-
-
-@pytest.fixture(scope="module")
-def anthropic() -> Any:
-    return pytest.importorskip("anthropic", reason="the SDK `anthropic` is not installed here: make test installs it")
-
-
-@pytest.fixture(scope="module")
-def genai() -> Any:
-    return pytest.importorskip("google.genai", reason="the SDK `google-genai` is not installed here")
-
-
 def openai_client(openai: Any, at: Listing, key: str = "good") -> Any:
     # Without certificates: reading the system's for each client costs more than the rest of a test.
     http = openai.DefaultAsyncHttpxClient(verify=False)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from proxy.demo.script import Script, Send, Stall, json_script
-from tests.conformance.stand import Stand
+from tests.conformance.stand import Stand, booked
 from tests.metering.dialects import bedrock
 from tests.metering.dialects.gemini import STORY, counts, sse, text
 
@@ -24,9 +24,8 @@ CLAUDE: Any = {"max_tokens": 99, "messages": [{"role": "user", "content": "How h
 
 
 @pytest.fixture
-def google(stand: Stand) -> Iterator[Any]:
+def google(stand: Stand, genai: Any) -> Iterator[Any]:
     """The SDK, with a key of ours as its access token."""
-    genai = pytest.importorskip("google.genai", reason="the SDK `google-genai` is not installed here")
     from google.oauth2.credentials import Credentials
 
     with genai.Client(
@@ -40,17 +39,11 @@ def google(stand: Stand) -> Iterator[Any]:
 
 
 @pytest.fixture
-def claude(stand: Stand) -> Iterator[Any]:
-    anthropic = pytest.importorskip("anthropic", reason="the SDK `anthropic` is not installed here")
+def claude(stand: Stand, anthropic: Any) -> Iterator[Any]:
     with anthropic.AnthropicVertex(
         region="there", project_id="theirs", access_token=stand.key, base_url=f"{stand.url}/v1", max_retries=0
     ) as client:
         yield client
-
-
-def booked(entry: dict[str, Any]) -> tuple[int, int, int]:
-    assert (entry["outcome"], entry["usage_source"]) == ("served", "reported"), entry
-    return entry["prompt_tokens"], entry["completion_tokens"], entry["total_tokens"]
 
 
 def path_of(stand: Stand, model: str) -> str:
@@ -132,9 +125,7 @@ def test_leaving_claude_early_is_booked(stand: Stand, claude: Any) -> None:
     assert (entry["outcome"], entry["usage_source"], entry["prompt_tokens"]) == ("client_left", "estimated", 11)
 
 
-def test_claude_s_errors(stand: Stand, claude: Any) -> None:
-    import anthropic
-
+def test_claude_s_errors(stand: Stand, claude: Any, anthropic: Any) -> None:
     with pytest.raises(anthropic.NotFoundError, match="does not exist"):
         claude.messages.create(model="nobody", **CLAUDE)
     with pytest.raises(anthropic.AuthenticationError, match="API key"):

@@ -6,11 +6,13 @@ So a model name is used by one test only: by it the test finds its entries among
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 
-from tests.crash.chaos import deployment, settle
+from tests.crash.chaos import STREAMS, Chaos, deployment, settle
 from tests.crash.stage import quick_key
+from tests.support.examples import SEED
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
 
@@ -42,3 +44,11 @@ def running(shared: tuple[Tokenweir, str], provider: ScriptedProvider) -> Tokenw
 @pytest.fixture
 def key(shared: tuple[Tokenweir, str]) -> str:
     return shared[1]
+
+
+@pytest.fixture
+def chaos(running: Tokenweir, key: str, provider: ScriptedProvider, request: pytest.FixtureRequest) -> Iterator[Chaos]:
+    streams = getattr(request, "param", STREAMS)
+    made = Chaos(running, provider, key, Random(f"{SEED} {request.node.name}"), streams=streams)
+    yield made
+    made.close()

@@ -63,6 +63,14 @@ async def told(tokenweir: Tokenweir, number: signal.Signals) -> int:
     return await asyncio.to_thread(tokenweir._wait, PATIENCE_S)
 
 
+async def begin_stopping(tokenweir: Tokenweir, number: signal.Signals = signal.SIGTERM) -> None:
+    """Send a signal, and wait until it says that it stops."""
+    assert tokenweir.child is not None
+    assert tokenweir.child.stdout is not None
+    tokenweir.child.send_signal(number)
+    assert "stopping" in await asyncio.to_thread(tokenweir.child.stdout.readline)
+
+
 def quick_key(tokenweir: Tokenweir, limits: Limits = UNLIMITED, *, alias: str = "test") -> str:
     """A new key, without starting a process."""
     return quick_keys(tokenweir, 1, limits, alias=alias)[0]

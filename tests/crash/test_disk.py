@@ -32,7 +32,6 @@ PLAIN = Shape("openai", tokens=3)
 SMALL = {"exchanges_max": 64}
 # The last page of a file that has begun has room for a few frames on a full disk.
 REFUSED_AT_LAST = 50
-UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
 
 @pytest.fixture
@@ -53,16 +52,19 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_beyond_the_file_size_limit(running: Tokenweir, key: str, provider: ScriptedProvider) -> None:
-    assert running.child is not None
-    pid = running.child.pid
-    last = max((running.folder / "data" / "journal").glob("*.log"))
-
-    def fill() -> None:
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (last.stat().st_size, resource.RLIM_INFINITY))
-
     await _streams_finish_on_a_full_disk(
-        running, key, provider, fill, lambda: resource.prlimit(pid, resource.RLIMIT_FSIZE, UNLIMITED)
+        running, key, provider, lambda: _limit_files(running, _last(running)), lambda: _limit_files(running)
     )
+
+
+def _limit_files(tokenweir: Tokenweir, size: int = resource.RLIM_INFINITY) -> None:
+    assert tokenweir.child is not None
+    resource.prlimit(tokenweir.child.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def _last(tokenweir: Tokenweir) -> int:
+    """The size of the last file of its journal."""
+    return max((tokenweir.folder / "data" / "journal").glob("*.log")).stat().st_size
 
 
 @pytest.mark.thorough
@@ -124,11 +126,9 @@ async def _refused_at_last(stage: Stage) -> Response:
 
 async def test_a_kill_on_a_full_disk_loses_nothing(running: Tokenweir, key: str, provider: ScriptedProvider) -> None:
     names = [provider.script(f"killed-{number}", STREAM) for number in range(4)]
-    assert running.child is not None
-    last = max((running.folder / "data" / "journal").glob("*.log"))
     async with Stage(running, key) as stage:
         streams = [await stage.begin(name, usage=True) for name in names]
-        resource.prlimit(running.child.pid, resource.RLIMIT_FSIZE, (last.stat().st_size, resource.RLIM_INFINITY))
+        _limit_files(running, _last(running))
         for client, response in streams:
             await client.read_body(response)
         running.kill()

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from random import Random
 
 import pytest
 
-from tests.crash.chaos import STREAMS, Chaos, Instant
+from tests.crash.chaos import Chaos, Instant
 from tests.support.examples import SEED
-from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
 
 KILLS = 200
 # Of `make test`, and of `make test-thorough`.
 FEW_STREAMS, MORE_STREAMS = 8, 15
-
-
-@pytest.fixture
-def chaos(running: Tokenweir, key: str, provider: ScriptedProvider, request: pytest.FixtureRequest) -> Iterator[Chaos]:
-    streams = getattr(request, "param", STREAMS)
-    made = Chaos(running, provider, key, Random(f"{SEED} {request.node.name}"), streams=streams)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize(
@@ -53,7 +43,8 @@ async def test_two_hundred_kills(running: Tokenweir, chaos: Chaos, capsys: pytes
         lost = sum(": lost: " in what for what in wrong)
         doubled = sum(": doubled: " in what for what in wrong)
         print(
-            f"{KILLS} kills under {STREAMS} streams, {chaos.exchanges} exchanges, {lost} lost, {doubled} doubled\n"
+            f"{KILLS} kills under {chaos.streams} streams, {chaos.exchanges} exchanges, {lost} lost, "
+            f"{doubled} doubled\n"
             f"({chaos.kills_in_recovery} more kills during recovery; {time.monotonic() - began:.0f} s)"
         )
     assert not wrong, wrong

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from tests.crash.stage import PATIENCE_S, entries_of, left_behind, quick_key, told
+from tests.crash.stage import PATIENCE_S, begin_stopping, entries_of, left_behind, quick_key, told
 from tests.gateway.websocket.sockets import CREATE, Client, begun, completed, done, said
 from tests.support.socket_provider import Link, SocketProvider
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
@@ -153,7 +153,7 @@ async def test_what_runs_may_end_and_nothing_new_begins(made: Tokenweir, speakin
     async with talk(made, speaking) as on:
         idle, _ = await on.realtime("idle")
         client, link = await on.asked("running")
-        await until_stopping(made)
+        await begin_stopping(made)
         assert (await idle.hear_end())[0] == 1001
         await client.say({"type": "response.create"})
         assert (await client.hear("error"))["error"]["code"] == "shutting_down"
@@ -175,7 +175,7 @@ async def test_what_runs_may_end_and_nothing_new_begins(made: Tokenweir, speakin
 async def test_a_session_that_must_end_is_told_why(again: bool, made: Tokenweir, speaking: SocketProvider) -> None:
     async with talk(made, speaking) as on:
         client, link = await on.asked("cut")
-        await until_stopping(made)
+        await begin_stopping(made)
         if again:
             assert made.child is not None
             made.child.send_signal(signal.SIGTERM)
@@ -202,11 +202,3 @@ async def test_sessions_of_several_processes(made: Tokenweir, speaking: SocketPr
             assert (await client.hear_end())[0] == 1001
     entries: list[dict[str, Any]] = entries_of(made, *(f"fleet-{number}" for number in range(8)))
     assert [entry["outcome"] for entry in entries] == ["served"] * 4 + ["shut_down"] * 4
-
-
-async def until_stopping(tokenweir: Tokenweir) -> None:
-    """Send SIGTERM, and wait until it says so."""
-    assert tokenweir.child is not None
-    assert tokenweir.child.stdout is not None
-    tokenweir.child.send_signal(signal.SIGTERM)
-    assert "stopping" in await asyncio.to_thread(tokenweir.child.stdout.readline)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from decimal import Decimal
-from random import Random
 
 import pytest
 
 from proxy.demo.script import Send, Shape, Stall
 from proxy.demo.shapes import sse as event
 from tests.crash.chaos import Chaos, Instant
-from tests.crash.stage import Stage, entries_of, left_behind, told, until
+from tests.crash.stage import Stage, begin_stopping, entries_of, left_behind, told, until
 from tests.support import sse
+from tests.support.examples import SEED
 from tests.support.net import RawClient, Response
 from tests.support.provider import ScriptedProvider, broken_after, silent
 from tests.support.tokenweir import COMMAND, Tokenweir
@@ -23,7 +23,6 @@ SHORT = Shape("openai", tokens=20, pace_ms=20)
 LONG = Shape("openai", tokens=2_000, pace_ms=20)
 WORD = event({"choices": [{"index": 0, "delta": {"content": "water"}}]})
 USAGE = {"prompt_tokens": 17, "completion_tokens": 5, "total_tokens": 22}
-SEED = 2026
 STOPS = 30
 
 
@@ -53,10 +52,7 @@ async def test_what_runs_may_finish_and_nothing_new_begins(
         leaving.close()
         idle = await stage.ask("nobody-asks-for-this")
         assert (await idle.read()).status == 404
-        assert running.child is not None
-        running.child.send_signal(number)
-        assert running.child.stdout is not None
-        assert "stopping" in running.child.stdout.readline()
+        await begin_stopping(running, number)
         assert await _refused(stage, names[0])
         assert await _closed(idle), "an idle connection is not kept open"
         for client, response in streams:
@@ -144,23 +140,13 @@ async def test_a_second_signal_ends_what_runs_and_nothing_is_left(
     provider.script("impatient", LONG)
     async with Stage(running, key) as stage:
         client, response = await stage.begin("impatient")
-        assert running.child is not None
-        running.child.send_signal(signal.SIGTERM)
-        assert running.child.stdout is not None
-        assert "stopping" in running.child.stdout.readline()
+        await begin_stopping(running)
         assert await told(running, signal.SIGTERM) == 0
         await client.read_body(response)
         assert b"shutting_down" in response.body
     assert left_behind(running) == (0, 0, 0)
     (entry,) = entries_of(running, "impatient")
     assert (entry["outcome"], entry["bytes"]) == ("shut_down", len(response.body))
-
-
-@pytest.fixture
-def chaos(running: Tokenweir, key: str, provider: ScriptedProvider) -> Iterator[Chaos]:
-    made = Chaos(running, provider, key, Random(SEED))
-    yield made
-    made.close()
 
 
 @pytest.mark.thorough

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from proxy.delivery import shipper
-from tests.distributed.apart import LEASE_S, Apart, ledger_url, queue_url
+from tests.distributed.apart import Apart, ledger_url, queue_url
 from tests.support.provider import ScriptedProvider
 
 __all__ = ["ledger_url", "queue_url"]
@@ -18,8 +18,8 @@ __all__ = ["ledger_url", "queue_url"]
 def apart(
     tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str, request: pytest.FixtureRequest
 ) -> Iterator[Apart]:
-    """A deployment of several processes; nothing runs yet but its servers. The parameter: seconds of a lease."""
-    made = Apart(tmp_path, provider, ledger_url, queue_url, lease_s=getattr(request, "param", LEASE_S))
+    """A deployment of several processes; nothing runs yet but its servers. The parameter: its options."""
+    made = Apart(tmp_path, provider, ledger_url, queue_url, **getattr(request, "param", {}))
     yield made
     made.close()
 

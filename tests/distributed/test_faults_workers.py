@@ -6,7 +6,6 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -18,7 +17,6 @@ from tests.distributed.apart import Apart
 from tests.distributed.mortal import POISON, Phase
 from tests.distributed.plant import RATE, SHORT_RATE, heal, plant
 from tests.support.examples import SEED
-from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Listening
 from tests.support.valkey import Valkey
 
@@ -27,19 +25,11 @@ PHASES: list[Phase] = [phase for phase in Phase if phase is not Phase.POISON]
 # Of these, `make test` kills in two: before the ledger has the batch, and before the queue forgets it.
 FEW = [Phase.BEFORE_COMMIT, Phase.MID_ACK]
 # The dead are found sooner than in real life, but not so soon that a busy machine is taken for dead.
-LEASE_S, RENEW_S = 5.0, 0.3
+LEASE, RENEW_S = {"lease_s": 5.0}, 0.3
 # Of a life; it takes half a second.
 LIFE_S_MAX = 20.0
 # A poisonous record has killed this many when it is laid aside.
 VICTIMS, POISONED = 5, 4
-
-
-@pytest.fixture
-def apart(tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str) -> Iterator[Apart]:
-    """A deployment of which only the workers run."""
-    made = Apart(tmp_path, provider, ledger_url, queue_url, lease_s=LEASE_S)
-    yield made
-    made.close()
 
 
 def mortal(apart: Apart, phases: list[Phase], seed: str) -> Listening:
@@ -96,6 +86,7 @@ async def strike(
         pytest.param(EACH, PHASES, RATE, marks=pytest.mark.slow, id="hundreds"),
     ],
 )
+@pytest.mark.parametrize("apart", [LEASE], indirect=True, ids=["lease"])
 async def test_kills_in_each_phase(
     apart: Apart, valkey: Valkey, ledger_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     each: int, kinds: list[Phase], rate: int,
@@ -108,6 +99,7 @@ async def test_kills_in_each_phase(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("apart", [LEASE], indirect=True, ids=["lease"])
 async def test_a_record_that_kills_is_laid_aside_and_its_neighbours_are_not(
     apart: Apart, valkey: Valkey, ledger_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,7 +41,7 @@ def entries_of(tokenweir: Tokenweir, *models: str, count: int = 1) -> list[list[
     return [of(model, entries) for model in models]
 
 
-@pytest.mark.parametrize("apart", [SHORT_LEASE_S], indirect=True)
+@pytest.mark.parametrize("apart", [{"lease_s": SHORT_LEASE_S}], indirect=True, ids=["short lease"])
 async def test_what_a_proxy_relayed_a_worker_settles(apart: Apart, provider: ScriptedProvider, ledger_url: str) -> None:
     """Also what another worker had taken, and was killed before the ledger had it."""
     proxy = apart.proxies[0].start()
@@ -106,7 +106,7 @@ async def test_a_console_shows_what_other_machines_run(
 
 
 @pytest.mark.waits
-@pytest.mark.parametrize("apart", [SHORT_LEASE_S], indirect=True)
+@pytest.mark.parametrize("apart", [{"lease_s": SHORT_LEASE_S}], indirect=True, ids=["short lease"])
 async def test_a_machine_that_never_comes_back_is_settled_by_another(apart: Apart, provider: ScriptedProvider) -> None:
     proxy = apart.proxies[0].start()
     apart.worker()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
@@ -21,19 +20,11 @@ from proxy.storage.redis_client import open_redis
 from tests.distributed.apart import Apart
 from tests.ledger.entries import assert_sums
 from tests.ledger.priced_entries import FIRST, NODE, a_real_record
-from tests.support.provider import ScriptedProvider
 
 pytestmark = pytest.mark.thorough
 
 SHARDS, KEYS = 3, 20
 PATIENCE_S = 120.0
-
-
-@pytest.fixture
-def apart(tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str) -> Iterator[Apart]:
-    made = Apart(tmp_path, provider, ledger_url, queue_url, queue_shards=SHARDS)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -50,6 +41,7 @@ def pending(number: int) -> Pending:
 
 
 @pytest.mark.waits
+@pytest.mark.parametrize("apart", [{"queue_shards": SHARDS}], indirect=True, ids=["shards"])
 @pytest.mark.parametrize("count", [300, pytest.param(1_500, marks=pytest.mark.slow)])
 async def test_workers_come_and_go_and_each_record_is_settled_once(
     apart: Apart, streams: list[RedisQueue], ledger_url: str, count: int
