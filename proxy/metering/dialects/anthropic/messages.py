@@ -62,9 +62,7 @@ class Message(msgspec.Struct, gc=False):
     error: Any = None
 
 
-class MessagesEvent(msgspec.Struct, gc=False):
-    """One event of a stream."""
-
+class _MessagesEvent(msgspec.Struct, gc=False):
     type: str | None = None
     index: int | None = None
     message: Message | None = None
@@ -74,7 +72,7 @@ class MessagesEvent(msgspec.Struct, gc=False):
     error: Any = None
 
 
-event_of = reader(MessagesEvent)
+event_of = reader(_MessagesEvent)
 message_of = reader(Message)
 
 

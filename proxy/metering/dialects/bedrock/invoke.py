@@ -19,10 +19,7 @@ from proxy.metering.dialects.bedrock.converse import (
     BEDROCK_CONVERSE,
     BEDROCK_CONVERSE_STREAM,
     CONVERSE_KNOWN,
-    LATENCY,
     OUTPUT,
-    REQUEST_ID,
-    TIER,
     ConverseTally,
     bedrock_path,
 )
@@ -195,7 +192,7 @@ BEDROCK_INVOKE = replace(
     facts=invoke_facts,
     tally=InvokeTally,
     framings=(CHUNK_STREAM,),
-    headers_read=(REQUEST_ID, TIER, LATENCY, *_COUNTS),
+    headers_read=(*BEDROCK_CONVERSE.headers_read, *_COUNTS),
 )
 
 BEDROCK_INVOKE_STREAM = replace(

@@ -58,9 +58,7 @@ class Message(msgspec.Struct, gc=False):
     tool_calls: Call | list[Call] | None = None
 
 
-class Delta(msgspec.Struct, gc=False):
-    """The content of an event."""
-
+class _Delta(msgspec.Struct, gc=False):
     message: Message | None = None
     finish_reason: str | None = None
     usage: dict[str, Any] | None = None
@@ -73,7 +71,7 @@ class ChatEvent(msgspec.Struct, gc=False):
     type: str | None = None
     id: str | None = None
     index: int | None = None
-    delta: Delta | None = None
+    delta: _Delta | None = None
     message: Message | str | None = None
     """message of an answer; a string in an error"""
     finish_reason: str | None = None

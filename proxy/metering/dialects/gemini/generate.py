@@ -61,25 +61,19 @@ class Part(msgspec.Struct, gc=False):
     inline_data: Any = msgspec.field(default=None, name="inlineData")
 
 
-class Content(msgspec.Struct, gc=False):
-    """The content of a candidate."""
-
+class _Content(msgspec.Struct, gc=False):
     parts: list[Part] | None = None
 
 
-class Grounding(msgspec.Struct, gc=False):
-    """The search queries of an answer."""
-
+class _Grounding(msgspec.Struct, gc=False):
     queries: list[Any] | None = msgspec.field(default=None, name="webSearchQueries")
 
 
-class Candidate(msgspec.Struct, gc=False):
-    """One of the candidates."""
-
+class _Candidate(msgspec.Struct, gc=False):
     index: int | None = None
-    content: Content | None = None
+    content: _Content | None = None
     finish_reason: str | int | None = msgspec.field(default=None, name="finishReason")
-    grounding: Grounding | None = msgspec.field(default=None, name="groundingMetadata")
+    grounding: _Grounding | None = msgspec.field(default=None, name="groundingMetadata")
 
 
 class PromptFeedback(msgspec.Struct, gc=False):
@@ -91,7 +85,7 @@ class PromptFeedback(msgspec.Struct, gc=False):
 class Generated(msgspec.Struct, gc=False):
     """The metered fields of one event of a stream, or of one whole answer."""
 
-    candidates: list[Candidate] | None = None
+    candidates: list[_Candidate] | None = None
     prompt_feedback: PromptFeedback | None = msgspec.field(default=None, name="promptFeedback")
     usage: dict[str, Any] | None = msgspec.field(default=None, name="usageMetadata")
     response_id: str | None = msgspec.field(default=None, name="responseId")
@@ -187,7 +181,7 @@ class GeminiTally(Tally):
         self.finish_reason = None if self._unfinished else self._reason
         self.done = self.finish_reason is not None and not self._ran_code
 
-    def _read_candidate(self, candidate: Candidate) -> int:
+    def _read_candidate(self, candidate: _Candidate) -> int:
         index = candidate.index or 0
         parts = (candidate.content.parts if candidate.content is not None else None) or ()
         if candidate.finish_reason:

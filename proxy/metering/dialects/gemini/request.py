@@ -48,20 +48,19 @@ def count_facts(document: dict[str, Any], named: str | None = None) -> RequestFa
 
 def embedded(document: dict[str, Any]) -> PromptEvidence:
     """The prompt of a request for one vector. Raises InvalidField."""
-    return _embedded([document])
+    return _prompt([_content(document, "content")], {}, {})
 
 
 def embedded_batch(document: dict[str, Any]) -> PromptEvidence:
     """The prompt of a request for several vectors. Raises InvalidField."""
-    return _embedded(messages_of(document, "requests"), "requests[{}].content")
+    requests = messages_of(document, "requests")
+    return _prompt([_content(one, f"requests[{at}].content") for at, one in enumerate(requests)], {}, {})
 
 
-def _embedded(requests: list[dict[str, Any]], where: str = "content") -> PromptEvidence:
-    contents = [one.get("content") for one in requests]
-    for at, content in enumerate(contents):
-        if not isinstance(content, dict):
-            raise InvalidField(where.format(at), "must be an object")
-    return _prompt([one for one in contents if isinstance(one, dict)], {}, {})
+def _content(document: Mapping[str, Any], param: str) -> dict[str, Any]:
+    if not isinstance(content := document.get("content"), dict):
+        raise InvalidField(param, "must be an object")
+    return content
 
 
 def naming_model(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:

@@ -156,9 +156,7 @@ class Metadata(msgspec.Struct, gc=False):
     usage: dict[str, Any] | None = msgspec.field(default=None, name="total_usage")
 
 
-class InteractionEvent(msgspec.Struct, gc=False):
-    """One event of a stream."""
-
+class _InteractionEvent(msgspec.Struct, gc=False):
     type: str | None = msgspec.field(default=None, name="event_type")
     index: int | None = None
     step: Step | None = None
@@ -169,7 +167,7 @@ class InteractionEvent(msgspec.Struct, gc=False):
     error: Any = None
 
 
-event_of = reader(InteractionEvent)
+event_of = reader(_InteractionEvent)
 interaction_of = reader(Interaction)
 
 
@@ -224,7 +222,7 @@ class InteractionTally(Tally):
         self._model = ""
         self._queries: set[int] = set()  # hashes: queries are user text, which is not kept
 
-    def read(self, event: bytes, name: bytes) -> InteractionEvent | None:
+    def read(self, event: bytes, name: bytes) -> _InteractionEvent | None:
         parsed = event_of(event)
         if parsed is None:
             return None

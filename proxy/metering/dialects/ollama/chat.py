@@ -31,8 +31,7 @@ from proxy.metering.wire.framing import NDJSON
 from proxy.metering.wire.json_reader import compact, reader
 from proxy.metering.wire.unknown_text import Outputs, Place
 
-# Further fields that the model reads; `context` of an earlier answer is a list of tokens.
-_CHAT_AS_JSON = ("format",)
+# Further fields of generate that the model reads; `context` of an earlier answer is a list of tokens.
 _GENERATE_AS_JSON = ("context", "format")
 _TEXTS = ("system", "prompt", "suffix")
 
@@ -40,8 +39,8 @@ _TEXTS = ("system", "prompt", "suffix")
 def chat_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     """Read a request of chat. Raises InvalidField."""
     messages = messages_of(document)
-    images = sum(_images(message) for message in messages)
-    return _facts(document, named, structs.replace(prompt_of(messages, document, _CHAT_AS_JSON), images=images))
+    prompt = prompt_of(messages, document, read_as_json=("format",))
+    return _facts(document, named, structs.replace(prompt, images=sum(_images(message) for message in messages)))
 
 
 def generate_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:

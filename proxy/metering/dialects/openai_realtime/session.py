@@ -147,12 +147,8 @@ class RealtimeWire:
         ends = kind == "response.done"
         if ends and response is not None:
             self._in_conversation = response.conversation_id is not None
-        return ProviderEvent(
-            EventPhase.ENDS if ends else EventPhase.CONTINUES,
-            key,
-            answer_id=answer_id,
-            is_billable=is_billable,
-        )
+        phase = EventPhase.ENDS if ends else EventPhase.CONTINUES
+        return ProviderEvent(phase, key, answer_id=answer_id, is_billable=is_billable)
 
     def _parse_transcript(self, kind: str, event: RealtimeEvent) -> ProviderEvent:
         heard_id = f"{event.item_id}:{event.content_index or 0}"

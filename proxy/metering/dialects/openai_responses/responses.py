@@ -303,12 +303,10 @@ OPENAI_COMPACT = replace(
 )
 
 OPENAI_INPUT_TOKENS = replace(
-    OPENAI_RESPONSES,
+    OPENAI_COMPACT,
     name="openai.input_tokens",
     paths=("/v1/responses/input_tokens",),
     operation="count_tokens",
     tally=CountTally,
     free=True,
-    stores=False,
-    socket=None,
 )
