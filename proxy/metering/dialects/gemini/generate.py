@@ -101,8 +101,6 @@ generated_of = reader(Generated)
 CANDIDATES_MAX = 128
 # Early servers sent the number of a reason, not its name.
 _REASONS = ("FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER")
-# Models with one billed search per answer, however many queries it has.
-BILLED_ONCE = ("gemini-1", "gemini-2")
 # Flags: the contents of one part of an event.
 _TEXT, _CALL = 1, 2
 # The prompt and its parts.
@@ -110,6 +108,11 @@ _PROMPT = (
     "prompt_tokens", "cached_tokens", "audio_prompt_tokens", "image_prompt_tokens", "cached_audio_tokens",
     "cached_image_tokens",
 )  # fmt: skip
+
+
+def billed_once(model: str) -> bool:
+    """Whether all searches of an answer of this model are billed as one, however many queries it has."""
+    return model.rpartition("/")[2].startswith(("gemini-1", "gemini-2"))
 
 
 class GeminiTally(Tally):
@@ -195,12 +198,11 @@ class GeminiTally(Tally):
         return kinds
 
     def _read_queries(self, queries: Iterable[object], model: str) -> None:
-        once = model.rpartition("/")[2].startswith(BILLED_ONCE)  # all queries of an answer are one search
         for query in queries:
             if isinstance(query, str) and query and len(self._queries) < UNITS_MAX:
                 self._queries.add(hash(query))
         if self._queries:
-            self._seen("searches", 1 if once else len(self._queries))
+            self._seen("searches", 1 if billed_once(model) else len(self._queries))
 
     def _finish(self, reason: str | int | None) -> None:
         if type(reason) is int:

@@ -32,14 +32,12 @@ usage_of = UsageReader(
     cached_image_tokens=f"cacheTokensDetails{_IMAGE_TOKENS}",
 )
 # Parts by modality, as a name or by its number. Videos and documents cost what text does.
-_TEXT, _IMAGE, _AUDIO, _SEEN = "TEXT 1", "IMAGE 2", "AUDIO 4", "VIDEO 3 DOCUMENT 5"
-_PARTS = " ".join((
-    each("promptTokensDetails", f"{_TEXT} {_IMAGE} {_SEEN} {_AUDIO}"),
-    each("promptTokenDetails", f"{_TEXT} {_IMAGE} {_SEEN} {_AUDIO}"),
-    each("cacheTokensDetails", f"{_TEXT} {_IMAGE} {_SEEN} {_AUDIO}"),
-    each("candidatesTokensDetails", f"{_TEXT} {_IMAGE} {_AUDIO}"),
-    "toolUsePromptTokensDetails",
-))  # fmt: skip
+_MADE = "TEXT 1 IMAGE 2 AUDIO 4"
+_SEEN = f"{_MADE} VIDEO 3 DOCUMENT 5"
+_PARTS = f"""
+{each("promptTokensDetails", _SEEN)} {each("promptTokenDetails", _SEEN)} {each("cacheTokensDetails", _SEEN)}
+{each("candidatesTokensDetails", _MADE)} toolUsePromptTokensDetails
+"""
 
 USAGE = each("usageMetadata", f"{usage_of.paths} {_PARTS} serviceTier trafficType")
 """known members of the usage"""

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import structs
 
 from proxy.metering.dialect import Dialect, KeyHeader
-from proxy.metering.dialects.gemini.generate import BILLED_ONCE, GEMINI_ERRORS
+from proxy.metering.dialects.gemini.generate import GEMINI_ERRORS, billed_once
 from proxy.metering.dialects.gemini.usage import running
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import (
@@ -251,13 +251,8 @@ class InteractionTally(Tally):
 
     def settle(self) -> None:
         super().settle()
-        if self._billed_once and self.usage is not None and self.usage.searches:
+        if billed_once(self._model) and self.usage is not None and self.usage.searches:
             self.usage = structs.replace(self.usage, searches=1)
-
-    @property
-    def _billed_once(self) -> bool:
-        """Whether all searches of an answer are billed as one."""
-        return self._model.rpartition("/")[2].startswith(BILLED_ONCE)
 
     def _read_interaction(self, interaction: Interaction, failure: str, *, last: bool) -> None:
         self.response_id = self.response_id or identifier(interaction.id)
@@ -322,7 +317,7 @@ class InteractionTally(Tally):
             if isinstance(query, str) and query and len(self._queries) < UNITS_MAX:
                 self._queries.add(hash(query))
         if self._queries:
-            self._seen("searches", 1 if self._billed_once else len(self._queries))
+            self._seen("searches", 1 if billed_once(self._model) else len(self._queries))
 
 
 def _written(arguments: object) -> str:

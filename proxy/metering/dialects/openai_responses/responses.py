@@ -55,13 +55,6 @@ _ITEMS = frozenset((
 ))  # fmt: skip
 # Counts that are not billed, and stated costs: of xAI, OpenRouter, Pydantic.
 _NOT_BILLED = "context_details cost cost_details cost_in_usd_ticks pydantic_ai_gateway"
-# The output is read by its items; the others repeat the request, or are times.
-_ANSWER = """
-id object model status service_tier user safety_identifier prompt_cache_key truncation tool_choice previous_response_id
-created_at completed_at temperature top_p top_logprobs max_output_tokens max_tool_calls presence_penalty
-frequency_penalty tools metadata text reasoning instructions content_filters moderation error status copilot_usage
-tool_usage.web_search
-"""
 _TOOL_TEXT = "input_tokens_details.text_tokens output_tokens_details.text_tokens"
 _ITEM = """
 type id status role phase name arguments input call_id namespace content summary encrypted_content code container_id
@@ -69,12 +62,14 @@ outputs output queries results action actions pending_safety_checks error server
 execution operation result background size quality output_format output_compression revised_prompt created_by logprobs
 max_output_length
 """
-_KNOWN = " ".join((
-    _ANSWER, each("output", _ITEM), each("usage", f"{openai_usage_of.paths} {_NOT_BILLED}"),
-    each(f"tool_usage.{_IMAGES}", f"{openai_usage_of.paths} {_TOOL_TEXT}"),
-))  # fmt: skip
-
-
+# The output is read by its items; the members besides usage repeat the request, or are times.
+_KNOWN = f"""
+id object model status service_tier user safety_identifier prompt_cache_key truncation tool_choice previous_response_id
+created_at completed_at temperature top_p top_logprobs max_output_tokens max_tool_calls presence_penalty
+frequency_penalty tools metadata text reasoning instructions content_filters moderation error copilot_usage
+{each("output", _ITEM)} {each("usage", f"{openai_usage_of.paths} {_NOT_BILLED}")} tool_usage.web_search
+{each(f"tool_usage.{_IMAGES}", f"{openai_usage_of.paths} {_TOOL_TEXT}")}
+"""
 # Members that are read of items, of their parts, and of the answer's reasoning.
 _WRITTEN = "content text refusal transcript summary reasoning"
 
