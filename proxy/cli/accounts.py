@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.keys import Account
 from proxy.billing.limits import Limits
-from proxy.cli.common import Command, command_for_one, json_line, store_of, with_commands, with_config
+from proxy.cli.common import command_for_one, json_line, store_of, with_commands, with_config
 from proxy.cli.limit_options import account_json, add_limits, limit_changes, paid_json
 from proxy.foundation.ids import new_id
 
@@ -43,9 +44,9 @@ def add_commands(commands: Any) -> None:
     update.add_argument("--name", metavar="NAME", default=argparse.SUPPRESS)
     add_limits(update)
     command_for_one(
-        accounts, "account", "block", "reject all keys of an account until it is unblocked", _applying("block")
+        accounts, "account", "block", "reject all keys of an account until it is unblocked", partial(_apply, "block")
     )
-    command_for_one(accounts, "account", "unblock", "accept the keys of an account again", _applying("unblock"))
+    command_for_one(accounts, "account", "unblock", "accept the keys of an account again", partial(_apply, "unblock"))
     command_for_one(
         accounts, "account", "info", "show an account, its organization, its limits and its spend", _info, audited=False
     )
@@ -80,15 +81,11 @@ def _update(options: argparse.Namespace) -> None:
         print(json_line(account_json(accounts.update(options.account, **changes))))
 
 
-def _applying(operation: str) -> Command:
-    """The command that calls this method of the account store."""
-
-    def run(options: argparse.Namespace) -> None:
-        with _accounts(options) as accounts:
-            change: Callable[[str], Account] = getattr(accounts, operation)
-            print(json_line(account_json(change(options.account))))
-
-    return run
+def _apply(operation: str, options: argparse.Namespace) -> None:
+    """Call this method of the account store."""
+    with _accounts(options) as accounts:
+        change: Callable[[str], Account] = getattr(accounts, operation)
+        print(json_line(account_json(change(options.account))))
 
 
 def _info(options: argparse.Namespace) -> None:

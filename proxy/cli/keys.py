@@ -13,7 +13,6 @@ from typing import Any
 from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, ApiKey, expires_at_from
 from proxy.billing.limits import Limits, OnExhausted, OnStoreOutage
 from proxy.cli.common import (
-    Command,
     add_command,
     command_for_one,
     json_line,
@@ -46,9 +45,11 @@ def add_commands(commands: Any) -> None:
     grace = f"how long the old secret stays valid, or now (default {GRACE_DEFAULT})"
     grace_s = partial(option_value, seconds_or_now)
     rotate.add_argument("--grace", type=grace_s, default=GRACE_DEFAULT, metavar="24h", help=grace)
-    command_for_one(keys, "key", "block", "reject a key until it is unblocked", _applying("block"))
-    command_for_one(keys, "key", "unblock", "accept a blocked key again", _applying("unblock"))
-    command_for_one(keys, "key", "revoke", "revoke a key for ever; takes effect within a second", _applying("revoke"))
+    command_for_one(keys, "key", "block", "reject a key until it is unblocked", partial(_apply, "block"))
+    command_for_one(keys, "key", "unblock", "accept a blocked key again", partial(_apply, "unblock"))
+    command_for_one(
+        keys, "key", "revoke", "revoke a key for ever; takes effect within a second", partial(_apply, "revoke")
+    )
     command_for_one(
         keys, "key", "info", "show a key, its project and its organization, with limits and spend", _info, audited=False
     )
@@ -117,15 +118,11 @@ def _rotate(options: argparse.Namespace) -> None:
         print(json_line({"key": secret, **key_json(key)}))
 
 
-def _applying(operation: str) -> Command:
-    """The command that calls this method of the key store."""
-
-    def run(options: argparse.Namespace) -> None:
-        with store_of(options) as store:
-            change: Callable[[str], ApiKey] = getattr(store.keys, operation)
-            print(json_line(key_json(change(options.key))))
-
-    return run
+def _apply(operation: str, options: argparse.Namespace) -> None:
+    """Call this method of the key store."""
+    with store_of(options) as store:
+        change: Callable[[str], ApiKey] = getattr(store.keys, operation)
+        print(json_line(key_json(change(options.key))))
 
 
 def _info(options: argparse.Namespace) -> None:

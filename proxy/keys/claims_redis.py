@@ -6,13 +6,11 @@ claim again.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 from proxy.keys.idempotency import ClaimsUnavailable, IdempotencyRecord
 from proxy.keys.response_owners import OWNERS_S
-from proxy.storage.redis_client import QueueUnavailable, RedisClient, map_errors
+from proxy.storage.redis_client import RedisClient, map_errors
 
 _CLAIM = """
 local there = redis.call("HMGET", KEYS[1], "x", "b", "e", "r")
@@ -47,41 +45,32 @@ class RedisClaims:
         self._prefix = f"{prefix}:claim:"
 
     async def claim(self, name: str, body: str, exchange_id: str) -> IdempotencyRecord | None:
-        async with _mapped(self._redis, "claiming an Idempotency-Key"):
+        async with map_errors(self._redis, "claiming an Idempotency-Key", ClaimsUnavailable):
             there = await self._redis.eval(_CLAIM, 1, self._prefix + name, exchange_id, body, self._retention_ms)
         if not there or there[0].decode() == exchange_id:
             return None
         return IdempotencyRecord(there[0].decode(), there[1].decode() == body, there[2] == b"1", there[3])
 
     async def end(self, name: str, exchange_id: str, answer: bytes | None) -> None:
-        async with _mapped(self._redis, "ending a claim"):
+        async with map_errors(self._redis, "ending a claim", ClaimsUnavailable):
             await self._redis.eval(_END, 1, self._prefix + name, exchange_id, answer or b"")
 
     async def release(self, name: str, exchange_id: str) -> None:
-        async with _mapped(self._redis, "releasing a claim"):
+        async with map_errors(self._redis, "releasing a claim", ClaimsUnavailable):
             await self._redis.eval(_RELEASE, 1, self._prefix + name, exchange_id)
 
     async def remember(self, name: str, owner: bytes) -> None:
-        async with _mapped(self._redis, "storing the owner of a response"):
+        async with map_errors(self._redis, "storing the owner of a response", ClaimsUnavailable):
             await self._redis.set(self._owners + name, owner, px=self._owners_ms)
 
     async def recall(self, name: str) -> bytes | None:
-        async with _mapped(self._redis, "looking up the owner of a response"):
+        async with map_errors(self._redis, "looking up the owner of a response", ClaimsUnavailable):
             owner: bytes | None = await self._redis.get(self._owners + name)
         return owner
 
     async def forget(self, name: str) -> None:
-        async with _mapped(self._redis, "deleting the owner of a response"):
+        async with map_errors(self._redis, "deleting the owner of a response", ClaimsUnavailable):
             await self._redis.delete(self._owners + name)
 
     async def aclose(self) -> None:
         """No-op: the owner of `redis` closes it."""
-
-
-@asynccontextmanager
-async def _mapped(redis: RedisClient, doing: str) -> AsyncIterator[None]:
-    try:
-        async with map_errors(redis, doing):
-            yield
-    except QueueUnavailable as error:
-        raise ClaimsUnavailable(str(error)) from error

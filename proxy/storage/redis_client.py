@@ -85,15 +85,17 @@ async def check(redis: RedisClient) -> None:
 
 
 @asynccontextmanager
-async def map_errors(redis: RedisClient, doing: str) -> AsyncIterator[None]:
-    """Map every error of Redis within to QueueUnavailable, and drop connections that would fail again.
+async def map_errors(
+    redis: RedisClient, doing: str, unavailable: type[OSError] = QueueUnavailable
+) -> AsyncIterator[None]:
+    """Map every error of Redis within to `unavailable`, and drop connections that would fail again.
 
     `doing`: the operation, for the message. A task that is cancelled within ends.
     """
     task = asyncio.current_task()
     assert task is not None
     cancelled_before = task.cancelling()
-    failed: QueueUnavailable | None = None
+    failed: OSError | None = None
     try:
         yield
     except (RedisError, RedisClusterException, OSError, AttributeError, TypeError, RuntimeError) as raised:
@@ -102,7 +104,7 @@ async def map_errors(redis: RedisClient, doing: str) -> AsyncIterator[None]:
             raise
         with suppress(RedisError, OSError):
             await _renew(redis, error)
-        failed = QueueUnavailable(f"{doing}: {_message(error)}")
+        failed = unavailable(f"{doing}: {_message(error)}")
     if task.cancelling() > cancelled_before:  # before Python 3.12, wait_for in the library can swallow a cancellation
         raise asyncio.CancelledError
     if failed is not None:
