@@ -58,15 +58,12 @@ def postings(entry: LedgerEntry) -> list[Posting]:
     """The postings of an entry; none if it moves no money."""
     found: list[Posting] = []
     if entry.charge_nusd:
-        counterpart = _COUNTERPARTS.get(entry.kind, Account.REVENUE)
-        found += _moved(Posting(Account.CUSTOMER, entry.key_id, entry.charge_nusd), counterpart, None)
+        found.append(Posting(Account.CUSTOMER, entry.key_id, entry.charge_nusd))
+        found.append(Posting(_COUNTERPARTS.get(entry.kind, Account.REVENUE), None, -entry.charge_nusd))
     if entry.cost_nusd:
-        found += _moved(Posting(Account.COST, None, entry.cost_nusd), Account.PAYABLE, entry.provider)
+        found.append(Posting(Account.COST, None, entry.cost_nusd))
+        found.append(Posting(Account.PAYABLE, entry.provider, -entry.cost_nusd))
     return found
-
-
-def _moved(debit: Posting, account: Account, of: str | None) -> tuple[Posting, Posting]:
-    return debit, Posting(account, of, -debit.nusd)
 
 
 _NAMES: Mapping[Account, str] = {

@@ -12,7 +12,6 @@ the month whose statement has the entry; the class is Correction if the exchange
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from proxy.billing.details import EntryDetails
@@ -98,29 +97,13 @@ def _owner(name: str, default: Callable[[ExportedEntry], Any]) -> Callable[[Expo
 
 
 def _is_key(source: ExportedEntry) -> bool:
-    return source.owner is None or source.owner.scope_id not in (
-        source.owner.project_id,
-        source.owner.organization_id,
-    )
+    owner = source.owner
+    return owner is None or owner.scope_id not in (owner.project_id, owner.organization_id)
 
 
 def _sub_account(read: Callable[[ExportedEntry], Any]) -> Callable[[ExportedEntry], Any]:
     """The key; null for top-ups of an account, which have no key."""
     return lambda source: read(source) if _is_key(source) else None
-
-
-def _midnight_of(month: Callable[[ExportedEntry], datetime]) -> Callable[[ExportedEntry], float]:
-    return lambda source: month(source).timestamp()
-
-
-def _period_start(source: ExportedEntry) -> datetime:
-    day = source.month.first
-    return datetime(day.year, day.month, 1, tzinfo=UTC)
-
-
-def _period_end(source: ExportedEntry) -> datetime:
-    day = source.month.after
-    return datetime(day.year, day.month, 1, tzinfo=UTC)
 
 
 def _text(name: str, read: Callable[[ExportedEntry], Any]) -> Column:
@@ -133,8 +116,8 @@ FOCUS: tuple[Column, ...] = (
     _text("BillingAccountName", _owner("organization", lambda source: source.entry.key_alias)),
     _text("BillingAccountType", lambda _: "Organization"),
     _text("BillingCurrency", lambda _: CURRENCY),
-    Column("BillingPeriodEnd", ColumnType.SECOND, _midnight_of(_period_end)),
-    Column("BillingPeriodStart", ColumnType.SECOND, _midnight_of(_period_start)),
+    Column("BillingPeriodEnd", ColumnType.SECOND, lambda source: source.month.until),
+    Column("BillingPeriodStart", ColumnType.SECOND, lambda source: source.month.since),
     _text("ChargeCategory", _category),
     _text("ChargeClass", _class),
     _text("ChargeDescription", _description),
