@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 from sqlalchemy import Connection
 
 from proxy.billing.period import Month
 from proxy.ledger.archive.archives import statements_until
 from proxy.ledger.periods.activity import activities
 from proxy.ledger.periods.closing import BATCH_SCOPES, closed_activities, month_digests, read_closings, read_periods
+from proxy.ledger.settling.spend import batches
 from proxy.reconciliation.integrity import CheckResult, CheckScope
 
 
@@ -35,8 +34,7 @@ def closed_month_stays(connection: Connection, month: Month) -> CheckResult:
 
 def _check(connection: Connection, month: Month, result: CheckResult) -> None:
     stated = month_digests(connection, month)
-    rest = activities(connection, month, read_closings(connection))
-    while batch := list(islice(rest, BATCH_SCOPES)):
+    for batch in batches(activities(connection, month, read_closings(connection)), BATCH_SCOPES):
         closed = {one.scope_id: one for one in closed_activities(connection, month, [one.scope_id for one in batch])}
         for one in batch:
             stated.pop(one.scope_id, None)

@@ -16,6 +16,7 @@ from proxy.billing.entries import EntryKind
 from proxy.ledger.amounts import rows_of
 from proxy.ledger.schema.tables import archived_receipts, dead_letters, ledger_clock, ledger_entries
 from proxy.ledger.settling.settling import OPEN
+from proxy.ledger.settling.spend import batches
 from proxy.reconciliation.integrity import CheckResult, CheckScope, RecordsInFlight
 
 # A seq is epoch * 2**40 + count; the first count of an epoch is 1.
@@ -194,9 +195,7 @@ def leases_end(connection: Connection, scope: CheckScope, leased: Mapping[str, C
     entries = ledger_entries.c
     result = CheckResult()
     for node, exchange_ids in leased.items():
-        ids = list(exchange_ids)
-        for start in range(0, len(ids), _IDS_AT_ONCE):
-            chunk = ids[start : start + _IDS_AT_ONCE]
+        for chunk in batches(exchange_ids, _IDS_AT_ONCE):
             over = select(entries.exchange_id).where(
                 entries.exchange_id.in_(chunk),
                 entries.kind == EntryKind.USAGE,

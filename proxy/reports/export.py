@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum, auto
-from itertools import islice
+from operator import attrgetter
 from typing import IO, Any
 
 import msgspec
@@ -25,6 +25,7 @@ from proxy.billing.entries import STORED_NAMES, TOKENS, EntryKind, LedgerEntry
 from proxy.billing.period import Closings, Month, month_of
 from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.owners import Owner
+from proxy.ledger.settling.spend import batches
 
 # A few MB of memory; also the size of a Parquet row group.
 ROWS_AT_ONCE = 5_000
@@ -85,10 +86,6 @@ class ParquetMissing(ValueError):  # noqa: N818  a missing extra, no bug
     """The package pyarrow is not installed."""
 
 
-def _field(name: str) -> Callable[[ExportedEntry], Any]:
-    return lambda source: getattr(source.entry, name)
-
-
 KINDS = {
     "streamed": ColumnType.FLAG,
     "cost_usd": ColumnType.MONEY,
@@ -102,7 +99,10 @@ KINDS = {
 """the types of an entry's columns that are not text"""
 
 ENTRIES: tuple[Column, ...] = (
-    *(Column(name, KINDS.get(name, ColumnType.TEXT), _field(field)) for field, name in STORED_NAMES.items()),
+    *(
+        Column(name, KINDS.get(name, ColumnType.TEXT), attrgetter(f"entry.{field}"))
+        for field, name in STORED_NAMES.items()
+    ),
     Column("settled_at", ColumnType.TIME, lambda source: source.settled_at),
     Column("project_id", ColumnType.TEXT, lambda source: source.owner and source.owner.project_id),
     Column("organization_id", ColumnType.TEXT, lambda source: source.owner and source.owner.organization_id),
@@ -155,9 +155,8 @@ def write_parquet(file: IO[bytes], columns: Sequence[Column], sources: Iterable[
         ColumnType.SECOND: pyarrow.timestamp("us", tz="UTC"),
     }
     schema = pyarrow.schema([(column.name, types[column.kind]) for column in columns])
-    rest = iter(sources)
     with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-        while batch := list(islice(rest, ROWS_AT_ONCE)):
+        for batch in batches(sources, ROWS_AT_ONCE):
             of_each = ([_typed(column.kind, column.of(source)) for source in batch] for column in columns)
             arrays = [pyarrow.array(values, one.type) for one, values in zip(schema, of_each, strict=True)]
             writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
@@ -167,8 +166,7 @@ def with_owners(
     settled: Iterable[tuple[LedgerEntry, float]], owners_of: Callable[[set[str]], dict[str, Owner]], closings: Closings
 ) -> Iterator[ExportedEntry]:
     """Joins entries with their owners, which are read in batches."""
-    rest = iter(settled)
-    while batch := list(islice(rest, ROWS_AT_ONCE)):
+    for batch in batches(settled, ROWS_AT_ONCE):
         owners = owners_of({entry.key_id for entry, _ in batch})
         for entry, settled_at in batch:
             yield ExportedEntry(entry, settled_at, owners.get(entry.key_id), closings)

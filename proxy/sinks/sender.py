@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from uuid import uuid4
 
@@ -22,6 +22,7 @@ from sqlalchemy import Engine
 from proxy.foundation.outage import Outage, OutageLog
 from proxy.foundation.tasks import Tasks
 from proxy.ledger.accounts.owners import owners_of
+from proxy.ledger.settling.spend import batches
 from proxy.reports.export import ExportedEntry
 from proxy.settings import Settings
 from proxy.settings.sinks import SinkSettings
@@ -156,7 +157,7 @@ class SinkSender:
         resent = await self._in_thread(progress.to_resend, self._engine, self._name, self._chunk)
         pending = await self._in_thread(progress.pending, self._engine, sink)
         async with open_session(self._answer_s) as session:
-            for chunk in [*_chunks(resent, self._chunk), *_chunks(pending, self._chunk)]:
+            for chunk in [*batches(resent, self._chunk), *batches(pending, self._chunk)]:
                 try:
                     async with asyncio.timeout(CHUNK_S):
                         refused = await self._send(session, chunk)
@@ -195,9 +196,8 @@ class SinkSender:
             else:
                 events += made
                 entry_ids |= {one.event_id: entry.entry_id for one in made}
-        size = self._format.batch_max
-        batches = (self._deliver(session, events[at : at + size]) for at in range(0, len(events), size))
-        for result in await asyncio.gather(*batches, return_exceptions=True):
+        sending = (self._deliver(session, some) for some in batches(events, self._format.batch_max))
+        for result in await asyncio.gather(*sending, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
             refused |= {entry_ids[event_id]: why for event_id, why in result.items()}
@@ -228,7 +228,3 @@ class SinkSender:
             now = self._unix_time()
             request = self._format.request(events, now)
             return await post(session, request.url, request.body, request.headers, unix_s=now)
-
-
-def _chunks(settled: Sequence[Settled], size: int) -> Iterator[Sequence[Settled]]:
-    return (settled[at : at + size] for at in range(0, len(settled), size))

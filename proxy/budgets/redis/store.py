@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -38,7 +38,8 @@ from proxy.budgets.redis.script import Script
 from proxy.budgets.seed_generations import SeedGenerations
 from proxy.budgets.store import BudgetsIncomplete, BudgetsUnavailable, OwnReservations
 from proxy.budgets.verdicts import bounds_rate
-from proxy.storage.redis_client import QueueUnavailable, RedisClient, map_errors
+from proxy.ledger.settling.spend import batches
+from proxy.storage.redis_client import RedisClient, map_errors
 
 # All nodes that are awake have re-announced by then, unless data is lost repeatedly. A client waits no longer.
 WARM_S_MAX = 3.0
@@ -141,7 +142,7 @@ class RedisBudgets:
 
     async def close(self, ended: Sequence[Reservation]) -> None:
         async with self._order:
-            for some in _slices(ended):
+            for some in batches(ended, AT_ONCE):
                 windows = _RateWindows(counter for one in some for counter in one.counters)
                 question = [(one.exchange_id, one.nusd, one.tokens) for one in some], windows.places
                 await self._call(scripts.CLOSE, question, windows.counter_ids)
@@ -176,12 +177,12 @@ class RedisBudgets:
     async def abandon(self, node: str, spared: Collection[str]) -> int:
         _, members = await self._call(scripts.ORPHANS, (node,), keys=[self._key(f"node:{node}")])
         orphans = set(_exchange_ids(members))
-        for some in _slices(list(orphans.intersection(spared))):
+        for some in batches(orphans.intersection(spared), AT_ONCE):
             await self._call(scripts.END, (some, node))
         return await self._release(list(orphans.difference(spared)), node)
 
     async def seed(self, sums: Sequence[SpendTotal]) -> None:
-        for some in _slices(sums):
+        for some in batches(sums, AT_ONCE):
             generations = [self._seed_generations.end(one.counter_id) for one in some]
             question = [
                 (one.counter_id, repr(one.since), one.nusd, one.as_of_us, generation)
@@ -200,7 +201,7 @@ class RedisBudgets:
 
     async def lead(self, for_s: float) -> bool:
         key, lease_ms = self._key("leader"), int(for_s * 1_000)
-        async with map_budget_errors(self._redis, "choosing a follower of the ledger"):
+        async with map_errors(self._redis, "choosing a follower of the ledger", BudgetsUnavailable):
             if await self._redis.set(key, self._candidate, nx=True, px=lease_ms):
                 return True
             if await self._redis.get(key) != self._candidate:
@@ -211,12 +212,12 @@ class RedisBudgets:
         await self._call(scripts.FORGET_SUMS, (False if restored_to_us is None else restored_to_us,))
 
     async def timeline(self) -> str | None:
-        async with map_budget_errors(self._redis, "reading the ledger's timeline"):
+        async with map_errors(self._redis, "reading the ledger's timeline", BudgetsUnavailable):
             timeline = await self._redis.get(self._key("timeline"))
         return None if timeline is None else str(timeline.decode())
 
     async def set_timeline(self, timeline: str) -> None:
-        async with map_budget_errors(self._redis, "writing the ledger's timeline"):
+        async with map_errors(self._redis, "writing the ledger's timeline", BudgetsUnavailable):
             await self._redis.set(self._key("timeline"), timeline)
 
     async def overdue(self, older_than_s: float) -> list[str]:
@@ -228,13 +229,13 @@ class RedisBudgets:
 
     async def counter_states(self, counter_ids: Collection[str] | None = None) -> list[CounterState]:
         states: list[CounterState] = []
-        for some in _slices(sorted(await self._all_ids() if counter_ids is None else set(counter_ids))):
+        for some in batches(sorted(await self._all_ids() if counter_ids is None else set(counter_ids)), AT_ONCE):
             _, rows = await self._call(scripts.COUNTER_STATES, some)
             states += [_counter_state(counter_id, row) for counter_id, row in zip(some, rows, strict=True) if any(row)]
         return states
 
     async def seeded(self, after: str, limit: int) -> tuple[list[str], str]:
-        async with map_budget_errors(self._redis, "listing limit counters"):
+        async with map_errors(self._redis, "listing limit counters", BudgetsUnavailable):
             # Two fields a counter.
             cursor, fields = await self._redis.hscan(self._key("sums"), int(after or 0), count=2 * limit)
         return [one[1:].decode() for one in fields if one.startswith(b"s")], str(cursor) if cursor else ""
@@ -256,7 +257,7 @@ class RedisBudgets:
         generation, stored = self._generation.decode(), set(_exchange_ids(members))
         current = own()
         for reservations, ended in ((current.open, False), (current.closed, True)):
-            for some in _slices(reservations):
+            for some in batches(reservations, AT_ONCE):
                 rows = [(one, ended, one.exchange_id in stored) for one in some]
                 if not await self._write_reservations(generation, rows, ()):
                     return False
@@ -264,8 +265,8 @@ class RedisBudgets:
             one.exchange_id for reservations in (current.open, current.closed) for one in reservations
         )
         orphans = [one for one in stored if one not in current.reserving]
-        for some in _slices(orphans):
-            if not await self._write_reservations(generation, (), some):
+        for orphaned in batches(orphans, AT_ONCE):
+            if not await self._write_reservations(generation, (), orphaned):
                 return False
         status, *values = await self._call(scripts.END_ANNOUNCEMENT, (generation,))
         if status != b"done":
@@ -302,7 +303,7 @@ class RedisBudgets:
 
     async def _release(self, exchange_ids: Sequence[str], node: str | None) -> int:
         released = 0
-        for some in _slices(exchange_ids):
+        for some in batches(exchange_ids, AT_ONCE):
             _, count = await self._call(scripts.RELEASE, (some, False if node is None else node))
             released += count
         return released
@@ -311,7 +312,7 @@ class RedisBudgets:
         """The ids of all stored counters."""
         ids: set[str] = set()
         for key in (self._key("sums"), self._key("gates")):
-            async with map_budget_errors(self._redis, "listing limit counters"):
+            async with map_errors(self._redis, "listing limit counters", BudgetsUnavailable):
                 async for field, _ in self._redis.hscan_iter(key, count=1_000):
                     ids.add(field[1:].decode())
         return ids
@@ -338,7 +339,7 @@ class RedisBudgets:
         known = self._operations, self._generation
         arguments = len(keys), *keys, self._node, self._fencing_token, fresh, now, *known, question
         try:
-            async with map_budget_errors(self._redis, "calling the budget store"):
+            async with map_errors(self._redis, "calling the budget store", BudgetsUnavailable):
                 try:
                     reply: list[Any] = await self._redis.execute_command("EVALSHA", script.sha, *arguments)
                 except NoScriptError:  # the script did not run
@@ -383,16 +384,6 @@ class _RateWindows:
         return self.places[counter.counter_id] if bounds_rate(counter) else False
 
 
-@asynccontextmanager
-async def map_budget_errors(redis: Any, doing: str) -> AsyncIterator[None]:
-    """Map errors of Redis to BudgetsUnavailable."""
-    try:
-        async with map_errors(redis, doing):
-            yield
-    except QueueUnavailable as error:
-        raise BudgetsUnavailable(str(error)) from None
-
-
 def _bounds(counter: LimitCounter, windows: _RateWindows) -> tuple[Any, ...]:
     """A counter in the form that `RESERVE` expects."""
     bounds = counter.nusd_max, counter.rpm, counter.tpm, counter.parallel
@@ -435,7 +426,3 @@ def _counter_state(counter_id: str, row: Sequence[bytes | None]) -> CounterState
 def _exchange_ids(members: Iterable[bytes]) -> list[str]:
     """The exchange ids of members of `index`."""
     return [member.rpartition(b"\0")[2].decode() for member in members]
-
-
-def _slices(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    return (items[at : at + AT_ONCE] for at in range(0, len(items), AT_ONCE))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,7 +19,7 @@ from proxy.billing.period import Closing, Closings, Month, month_from, month_of
 from proxy.billing.receipt import EMPTY, digest_of
 from proxy.ledger.periods.activity import Activity, ScopeActivity, activities
 from proxy.ledger.schema.tables import accounts, api_keys, ledger_entries, periods, scope_months, usage_daily
-from proxy.ledger.settling.spend import clock_of
+from proxy.ledger.settling.spend import batches, clock_of
 from proxy.ledger.settling.store import LedgerStore
 from proxy.storage.database import Lock, hold, reading, writing
 
@@ -62,15 +61,7 @@ def read_period(connection: Connection, month: Month) -> Period | None:
 
 
 def _period(row: Any) -> Period:
-    return Period(
-        month=month_from(row.month),
-        closed_at=row.closed_at,
-        closed_by=row.closed_by,
-        left_behind=row.left_behind or (),
-        issued_at=row.issued_at,
-        entries=row.entries,
-        digest=row.digest,
-    )
+    return Period(**{**row._asdict(), "month": month_from(row.month), "left_behind": row.left_behind or ()})
 
 
 def read_closings(connection: Connection) -> Closings:
@@ -156,7 +147,7 @@ def _accounts(connection: Connection, month: Month) -> list[ScopeActivity]:
 
 def _store_all(engine: Engine, month: Month, found: Iterator[ScopeActivity]) -> None:
     """Store the activities that are not stored yet. Processes that do so at the same time store equal rows."""
-    while batch := list(islice(found, BATCH_SCOPES)):
+    for batch in batches(found, BATCH_SCOPES):
         with writing(engine) as connection:
             hold(connection, Lock.PERIODS)
             there = {one.scope_id for one in closed_activities(connection, month, [one.scope_id for one in batch])}

@@ -41,21 +41,14 @@ EXTEND_CLAIM_S = 5.0
 class PendingRecord(Protocol):
     """A record on its way to the ledger."""
 
-    @property
-    def node(self) -> str:
-        """Id of the journal that the record is in."""
-
-    @property
-    def seq(self) -> int:
-        """The record's number in the journal."""
-
-    @property
-    def payload(self) -> bytes:
-        """The record's bytes in the journal."""
-
-    @property
-    def deliveries(self) -> int:
-        """Number of attempts to settle the record, including this one."""
+    node: str
+    """id of the journal that the record is in"""
+    seq: int
+    """the record's number in the journal"""
+    payload: bytes
+    """the record's bytes in the journal"""
+    deliveries: int
+    """number of attempts to settle the record, including this one"""
 
     @property
     def record(self) -> UsageRecord:

@@ -123,9 +123,9 @@ def scope_of(counter_id: str) -> str:
     return counter_id.removesuffix(_TWIN)
 
 
-def batches(ids: Collection[_T], size_max: int) -> Iterator[list[_T]]:
-    """All ids, in lists of at most `size_max`."""
-    rest = iter(ids)
+def batches(items: Iterable[_T], size_max: int) -> Iterator[list[_T]]:
+    """All items, in lists of at most `size_max`; reads no further than the list."""
+    rest = iter(items)
     while batch := list(islice(rest, size_max)):
         yield batch
 

@@ -15,7 +15,7 @@ the entry stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from sqlalchemy import Engine, select, union_all
 
@@ -81,11 +81,9 @@ class LedgerStore:
         with self.settling() as settling:
             return settling.settle_any(arrivals, letters)
 
-    @contextmanager
-    def settling(self) -> Iterator[Settling]:
+    def settling(self) -> AbstractContextManager[Settling]:
         """A settling transaction, which excludes all others. Raises LedgerUnavailable."""
-        with self._settling(self._clocks) as settling:
-            yield settling
+        return self._settling(self._clocks)
 
     @contextmanager
     def _settling(self, clock: LedgerClock) -> Iterator[Settling]:
