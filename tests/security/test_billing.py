@@ -12,7 +12,7 @@ from proxy.demo.shapes import sse
 from tests.security.guarded import Guarded
 from tests.security.raw_provider import completion, raw_provider, whole
 from tests.support import sse as reading
-from tests.support.net import Response, ask, chat_request, connect, post_chat
+from tests.support.net import Response, ask, chat_request, post_chat
 from tests.support.provider import sse_script
 
 DONE = b"data: [DONE]\n\n"
@@ -22,10 +22,6 @@ USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
 def _delta(index: int = 0, **delta: Any) -> bytes:
     choice = {"index": index, "delta": delta, "finish_reason": None}
     return sse({"id": "c1", "object": "chat.completion.chunk", "choices": [choice]})
-
-
-async def _ask(guarded: Guarded, model: str, **more: Any) -> Response:
-    return await post_chat(guarded.url, ask(model, **more), key=guarded.key)
 
 
 async def _entry(guarded: Guarded, response: Response) -> dict[str, Any]:
@@ -38,14 +34,14 @@ async def _entry(guarded: Guarded, response: Response) -> dict[str, Any]:
 
 async def _streamed(guarded: Guarded, name: str, events: list[bytes], **more: Any) -> dict[str, Any]:
     model = guarded.provider.script(name, sse_script(events))
-    response = await _ask(guarded, model, **more)
+    response = await guarded.ask(model, **more)
     assert (response.status, response.ended) == (200, "complete")
     return await _entry(guarded, response)
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": None}])
 async def test_usage_is_asked_for_whatever_the_client_says(options: Any, guarded: Guarded) -> None:
-    response = await _ask(guarded, "tera", stream_options=options and options | {"include_obfuscation": False})
+    response = await guarded.ask("tera", stream_options=options and options | {"include_obfuscation": False})
     (seen,) = guarded.provider.log()
     assert seen["body"]["stream_options"]["include_usage"] is True
     assert ("include_obfuscation" in seen["body"]["stream_options"]) is bool(options)
@@ -73,7 +69,7 @@ async def test_a_field_of_the_wrong_type_or_size_is_named(field: str, value: Any
 
 
 async def test_a_huge_limit_is_no_bill(guarded: Guarded) -> None:
-    response = await _ask(guarded, "tera", max_tokens=1_000_000, n=2)
+    response = await guarded.ask("tera", max_tokens=1_000_000, n=2)
     entry = await _entry(guarded, response)
     (seen,) = guarded.provider.log()
     assert entry["completion_tokens"] == seen["completion_tokens"] < 1000
@@ -132,9 +128,7 @@ async def test_what_nobody_meters_is_not_there(line: str, guarded: Guarded) -> N
     method, path = line.split()
     body = json.dumps(ask("tera")).encode() if method == "POST" else b""
     wire = chat_request(body, path=path, key=guarded.key).replace(b"POST", method.encode(), 1)
-    async with await connect(guarded.url) as client:
-        await client.send(wire)
-        response = await client.read()
+    response = await guarded.send(wire)
     assert (response.status, json.loads(response.body)["error"]["code"]) == (404, "unknown_url")
     assert guarded.provider.log() == []
 
@@ -152,6 +146,6 @@ async def test_usage_counts_only_at_the_top(nested: dict[str, Any], guarded: Gua
 async def test_every_exchange_here_ended_once(guarded: Guarded) -> None:
     """Conservation over everything this deployment has served so far, whatever other tests did with it."""
     model = guarded.provider.script("last", Shape("tera", tokens=3))
-    await _entry(guarded, await _ask(guarded, model))
+    await _entry(guarded, await guarded.ask(model))
     entries = guarded.tokenweir.read_ledger()
     assert len({entry["exchange_id"] for entry in entries}) == len(entries)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from proxy.demo.shapes import json_bytes
 from tests.security.guarded import Guarded
 from tests.security.payloads import request
 from tests.security.raw_provider import completion, raw_provider, streamed, whole
-from tests.support.net import Response, ask, connect, post_chat
+from tests.support.net import ask, connect, post_chat
 
 HEARD = frozenset(
     {
@@ -57,10 +56,6 @@ TELLING = (
 )
 
 
-async def _ask(guarded: Guarded, model: str, *, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
-    return await post_chat(guarded.url, ask(model, **more), key=guarded.key, headers=headers)
-
-
 def _json_answer(status: int, headers: tuple[tuple[str, str], ...]) -> Script:
     steps = (Send(completion("yes")),)
     return Script(steps, status, (("Content-Type", "application/json"), *headers), framing="length")
@@ -77,7 +72,7 @@ def _stream(headers: tuple[tuple[str, str], ...]) -> Script:
 )
 async def test_a_provider_tells_the_client_nothing_of_itself(script: Script, streams: bool, guarded: Guarded) -> None:
     model = guarded.provider.script("telling", script)
-    response = await _ask(guarded, model, stream=streams)
+    response = await guarded.ask(model, stream=streams)
     assert response.status == script.status
     assert {name.lower() for name, _ in response.headers} <= HEARD
     assert response.header("server") == "tokenweir"
@@ -91,7 +86,7 @@ async def test_a_provider_tells_the_client_nothing_of_itself(script: Script, str
 async def test_a_cookie_is_never_sent_back(guarded: Guarded) -> None:
     model = guarded.provider.script("cookie", _json_answer(200, TELLING))
     for _ in range(2):
-        await _ask(guarded, model, stream=False)
+        await guarded.ask(model, stream=False)
     assert all("cookie" not in _names(one) for one in guarded.provider.log())
 
 
@@ -116,7 +111,7 @@ async def test_a_client_tells_the_provider_nothing_of_itself(guarded: Guarded) -
         "OpenAI-Beta": "assistants=v2",
         "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     }
-    assert (await _ask(guarded, "tera", headers=sent)).status == 200
+    assert (await guarded.ask("tera", headers=sent)).status == 200
     (seen,) = guarded.provider.log()
     got = {name.lower(): value for name, value in seen["headers"]}
     assert set(got) <= {"host", "content-type", "accept", "accept-encoding", "user-agent", "authorization",
@@ -141,9 +136,9 @@ async def test_no_field_of_the_body_steers_where_it_goes(guarded: Guarded) -> No
     async with raw_provider(guarded.raw_port, lambda _: [whole(completion("stolen"))]) as elsewhere:
         target = f"http://127.0.0.1:{guarded.raw_port}/v1"
         more = dict.fromkeys(fields, target)
-        response = await _ask(guarded, "tera", stream=False, **more)
+        response = await guarded.ask("tera", stream=False, **more)
         headers = {"X-Api-Base": target, "X-Forwarded-Host": "evil.test", "X-Original-URL": "/admin"}
-        await _ask(guarded, "tera", stream=False, headers=headers)
+        await guarded.ask("tera", stream=False, headers=headers)
     assert response.status == 200
     assert elsewhere.connections == 0
     assert len(guarded.provider.log()) == 2
@@ -153,9 +148,8 @@ async def test_the_request_that_goes_up_is_made_here(guarded: Guarded) -> None:
     async with raw_provider(guarded.raw_port, lambda _: [whole(completion("yes"))]) as raw:
         body = json_bytes(ask("raw", stream=False))
         line = b"POST /v1/chat/completions?api_base=http://evil.test&x=../../y HTTP/1.1"
-        async with await connect(guarded.url) as client:
-            await client.send(request(body, guarded.key, line=line, host=b"Host: evil.test\r\n"))
-            assert (await client.read()).status == 200
+        wire = request(body, guarded.key, line=line, host=b"Host: evil.test\r\n")
+        assert (await guarded.send(wire)).status == 200
     head, _, sent = raw.requests[0].partition(b"\r\n\r\n")
     assert head.startswith(b"POST /prefix/v1/chat/completions HTTP/1.1\r\n")
     assert f"host: 127.0.0.1:{guarded.raw_port}".encode() in head.lower()
@@ -174,10 +168,10 @@ async def test_what_comes_after_an_answer_is_not_the_next_one(streams: bool, pau
         return parts if number == 0 else [good]
 
     async with raw_provider(guarded.raw_port, answer) as raw:
-        first = await _ask(guarded, "raw", stream=streams)
+        first = await guarded.ask("raw", stream=streams)
         if pause:
             await asyncio.sleep(pause * 2)
-        second = await _ask(guarded, "raw", stream=streams)
+        second = await guarded.ask("raw", stream=streams)
     assert b"poison" not in first.body + second.body
     assert first.body == second.body
     assert second.status == 200
@@ -192,7 +186,7 @@ async def test_a_body_cut_short_is_not_completed_by_the_next(guarded: Guarded) -
             while not raw.requests:
                 await asyncio.sleep(0.01)
             client.reset()
-        second = await _ask(guarded, "raw", stream=False)
+        second = await guarded.ask("raw", stream=False)
     assert (second.status, json.loads(second.body)["choices"][0]["message"]["content"]) == (200, "two")
     assert raw.connections == 2
 
@@ -205,7 +199,7 @@ async def test_an_aborted_stream_is_not_read_on_by_the_next(guarded: Guarded) ->
             await client.send(request(json_bytes(ask("raw")), guarded.key))
             await client.read_body(await client.read_head(), until=b"yes")
             client.reset()
-        second = await _ask(guarded, "raw")
+        second = await guarded.ask("raw")
         await asyncio.sleep(0.4)
     assert (second.status, second.ended, second.body) == (200, "complete", CONTENT + DONE)
     assert raw.connections == 2
@@ -222,7 +216,7 @@ async def test_who_pays_is_the_key_and_nothing_else(guarded: Guarded) -> None:
     }
     said = {"user": "somebody", "metadata": {"key_alias": "somebody", "user_api_key": "x"}, "safety_identifier": "x"}
     model = guarded.provider.script("forged", _stream(()))
-    answers = [await _ask(guarded, model, headers=forged | {"Idempotency-Key": f"same {n}"}, **said) for n in range(2)]
+    answers = [await guarded.ask(model, headers=forged | {"Idempotency-Key": f"same {n}"}, **said) for n in range(2)]
     ids = {answer.header("x-tokenweir-exchange") for answer in answers}
     assert len(ids) == 2
     assert forged["X-Tokenweir-Exchange"] not in ids
@@ -254,9 +248,7 @@ async def test_who_pays_is_the_key_and_nothing_else(guarded: Guarded) -> None:
 async def test_what_is_no_key_opens_nothing(presented: str, guarded: Guarded) -> None:
     body = json.dumps(ask("tera")).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\nAuthorization: {presented}"
-    async with await connect(guarded.url, source="127.0.2.2") as client:
-        await client.send(head.encode() + b"\r\n\r\n" + body)
-        response = await client.read()
+    response = await guarded.send(head.encode() + b"\r\n\r\n" + body, source="127.0.2.2")
     error = json.loads(response.body)["error"]
     assert (response.status, error["type"], error["code"]) == (401, "authentication_error", "invalid_api_key")
     assert guarded.provider.log() == []
@@ -277,7 +269,7 @@ async def test_a_key_is_its_whole_length(guarded: Guarded) -> None:
     for presented in near:
         response = await post_chat(guarded.url, ask("tera"), key=presented, source="127.0.2.3")
         assert response.status == 401, presented
-    assert (await post_chat(guarded.url, ask("tera"), key=key)).status == 200
+    assert (await guarded.ask("tera")).status == 200
     assert len(guarded.provider.log()) == 1
 
 

@@ -99,7 +99,7 @@ async def test_half_a_body_holds_nothing(guarded: Guarded) -> None:
     wire = chat_request(ask("tera"), key=guarded.key)
     for client in clients:
         await client.send(wire[:-5])
-    response = await post_chat(guarded.url, ask("tera"), key=guarded.key)
+    response = await guarded.ask("tera")
     assert response.status == 200
     assert len(guarded.provider.log()) == 1
     for client in clients:
@@ -107,9 +107,7 @@ async def test_half_a_body_holds_nothing(guarded: Guarded) -> None:
 
 
 async def _refused(guarded: Guarded, wire: bytes) -> tuple[int, str | None]:
-    async with await connect(guarded.url) as client:
-        await client.send(wire)
-        response = await client.read()
+    response = await guarded.send(wire)
     assert guarded.provider.log() == []
     return response.status, json.loads(response.body)["error"]["code"]
 
@@ -145,7 +143,7 @@ async def test_nothing_is_unpacked(guarded: Guarded) -> None:
     """A compressed answer nobody asked for is passed on as it is: small here, however large it would become."""
     bomb = sse({"id": "c1", "choices": [{"index": 0, "delta": {"content": "0" * 1_000_000}}]})
     model = guarded.provider.script("bomb", gzipped([bomb] * 8))
-    response = await post_chat(guarded.url, ask(model), key=guarded.key)
+    response = await guarded.ask(model)
     assert (response.status, response.ended, response.header("content-encoding")) == (200, "complete", "gzip")
     assert len(response.body) < 100_000
     assert response.body.startswith(b"\x1f\x8b")
@@ -172,7 +170,7 @@ async def test_more_streams_than_there_are_places_are_refused_and_harm_none(guar
     for client in clients:
         await client.send(chat_request(ask(model), key=guarded.key))
         running.append(await client.read_body(await client.read_head(), until=CONTENT))
-    refused = await post_chat(guarded.url, ask(model), key=guarded.key)
+    refused = await guarded.ask(model)
     assert (refused.status, json.loads(refused.body)["error"]["code"]) == (503, "not_accepting")
     assert refused.header("retry-after") is not None
     assert len(guarded.provider.log(model)) == EXCHANGES_MAX
@@ -180,7 +178,7 @@ async def test_more_streams_than_there_are_places_are_refused_and_harm_none(guar
     for client in clients:
         client.close()
     async with asyncio.timeout(10):
-        while (await post_chat(guarded.url, ask("tera"), key=guarded.key)).status != 200:
+        while (await guarded.ask("tera")).status != 200:
             await asyncio.sleep(0.02)
 
 

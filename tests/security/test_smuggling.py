@@ -24,9 +24,7 @@ RANDOM_CASES = repeats(240, gate=80)
 
 async def test_refused(guarded: Guarded) -> None:
     for name, wire in refused(BODY, guarded.key).items():
-        async with await connect(guarded.url) as client:
-            await client.send(wire)
-            response = await client.read()
+        response = await guarded.send(wire)
         assert 400 <= response.status < 600, name
         assert response.status not in {500, 502}, (name, response.body)
         error = json.loads(response.body)["error"]
@@ -58,9 +56,7 @@ def test_the_family_is_whole() -> None:
     ],
 )
 async def test_its_well_formed_neighbours_are_served(make: Callable[[str], bytes], guarded: Guarded) -> None:
-    async with await connect(guarded.url) as client:
-        await client.send(make(guarded.key))
-        response = await client.read()
+    response = await guarded.send(make(guarded.key))
     assert response.status == 200, response.body
     assert len(guarded.provider.log()) == 1
 
@@ -89,9 +85,7 @@ async def test_a_body_that_is_a_request_is_a_body(guarded: Guarded) -> None:
 
 async def test_trailers_nobody_announced_are_dropped(guarded: Guarded) -> None:
     wire = chunked(BODY).removesuffix(b"\r\n") + b"Authorization: Bearer other\r\nX-Trailer: x\r\n\r\n"
-    async with await connect(guarded.url) as client:
-        await client.send(request(wire, guarded.key, CHUNKED, length=False))
-        response = await client.read()
+    response = await guarded.send(request(wire, guarded.key, CHUNKED, length=False))
     assert response.status == 200
     (seen,) = guarded.provider.log()
     assert ["Authorization", f"Bearer {guarded.tokenweir.PROVIDER_KEY}"] in seen["headers"]
@@ -111,9 +105,7 @@ async def test_an_offer_of_h2c_is_declined_and_nothing_may_follow(guarded: Guard
 
 
 async def test_what_connection_names_is_not_what_we_forget(guarded: Guarded) -> None:
-    async with await connect(guarded.url) as client:
-        await client.send(request(BODY, guarded.key, b"Connection: authorization, keep-alive"))
-        assert (await client.read()).status == 200
+    assert (await guarded.send(request(BODY, guarded.key, b"Connection: authorization, keep-alive"))).status == 200
     (seen,) = guarded.provider.log()
     assert ["Authorization", f"Bearer {guarded.tokenweir.PROVIDER_KEY}"] in seen["headers"]
 

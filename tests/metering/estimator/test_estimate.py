@@ -18,11 +18,15 @@ from proxy.metering.usage import NOTHING, TOKENS_MAX, Evidence, PromptEvidence, 
 from tests.metering.fixtures import reading_of
 
 TEXT = Evidence(text_events=100, chars_latin=420)
-ROOMY = {"completion_tokens_max": None, "bytes_seen": 1 << 20}
+
+
+def roomy(estimator: Estimator, key: str = "p/m", evidence: Evidence = TEXT) -> Estimate:
+    """What it says where no cap is in the way."""
+    return estimator.completion(key, evidence, completion_tokens_max=None, bytes_seen=1 << 20)
 
 
 def tokens(estimator: Estimator, evidence: Evidence = TEXT) -> int:
-    return estimator.completion("p/m", evidence, **ROOMY).tokens  # type: ignore[arg-type]
+    return roomy(estimator, evidence=evidence).tokens
 
 
 def test_priors_are_plausible() -> None:
@@ -85,7 +89,7 @@ def test_what_was_learned_survives_being_written_down(
     for one in (estimator, again):
         one.learn(key, evidence=evidence, prompt=None, usage=Usage(1, None, 90))
     assert again.export() == estimator.export()
-    assert again.completion(key, evidence, **ROOMY) == estimator.completion(key, evidence, **ROOMY)  # type: ignore[arg-type]
+    assert roomy(again, key, evidence) == roomy(estimator, key, evidence)
 
 
 SHAPES = st.sampled_from(
@@ -126,11 +130,11 @@ def test_hidden_reasoning_is_learned_flagged_and_unsure() -> None:
     estimator, seen = Estimator(), Evidence(text_events=20, chars_latin=84)
     for _ in range(20):
         estimator.learn("p/m", evidence=seen, prompt=None, usage=Usage(1, None, 221, 200, 222))
-    found = estimator.completion("p/m", seen, **ROOMY)  # type: ignore[arg-type]
+    found = roomy(estimator, "p/m", seen)
     assert found == Estimate(221, round(0.5 * 200 / 221, 4), False, 200)
-    elsewhere = estimator.completion("q/vendor/m", seen, **ROOMY)  # type: ignore[arg-type]
+    elsewhere = roomy(estimator, "q/vendor/m", seen)
     assert (elsewhere.tokens, elsewhere.hidden) == (221, 200)
-    assert estimator.completion("p/other", seen, **ROOMY).hidden is None  # type: ignore[arg-type]
+    assert roomy(estimator, "p/other", seen).hidden is None
     # What was hidden took no bytes; the request's own limit holds for both.
     assert estimator.completion("p/m", seen, completion_tokens_max=None, bytes_seen=10) == Estimate(
         210, round(0.5 * 200 / 210, 4), True, 200
@@ -148,20 +152,20 @@ NAMED = [
 
 @pytest.mark.parametrize(("key", "hides"), NAMED)
 def test_a_model_known_to_hide_is_flagged_before_it_told_how_much(key: str, hides: bool) -> None:
-    naive = Estimator().completion("p/m", TEXT, **ROOMY)  # type: ignore[arg-type]
-    found = Estimator().completion(key, TEXT, **ROOMY)  # type: ignore[arg-type]
+    naive = roomy(Estimator())
+    found = roomy(Estimator(), key)
     assert found.tokens == naive.tokens  # nobody is billed what no model told
     assert (found.hidden, found.expected_error) == ((0, 0.9) if hides else (None, naive.expected_error))
-    silent = Estimator().completion(key, Evidence(), **ROOMY)  # type: ignore[arg-type]
+    silent = roomy(Estimator(), key, Evidence())
     assert (silent.tokens, silent.hidden) == (0, 0 if hides else None)
 
 
 def test_a_model_that_told_it_hides_nothing_is_not_flagged() -> None:
     estimator = Estimator()
     for _ in range(5):
-        assert estimator.completion("p/gpt-5.4", TEXT, **ROOMY).hidden == 0  # type: ignore[arg-type]
+        assert roomy(estimator, "p/gpt-5.4").hidden == 0
         estimator.learn("q/gpt-5.4", evidence=TEXT, prompt=None, usage=Usage(1, None, 101, 0, 102))
-    assert estimator.completion("p/gpt-5.4", TEXT, **ROOMY).hidden is None  # type: ignore[arg-type]
+    assert roomy(estimator, "p/gpt-5.4").hidden is None
 
 
 def test_a_model_that_streams_what_another_hides_is_not_led_astray() -> None:
@@ -169,7 +173,7 @@ def test_a_model_that_streams_what_another_hides_is_not_led_astray() -> None:
     estimator.learn("p/m", evidence=seen, prompt=None, usage=Usage(1, None, 221, 200, 222))
     for _ in range(200):
         estimator.learn("q/m", evidence=seen, prompt=None, usage=Usage(1, None, 21, 0, 22))
-    assert estimator.completion("q/m", seen, **ROOMY).tokens <= 23  # type: ignore[arg-type]
+    assert roomy(estimator, "q/m", seen).tokens <= 23
 
 
 def learn(estimator: Estimator, factor: float, times: int) -> None:
@@ -181,12 +185,12 @@ def learn(estimator: Estimator, factor: float, times: int) -> None:
 
 def test_learns_a_model_and_knows_its_error() -> None:
     estimator = Estimator()
-    naive = estimator.completion("p/m", TEXT, **ROOMY).expected_error  # type: ignore[arg-type]
+    naive = roomy(estimator).expected_error
     learn(estimator, 1.5, 40)
     assert abs(tokens(estimator) - 151.5) < 12
-    assert estimator.completion("p/m", TEXT, **ROOMY).expected_error < naive  # type: ignore[arg-type]
+    assert roomy(estimator).expected_error < naive
     assert abs(estimator.prompt_tokens("p/m", PromptEvidence(messages=5)) - 46) < 6
-    assert Estimator().completion("p/other", TEXT, **ROOMY).tokens == 101  # type: ignore[arg-type]
+    assert roomy(Estimator(), "p/other").tokens == 101
 
 
 def test_tells_the_error_it_would_have_made() -> None:
