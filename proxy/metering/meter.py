@@ -18,6 +18,7 @@ from msgspec import structs
 from proxy.metering.held_text import AnswerText
 from proxy.metering.metered import BodyMeter, Metered, result_of
 from proxy.metering.tally import Tally
+from proxy.metering.wire.brackets import BLANKS
 from proxy.metering.wire.cut import completed, has_usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 from proxy.metering.wire.mended import mended
@@ -40,7 +41,6 @@ _ODD_BYTES_MAX = 4096
 
 _may_report = re.compile(rb"sage|oken").search
 _DONE = b"[DONE]"
-_BLANK = b" \t\r\n\xef\xbb\xbf"
 # Prefixes of stream events; no JSON begins so.
 _EVENT = (b"data:", b"event:", b"id:", b"retry:", b":")
 
@@ -126,7 +126,7 @@ class JsonMeter(BodyMeter):
         held = self._kept
         if not held.too_long and len(held.raw) + len(kept) > JSON_BYTES_MAX:
             head = bytes(held.raw) + kept
-            if head.lstrip(_BLANK).startswith(_EVENT):
+            if head.lstrip(BLANKS).startswith(_EVENT):
                 self._stream = self._new_stream(head)
                 held.take()
                 return
@@ -140,7 +140,7 @@ class JsonMeter(BodyMeter):
         if self._stream is not None:
             return self._read_events(self._stream)
         held = self._kept.take()
-        body, truncated, long = held.strip(_BLANK), _TruncatedText(), isinstance(held, LongText)
+        body, truncated, long = held.strip(BLANKS), _TruncatedText(), isinstance(held, LongText)
         if isinstance(held, LongText):
             read = truncated.read(self.tally, held, self._read_answer)
         elif body.startswith(_EVENT):
@@ -298,7 +298,7 @@ class StreamMeter(BodyMeter):
         return self.tally.flags | too_long | ({"damaged_event"} if framer.damaged else set())
 
     def _keep_json(self, payload: bytes, *, is_stream: bool) -> None:
-        if self._undecided and (head := payload.lstrip(_BLANK)):
+        if self._undecided and (head := payload.lstrip(BLANKS)):
             self._undecided = False
             self._json = JsonMeter(self._new_tally) if head.startswith(b"{") else None
         if is_stream:

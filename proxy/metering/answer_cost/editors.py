@@ -11,13 +11,13 @@ from itertools import pairwise
 
 from proxy.metering.answer_cost.edit import CostSoFar, UsagePath, event_with_cost, with_cost
 from proxy.metering.meter import JSON_BYTES_MAX
+from proxy.metering.wire.brackets import BLANKS
 from proxy.metering.wire.sse import EVENT_BYTES_MAX
 
 # Two consecutive line ends. CR LF is one line end.
 _END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
 # The last bytes of an unfinished event that can be part of _END.
 _LOOK_BACK = 2
-_BLANKS = b" \t\r\n\xef\xbb\xbf"
 
 ANSWER_PATH: UsagePath = ("usage",)
 """path of the usage object in a JSON answer of any dialect"""
@@ -94,7 +94,7 @@ class JsonCostEditor:
         if held is None:
             return payload
         held += payload
-        head = held[:_HEAD_BYTES].lstrip(_BLANKS)
+        head = held[:_HEAD_BYTES].lstrip(BLANKS)
         if len(held) <= JSON_BYTES_MAX and (not head or head.startswith(b"{")):
             return b""
         self._held = None  # too long, or events that are labelled as JSON

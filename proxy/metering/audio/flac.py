@@ -9,16 +9,13 @@ _RATES = (0, 88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44
 _RATES_IN_HEADER = {12: (1, 1_000), 13: (2, 1), 14: (2, 10)}
 
 
-def _crc8_table() -> bytes:
-    table = bytearray()
-    for byte in range(256):
-        for _ in range(8):
-            byte = (byte << 1 ^ 7 if byte & 128 else byte << 1) & 255
-        table.append(byte)
-    return bytes(table)
+def _crc8(byte: int) -> int:
+    for _ in range(8):
+        byte = (byte << 1 ^ 7 if byte & 128 else byte << 1) & 255
+    return byte
 
 
-_CRC8 = _crc8_table()
+_CRC8 = bytes(map(_crc8, range(256)))
 
 
 def flac_s(audio: bytes, parts: Parts) -> float:

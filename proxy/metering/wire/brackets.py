@@ -16,6 +16,8 @@ STRING_END = re.compile(_REST + rb'("|\\?)', re.DOTALL)
 # of the piece. One of these always follows, so that no byte is scanned more than twice.
 _TOKEN = re.compile(rb'[^"\[\]{}]*+(?:"%b"[^"\[\]{}]*+)*(?:([\[\]{}])|(?:(")%b(\\?))?\Z)' % (_REST, _REST), re.DOTALL)
 OPENING = b"[{"
+BLANKS = b" \t\r\n\xef\xbb\xbf"
+"""what may be before a JSON text, and around its values: white space, and the mark of UTF-8"""
 
 
 class Brackets:

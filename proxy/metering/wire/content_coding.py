@@ -30,8 +30,6 @@ class TooLongError(ValueError):
 class Decompressor:
     """One body, of one gzip member or several. `members_max`: None if the body arrives piece by piece."""
 
-    __slots__ = ("_begun", "_member", "_members_left")
-
     def __init__(self, members_max: int | None = None) -> None:
         self._member = zlib.decompressobj(_GZIP_OR_ZLIB)
         self._members_left = members_max

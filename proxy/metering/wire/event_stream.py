@@ -51,18 +51,6 @@ _chunk = msgspec.json.Decoder(_Chunk).decode
 class EventStreamFramer(Framer):
     """Finds whole messages. `chunks`: those named `chunk` hold a document in base64, which is the event."""
 
-    __slots__ = (
-        "_bytes_max",
-        "_chunks",
-        "_damaged_bytes",
-        "_held",
-        "_lost",
-        "_needed",
-        "_passing",
-        "damaged",
-        "too_long",
-    )
-
     def __init__(self, bytes_max: int = MESSAGE_BYTES_MAX, *, chunks: bool = False) -> None:
         self._bytes_max = bytes_max
         self._chunks = chunks

@@ -16,12 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from proxy.metering.wire.brackets import OPENING, Brackets
+from proxy.metering.wire.brackets import BLANKS, OPENING, Brackets
 from proxy.metering.wire.event_stream import CONTENT_TYPE, EventStreamFramer, exception
 from proxy.metering.wire.outline import HeldText, LongText, Outline
 from proxy.metering.wire.sse import EVENT_BYTES_MAX, Event, EventFramer, Framer, quiet_events
 
-_BLANK = b" \t\r\n\xef\xbb\xbf"
 # Of events that may contain an image or audio: the limit of plain answers.
 LONG_EVENT_BYTES_MAX = 16 << 20
 
@@ -45,7 +44,7 @@ class JsonArrayFramer(Framer):
 
     def feed(self, piece: bytes) -> list[Event]:
         if self._begun is None:
-            piece = piece.lstrip(_BLANK)
+            piece = piece.lstrip(BLANKS)
             if piece:
                 self._begun = piece.startswith(b"[")
         return self._scanned(piece) if self._begun and piece else []
@@ -70,7 +69,7 @@ class JsonArrayFramer(Framer):
                 self._after_element, begin = False, at
         if brackets.depth > 1:
             self._held.add(piece[begin:])
-        elif piece[begin:].strip(_BLANK):
+        elif piece[begin:].strip(BLANKS):
             self._after_element = False
         return events
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from proxy.metering.wire.brackets import OPENING, STRING_END
+from proxy.metering.wire.brackets import BLANKS, OPENING, STRING_END
 
 # Names, ids, reasons and numbers are shorter; longer strings are texts, images or signatures.
 STRING_BYTES_MAX = 1024
@@ -26,7 +26,6 @@ TEXT_NAMES = frozenset(
 # Bytes between strings and brackets, then a whole string, a bracket, an unterminated string or the end of the piece.
 # Each match begins where the last one ended, so that no byte is scanned more than twice.
 _TOKEN = re.compile(rb'([^"\[\]{}]*+)(?:"([^"\\]*+(?:\\.[^"\\]*+)*)"|([\[\]{}])|(")|\Z)', re.DOTALL)
-_BLANKS = b" \t\r\n\xef\xbb\xbf"
 _LONG_STRING = b'" "'
 # The longest of TEXT_NAMES and some more.
 _NAME_BYTES_MAX = 32
@@ -43,11 +42,6 @@ class LongText(bytes):
 
 class Outline:
     """Fed with one JSON text."""
-
-    __slots__ = (
-        "_after_colon", "_begun", "_escaped", "_hidden", "_in_string", "_kept", "_kept_text", "_length", "_lost",
-        "_name", "_open", "_size", "_string", "_text",
-    )  # fmt: skip
 
     def __init__(self) -> None:
         self._kept = bytearray()
@@ -101,7 +95,7 @@ class Outline:
 
     def _read_between(self, text: bytes) -> None:
         """Commas, colons, numbers, literals, blanks."""
-        if bare := text.rstrip(_BLANKS):
+        if bare := text.rstrip(BLANKS):
             self._after_colon = bare.endswith(b":")
         if self._hidden is None:
             self._keep(text)
@@ -174,7 +168,7 @@ class Outline:
         if self._hidden is not None or self._lost:
             return
         if not self._open:
-            if part.strip(_BLANKS):
+            if part.strip(BLANKS):
                 self._lose()
             return
         _, full, which, _ = self._open[-1]

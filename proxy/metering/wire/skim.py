@@ -12,8 +12,6 @@ from proxy.metering.wire.brackets import OPENING, Brackets
 class Skim:
     """Fed with one JSON text. Empties objects and lists within top-level lists; keeps everything else unchanged."""
 
-    __slots__ = ("_brackets", "_dropping", "_in_list")
-
     def __init__(self) -> None:
         self._brackets = Brackets()
         self._in_list = False  # within a top-level list

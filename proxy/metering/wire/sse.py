@@ -84,8 +84,6 @@ def quiet_events(payload: bytes) -> int:
 class _LongEvent:
     """Fed with the lines (LF line ends) of one event that is too long: keeps its name, and the outline of its data."""
 
-    __slots__ = ("_has_data", "_in_data", "_line", "_name", "_outline")
-
     def __init__(self) -> None:
         self._outline = Outline()
         self._line = bytearray()  # the beginning of the line, unless it is data
