@@ -336,7 +336,7 @@ class PromptEvidence(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Usage and its source."""
+    """Usage and its source; terms of service as in `ServedAs`."""
 
     usage: Usage
     source: UsageSource
@@ -345,18 +345,14 @@ class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     expected_error: float | None = None
     """typical relative error of such an estimate, 0.1 = 10 %"""
     service_tier: str | None = None
-    """see `ServedAs.service_tier`"""
     capped: bool = False
     """the estimate exceeded its upper bound"""
     hidden_tokens: int | None = None
     """estimated hidden reasoning within the estimated completion tokens (0: amount unknown yet); None: the model is not
     known to hide reasoning, or the count is reported"""
     speed: str | None = None
-    """see `ServedAs.speed`"""
     geography: str | None = None
-    """see `ServedAs.geography`"""
     longest_prompt_tokens: int | None = None
-    """see `ServedAs.longest_prompt_tokens`"""
     limit_exceeded: bool = False
     """the output exceeds the request's limit, which then caps nothing"""
     hidden_by_time: int | None = None

@@ -31,7 +31,7 @@ _ERROR_MAX = 2.0
 # Answers with fewer tokens have less weight.
 _FULL_WEIGHT_TOKENS = 20
 # Tolerance for the last digit of stored values.
-_ROUNDING = 1 + 1e-9
+ROUNDING = 1 + 1e-9
 
 
 class Weight(msgspec.Struct, frozen=True):
@@ -166,11 +166,11 @@ class RecursiveLeastSquares:
 
     def _possible(self) -> bool:
         for weight, row, one in zip(self.weights, self._rows, self._beliefs, strict=True):
-            if not (one.least <= weight <= one.most and 0 < row[0] <= one.spread**2 * _ROUNDING):
+            if not (one.least <= weight <= one.most and 0 < row[0] <= one.spread**2 * ROUNDING):
                 return False
         widths = [math.sqrt(row[0]) for row in self._rows]
         return all(
-            abs(value) <= widths[index] * widths[index + step] * _ROUNDING
+            abs(value) <= widths[index] * widths[index + step] * ROUNDING
             for index, row in enumerate(self._rows)
             for step, value in enumerate(row)
         )

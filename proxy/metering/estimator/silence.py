@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta, structs
 
-from proxy.metering.estimator.regression import Statistics
+from proxy.metering.estimator.regression import ROUNDING, Statistics
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Reading, Silence, UsageSource
 
@@ -29,8 +29,6 @@ _PER_S_MAX, _SECONDS_MIN = 5_000.0, 0.2
 _USUAL_MOST = 20.0
 # How much a model hides varies less by time than by answer, but varies.
 _ERROR = 0.5
-# Tolerance for the last digit of stored values.
-_ROUNDING = 1 + 1e-9
 
 
 class Pace(Statistics):
@@ -42,8 +40,8 @@ class Pace(Statistics):
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        fits = self.hidden <= self.seconds * _PER_S_MAX * _ROUNDING
-        if not fits or self.seconds * _ROUNDING < self.answers * _SECONDS_MIN:
+        fits = self.hidden <= self.seconds * _PER_S_MAX * ROUNDING
+        if not fits or self.seconds * ROUNDING < self.answers * _SECONDS_MIN:
             raise ValueError("impossible sums")
 
     def learn(self, hidden: float, seconds: float) -> None:

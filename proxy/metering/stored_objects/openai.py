@@ -6,6 +6,7 @@ Sources: the types of OpenAI's SDK; https://developers.openai.com/api/docs/guide
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -45,14 +46,6 @@ def _page_asked(query: Mapping[str, str], *, default: int, at_most: int) -> Page
         raise InvalidField("order", "must be asc or desc")
     limit = page_limit(query, default=default, at_most=at_most)
     return PageAsked(limit, query.get("after"), None, Order(order), query.get("purpose"))
-
-
-def _files_asked(query: Mapping[str, str]) -> PageAsked:
-    return _page_asked(query, default=10_000, at_most=10_000)
-
-
-def _batches_asked(query: Mapping[str, str]) -> PageAsked:
-    return _page_asked(query, default=20, at_most=100)
 
 
 def _page(objects: list[msgspec.Raw], ids: list[str], more: bool) -> dict[str, Any]:
@@ -136,7 +129,7 @@ OPENAI_FILES = FileApi(
     upstream_path="/files",
     operations=(CREATE, LIST, CONTENT, RETRIEVE, DELETE),
     errors=OPENAI_ERRORS,
-    page_asked=_files_asked,
+    page_asked=partial(_page_asked, default=10_000, at_most=10_000),
     page=_page,
     fields={"purpose": True, "expires_after[anchor]": False, "expires_after[seconds]": False},
     # Files for fine-tuning, evals and assistants are used by services that are not metered.
@@ -149,7 +142,7 @@ OPENAI_BATCHES = BatchApi(
     upstream_path="/batches",
     operations=(CREATE, LIST, CANCEL, RETRIEVE),
     errors=OPENAI_ERRORS,
-    page_asked=_batches_asked,
+    page_asked=partial(_page_asked, default=20, at_most=100),
     page=_page,
     endpoints={
         dialect.endpoint: dialect
