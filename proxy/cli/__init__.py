@@ -37,6 +37,12 @@ from proxy.cli import (
 from proxy.cli.common import Failure
 from proxy.settings import SettingsError
 
+# In the order of the help.
+_GROUPS = (
+    serve, accounts, keys, credit, budgets, ledger, corrections, prices, dead_letters, reconcile, doctor, conformance,
+    backup, journal, audit, archive, statement, periods, export, sinks,
+)  # fmt: skip
+
 # 128 + SIGINT, as shells report a program that Ctrl-C ended.
 INTERRUPTED = 130
 
@@ -65,24 +71,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tokenweir {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    serve.add_commands(commands)
-    accounts.add_commands(commands)
-    keys.add_commands(commands)
-    credit.add_commands(commands)
-    budgets.add_commands(commands)
-    ledger.add_commands(commands)
-    corrections.add_commands(commands)
-    prices.add_commands(commands)
-    dead_letters.add_commands(commands)
-    reconcile.add_commands(commands)
-    doctor.add_commands(commands)
-    conformance.add_commands(commands)
-    backup.add_commands(commands)
-    journal.add_commands(commands)
-    audit.add_commands(commands)
-    archive.add_commands(commands)
-    statement.add_commands(commands)
-    periods.add_commands(commands)
-    export.add_commands(commands)
-    sinks.add_commands(commands)
+    for group in _GROUPS:
+        group.add_commands(commands)
     return parser

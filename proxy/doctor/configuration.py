@@ -4,6 +4,7 @@ rejected by the settings."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -27,6 +28,9 @@ _HIDDEN_REASONING_HOSTS = frozenset(
 )
 
 
+_note = partial(warning, "configuration")
+
+
 def settings_valid(case: CheckedDeployment) -> list[Finding]:
     """Confirm that the configuration is readable; notes on unsafe or unused settings."""
     settings = case.settings
@@ -37,44 +41,37 @@ def settings_valid(case: CheckedDeployment) -> list[Finding]:
 def _notes(settings: Settings) -> Iterator[Finding]:
     yield from _reachable(settings)
     if settings.allow_literal_secrets:
-        yield warning(
-            "configuration",
+        yield _note(
             "allow_literal_secrets: the file may contain secrets",
             "write ${VAR}, and remove allow_literal_secrets",
         )
     for provider in settings.providers.values():
         if provider.base_url.startswith("http://") and not _is_loopback(urlsplit(provider.base_url).hostname or ""):
-            yield warning(
-                "configuration",
+            yield _note(
                 f"providers.{provider.name}: http://: its key and all prompts are sent unencrypted",
                 "use https://, unless you control the whole network path",
             )
         if all(target.provider != provider.name for model in settings.models.values() for target in model.providers):
-            yield warning(
-                "configuration", f"providers.{provider.name}: no model uses it", "name it under models, or remove it"
-            )
+            yield _note(f"providers.{provider.name}: no model uses it", "name it under models, or remove it")
 
 
 def _reachable(settings: Settings) -> Iterator[Finding]:
     """Notes on addresses that other machines can reach."""
     listen, admin = settings.listen.host, settings.admin
     if not _is_loopback(listen):
-        yield warning(
-            "configuration",
+        yield _note(
             f"listen.host {listen}: other machines can reach it, without TLS",
             "allow only a TLS-terminating edge proxy to reach it: see deploy/edge/",
         )
     metrics_hosts = {"listen.host": listen} | ({} if settings.queue is None else {"worker.host": settings.worker.host})
     for name, host in metrics_hosts.items():
         if not _is_loopback(host):
-            yield warning(
-                "configuration",
+            yield _note(
                 f"/metrics at {name} {host} needs no authentication and shows the spend at each provider",
                 "allow only the metrics scraper to reach it; the edge proxy should forward only `/v1/`",
             )
     if admin.secret is not None and not _is_loopback(admin.host):
-        yield warning(
-            "configuration",
+        yield _note(
             f"admin.host {admin.host}: other machines can reach it; the secret, sent without TLS, gives full control",
             "use 127.0.0.1 and a tunnel (ssh -L, kubectl port-forward), or an edge proxy with TLS for operators only",
         )

@@ -23,7 +23,6 @@ from proxy.console.api.sessions import ConsoleSession, Sessions
 from proxy.foundation.times import iso_utc
 from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.http.errors import ApiError, overloaded
-from proxy.http.headers import SERVER
 
 SNAPSHOT_S = 0.5
 EVERY_S = 1.0
@@ -130,9 +129,7 @@ class LiveApi:
         if self._watchers >= WATCHERS_MAX:
             raise overloaded("Too many clients watch this route already; try again later.", code="console_busy")
         self._watchers += 1
-        response = web.StreamResponse(
-            headers={**HEADERS, **dict((SERVER,)), "Content-Type": _EVENTS, "X-Accel-Buffering": "no"}
-        )
+        response = web.StreamResponse(headers={**HEADERS, "Content-Type": _EVENTS, "X-Accel-Buffering": "no"})
         try:
             await response.prepare(request)
             with suppress(ConnectionError, ApiError):
