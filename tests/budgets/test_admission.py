@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from proxy.budgets.admission import FORGET_S, Admission, OpenReservation
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnReservations
 from tests.support.recorder import Recorder
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 
 pytestmark = pytest.mark.io
 
@@ -140,21 +140,13 @@ async def plant(tmp_path: Path) -> AsyncIterator[Plant]:
     await made.admission.aclose()
 
 
-@asynccontextmanager
-async def running(plant: Plant) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(plant.admission.run())
-        yield
-        task.cancel()
-
-
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(under_test, "CHECK_S", 0.02)
 
 
 async def test_it_holds_and_lets_go(plant: Plant) -> None:
-    async with running(plant):
+    async with beside(plant.admission.run()):
         first = await plant.admitted("x1", 600)
         assert plant.admission.reserved_nusd == 600
         assert isinstance(await plant.admit("x2", 600), Denied)
@@ -175,7 +167,7 @@ async def test_what_is_not_limited_asks_nobody(plant: Plant) -> None:
 
 
 async def test_a_charge_is_held_until_the_ledger_has_it(plant: Plant) -> None:
-    async with running(plant):
+    async with beside(plant.admission.run()):
         one = await plant.admitted("x1", 600)
         one.close(500, 10)
         await plant.until_reserved(500)
@@ -193,7 +185,7 @@ async def test_a_charge_is_held_until_the_ledger_has_it(plant: Plant) -> None:
 
 
 async def test_who_follows_the_ledger_says_at_once_what_it_has(plant: Plant) -> None:
-    async with running(plant):
+    async with beside(plant.admission.run()):
         for name in ("x1", "x2"):
             one = await plant.admitted(name, 300)
             one.close(250, 10)
@@ -206,7 +198,7 @@ async def test_who_follows_the_ledger_says_at_once_what_it_has(plant: Plant) -> 
 
 @pytest.mark.parametrize("turns", range(4))
 async def test_a_request_that_is_given_up_while_it_is_being_held_holds_nothing(plant: Plant, turns: int) -> None:
-    async with running(plant):
+    async with beside(plant.admission.run()):
         await plant.admit("seeds", 1)
         asked = asyncio.get_running_loop().create_task(plant.admit("x1", 600))
         for _ in range(turns):
@@ -234,7 +226,7 @@ async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant, monke
     admitted = [isinstance(await plant.admit(f"x{n}", 300, key=OPEN), OpenReservation) for n in range(5)]
     assert admitted == [True, True, True, False, False]
     plant.store.away = False
-    async with running(plant):
+    async with beside(plant.admission.run()):
         await until(lambda: plant.seen.healings)
     plant.store.away = True
     assert isinstance(await plant.admit("x8", 300, key=OPEN), Denied), "a store that flaps is one outage"
@@ -273,7 +265,7 @@ async def test_an_outage_of_the_ledger_gives_a_fresh_allowance_once_it_is_over(
     monkeypatch.setattr(outage_allowance, "APART_S", 0.0)
     assert isinstance(await plant.admit("x3", 900, key=OPEN), Denied), "it lasts"
     plant.ledger_away = False
-    async with running(plant):  # what was admitted without the store is announced, and counts there
+    async with beside(plant.admission.run()):  # what was admitted without the store is announced, and counts there
         await plant.until_reserved(900)
     assert isinstance(await plant.admit("x4", 50, key=OPEN), OpenReservation)
     plant.ledger_away = True
@@ -297,7 +289,7 @@ async def test_a_key_that_was_made_by_a_clock_that_is_ahead(plant: Plant) -> Non
 
 
 async def test_a_ledger_that_hangs_delays_no_release(plant: Plant) -> None:
-    async with running(plant):
+    async with beside(plant.admission.run()):
         first = await plant.admitted("x1", 300)
         first.close(200, 10)
         await plant.until_reserved(200)
@@ -314,7 +306,7 @@ async def test_a_ledger_that_hangs_delays_no_release(plant: Plant) -> None:
 
 
 async def test_a_ledger_that_hangs_delays_no_announcement(plant: Plant) -> None:
-    async with running(plant):
+    async with beside(plant.admission.run()):
         plant.ledger_hangs.set()
         assert isinstance(await plant.admit("x1", 300), OpenReservation)
         for _ in range(3):
@@ -346,7 +338,7 @@ async def test_a_ledger_that_is_away_is_a_store_that_is_away(plant: Plant) -> No
 async def test_what_ended_during_an_outage_is_told_afterwards(plant: Plant) -> None:
     one = await plant.admitted("x1", 600)
     plant.store.away = True
-    async with running(plant):
+    async with beside(plant.admission.run()):
         one.close(0, 0)
         await until(lambda: plant.seen.failures)
         plant.store.away = False
@@ -380,7 +372,7 @@ async def test_what_is_to_be_cut_is_looked_at_again_when_its_node_was_away(plant
     assert await other.abandon("n", ()) == 2
     counters = (LimitCounter("key_a", 0.0, 1_000),)
     assert isinstance(await other.reserve(Reservation("theirs", counters, 200, 0)), Granted)
-    async with running(plant):
+    async with beside(plant.admission.run()):
         await until(lambda: short == ["cut"])
     assert await plant.reserved() == 1_100, "what runs goes on, and counts"
     await other.aclose()
@@ -391,7 +383,7 @@ async def test_after_an_outage_with_a_store_that_forgot(plant: Plant) -> None:
     plant.store.away = True
     assert isinstance(await plant.admit("x1", 700, key=OPEN), OpenReservation)
     plant.store.away, plant.store.lost = False, True
-    async with running(plant):
+    async with beside(plant.admission.run()):
         await plant.until_reserved(700)
         assert isinstance(await plant.admit("x2", 400), Denied)
 
@@ -401,7 +393,7 @@ async def test_after_an_outage_with_a_store_that_forgot_nothing(plant: Plant) ->
     plant.store.away = True
     assert isinstance(await plant.admit("x1", 700, key=OPEN), OpenReservation)
     plant.store.away = False
-    async with running(plant):
+    async with beside(plant.admission.run()):
         await plant.until_reserved(700)
 
 
@@ -483,6 +475,6 @@ async def test_what_waits_for_the_ledger_for_long_holds_up_no_other(
         reservation.close(10, 0)
     plant.settled |= {"x1", "x2"}
     plant.store.now += FORGET_S
-    async with running(plant):
+    async with beside(plant.admission.run()):
         await until(lambda: len(plant.admission._closed) <= 2)
     assert set(plant.admission._closed) == {"batch-1", "batch-2"}

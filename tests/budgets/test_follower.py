@@ -19,7 +19,7 @@ from proxy.budgets import follower
 from proxy.budgets.follower import BEHIND_US_MAX, CHANGES_MAX, Follower, SeedRequest
 from proxy.budgets.store import BudgetStore, BudgetsUnavailable
 from tests.budgets.recorder import FollowerRecorder
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 
 SECOND_US = 1_000_000
 START_US = 1_793_000_000 * SECOND_US
@@ -211,10 +211,8 @@ def one(store: Store, ledger: Ledger, seen: FollowerRecorder) -> Follower:
 async def following(one: Follower, every_s: float = 0.0) -> AsyncIterator[None]:
     """Within, it runs, without rest if nothing else is said."""
     with patch.object(follower, "FOLLOW_S", every_s):
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(one.run())
+        async with beside(one.run()):
             yield
-            task.cancel()
 
 
 def names(count: int, prefix: str = "x") -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from tests.support.examples import examples
 from tests.support.leases import LocalLeases
 from tests.support.recorder import Recorder
 from tests.support.valkey import Valkey
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 
 Clients = Callable[[str], RedisClient]
 # A round and a beat at every tick.
@@ -286,14 +286,6 @@ async def test_a_stop_with_something_left_leaves_it_to_the_sweepers(left: str, b
     assert await board.ids("a") == {name}
 
 
-@asynccontextmanager
-async def running(node: Node) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as tasks:
-        run = tasks.create_task(node.keeper.run())
-        yield
-        run.cancel()
-
-
 async def test_a_failover_that_undoes_as_many_ends_as_beginnings_is_found_out(tmp_path: Path) -> None:
     board = Troubled()
     node = Node(board, tmp_path)
@@ -338,7 +330,7 @@ async def test_while_the_server_is_away_nothing_waits_and_then_all_is_there(
             return await seen(board) == node.opens
         return False
 
-    async with running(node):
+    async with beside(node.keeper.run()):
         for number in range(10):
             node.begin(number)
         await until(as_it_is)

@@ -16,7 +16,7 @@ from proxy.delivery.roster import WorkerRoster
 from proxy.delivery.sharded_queue import ShardedQueue, shard_of
 from proxy.journal.journal import Pending
 from proxy.storage.redis_client import RedisClient
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 
 SHARDS = 4
 
@@ -104,10 +104,8 @@ async def test_the_shards_of_a_dead_worker_are_divided(
     monkeypatch.setattr(roster, "RENEW_S", 0.02)
     dead, living = member("a"), member("b")
     await dead.renew()
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(living.run())
+    async with asyncio.timeout(10), beside(living.run()):
         await until(lambda: all(living.settles(shard) for shard in range(SHARDS)))
-        running.cancel()
 
 
 async def test_a_single_shard_is_everybodys(redis: RedisClient, prefix: str) -> None:

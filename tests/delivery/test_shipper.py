@@ -9,8 +9,8 @@ import asyncio
 import random
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from tests.support.faulty import FaultyPath
 from tests.support.net import closed_port
 from tests.support.recorder import ShipperRecorder
 from tests.support.valkey import Valkey
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 
 # A record that comes so often is laid aside by the settler: it kills its workers.
 DEAD_LETTER_DELIVERIES = 6
@@ -117,15 +117,11 @@ class Machine:
     def pending(self) -> list[int]:
         return [one.seq for one in self.journal.pending(100_000)]
 
-    @asynccontextmanager
-    async def shipping(self) -> AsyncIterator[None]:
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(self.shipper.run())
-            yield
-            task.cancel()
+    def shipping(self) -> AbstractAsyncContextManager[None]:
+        return beside(self.shipper.run())
 
     def working(self) -> AbstractAsyncContextManager[None]:
-        return worker(self.other_end, self.ledger)
+        return beside(work(self.other_end, self.ledger))
 
 
 @pytest.fixture(autouse=True)
@@ -158,24 +154,17 @@ def queues(redis_to: Callable[[str], RedisClient], redis_url: str, prefix: str) 
     return make
 
 
-@asynccontextmanager
-async def worker(queue: RedisQueue, ledger: Ledger) -> AsyncIterator[None]:
-    async def work() -> None:
-        while True:
-            with suppress(QueueUnavailable):
-                taken = await queue.take(100)
-                while taken:
-                    with suppress(OSError):
-                        ledger.settle(taken)
-                        break
-                    await asyncio.sleep(0.01)
-                await queue.settled(taken)
-            await asyncio.sleep(0)
-
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(work())
-        yield
-        task.cancel()
+async def work(queue: RedisQueue, ledger: Ledger) -> None:
+    while True:
+        with suppress(QueueUnavailable):
+            taken = await queue.take(100)
+            while taken:
+                with suppress(OSError):
+                    ledger.settle(taken)
+                    break
+                await asyncio.sleep(0.01)
+            await queue.settled(taken)
+        await asyncio.sleep(0)
 
 
 At = Callable[..., Machine]
@@ -517,7 +506,7 @@ async def weather(folder: Path, server: Valkey, queues: Queues, ledger: Ledger, 
     chance = random.Random(seed)
     with FaultyPath("127.0.0.1", server.port) as path:
         machine = Machine(folder, queues(over(path)), queues(), ledger)
-        async with machine.shipping(), worker(queues(over(path), "one"), ledger):
+        async with machine.shipping(), beside(work(queues(over(path), "one"), ledger)):
             for _ in range(faults):
                 machine.write(chance.randrange(30))
                 await storm(machine, server, path, chance)

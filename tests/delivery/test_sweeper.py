@@ -27,7 +27,7 @@ from tests.support.clock import Clock
 from tests.support.leases import LocalLeases
 from tests.support.recorder import Recorder
 from tests.support.valkey import Valkey
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 
 LEASE_S = 30.0
 
@@ -446,8 +446,6 @@ async def test_running_it_looks_by_itself_and_ends_only_when_cancelled(ledger: L
     sweeper = Sweeper(
         board, ledger.settle, Estimator(), lease_s=0.2, monotonic=asyncio.get_running_loop().time, observer=seen
     )  # fmt: skip
-    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
-        run = tasks.create_task(sweeper.run())
+    async with asyncio.timeout(20), beside(sweeper.run()):
         await until(lambda: seen.swept_nodes)
-        run.cancel()
     assert len(ledger.inserted) == 1

@@ -33,6 +33,7 @@ from proxy.http.json_body import (
 from proxy.http.request_body import read_body
 from proxy.metering.wire import content_coding
 from tests.support.examples import examples
+from tests.support.waiting import beside
 
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -446,10 +447,8 @@ async def test_a_body_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch)
             content.feed_data(b"x")
             await asyncio.sleep(0.005)
 
-    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
-        trickling = tasks.create_task(trickle())
+    async with asyncio.timeout(5), beside(trickle()):
         refusal = await _refusal(Asked(content), bytes_max=10**9)
-        trickling.cancel()
     assert refusal.status == 408
 
 

@@ -6,8 +6,8 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection
@@ -34,7 +34,7 @@ from proxy.storage.database import open_engine, reading, sqlite_url
 from tests.support.processes import CLEAN
 from tests.support.recorder import Recorder
 from tests.support.sqlite import empty_ledger
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 
 PEPPER = b"p" * 32
 NOW = 1_793_000_000.0
@@ -131,14 +131,6 @@ async def read(source: Keys) -> tuple[Keys, Keyring]:
     keyring = a_keyring(source)
     await keyring.refresh()
     return source, keyring
-
-
-@asynccontextmanager
-async def polling(keyring: Keyring) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(keyring.run())
-        yield
-        task.cancel()
 
 
 async def test_each_answer() -> None:
@@ -560,7 +552,7 @@ async def test_a_source_that_hangs_holds_up_nobody_whose_key_is_known(monkeypatc
     monkeypatch.setattr(module, "LOOKUP_S_MAX", 0.1)
     source, keyring = await read(Keys([a_key(ANNA)]))
     source.hold = threading.Event()
-    async with polling(keyring):
+    async with beside(keyring.run()):
         await source.until_asked(2)
         strangers = await asyncio.gather(*(keyring.key(new_secret().reveal()) for _ in range(20)))
         assert set(strangers) == {Refused.UNAVAILABLE}
@@ -667,7 +659,7 @@ async def test_a_key_made_by_another_process_counts_at_once_and_its_revocation_w
         ours.send(order)
         assert await asyncio.to_thread(ours.recv) == "done"
 
-    async with polling(keyring):
+    async with beside(keyring.run()):
         assert await asyncio.to_thread(ours.recv) == "up"
         assert await keyring.key(secret) is Refused.UNKNOWN
         await told("create", secret)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from proxy.runtime.proxy.node import Node
 from proxy.settings import Settings, load
 from proxy.telemetry.metrics import Metrics
 from tests.journal.records import exchange_id, opened, record
+from tests.support.waiting import beside, until
 
 
 @pytest.fixture
@@ -72,14 +71,8 @@ async def test_a_second_crash_before_the_disk_took_the_recovery(
     with monkeypatch.context() as patch:
         patch.setattr(Log, "append", full)
         recovered(node)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(5):
-            async with asyncio.TaskGroup() as tasks:
-                durable = tasks.create_task(node.outbox.keep_durable())
-                while node.table.free < node.table.slots:
-                    await asyncio.sleep(0.01)
-                durable.cancel()
-    assert node.table.free == node.table.slots, "there is room again, and the records are written"
+    async with beside(node.outbox.keep_durable()):  # there is room again, and the records are written
+        await until(lambda: node.table.free == node.table.slots, within_s=5)
     killed(node)
     node = Node(folder, settings)
     assert recovered(node) == expected, "once"

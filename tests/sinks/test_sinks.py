@@ -34,7 +34,7 @@ from tests.ledger.entries import an_entry, arriving
 from tests.support.clock import Clock
 from tests.support.ledgers import on_both_databases
 from tests.support.recorder import Recorder
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 from tests.support.web_server import serving
 
 pytestmark = pytest.mark.io
@@ -374,10 +374,8 @@ async def test_a_new_sink_begins_now_unless_it_is_told_otherwise(plant: Plant) -
 
 async def test_who_is_stopped_lets_go_at_once(plant: Plant) -> None:
     (only,) = plant.settle(an_entry(0))
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(plant.sender("webhook").run())
+    async with beside(plant.sender("webhook").run()):
         await until(lambda: plant.server.got)
-        running.cancel()
     plant.settle(an_entry(1))
     await until(lambda: plant.sender("webhook").poll())  # a thread that is under way comes to its end first
     assert {only, an_entry(1).entry_id} == set(plant.server.got)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from inspect import isawaitable
 from typing import Any, TypeVar
 
@@ -16,6 +17,15 @@ async def until(holds: Callable[[], Any | Awaitable[Any]], *, within_s: float = 
     async with asyncio.timeout(within_s):
         while not (await found if isawaitable(found := holds()) else found):
             await asyncio.sleep(poll_s)
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """It runs for as long as the block does; what it raises ends both."""
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(work)
+        yield
+        task.cancel()
 
 
 def wait_until(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +14,7 @@ from proxy.ledger.settling.settler import Settler
 from proxy.ledger.settling.store import LedgerStore, Settled
 from tests.ledger.entries import a_record, an_entry, number_of
 from tests.support.recorder import Recorder
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 
 
 @dataclass(frozen=True)
@@ -102,19 +101,11 @@ def to_entry(record: UsageRecord) -> LedgerEntry:
     return an_entry(number_of(record))
 
 
-@asynccontextmanager
-async def running(settler: Settler) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(settler.run())
-        yield
-        task.cancel()
-
-
 async def settle_all(
     source: Source, store: LedgerStore, to_entry: Callable[[UsageRecord], LedgerEntry] = to_entry, **settings: Any
 ) -> SettlerRecorder:
     """Run a settler until nothing waits."""
     recorder = SettlerRecorder()
-    async with running(Settler(source, store, to_entry=to_entry, observer=recorder, **settings)):
+    async with beside(Settler(source, store, to_entry=to_entry, observer=recorder, **settings).run()):
         await until(lambda: not source.waiting)
     return recorder

@@ -23,9 +23,9 @@ from proxy.metering.usage import TOKENS_MAX
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import LedgerUnavailable, reading
 from tests.ledger.entries import a_record, an_entry, count, number_of
-from tests.ledger.settling.sources import Kept, SettlerRecorder, Source, running, settle_all, to_entry
+from tests.ledger.settling.sources import Kept, SettlerRecorder, Source, settle_all, to_entry
 from tests.support.ledgers import on_both_databases
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 
 pytestmark = pytest.mark.io
 
@@ -144,7 +144,7 @@ async def test_the_letter_of_a_record_names_its_exchange(engine: Engine, store: 
 async def test_an_absent_database_is_waited_for(engine: Engine) -> None:
     trouble: list[Exception] = [LedgerUnavailable("gone"), LedgerUnavailable("gone"), RuntimeError("a bug of ours")]
     source, recorder = Source.of(range(3)), SettlerRecorder()
-    async with running(Settler(source, flaky(engine, [*trouble]), to_entry=to_entry, observer=recorder)):
+    async with beside(Settler(source, flaky(engine, [*trouble]), to_entry=to_entry, observer=recorder).run()):
         await until(lambda: len(recorder.failures) == 2)
         assert source.acknowledged == []
         await until(lambda: not source.waiting)
@@ -163,7 +163,7 @@ async def test_a_commit_whose_answer_was_lost_is_not_doubled(engine: Engine) -> 
 async def test_close_settles_the_rest(engine: Engine, store: LedgerStore) -> None:
     source = Source()
     settler = Settler(source, store, to_entry=to_entry, observer=SettlerRecorder())
-    async with running(settler):
+    async with beside(settler.run()):
         await asyncio.sleep(0.05)
         source.add(range(700))
         assert await settler.close(5.0)
@@ -174,7 +174,7 @@ async def test_close_settles_the_rest(engine: Engine, store: LedgerStore) -> Non
 async def test_close_gives_up_in_time_and_loses_nothing(engine: Engine) -> None:
     source, store = Source.of([1]), flaky(engine, [LedgerUnavailable("gone")] * 1_000)
     settler = Settler(source, store, to_entry=to_entry, observer=SettlerRecorder())
-    async with running(settler):
+    async with beside(settler.run()):
         began = time.perf_counter()
         assert not await settler.close(0.2)
         assert time.perf_counter() - began < 1
@@ -190,7 +190,7 @@ async def test_the_event_loop_turns_while_the_database_is_slow(engine: Engine) -
     source = Source.of([1])
     store = Slow(engine, content_hash=lambda e: e.entry_id, clock=time.time)
     turns = 0
-    async with running(Settler(source, store, to_entry=to_entry, observer=SettlerRecorder())):
+    async with beside(Settler(source, store, to_entry=to_entry, observer=SettlerRecorder()).run()):
         while source.waiting:
             await asyncio.sleep(0.005)
             turns += 1
