@@ -13,7 +13,7 @@ import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import cycle, islice
@@ -297,8 +297,8 @@ async def listening(
 ) -> AsyncIterator[str]:
     """A raw server, for as long as the block lasts: its URL. `options`: those of `asyncio.start_server`."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0, **options)
-    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    server.close()
+    with closing(server):
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 async def connect(url: str, *, receive_buffer_bytes: int | None = None, source: str | None = None) -> RawClient:
