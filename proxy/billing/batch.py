@@ -139,8 +139,7 @@ def names_digest(digests: int) -> str:
 
 
 def batch_quote(shares: Sequence[tuple[Share, Price | None]], *, nusd_max: Nusd) -> int:
-    """The amount to reserve in nUSD: an upper bound of the charges of lines that keep their own limits. `nusd_max`: of
-    one line."""
+    """The nUSD to reserve: an upper bound of the charges of lines that keep their limits. `nusd_max`: of one line."""
     return sum(_quote(share, price, nusd_max) for share, price in shares)
 
 

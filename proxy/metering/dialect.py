@@ -102,8 +102,7 @@ class Dialect:
     operation: str = "chat"
     """`gen_ai.operation.name` of its spans; OpenTelemetry's name if there is one"""
     measured: Callable[[RequestFacts, dict[str, Any]], RequestFacts] | None = None
-    """adds facts that take long to compute, such as the length of a file; not for the event loop. None: there are none
-    """
+    """adds facts that take long, such as the length of a file; not for the event loop. None: there are none"""
     upstream_document: Rewrite = with_model
     framings: tuple[Framing, ...] = (SSE,)
     """framings of the endpoint's streams, selected by the answer's content type; the first one is the default"""
@@ -128,8 +127,7 @@ class Dialect:
     headers_read: tuple[str, ...] = ()
     """answer headers that its tally reads, in lower case"""
     credential_refusals: tuple[bytes, ...] = ()
-    """parts of answers with status 403, in the text or in `headers_down`, that report a fault of the provider's
-    credentials and not of the request"""
+    """parts of answers with status 403, in text or `headers_down`, that report a fault of the provider's credentials"""
     name_safe: str = "/:@+"
     """characters of the model's name that are not escaped in `upstream_path`"""
     query: tuple[str, ...] = ()
@@ -178,8 +176,7 @@ class Dialect:
         held: AnswerText | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> StreamMeter:
-        """A meter for one stream. `held`: also holds the text. `headers`: headers of the answer that are named in
-        `headers_read`."""
+        """A meter for one stream. `held`: also holds the text. `headers`: those of the answer, by `headers_read`."""
         tally = self._tally_with(headers) if headers else self.tally
         meter = StreamMeter(tally, framing.framer(), cumulative)
         if held is not None:
@@ -187,8 +184,7 @@ class Dialect:
         return meter
 
     def plain_meter(self, headers: Mapping[str, str] = NO_HEADERS, held: AnswerText | None = None) -> BodyMeter:
-        """A meter for one unstreamed answer. `held`: also holds the text. `headers`: headers of the answer that are
-        named in `headers_read`."""
+        """A meter for one unstreamed answer. `held`, `headers`: as for a stream."""
         if self.plain is not None:
             return self.plain()
         meter = JsonMeter(self._tally_with(headers) if headers else self.tally)

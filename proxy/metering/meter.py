@@ -46,8 +46,7 @@ _EVENT = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
 def _read_cut(tally: Tally, text: bytes, read: Callable[[bytes], bool]) -> bool:
-    """Read the whole members of `text`, which was cut off: its output and whole usage, not its end. False: there are
-    none."""
+    """Read the whole members of a text that was cut off: output and whole usage, not its end. False: there are none."""
     whole = completed(text)
     if whole is None:
         return False
@@ -332,8 +331,7 @@ class StreamMeter(BodyMeter):
         return read
 
     def _look(self, event: bytes, members: int, *, counted: bool) -> None:
-        """Look for text that the dialect does not read: in events without output, and in those with more members than
-        before."""
+        """Look for unread text: in events without output, and in those with more members than before."""
         if len(event) <= _ODD_BYTES_MAX and (_may_report(event) if self._last_report is None else has_usage(event)):
             self._odd_report = event
         if self.tally.failed is not None:

@@ -51,8 +51,7 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     continues: str | None = None
     """the id of the stored answer that the request continues"""
     context_tokens: int | None = None
-    """tokens of the conversation that the provider keeps, in addition to `prompt`; None: `prompt` is the whole prompt
-    """
+    """tokens of the conversation that the provider keeps, beside `prompt`; None: `prompt` is the whole prompt"""
     doubts: tuple[str, ...] = ()
     """flags of an entry that is estimated from `asked`"""
     echoes: bool = False
@@ -111,8 +110,7 @@ def with_model(document: dict[str, Any], *, upstream_model: str, inject_usage: b
 
 
 def with_model_if_named(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
-    """The provider's document where the path names the model: a shallow copy. A model in the body becomes the upstream
-    one."""
+    """The provider's document where the path names the model: a shallow copy, also with the upstream model if named."""
     return {**document, "model": upstream_model} if "model" in document else {**document}
 
 

@@ -34,8 +34,7 @@ USAGE_OBJECTS = frozenset({"usage", "usageMetadata", "usage_info", "meta"})
 
 
 class Members(NamedTuple):
-    """The known members of an object, or of the objects in a list. An object in a list that has a `modality` is named
-    by it."""
+    """The known members of an object, or of the objects in a list, which are named by their `modality`, if any."""
 
     whole: frozenset[str]
     """members that are known with everything inside them"""
@@ -86,8 +85,7 @@ def each(holder: str, paths: str) -> str:
 def unknown_fields(
     texts: Iterable[bytes], known: Members, items: Mapping[str, int] = MappingProxyType({})
 ) -> UnknownFields:
-    """The unknown fields of these JSON objects, and `items`, whose paths are unknown fields already. A text that is no
-    JSON object has none."""
+    """The unknown fields of these JSON objects, and the paths of `items`. A text that is no JSON object has none."""
     unknown: dict[str, Value] = {**items}
     for text in texts:
         _look_into_members(_members_in(text), known, unknown)

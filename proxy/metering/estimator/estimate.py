@@ -71,8 +71,7 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     """the output exceeds the request's limit"""
 
     def held_to(self, limit: int | None) -> Estimate:
-        """This estimate, capped at the limit even if more output was seen: the answer repeats its prompt, which was not
-        generated."""
+        """This estimate, capped at the limit even if more output was seen: the answer repeats its prompt."""
         if limit is None or not self.limit_exceeded:
             return self
         tokens = max(limit, 1)
@@ -189,8 +188,7 @@ class Estimator:
         return state.completion.learn(evidence, usage, kept(self._names, _name(model_key), Hidden))
 
     def learn_counted(self, model_key: str, *, evidence: Evidence, usage: Usage, counted: Counted) -> float | None:
-        """Learn from the count of an answer's text, in addition to `learn`. Returns the relative error of its estimate,
-        or None."""
+        """Learn from the count of an answer's text, in addition to `learn`. Returns as `learn` does."""
         if evidence.empty or not usage.completion_tokens or not counted.tokens:
             return None
         counted = _all_of(model_key, evidence, counted)
@@ -260,8 +258,7 @@ def _name(model_key: str) -> str:
 
 
 def _all_of(model_key: str, evidence: Evidence, counted: Counted) -> Counted:
-    """The count, extrapolated to the whole text if only a part was held, and marked if it is by the model's own
-    vocabulary."""
+    """The count, extrapolated to the whole text if only a part was held, and marked as by `_by_own`."""
     calls = evidence.tool_chars
     return _by_own(model_key, counted).whole(text_chars=evidence.chars - calls, call_chars=calls)
 
@@ -335,8 +332,7 @@ def reading(
 def _completion(
     usage: Usage, asked: Usage, estimate: Estimate, limit: int | None, bytes_seen: int
 ) -> tuple[int, float]:
-    """Completion tokens and their relative error: estimated, but at least those that output followed; or by the
-    request."""
+    """Completion tokens and their relative error: estimated, at least those that output followed; or by request."""
     seen = _with_audio(usage, estimate, limit, bytes_seen)
     tokens = max(seen, usage.completion_tokens or 0) or asked.completion_tokens or 0
     from_request = seen < tokens == asked.completion_tokens

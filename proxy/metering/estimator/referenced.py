@@ -151,8 +151,7 @@ def _is_odd(counted: Counted) -> bool:
 
 
 class Spread(Statistics):
-    """The distance of a model's answers from their estimates, in expected deviations, and the decision to learn from
-    one."""
+    """The distance of answers from their estimates, in expected deviations, and the decision to learn from one."""
 
     STORED = 3
     most_deviations: Annotated[float, Meta(ge=_DEVIATIONS_MIN, le=_DEVIATIONS_MAX)] = MOST_DEVIATIONS

@@ -225,8 +225,7 @@ class Errors(Statistics):
 
 
 class Learned:
-    """One regression of a model and statistics of its answers. Stored as one row: statistics first, then the
-    regression."""
+    """One regression of a model and statistics of its answers. Stored as one row, statistics first."""
 
     beliefs: ClassVar[Sequence[Weight]]
     noise: ClassVar[float] = NOISE_SHARE

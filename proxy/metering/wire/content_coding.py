@@ -36,8 +36,7 @@ class Decompressor:
         self._begun = False
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """The decompressed content of `piece`, in slices. Consume all of them before the next piece. Raises
-        BadCodingError."""
+        """The content of `piece`, in slices. Consume all of them before the next piece. Raises BadCodingError."""
         out, at = b"", 0
         while at < len(piece) or len(out) == SLICE_BYTES:  # a full slice may have left output in the decompressor
             step = piece[at : at + STEP_BYTES]

@@ -77,8 +77,7 @@ def _whole_part(text: bytes, start: int, *, in_object: bool) -> bytes:
 
 
 def _with_string(text: bytes, quote: int, *, in_object: bool) -> bytes:
-    """`text` with the received part of the string that begins at `quote`, if the string is a generated text; else
-    without it."""
+    """`text` with the received part of the string that begins at `quote`, if it is generated text; else without it."""
     name = _name_before(text, quote) if in_object else None
     if name is None:
         return text[:quote]

@@ -159,8 +159,7 @@ class Framing:
     heartbeat: bytes
     """keep-alive bytes to send between two events; empty: none"""
     quiet: Callable[[bytes], int] = lambda payload: 0
-    """the number of events of a piece that begins and ends between two events and has no usage to be stripped; 0:
-    unknown"""
+    """the number of events of a piece of whole events that has no usage to be stripped; 0: unknown"""
 
 
 def _sse_event(document: bytes, name: str) -> bytes:

@@ -62,8 +62,7 @@ def event_of(block: bytes) -> Event | None:
 
 
 def quiet_events(payload: bytes) -> int:
-    """How many events `payload` has, if it is fed at an event boundary, ends at one and contains no `usage` but null.
-    0: unknown."""
+    """The number of events of `payload`, if it has whole events only, and no `usage` but null. 0: unknown."""
     if not payload.startswith(_STARTS):
         return 0
     if payload.endswith(b"\n\n"):
@@ -131,8 +130,7 @@ class _LongEvent:
 
 
 class EventFramer(Framer):
-    """Finds whole events with data lines. One longer than `bytes_max` is reduced to its outline and counted in
-    `too_long`."""
+    """Finds whole events with data lines. One longer than `bytes_max` is reduced to its outline."""
 
     __slots__ = ("_bytes_max", "_held", "_lf_is_old", "_long", "_started", "too_long")
 
