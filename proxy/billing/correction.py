@@ -27,7 +27,7 @@ from proxy.billing.adjustment import (
 from proxy.billing.details import EntryDetails, detail_name
 from proxy.billing.entries import COUNTS, TOKENS, EntryKind, LedgerEntry, entry_id, field_named, stored_name, usage_of
 from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd
-from proxy.billing.pricing.prices import pinned, price_text
+from proxy.billing.pricing.prices import pinned, pinned_or_none, price_text
 from proxy.billing.record import BillableParts, Price, PricedUsage
 from proxy.billing.reread import ReadAgain
 from proxy.billing.settlement import amount, incurred, other_models, other_models_detail
@@ -125,24 +125,19 @@ def corrected(now: ExchangeTotals, request: CorrectionRequest, why: str) -> Ledg
     Raises CorrectionError for invalid numbers.
     """
     _check(request, why)
-    usage = _corrected_usage(now.usage, request)
-    charge_nusd, cost_nusd = now.charge_nusd, now.cost_nusd
+    after = structs.replace(now, usage=_corrected_usage(now.usage, request))
+    charge_nusd = now.charge_nusd if request.charge_nusd is None else request.charge_nusd
+    cost_nusd = now.cost_nusd if request.cost_nusd is None else request.cost_nusd
     counted = any(name in COUNTS for name in request.changes)
     if counted and request.charge_nusd is None:
         others = [(one.price, one.usage) for one in now.other_models]
-        charge_nusd = _priced(now.price, structs.replace(now, usage=usage), now.bills, charge_nusd, others)
+        charge_nusd = _priced(now.price, after, now.bills, charge_nusd, others)
     if counted and request.cost_nusd is None:
         others = [(one.cost, one.usage) for one in now.other_models]
-        incurs = incurred(now.source, now.bills)
-        cost_nusd = _priced(now.cost, structs.replace(now, usage=usage), incurs, cost_nusd, others)
+        cost_nusd = _priced(now.cost, after, incurred(now.source, now.bills), cost_nusd, others)
     sets = {stored_name(name): stored_total(name, value) for name, value in request.changes.items()}
-    return _adjustment(
-        now,
-        usage,
-        charge_nusd if request.charge_nusd is None else request.charge_nusd,
-        cost_nusd if request.cost_nusd is None else request.cost_nusd,
-        EntryDetails(why=why.strip(), by=BY_OPERATOR, sets=sets),
-    )
+    details = EntryDetails(why=why.strip(), by=BY_OPERATOR, sets=sets)
+    return _adjustment(now, after.usage, charge_nusd, cost_nusd, details)
 
 
 def rerated(
@@ -218,7 +213,7 @@ def _explained(before: Sequence[LedgerEntry], one: LedgerEntry) -> bool:
         if details.by == BY_OPERATOR:
             after, sets = exchange_totals([*before, one]), details.sets or {}
             return all(_total_in(after, field_named(name)) == value for name, value in sets.items())
-        price, cost = (None if list_ is None else pinned(list_) for list_ in (details.price, details.cost))
+        price, cost = pinned_or_none(details.price), pinned_or_none(details.cost)
         others = {one.model: (one.price, one.cost) for one in other_models(details.other_models)}
         again = rerated(now, price, cost, others, None if details.read_again is None else _read_in(one, now))
     except (ValueError, TypeError, KeyError, AttributeError):

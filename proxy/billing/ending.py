@@ -130,14 +130,11 @@ def _explain_answer(details: EntryDetails, metered: Metered, ending: Ending) -> 
     details.unread = [path for path in metered.unknown_usage_fields.paths if path not in ending.not_billed] or None
     details.beside_usage = metered.unknown_usage_fields.values or None
     if metered.usage is None or is_estimated:
-        details.evidence = _counts(metered.evidence, ending.tokens_counted)
+        seen, counted = metered.evidence, ending.tokens_counted
+        counts = {name: count for name in Evidence.__slots__ if (count := getattr(seen, name))}
+        details.evidence = counts if counted is None else {**counts, "tokens_counted": counted}
     if metered.usage is not None and metered.usage_behind and is_estimated:
         details.interim_usage = True
-
-
-def _counts(evidence: Evidence, tokens_counted: int | None) -> dict[str, int]:
-    counts = {name: count for name in Evidence.__slots__ if (count := getattr(evidence, name))}
-    return counts if tokens_counted is None else {**counts, "tokens_counted": tokens_counted}
 
 
 def _name_unpriced(

@@ -24,7 +24,7 @@ from proxy.billing.pricing.prices import (
     as_stated,
     can_charge,
     charge,
-    pinned,
+    pinned_or_none,
     price_text,
     rates_for,
     stated_charge,
@@ -305,27 +305,18 @@ def _is_priced(list_: Price | None, usage: Usage) -> bool:
 
 def other_models_detail(others: Iterable[PricedUsage]) -> list[dict[str, Any]]:
     """The value of the detail `other_models`."""
-    return [_other_model(one) for one in others]
-
-
-def _other_model(one: PricedUsage) -> dict[str, Any]:
-    lists = {name: list_ for name, list_ in (("price", one.price), ("cost", one.cost)) if list_ is not None}
-    prices = {name: price_text(list_, one.usage.prompt_tokens) for name, list_ in lists.items()}
-    return {"model": one.model, "usage": msgspec.to_builtins(one.usage), **prices}
+    detail = []
+    for one in others:
+        lists = {name: list_ for name, list_ in (("price", one.price), ("cost", one.cost)) if list_ is not None}
+        prices = {name: price_text(list_, one.usage.prompt_tokens) for name, list_ in lists.items()}
+        detail.append({"model": one.model, "usage": msgspec.to_builtins(one.usage), **prices})
+    return detail
 
 
 def other_models(detail: object) -> list[PricedUsage]:
     """What that detail lists, at its pinned prices; None: nothing. Raises ValueError."""
     listed = [] if detail is None else msgspec.convert(detail, list[_OtherModel])
-    return [
-        PricedUsage(
-            one.model,
-            one.usage,
-            None if one.price is None else pinned(one.price),
-            None if one.cost is None else pinned(one.cost),
-        )
-        for one in listed
-    ]
+    return [PricedUsage(one.model, one.usage, pinned_or_none(one.price), pinned_or_none(one.cost)) for one in listed]
 
 
 class _OtherModel(msgspec.Struct):
@@ -358,6 +349,5 @@ def content_hash(line: LedgerEntry) -> str:
 
 
 def record_hash(payload: bytes) -> str:
-    """The hash of a record as its proxy wrote it: the same for every version that settles it, whatever entry each makes
-    of it."""
+    """The hash of a record as its proxy wrote it: equal in all versions, whatever entry each makes of it."""
     return f"2:{hashlib.sha256(payload).hexdigest()}"

@@ -72,8 +72,7 @@ def of_answer(reason: str) -> bool:
 
 @lru_cache(maxsize=1_024)
 def multiplied(rates: Rates, *by: tuple[str, str]) -> Rates:
-    """The prices times the product of the multipliers `by`, in whole nUSD, rounded half up. Rules multiply every price,
-    other reasons those of tokens."""
+    """The prices times `by`, in whole nUSD, rounded half up. Rules multiply all prices, other reasons those of tokens."""
     if not by:
         return rates
     of_all = prod(multiplier(factor) for reason, factor in by if reason.startswith(_RULE))
@@ -110,8 +109,7 @@ def charge(
     served_as: ServedAs = NOT_SAID,
     others: Iterable[tuple[Price | None, Usage]] = (),
 ) -> Nusd:
-    """The price in nUSD of the parts of `usage` that `bills` selects, and of those of other models. An unreported or
-    unpriced count adds nothing."""
+    """The nUSD of the billed parts of `usage`, and of other models. An unreported or unpriced count adds nothing."""
     parts = _charged(rates_for(price, usage.prompt_tokens, served_as), usage, bills)
     for list_, used in others:
         if list_ is not None and list_.tiers:
@@ -267,8 +265,7 @@ def by_time_alone(price: Price | None) -> bool:
 
 
 def can_quote(price: Price, asked: Usage, *, generates: bool) -> bool:
-    """`can_charge` for a request, before it is answered. `asked`: the units that follow from it. `generates`: its
-    answer may have tokens."""
+    """`can_charge` for a request. `asked`: the units that follow from it. `generates`: its answer may have tokens."""
     if not price.lacking:
         return price.tiers != ()
     most = replace(asked, prompt_tokens=1, completion_tokens=1 if generates else None)
@@ -369,3 +366,8 @@ def pinned(text: Mapping[str, Any]) -> Price:
         return Price(str(text["version"]), (rates,), stated=stated, lacking=lacking)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"pinned price of the entry is invalid: {type(error).__name__}") from None
+
+
+def pinned_or_none(text: Mapping[str, Any] | None) -> Price | None:
+    """`pinned`; None if nothing is written. Raises ValueError."""
+    return None if text is None else pinned(text)
