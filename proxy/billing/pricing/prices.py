@@ -72,7 +72,7 @@ def of_answer(reason: str) -> bool:
 
 @lru_cache(maxsize=1_024)
 def multiplied(rates: Rates, *by: tuple[str, str]) -> Rates:
-    """The prices times `by`, in whole nUSD, rounded half up. Rules multiply all prices, other reasons those of tokens."""
+    """The prices times `by`, in whole nUSD, rounded half up. Rules multiply all prices, others those of tokens."""
     if not by:
         return rates
     of_all = prod(multiplier(factor) for reason, factor in by if reason.startswith(_RULE))
