@@ -326,8 +326,6 @@ class StreamMeter(BodyMeter):
             self._look(event, members, counted=counted)
         if self.tally.usage_raw is not self._raw:
             self._keep_report(event)
-            if self._first_report is None:
-                self._first_report = event
         return read
 
     def _look(self, event: bytes, members: int, *, counted: bool) -> None:
@@ -344,6 +342,7 @@ class StreamMeter(BodyMeter):
 
     def _keep_report(self, event: bytes) -> None:
         self._raw, self._last_report = self.tally.usage_raw, event
+        self._first_report = self._first_report or event
         self.tally.output_at_usage = self.tally.output_events
 
     def _read_odd(self, event: bytes, name: bytes) -> None:

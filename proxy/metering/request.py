@@ -130,6 +130,18 @@ def flag(document: Mapping[str, Any], name: str, param: str | None = None) -> bo
     return bool(value)
 
 
+COST_MEMBER = "usage"
+"""the member of a request that asks for the cost in the answer, as at OpenRouter; no other API has one of this name"""
+
+
+def cost_asked(document: Mapping[str, Any]) -> bool:
+    """Whether the client requests the cost: `usage: {"include": true}`. Raises InvalidField."""
+    options = document.get(COST_MEMBER)
+    if options is not None and not isinstance(options, dict):
+        raise InvalidField(COST_MEMBER, "must be an object")
+    return flag(options or {}, "include", f"{COST_MEMBER}.include")
+
+
 def integer(
     document: Mapping[str, Any], name: str, param: str | None = None, *, at_most: int, at_least: int = 1
 ) -> int | None:

@@ -27,11 +27,10 @@ from proxy.http import errors
 from proxy.http.errors import ApiError
 from proxy.http.field_names import refuse_ambiguous_names
 from proxy.http.json_body import parse_object, serialise
-from proxy.metering.answer_cost.request import MEMBER
 from proxy.metering.dialect import Dialect
 from proxy.metering.estimator.estimate import Estimator, model_key
 from proxy.metering.file_ids import file_ids
-from proxy.metering.request import InvalidField, RequestFacts
+from proxy.metering.request import COST_MEMBER, InvalidField, RequestFacts
 from proxy.metering.stored_objects.api import BatchApi, custom_id_of
 from proxy.metering.usage import NO_USAGE, Usage
 
@@ -120,7 +119,7 @@ class LineChecker:
         self._add(name, facts, route)
         self._files |= file_ids(body)
         sent = dialect.upstream_document(body, upstream_model=route.upstream_model, inject_usage=False)
-        sent.pop(MEMBER, None)  # the cost of a line is not known before it is settled
+        sent.pop(COST_MEMBER, None)  # the cost of a line is not known before it is settled
         return sent
 
     @property

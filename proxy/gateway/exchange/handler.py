@@ -37,10 +37,9 @@ from proxy.http.headers import EXCHANGE_HEADER, SERVER, TRACEPARENT
 from proxy.http.request_body import CODECS, is_compressed, read_body
 from proxy.keys.idempotency import Claims, IdempotencyRecord
 from proxy.keys.keyring import Keyring
-from proxy.metering.answer_cost.request import MEMBER, cost_asked
 from proxy.metering.dialect import Dialect
 from proxy.metering.file_ids import may_name_files
-from proxy.metering.request import RequestFacts
+from proxy.metering.request import COST_MEMBER, RequestFacts, cost_asked
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 REPLAYED_HEADER = "idempotent-replayed"
@@ -195,7 +194,7 @@ class ProxyHandler:
         facts = await self._facts(dialect, document, named)
         tells_cost = TellsCost.NO
         if dialect.cost_path:
-            if MEMBER in document and checked(cost_asked, document):
+            if COST_MEMBER in document and checked(cost_asked, document):
                 tells_cost = TellsCost.ASKED
             elif self._keys.cost_in_answers(key):
                 tells_cost = TellsCost.WITH_USAGE

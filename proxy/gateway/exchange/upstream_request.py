@@ -31,11 +31,10 @@ from proxy.gateway.upstream.health import Health
 from proxy.gateway.upstream.routing import Route
 from proxy.http.headers import upward
 from proxy.http.request_body import CODECS
-from proxy.metering.answer_cost.request import MEMBER
 from proxy.metering.dialect import NAME, Dialect
 from proxy.metering.held_text import AnswerText
 from proxy.metering.metered import BodyMeter
-from proxy.metering.request import RequestFacts
+from proxy.metering.request import COST_MEMBER, RequestFacts
 from proxy.metering.wire.framing import Framing
 
 # An error answer is read whole before it is passed on; a longer one is replaced by our own.
@@ -120,8 +119,8 @@ class UpstreamRequest:
         """The bytes of the request."""
         model = self.route.upstream_model
         document = self._dialect.upstream_document(self._document, upstream_model=model, inject_usage=self.injected)
-        if MEMBER in document and self._dialect.cost_path and not self.route.provider.knows_usage_include:
-            del document[MEMBER]
+        if COST_MEMBER in document and self._dialect.cost_path and not self.route.provider.knows_usage_include:
+            del document[COST_MEMBER]
         content_type, body = CODECS[self._dialect.request_body].write(document)
         provider = self.route.provider
         headers = upward(self._request.headers, self._dialect.headers_up, provider.header_rules)

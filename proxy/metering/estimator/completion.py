@@ -183,10 +183,6 @@ class Completions(Learned):
             return {}
         return {"at_least": ceil(estimate / factor)} if tokens < estimate else {"at_most": floor(estimate * factor)}
 
-    def expected_error(self, hidden_share: float | None) -> float:
-        """Typical relative error of an estimate with this hidden share; None: the model hides nothing."""
-        return shown_error(self.errors.expected(ERROR_PRIOR), hidden_share)
-
     def learn(self, evidence: Evidence, usage: Usage, named: Hidden) -> float:
         """Learn from an answer with completion tokens. Returns the relative error of its estimate: 0.1 = 10 % high."""
         tokens = usage.completion_tokens or 1

@@ -112,7 +112,7 @@ class Estimator:
         if evidence.empty:
             model = state.completion or _NO_ANSWERS
             hidden = None if self._hidden(model_key, model, 0.0) is None else 0
-            return Estimate(0, model.expected_error(hidden), hidden=hidden)
+            return Estimate(0, shown_error(model.errors.expected(ERROR_PRIOR), hidden), hidden=hidden)
         visible, error = _visible(model_key, state, evidence, counted)
         floor = state.floor or _NO_FLOOR
         if counted is None or floor.is_learned:

@@ -155,12 +155,9 @@ class Spread(Statistics):
 
     STORED = 3
     most_deviations: Annotated[float, Meta(ge=_DEVIATIONS_MIN, le=_DEVIATIONS_MAX)] = MOST_DEVIATIONS
+    """the largest error in nine of ten answers"""
     usual: Annotated[float, Meta(ge=0, le=_MEMORY)] = 0.0
     odd: Annotated[float, Meta(ge=0, le=1)] = 0.0
-
-    def most(self, deviation: float) -> float:
-        """The largest error in nine of ten answers with this deviation."""
-        return self.most_deviations * deviation
 
     def learn(self, deviations: float) -> bool:
         """Learn from an answer that is `deviations` off. Returns whether the regression should learn from it, too."""
@@ -218,7 +215,7 @@ class ReferencedEstimate(Learned):
         """Streamed tokens, at least one, and the relative error in nine of ten answers at most."""
         features = self._features_of(evidence, counted)
         tokens = max(self.regression.tokens(features), 1.0)
-        return tokens, self.spread.most(self.regression.deviation(features, tokens)) / tokens
+        return tokens, self.spread.most_deviations * self.regression.deviation(features, tokens) / tokens
 
     def learn(self, evidence: Evidence, counted: Counted, tokens: float) -> None:
         """Learn from an answer that reported its streamed tokens."""

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from proxy.demo.shapes import LANGUAGES, GeneratedAnswer, whole, words
 from proxy.metering.answer_cost.edit import Cost, event_with_cost, with_cost
 from proxy.metering.answer_cost.editors import ANSWER_PATH, EventCostEditor, JsonCostEditor
-from proxy.metering.answer_cost.request import cost_asked
 from proxy.metering.dialect import AnswerEditor, Dialect
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
@@ -22,6 +21,7 @@ from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.meter import JSON_BYTES_MAX
 from proxy.metering.metered import BodyMeter, Metered
+from proxy.metering.request import cost_asked
 from proxy.metering.wire.sse import EVENT_BYTES_MAX, quiet_events
 from tests.gateway.dialects.languages import MESSAGES, RESPONSES
 from tests.gateway.streams import told as events_told

@@ -249,7 +249,7 @@ def test_the_stated_error_comes_to_cover_nine_of_ten() -> None:
     rng, spread = random.Random(7), Spread()
     for _ in range(3000):
         spread.learn(abs(rng.gauss(0, 0.6)))
-    held = sum(abs(rng.gauss(0, 0.6)) <= spread.most(1.0) for _ in range(3000)) / 3000
+    held = sum(abs(rng.gauss(0, 0.6)) <= spread.most_deviations for _ in range(3000)) / 3000
     assert 0.87 <= held <= 0.95
 
 
