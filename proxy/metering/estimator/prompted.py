@@ -38,9 +38,8 @@ class ReferencedPrompt(Learned):
         """Tokens, at least one, and the relative error in nine of ten prompts at most."""
         features = _features(prompt, counted)
         tokens = max(self.regression.tokens(features), 1.0)
-        return round(tokens), round(
-            self.spread.most_deviations * self.regression.deviation(features, tokens) / tokens, 4
-        )
+        most = self.spread.most_deviations * self.regression.deviation(features, tokens)
+        return round(tokens), round(most / tokens, 4)
 
     def learn(self, prompt: PromptEvidence, counted: Profile, tokens: int) -> None:
         """Learn from an answer that reported its prompt tokens, at least one."""
