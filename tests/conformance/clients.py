@@ -217,7 +217,8 @@ def node_modules() -> Path:
     version = subprocess.run(["node", "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
     folder = cache / version.strip()
     cache.mkdir(parents=True, exist_ok=True)
-    with Locked(cache / "lock"):  # two test workers may come here at the same moment
+    with (cache / "lock").open("w") as lock:  # its end frees it
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two test workers may come here at the same moment
         if not (folder / "package.json").exists() or (folder / "package.json").read_text() != wanted:
             _install(folder, wanted)
     return folder / "node_modules"
@@ -239,17 +240,3 @@ def _install(folder: Path, package_json: str) -> None:
             pytest.skip(f"the Node SDK's part is left out, npm could not install `openai`: {why}")
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(beside, folder, symlinks=True)
-
-
-class Locked:
-    """A lock between processes, held by a file; the end of its holder frees it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        self._file = self._path.open("w")
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()

@@ -12,12 +12,6 @@ from tests.conformance.stand import Minted, Stand
 from tests.support.provider import ScriptedProvider
 
 ABSENT = "the SDK is not installed here: make test installs it"
-CLIENTS = (
-    "python",
-    "python_async",
-    pytest.param("node", marks=pytest.mark.external),
-    pytest.param("curl", marks=pytest.mark.external),
-)
 
 
 @pytest.fixture(scope="session")
@@ -89,13 +83,10 @@ def curl() -> CurlClient:
     return CurlClient()
 
 
-@pytest.fixture(params=CLIENTS)
+@pytest.fixture
 def client(request: pytest.FixtureRequest) -> Client:
-    match request.param:
-        case "python_async":
-            return AsyncPythonClient()
-        case "python":
-            named: Client = request.getfixturevalue("python_client")
-        case name:
-            named = request.getfixturevalue(name)
+    """The client whose fixture the test's parameter names."""
+    if request.param == "python_async":
+        return AsyncPythonClient()
+    named: Client = request.getfixturevalue(request.param)
     return named

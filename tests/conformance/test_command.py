@@ -24,6 +24,7 @@ from proxy.conformance.run import Plan, RunError, run
 from tests.conformance.restarting import Restarting
 from tests.support.net import closed_port, free_port
 from tests.support.tokenweir import Tokenweir
+from tests.support.web_server import serving
 
 pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
@@ -107,7 +108,7 @@ class Gateway:
         self._port = port
         self._wrong = wrong
 
-    async def serve(self, request: web.Request) -> web.StreamResponse:
+    async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await request.json()
         streams = body.get("stream") is True
         if self._wrong == "refuses the key":
@@ -148,16 +149,8 @@ async def gateway(folder: Path, wrong: str) -> AsyncIterator[Plan]:
     bills.write_text(
         '{"model": "conformance-openai/chat-stream-declined", "prompt_tokens": 5, "completion_tokens": 7}\n'
     )
-    one = Gateway(bills, port, wrong)
-    app = web.Application()
-    app.router.add_post("/{path:.*}", one.serve)
-    runner = web.AppRunner(app, handler_cancellation=True)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    where = runner.addresses[0][1]
-    yield Plan(f"http://127.0.0.1:{where}", "k", f"cat {bills}", selected(["chat-json"]), port=port, wait_s=0.5)
-    await runner.cleanup()
+    async with serving(Gateway(bills, port, wrong).serve) as url:
+        yield Plan(url, "k", f"cat {bills}", selected(["chat-json"]), port=port, wait_s=0.5)
 
 
 WRONG: Mapping[str, Mapping[str, tuple[str, str]]] = {

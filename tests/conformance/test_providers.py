@@ -42,7 +42,7 @@ def _reading() -> Iterator[Any]:
     take turns."""
     cuts = cycle(CUTS)
     for shape, asked in ASKED:
-        yield pytest.param("python", shape, asked, next(cuts), marks=pytest.mark.thorough)
+        yield pytest.param("python_client", shape, asked, next(cuts), marks=pytest.mark.thorough)
     for place, client in enumerate(CLIENTS):
         tier = pytest.mark.external if client in ("node", "curl") else pytest.mark.thorough
         for shape, asked in islice(ASKED, place, None, len(ASKED) // SHAPES_EACH):

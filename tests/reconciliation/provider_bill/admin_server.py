@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from multidict import MultiMapping
 
 from tests.reconciliation.provider_bill.bills import page
+from tests.support.web_server import serving
 
 KEY = "sk-admin-c4n4ry-c4n4ry-c4n4ry-c4n4ry"
 
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 @dataclass
@@ -36,7 +36,7 @@ class AdminServer:
     released: asyncio.Event = field(default_factory=asyncio.Event)
     """set at the end: answers that hang may go"""
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self.requests.append((request.path.removeprefix("/v1/"), list(request.query.items())))
         self.headers.append(request.headers)
         fault = self.faults.pop(0) if self.faults else self.always
@@ -55,10 +55,8 @@ class AdminServer:
 @asynccontextmanager
 async def admin_server(**parts: Any) -> AsyncIterator[AdminServer]:
     server = AdminServer(**parts)
-    app = web.Application()
-    app.router.add_get("/{path:.*}", server.answer)
-    async with TestServer(app) as running:
-        server.url = str(running.make_url("/v1"))
+    async with serving(server.answer) as url:
+        server.url = f"{url}/v1"
         try:
             yield server
         finally:
@@ -69,7 +67,7 @@ def status(code: int, **headers: str) -> Answer:
     """This status, with a text that no error may quote."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
 
-    async def answer(request: web.Request) -> web.StreamResponse:
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
         return web.json_response({"error": {"message": f"Incorrect key: {KEY}"}}, status=code, headers=named)
 
     return answer
@@ -78,13 +76,13 @@ def status(code: int, **headers: str) -> Answer:
 def text(content: str | bytes, kind: str = "application/json") -> Answer:
     body = content.encode() if isinstance(content, str) else content
 
-    async def answer(request: web.Request) -> web.StreamResponse:
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
         return web.Response(body=body, content_type=kind)
 
     return answer
 
 
-async def cut_off(request: web.Request) -> web.StreamResponse:
+async def cut_off(request: web.BaseRequest) -> web.StreamResponse:
     """A body that ends before its length."""
     answer = web.StreamResponse(headers={"Content-Length": "1000"})
     await answer.prepare(request)
@@ -94,7 +92,7 @@ async def cut_off(request: web.Request) -> web.StreamResponse:
     return answer
 
 
-async def endless(request: web.Request) -> web.StreamResponse:
+async def endless(request: web.BaseRequest) -> web.StreamResponse:
     """A body that goes on until its reader leaves."""
     answer = web.StreamResponse()
     await answer.prepare(request)
@@ -105,7 +103,7 @@ async def endless(request: web.Request) -> web.StreamResponse:
 def silent(server: AdminServer) -> Answer:
     """Nothing, until the test is over."""
 
-    async def answer(request: web.Request) -> web.StreamResponse:
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
         await server.released.wait()
         return web.Response()
 
