@@ -80,15 +80,12 @@ def test_a_ledger_behind_a_pooler_in_transaction_mode(server: PostgresServer, po
 
     def settle_and_read(number: int) -> set[tuple[str, ...]]:
         store = a_store(engines[number])
-        seen = set()
+        seen = set[tuple[str, ...]]()
         for turn in range(20):
             store.settle(batch_of(range(number * 1_000 + turn * 10, number * 1_000 + turn * 10 + 10)))
             spend.changes(engines[number], 0, 50)
             with reading(engines[number]) as connection:
-                shown = [
-                    connection.exec_driver_sql(f"SHOW {one}").scalar_one() for one in ("statement_timeout", "TimeZone")
-                ]
-            seen.add(tuple(shown))
+                seen.add(tuple(connection.exec_driver_sql(f"SHOW {name}").scalar_one() for name in NAMES))
         return seen
 
     with ThreadPoolExecutor(8) as threads:
