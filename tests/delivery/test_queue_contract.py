@@ -3,79 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from proxy.delivery.local_queue import LocalQueue
 from proxy.delivery.redis_queue import RedisQueue
 from proxy.journal.journal import Journal
-from proxy.storage.redis_client import open_redis
-from tests.journal.records import ROOMY, opened, record
-
-Feed = Callable[[int], Awaitable[None]]
+from proxy.storage.redis_client import RedisClient
+from tests.journal.journals import run_through
 
 
 @dataclass
 class Bench:
-    """A queue, and how `count` more records get into it."""
+    """A queue, and the journal whose records get into it."""
 
     queue: LocalQueue | RedisQueue
     journal: Journal
-    feed: Feed
+    sent: int = 0
 
-
-@asynccontextmanager
-async def local(folder: Path) -> AsyncIterator[Bench]:
-    journal = Journal.open(folder, bytes_max=ROOMY)
-    queue = LocalQueue(journal, linger_s=0.001)
-    journal.wakeup = queue.wake
-
-    async def feed(count: int) -> None:
-        write(journal, count)
-
-    yield Bench(queue, journal, feed)
-    journal.close()
-
-
-@asynccontextmanager
-async def redis(folder: Path, url: str, prefix: str) -> AsyncIterator[Bench]:
-    journal = Journal.open(folder, bytes_max=ROOMY)
-    client = open_redis(url)
-    queue = RedisQueue(client, prefix=prefix, consumer="w1", block_ms=200, linger_s=0.001)
-    sent = 0
-
-    async def feed(count: int) -> None:
-        nonlocal sent
-        write(journal, count)
-        pending = journal.pending(10_000, after=sent)
-        sent = pending[-1].seq
-        await queue.add(pending, journal.node.node_id)
-
-    yield Bench(queue, journal, feed)
-    await client.aclose()
-    journal.close()
-
-
-def write(journal: Journal, count: int) -> None:
-    for number in range(journal.depth, journal.depth + count):
-        one = opened(number)
-        journal.begin(one)
-        journal.finish(record(one))
+    async def feed(self, count: int) -> None:
+        """So many more records."""
+        run_through(self.journal, range(self.journal.depth, self.journal.depth + count))
+        if isinstance(self.queue, RedisQueue):
+            pending = self.journal.pending(10_000, after=self.sent)
+            self.sent = pending[-1].seq
+            await self.queue.add(pending, self.journal.node.node_id)
 
 
 @pytest.fixture(params=["local", "redis"])
-async def bench(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[Bench]:
+def bench(
+    request: pytest.FixtureRequest, journal: Journal, redis_to: Callable[[str], RedisClient], prefix: str
+) -> Iterator[Bench]:
     if request.param == "local":
-        async with local(folder) as bench:
-            yield bench
+        queue = LocalQueue(journal, linger_s=0.001)
+        journal.wakeup = queue.wake
+        yield Bench(queue, journal)
     else:
-        url, prefix = request.getfixturevalue("redis_url"), request.getfixturevalue("prefix")
-        async with redis(folder, url, prefix) as bench:
-            yield bench
+        client = redis_to(request.getfixturevalue("redis_url"))
+        yield Bench(RedisQueue(client, prefix=prefix, consumer="w1", block_ms=200, linger_s=0.001), journal)
+    journal.close()
 
 
 async def test_records_come_in_order_whole_and_with_their_receipt(bench: Bench) -> None:
@@ -150,9 +118,10 @@ async def test_holding_changes_nothing_for_the_holder(bench: Bench) -> None:
     assert len(await bench.queue.take(10)) == 1
 
 
-async def test_a_local_queue_that_drains_waits_for_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bench", ["local"], indirect=True)
+async def test_a_local_queue_that_drains_waits_for_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.delivery.local_queue.POLL_S", 3_600.0)
-    async with local(folder) as bench, asyncio.timeout(10):
+    async with asyncio.timeout(10):
         assert isinstance(bench.queue, LocalQueue)
         await bench.feed(1)
         taken = await bench.queue.take(10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from proxy.delivery.delivery import DeliveredRecord
 from proxy.delivery.redis_queue import CLAIM_AFTER_MS, GROUP, TIDY_S, ReclaimLock, RedisQueue
 from proxy.journal.frames import UndecodableError
 from proxy.journal.journal import Pending
+from proxy.ledger.settling.settler import DELIVERIES_MAX
 from proxy.storage.redis_client import ANSWER_S, BLOCK_MS, QueueUnavailable, RedisClient
 from tests.support.clock import Clock
 from tests.support.faulty import FaultyPath
@@ -27,8 +28,6 @@ pytestmark = pytest.mark.io
 
 LONG_MS = 10 * CLAIM_AFTER_MS
 BLOCK_SHORT_MS = 20
-# A poison record is laid aside by the settler when it comes this often.
-DEAD_LETTER_DELIVERIES = 6
 
 Make = Callable[..., RedisQueue]
 
@@ -51,17 +50,6 @@ def make(redis_to: Callable[[str], RedisClient], redis_url: str, prefix: str) ->
         return RedisQueue(redis_to(url), prefix=prefix, consumer=consumer, **options)
 
     return queue
-
-
-@pytest.fixture
-def path(shared_valkey: Valkey) -> Iterator[FaultyPath]:
-    """A way to the shared server that can be hurt."""
-    with FaultyPath("127.0.0.1", shared_valkey.port) as path:
-        yield path
-
-
-def over(path: FaultyPath) -> str:
-    return f"redis://127.0.0.1:{path.port}"
 
 
 async def raw(queue: RedisQueue) -> Any:
@@ -93,9 +81,9 @@ async def taken_within(queue: RedisQueue, limit: int = 100, *, within_s: float =
 
 
 async def test_a_lost_reply_to_a_send_is_an_error_and_nothing_is_sent_behind_our_back(
-    make: Make, path: FaultyPath
+    make: Make, path: FaultyPath, hurt_url: str
 ) -> None:
-    sender, receiver = make(url=over(path)), make("w2")
+    sender, receiver = make(url=hurt_url), make("w2")
     await sender.add(records(1), "node")
     path.lose_reply(to=b"XADD")
     with pytest.raises(QueueUnavailable):
@@ -114,28 +102,19 @@ async def test_tickets_come_in_the_order_of_their_records(make: Make) -> None:
     assert seqs(taken) == list(range(1, 51))
 
 
-async def test_a_waiting_take_is_not_cut_by_a_timeout_of_the_library(make: Make, path: FaultyPath) -> None:
+async def test_a_waiting_take_is_not_cut_by_a_timeout_of_the_library(
+    make: Make, path: FaultyPath, hurt_url: str
+) -> None:
     assert ANSWER_S > 2 * BLOCK_MS / 1000
-    queue = make(url=over(path), block_ms=BLOCK_MS)
+    queue = make(url=hurt_url, block_ms=BLOCK_MS)
     assert list(await queue.take(10)) == []
     assert path.accepted == 1
 
 
-async def test_a_lost_reply_to_a_take_comes_again_at_once(make: Make, path: FaultyPath) -> None:
-    queue, sender = make(url=over(path)), make("sender")
-    assert list(await queue.take(10)) == []
-    await sender.add(records(3), "node")
-    path.lose_reply(to=b"XREADGROUP")
-    with pytest.raises(QueueUnavailable):
-        await queue.take(10)
-    taken = await queue.take(10)
-    assert seqs(taken) == [1, 2, 3]
-    await queue.settled(taken)
-    assert await sender.depth() == 0
-
-
-async def test_after_a_lost_reply_what_is_still_held_does_not_come_again(make: Make, path: FaultyPath) -> None:
-    queue, sender = make(url=over(path)), make("sender")
+async def test_after_a_lost_reply_what_is_still_held_does_not_come_again(
+    make: Make, path: FaultyPath, hurt_url: str
+) -> None:
+    queue, sender = make(url=hurt_url), make("sender")
     await sender.add(records(3), "node")
     held = await queue.take(2)
     path.lose_reply(to=b"XREADGROUP")
@@ -146,24 +125,26 @@ async def test_after_a_lost_reply_what_is_still_held_does_not_come_again(make: M
     assert await sender.depth() == 1
 
 
-async def test_replies_that_are_lost_are_no_tries(make: Make, path: FaultyPath) -> None:
-    queue, sender = make(url=over(path)), make("sender")
+@pytest.mark.parametrize("claims_lost", [0, 4])
+async def test_what_a_lost_reply_held_comes_again_at_once_and_lost_replies_are_no_tries(
+    make: Make, path: FaultyPath, hurt_url: str, claims_lost: int
+) -> None:
+    queue, sender = make(url=hurt_url), make("sender")
     assert list(await queue.take(10)) == []
     await sender.add(records(3), "node")
-    path.lose_reply(to=b"XREADGROUP")
-    with pytest.raises(QueueUnavailable):
-        await queue.take(10)
-    for _ in range(4):
-        path.lose_reply(to=b"XCLAIM")
+    for command in (b"XREADGROUP", *[b"XCLAIM"] * claims_lost):
+        path.lose_reply(to=command)
         with pytest.raises(QueueUnavailable):
             await queue.take(10)
     taken = await queue.take(10)
     assert seqs(taken) == [1, 2, 3]
     assert {one.deliveries for one in taken} == {2}
+    await queue.settled(taken)
+    assert await sender.depth() == 0
 
 
-async def test_an_acknowledgement_that_was_lost_is_repeated(make: Make, path: FaultyPath) -> None:
-    queue, sender = make(url=over(path)), make("sender")
+async def test_an_acknowledgement_that_was_lost_is_repeated(make: Make, path: FaultyPath, hurt_url: str) -> None:
+    queue, sender = make(url=hurt_url), make("sender")
     await sender.add(records(3), "node")
     taken = await queue.take(10)
     path.cut()
@@ -348,7 +329,7 @@ async def test_a_poison_record_is_alone_from_its_third_delivery_on_and_its_neigh
     await sender.add(records(6), "node")
     settled: list[int] = []
     tries: list[list[int]] = []
-    for number in range(DEAD_LETTER_DELIVERIES):
+    for number in range(DELIVERIES_MAX + 1):
         worker = make(f"worker-{number}")
         while 3 not in seqs(taken := await taken_within(worker)):
             settled += seqs(taken)
@@ -360,7 +341,7 @@ async def test_a_poison_record_is_alone_from_its_third_delivery_on_and_its_neigh
     while taken := await worker.take(10):
         settled += seqs(taken)
         await worker.settled(taken)
-    assert tries == [[1, 2, 3, 4, 5, 6]] * 2 + [[3]] * (DEAD_LETTER_DELIVERIES - 2)
+    assert tries == [[1, 2, 3, 4, 5, 6]] * 2 + [[3]] * (DELIVERIES_MAX - 1)
     assert sorted(settled) == [1, 2, 4, 5, 6]
     assert await sender.depth() == 0
 
