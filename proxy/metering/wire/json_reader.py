@@ -62,6 +62,11 @@ def compact(value: object) -> str:
         return ""
 
 
+def argument_text(arguments: object) -> str:
+    """The generated text of a tool call's arguments: JSON as text; or a value, if the server has parsed it."""
+    return arguments if isinstance(arguments, str) else compact(arguments)
+
+
 def _int(digits: str) -> int | float:
     return int(digits) if len(digits) <= _DIGITS_MAX else math.inf
 

@@ -14,12 +14,12 @@ import msgspec
 from proxy.metering.dialects.bedrock.usage import METRICS
 from proxy.metering.dialects.bedrock.wire import Converse
 from proxy.metering.usage import UNITS_MAX
-from proxy.metering.wire.json_reader import compact, reader
+from proxy.metering.wire.json_reader import argument_text, reader
 
 
 class _Function(msgspec.Struct, gc=False):
     name: str | None = None
-    arguments: str | None = None
+    arguments: Any = None
 
 
 class _Call(msgspec.Struct, gc=False):
@@ -148,8 +148,8 @@ def _calls(calls: list[_Call] | None) -> Iterator[Part]:
     for at, call in enumerate(calls or ()):
         function = call.function
         name = call.name if function is None else function.name
-        arguments = compact(call.parameters) if function is None else function.arguments
-        yield Part(call=(at if call.index is None else call.index, name, arguments or ""))
+        arguments = call.parameters if function is None else function.arguments
+        yield Part(call=(at if call.index is None else call.index, name, argument_text(arguments)))
 
 
 def finish_of(answer: Invoked) -> str | None:

@@ -23,7 +23,7 @@ from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import TOKENS_MAX, Usage
 from proxy.metering.usage_reader import UsageReader
-from proxy.metering.wire.json_reader import reader
+from proxy.metering.wire.json_reader import argument_text, reader
 from proxy.metering.wire.unknown_text import Outputs, Place
 
 # Finish reasons of failed answers.
@@ -41,7 +41,7 @@ class Function(msgspec.Struct, gc=False):
     """Name and arguments of a tool call, or fragments of them."""
 
     name: str | None = None
-    arguments: str | None = None
+    arguments: Any = None
 
 
 class Call(msgspec.Struct, gc=False):
@@ -167,7 +167,7 @@ class CohereTally(Tally):
         for place, call in enumerate(calls if isinstance(calls, list) else [calls] if calls is not None else [], index):
             self._begin_call((0, place))
             if call.function is not None:
-                written += (call.function.name or "") + (call.function.arguments or "")
+                written += (call.function.name or "") + argument_text(call.function.arguments)
         if written:
             self._called.append(written)
             self.evidence.tool_events += 1

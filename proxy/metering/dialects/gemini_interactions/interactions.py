@@ -40,7 +40,7 @@ from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, PromptEvidence, service_in_tier
 from proxy.metering.usage_reader import UsageReader
 from proxy.metering.wire.framing import LONG_SSE
-from proxy.metering.wire.json_reader import compact, reader
+from proxy.metering.wire.json_reader import argument_text, reader
 from proxy.metering.wire.unknown_text import Outputs, Place
 
 # Fields that the model reads as JSON: of the request, of a step.
@@ -286,7 +286,8 @@ class InteractionTally(Tally):
         kind = step.type or ""
         if kind.endswith("_call"):
             self._begin_call((index, "call"))
-            self._called += (step.name or "", _written(step.arguments))
+            # In the start of a streamed step, the arguments are an empty object.
+            self._called += (step.name or "", argument_text(step.arguments or None))
             self.evidence.tool_events += 1
             self._read_queries(kind, step.arguments)
         elif kind in ("model_output", "thought"):
@@ -301,7 +302,7 @@ class InteractionTally(Tally):
         elif kind in _MEDIA:
             self._add_texts("\0")
         elif kind == "arguments_delta" or kind.endswith("_call"):
-            self._called.append(_written(delta.arguments))
+            self._called.append(argument_text(delta.arguments))
             self.evidence.tool_events += 1
             self._read_queries(kind, delta.arguments)
         elif kind == "text":
@@ -318,13 +319,6 @@ class InteractionTally(Tally):
                 self._queries.add(hash(query))
         if self._queries:
             self._seen("searches", 1 if billed_once(self._model) else len(self._queries))
-
-
-def _written(arguments: object) -> str:
-    """Arguments as the model generated them; in the start of a streamed step they are empty."""
-    if isinstance(arguments, str):
-        return arguments
-    return compact(arguments) if arguments else ""
 
 
 def _error_event(refusal: Refusal) -> dict[str, Any]:

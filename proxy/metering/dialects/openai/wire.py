@@ -6,15 +6,15 @@ from typing import Any
 
 import msgspec
 
-from proxy.metering.wire.json_reader import compact, reader
+from proxy.metering.wire.json_reader import argument_text, compact, reader
 
 
 class Function(msgspec.Struct, gc=False):
     """Name and arguments of a tool call, or fragments of them."""
 
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
-    """an object if the server has parsed it"""
+    arguments: Any = None
+    """JSON as text; an object if the server has parsed it"""
 
 
 class CustomTool(msgspec.Struct, gc=False):
@@ -101,8 +101,7 @@ chunk_of = reader(Chunk)
 
 def called(function: Function) -> str:
     """The generated text of a call."""
-    arguments = function.arguments
-    return (function.name or "") + (compact(arguments) if isinstance(arguments, dict) else arguments or "")
+    return (function.name or "") + argument_text(function.arguments)
 
 
 def flatten(part: Part) -> None:

@@ -15,7 +15,7 @@ from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import Usage
 from proxy.metering.usage_reader import openai_usage_of
-from proxy.metering.wire.json_reader import document_of
+from proxy.metering.wire.json_reader import argument_text, document_of
 
 # An assistant's audio is a token per 50 ms, a user's per 100 ms.
 # https://developers.openai.com/api/docs/guides/realtime-costs
@@ -134,7 +134,7 @@ class RealtimeTally(Tally):
         self._with_deltas.add(index)
         if item.arguments:
             self.evidence.tool_events += 1
-            self._called.append(item.arguments)
+            self._called.append(argument_text(item.arguments))
         self._add_texts("".join((part.text or "") + (part.transcript or "") for part in item.content or ()))
 
     def _read_response(self, response: Response, *, last: bool) -> None:

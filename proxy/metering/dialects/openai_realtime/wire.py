@@ -22,7 +22,7 @@ class Item(msgspec.Struct, gc=False):
 
     type: str | None = None
     name: str | None = None
-    arguments: str | None = None
+    arguments: Any = None
     content: list[Part] | None = None
 
 

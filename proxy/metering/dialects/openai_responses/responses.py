@@ -31,6 +31,7 @@ from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import NO_USAGE, OTHER_WORD, UNITS_MAX, ModelUsage, Usage, service_in_tier
 from proxy.metering.usage_reader import UsageReader, openai_usage_of
+from proxy.metering.wire.json_reader import argument_text
 from proxy.metering.wire.unknown_text import Outputs, Place
 
 # Deltas that are not generated text: audio and tool output.
@@ -196,7 +197,7 @@ class ResponsesTally(Tally):
         if not whole or index in self._with_deltas:
             return
         self._with_deltas.add(index)
-        called = (item.arguments or "") + (item.input or "") + (item.code or "")
+        called = argument_text(item.arguments) + (item.input or "") + (item.code or "")
         if calls and called:
             self.evidence.tool_events += 1
             self._called.append(called)
