@@ -5,7 +5,6 @@ Law: what is replaced must stand in the file, and nothing else is changed: what 
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import shutil
 import socket
@@ -13,57 +12,15 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from tests.support.certificates import Authority
 from tests.support.net import free_port
 
 EDGES = Path(__file__).parents[2] / "deploy" / "edge"
 START_S_MAX = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """For localhost, by itself."""
-
-    chain: Path
-    key: Path
-    both: Path
-
-
-def certificate(folder: Path) -> Certificate:
-    """A new one, in three files."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    chain = made.public_bytes(serialization.Encoding.PEM)
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    found = Certificate(folder / "fullchain.pem", folder / "privkey.pem", folder / "edge.pem")
-    for file, content in ((found.chain, chain), (found.key, secret), (found.both, chain + secret)):
-        file.write_bytes(content)
-    return found
 
 
 def program(name: str) -> str:
@@ -87,9 +44,10 @@ class Edge:
     """One of them, running in front of Tokenweir. End it with `close`."""
 
     def __init__(self, kind: str, folder: Path, upstream_port: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        authority = Authority(folder)
         self.kind = kind
-        self.certificate = certificate(folder)
+        self.authority, self.issued = authority.file, authority.issue("edge")
+        """in PEM: who trusts it trusts this edge; the edge's certificate for localhost, and its key"""
         self.port = free_port()
         self.url = f"https://localhost:{self.port}"
         self.log = folder / "edge.log"
@@ -125,7 +83,8 @@ def _nginx(edge: Edge, folder: Path, upstream: str) -> Sequence[str]:
             "user www-data;\n": "",
             "/run/nginx.pid": str(folder / "nginx.pid"),
             "listen 443 ": f"listen 127.0.0.1:{edge.port} ",
-            "/etc/tokenweir/tls": str(folder),
+            "/etc/tokenweir/tls/fullchain.pem": str(edge.issued.cert),
+            "/etc/tokenweir/tls/privkey.pem": str(edge.issued.key),
             "server tokenweir-1:8080": f"server {upstream}",
             "        server tokenweir-2:8080 max_fails=2 fail_timeout=5s;\n": "",
             "http {\n": "http {\n" + "".join(f"    {name}_temp_path {folder / name};\n" for name in temporary),
@@ -136,12 +95,14 @@ def _nginx(edge: Edge, folder: Path, upstream: str) -> Sequence[str]:
 
 
 def _haproxy(edge: Edge, folder: Path, upstream: str) -> Sequence[str]:
+    both = folder / "both.pem"
+    both.write_bytes(edge.issued.cert.read_bytes() + edge.issued.key.read_bytes())
     text = rewritten(
         "haproxy.cfg",
         {
             "maxconn 16384": "maxconn 2048",  # it will not start where it may not open twice as many files
             "bind :443 ": f"bind 127.0.0.1:{edge.port} ",
-            "/etc/tokenweir/tls/edge.pem": str(edge.certificate.both),
+            "/etc/tokenweir/tls/edge.pem": str(both),
             "tokenweir-1:8080": upstream,
             "    server tokenweir-2 tokenweir-2:8080\n": "",
         },
@@ -151,7 +112,7 @@ def _haproxy(edge: Edge, folder: Path, upstream: str) -> Sequence[str]:
 
 
 def _caddy(edge: Edge, folder: Path, upstream: str) -> Sequence[str]:
-    given = f"tls {edge.certificate.chain} {edge.certificate.key}\n"
+    given = f"tls {edge.issued.cert} {edge.issued.key}\n"
     text = rewritten(
         "Caddyfile",
         {

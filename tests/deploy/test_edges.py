@@ -104,7 +104,7 @@ async def test_each_event_comes_at_once_and_who_leaves_is_noticed(
     curl = program("curl")
     tokenweir, key = served
     model = f"arn:{edge.kind}/{held.content_type.decode().partition('/')[2]}"
-    common = [curl, "-sSN", "--http2", "--cacert", str(edge.certificate.chain), "--max-time", str(PATIENCE_S)]
+    common = [curl, "-sSN", "--http2", "--cacert", str(edge.authority), "--max-time", str(PATIENCE_S)]
     url = edge.url + path.replace("MODEL", quote(model, safe=""))
     body = '{"contents": [{"parts": [{"text": "hi"}]}]}' if held is ARRAY else _body(model)
     ask = [*common, "-H", f"Authorization: Bearer {key}", "-d", body, url]
@@ -164,7 +164,7 @@ async def test_a_websocket_gets_through_in_both_directions(
     path: str, edge: Edge, speaking: SocketProvider, served: tuple[Tokenweir, str]
 ) -> None:
     model, number = f"{edge.kind}-{path[1:5]}", len(speaking.links)
-    tls = ssl.create_default_context(cafile=str(edge.certificate.chain))
+    tls = ssl.create_default_context(cafile=str(edge.authority))
     url = edge.url.replace("https", "wss") + path.replace("MODEL", model)
     headers = {"Authorization": f"Bearer {served[1]}"}
     is_realtime = "realtime" in path
@@ -206,7 +206,7 @@ async def test_a_client_that_asks_for_a_websocket_where_none_is_served_is_sent_t
 
 async def test_a_long_header_is_no_error(edge: Edge, served: tuple[Tokenweir, str]) -> None:
     asked = await _run(
-        program("curl"), "-sS", "--http2", "--cacert", str(edge.certificate.chain), "--max-time", str(PATIENCE_S),
+        program("curl"), "-sS", "--http2", "--cacert", str(edge.authority), "--max-time", str(PATIENCE_S),
         "-H", f"Authorization: Bearer {served[1]}", "-H", f"Cookie: {'c' * 16_000}", "-o", "/dev/null",
         "-w", "%{http_code}", f"{edge.url}/v1/models",
     )  # fmt: skip
@@ -221,7 +221,7 @@ async def test_a_body_may_be_as_large_as_the_proxy_takes_and_who_refuses_it_is_t
     answer = errors = b""
     for _ in range(3):  # an edge that still sends when the refusal comes may lose its text
         asked = await _run(
-            program("curl"), "-sS", "--http2", "--cacert", str(edge.certificate.chain), "--max-time", str(PATIENCE_S),
+            program("curl"), "-sS", "--http2", "--cacert", str(edge.authority), "--max-time", str(PATIENCE_S),
             "-H", f"Authorization: Bearer {served[1]}", "--data-binary", f"@{tmp_path / 'body'}", "-w", "%{http_code}",
             f"{edge.url}/v1/chat/completions",
         )  # fmt: skip
@@ -287,7 +287,7 @@ async def _asked(
     port: int, method: str, path: str, edge: Edge | None = None, *, more: str = "", connection: str = "close"
 ) -> tuple[int, bytes]:
     """Status and body of a request by nobody, its path exactly as given."""
-    tls = None if edge is None else ssl.create_default_context(cafile=str(edge.certificate.chain))
+    tls = None if edge is None else ssl.create_default_context(cafile=str(edge.authority))
     length = "Content-Length: 0\r\n" if method == "POST" else ""
     async with asyncio.timeout(PATIENCE_S):
         reader, writer = await asyncio.open_connection("localhost" if edge else "127.0.0.1", port, ssl=tls)
