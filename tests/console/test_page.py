@@ -6,9 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import pytest
 from msgspec.structs import replace
@@ -49,18 +47,10 @@ def test_a_file_says_what_it_is_and_is_asked_for_once(stand: Stand) -> None:
         policy = answered.headers["Content-Security-Policy"]
         assert "default-src 'none'; script-src 'self'" in policy
         assert "unsafe" not in policy
-        assert asked_again(stand.url, path, answered.headers["ETag"]) == (304, b"")
+        again = opened(stand.url, path, SECRET, **{"If-None-Match": answered.headers["ETag"]})
+        assert (again.status, again.read()) == (304, b"")
     assert stand("GET", "/page/static.py", key=None).status == 404
     assert stand("GET", "/page/../static.py", key=None).status == 404
-
-
-def asked_again(url: str, path: str, tag: str) -> tuple[int, bytes]:
-    connection = HTTPConnection(urlsplit(url).netloc, timeout=10)
-    connection.request("GET", path, headers={"If-None-Match": tag})
-    response = connection.getresponse()
-    found = response.status, response.read()
-    connection.close()
-    return found
 
 
 def test_the_page_asks_nobody_else_and_makes_no_markup() -> None:

@@ -59,10 +59,6 @@ def read(pieces: Iterable[bytes]) -> Body:
     return Body(b"".join(payloads), None if reader.rest is None else reader.rest + behind, reader.broken is not None)
 
 
-def one_by_one(wire: bytes) -> list[bytes]:
-    return [wire[at : at + 1] for at in range(len(wire))]
-
-
 def random_chunks(rng: random.Random) -> list[bytes]:
     return [b"".join(rng.choices(NASTY, k=rng.randint(1, 6))) for _ in range(rng.randint(0, 5))]
 
@@ -145,7 +141,7 @@ def test_what_comes_before_a_break_is_read_at_every_cut(
     chunks: list[bytes], garbage: bytes, rng: random.Random
 ) -> None:
     wire = b"".join(map(framed, chunks)) + garbage
-    body = read(one_by_one(wire))
+    body = read(wire[at : at + 1] for at in range(len(wire)))
     assert body.payload.startswith(b"".join(chunks))
     assert read([wire]) == body
     if wire:

@@ -123,7 +123,6 @@ def responses(wire: bytes) -> list[tuple[int, dict[bytes, bytes], bytes]]:
         (b"GET / HTTP/2.0\r\n" + HOST + b"\r\n", 505, "Only HTTP/1.1 is supported."),
     ],
 )  # fmt: skip
-@pytest.mark.io
 def test_it_is_answered_with_the_reason(head: bytes, status: int, words: str, asked: Asked) -> None:
     wire = asked(head)
     assert wire.startswith(b"HTTP/1.1 ")

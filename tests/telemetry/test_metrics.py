@@ -173,19 +173,13 @@ def test_nothing_is_there_that_is_not_promised(watched: Watched) -> None:
 
 
 def test_after_traffic_every_counter_that_can_have_counted_has_samples(watched: Watched) -> None:
-    cannot = {"tokenweir_ledger_write_failures", "tokenweir_journal_damage", "tokenweir_queue_records"}
-    cannot |= {"tokenweir_journal_replayed"}
-    cannot |= {"tokenweir_reconcile_differences"}  # no audit within the first minutes
-    cannot |= {"tokenweir_failed_attempts"}  # there is one provider
-    cannot |= {
-        "tokenweir_unread_usage",
-        "tokenweir_unpriced_units",
-        "tokenweir_contradicted_usage",
-    }  # which says nothing unknown
-    cannot |= {"tokenweir_budget_alerts", "tokenweir_trace_spans"}  # nothing is limited or traced here
-    cannot |= {name for name in PROMISED if name.startswith("tokenweir_sink_")}  # and nothing pushed to others
-    for name in PROMISED.keys() - cannot:
-        assert watched.last[name].samples, name
+    cannot = {"ledger_write_failures", "journal_damage", "journal_replayed", "queue_records"}
+    cannot |= {"reconcile_differences"}  # no audit within the first minutes
+    cannot |= {"failed_attempts"}  # there is one provider
+    cannot |= {"unread_usage", "unpriced_units", "contradicted_usage"}  # which says nothing unknown
+    cannot |= {"budget_alerts", "trace_spans"}  # nothing is limited or traced here
+    for name in PROMISED.keys() - {f"tokenweir_{one}" for one in cannot}:
+        assert watched.last[name].samples or name.startswith("tokenweir_sink_"), name  # nothing is pushed to others
 
 
 def test_every_family_explains_itself(watched: Watched) -> None:
@@ -289,12 +283,8 @@ def test_tokens_and_money_are_those_of_the_ledger(model: str, watched: Watched) 
         assert total(watched.last, f"tokenweir_{money}_usd", model=model) == pytest.approx(amount, abs=1e-12)
     unpriced = sum(entry["charge_usd"] is None for entry in mine)
     assert total(watched.last, "tokenweir_unpriced", model=model) == unpriced
-
-
-def test_what_was_named_and_priced_was_billed_and_what_was_not_was_said(watched: Watched) -> None:
-    assert total(watched.last, "tokenweir_charge_usd", model="tera") > 0
-    assert total(watched.last, "tokenweir_unpriced", model="tera") == 0
-    assert total(watched.last, "tokenweir_unpriced", model=OTHER) > 0
+    assert (unpriced > 0) is (model == OTHER), "what is named has a price"
+    assert amount > 0 or model == OTHER
 
 
 def test_estimates_are_counted_where_they_were_made(watched: Watched) -> None:
@@ -308,11 +298,6 @@ def test_refusals_are_counted_and_are_no_exchanges(watched: Watched) -> None:
     assert total(watched.last, "tokenweir_refusals", status="401", code="invalid_api_key") == 1
     assert total(watched.last, "tokenweir_refusals", status="400", code="invalid_json") == 1
     assert total(watched.last, "tokenweir_refusals") == 2
-
-
-def test_at_rest_everything_is_settled(watched: Watched) -> None:
-    for name in AT_REST:
-        assert gauge(watched.last, f"tokenweir_{name}") == 0, name
 
 
 def test_times_are_plausible(watched: Watched) -> None:

@@ -10,6 +10,7 @@ from aiohttp import web
 from msgspec import structs
 
 from proxy.billing.batch import BatchState
+from proxy.billing.entries import LedgerEntry
 from proxy.metering.stored_objects.api import PageAsked
 from proxy.settings.values import Refuted, UsageSettings
 from tests.gateway.batches.asking import (
@@ -28,8 +29,16 @@ from tests.gateway.batches.asking import (
 from tests.gateway.batches.site import KEYS, Proxy, Site
 from tests.support.batch_provider import SECRET, USAGE, BatchProvider, Document, chat_answer
 from tests.support.clients import Gpt, refusal
+from tests.support.sdks import openai
 
 pytestmark = pytest.mark.io
+
+
+async def booked(at: Site, client: openai.AsyncOpenAI, batch_id: str, **ending: Any) -> list[LedgerEntry]:
+    """The entries of its lines, once it has ended, by `BatchProvider.end`, and its results are downloaded."""
+    at.provider.end(batch_id, **ending)
+    await client.files.content(await ended(client, batch_id))
+    return lines_of(at)
 
 
 async def test_a_batch_from_its_file_to_its_results(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
@@ -54,12 +63,8 @@ async def test_a_batch_from_its_file_to_its_results(provider: BatchProvider, at:
         assert (one.prompt_tokens, one.cached_tokens, one.completion_tokens) == (11, 3, 7)
         assert one.details["price"]["multipliers"] == {"tier:batch": "0.5"}
         assert (one.details["batch_id"], one.started_at, one.duration_ms) == (batch_id, own.started_at, 60_000)
-    assert (own.charge_nusd, own.outcome, own.details["batch_id"], own.endpoint) == (
-        0,
-        "served",
-        batch_id,
-        "/v1/batches",
-    )
+    assert (own.charge_nusd, own.outcome) == (0, "served")
+    assert (own.details["batch_id"], own.endpoint) == (batch_id, "/v1/batches")
     assert own.details["batch"] == {"lines": 3, "succeeded": 2, "failed": 1, "status": "completed"}
     assert held >= 2 * LINE_NUSD
     assert len(at.entries()) == 3
@@ -75,11 +80,9 @@ async def test_the_provider_sees_its_own_key_and_our_lines(provider: BatchProvid
     assert content.count(b"\n") == 1
 
 
-async def test_a_line_is_booked_under_the_name_that_was_asked_for(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
+async def test_a_line_is_booked_under_the_name_that_was_asked_for(at: Site, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a", "alias"))
-    provider.end(batch_id, answered=lambda one: chat_answer(one["body"]["model"]))
-    await gpt().files.content(await ended(gpt(), batch_id))
-    (entry,) = lines_of(at)
+    (entry,) = await booked(at, gpt(), batch_id, answered=lambda one: chat_answer(one["body"]["model"]))
     assert (entry.model, entry.upstream_model) == ("alias", "electron-2026")
 
 
@@ -245,9 +248,8 @@ async def test_an_answer_that_says_that_it_failed_is_billed_as_that_of_a_request
         nothing = {"choices": [], "usage": None} if one["custom_id"] == "b" else {}
         return chat_answer("electron") | {"error": {"code": "server_error", "message": "It failed."}} | nothing
 
-    at.provider.end(batch_id, answered=failed)
-    await gpt().files.content(await ended(gpt(), batch_id))
-    assert [(one.details["situation"], one.charge_nusd) for one in lines_of(at)] == [
+    lines = await booked(at, gpt(), batch_id, answered=failed)
+    assert [(one.details["situation"], one.charge_nusd) for one in lines] == [
         ("failed_reported_empty", 9_500), ("failed_empty", 0),
     ]  # fmt: skip
 
@@ -353,9 +355,9 @@ async def test_many_downloads_at_once_from_two_proxies_book_each_line_once(at: S
 async def test_of_a_batch_that_was_cut_off_what_was_generated_is_billed(at: Site, gpt: Gpt, status: str) -> None:
     batch_id = await made(gpt(), line("a"), line("b"))
     assert (await gpt().batches.cancel(batch_id)).status == "cancelling"
-    at.provider.end(batch_id, status, answered=lambda one: chat_answer("m") if one["custom_id"] == "a" else None)
-    await gpt().files.content(await ended(gpt(), batch_id))
-    assert [one.details["custom_id"] for one in lines_of(at)] == ["a"]
+    of_a = {"a": chat_answer("m")}
+    lines = await booked(at, gpt(), batch_id, status=status, answered=lambda one: of_a.get(one["custom_id"]))
+    assert [one.details["custom_id"] for one in lines] == ["a"]
     assert own_entries(at)[0].details["batch"] == {"lines": 2, "succeeded": 1, "failed": 1, "status": status}
 
 
@@ -396,57 +398,46 @@ async def test_a_line_that_cannot_be_read_is_estimated_and_not_free(at: Site, gp
     assert all((one.charge_nusd or 0) > 0 for one in found.values())
 
 
-async def test_prices_are_those_of_admission(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
+async def test_prices_are_those_of_admission(at: Site, gpt: Gpt) -> None:
     batch_id = await made(gpt(), line("a"))
     at.price = None
-    provider.end(batch_id)
-    await gpt().files.content(await ended(gpt(), batch_id))
-    assert [one.charge_nusd for one in lines_of(at)] == [LINE_NUSD]
+    assert [one.charge_nusd for one in await booked(at, gpt(), batch_id)] == [LINE_NUSD]
 
 
-async def test_free_lines_are_booked_and_not_billed(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
+async def test_free_lines_are_booked_and_not_billed(at: Site, gpt: Gpt) -> None:
     at.price = None
     moderation = line("a") | {"url": "/v1/moderations", "body": {"model": "electron", "input": "x"}}
     file_id = await uploaded(gpt(), moderation)
     batch = await gpt().batches.create(input_file_id=file_id, endpoint="/v1/moderations", completion_window="24h")
-    provider.end(batch.id, answered=lambda _: {"id": "modr-1", "model": "electron", "results": []})
-    await gpt().files.content(await ended(gpt(), batch.id))
-    (entry,) = lines_of(at)
+    answer = {"id": "modr-1", "model": "electron", "results": []}
+    (entry,) = await booked(at, gpt(), batch.id, answered=lambda _: answer)
     assert (entry.charge_nusd, entry.price_version, entry.prompt_tokens) == (0, "free", 0)
 
 
-async def test_embeddings_are_billed_by_their_prompts(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
+async def test_embeddings_are_billed_by_their_prompts(at: Site, gpt: Gpt) -> None:
     wanted = line("a") | {"url": "/v1/embeddings", "body": {"model": "electron", "input": ["x", "y"]}}
     batch = await gpt().batches.create(
         input_file_id=await uploaded(gpt(), wanted), endpoint="/v1/embeddings", completion_window="24h"
     )
     usage = {"prompt_tokens": USAGE["prompt_tokens"], "total_tokens": 11}
-    provider.end(batch.id, answered=lambda _: {"object": "list", "data": [], "model": "electron", "usage": usage})
-    await gpt().files.content(await ended(gpt(), batch.id))
-    assert [one.charge_nusd for one in lines_of(at)] == [11_000]
+    answer = {"object": "list", "data": [], "model": "electron", "usage": usage}
+    lines = await booked(at, gpt(), batch.id, answered=lambda _: answer)
+    assert [one.charge_nusd for one in lines] == [11_000]
 
 
-async def test_a_tier_without_a_price_is_charged_in_full_and_named(provider: BatchProvider, at: Site, gpt: Gpt) -> None:
+async def test_a_tier_without_a_price_is_charged_in_full_and_named(at: Site, gpt: Gpt) -> None:
     assert at.price is not None
     at.price = structs.replace(at.price, multipliers={})
-    batch_id = await made(gpt(), line("a"))
-    provider.end(batch_id)
-    await gpt().files.content(await ended(gpt(), batch_id))
-    (entry,) = lines_of(at)
+    (entry,) = await booked(at, gpt(), await made(gpt(), line("a")))
     assert (entry.charge_nusd, entry.details["unpriced_units"]) == (2 * LINE_NUSD, ["tier:batch"])
 
 
 @pytest.mark.parametrize("refuted", Refuted)
-async def test_a_count_that_a_line_refutes_is_named(
-    refuted: Refuted, provider: BatchProvider, at: Site, gpt: Gpt
-) -> None:
+async def test_a_count_that_a_line_refutes_is_named(refuted: Refuted, at: Site, gpt: Gpt) -> None:
     client = gpt(url=(await at.start("there", usage=UsageSettings(refuted=refuted))).url)
-    batch_id = await made(client, line("a"))
     none = {"prompt_tokens": 11, "completion_tokens": 0, "total_tokens": 11}
     answer = chat_answer("electron", "Much. " * 40) | {"usage": none}
-    provider.end(batch_id, answered=lambda _: answer)
-    await client.files.content(await ended(client, batch_id))
-    (one,) = lines_of(at)
+    (one,) = await booked(at, client, await made(client, line("a")), answered=lambda _: answer)
     assert one.details["refuted"]["completion_tokens"]["reported"] == 0
     is_estimated = refuted is Refuted.ESTIMATE
     assert one.usage_source == ("estimated" if is_estimated else "reported")
