@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.load import RigError, Target, pin
+from tests.support.certificates import Authority
 from tests.support.net import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -188,19 +189,14 @@ def _options(place: Place) -> dict[str, Any]:
 @contextmanager
 def with_tls(folder: Path, provider_port: int, cpu: int) -> Iterator[tuple[str, Path]]:
     """Something that speaks TLS and hands on to the provider, on this CPU: its URL and its certificate."""
-    folder.mkdir()
-    certificate = folder / "certificate.pem"
-    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-    make += ["-subj", "/CN=provider", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(
-        [*make, "-keyout", "key.pem", "-out", "certificate.pem"], cwd=folder, check=True, capture_output=True
-    )
+    authority = Authority(folder)
+    made = authority.issue("provider")
     place = Place(folder, f"http://127.0.0.1:{provider_port}", cpu, sockets_max=2000)
     port = free_port()
-    listen = f"listen 127.0.0.1:{port} ssl backlog=4096; ssl_certificate certificate.pem; ssl_certificate_key key.pem"
+    listen = f"listen 127.0.0.1:{port} ssl backlog=4096; ssl_certificate {made.cert}; ssl_certificate_key {made.key}"
     with _nginx(place, listen) as system:
         _wait_until(lambda: _listens(port), system, folder)
-        yield f"https://127.0.0.1:{port}", certificate
+        yield f"https://127.0.0.1:{port}", authority.file
 
 
 def _listens(port: int) -> bool:

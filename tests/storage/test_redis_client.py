@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 import pytest
@@ -27,6 +24,7 @@ from proxy.storage.redis_client import (
     open_redis,
     pipelined,
 )
+from tests.support.certificates import Authority
 from tests.support.faulty import FaultyPath
 from tests.support.net import closed_port, free_port
 from tests.support.scripted_redis import ScriptedRedis
@@ -180,38 +178,28 @@ async def test_a_cancelled_task_can_still_say_goodbye(redis_to: Open, redis_url:
 # -- TLS -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed one for localhost, made for this run, with its key in the same file."""
-    openssl = which("openssl")
-    if openssl is None:
-        pytest.skip("the openssl command, which makes a certificate, is not on this machine")
-    file = tmp_path_factory.mktemp("tls") / "both.pem"
-    words = f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {file} -out {file}.crt"
-    command = [openssl, *words.split(), "-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
-    file.write_text(file.read_text() + Path(f"{file}.crt").read_text())
-    return file
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
 
 
 @pytest.fixture
-def tls(certificate: Path, shared_valkey: Valkey) -> Iterator[FaultyPath]:
-    """TLS in front of the shared server."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+def tls(authority: Authority, shared_valkey: Valkey) -> Iterator[FaultyPath]:
+    """TLS in front of the shared server, whose certificate is for localhost by name."""
+    context = authority.server_context(authority.issue("server", address=False))
     with FaultyPath("127.0.0.1", shared_valkey.port, tls=context) as path:
         yield path
 
 
 async def test_a_server_behind_tls_is_believed_only_with_its_certificate_and_name(
-    redis_to: Open, tls: FaultyPath, certificate: Path
+    redis_to: Open, tls: FaultyPath, authority: Authority
 ) -> None:
-    await ping(redis_to(f"rediss://localhost:{tls.port}?ssl_ca_certs={certificate}.crt"))
+    await ping(redis_to(f"rediss://localhost:{tls.port}?ssl_ca_certs={authority.file}"))
     with pytest.raises(QueueUnavailable, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
         await ping(redis_to(f"rediss://localhost:{tls.port}"))
     with pytest.raises(QueueUnavailable, match=r"match|mismatch"):
-        await ping(redis_to(f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={certificate}.crt"))
-    await ping(redis_to(f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={certificate}.crt&ssl_check_hostname=false"))
+        await ping(redis_to(f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={authority.file}"))
+    await ping(redis_to(f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={authority.file}&ssl_check_hostname=false"))
 
 
 # -- several servers -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 _PEM = serialization.Encoding.PEM
-_NAMES = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+_NAMES: list[x509.GeneralName] = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,15 @@ class Authority:
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(self._signed(self._subject, self._key, ca=True, days=(-1, 1)))
 
-    def issue(self, name: str, *, days: tuple[float, float] = (-1, 1), passphrase: bytes | None = None) -> Issued:
-        """A certificate that is valid between these days from now."""
+    def issue(
+        self, name: str, *, days: tuple[float, float] = (-1, 1), passphrase: bytes | None = None, address: bool = True
+    ) -> Issued:
+        """A certificate that is valid between these days from now. `address`: for 127.0.0.1, too."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         made = Issued(self._folder / f"{name}.pem", self._folder / f"{name}.key")
-        made.cert.write_bytes(self._signed(subject, key, ca=False, days=days))
+        names = _NAMES if address else _NAMES[:1]
+        made.cert.write_bytes(self._signed(subject, key, ca=False, days=days, names=names))
         hidden = (
             serialization.NoEncryption() if passphrase is None else serialization.BestAvailableEncryption(passphrase)
         )
@@ -58,8 +61,9 @@ class Authority:
         return context
 
     def _signed(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, ca: bool, days: tuple[float, float]
-    ) -> bytes:
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, ca: bool, days: tuple[float, float],
+        names: list[x509.GeneralName] = _NAMES,
+    ) -> bytes:  # fmt: skip
         now, (begin, end) = datetime.now(UTC), days
         return (
             x509.CertificateBuilder()
@@ -69,7 +73,7 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now + timedelta(days=begin))
             .not_valid_after(now + timedelta(days=end))
-            .add_extension(x509.SubjectAlternativeName(_NAMES), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
             # What Python 3.13 wants of each certificate, and of an authority (RFC 5280).
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
