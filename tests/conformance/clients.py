@@ -15,7 +15,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -67,12 +67,6 @@ class Heard:
         for call in part.get("tool_calls") or ():
             self.arguments += call["function"].get("arguments") or ""
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
-
-
-class Client(Protocol):
-    """Asks once, through `base_url` and with `key`, and says what it heard. Raises what the client itself raises."""
-
-    def ask(self, base_url: str, key: str, request: dict[str, Any]) -> Heard: ...
 
 
 def usage_asked(request: dict[str, Any]) -> bool:
@@ -206,6 +200,11 @@ class NodeClient:
         self._child.wait(CLIENT_S_MAX)
         self._child.stdout.close()
         self._folder.cleanup()
+
+
+Client = PythonClient | AsyncPythonClient | CurlClient | NodeClient
+"""`ask` asks once, through `base_url` and with `key`, and says what it heard. It raises what the client itself
+raises."""
 
 
 def node_modules() -> Path:

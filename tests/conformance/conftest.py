@@ -8,20 +8,15 @@ from typing import Any
 import pytest
 
 from tests.conformance.clients import AsyncPythonClient, Client, CurlClient, NodeClient, PythonClient, node_modules
-from tests.conformance.stand import Minted, Stand
+from tests.conformance.stand import Stand
 from tests.support.provider import ScriptedProvider
 
 ABSENT = "the SDK is not installed here: make test installs it"
 
 
 @pytest.fixture(scope="session")
-def openai() -> Any:
-    """Imported where it is used: it takes longer than the tests."""
-    return pytest.importorskip("openai", reason=ABSENT)
-
-
-@pytest.fixture(scope="session")
 def anthropic() -> Any:
+    """Imported where it is used: it takes longer than the tests."""
     return pytest.importorskip("anthropic", reason=ABSENT)
 
 
@@ -53,12 +48,6 @@ def stand(stand_process: Stand, provider: ScriptedProvider) -> Stand:
     assert provider is stand_process.provider
     stand_process.samples()
     return stand_process
-
-
-@pytest.fixture
-def narrow(stand: Stand) -> Minted:
-    """A key for one model only."""
-    return stand.narrow
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,7 @@ class Stand:
         try:
             self.tokenweir.start()
             self.key = self.mint("conformance").secret
-            self.narrow = self.mint("narrow", ["gpt-4o-mini"])
+            self.narrow = self.mint("narrow", ["gpt-4o-mini"])  # for one model only
         except BaseException:
             self.tokenweir.close()
             raise

@@ -20,7 +20,7 @@ from proxy.demo.shapes import words
 from tests.conformance.clients import CurlClient, Heard, NodeClient, PythonClient
 from tests.conformance.leaving import endless, leave_after, near
 from tests.conformance.shapes import Fixture, dollars, fixture
-from tests.conformance.stand import SOON_S, Minted, Stand
+from tests.conformance.stand import SOON_S, Stand
 from tests.support import sse
 from tests.support.net import ask, post_chat
 from tests.support.provider import broken_after
@@ -129,14 +129,12 @@ def test_tensorloop_a_dropped_stream_is_billed_as_delivered_and_a_retry_is_a_sec
     assert len(stand.seen(model)) == 2  # nothing was retried behind the client's back
 
 
-def test_tensorloop_keys_have_an_alias_and_a_list_of_models(
-    stand: Stand, python_client: PythonClient, narrow: Minted
-) -> None:
+def test_tensorloop_keys_have_an_alias_and_a_list_of_models(stand: Stand, python_client: PythonClient) -> None:
     messages: Any = [{"role": "user", "content": "Go on."}]
-    client = python_client.at(stand, narrow.secret)
+    client = python_client.at(stand, stand.narrow.secret)
     with stand.one_entry(TENSORLOOP) as entry:
         assert client.chat.completions.create(model=TENSORLOOP, messages=messages).choices[0].message.content == TALE
-    assert (entry["key_alias"], entry["key_id"]) == ("narrow", narrow.key_id)
+    assert (entry["key_alias"], entry["key_id"]) == ("narrow", stand.narrow.key_id)
     with pytest.raises(openai.PermissionDeniedError, match="may not use the model 'electron'"):
         client.chat.completions.create(model="electron", messages=messages)
     with pytest.raises(openai.NotFoundError, match="does not exist"):

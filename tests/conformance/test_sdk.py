@@ -16,7 +16,7 @@ from proxy.demo.script import Shape
 from proxy.demo.shapes import words
 from tests.conformance.clients import NodeClient, PythonClient
 from tests.conformance.leaving import PACE_MS, endless
-from tests.conformance.stand import SAMPLE_MODELS, SOON_S, Minted, Stand
+from tests.conformance.stand import SAMPLE_MODELS, SOON_S, Stand
 from tests.support.provider import error_script
 from tests.support.sdks import openai
 from tests.support.tokenweir import Tokenweir
@@ -141,11 +141,11 @@ def test_the_sdks_own_retry_is_a_second_exchange(stand: Stand, sdk: openai.OpenA
 # -- the rest of the SDK -----------------------------------------------------------------------------------------
 
 
-def test_models_list(stand: Stand, python_client: PythonClient, sdk: openai.OpenAI, narrow: Minted) -> None:
+def test_models_list(stand: Stand, python_client: PythonClient, sdk: openai.OpenAI) -> None:
     assert {model.id: model.owned_by for model in sdk.models.list()} == {
         name: system for name, (system, _) in SAMPLE_MODELS.items()
     }
-    assert [model.id for model in python_client.at(stand, narrow.secret).models.list()] == [MODEL]
+    assert [model.id for model in python_client.at(stand, stand.narrow.secret).models.list()] == [MODEL]
 
 
 async def test_leaving_early_asynchronously_is_booked(stand: Stand) -> None:
@@ -238,9 +238,9 @@ def test_node_lists_models(stand: Stand, node: NodeClient) -> None:
     ids=["401", "403", "404", "400"],
 )
 def test_node_raises_its_own_error_classes(
-    stand: Stand, node: NodeClient, narrow: Minted, key: str, fields: dict[str, Any], raised: dict[str, Any]
+    stand: Stand, node: NodeClient, key: str, fields: dict[str, Any], raised: dict[str, Any]
 ) -> None:
-    secret = {"wrong": "tw-wrong", "narrow": narrow.secret, "own": stand.key}[key]
+    secret = {"wrong": "tw-wrong", "narrow": stand.narrow.secret, "own": stand.key}[key]
     request = {"model": MODEL, "messages": MESSAGES, "stream": True} | fields
     error = node.call(stand.base_url, secret, request=request)["error"]
     assert {name: error[name] for name in raised} == raised

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.demo.script import Script, Send, Stall, json_script
-from tests.conformance.stand import Minted, Stand
+from tests.conformance.stand import Stand
 
 pytestmark = pytest.mark.thorough
 
@@ -153,9 +153,9 @@ def test_leaving_early_is_booked(stand: Stand, sdk: Any) -> None:
     ids=["401", "403", "404", "400", "400-messages"],
 )
 def test_our_refusals_are_its_own_errors(
-    anthropic: Any, stand: Stand, sdk: Any, narrow: Minted, key: str, fields: dict[str, Any], raised: str, says: str
+    anthropic: Any, stand: Stand, sdk: Any, key: str, fields: dict[str, Any], raised: str, says: str
 ) -> None:
-    secret = {"narrow": narrow.secret, "own": stand.key}.get(key, key)
+    secret = {"narrow": stand.narrow.secret, "own": stand.key}.get(key, key)
     asked = ASKED | {"model": "anthropic/weir", "stream": True} | fields
     with pytest.raises(getattr(anthropic, raised)) as refusal:
         sdk.with_options(api_key=secret).messages.create(**asked)

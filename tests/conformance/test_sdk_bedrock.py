@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from proxy.demo.script import Fin, Script, Send, Stall, json_script
-from tests.conformance.stand import Minted, Stand, booked
+from tests.conformance.stand import Stand, booked
 from tests.metering.dialects import bedrock
 from tests.metering.dialects.bedrock import TEXTS, USAGE, chunk, converse, failure
 from tests.support.certificates import Authority
@@ -193,7 +193,6 @@ def test_a_stream_that_breaks_off_is_no_whole_answer(stand: Stand, sdk: Any) -> 
 def test_our_refusals_are_its_own_errors(
     stand: Stand,
     make: Callable[..., Any],
-    narrow: Minted,
     key: str | None,
     fields: dict[str, Any],
     code: str,
@@ -201,7 +200,7 @@ def test_our_refusals_are_its_own_errors(
 ) -> None:
     from botocore.exceptions import ClientError
 
-    secret = {"narrow": narrow.secret, "own": stand.key}.get(key or "", key)
+    secret = {"narrow": stand.narrow.secret, "own": stand.key}.get(key or "", key)
     with pytest.raises(ClientError) as refusal:
         make(secret).converse(**({"modelId": "bedrock/weir", "messages": MESSAGES} | fields))
     error = refusal.value.response["Error"]

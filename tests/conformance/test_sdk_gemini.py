@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.demo.script import Script, Send, Stall, json_script
-from tests.conformance.stand import Minted, Stand
+from tests.conformance.stand import Stand
 from tests.metering.dialects.gemini import STORY, counts, said, sse, text
 
 pytestmark = pytest.mark.thorough
@@ -186,10 +186,10 @@ def test_leaving_early_is_booked(stand: Stand, client: Callable[..., Any]) -> No
     ids=["401", "403", "404", "400"],
 )
 def test_our_refusals_are_its_own_errors(
-    genai: Any, stand: Stand, client: Callable[..., Any], narrow: Minted, key: str, model: str,
+    genai: Any, stand: Stand, client: Callable[..., Any], key: str, model: str,
     config: dict[str, Any], code: int, status: str, says: str,
 ) -> None:  # fmt: skip
-    secret = {"narrow": narrow.secret, "own": stand.key}.get(key, key)
+    secret = {"narrow": stand.narrow.secret, "own": stand.key}.get(key, key)
     with pytest.raises(genai.errors.ClientError) as refusal:
         list(client(secret).models.generate_content_stream(model=model, contents=ASKED, config=config))
     assert (refusal.value.code, refusal.value.status) == (code, status)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.model_lists import Listing, listing, upstream
+from tests.support.sdks import openai
 
 pytestmark = pytest.mark.io
 
@@ -26,14 +27,14 @@ async def at() -> AsyncIterator[Listing]:
         yield made
 
 
-def openai_client(openai: Any, at: Listing, key: str = "good") -> Any:
+def openai_client(at: Listing, key: str = "good") -> openai.AsyncOpenAI:
     # Without certificates: reading the system's for each client costs more than the rest of a test.
     http = openai.DefaultAsyncHttpxClient(verify=False)
     return openai.AsyncOpenAI(api_key=key, base_url=f"{at.url}/v1", max_retries=0, http_client=http)
 
 
-async def test_openai(openai: Any, at: Listing) -> None:
-    async with openai_client(openai, at) as client:
+async def test_openai(at: Listing) -> None:
+    async with openai_client(at) as client:
         names = [one.id async for one in client.models.list()]
         assert names[:3] == ["gpt-4o", "gpt-4o-mini", "meta/llama-3"]
         assert len(names) == 12
@@ -46,8 +47,8 @@ async def test_openai(openai: Any, at: Listing) -> None:
         assert (refusal.value.code, refusal.value.param) == ("model_not_found", "model")
 
 
-async def test_openai_with_a_wrong_key(openai: Any, at: Listing) -> None:
-    async with openai_client(openai, at, "bad") as client:
+async def test_openai_with_a_wrong_key(at: Listing) -> None:
+    async with openai_client(at, "bad") as client:
         with pytest.raises(openai.AuthenticationError):
             await client.models.list()
 
@@ -90,7 +91,7 @@ async def test_google(genai: Any, at: Listing, version: str) -> None:
 
 
 @pytest.mark.thorough
-async def test_azure(openai: Any, at: Listing) -> None:
+async def test_azure(at: Listing) -> None:
     http = openai.DefaultAsyncHttpxClient(verify=False)
     given = {"api_key": "good", "azure_endpoint": at.url, "api_version": "2024-10-21"}
     async with openai.AsyncAzureOpenAI(**given, max_retries=0, http_client=http) as client:

@@ -52,20 +52,15 @@ def make(redis_to: Callable[[str], RedisClient], redis_url: str, prefix: str) ->
     return queue
 
 
-async def raw(queue: RedisQueue) -> Any:
-    """Its client and its key, for what no queue would do."""
-    return queue._redis, queue._key
-
-
 async def pending(queue: RedisQueue) -> list[dict[str, Any]]:
-    client, key = await raw(queue)
+    client, key = queue._redis, queue._key
     found: list[dict[str, Any]] = await client.xpending_range(key, GROUP, "-", "+", 1_000)
     return found
 
 
 async def let_time_pass(queue: RedisQueue) -> None:
     """For the messages that are pending: nobody has touched them for long."""
-    client, key = await raw(queue)
+    client, key = queue._redis, queue._key
     for one in await pending(queue):
         await client.xclaim(key, GROUP, one["consumer"], 0, [one["message_id"]], idle=LONG_MS, justid=True)
 
@@ -158,7 +153,7 @@ async def test_an_acknowledgement_that_was_lost_is_repeated(make: Make, path: Fa
 
 async def test_words_of_an_error_hold_no_record_and_no_password(make: Make) -> None:
     queue = make()
-    client, key = await raw(queue)
+    client, key = queue._redis, queue._key
     await client.set(key, "not a stream")
     with pytest.raises(QueueUnavailable, match="WRONGTYPE") as caught:
         await queue.add([Pending(1, b'{"secret": "canary"}')], "node")
@@ -203,7 +198,7 @@ async def test_a_group_that_was_destroyed_is_made_again_and_loses_nothing(make: 
     await queue.add(records(6), "node")
     await queue.settled(await queue.take(2))
     held = await queue.take(2)
-    client, key = await raw(queue)
+    client, key = queue._redis, queue._key
     await client.xgroup_destroy(key, GROUP)
     assert seqs(await queue.take(10)) == [3, 4, 5, 6], "what was held comes again, what was settled does not"
     await queue.settled(held)
@@ -386,7 +381,7 @@ async def test_a_pending_message_that_is_in_no_stream_any_more_is_forgotten(make
     tickets = await dead.add(records(3), "node")
     await dead.take(10)
     await let_time_pass(dead)
-    client, key = await raw(dead)
+    client, key = dead._redis, dead._key
     await client.xdel(key, tickets[1])
     assert seqs(await taken_within(alive)) == [1, 3]
     assert [one["message_id"] for one in await pending(alive)] == [tickets[0], tickets[2]]
@@ -411,7 +406,7 @@ async def test_redis_6_2_says_nil_for_it_and_it_is_forgotten_too(redis_to: Calla
 
 
 async def consumers(queue: RedisQueue) -> set[str]:
-    client, key = await raw(queue)
+    client, key = queue._redis, queue._key
     return {one["name"].decode() for one in await client.xinfo_consumers(key, GROUP)}
 
 
@@ -439,7 +434,7 @@ async def test_what_is_pending_with_nobody_is_found(make: Make) -> None:
     dead, alive = make("dead"), make("alive", monotonic=clock)
     await dead.add(records(3), "node")
     await dead.take(2)
-    client, key = await raw(dead)
+    client, key = dead._redis, dead._key
     assert await client.xgroup_delconsumer(key, GROUP, "dead") == 2
     last = await alive.take(10)
     assert seqs(last) == [3]
@@ -472,7 +467,7 @@ async def test_a_worker_that_stops_takes_no_more_and_acknowledges_what_it_has(ma
 
 async def test_a_message_that_cannot_be_read_goes_on_with_its_receipt(make: Make) -> None:
     queue = make()
-    client, key = await raw(queue)
+    client, key = queue._redis, queue._key
     await client.xadd(key, {"v": "2", "n": "node", "s": "7", "z": "new \udcff".encode("utf-8", "surrogateescape")})
     await client.xadd(key, {"hello": "world"})
     await client.xadd(key, {"v": "1", "n": "node", "s": "9" * 30, "r": "{}"})
@@ -510,7 +505,7 @@ async def test_shards_are_streams_of_their_own_each_in_one_slot(make: Make) -> N
     first, second = make(shard=0), make(shard=1)
     await first.add(records(1), "node")
     assert list(await second.take(10)) == []
-    client, key = await raw(first)
+    client, key = first._redis, first._key
     assert isinstance(client, Redis)
     assert key.startswith(b"{")
     assert b"}:" in key

@@ -28,14 +28,14 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[..., Journal]]:
+def opened(folder: Path) -> Iterator[Callable[..., Journal]]:
     """Opens the journal of the test; the last one is closed."""
     journals: list[Journal] = []
 
     def open_(*, keep_s: float = 60.0, bytes_max: int = ROOMY) -> Journal:
         if journals:
             journals.pop().close()
-        journals.append(Journal.open(tmp_path / "j", bytes_max=bytes_max, keep_settled_s=keep_s))
+        journals.append(Journal.open(folder, bytes_max=bytes_max, keep_settled_s=keep_s))
         return journals[0]
 
     yield open_
@@ -58,19 +58,19 @@ def kept(folder: Path) -> list[Path]:
     return sorted((folder / "settled").glob("*.log"))
 
 
-def test_settled_records_are_kept_and_not_read_at_start(opened: Callable[..., Journal], tmp_path: Path) -> None:
+def test_settled_records_are_kept_and_not_read_at_start(opened: Callable[..., Journal], folder: Path) -> None:
     journal = opened()
     settle(journal, 100)
-    assert len(kept(tmp_path / "j")) > 3
-    assert [one.exchange_id for one in settled(tmp_path / "j")] == [exchange_id(n) for n in range(100)]
+    assert len(kept(folder)) > 3
+    assert [one.exchange_id for one in settled(folder)] == [exchange_id(n) for n in range(100)]
     assert (journal.depth, journal.unsettled_bytes) == (0, 0)
     again = opened()
     assert (again.depth, again.damage, again.open_count) == (0, [], 0)
-    assert len(settled(tmp_path / "j")) == 100
-    assert read(tmp_path / "j")[0] == 0
+    assert len(settled(folder)) == 100
+    assert read(folder)[0] == 0
 
 
-def test_a_record_that_waits_is_not_named(opened: Callable[..., Journal], tmp_path: Path) -> None:
+def test_a_record_that_waits_is_not_named(opened: Callable[..., Journal], folder: Path) -> None:
     journal = opened()
     run_through(journal, range(1))
     first = journal.pending(1)
@@ -78,14 +78,13 @@ def test_a_record_that_waits_is_not_named(opened: Callable[..., Journal], tmp_pa
         run_through(journal, range(number, number + 1))
         journal.settled([one.seq for one in journal.pending(10, first[0].seq)])
     journal.sync()
-    assert kept(tmp_path / "j")
-    assert [one.exchange_id for one in settled(tmp_path / "j")] == [exchange_id(n) for n in range(1, 60)]
+    assert kept(folder)
+    assert [one.exchange_id for one in settled(folder)] == [exchange_id(n) for n in range(1, 60)]
 
 
-def test_lost_records_are_pending_again_and_settle_again(opened: Callable[..., Journal], tmp_path: Path) -> None:
+def test_lost_records_are_pending_again_and_settle_again(opened: Callable[..., Journal], folder: Path) -> None:
     journal = opened()
     settle(journal, 60)
-    folder = tmp_path / "j"
     lost = [one for one in settled(folder) if one.seq % 3 == 0]
     assert journal.revive(lost) == [one.seq for one in lost]
     assert journal.revive(lost) == []
@@ -103,9 +102,8 @@ def test_lost_records_are_pending_again_and_settle_again(opened: Callable[..., J
 
 
 def test_the_old_go_and_the_disk_and_the_limit_have_the_last_word(
-    opened: Callable[..., Journal], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opened: Callable[..., Journal], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "j"
     journal = opened(bytes_max=4 * SEGMENT)
     settle(journal, 200)
     assert 2 <= len(kept(folder)) <= 4, "as much as the journal may have, less what is live"
@@ -132,10 +130,10 @@ def test_the_old_go_and_the_disk_and_the_limit_have_the_last_word(
     monkeypatch.undo()
 
 
-def test_nothing_is_kept_if_it_is_off(opened: Callable[..., Journal], tmp_path: Path) -> None:
+def test_nothing_is_kept_if_it_is_off(opened: Callable[..., Journal], folder: Path) -> None:
     settle(opened(), 60)
-    assert kept(tmp_path / "j")
+    assert kept(folder)
     journal = opened(keep_s=0.0)
     journal.prune_kept()
     settle(journal, 60)
-    assert not (kept(tmp_path / "j"))
+    assert not (kept(folder))
