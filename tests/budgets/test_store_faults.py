@@ -66,6 +66,12 @@ def connect(redis_to: Callable[[str], RedisClient], prefix: str) -> Open:
     return make
 
 
+async def announced(store: RedisBudgets) -> RedisBudgets:
+    """The store, which holds nothing."""
+    await store.announce(owns())
+    return store
+
+
 @pytest.fixture
 def path(redis_url: str) -> Iterator[FaultyPath]:
     with FaultyPath("127.0.0.1", int(redis_url.rpartition(":")[2])) as made:
@@ -88,8 +94,7 @@ async def test_a_heartbeat_tells_the_servers_time(
 async def test_a_lost_answer_may_have_happened_and_asking_again_is_once(
     connect: Open, redis_url: str, path: FaultyPath
 ) -> None:
-    one, other = connect(f"redis://127.0.0.1:{path.port}", "one"), connect(redis_url, "other")
-    await one.announce(owns())
+    one, other = await announced(connect(f"redis://127.0.0.1:{path.port}", "one")), connect(redis_url, "other")
     await begin(one)
     assert isinstance(await one.reserve(reservation("w")), Granted)
     path.lose_reply(b"EVALSHA")
@@ -106,21 +111,18 @@ async def test_a_lost_answer_may_have_happened_and_asking_again_is_once(
 
 
 async def test_a_lost_announcement_is_made_again(connect: Open, redis_url: str, path: FaultyPath) -> None:
-    one = connect(f"redis://127.0.0.1:{path.port}", "one")
-    await one.announce(owns())
+    one = await announced(connect(f"redis://127.0.0.1:{path.port}", "one"))
     path.lose_reply(b"EVALSHA")
     with pytest.raises(BudgetsUnavailable):
         await one.announce(owns(reservation("x")))
-    assert not await one.heartbeat()
-    await one.announce(owns(reservation("x")))
+    await announces_again(one, reservation("x"))
     assert await one.heartbeat()
 
 
 async def test_what_arrives_after_the_announcement_does_not_happen(
     connect: Open, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = connect(redis_url, "one")
-    await one.announce(owns())
+    one = await announced(connect(redis_url, "one"))
     await begin(one)
     await one.reserve(Reservation("first", (), 0, 0))  # loads the script, which the delayed call names by its hash
     client: Any = one._redis
@@ -134,8 +136,7 @@ async def test_what_arrives_after_the_announcement_does_not_happen(
         patch.setattr(client, "execute_command", delayed)
         with pytest.raises(BudgetsUnavailable):
             await one.reserve(reservation("x"))
-    assert not await one.heartbeat()
-    await one.announce(owns())
+    await announces_again(one)
     answer = await client.execute_command(*late[0])
     assert answer[3] == b"stale"
     assert await one.counter_states(["key_a"]) == [CounterState("key_a", 0.0, 0, 0, 0, 0)]
@@ -144,18 +145,16 @@ async def test_what_arrives_after_the_announcement_does_not_happen(
 
 async def test_what_was_on_its_way_while_it_announced_is_sent_again(connect: Open, redis_url: str) -> None:
     """A refusal is an answer: it did not happen, so nothing happens twice."""
-    one, twin = connect(redis_url, "one"), connect(redis_url, "one")
-    await one.announce(owns())
+    one = await announced(connect(redis_url, "one"))
     await begin(one)
-    await twin.announce(owns())
+    twin = await announced(connect(redis_url, "one"))
     assert isinstance(await one.reserve(reservation("x")), Granted)
     assert not await one.heartbeat()
     assert await twin.heartbeat()
 
 
 async def test_a_server_that_is_away_is_said_to_be(connect: Open, valkey: Valkey) -> None:
-    one = connect(valkey.url, "one")
-    await one.announce(owns())
+    one = await announced(connect(valkey.url, "one"))
     valkey.kill()
     for asked in (
         one.reserve(reservation("x")),
@@ -167,14 +166,12 @@ async def test_a_server_that_is_away_is_said_to_be(connect: Open, valkey: Valkey
         with pytest.raises(BudgetsUnavailable):
             await asked
     valkey.start()
-    assert not await one.heartbeat()
-    await one.announce(owns())
+    await announces_again(one)
     assert await one.heartbeat()
 
 
 async def test_scripts_that_the_server_forgot_are_told_again(connect: Open, valkey: Valkey) -> None:
-    one = connect(valkey.url, "one")
-    await one.announce(owns())
+    one = await announced(connect(valkey.url, "one"))
     valkey.ask("SCRIPT", "FLUSH")
     assert await one.heartbeat()
 
@@ -182,8 +179,7 @@ async def test_scripts_that_the_server_forgot_are_told_again(connect: Open, valk
 async def test_a_reservation_is_one_round_trip(
     connect: Open, redis_to: Callable[[str], RedisClient], valkey: Valkey
 ) -> None:
-    one = connect(valkey.url, "one")
-    await one.announce(owns())
+    one = await announced(connect(valkey.url, "one"))
     await begin(one)
     assert isinstance(await one.reserve(reservation("first")), Granted)  # the server knows the script
     client = redis_to(valkey.url)
@@ -197,8 +193,7 @@ async def test_a_reservation_is_one_round_trip(
 
 
 async def test_many_calls_at_once_need_few_connections(connect: Open, valkey: Valkey) -> None:
-    one = connect(valkey.url, "one")
-    await one.announce(owns())
+    one = await announced(connect(valkey.url, "one"))
     await begin(one)
     verdicts = await asyncio.gather(*[one.reserve(reservation(f"x{number}", 1)) for number in range(500)])
     assert all(isinstance(verdict, Granted) for verdict in verdicts)
@@ -218,9 +213,7 @@ async def restore(client: Any, kept: dict[bytes, bytes]) -> None:
 
 async def test_a_failover_that_undid_the_last_writes_opens_nothing(connect: Open, valkey: Valkey) -> None:
     """The money of it: `x` has all there is, and the server has forgotten it."""
-    one, other = connect(valkey.url, "one"), connect(valkey.url, "other")
-    await one.announce(owns())
-    await other.announce(owns())
+    one, other = [await announced(connect(valkey.url, name)) for name in ("one", "other")]
     await begin(one)
     await one.reserve(reservation("w", 1))
     kept = await snapshot(one._redis)
@@ -230,31 +223,38 @@ async def test_a_failover_that_undid_the_last_writes_opens_nothing(connect: Open
     asked = asyncio.get_running_loop().create_task(other.reserve(reservation("y", 999)))  # its own look was undone, too
     await asyncio.sleep(0.1)
     assert not asked.done()
-    assert not await one.heartbeat()
-    await one.announce(owns(reservation("w", 1), reservation("x", 999)))
+    await announces_again(one, reservation("w", 1), reservation("x", 999))
     verdict = await asked
     assert isinstance(verdict, Denied)
     assert verdict.why is DenialReason.MONEY
-    assert not await other.heartbeat()
-    await other.announce(owns())
+    await announces_again(other)
     assert await other.heartbeat()
 
 
-async def a_sleeper_that_holds_all(connect: Open, server: Valkey, away_s: float = LONG_S) -> list[RedisBudgets]:
-    """Two nodes that know each other; the first has 999 of 1,000, and is not asked any more."""
-    nodes = [connect(server.url, name, away_s=away_s) for name in ("one", "other")]
-    for node in nodes:
-        await node.announce(owns())
+async def two_that_hold_nothing(connect: Open, server: Valkey, away_s: float = LONG_S) -> list[RedisBudgets]:
+    """And know of each other."""
+    nodes = [await announced(connect(server.url, name, away_s=away_s)) for name in ("one", "other")]
     await begin(nodes[0])
-    assert isinstance(await nodes[0].reserve(reservation("x", 999)), Granted)
     for node in nodes:
         assert await node.heartbeat()
     return nodes
 
 
+async def a_sleeper_that_holds_all(connect: Open, server: Valkey, away_s: float = LONG_S) -> list[RedisBudgets]:
+    """Two nodes that know each other; the first has 999 of 1,000, and is not asked any more."""
+    nodes = await two_that_hold_nothing(connect, server, away_s)
+    assert isinstance(await nodes[0].reserve(reservation("x", 999)), Granted)
+    return nodes
+
+
+async def announces_again(store: RedisBudgets | SqliteBudgets, *running: Reservation) -> None:
+    """Because its heartbeat says that it must."""
+    assert not await store.heartbeat()
+    await store.announce(owns(*running))
+
+
 async def back_again(other: RedisBudgets) -> None:
-    assert not await other.heartbeat()
-    await other.announce(owns())
+    await announces_again(other)
     await seed(other)
 
 
@@ -270,8 +270,7 @@ async def its_money_is_granted_to_nobody(one: RedisBudgets, other: RedisBudgets)
     """Until the sleeper is back, and then neither."""
     await not_granted(other)
     assert isinstance(await other.reserve(Reservation("rate", (LimitCounter("key_r", rpm=1),), 0, 0)), Granted)
-    assert not await one.heartbeat()
-    await one.announce(owns(reservation("x", 999)))
+    await announces_again(one, reservation("x", 999))
     assert isinstance(await other.reserve(reservation("y", 2)), Denied)
     assert isinstance(await other.reserve(reservation("y", 1)), Granted)
 
@@ -289,8 +288,7 @@ async def test_nor_by_who_started_shortly_before_the_flush(connect: Open, valkey
     one, other = await a_sleeper_that_holds_all(connect, valkey)
     await other.aclose()
     assert await one.heartbeat()
-    started = connect(valkey.url, "started")
-    await started.announce(owns())
+    started = await announced(connect(valkey.url, "started"))
     valkey.ask("FLUSHALL")
     await back_again(started)
     await its_money_is_granted_to_nobody(one, started)
@@ -302,8 +300,7 @@ async def test_nor_by_who_was_restarted_during_the_flush(connect: Open, valkey: 
     one, other = await a_sleeper_that_holds_all(connect, valkey)
     await other.aclose()
     assert await one.heartbeat()
-    before = connect(valkey.url, "again", known_nodes=KnownNodes(file))
-    await before.announce(owns())
+    await announced(connect(valkey.url, "again", known_nodes=KnownNodes(file)))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     valkey.ask("FLUSHALL")
     again = connect(valkey.url, "again", known_nodes=KnownNodes(file))
@@ -329,8 +326,7 @@ async def test_nor_by_who_starts_after_the_flush_of_a_server_that_then_sleeps(co
     """It knows nobody, and the others could not announce: the time for that begins again."""
     one, _ = await a_sleeper_that_holds_all(connect, valkey)
     valkey.ask("FLUSHALL")
-    started = connect(valkey.url, "started")
-    await started.announce(owns())
+    started = await announced(connect(valkey.url, "started"))
     await seed(started)
     valkey.pause()
     await asyncio.sleep(1.7)
@@ -338,20 +334,8 @@ async def test_nor_by_who_starts_after_the_flush_of_a_server_that_then_sleeps(co
     asked = asyncio.get_running_loop().create_task(started.reserve(reservation("y", 2)))
     await asyncio.sleep(0.3)
     assert not asked.done()
-    assert not await one.heartbeat()
-    await one.announce(owns(reservation("x", 999)))
+    await announces_again(one, reservation("x", 999))
     assert isinstance(await asked, Denied)
-
-
-async def two_that_hold_nothing(connect: Open, valkey: Valkey) -> tuple[RedisBudgets, RedisBudgets]:
-    """And know of each other."""
-    one, other = (connect(valkey.url, name) for name in ("one", "other"))
-    for node in (one, other):
-        await node.announce(owns())
-    await begin(one)
-    for node in (one, other):
-        assert await node.heartbeat()
-    return one, other
 
 
 async def test_nor_by_a_server_that_is_behind(connect: Open, valkey: Valkey) -> None:
@@ -419,8 +403,7 @@ async def test_who_was_taken_for_dead_announces_before_it_reserves(connect: Open
     asked = asyncio.get_running_loop().create_task(one.reserve(reservation("y", 2)))
     await asyncio.sleep(0.3)
     assert not asked.done()
-    assert not await one.heartbeat()
-    await one.announce(owns(reservation("x", 999)))
+    await announces_again(one, reservation("x", 999))
     assert isinstance(await asked, Denied)
 
 
@@ -430,8 +413,7 @@ async def test_a_server_that_does_not_tell_who_it_is_serves_too(connect: Open, v
 
 
 async def test_a_cluster_serves_too(connect: Open, cluster_url: str) -> None:
-    one = connect(cluster_url, "one")
-    await one.announce(owns())
+    one = await announced(connect(cluster_url, "one"))
     await begin(one)
     rated = LimitCounter("key_r", rpm=5, tpm=5)
     assert isinstance(await one.reserve(Reservation("x", (KEY, rated), 10, 2)), Granted)
@@ -554,8 +536,7 @@ async def test_what_cannot_be_used_is_begun_anew(
     two = file("two")
     if hurt == "without a table":
         await two.reserve(reservation("z", 1, LimitCounter("key_r", rpm=1)))
-    assert not await one.heartbeat()
-    await one.announce(owns(reservation("x", 999)))
+    await announces_again(one, reservation("x", 999))
     await seed(two)
     verdict = await two.reserve(reservation("y", 2))
     assert isinstance(verdict, Denied)
