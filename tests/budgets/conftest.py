@@ -41,17 +41,13 @@ async def announced(stores: Stores, name: str) -> BudgetStore:
 
 
 @pytest.fixture
-async def one(stores: Stores) -> AsyncIterator[BudgetStore]:
-    store = await announced(stores, "one")
-    yield store
-    await store.aclose()
+async def one(stores: Stores) -> BudgetStore:
+    return await announced(stores, "one")
 
 
 @pytest.fixture
-async def other(stores: Stores) -> AsyncIterator[BudgetStore]:
-    store = await announced(stores, "other")
-    yield store
-    await store.aclose()
+async def other(stores: Stores) -> BudgetStore:
+    return await announced(stores, "other")
 
 
 @pytest.fixture

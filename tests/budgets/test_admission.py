@@ -101,6 +101,17 @@ class Plant:
         assert isinstance(one, OpenReservation), name
         return one
 
+    async def denied(self, name: str, nusd: int, **options: Any) -> DenialReason:
+        """Why."""
+        one = await self.admit(name, nusd, **options)
+        assert isinstance(one, Denied), name
+        return one.why
+
+    async def closed(self, name: str, nusd: int, charge_nusd: int, **options: Any) -> None:
+        """Admitted, and ended."""
+        one = await self.admitted(name, nusd, **options)
+        one.close(charge_nusd, 10)
+
     async def reserved(self) -> int:
         return sum(one.reserved for one in await self.local.counter_states(["key_a"]))
 
@@ -168,8 +179,7 @@ async def test_what_is_not_limited_asks_nobody(plant: Plant) -> None:
 
 async def test_a_charge_is_held_until_the_ledger_has_it(plant: Plant) -> None:
     async with beside(plant.admission.run()):
-        one = await plant.admitted("x1", 600)
-        one.close(500, 10)
+        await plant.closed("x1", 600, 500)
         await plant.until_reserved(500)
         plant.store.lost = True
         await until(lambda: plant.store.announced)
@@ -187,8 +197,7 @@ async def test_a_charge_is_held_until_the_ledger_has_it(plant: Plant) -> None:
 async def test_who_follows_the_ledger_says_at_once_what_it_has(plant: Plant) -> None:
     async with beside(plant.admission.run()):
         for name in ("x1", "x2"):
-            one = await plant.admitted(name, 300)
-            one.close(250, 10)
+            await plant.closed(name, 300, 250)
         await plant.until_reserved(500)
         plant.admission.forget(["x1", "of another node"])
         plant.store.lost = True
@@ -213,9 +222,7 @@ async def test_a_request_that_is_given_up_while_it_is_being_held_holds_nothing(p
 async def test_a_store_that_is_away_refuses_keys_with_budgets_and_nobody_else(plant: Plant) -> None:
     assert isinstance(await plant.admit("x0", 1), OpenReservation)
     plant.store.away = True
-    refused = await plant.admit("x1", 1)
-    assert isinstance(refused, Denied)
-    assert refused.why is DenialReason.STORE_UNAVAILABLE
+    assert await plant.denied("x1", 1) is DenialReason.STORE_UNAVAILABLE
     assert isinstance(await plant.admit("x2", 1, scope=RATE), OpenReservation)
     assert [str(error) for error in plant.seen.failures] == ["it is away"]
     assert plant.seen.denials == ["store_unavailable"]
@@ -240,10 +247,8 @@ async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant, monke
 async def test_what_an_exchange_did_not_use_of_the_allowance_is_given_back(plant: Plant) -> None:
     plant.store.away = True
     for name in ("x1", "x2", "x3", "x4", "x5", "x6"):
-        one = await plant.admitted(name, 900, key=OPEN)
-        one.close(10, 10)
-    one = await plant.admitted("x7", 900, key=OPEN)
-    one.close(960, 10)  # more than it was quoted
+        await plant.closed(name, 900, 10, key=OPEN)
+    await plant.closed("x7", 900, 960, key=OPEN)  # more than it was quoted
     assert isinstance(await plant.admit("x8", 1, key=OPEN), Denied)
 
 
@@ -290,8 +295,7 @@ async def test_a_key_that_was_made_by_a_clock_that_is_ahead(plant: Plant) -> Non
 
 async def test_a_ledger_that_hangs_delays_no_release(plant: Plant) -> None:
     async with beside(plant.admission.run()):
-        first = await plant.admitted("x1", 300)
-        first.close(200, 10)
+        await plant.closed("x1", 300, 200)
         await plant.until_reserved(200)
         plant.store.now += FORGET_S
         plant.ledger_hangs.set()
@@ -328,9 +332,7 @@ async def test_a_deployment_may_let_all_keys_through(tmp_path: Path) -> None:
 
 async def test_a_ledger_that_is_away_is_a_store_that_is_away(plant: Plant) -> None:
     plant.ledger_away = True
-    refused = await plant.admit("x1", 1)
-    assert isinstance(refused, Denied)
-    assert refused.why is DenialReason.STORE_UNAVAILABLE
+    assert await plant.denied("x1", 1) is DenialReason.STORE_UNAVAILABLE
     plant.ledger_away = False
     assert isinstance(await plant.admit("x2", 1), OpenReservation)
 
@@ -378,23 +380,16 @@ async def test_what_is_to_be_cut_is_looked_at_again_when_its_node_was_away(plant
     await other.aclose()
 
 
-async def test_after_an_outage_with_a_store_that_forgot(plant: Plant) -> None:
-    """What was admitted without the store is announced, and counts."""
+@pytest.mark.parametrize("forgot", [True, False])
+async def test_what_was_admitted_without_the_store_is_announced_and_counts(plant: Plant, forgot: bool) -> None:
+    if not forgot:
+        await plant.admitted("x0", 0)
     plant.store.away = True
-    assert isinstance(await plant.admit("x1", 700, key=OPEN), OpenReservation)
-    plant.store.away, plant.store.lost = False, True
+    await plant.admitted("x1", 700, key=OPEN)
+    plant.store.away, plant.store.lost = False, forgot
     async with beside(plant.admission.run()):
         await plant.until_reserved(700)
         assert isinstance(await plant.admit("x2", 400), Denied)
-
-
-async def test_after_an_outage_with_a_store_that_forgot_nothing(plant: Plant) -> None:
-    assert isinstance(await plant.admit("x0", 0), OpenReservation)
-    plant.store.away = True
-    assert isinstance(await plant.admit("x1", 700, key=OPEN), OpenReservation)
-    plant.store.away = False
-    async with beside(plant.admission.run()):
-        await plant.until_reserved(700)
 
 
 async def test_a_store_that_hangs_is_not_waited_for_again_and_again(
@@ -443,13 +438,11 @@ async def test_after_a_restart_limits_wait_for_what_the_last_run_left(
     await unknown.admission.resume()
     assert isinstance(await unknown.admission.admit(KEY, (), "x0", nusd=1, tokens=1), OpenReservation)
     assert isinstance(await unknown.admit("x1", 1), Denied)
-    waiting = asyncio.gather(unknown.admit("x2", 200))
+    waiting = asyncio.gather(unknown.denied("x2", 200))
     await asyncio.sleep(0.01)
     unknown.admission.remember([Reservation("old", (LimitCounter("key_a", nusd_max=1_000),), 900, 0, NOW)])
     await unknown.admission.announce()
-    (verdict,) = await waiting
-    assert isinstance(verdict, Denied)
-    assert verdict.why is DenialReason.MONEY
+    assert await waiting == [DenialReason.MONEY]
     await unknown.admission.aclose()
 
     kept = Plant(tmp_path)
@@ -471,8 +464,7 @@ async def test_what_waits_for_the_ledger_for_long_holds_up_no_other(
     """As a batch does, for a day."""
     monkeypatch.setattr(under_test, "FORGET_MAX", 2)
     for name in ("batch-1", "batch-2", "x1", "x2"):
-        reservation = await plant.admitted(name, 10)
-        reservation.close(10, 0)
+        await plant.closed(name, 10, 10)
     plant.settled |= {"x1", "x2"}
     plant.store.now += FORGET_S
     async with beside(plant.admission.run()):

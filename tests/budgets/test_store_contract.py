@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
 import pytest
 from msgspec import structs
@@ -28,6 +29,8 @@ from tests.budgets.stores import NOW, LocalStores, Stores
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.io
+
+_T = TypeVar("_T")
 
 SINCE = NOW - 1000
 KEY = LimitCounter("key_a", SINCE, nusd_max=1_000)
@@ -251,20 +254,14 @@ async def test_what_is_named_twice_is_released_once(one: BudgetStore) -> None:
     assert await reserved(one) == (10, 1, 0)
 
 
-async def test_what_is_charged_nothing_is_held_no_longer(one: BudgetStore) -> None:
+@pytest.mark.parametrize(("nusd", "closed"), [(0, 0), (2_000, 1)], ids=["nothing", "more than the quote"])
+async def test_a_charge_is_held_whatever_the_quote_was(one: BudgetStore, nusd: int, closed: int) -> None:
     await seeded(one, KEY)
     await one.reserve(reservation("x", KEY, nusd=900))
-    await one.close([ended(reservation("x", KEY), 0)])
-    assert await reserved(one) == (0, 0, 0)
-    assert await one.overdue(-1) == []
-
-
-async def test_a_charge_above_the_quote_is_held_all_the_same(one: BudgetStore) -> None:
-    await seeded(one, KEY)
-    await one.reserve(reservation("x", KEY, nusd=900))
-    await one.close([ended(reservation("x", KEY), 2_000)])
-    assert await reserved(one) == (2_000, 0, 1)
-    assert denied(await one.reserve(reservation("y", KEY, nusd=0))).why is DenialReason.MONEY
+    await one.close([ended(reservation("x", KEY), nusd)])
+    assert await reserved(one) == (nusd, 0, closed)
+    assert await one.overdue(-1) == ["x"] * closed
+    assert granted(await one.reserve(reservation("y", KEY, nusd=0))) is (nusd == 0)
 
 
 @pytest.fixture
@@ -490,12 +487,16 @@ async def test_an_entry_releases_its_exchange_where_it_counts_nowhere_too(one: B
     assert await reserved(one) == await reserved(one, LimitCounter("key_p")) == (0, 0, 0)
 
 
-async def test_forgotten_sums_leave_the_holds(one: BudgetStore, other: BudgetStore) -> None:
+async def test_forgotten_sums_leave_the_holds_and_the_rates(one: BudgetStore, other: BudgetStore) -> None:
+    rated = LimitCounter("key_r", rpm=1)
     await seeded(one, KEY, ORG, spent=10)
     await one.reserve(reservation("x", KEY, nusd=100))
+    assert granted(await one.reserve(reservation("w", rated)))
+    await one.close([ended(reservation("w", rated), 0)])
     await other.forget_sums()
+    assert not granted(await one.reserve(reservation("v", rated)))
     assert await one.cursor() is None
-    assert await one.counter_states() == [CounterState("key_a", 0.0, None, 100, 1, 0)]
+    assert await one.counter_states(["key_a", "org_a"]) == [CounterState("key_a", 0.0, None, 100, 1, 0)]
     assert await one.reserve(reservation("y", KEY, nusd=1)) == Unseeded((KEY,))
     await seeded(one, KEY, spent=20, as_of_us=130)
     assert await one.cursor() == 130
@@ -568,14 +569,6 @@ async def test_a_restarted_node_resumes_what_the_store_has_kept(stores: Stores) 
     assert not await stores.node("again").resumes()
 
 
-async def test_forgotten_sums_leave_the_rates(one: BudgetStore) -> None:
-    counter = LimitCounter("key_r", rpm=1)
-    assert granted(await one.reserve(reservation("x", counter)))
-    await one.close([ended(reservation("x", counter), 0)])
-    await one.forget_sums()
-    assert not granted(await one.reserve(reservation("y", counter)))
-
-
 async def test_counters_stand_in_the_order_of_their_ids(one: BudgetStore) -> None:
     await seeded(one, ORG, KEY, LimitCounter("aaa"), spent=1)
     await one.reserve(reservation("x", LimitCounter("zzz"), LimitCounter("mmm"), nusd=3))
@@ -636,8 +629,6 @@ async def test_names_of_nodes_are_not_confused(stores: Stores) -> None:
     await second.reserve(reservation("y", LimitCounter("key_p")))
     assert await first.abandon("n:1", ()) == 1
     assert await reserved(first, LimitCounter("key_p")) == (0, 1, 0)
-    await first.aclose()
-    await second.aclose()
 
 
 # -- announcing
@@ -651,8 +642,6 @@ async def test_a_node_announces_before_it_is_whole(stores: Stores) -> None:
     assert not await other.heartbeat()
     assert granted(await other.reserve(reservation("x", LimitCounter("key_p")))), "it is not kept from working, though"
     assert await one.heartbeat()
-    await one.aclose()
-    await other.aclose()
 
 
 async def test_holds_become_what_the_node_knows(one: BudgetStore, other: BudgetStore) -> None:
@@ -704,16 +693,21 @@ async def test_what_another_node_ran_is_this_ones_once_it_says_so(one: BudgetSto
     assert await one.abandon("other", ()) == 1
 
 
+async def announced_beside(store: BudgetStore, own: OwnReservations, work: Coroutine[Any, Any, _T]) -> _T:
+    """What comes of `work`, which begins while `store` announces its `own` reservations."""
+    begun: list[asyncio.Task[_T]] = []
+
+    def begin() -> OwnReservations:
+        begun.append(asyncio.get_running_loop().create_task(work))
+        return own
+
+    await store.announce(begin)
+    return await begun[0]
+
+
 async def test_what_begins_while_it_announces_is_no_stranger(one: BudgetStore) -> None:
     await seeded(one, KEY)
-    beginning: list[asyncio.Task[Verdict]] = []
-
-    def own() -> OwnReservations:
-        beginning.append(asyncio.get_running_loop().create_task(one.reserve(reservation("x", KEY, nusd=10))))
-        return owns()
-
-    await one.announce(own)
-    assert granted(await beginning[0])
+    assert granted(await announced_beside(one, owns(), one.reserve(reservation("x", KEY, nusd=10))))
     assert await reserved(one) == (10, 1, 0)
     assert await one.heartbeat()
 
@@ -724,14 +718,7 @@ async def test_what_ends_while_it_announces_has_ended(one: BudgetStore) -> None:
     running = [reservation(f"x{number}", KEY, nusd=1, at=NOW) for number in range(60)]
     for each in running:
         assert granted(await one.reserve(each))
-    ending: list[asyncio.Task[None]] = []
-
-    def own() -> OwnReservations:
-        ending.append(asyncio.get_running_loop().create_task(one.close([ended(each, 0) for each in running])))
-        return owns(running)
-
-    await one.announce(own)
-    await ending[0]
+    await announced_beside(one, owns(running), one.close([ended(each, 0) for each in running]))
     assert await reserved(one) == (0, 0, 0)
 
 
@@ -743,17 +730,11 @@ async def test_what_the_ledger_brings_while_it_announces_is_not_held_again(
     running = [reservation(f"x{number}", KEY, nusd=1, at=NOW) for number in range(110)]
     for each in running:
         assert granted(await one.reserve(each))
-    await one.close([ended(each, 1) for each in running])
-    absorbing: list[asyncio.Task[bool]] = []
-
-    def own() -> OwnReservations:
-        changes = [change(each.exchange_id, 101, 1, "key_a") for each in running]
-        absorbing.append(asyncio.get_running_loop().create_task(other.absorb(100, changes, 101)))
-        return owns((), [ended(each, 1) for each in running])
-
+    closed = [ended(each, 1) for each in running]
+    await one.close(closed)
+    changes = [change(each.exchange_id, 101, 1, "key_a") for each in running]
     await asyncio.gather(*[other.heartbeat() for _ in range(5)])  # connections enough: its question is not late
-    await one.announce(own)
-    assert await absorbing[0]
+    assert await announced_beside(one, owns((), closed), other.absorb(100, changes, 101))
     assert await standing(one) == CounterState("key_a", SINCE, 10, 0, 0, 0)
 
 
@@ -824,7 +805,6 @@ async def test_after_a_loss_what_was_settled_refuses_nobody_for_being_held_too(
     stores: Stores, one: BudgetStore
 ) -> None:
     """A node announces what it does not know to be settled, and asks the ledger then."""
-    await one.announce(owns)
     settled = ended(reservation("x", KEY, at=NOW), 900)
     await stores.lose()
     await one.announce(lambda: owns((), [settled]))
@@ -838,7 +818,6 @@ async def test_after_a_loss_what_was_settled_refuses_nobody_for_being_held_too(
 
 
 async def test_after_a_loss_rates_alone_do_not_wait_and_what_runs_is_known(stores: Stores, one: BudgetStore) -> None:
-    await one.announce(owns)
     running = reservation("x", LimitCounter("key_p", parallel=1), at=NOW)
     assert granted(await one.reserve(running))
     await stores.lose()
@@ -853,7 +832,6 @@ async def test_after_a_loss_rates_alone_do_not_wait_and_what_runs_is_known(store
 
 @pytest.mark.usefixtures("short_wait")
 async def test_after_a_loss_nobody_is_locked_out(stores: Stores, one: BudgetStore) -> None:
-    await one.announce(owns)
     await stores.lose()
     await one.announce(owns)
     asked = asyncio.get_running_loop().create_task(one.reserve(reservation("x", LimitCounter("key_p", parallel=1))))
@@ -866,7 +844,6 @@ async def test_after_a_loss_nobody_is_locked_out(stores: Stores, one: BudgetStor
 @pytest.mark.usefixtures("short_wait")
 async def test_what_was_being_read_before_a_loss_is_passed_over(stores: Stores, one: BudgetStore) -> None:
     """The money of it: `x` was settled after the ledger was read, and whoever held it has forgotten it."""
-    await one.announce(owns)
     assert await one.reserve(reservation("y", KEY, nusd=1)) == Unseeded((KEY,))
     await stores.lose()
     await one.announce(owns)
@@ -899,7 +876,6 @@ async def test_a_loss_in_the_middle_of_everything(stores: Stores, one: BudgetSto
     assert await reserved(reader, counter) == (sum(range(1, 61)), 60, 0)
     await one.close([ended(each, 0) for each in running.values()])
     assert await reserved(reader, counter) == (0, 0, 0)
-    await reader.aclose()
 
 
 async def test_what_ended_before_the_clock_was_set_back_is_overdue(stores: Stores, one: BudgetStore) -> None:
