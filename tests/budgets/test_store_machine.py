@@ -526,7 +526,7 @@ class Sleeping(Budgets):
         self._announce(sleeper)
 
 
-def machine(kind: str, redis_url: str, prefix: str) -> type[Budgets]:
+def on_redis(redis_url: str, prefix: str) -> type[Sleeping]:
     class OnRedis(Sleeping):
         def make_stores(self) -> Stores:
             return RedisStores(redis_url, prefix)
@@ -535,7 +535,7 @@ def machine(kind: str, redis_url: str, prefix: str) -> type[Budgets]:
             stores: Any = self.stores
             self.do(stores.redis.aclose())
 
-    return OnFile if kind == "local" else OnRedis
+    return OnRedis
 
 
 @pytest.fixture(params=["local", "redis"])
@@ -544,9 +544,9 @@ def on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(budget_file, "WARM_S", 0.0)
     monkeypatch.setattr(redis_store, "WARM_S_MAX", 0.0)
     if request.param == "local":
-        yield machine("local", "", "")
+        yield OnFile
     else:
-        yield machine("redis", request.getfixturevalue("redis_url"), request.getfixturevalue("prefix"))
+        yield on_redis(request.getfixturevalue("redis_url"), request.getfixturevalue("prefix"))
 
 
 def run(of: type[Budgets], *, count: int, steps: int) -> None:
@@ -571,7 +571,7 @@ def test_a_request_of_a_node_that_was_taken_for_dead_counts_twice_for_a_minute(
 ) -> None:
     """It is announced anew, and what it was counted as before is not known: never too little. Found by the long run."""
     monkeypatch.setattr(redis_store, "WARM_S_MAX", 0.0)
-    walk: Any = machine("redis", redis_url, prefix)()
+    walk: Any = on_redis(redis_url, prefix)()
     try:
         walk.begin()
         walk.reserve("n", "key_a", 0, 4, SINCES[0], 0, 21)

@@ -33,12 +33,17 @@ def clock() -> Clock:
     return Clock(1_000_000.0)
 
 
+@pytest.fixture
+async def local(tmp_path: Path, clock: Clock) -> AsyncIterator[LocalClaims]:
+    store = LocalClaims(tmp_path / "claims.db", retention_s=RETENTION_S, unix_time=clock, owners_s=1000)
+    yield store
+    await store.aclose()
+
+
 @pytest.fixture(params=["local", "redis"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[ClaimStore]:
+async def store(request: pytest.FixtureRequest, local: LocalClaims) -> AsyncIterator[ClaimStore]:
     if request.param == "local":
-        local = LocalClaims(tmp_path / "claims.db", retention_s=RETENTION_S, unix_time=clock)
         yield local
-        await local.aclose()
     else:
         redis = open_redis(request.getfixturevalue("redis_url"))
         yield RedisClaims(redis, retention_s=RETENTION_S, prefix=f"test-{secrets.token_hex(6)}")
@@ -93,14 +98,12 @@ async def test_of_many_at_once_one_has_it(claims: Claims) -> None:
     assert [f"x{n}" for n, one in enumerate(found) if one is None] == [winner]
 
 
-async def test_it_is_forgotten_in_time(tmp_path: Path, clock: Clock) -> None:
-    store = LocalClaims(tmp_path / "claims.db", retention_s=RETENTION_S, unix_time=clock)
-    assert await store.claim("n", "b", "x1") is None
+async def test_it_is_forgotten_in_time(local: LocalClaims, clock: Clock) -> None:
+    assert await local.claim("n", "b", "x1") is None
     clock.now += RETENTION_S - 1
-    assert await store.claim("n", "b", "x2") is not None
+    assert await local.claim("n", "b", "x2") is not None
     clock.now += 1
-    assert await store.claim("n", "b", "x2") is None
-    await store.aclose()
+    assert await local.claim("n", "b", "x2") is None
 
 
 async def test_redis_forgets_by_itself(redis_to: Callable[[str], RedisClient], redis_url: str, prefix: str) -> None:
@@ -113,12 +116,11 @@ async def test_redis_forgets_by_itself(redis_to: Callable[[str], RedisClient], r
     await until(forgotten)
 
 
-async def test_neither_token_nor_answer_is_readable_where_it_is_kept(tmp_path: Path, clock: Clock) -> None:
-    store = LocalClaims(tmp_path / "claims.db", retention_s=RETENTION_S, unix_time=clock)
-    claims = Claims(store, pepper=PEPPER, answer_bytes_max=1000, on_failure=lambda _: None)
+async def test_neither_token_nor_answer_is_readable_where_it_is_kept(tmp_path: Path, local: LocalClaims) -> None:
+    claims = Claims(local, pepper=PEPPER, answer_bytes_max=1000, on_failure=lambda _: None)
     await claims.claim("key_a", "canary-token", b"canary-body", "x1")
     await claims.end("key_a", "canary-token", "x1", billed=True, answer=b"canary-answer")
-    await store.aclose()
+    await local.aclose()
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert b"x1" in kept
     assert b"canary" not in kept
@@ -179,16 +181,14 @@ async def test_an_owner_is_remembered_until_it_is_forgotten(store: OwnerStore) -
     assert [await store.recall(name) for name in ("a", "b")] == [None, b"carl"]
 
 
-async def test_owners_expire_and_are_bounded(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_owners_expire_and_are_bounded(local: LocalClaims, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims_local, "OWNERS_MAX", 100)
-    store = LocalClaims(tmp_path / "claims.db", retention_s=RETENTION_S, unix_time=clock, owners_s=1000)
     for number in range(256):
         clock.now += 1
-        await store.remember(str(number), b"anna")
-    assert [await store.recall(str(number)) for number in (0, 155, 156, 255)] == [None, None, b"anna", b"anna"]
+        await local.remember(str(number), b"anna")
+    assert [await local.recall(str(number)) for number in (0, 155, 156, 255)] == [None, None, b"anna", b"anna"]
     clock.now += 1000
-    assert await store.recall("255") is None
-    await store.aclose()
+    assert await local.recall("255") is None
 
 
 async def test_owners_are_kept_in_memory_and_written_in_order(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:

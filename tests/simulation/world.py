@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -81,9 +82,7 @@ class _Quiet:
         return lambda *_arguments, **_more: None
 
 
-def quiet() -> Any:
-    """A new observer for a part of the simulated machines."""
-    return _Quiet()
+QUIET: Any = _Quiet()
 
 
 class World:
@@ -176,8 +175,7 @@ class World:
         for machine in self.machines:
             machine.wake()
         for worker in self.workers:
-            if not worker.working:
-                worker.hire()
+            worker.hire()
         await asyncio.sleep(HEALING_S)
 
     # -- the books -----------------------------------------------------------------------------------------------
@@ -264,14 +262,14 @@ class Machine:
         backlog_to = (epoch << 40) + len(recovered)
         gate = self._gate = asyncio.Event()
         gate.set()
-        in_thread = Behind(_Called(unavailable_ledger(world.faults)), gate).call
+        in_thread = Behind(SimpleNamespace(call=unavailable_ledger(world.faults)), gate).call
         self._keeper = LeaseKeeper(
             Behind(world.board, gate), self._table, node=node, epoch=epoch,
-            caught_up=lambda: not [one for one in journal.pending(1) if one.seq <= backlog_to], observer=quiet(),
+            caught_up=lambda: not [one for one in journal.pending(1) if one.seq <= backlog_to], observer=QUIET,
         )  # fmt: skip
         shipper = Shipper(
             journal, Behind(MemoryQueue(world.stream, world.faults, consumer=node), gate), world.ledger, node=node,
-            observer=quiet(), monotonic=loop.time, in_thread=in_thread, on_sent=self._sent,
+            observer=QUIET, monotonic=loop.time, in_thread=in_thread, on_sent=self._sent,
         )  # fmt: skip
         journal.wakeup = shipper.wake
         self._tasks = [loop.create_task(self._keeper.run()), loop.create_task(shipper.run())]
@@ -396,13 +394,6 @@ class Machine:
             self._gate.set()
 
 
-class _Called:
-    """A function as an object's one method."""
-
-    def __init__(self, call: Any) -> None:
-        self.call = call
-
-
 class Behind:
     """A port as a machine sees it that may be asleep: then no call of it goes anywhere."""
 
@@ -437,12 +428,12 @@ class Hand:
         self._names += 1
         queue = MemoryQueue(world.stream, world.faults, consumer=f"{id(self)}-{self._names}")
         in_thread = unavailable_ledger(world.faults)
-        settler = Settler(queue, world.ledger, to_entry=entry, observer=quiet())  # type: ignore[arg-type]
+        settler = Settler(queue, world.ledger, to_entry=entry, observer=QUIET)  # type: ignore[arg-type]
 
         async def settle(records: Sequence[UsageRecord]) -> None:
             await in_thread(world.ledger.settle, [Arrival(entry(record)) for record in records])
 
-        sweeper = Sweeper(world.board, settle, Estimator(), lease_s=LEASE_S, monotonic=loop.time, observer=quiet())
+        sweeper = Sweeper(world.board, settle, Estimator(), lease_s=LEASE_S, monotonic=loop.time, observer=QUIET)
         self._tasks = [loop.create_task(settler.settle_with(in_thread)), loop.create_task(sweeper.run())]
         self.working = True
 
