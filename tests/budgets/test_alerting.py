@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +35,7 @@ from tests.ledger.entries import a_ledger, a_store, an_entry, arriving
 from tests.support.clock import Clock
 from tests.support.ledger_tables import read_alerts
 from tests.support.net import closed_port
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 
 pytestmark = pytest.mark.io
 
@@ -96,10 +95,10 @@ def an_alert(number: int = 0) -> Alert:
     return Alert(f"alert_{number}", "key-1", 80, SINCE, 8_000_000_001, BUDGET, NOW, OPEN, 0, NOW, None)
 
 
-async def ended(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+async def never() -> web.Response:
+    """An answer that does not come."""
+    await asyncio.sleep(60)
+    raise AssertionError
 
 
 # -- one message
@@ -153,10 +152,6 @@ async def test_it_is_tried_until_it_arrives(stage: Stage) -> None:
 
 
 async def test_a_server_that_does_not_answer_costs_a_try(stage: Stage) -> None:
-    async def never() -> web.Response:
-        await asyncio.sleep(60)
-        raise AssertionError
-
     record_new(stage.engine, [an_alert()])
     stage.receiver.answers = [never]
     sender = stage.sender(answer_s=0.1)
@@ -190,18 +185,10 @@ async def test_several_senders_send_each_alert_once(stage: Stage) -> None:
 
 async def test_a_sender_that_dies_is_followed_by_the_next(stage: Stage) -> None:
     sender = stage.sender()
-    stuck = asyncio.Event()
-
-    async def never() -> web.Response:
-        stuck.set()
-        await asyncio.sleep(60)
-        raise AssertionError
-
     record_new(stage.engine, [an_alert()])
     stage.receiver.answers = [never]
-    dying = asyncio.get_running_loop().create_task(sender.run())
-    await stuck.wait()
-    await ended(dying)
+    async with beside(sender.run()):
+        await until(lambda: stage.receiver.tried)
     next_one = stage.sender()
     assert await next_one.send() == 0  # who knows whether it is dead
     stage.clock.now += CLAIM_S
@@ -230,13 +217,12 @@ async def test_an_outage_of_the_ledger_is_said_once(stage: Stage, monkeypatch: p
 
     real = alert_webhook.claim
     monkeypatch.setattr(alert_webhook, "claim", away)
-    running = asyncio.get_running_loop().create_task(sender.run())
-    await until(lambda: looks > 5)
-    assert len(stage.recorder.failures) == 1
-    record_new(stage.engine, [an_alert()])
-    monkeypatch.setattr(alert_webhook, "claim", real)
-    await until(lambda: stage.recorder.healings == stage.recorder.failures and stage.alert().state == SENT)
-    await ended(running)
+    async with beside(sender.run()):
+        await until(lambda: looks > 5)
+        assert len(stage.recorder.failures) == 1
+        record_new(stage.engine, [an_alert()])
+        monkeypatch.setattr(alert_webhook, "claim", real)
+        await until(lambda: stage.recorder.healings == stage.recorder.failures and stage.alert().state == SENT)
     assert len(stage.receiver.got) == 1
 
 

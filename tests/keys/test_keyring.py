@@ -6,8 +6,7 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection
@@ -607,38 +606,27 @@ def test_expiry() -> None:
 # -- the same through the ledger's file, changed by another process
 
 
-@contextmanager
-def _key_store(file: Path) -> Iterator[KeyStore]:
-    engine = open_engine(sqlite_url(file))
-    try:
-        yield KeyStore(engine, clock=time.time)
-    finally:
-        engine.dispose()
-
-
-def _create(file: Path, secret: str) -> None:
-    with _key_store(file) as keys:
-        keys.create(
-            key_id="key-" + secrets.token_hex(4),
-            alias=secret[-8:],
-            digest=digest(secret, PEPPER),
-            hint=hint(secret),
-            models=None,
-            expires_at=None,
-        )
-
-
-def _revoke(file: Path, secret: str) -> None:
-    with _key_store(file) as keys:
-        keys.revoke(secret[-8:])
+def _create(keys: KeyStore, secret: str) -> None:
+    keys.create(
+        key_id="key-" + secrets.token_hex(4),
+        alias=secret[-8:],
+        digest=digest(secret, PEPPER),
+        hint=hint(secret),
+        models=None,
+        expires_at=None,
+    )
 
 
 def _change(file: Path, orders: Connection) -> None:
     """Another process: makes and revokes keys as it is told."""
+    keys = KeyStore(open_engine(sqlite_url(file)), clock=time.time)
     orders.send("up")
     while (order := orders.recv()) is not None:
         change, secret = order
-        {"create": _create, "revoke": _revoke}[change](file, secret)
+        if change == "create":
+            _create(keys, secret)
+        else:
+            keys.revoke(secret[-8:])
         orders.send("done")
 
 
@@ -678,10 +666,9 @@ async def test_a_key_made_by_another_process_counts_at_once_and_its_revocation_w
 
 @pytest.mark.io
 async def test_no_file_of_the_ledger_holds_a_secret(tmp_path: Path) -> None:
-    file = tmp_path / "ledger.db"
-    engine = open_engine(empty_ledger(file))
+    engine = open_engine(empty_ledger(tmp_path / "ledger.db"))
     secret = new_secret().reveal()
-    _create(file, secret)
+    _create(KeyStore(engine, clock=time.time), secret)
     with reading(engine) as connection:
         (row,) = connection.exec_driver_sql("SELECT * FROM api_keys").all()
     engine.dispose()

@@ -6,8 +6,9 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from proxy.budgets.open_budgets import open_budgets
 from proxy.demo.script import Shape
 from proxy.demo.shapes import DONE, sse, words
 from proxy.settings import load
-from tests.support.net import RawClient, Response, ask, chat_request, connect
+from tests.support.net import Response, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider, sends
 from tests.support.tokenweir import Tokenweir, provider_section
 from tests.support.waiting import until
@@ -145,13 +146,19 @@ def deployment(folder: Path, provider: ScriptedProvider, **settings: Any) -> Tok
     return Tokenweir(folder, providers=sections, models=models, **settings)
 
 
-async def reservation(limited: Limited, key: str, stack: AsyncExitStack, count: int) -> list[RawClient]:
+async def begin(
+    limited: Limited, key: str, stack: AsyncExitStack, model: str, max_tokens: int
+) -> Callable[[], Awaitable[Response]]:
+    """A stream that runs, to be read to its end."""
+    client = await stack.enter_async_context(await connect(limited.url))
+    await client.send(chat_request(ask(model, max_tokens=max_tokens), key=key))
+    head = await client.read_head(SOON_S)
+    assert head.status == 200
+    return partial(client.read_body, head)
+
+
+async def reservation(limited: Limited, key: str, stack: AsyncExitStack, count: int) -> None:
     """So many streams that run."""
     model = limited.model(100, pace_ms=500)
-    clients = []
     for _ in range(count):
-        client = await stack.enter_async_context(await connect(limited.url))
-        await client.send(chat_request(ask(model, max_tokens=100), key=key))
-        assert (await client.read_head(SOON_S)).status == 200
-        clients.append(client)
-    return clients
+        await begin(limited, key, stack, model, 100)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, closing, nullcontext
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.budgets.deployed.limited import SOON_S, Limited, served
+from tests.budgets.deployed.limited import begin, served
 from tests.budgets.deployed.machines import Machines, asleep, statuses_for
 from tests.support.faulty import FaultyPath
-from tests.support.net import Response, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
 from tests.support.sse import done
 from tests.support.valkey import Valkey
@@ -61,15 +59,6 @@ def machines(tmp_path: Path, provider: ScriptedProvider, ledger_url: str, replic
         yield made
 
 
-async def begin(limited: Limited, key: str, stack: AsyncExitStack) -> Callable[[], Awaitable[Response]]:
-    """A stream of some seconds, to be read to its end."""
-    client = await stack.enter_async_context(await connect(limited.url))
-    await client.send(chat_request(ask(limited.model(TOKENS, pace_ms=20), max_tokens=QUOTED), key=key))
-    head = await client.read_head(SOON_S)
-    assert head.status == 200
-    return partial(client.read_body, head)
-
-
 @pytest.mark.process
 @pytest.mark.waits
 @pytest.mark.parametrize(
@@ -83,13 +72,16 @@ async def test_a_replica_that_is_behind_grants_nothing_twice(
     first, second = machines.proxies
     in_turn = asleep_now == "each in turn"
     key_id, key = first.key(*BUDGET)
+    model = first.model(TOKENS, pace_ms=20)
     async with AsyncExitStack() as stack:
-        streams = [await begin(one, key, stack) for one in machines.proxies]
+        streams = [await begin(one, key, stack, model, QUOTED) for one in machines.proxies]
         replicated.replica.until(":2", "HLEN", HOLDS)
         with ExitStack() as waking:
             with asleep(second) if in_turn else nullcontext():
                 replicated.link.cut()
-                streams += [await begin(one, key, stack) for one in (first, first if in_turn else second)]
+                streams += [
+                    await begin(one, key, stack, model, QUOTED) for one in (first, first if in_turn else second)
+                ]
                 replicated.primary.until(f":{STREAMS}", "HLEN", HOLDS)
                 assert b":2" in replicated.replica.ask("HLEN", HOLDS)
                 if asleep_now != "nobody":

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.budgets.deployed.limited import SOON_S, Limited, code, reservation, served
+from tests.budgets.deployed.limited import SOON_S, Limited, begin, code, reservation, served
 from tests.budgets.deployed.machines import GRACE_S, LEASE_S, Machines, asleep
-from tests.support.net import Response, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
 from tests.support.sse import done
 from tests.support.valkey import Valkey
@@ -89,29 +87,16 @@ async def test_while_redis_is_down_each_key_goes_by_its_policy(machines: Machine
     assert (await first.at_rest(open_id)).spent == 300_000, "what was served meanwhile counts"
 
 
-async def holding_all(
-    limited: Limited, stack: AsyncExitStack, *options: str, pace_ms: int = 10
-) -> tuple[str, str, Callable[[], Awaitable[Response]]]:
-    """A key with a budget for a thousand tokens, and a stream that holds all of it and gets 400: its id, its secret,
-    the stream to be read to its end."""
-    key_id, key = limited.key("--budget", "0.001", "--budget-window", "none", *options)
-    model = limited.model(400, pace_ms=pace_ms)
-    client = await stack.enter_async_context(await connect(limited.url))
-    await client.send(chat_request(ask(model, max_tokens=1_000), key=key))
-    head = await client.read_head(SOON_S)
-    assert head.status == 200
-    await limited.until_counter(key_id, lambda one: one.reserved >= 1_000_000)
-    await asyncio.sleep(1.0)  # the lease registry and the other proxy know of it
-    return key_id, key, partial(client.read_body, head)
-
-
 @pytest.mark.thorough
 @pytest.mark.waits
 async def test_whose_lease_ended_in_its_sleep_is_cut_when_its_money_is_gone(machines: Machines) -> None:
     """Its exchange was settled at what it had delivered; what is left was granted to another."""
     first, second = machines.proxies
     async with AsyncExitStack() as stack:
-        key_id, key, rest = await holding_all(first, stack, "--on-exhausted", "cut", pace_ms=50)
+        key_id, key = first.key(*FITS_TEN, "--on-exhausted", "cut")
+        rest = await begin(first, key, stack, first.model(400, pace_ms=50), 1_000)  # of a budget for 1,000 tokens
+        await first.until_counter(key_id, lambda one: one.reserved >= 1_000_000)
+        await asyncio.sleep(1.0)  # the lease registry and the other proxy know of it
         with asleep(first):
             counter = await second.until_counter(key_id, lambda one: not one.reserved, within_s=LEASE_S + GRACE_S)
             spent = counter.spent or 0

@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -32,35 +35,26 @@ SOME = "mood IS NULL AND key_id BETWEEN 'key_' AND 'key_00000000000000000064'"
 
 
 class Load:
-    """Settlers that settle new entries of this month, and a reader of the whole ledger, until they are stopped."""
+    """Settlers that settle new entries of this month, and a reader of the whole ledger."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._stop = threading.Event()
-        self._failed: list[Exception] = []
-        self._threads = [threading.Thread(target=self._guarded, args=(self._settle, n)) for n in range(SETTLERS)]
-        self._threads.append(threading.Thread(target=self._guarded, args=(self._read, 0)))
         self.waits: list[tuple[float, float]] = []
         """of each settlement, when it began and how long it took, in seconds"""
         self.read_s: list[float] = []
 
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        """Raises what one of them has met."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        for error in self._failed:
-            raise error
-
-    def _guarded(self, work: object, number: int) -> None:
-        try:
-            work(number)  # type: ignore[operator]
-        except Exception as error:
-            self._failed.append(error)
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Within the context; raises what one of them has met."""
+        with ThreadPoolExecutor(SETTLERS + 1) as threads:
+            started = [threads.submit(self._read), *(threads.submit(self._settle, n) for n in range(SETTLERS))]
+            try:
+                yield
+            finally:
+                self._stop.set()
+        for one in started:
+            one.result()
 
     def _settle(self, number: int) -> None:
         store, count = a_store(self._engine), 0
@@ -71,7 +65,7 @@ class Load:
             store.settle(arriving(*(an_entry(exchange=one) for one in ids)))
             self.waits.append((began, time.monotonic() - began))
 
-    def _read(self, _number: int) -> None:
+    def _read(self) -> None:
         took = 1.0
         while not self._stop.wait(4 * took):  # an index that is made concurrently waits for each of them
             began = time.monotonic()
@@ -105,15 +99,12 @@ def test_no_settlement_waits_for_an_upgrade(postgres_cluster: Path) -> None:
         fill(Ledger(server.url(name), name, engine, server), ROWS)
         filled_s = time.monotonic() - began
         load, said = Load(engine), list[str]()
-        load.start()
-        try:
+        with load.running():
             time.sleep(5)
             began = time.monotonic()
             run_revision(engine, revision, said)
             ended = time.monotonic()
             time.sleep(2)
-        finally:
-            load.stop()
         before, during = (
             sorted(took for at, took in load.waits if (at < began) == first and at < ended) for first in (True, False)
         )

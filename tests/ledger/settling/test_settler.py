@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from proxy.ledger.settling.store import Arrival, DeadLetter, LedgerStore, Settle
 from proxy.metering.usage import TOKENS_MAX
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import LedgerUnavailable, reading
-from tests.ledger.entries import a_record, an_entry, count, number_of
+from tests.ledger.entries import a_record, an_entry, content_hash, count, number_of
 from tests.ledger.settling.sources import Kept, SettlerRecorder, Source, settle_all, to_entry
 from tests.support.ledgers import on_both_databases
 from tests.support.waiting import beside, until
@@ -30,24 +30,26 @@ from tests.support.waiting import beside, until
 pytestmark = pytest.mark.io
 
 
-class Flaky(LedgerStore):
-    """Raises what `trouble` holds, one each time, before (or, if told so, after) it has done its work."""
+class Hooked(LedgerStore):
+    """Calls `hook` before each settlement."""
 
-    trouble: list[Exception]
-    commits_first = False
+    def __init__(self, engine: Engine, hook: Callable[[Sequence[Arrival]], None]) -> None:
+        super().__init__(engine, content_hash=content_hash, clock=time.time)
+        self._hook = hook
 
     def settle(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter] = ()) -> Settled:
-        if self.trouble:
-            if self.commits_first:
-                super().settle(arrivals, letters)
-            raise self.trouble.pop(0)
+        self._hook(arrivals)
         return super().settle(arrivals, letters)
 
 
-def flaky(engine: Engine, trouble: list[Exception]) -> Flaky:
-    store = Flaky(engine, content_hash=lambda e: e.entry_id, clock=time.time)
-    store.trouble = trouble
-    return store
+def flaky(engine: Engine, trouble: list[Exception]) -> LedgerStore:
+    """Raises what `trouble` holds, one each time, before it has done its work."""
+
+    def fail(_: Sequence[Arrival]) -> None:
+        if trouble:
+            raise trouble.pop(0)
+
+    return Hooked(engine, fail)
 
 
 async def test_what_is_pending_gets_into_the_ledger_in_shared_transactions(engine: Engine, store: LedgerStore) -> None:
@@ -73,13 +75,11 @@ async def test_a_batch_that_takes_long_is_held(engine: Engine) -> None:
 
 
 async def test_a_record_that_trips_a_bug_in_writing_is_isolated(engine: Engine) -> None:
-    class Tripping(LedgerStore):
-        def settle(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter] = ()) -> Settled:
-            if any(arrival.journal_seq == 2 for arrival in arrivals):
-                raise RuntimeError("a bug of ours")
-            return super().settle(arrivals, letters)
+    def trip(arrivals: Sequence[Arrival]) -> None:
+        if any(arrival.journal_seq == 2 for arrival in arrivals):
+            raise RuntimeError("a bug of ours")
 
-    store = Tripping(engine, content_hash=lambda e: e.entry_id, clock=time.time)
+    store = Hooked(engine, trip)
     await settle_all(Source.of(range(5)), store)
     assert count(engine, ledger_entries) == 4
     assert letters(engine) == ["failed: RuntimeError"]
@@ -153,10 +153,15 @@ async def test_an_absent_database_is_waited_for(engine: Engine) -> None:
 
 
 @on_both_databases
-async def test_a_commit_whose_answer_was_lost_is_not_doubled(engine: Engine) -> None:
-    store = flaky(engine, [LedgerUnavailable("connection lost at COMMIT")])
-    store.commits_first = True
-    await settle_all(Source.of(range(3)), store)
+async def test_a_commit_whose_answer_was_lost_is_not_doubled(engine: Engine, store: LedgerStore) -> None:
+    trouble = [LedgerUnavailable("connection lost at COMMIT")]
+
+    def commit_and_fail(arrivals: Sequence[Arrival]) -> None:
+        if trouble:
+            store.settle(arrivals)
+            raise trouble.pop()
+
+    await settle_all(Source.of(range(3)), Hooked(engine, commit_and_fail))
     assert len(list(EntryReader(engine, EntryFilter()).new_entries())) == 3
 
 
@@ -182,13 +187,7 @@ async def test_close_gives_up_in_time_and_loses_nothing(engine: Engine) -> None:
 
 
 async def test_the_event_loop_turns_while_the_database_is_slow(engine: Engine) -> None:
-    class Slow(LedgerStore):
-        def settle(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter] = ()) -> Settled:
-            time.sleep(0.3)
-            return super().settle(arrivals, letters)
-
-    source = Source.of([1])
-    store = Slow(engine, content_hash=lambda e: e.entry_id, clock=time.time)
+    source, store = Source.of([1]), Hooked(engine, lambda _: time.sleep(0.3))
     turns = 0
     async with beside(Settler(source, store, to_entry=to_entry, observer=SettlerRecorder()).run()):
         while source.waiting:

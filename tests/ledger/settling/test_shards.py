@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 import pytest
 from sqlalchemy import Engine, delete, select
@@ -20,7 +21,6 @@ from proxy.ledger.schema.tables import ledger_clock, ledger_entries
 from proxy.ledger.settling import account_sums
 from proxy.ledger.settling.account_sums import add_up
 from proxy.ledger.settling.clock import add_clocks, clock_id, level_clocks
-from proxy.ledger.settling.settling import Settling
 from proxy.ledger.settling.spend import changes, ledger_time, sums
 from proxy.ledger.settling.store import LedgerStore, Settled
 from proxy.reports.entry_reader import EntryFilter, EntryReader
@@ -28,6 +28,8 @@ from proxy.reports.totals import read_balances
 from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
 from tests.ledger.entries import a_store, an_entry, arriving, assert_sums, emptied, stored
 from tests.support.examples import repeats
+
+_T = TypeVar("_T")
 
 SHARDS = 3
 # Longer than a transaction that waits for nobody takes.
@@ -53,21 +55,26 @@ def shards(engine: Engine) -> list[LedgerStore]:
 
 
 @contextmanager
-def running(store: LedgerStore, *entries: LedgerEntry) -> Iterator[Settling]:
+def running(store: LedgerStore, *entries: LedgerEntry) -> Iterator[None]:
     """A settling transaction of a shard that has inserted, and has not committed."""
     with store._settling(store._own_clock) as settling:
         settling.insert(arriving(*entries))
-        yield settling
+        yield
+
+
+def after_waiting_for(store: LedgerStore, entry: LedgerEntry, work: Callable[[], _T]) -> _T:
+    """What comes of `work`, which waits for the transaction of a shard that settles `entry`."""
+    with ThreadPoolExecutor(1) as thread:
+        with running(store, entry):
+            waiting = thread.submit(work)
+            with pytest.raises(TimeoutError):
+                waiting.result(MOMENT_S)
+        return waiting.result(SOON_S)
 
 
 def clocks(engine: Engine) -> dict[int, float]:
     with reading(engine) as connection:
         return {row.id: row.settled_at for row in connection.execute(select(ledger_clock))}
-
-
-def followed(engine: Engine, after_us: int = 0) -> tuple[list[str], int]:
-    found, until_us, _ = changes(engine, after_us, 1_000)
-    return [one.exchange_id for one in found], until_us
 
 
 def an_own(number: int) -> LedgerEntry:
@@ -88,31 +95,22 @@ def test_shards_do_not_wait_for_each_other(engine: Engine, shards: list[LedgerSt
 
 
 def test_a_shard_waits_for_itself(shards: list[LedgerStore]) -> None:
-    with ThreadPoolExecutor(1) as thread, running(shards[0], an_own(1)):
-        other = thread.submit(shards[0].settle, arriving(an_own(2)))
-        with pytest.raises(TimeoutError):
-            other.result(MOMENT_S)
+    settled = after_waiting_for(shards[0], an_own(1), lambda: shards[0].settle(arriving(an_own(2))))
+    assert settled == Settled(inserted=(an_own(2),))
 
 
-def test_a_follower_misses_nothing_that_commits_late(engine: Engine, shards: list[LedgerStore]) -> None:
+def test_neither_follower_nor_reader_misses_what_commits_late(engine: Engine, shards: list[LedgerStore]) -> None:
     """The entry of the running transaction is settled before the other one, and can be seen only after it."""
-    with running(shards[0], an_own(1)):
-        shards[1].settle(arriving(an_own(2)))
-        level_clocks(engine)
-        early, until_us = followed(engine)
-        assert early == []
-    level_clocks(engine)
-    assert followed(engine, until_us)[0] == ids(1, 2)
-
-
-def test_a_reader_of_entries_misses_nothing_that_commits_late(engine: Engine, shards: list[LedgerStore]) -> None:
     reader = EntryReader(engine, EntryFilter())
     with running(shards[0], an_own(1)):
         shards[1].settle(arriving(an_own(2)))
         level_clocks(engine)
-        assert list(reader.new_entries()) == []
+        early, until_us, _ = changes(engine, 0, 1_000)
+        assert early == list(reader.new_entries()) == []
     level_clocks(engine)
-    assert [one.exchange_id for one in reader.new_entries()] == ids(1, 2)
+    followed, _, _ = changes(engine, until_us, 1_000)
+    for found in (followed, reader.new_entries()):
+        assert [one.exchange_id for one in found] == ids(1, 2)
 
 
 def test_a_total_is_that_of_the_ledgers_time(engine: Engine, shards: list[LedgerStore]) -> None:
@@ -167,24 +165,15 @@ def test_what_is_exclusive_waits_for_all_shards_and_sees_what_they_did(
             assert max(found) < settling.now
             return settling.now, len(found)
 
-    with ThreadPoolExecutor(1) as thread:
-        with running(shards[2], an_own(1)):
-            other = thread.submit(exclusive)
-            with pytest.raises(TimeoutError):
-                other.result(MOMENT_S)
-        now, found = other.result(SOON_S)
+    now, found = after_waiting_for(shards[2], an_own(1), exclusive)
     assert found == 1
     assert set(clocks(engine).values()) == {now}
 
 
 def test_a_closing_is_one_moment_of_all_clocks(engine: Engine, shards: list[LedgerStore]) -> None:
     """An entry is settled before the closing, and is in its snapshot, or after it."""
-    with ThreadPoolExecutor(1) as thread:
-        with running(shards[1], an_entry(1, key_id="key_1", started_at=BEGAN)):
-            closing = thread.submit(close, a_store(engine), month_of(BEGAN), by="anna")
-            with pytest.raises(TimeoutError):
-                closing.result(MOMENT_S)
-        assert closing.result(SOON_S)
+    began = an_entry(1, key_id="key_1", started_at=BEGAN)
+    assert after_waiting_for(shards[1], began, lambda: close(a_store(engine), month_of(BEGAN), by="anna"))
     for shard in shards:
         shard.settle(arriving(an_own(10 + shards.index(shard))))
     with reading(engine) as connection:
@@ -194,12 +183,8 @@ def test_a_closing_is_one_moment_of_all_clocks(engine: Engine, shards: list[Ledg
 
 
 def test_an_entry_that_two_shards_insert_is_there_once(engine: Engine, shards: list[LedgerStore]) -> None:
-    with ThreadPoolExecutor(1) as thread:
-        with running(shards[0], an_own(1)):
-            other = thread.submit(shards[1].settle, arriving(an_own(1), an_own(2)))
-            with pytest.raises(TimeoutError):
-                other.result(MOMENT_S)
-        assert other.result(SOON_S) == Settled(inserted=(an_own(2),), repeated=1)
+    settled = after_waiting_for(shards[0], an_own(1), lambda: shards[1].settle(arriving(an_own(1), an_own(2))))
+    assert settled == Settled(inserted=(an_own(2),), repeated=1)
     assert_sums(engine)
 
 
@@ -212,13 +197,9 @@ def test_a_clock_is_added_at_the_newest_time(engine: Engine, shards: list[Ledger
 
 
 def test_clocks_are_added_while_nothing_settles(engine: Engine, shards: list[LedgerStore]) -> None:
-    with ThreadPoolExecutor(1) as thread:
-        with running(shards[0], an_own(1)) as settling:
-            adding = thread.submit(add_clocks, engine, SHARDS + 1)
-            with pytest.raises(TimeoutError):
-                adding.result(MOMENT_S)
-        adding.result(SOON_S)
-    assert clocks(engine)[clock_id(SHARDS)] >= settling.now
+    after_waiting_for(shards[0], an_own(1), lambda: add_clocks(engine, SHARDS + 1))
+    found = clocks(engine)
+    assert found[clock_id(SHARDS)] == max(found.values()) > min(found.values())
 
 
 def test_a_ledger_without_clocks_is_damaged(engine: Engine, shards: list[LedgerStore]) -> None:
