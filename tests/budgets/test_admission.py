@@ -415,18 +415,18 @@ async def test_a_store_that_hangs_is_not_waited_for_again_and_again(
 
 async def test_what_is_asked_for_is_not_taken_for_a_stranger(plant: Plant) -> None:
     counter = asyncio.Event()
-    plant.admission._seed = lambda _counters: _after(counter)  # type: ignore[assignment]
+
+    async def seed_late(_counters: Sequence[LimitCounter]) -> None:
+        await counter.wait()
+        raise OSError("too late")
+
+    plant.admission._seed = seed_late  # type: ignore[method-assign]
     asking = asyncio.gather(plant.admit("x1", 1))
     await asyncio.sleep(0.01)
     await plant.admission.announce()
     assert plant.store.announced[-1].reserving == {"x1"}
     counter.set()
     await asking
-
-
-async def _after(counter: asyncio.Event) -> None:
-    await counter.wait()
-    raise OSError("too late")
 
 
 async def test_after_a_restart_limits_wait_for_what_the_last_run_left(
@@ -451,11 +451,6 @@ async def test_after_a_restart_limits_wait_for_what_the_last_run_left(
     assert isinstance(await kept.admit("x4", 100), OpenReservation)
     assert kept.store.announced == []
     await kept.admission.aclose()
-
-
-def test_a_hold_of_an_earlier_run_is_remembered(plant: Plant) -> None:
-    plant.admission.remember([Reservation("old", (LimitCounter("key_a", nusd_max=1_000),), 900, 0, NOW)])
-    assert [reserved.exchange_id for reserved in plant.admission._own_reservations().closed] == ["old"]
 
 
 async def test_what_waits_for_the_ledger_for_long_holds_up_no_other(

@@ -134,7 +134,9 @@ def balances_of(entries: Iterable[LedgerEntry]) -> list[tuple[Any, ...]]:
 
 def days_of(entries: Iterable[LedgerEntry]) -> list[tuple[Any, ...]]:
     """As they must be."""
-    return _sums(entries, lambda entry: (_day(entry), entry.key_id, entry.model))
+    return _sums(
+        entries, lambda entry: (datetime.fromtimestamp(entry.started_at, UTC).date(), entry.key_id, entry.model)
+    )
 
 
 def _sums(entries: Iterable[LedgerEntry], group_of: Callable[[LedgerEntry], tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -146,10 +148,6 @@ def _sums(entries: Iterable[LedgerEntry], group_of: Callable[[LedgerEntry], tupl
             total[place] += getattr(entry, name) or 0
         total[-1] += 1
     return [(*group, *total) for group, total in sorted(sums.items())]
-
-
-def _day(entry: LedgerEntry) -> date:
-    return datetime.fromtimestamp(entry.started_at, UTC).date()
 
 
 def count(engine: Engine, table: Table) -> int:

@@ -15,7 +15,7 @@ from proxy.billing.settlement import content_hash, entry
 from proxy.ledger.settling.store import LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.reconciliation.reconcile import reconcile
-from tests.ledger.entries import a_record, arriving
+from tests.ledger.entries import a_record, arriving, assert_sums
 
 PRICE = configured(Rates(input=130_000_000, cached_input=70_000_000, output=410_000_000))
 COST = configured(Rates(input=110_000_000, cached_input=50_000_000, output=370_000_000))
@@ -57,6 +57,12 @@ def a_real_store(engine: Engine) -> LedgerStore:
 def wrong(engine: Engine, **options: Any) -> dict[str, int]:
     """What reconciling finds: differences by the name of the check."""
     return {one.name: one.differences for one in reconcile(engine, clock=time.time, **options) if not one.ok}
+
+
+def assert_right(engine: Engine) -> None:
+    """The sums are right, by two ways of adding up, and every entry explains itself."""
+    assert_sums(engine)
+    assert wrong(engine) == {}
 
 
 def settle(engine: Engine, *entries: LedgerEntry, node: str | None = NODE, seq: int = FIRST) -> None:

@@ -246,15 +246,12 @@ class MemoryLedger:
         try:
             change = restated(self._books[entry.exchange_id], entry, content_hash)
         except ContradictionError:
-            self._lay_aside(arrival)
+            self.letters.append(DeadLetter(reason="conflict", payload="", exchange_id=entry.exchange_id))
+            self._receipt(arrival)
             return False
         if change is not None:
             self._put(arrival, change, inserted)
         return True
-
-    def _lay_aside(self, arrival: Arrival) -> None:
-        self.letters.append(DeadLetter(reason="conflict", payload="", exchange_id=arrival.entry.exchange_id))
-        self._receipt(arrival)
 
     def _receipt(self, arrival: Arrival) -> None:
         if arrival.node is not None and arrival.journal_seq is not None:

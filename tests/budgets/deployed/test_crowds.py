@@ -13,7 +13,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -54,29 +54,15 @@ def new_keys(limited: Limited, count: int) -> dict[str, str]:
     return made
 
 
-class Crowd:
-    """Connections that stay open, spread over some proxies."""
+async def ask_at_once(clients: Sequence[RawClient], key: str, model: str) -> Counter[int]:
+    """How many got which status."""
+    request = chat_request(ask(model, stream=False, max_tokens=TOKENS), key=key)
 
-    def __init__(self, clients: Sequence[RawClient]) -> None:
-        self._clients = clients
-
-    @classmethod
-    async def gather(cls, urls: Sequence[str], crowd: int) -> Crowd:
-        return cls([await connect(urls[number % len(urls)]) for number in range(crowd)])
-
-    async def ask(self, key: str, model: str) -> Counter[int]:
-        """All at once; how many got which status."""
-        request = chat_request(ask(model, stream=False, max_tokens=TOKENS), key=key)
-        return Counter(await asyncio.gather(*(self._one(client, request) for client in self._clients)))
-
-    def close(self) -> None:
-        for client in self._clients:
-            client.close()
-
-    @staticmethod
-    async def _one(client: RawClient, request: bytes) -> int:
+    async def one(client: RawClient) -> int:
         await client.send(request)
         return (await client.read(60)).status
+
+    return Counter(await asyncio.gather(*map(one, clients)))
 
 
 async def rounds(proxies: Sequence[Limited]) -> list[str]:
@@ -85,11 +71,12 @@ async def rounds(proxies: Sequence[Limited]) -> list[str]:
     keys = new_keys(first, ROUNDS)
     await asyncio.sleep(LEARNED_S)
     model = first.model(TOKENS)
-    crowd = await Crowd.gather([one.url for one in proxies], CROWD)
     wrong: list[str] = []
-    with closing(crowd):
+    async with AsyncExitStack() as stack:
+        turns = (proxies[number % len(proxies)] for number in range(CROWD))
+        clients = [await stack.enter_async_context(await connect(one.url)) for one in turns]
         for number, key in enumerate(keys.values()):
-            found = await crowd.ask(key, model)
+            found = await ask_at_once(clients, key, model)
             if found != {200: FIT, 402: CROWD - FIT}:
                 wrong.append(f"round {number}: {dict(found)}")
     for key_id in keys:

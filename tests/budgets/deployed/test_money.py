@@ -189,15 +189,10 @@ async def test_what_failed_costs_nothing_and_holds_nothing(limited: Limited) -> 
     broken = limited.provider.script("broken", (Send(b"{"), Stall()))
     async with await connect(limited.url) as client:
         await client.send(chat_request(ask(broken, max_tokens=1000, stream=False), key=key))
-        await limited_until(limited, broken)
+        await asyncio.to_thread(limited.provider.until, lambda log: len(log) >= 1, broken)
     limited.entries(key_id, 1)
     await limited.at_rest(key_id)
     assert served(await limited.many(key, limited.model(100), 20)) == 10
-
-
-async def limited_until(limited: Limited, model: str) -> None:
-    """The provider has the request."""
-    await asyncio.to_thread(limited.provider.until, lambda log: len(log) >= 1, model)
 
 
 async def test_a_stream_that_costs_more_than_is_left_finishes_by_default(limited: Limited) -> None:

@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from threading import Event
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -31,6 +32,7 @@ from proxy.ledger.settling.settling import ARCHIVED
 from proxy.ledger.settling.spend import sums
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.reconciliation.reconcile import reconcile
+from proxy.reports import archive as module
 from proxy.reports.archive import ArchiveError, ArchiveOptions, alone, archive, archive_logs, finish, months_before
 from proxy.reports.receipts import read_receipt, statement_lines
 from proxy.sinks import progress
@@ -172,19 +174,19 @@ def test_a_receipt_of_an_archived_month_is_not_made_up(years: Book, tmp_path: Pa
             ask()
 
 
+def cut_short(years: Book, folder: Path, where: Any, name: str, effect: Any) -> None:
+    """Archive, which ends as `effect`, an exception or a function that raises one, takes the place of a function."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(where, name, Mock(side_effect=effect))
+        with pytest.raises((OSError, KeyboardInterrupt), match=r"No space|^$"):
+            archived(years, order(folder))
+
+
 @pytest.mark.parametrize("dies", ["record", "write", "read back"])
-def test_nothing_changes_if_it_fails(years: Book, tmp_path: Path, monkeypatch: Any, dies: str) -> None:
-    from proxy.reports import archive as module
-
-    def fails(*_: Any, **__: Any) -> Any:
-        raise OSError(28, "No space left on device")
-
+def test_nothing_changes_if_it_fails(years: Book, tmp_path: Path, dies: str) -> None:
     where = {"record": (contents, "record"), "write": (module, "write_parquet"), "read back": (module, "_read_back")}
     before = ids(years)
-    with monkeypatch.context() as patched:
-        patched.setattr(*where[dies], fails)
-        with pytest.raises(OSError, match="No space"):
-            archived(years, order(tmp_path))
+    cut_short(years, tmp_path, *where[dies], OSError(28, "No space left on device"))
     assert ids(years) == before
     assert differing(years) == []
     late = used(99, "2026-10-05")
@@ -192,14 +194,8 @@ def test_nothing_changes_if_it_fails(years: Book, tmp_path: Path, monkeypatch: A
     assert late.exchange_id in ids(years)
 
 
-def test_an_interrupted_removal_is_finished(years: Book, tmp_path: Path, monkeypatch: Any) -> None:
-    def dies(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(contents, "remove", dies)
-        with pytest.raises(KeyboardInterrupt):
-            archived(years, order(tmp_path))
+def test_an_interrupted_removal_is_finished(years: Book, tmp_path: Path) -> None:
+    cut_short(years, tmp_path, contents, "remove", KeyboardInterrupt())
     assert len(ids(years)) == 28
     assert differing(years) == []
     with reading(years.engine) as connection:
@@ -209,7 +205,7 @@ def test_an_interrupted_removal_is_finished(years: Book, tmp_path: Path, monkeyp
     assert differing(years) == []
 
 
-def test_a_record_that_was_stored_all_the_same_keeps_its_guard(years: Book, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_record_that_was_stored_all_the_same_keeps_its_guard(years: Book, tmp_path: Path) -> None:
     """Else what arrives before the next run would be removed by it, and be in no archive."""
     given = contents.record
 
@@ -217,10 +213,7 @@ def test_a_record_that_was_stored_all_the_same_keeps_its_guard(years: Book, tmp_
         given(*arguments)
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr(contents, "record", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            archived(years, order(tmp_path))
+    cut_short(years, tmp_path, contents, "record", interrupted)
     late = used(99, "2026-10-05")
     received(years, late, settled="2027-01-12", first=28)
     assert late.exchange_id not in ids(years)
@@ -236,15 +229,13 @@ def test_one_archives_at_a_time(years: Book) -> None:
 
 
 def test_a_file_that_differs_from_the_ledger_is_noticed(years: Book, tmp_path: Path, monkeypatch: Any) -> None:
-    from proxy.reports import archive as module
-
     def loses(connection: Any, month: Any) -> Iterator[Any]:
         rest = given(connection, month)
         next(rest)
         yield from rest
 
     given = contents.rows
-    monkeypatch.setattr(module.contents, "rows", loses)
+    monkeypatch.setattr(contents, "rows", loses)
     with pytest.raises(ArchiveError, match="differs from the ledger"):
         archived(years, order(tmp_path))
     assert len(ids(years)) == 28
@@ -291,9 +282,7 @@ def test_no_file_is_replaced(years: Book, tmp_path: Path) -> None:
 
 def test_what_is_delivered_is_called_alike() -> None:
     """The reports may not know of sinks."""
-    from proxy.reports.archive import SENT
-
-    assert SENT == progress.SENT
+    assert module.SENT == progress.SENT
 
 
 def test_what_does_not_add_up_is_not_archived(years: Book, tmp_path: Path) -> None:

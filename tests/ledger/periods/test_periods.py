@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from sqlalchemy import Engine, delete, update
+from sqlalchemy import delete, update
 
-from proxy.billing.entries import LedgerEntry
 from proxy.billing.period import Closing, Closings, month_from, month_of
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.periods.closing import PeriodError, close, issue_all, read_closings, read_period, read_periods
 from proxy.ledger.schema.tables import accounts, api_keys, ledger_entries, scope_months
 from proxy.reconciliation.reconcile import reconcile
+from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.reports.statement_html import statement_html
 from proxy.reports.statement_text import LATE_USAGE, statement_json
 from proxy.storage.database import open_engine, reading, writing
@@ -158,7 +158,8 @@ def _all_stays(book: Book, made: list[Any], closed: list[Any]) -> None:
     book.now = at("2027-02-01")
     with reading(book.engine) as connection:
         closings = read_closings(connection)
-    posted = [closings.posted_in(one.kind, one.started_at, settled) for one, settled in _entries(book.engine)]
+    entries = EntryReader(book.engine, EntryFilter()).settled()
+    posted = [closings.posted_in(one.kind, one.started_at, settled) for one, settled in entries]
     for owner in OWNERS:
         total, opening = 0, None
         months = [month_from("2026-09"), OCTOBER, NOVEMBER, DECEMBER, january]
@@ -176,12 +177,6 @@ def _issued(book: Book) -> dict[Any, Any]:
     with reading(book.engine) as connection:
         months = [one.month for one in read_periods(connection)]
     return {(month, owner): statement_json(book.statement(owner, month)) for month in months for owner in OWNERS}
-
-
-def _entries(engine: Engine) -> list[tuple[LedgerEntry, float]]:
-    from proxy.reports.entry_reader import EntryFilter, EntryReader
-
-    return list(EntryReader(engine, EntryFilter()).settled())
 
 
 def test_late_is_what_the_spans_say() -> None:

@@ -17,10 +17,18 @@ from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling import corrections
 from proxy.ledger.settling.corrections import CorrectionResult, Corrections, Prices, RerateResult
 from proxy.metering.usage import Usage
-from proxy.reconciliation.reconcile import reconcile
 from proxy.storage.database import open_engine, writing
-from tests.ledger.entries import assert_sums, stored
-from tests.ledger.priced_entries import COST, DEARER, PRICE, a_real_entry, a_real_record, a_real_store, settle
+from tests.ledger.entries import stored
+from tests.ledger.priced_entries import (
+    COST,
+    DEARER,
+    PRICE,
+    a_real_entry,
+    a_real_record,
+    a_real_store,
+    assert_right,
+    settle,
+)
 from tests.support.ledgers import on_both_databases
 
 pytestmark = pytest.mark.io
@@ -41,12 +49,6 @@ def at(price: Price | None, cost: Price | None = None) -> Prices:
 def of(engine: Engine, number: int) -> list[LedgerEntry]:
     """The entries of an exchange, in the order in which they were settled."""
     return [one for one in stored(engine) if one.exchange_id == a_real_entry(number).exchange_id]
-
-
-def assert_right(engine: Engine) -> None:
-    """The sums are right, by two ways of adding up, and every entry explains itself."""
-    assert_sums(engine)
-    assert [found for found in reconcile(engine, clock=lambda: 0.0) if not found.ok] == []
 
 
 def test_an_adjustment_is_added_and_the_sums_follow(engine: Engine, at_work: Corrections) -> None:
