@@ -21,10 +21,6 @@ from tests.reconciliation.provider_bill.bills import MIDNIGHT, completions, cost
 
 pytestmark = pytest.mark.io
 
-CONFIG: dict[str, Any] = {
-    "providers": {"tera": {"base_url": "http://127.0.0.1:1/v1"}},
-    "models": {"*": {"provider": "tera"}},
-}
 AT = MIDNIGHT + 3_600.0
 GUESS = Reading(Usage(1_000, None, 500, None, 1_500), UsageSource.ESTIMATED, "ridge-1", 0.08)
 
@@ -32,16 +28,16 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(run: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Two exchanges of one day are settled, one of them estimated; runs the command on an export."""
-    commands, export = Commands(tmp_path, capsys, CONFIG), tmp_path / "usage.json"
+    export = tmp_path / "usage.json"
     guessed = entry(replace(a_real_record(1, started_at=AT), reading=GUESS))
-    commands.settle(a_real_entry(0, started_at=AT), guessed)
+    run.settle(a_real_entry(0, started_at=AT), guessed)
 
     def reconcile(document: Any, *options: str) -> tuple[int, str, str]:
         export.write_text(document if isinstance(document, str) else json.dumps(document))
         arguments = ("--provider", "tera", "--file", str(export), *options)
-        code = main(["reconcile", "--config", str(commands.config), *arguments])
+        code = main(["reconcile", "--config", str(run.config), *arguments])
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 

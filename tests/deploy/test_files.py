@@ -240,10 +240,8 @@ def test_the_chart_upgrades_the_ledger_before_anything_else() -> None:
     (container,) = pod["containers"]
     assert container["args"][0] == "migrate"
     assert _parser().parse_args(container["args"]).run
-    assert (pod["securityContext"]["runAsNonRoot"], container["securityContext"]["readOnlyRootFilesystem"]) == (
-        True,
-        True,
-    )
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import formatdate
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -285,41 +286,34 @@ def test_what_a_provider_says(
 
 
 ROWS, PAGE, INVALID = (200, b'{"data":[]}'), (200, b"<!doctype html>"), (400, b'{"error":{}}')
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
     ("dialects", "paths", "typed", "right"),
     [
         (["openai"], {"GET /v1/models": ROWS}, "", "/v1"),
-        pytest.param(["openai"], {"GET /v1/models": ROWS, "GET /models": PAGE}, "", "/v1", marks=pytest.mark.slow),
+        slow(["openai"], {"GET /v1/models": ROWS, "GET /models": PAGE}, "", "/v1"),
         (["openai"], {"GET /v1/models": ROWS, "GET /models": (308, b"")}, "", "/v1"),
-        pytest.param(["openai"], {"GET /v1/models": (401, b"{}")}, "/v1/v1", "/v1", marks=pytest.mark.slow),
-        pytest.param(["openai"], {"POST /v1/chat/completions": INVALID}, "", "/v1", marks=pytest.mark.slow),
+        slow(["openai"], {"GET /v1/models": (401, b"{}")}, "/v1/v1", "/v1"),
+        slow(["openai"], {"POST /v1/chat/completions": INVALID}, "", "/v1"),
         (["openai"], {"GET /v1/models": ROWS}, "/api", "/v1"),
-        pytest.param(
-            ["openai"], {"GET /inference/v1/models": ROWS}, "/inference", "/inference/v1", marks=pytest.mark.slow
-        ),
-        pytest.param(["openai.embeddings"], {"POST /v1/embeddings": INVALID}, "", "/v1", marks=pytest.mark.slow),
-        pytest.param(["openai.responses"], {"POST /v1/responses": INVALID}, "", "/v1", marks=pytest.mark.slow),
-        pytest.param(["anthropic"], {"GET /v1/models": ROWS}, "", "/v1", marks=pytest.mark.slow),
-        pytest.param(["anthropic"], {"GET /v1/models": ROWS}, "/v1/v1", "/v1", marks=pytest.mark.slow),
+        slow(["openai"], {"GET /inference/v1/models": ROWS}, "/inference", "/inference/v1"),
+        slow(["openai.embeddings"], {"POST /v1/embeddings": INVALID}, "", "/v1"),
+        slow(["openai.responses"], {"POST /v1/responses": INVALID}, "", "/v1"),
+        slow(["anthropic"], {"GET /v1/models": ROWS}, "", "/v1"),
+        slow(["anthropic"], {"GET /v1/models": ROWS}, "/v1/v1", "/v1"),
         (["azure"], {"GET /openai/v1/models": ROWS}, "", "/openai"),
-        pytest.param(["azure"], {"GET /openai/v1/models": ROWS}, "/openai/v1", "/openai", marks=pytest.mark.slow),
+        slow(["azure"], {"GET /openai/v1/models": ROWS}, "/openai/v1", "/openai"),
         (["mistral"], {"GET /v1/models": ROWS}, "", "/v1"),
-        pytest.param(["cohere"], {"GET /v1/models": ROWS, "POST /v2/chat": INVALID}, "", "/v2", marks=pytest.mark.slow),
+        slow(["cohere"], {"GET /v1/models": ROWS, "POST /v2/chat": INVALID}, "", "/v2"),
         (["cohere"], {"GET /v1/models": ROWS, "POST /v2/chat": INVALID}, "/v1", "/v2"),
-        pytest.param(["ollama"], {"GET /api/tags": ROWS, "GET /": PAGE}, "", "/api", marks=pytest.mark.slow),
+        slow(["ollama"], {"GET /api/tags": ROWS, "GET /": PAGE}, "", "/api"),
         (["ollama"], {"GET /api/tags": ROWS, "GET /v1/models": ROWS}, "/v1", "/api"),
-        pytest.param(["gemini"], {"GET /v1beta/models": ROWS}, "", "/v1beta", marks=pytest.mark.slow),
-        pytest.param(
-            ["bedrock"],
-            {"POST /model/tokenweir.doctor/converse": (404, b"ResourceNotFoundException")},
-            "/v1",
-            "",
-            marks=pytest.mark.slow,
-        ),
+        slow(["gemini"], {"GET /v1beta/models": ROWS}, "", "/v1beta"),
+        slow(["bedrock"], {"POST /model/tokenweir.doctor/converse": (404, b"ResourceNotFoundException")}, "/v1", ""),
         (["openai"], {}, "", None),
-        pytest.param(["gemini"], {}, "/v1beta", None, marks=pytest.mark.slow),
+        slow(["gemini"], {}, "/v1beta", None),
     ],
 )
 def test_a_base_url_that_is_not_the_api_s_is_an_error_that_names_the_right_one(

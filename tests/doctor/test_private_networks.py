@@ -84,10 +84,8 @@ def files(place: Place, name: str = "client", **options: Any) -> dict[str, str]:
 def test_all_is_well(place: Place) -> None:
     url = f"http://user:${{PASSWORD}}@127.0.0.1:{place.proxy.port}"
     found = examined(place, {"tls": files(place, days=(-1, 30)), "proxy": url})
-    assert (
-        found[0].message
-        == f"it is reachable through the proxy 127.0.0.1:{place.proxy.port} (200 for its list of models)"
-    )
+    through = f"through the proxy 127.0.0.1:{place.proxy.port}"
+    assert found[0].message == f"it is reachable {through} (200 for its list of models)"
     assert found[2].message.startswith("providers.p.tls.cert_file: the certificate is valid until 20")
     assert [one.severity for one in found if "cert_file" in one.message] == [Severity.OK]
     assert place.proxy.targets[-1] == f"127.0.0.1:{place.port}"

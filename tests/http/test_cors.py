@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import AsyncIterator, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from proxy.http.cors import Cors
 from tests.gateway.inprocess import gateway
+from tests.support.http_server import answering
 from tests.support.net import Response, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir, provider_section
@@ -115,22 +114,9 @@ STREAM = """async ([url, key]) => {
 
 @pytest.fixture
 def pages() -> Iterator[str]:
-    """The origin of an empty page."""
-
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(b"<!doctype html><title>app</title>")
-
-        def log_message(self, *_: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    """The origin of a page that says nothing."""
+    with answering(lambda *_: (200, b"{}")) as url:
+        yield url
 
 
 @pytest.mark.parametrize("is_listed", [True, False])

@@ -145,13 +145,12 @@ async def test_an_answer_is_deleted_when_its_usage_is_known(on: Stage) -> None:
     assert tokens(await on.record()) == TOKENS
 
 
-async def test_what_was_cancelled_and_deleted_is_settled_at_once(tmp_path: Path, clients: Clients) -> None:
-    async with stage(tmp_path, clients) as on:
-        made = await on.anna.responses.create(**ASKED)
-        await on.anna.responses.cancel(made.id)
-        await on.anna.responses.delete(made.id)
-        record = await on.record()
-        assert (record.finish_reason, record.bills) == ("cancelled", BillableParts.EVERYTHING)
+async def test_what_was_cancelled_and_deleted_is_settled_at_once(on: Stage) -> None:
+    made = await on.anna.responses.create(**ASKED)
+    await on.anna.responses.cancel(made.id)
+    await on.anna.responses.delete(made.id)
+    record = await on.record()
+    assert (record.finish_reason, record.bills) == ("cancelled", BillableParts.EVERYTHING)
 
 
 async def test_what_is_read_counts_while_it_is_read(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
