@@ -8,8 +8,7 @@ Run as `python -m tests.bench.passthrough PORT PROVIDER_URL [--loop asyncio|uvlo
 import argparse
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector, web
 
@@ -43,9 +42,10 @@ def relay_to(session: ClientSession, provider: str) -> Relay:
     return relay
 
 
-@asynccontextmanager
-async def served(port: int, provider: str) -> AsyncIterator[None]:
-    """Serves on the loopback while the block runs."""
+async def serve_until_told(port: int, provider: str) -> None:
+    """Serves on the loopback until SIGTERM."""
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     # limit=0: as many upstream connections as there are streams; total=None: a held stream is no fault here.
     async with ClientSession(
         connector=TCPConnector(limit=0, keepalive_timeout=120),
@@ -58,17 +58,8 @@ async def served(port: int, provider: str) -> AsyncIterator[None]:
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, keepalive_timeout=120)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", port, backlog=4096, shutdown_timeout=0.1).start()
-        try:
-            yield
-        finally:
-            await runner.cleanup()
-
-
-async def serve_until_told(port: int, provider: str) -> None:
-    told = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-    async with served(port, provider):
         await told.wait()
+        await runner.cleanup()
 
 
 def main() -> None:

@@ -57,10 +57,6 @@ def systems(url: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _model(provider: str) -> dict[str, Any]:
-    return {"provider": provider, "price": PRICE, "cost": COST}
-
-
 @dataclass(frozen=True, slots=True)
 class Minted:
     """A key's secret, and its name in the ledger."""
@@ -74,8 +70,9 @@ class Stand:
 
     def __init__(self, folder: Path, provider: ScriptedProvider) -> None:
         sections = systems(provider.url)
-        models = {f"{name}/*": _model(name) for name in sections}
-        models |= {name: _model(system) for name, (system, _) in SAMPLE_MODELS.items()}
+        served_by = {f"{name}/*": name for name in sections}
+        served_by |= {name: system for name, (system, _) in SAMPLE_MODELS.items()}
+        models = {name: {"provider": system, "price": PRICE, "cost": COST} for name, system in served_by.items()}
         self.provider = provider
         self.tokenweir = Tokenweir(folder, providers=sections, models=models)
         try:
@@ -150,13 +147,6 @@ class Stand:
         gained: dict[str, Any] = {}
         yield gained
         gained.update(self.entries(model, before + 1)[-1])
-
-    def entry_of(self, exchange_id: str) -> dict[str, Any]:
-        entries = self.tokenweir.until(
-            lambda all_: any(one["exchange_id"] == exchange_id for one in all_), timeout_s=SOON_S
-        )
-        (one,) = [one for one in entries if one["exchange_id"] == exchange_id]
-        return one
 
     def _of(self, model: str) -> list[dict[str, Any]]:
         mine = [entry for entry in self.tokenweir.read_ledger() if entry["model"] == model]

@@ -6,8 +6,8 @@ Law: what any provider may do about timers, failures and clients that leave is p
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -25,6 +25,7 @@ from tests.support import sse
 from tests.support.net import ask, post_chat
 from tests.support.provider import broken_after
 from tests.support.sdks import openai
+from tests.support.waiting import wait_until
 
 TERA, TENSORLOOP, SILICONSTORM, ELECTRON = "Qwen/Qwen2.5-7B-Instruct", "gpt-4o-mini", "DeepSeek-R1", "electron"
 # What the scripted provider says, if nobody limits it.
@@ -142,25 +143,19 @@ def test_tensorloop_keys_have_an_alias_and_a_list_of_models(stand: Stand, python
     assert [model.id for model in client.models.list()] == [TENSORLOOP]
 
 
-def _within(deadline_s: float, works: Callable[[], bool]) -> bool:
-    """Whether `works` in time, tried again as long as the key is not known yet."""
-    until = time.monotonic() + deadline_s
-    while True:
-        try:
-            return works()
-        except openai.AuthenticationError:
-            if time.monotonic() > until:
-                return False
-            time.sleep(0.05)
-
-
 def test_tensorloop_a_key_is_shown_once_and_expires(stand: Stand, python_client: PythonClient) -> None:
     command = stand.tokenweir.command("keys", "create", "--alias", "shown once", "--model", TENSORLOOP)
     made = json.loads(command.stdout)
     lasts = datetime.fromisoformat(made["expires_at"]) - datetime.now(UTC)
     assert timedelta(days=89) < lasts <= timedelta(days=90)  # unless said otherwise
     client = python_client.at(stand, made["key"])
-    assert _within(SOON_S, lambda: [model.id for model in client.models.list()] == [TENSORLOOP])
+
+    def works() -> bool:
+        with suppress(openai.AuthenticationError):  # the key is not known yet
+            return [model.id for model in client.models.list()] == [TENSORLOOP]
+        return False
+
+    wait_until(works, within_s=SOON_S, poll_s=0.05)
     outputs = stand.tokenweir.outputs()
     assert made["key_id"].encode() in outputs
     assert made["key"].encode() not in outputs

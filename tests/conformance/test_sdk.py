@@ -34,9 +34,10 @@ def sdk(stand: Stand, python_client: PythonClient) -> openai.OpenAI:
 
 
 def test_whole_answer_and_its_entry(stand: Stand, sdk: openai.OpenAI) -> None:
-    raw = sdk.chat.completions.with_raw_response.create(model=MODEL, messages=MESSAGES)
+    with stand.one_entry(MODEL) as entry:
+        raw = sdk.chat.completions.with_raw_response.create(model=MODEL, messages=MESSAGES)
     answer = raw.parse()
-    entry = stand.entry_of(raw.headers["x-tokenweir-exchange"])
+    assert entry["exchange_id"] == raw.headers["x-tokenweir-exchange"]
     assert answer.choices[0].message.content == TALE
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (entry["prompt_tokens"], 24)

@@ -20,6 +20,7 @@ from pathlib import Path
 from proxy.journal import log
 from proxy.journal.journal import Journal
 from proxy.journal.progress import ProgressTable, Slot
+from tests.journal.journals import crash
 from tests.journal.records import ROOMY, exchange_id, opened, record
 
 SEGMENT_BYTES = 32_768  # small, so that files come and go within a round
@@ -121,13 +122,11 @@ def check(folder: Path, known: Known) -> list[str]:
             wrong.append(f"the slot of {number} is not its own")
         elif number in unfinished and progress is not None and progress.events < known.delivered.get(number, 0):
             wrong.append(f"{number}: {progress.events} events recorded, {known.delivered[number]} delivered")
-    known.open = {
-        number: of.slot for number, of in unfinished.items()
-    }  # with the unacknowledged step, if there was one
+    # With the unacknowledged step, if there was one.
+    known.open = {number: of.slot for number, of in unfinished.items()}
     known.pending = set(pending)
     table.close()
-    journal._log.close()
-    os.close(journal._lock_fd)
+    crash(journal)
     return wrong
 
 
