@@ -17,7 +17,7 @@ from proxy.telemetry.metrics import Metrics
 pytestmark = pytest.mark.io
 
 
-def an_exposition(*, exchanges: int, age_s: float, in_flight: int) -> bytes:
+def an_exposition(exchanges: int, *, age_s: float = 0, in_flight: int = 1) -> bytes:
     metrics = Metrics(["m"])
     metrics.gauges(in_flight=lambda: in_flight, depth=lambda: 1, oldest_age_s=lambda: age_s, unwritten=lambda: 0)
     metrics.exchanges.labels("tera", "m", Outcome.SERVED).inc(exchanges)
@@ -39,8 +39,7 @@ def folder() -> Iterator[Path]:
 
 
 def test_counts_add_up_and_of_ages_the_highest_counts() -> None:
-    parts = [an_exposition(exchanges=3, age_s=2.5, in_flight=4), an_exposition(exchanges=5, age_s=9.0, in_flight=1)]
-    read = samples(merged(parts))
+    read = samples(merged([an_exposition(3, age_s=2.5, in_flight=4), an_exposition(5, age_s=9.0)]))
     labels = (("model", "m"), ("outcome", "served"), ("provider", "tera"))
     assert read["tokenweir_exchanges_total", labels] == 8
     assert read["tokenweir_exchanges_in_flight", ()] == 5
@@ -51,21 +50,16 @@ def test_counts_add_up_and_of_ages_the_highest_counts() -> None:
 
 
 def test_one_exposition_is_itself() -> None:
-    alone = an_exposition(exchanges=1, age_s=0, in_flight=0)
+    alone = an_exposition(1)
     assert samples(alone).items() <= samples(merged([alone])).items()
 
 
 async def test_whoever_is_asked_answers_for_all(folder: Path) -> None:
     members = [PeerProcesses(folder, number, 3) for number in range(3)]
     servers = [
-        await member.listen(
-            lambda _asked, number=member.number: an_exposition(exchanges=1 + number, age_s=0, in_flight=1)
-        )
-        for member in members
+        await member.listen(lambda _asked, number=member.number: an_exposition(1 + number)) for member in members
     ]
-    answers = [
-        await member.exposition(an_exposition(exchanges=1 + member.number, age_s=0, in_flight=1)) for member in members
-    ]
+    answers = [await member.exposition(an_exposition(1 + member.number)) for member in members]
     for answer in answers:
         assert samples(answer)["tokenweir_exchanges_in_flight", ()] == 3
         assert samples(answer)["tokenweir_processes", ()] == 3
@@ -85,7 +79,7 @@ async def test_who_does_not_answer_is_left_out(folder: Path) -> None:
 
     deaf = await asyncio.start_unix_server(silent, folder / "1")
     me = PeerProcesses(folder, 0, 3)  # the third never listened
-    answer = samples(await me.exposition(an_exposition(exchanges=1, age_s=0, in_flight=1)))
+    answer = samples(await me.exposition(an_exposition(1)))
     assert asked.is_set()
     assert answer["tokenweir_processes", ()] == 1
     over.set()

@@ -41,12 +41,9 @@ def config(tmp_path: Path, valkey: Valkey, postgres: Server, migrated: str, monk
     """With a Postgres and a Valkey of the test's own."""
     file = tmp_path / "tokenweir.yaml"
     file.write_text(yaml.safe_dump(CONFIG))
-    for name, value in (
-        ("PEPPER", "5e" * 32),
-        ("QUEUE", valkey.url),
-        ("LEDGER", postgres.url(postgres.new_database(migrated))),
-    ):
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PEPPER", "5e" * 32)
+    monkeypatch.setenv("QUEUE", valkey.url)
+    monkeypatch.setenv("LEDGER", postgres.url(postgres.new_database(migrated)))
     return file
 
 

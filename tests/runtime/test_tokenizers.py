@@ -41,16 +41,11 @@ def answer(room: TextRoom, text: str, reasoning: str = "", calls: str = "") -> A
     return held
 
 
-Found = tuple[Counted | None, Profile | None]
-
-
 async def counted(
-    texts: ModelTexts, held: AnswerText | None, prompt: PromptText | None = None, *, urgent: bool = True
-) -> Found | None:
-    """None: there was no room."""
+    texts: ModelTexts, held: AnswerText, prompt: PromptText | None = None
+) -> tuple[Counted | None, Profile | None]:
     told: asyncio.Queue[tuple[Counted | None, Profile | None, int]] = asyncio.Queue()
-    if not texts.count(held, prompt, lambda *found: told.put_nowait((*found, threading.get_ident())), urgent=urgent):
-        return None
+    assert texts.count(held, prompt, lambda *found: told.put_nowait((*found, threading.get_ident())), urgent=True)
     count, asked, thread = await asyncio.wait_for(told.get(), PATIENCE_S)
     assert thread == threading.get_ident(), "the event loop's own"
     return count, asked
@@ -110,12 +105,11 @@ async def test_an_answer_and_its_prompt_are_counted_and_dropped(running: Tokeniz
     held, prompt = answer(room, "The weir", "Hm, well", '{"a":1}'), PromptText("水門 and 1,480")
     prompt.hold(room)
     assert room.free < DEFAULT.bytes_max
-    found = await counted(texts, held, prompt)
-    assert found is not None
-    assert found[0] is not None
-    assert (found[0].text.tokens, found[0].text.chars, found[0].calls.chars) == (6, 16, 7)
-    assert found[1] is not None
-    assert (found[1].han, found[1].digits, found[1].chars) == (2, 4, 12)
+    count, profile = await counted(texts, held, prompt)
+    assert count is not None
+    assert (count.text.tokens, count.text.chars, count.calls.chars) == (6, 16, 7)
+    assert profile is not None
+    assert (profile.han, profile.digits, profile.chars) == (2, 4, 12)
     assert not held
     assert prompt.text == ""
     assert room.free == DEFAULT.bytes_max
@@ -130,8 +124,8 @@ async def test_a_models_own_vocabulary_stands_before_the_reference(tmp_path: Pat
         found = [await counted(made.of(name), answer(made.room, "weirs"), PromptText("weirs")) for name in "ab"]
     finally:
         made.close()
-    assert [one and one[0] and (one[0].tokens, one[0].own) for one in found] == [(5, True), (2, False)]
-    assert [one and one[1] and one[1].tokens for one in found] == [5, 2]
+    assert [count and (count.tokens, count.own) for count, _ in found] == [(5, True), (2, False)]
+    assert [profile and profile.tokens for _, profile in found] == [5, 2]
 
 
 class Panic(BaseException):
@@ -150,10 +144,9 @@ async def test_a_text_that_cannot_be_counted_fails_alone(
     texts = ModelTexts(running, count)
     with caplog.at_level(logging.DEBUG):
         assert await counted(texts, answer(running.room, "canary")) == (None, None)
-        found = await counted(texts, answer(running.room, "good"))
-    assert found is not None
-    assert found[0] is not None
-    assert found[0].tokens == 4
+        good, _ = await counted(texts, answer(running.room, "good"))
+    assert good is not None
+    assert good.tokens == 4
     assert "canary" not in caplog.text
 
 
@@ -191,7 +184,7 @@ async def test_nothing_piles_up_and_the_loop_never_waits(running: Tokenizers, mo
 
 async def test_after_the_end_nothing_is_counted(running: Tokenizers) -> None:
     running.close()
-    assert await counted(running.of("m"), answer(running.room, "late")) is None
+    assert not running.of("m").count(answer(running.room, "late"), None, pytest.fail, urgent=True)
 
 
 MANY = 300_000
@@ -210,7 +203,7 @@ def test_no_text_takes_long(text: str) -> None:
     assert time.thread_time() - began < 1.0
 
 
-def test_the_thread_ends(running: Tokenizers) -> None:
+def test_the_thread_ends() -> None:
     thread = CountingThread()
     thread.start()
     thread.close()

@@ -23,15 +23,11 @@ def running(
     tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Tokenweir]:
     """Asks the provider signed, and another one for which there are no credentials."""
-    auth = {"region": "eu-west-1", **KEYS}
+    bedrock = {"base_url": provider.url, "dialects": ["bedrock"]}
     one = tokenweir(
         providers={
-            "aws": {"base_url": provider.url, "dialects": ["bedrock"], "auth": {"aws": auth}},
-            "none": {
-                "base_url": provider.url,
-                "dialects": ["bedrock"],
-                "auth": {"aws": {"region": "eu-west-1", "profile": "nobody"}},
-            },
+            "aws": bedrock | {"auth": {"aws": {"region": "eu-west-1", **KEYS}}},
+            "none": bedrock | {"auth": {"aws": {"region": "eu-west-1", "profile": "nobody"}}},
         },
         models={
             "aws/*": {"provider": "aws", "price": PRICE},

@@ -59,7 +59,6 @@ class Server:
 
     port: int = 0
     requests: int = 0
-    peers: list[Any] | None = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -51,8 +51,9 @@ class Provider:
         self.free.set()
         self.url = ""
 
-    def refuses(self, key: str, status: int, more: str = "") -> None:
-        self.refusing[key] = head(status, REASON, more)
+    def refuses(self, keys: str, status: int, more: str = "") -> None:
+        """To each of these keys, of one letter."""
+        self.refusing |= dict.fromkeys(keys, head(status, REASON, more))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -204,8 +205,7 @@ async def test_a_429_without_a_time_is_tried_elsewhere_and_nobody_rests(tmp_path
 
 async def test_all_are_limited(tmp_path: Path, provider: Provider) -> None:
     """The first gets the provider's own words; the next ones ours, and the provider is left alone."""
-    for key in "ab":
-        provider.refuses(key, 429, "Retry-After: 7\r\n")
+    provider.refuses("ab", 429, "Retry-After: 7\r\n")
     async with serving(tmp_path, provider, a={}, b={}) as made:
         first, second = await one(made), await one(made)
         assert code(first) == (429, "own_code")
@@ -216,8 +216,7 @@ async def test_all_are_limited(tmp_path: Path, provider: Provider) -> None:
 
 
 async def test_all_are_rejected(tmp_path: Path, provider: Provider, caplog: pytest.LogCaptureFixture) -> None:
-    for key in "ab":
-        provider.refuses(key, 401)
+    provider.refuses("ab", 401)
     async with serving(tmp_path, provider, a={}, b={}) as made:
         answers = [await one(made) for _ in range(3)]
         assert {code(response) for response in answers} == {(502, "upstream_auth")}
@@ -229,8 +228,7 @@ async def test_all_are_rejected(tmp_path: Path, provider: Provider, caplog: pyte
 
 async def test_a_403_to_all_of_them_is_about_the_request(tmp_path: Path, provider: Provider) -> None:
     """A client could make all of them rest otherwise."""
-    for key in "ab":
-        provider.refuses(key, 403)
+    provider.refuses("ab", 403)
     async with serving(tmp_path, provider, a={}, b={}) as made:
         for _ in range(3):
             assert code(await one(made)) == (403, "own_code")
