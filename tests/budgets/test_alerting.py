@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from aiohttp import web
@@ -208,17 +209,10 @@ async def test_what_nobody_was_there_to_send_for_a_day_is_history(stage: Stage) 
 async def test_an_outage_of_the_ledger_is_said_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     sender = stage.sender()
     monkeypatch.setattr(alert_webhook, "POLL_S", 0.01)
-    looks = 0
-
-    def away(*_: Any) -> list[Alert]:
-        nonlocal looks
-        looks += 1
-        raise LedgerUnavailable("away")
-
-    real = alert_webhook.claim
+    real, away = alert_webhook.claim, Mock(side_effect=LedgerUnavailable("away"))
     monkeypatch.setattr(alert_webhook, "claim", away)
     async with beside(sender.run()):
-        await until(lambda: looks > 5)
+        await until(lambda: away.call_count > 5)
         assert len(stage.recorder.failures) == 1
         record_new(stage.engine, [an_alert()])
         monkeypatch.setattr(alert_webhook, "claim", real)

@@ -577,8 +577,7 @@ async def test_what_could_not_be_told_is_told_again(one: Follower, ledger: Ledge
 async def test_what_somebody_died_over_is_told_by_the_next(
     store: Store, ledger: Ledger, seen: FollowerRecorder
 ) -> None:
-    before = FollowerRecorder(fails=True)
-    dying = a_follower(store, ledger, before)
+    dying = a_follower(store, ledger, FollowerRecorder(fails=True))
     await dying.seed([LimitCounter("key")])
     ledger.settle("a")
     with suppress(OSError):

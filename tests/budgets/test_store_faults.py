@@ -9,6 +9,7 @@ import stat
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from proxy.storage.redis_client import RedisClient
 from tests.budgets.stores import warm
 from tests.support.faulty import FaultyPath
 from tests.support.valkey import Valkey
-from tests.support.waiting import until
+from tests.support.waiting import beside, until
 
 pytestmark = pytest.mark.io
 
@@ -589,26 +590,23 @@ async def test_a_file_that_is_lost_again_and_again_locks_nobody_in(file: File, m
 async def test_a_process_that_stands_still_within_a_transaction_is_not_waited_for(file: File, tmp_path: Path) -> None:
     one = file("one")
     await seed(one)
-    ticks = 0
+    ticks = count()
 
     async def stream() -> None:
-        nonlocal ticks
-        while True:
+        for _ in ticks:
             await asyncio.sleep(0.001)
-            ticks += 1
 
     other = sqlite3.connect(tmp_path / "budgets.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    streaming = asyncio.get_running_loop().create_task(stream())
     began = time.monotonic()
-    with pytest.raises(BudgetsUnavailable):
-        await one.reserve(reservation("x"))
+    async with beside(stream()):
+        with pytest.raises(BudgetsUnavailable):
+            await one.reserve(reservation("x"))
     assert time.monotonic() - began == pytest.approx(BUSY_S_MAX, abs=0.9)
-    assert ticks > 50, "streams go on"
+    assert next(ticks) > 50, "streams go on"
     asked = asyncio.get_running_loop().create_task(one.reserve(reservation("x")))
     await asyncio.sleep(0.05)
     assert not asked.done()
     other.execute("COMMIT")
     assert isinstance(await asked, Granted)
-    streaming.cancel()
     other.close()

@@ -16,10 +16,10 @@ from proxy.billing.pricing.prices import configured
 from proxy.billing.record import Price, Rates
 from proxy.billing.reread import read_again
 from proxy.billing.settlement import entry
-from proxy.ledger.settling.corrections import Corrections, _entries
+from proxy.ledger.settling.corrections import Corrections
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.usage import Usage, served_later
-from proxy.storage.database import reading
+from tests.ledger.entries import stored
 from tests.ledger.priced_entries import a_real_record, a_real_store, settle, wrong
 from tests.metering.corpus.corpus import CORPUS
 
@@ -131,16 +131,13 @@ def test_a_fact_that_is_taught_after_the_fact_is_booked_once(engine: Engine, nam
     assert done.total.charge_nusd == expected
     assert wrong(engine) == {}
     assert corrections.rerate("tera-large", lists, reread=True, **EVER).total.adjusted == 0
-    with reading(engine) as connection:
-        (entries,) = _entries(connection, [line.exchange_id]).values()
-    assert {one.usage_source for one in entries} == {"reported"}
+    assert {one.usage_source for one in stored(engine)} == {"reported"}
     dearer = replace(LIST, version="dearer", tiers=(replace(LIST.tiers[0], output=9 * MILLION),))
     corrections.rerate("tera-large", lambda *_: (dearer, None), **EVER)
     corrections.rerate("tera-large", lists, **EVER)
     assert wrong(engine) == {}
-    with reading(engine) as connection:
-        (entries,) = _entries(connection, [line.exchange_id]).values()
-    assert sum(one.charge_nusd or 0 for one in entries) == (line.charge_nusd or 0) + expected, "what was read stays"
+    charged = sum(one.charge_nusd or 0 for one in stored(engine))
+    assert charged == (line.charge_nusd or 0) + expected, "what was read stays"
 
 
 def test_what_an_operator_counted_stays(engine: Engine) -> None:
