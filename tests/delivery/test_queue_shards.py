@@ -86,9 +86,8 @@ async def test_one_stream_takes_what_cannot_be_read(streams: list[RedisQueue]) -
 async def test_workers_divide_the_shards(member: Callable[[str], WorkerRoster]) -> None:
     workers = [member(name) for name in ("b", "a", "c")]
     assert not any(one.settles(shard) for one in workers for shard in range(SHARDS))
-    for _ in range(2):
-        for one in workers:
-            await one.renew()
+    for one in workers * 2:
+        await one.renew()
     shares = [[shard for shard in range(SHARDS) if one.settles(shard)] for one in workers]
     assert shares == [[1], [0, 3], [2]]
     await workers[1].leave()

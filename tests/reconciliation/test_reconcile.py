@@ -202,7 +202,7 @@ def test_nothing_is_wrong_with_an_empty_ledger(engine: Engine) -> None:
 BREAKS: dict[str, tuple[Callable[[Engine], Any], dict[str, int]]] = {
     "a second terminal entry": (
         lambda engine: copied(engine, 1, seq=1, node=None, journal_seq=None),
-        {"terminal": 1, "balances": 0, "days": 1},
+        {"terminal": 1, "days": 1},
     ),
     "no terminal entry": (
         lambda _: delete(ledger_entries).where(ENTRY.exchange_id == a_real_entry(5).exchange_id, ENTRY.kind == "usage"),
@@ -282,7 +282,6 @@ def test_what_is_broken_by_hand_is_found(
     """It, and nothing that is not broken with it; looking at what was settled since finds the same."""
     how, expected = broken
     by_hand(ledger, how(ledger))
-    expected = {name: differences for name, differences in expected.items() if differences}
     findings = found(ledger)
     assert {name: one.differences for name, one in findings.items() if not one.ok} == expected
     assert all(len(one.examples) == one.differences for name, one in findings.items() if name != "journals")
@@ -408,18 +407,13 @@ def test_a_hole_is_lost_only_if_what_came_after_it_came_long_ago(engine: Engine)
     assert holes(engine) == (6, 0, [(FIRST + 2, FIRST + 4), (FIRST + 6, FIRST + 8)])
 
 
-def test_what_has_not_come_at_the_end_is_not_missed(engine: Engine) -> None:
-    receipts(engine, [FIRST])
-    assert holes(engine) == (0, 0, [])
-
-
 def test_the_first_of_an_epoch_is_missed(engine: Engine) -> None:
     second = (2 << EPOCH_BITS) + 1
     receipts(engine, [FIRST + 1, FIRST + 2, second, second + 1])
     assert holes(engine) == (1, 0, [(FIRST, FIRST)])
     assert holes(engine, since=LONG_AGO) == (1, 0, [(FIRST, FIRST)])
     receipts(engine, [FIRST])
-    assert holes(engine) == (0, 0, [])
+    assert holes(engine) == (0, 0, []), "and what may come at the end of either is not"
 
 
 def test_nodes_do_not_fill_each_others_holes(engine: Engine) -> None:
