@@ -10,6 +10,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 
+from tests.http.frames import framed
 from tests.metering.dialects import bedrock
 
 
@@ -89,12 +90,12 @@ class Gate:
                 if held is None:
                     writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
                     continue
-                writer.write(_head(held) + _chunk(held.first))
+                writer.write(_head(held) + framed(held.first))
                 await self._count(held=1)
                 if not await self._released(reader):
                     await self._count(held=-1, left=1)
                     break
-                writer.write(_chunk(held.last) + b"0\r\n\r\n")
+                writer.write(framed(held.last) + b"0\r\n\r\n")
                 await self._count(held=-1)
         writer.close()
 
@@ -129,7 +130,3 @@ async def _request(reader: asyncio.StreamReader) -> Held | None:
     await reader.readexactly(length)
     path = head.split(b" ", 2)[1].partition(b"?")[0]
     return next((held for end, held in _HELD.items() if path.endswith(end)), None)
-
-
-def _chunk(body: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(body), body)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
+from proxy import __version__
 from proxy.cli import _parser
 from proxy.settings import Settings, parse
 from tests.deploy import chart
+from tests.deploy.edges import program
 from tests.deploy.prefixes import prefixes
 
 ROOT = Path(__file__).parents[2]
@@ -150,9 +151,7 @@ def test_the_configuration_in_compose_loads_and_its_variables_are_given() -> Non
 @pytest.mark.external
 @pytest.mark.parametrize("unit", ["tokenweir.service", "tokenweir-worker@.service", "tokenweir-reconcile@.service"])
 def test_units_are_what_systemd_takes_and_open_little(unit: str, tmp_path: Path) -> None:
-    analyze = shutil.which("systemd-analyze")
-    if analyze is None:
-        pytest.skip("systemd-analyze is not installed here")
+    analyze = program("systemd-analyze")
     text = (DEPLOY / "systemd" / unit).read_text()
     for command in re.findall(r"^ExecStart(?:Pre)?=/opt/tokenweir/bin/tokenweir (.+)$", text, re.MULTILINE):
         assert _parser().parse_args(command.replace("%i", "8081").split()).run
@@ -167,9 +166,7 @@ def test_units_are_what_systemd_takes_and_open_little(unit: str, tmp_path: Path)
 
 @pytest.mark.external
 def test_the_timer_of_the_comparison_is_daily_and_finds_its_service(tmp_path: Path) -> None:
-    analyze = shutil.which("systemd-analyze")
-    if analyze is None:
-        pytest.skip("systemd-analyze is not installed here")
+    analyze = program("systemd-analyze")
     for kind in ("service", "timer"):
         text = (DEPLOY / "systemd" / f"tokenweir-reconcile@.{kind}").read_text()
         (tmp_path / f"tokenweir-reconcile@.{kind}").write_text(
@@ -323,8 +320,6 @@ def test_rules_and_dashboards_come_with_the_chart_as_they_are() -> None:
 
 
 def test_the_chart_knows_this_version() -> None:
-    import proxy
-
     about = yaml.safe_load((chart.CHART / "Chart.yaml").read_text())
     values = yaml.safe_load((chart.CHART / "values.yaml").read_text())
-    assert {about["appVersion"], about["version"], values["image"]["tag"]} == {proxy.__version__}
+    assert {about["appVersion"], about["version"], values["image"]["tag"]} == {__version__}

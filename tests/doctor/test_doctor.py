@@ -223,11 +223,9 @@ def test_a_folder_that_others_can_read_a_short_pepper_and_a_small_disk(
     monkeypatch.setattr(
         machine.shutil, "disk_usage", lambda _: machine.shutil._ntuple_diskusage(1 << 40, 1 << 40, 1 << 20)
     )
-    found = machine.data_folder(case)
-    words = said(found)
+    words = said(machine.data_folder(case))
     assert [word for word in ("mode 755", "5 bytes, must have", "1 MiB are free") if word not in words] == []
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert marks(machine.open_files(case)) == {"open files": "warning"}, (soft, hard)
+    assert marks(machine.open_files(case)) == {"open files": "warning"}, resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def test_where_a_folder_is(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from proxy.doctor.finding import CheckedDeployment, Finding, Severity
 from proxy.settings import parse
 from tests.support.certificates import Authority
 from tests.support.connect_proxy import Behaviour, ConnectProxy, connect_proxy
+from tests.support.net import listening
 
 pytestmark = pytest.mark.io
 
@@ -40,12 +41,11 @@ class Place:
         self.loop = asyncio.get_running_loop()
         context = self.authority.server_context(self.authority.issue("server"), clients=True)
         async with AsyncExitStack() as stack:
-            server = await asyncio.start_server(self._answer, "127.0.0.1", 0, ssl=context)
-            self.port = server.sockets[0].getsockname()[1]
+            url = await stack.enter_async_context(listening(self._answer, ssl=context))
+            self.port = int(url.rpartition(":")[2])
             self.proxy = await stack.enter_async_context(connect_proxy(credentials=f"user:{PASSWORD}"))
             self.ready.set()
             await self.over.wait()
-            server.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")

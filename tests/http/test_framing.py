@@ -87,7 +87,6 @@ def test_every_single_cut_of_one_stream() -> None:
     wire = b"".join(framed(chunk, b";e=1" if i == 1 else b"") for i, chunk in enumerate(chunks)) + LAST
     for at in range(1, len(wire)):
         assert read([wire[:at], wire[at:]]) == Body(b"".join(chunks), b"", broken=False), at
-    for at in range(1, len(wire)):
         assert read([wire[:at]]).behind is None, at  # not over before its last byte
 
 

@@ -8,6 +8,7 @@ import json
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from time import process_time
 from types import SimpleNamespace
 from typing import Any
 
@@ -277,8 +278,6 @@ def test_the_look_for_depth_is_linear(make: Any) -> None:
 
 
 def _seconds(body: bytes) -> float:
-    from time import process_time
-
     started = process_time()
     code_of(body)
     return process_time() - started

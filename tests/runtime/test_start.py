@@ -106,19 +106,13 @@ def _imported(tmp_path_factory: pytest.TempPathFactory) -> None:
     asyncio.run(served(Proxy(settings_in(tmp_path_factory.mktemp("first")))))
 
 
-@contextmanager
-def taken_port() -> Iterator[int]:
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        yield server.getsockname()[1]
-
-
 @pytest.mark.parametrize("section", ["listen", "admin"])
 def test_a_port_that_is_taken(tmp_path: Path, section: str) -> None:
-    with taken_port() as port:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         admin = {"secret": "${ADMIN}"} if section == "admin" else {}
         traces = {"endpoint": "http://127.0.0.1:1/v1/traces"}
         with_empty_ledger(tmp_path / "data")
-        settings = settings_in(tmp_path, traces=traces, **{section: {"port": port, **admin}})
+        settings = settings_in(tmp_path, traces=traces, **{section: {"port": taken.getsockname()[1], **admin}})
         fails(Proxy(settings), OSError, "address already in use")
     starts(Proxy(settings_in(tmp_path)))
 

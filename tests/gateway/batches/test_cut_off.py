@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -50,8 +51,6 @@ class Broken(web.StreamResponse):
 @pytest.fixture(autouse=True)
 def now(provider: BatchProvider) -> None:
     """The provider's clock is ours."""
-    import time
-
     provider.clock = time.time
 
 
@@ -142,7 +141,6 @@ async def test_of_two_with_the_same_names_it_is_none(at: Site, proxy: Proxy, cla
 
 async def test_an_answer_that_breaks_off_is_looked_for(at: Site, proxy: Proxy, gpt: Gpt) -> None:
     file_id = await uploaded(gpt(), line("a"))
-
     order = {"input_file_id": file_id, "endpoint": CHAT}
     failure = web.json_response({"error": {"message": "It fails."}}, status=500)
     at.provider.when_one_is_made(lambda: at.provider.make_openai(order), answer=failure)
