@@ -12,9 +12,10 @@ from itertools import groupby
 from typing import Any
 
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.dialects.openai.request import InvalidField, facts
+from proxy.metering.dialects.openai.request import facts
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.profile import Profile, profiles_of
+from proxy.metering.request import InvalidField
 from proxy.metering.usage import Evidence, PromptEvidence, Usage
 from tests.bench.figures import Figures, shown
 from tests.bench.tokenized import counting
