@@ -92,10 +92,8 @@ def no_upgrade() -> ApiError:
 
 def upgrade_needed() -> ApiError:
     """426: this path supports WebSocket only."""
-    message, headers = (
-        "This URL is served as a WebSocket.",
-        (("Upgrade", "websocket"), ("Connection", "upgrade, close")),
-    )
+    message = "This URL is served as a WebSocket."
+    headers = (("Upgrade", "websocket"), ("Connection", "upgrade, close"))
     return ApiError(426, message, param="Upgrade", code="upgrade_required", headers=headers)
 
 
