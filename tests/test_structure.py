@@ -34,8 +34,13 @@ def tracked() -> list[Path]:
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     names = listed.stdout.split("\0")[:-1] if listed.returncode == 0 else []
-    paths = [ROOT / name for name in names] if names else [p for p in ROOT.rglob("*") if ".venv" not in p.parts]
+    paths = [ROOT / name for name in names] if names else [p for p in ROOT.rglob("*") if not _is_made(p)]
     return [path for path in paths if path.is_file()]
+
+
+def _is_made(path: Path) -> bool:
+    """True if a tool has made the file: an environment, bytecode or a cache."""
+    return any(part.startswith(".venv") or part.endswith(("__pycache__", "_cache")) for part in path.parts)
 
 
 def annotated(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
