@@ -147,11 +147,26 @@ class SinkSender:
         if not self._registered:
             await self._in_thread(progress.register, self._engine, self._name, self._since)
             self._registered = True
-        sink = await self._in_thread(progress.claim, self._engine, self._name, self._me, self._unix_time())
+        sink = await self._claim()
         moved = sink is not None and await self._push(sink)
         status = await self._in_thread(progress.sink_status, self._engine, self._name)
         self._observer.status(self._name, status, status.lag_s(self._unix_time()))
         return moved
+
+    async def _claim(self) -> SinkState | None:
+        """Claim the sink. A cancelled claim ends first: one that ends after the release would keep the sink claimed."""
+        claiming = asyncio.get_running_loop().create_task(self._claimed())
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            await asyncio.wait([claiming])
+            raise
+
+    async def _claimed(self) -> SinkState | None:
+        sink: SinkState | None = await self._in_thread(
+            progress.claim, self._engine, self._name, self._me, self._unix_time()
+        )
+        return sink
 
     async def _push(self, sink: SinkState) -> bool:
         resent = await self._in_thread(progress.to_resend, self._engine, self._name, self._chunk)

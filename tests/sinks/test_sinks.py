@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from threading import Event
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -377,8 +378,29 @@ async def test_who_is_stopped_lets_go_at_once(plant: Plant) -> None:
     async with beside(plant.sender("webhook").run()):
         await until(lambda: plant.server.got)
     plant.settle(an_entry(1))
-    await until(lambda: plant.sender("webhook").poll())  # a thread that is under way comes to its end first
+    assert await plant.sender("webhook").poll()
     assert {only, an_entry(1).entry_id} == set(plant.server.got)
+
+
+async def test_a_claim_under_way_is_let_go_too(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant.settle(an_entry(0))
+    begun, stopped, claim = Event(), Event(), kept.claim
+
+    def slow(*claimed: Any) -> Any:
+        begun.set()
+        assert stopped.wait(10)
+        return claim(*claimed)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kept, "claim", slow)
+        running = asyncio.get_running_loop().create_task(plant.sender("webhook").run())
+        await until(begun.is_set)
+        running.cancel()
+        await asyncio.sleep(0.05)  # it has been told, and could have released the sink already
+        stopped.set()
+        with suppress(asyncio.CancelledError):
+            await running
+    assert await plant.sender("webhook").poll()
 
 
 @pytest.mark.parametrize(
