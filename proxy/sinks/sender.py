@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 from uuid import uuid4
 
 import aiohttp
@@ -147,26 +148,25 @@ class SinkSender:
         if not self._registered:
             await self._in_thread(progress.register, self._engine, self._name, self._since)
             self._registered = True
-        sink = await self._claim()
+        sink: SinkState | None = await self._changed(progress.claim, self._name, self._me, self._unix_time())
         moved = sink is not None and await self._push(sink)
         status = await self._in_thread(progress.sink_status, self._engine, self._name)
         self._observer.status(self._name, status, status.lag_s(self._unix_time()))
         return moved
 
-    async def _claim(self) -> SinkState | None:
-        """Claim the sink. A cancelled claim ends first: one that ends after the release would keep the sink claimed."""
-        claiming = asyncio.get_running_loop().create_task(self._claimed())
-        try:
-            return await asyncio.shield(claiming)
-        except asyncio.CancelledError:
-            await asyncio.wait([claiming])
-            raise
+    async def _changed(self, change: Callable[..., Any], *arguments: object) -> Any:
+        """Take or prolong the claim in a thread. If this is cancelled, the change ends first: one that ends after the
+        release would keep the sink claimed."""
 
-    async def _claimed(self) -> SinkState | None:
-        sink: SinkState | None = await self._in_thread(
-            progress.claim, self._engine, self._name, self._me, self._unix_time()
-        )
-        return sink
+        async def changed() -> Any:
+            return await self._in_thread(change, self._engine, *arguments)
+
+        changing = asyncio.get_running_loop().create_task(changed())
+        try:
+            return await asyncio.shield(changing)
+        except asyncio.CancelledError:
+            await asyncio.wait([changing])
+            raise
 
     async def _push(self, sink: SinkState) -> bool:
         resent = await self._in_thread(progress.to_resend, self._engine, self._name, self._chunk)
@@ -180,7 +180,7 @@ class SinkSender:
                     await self._failed(sink, error)
                     return False
                 now = self._unix_time()
-                if not await self._in_thread(progress.advance, self._engine, sink, chunk, refused, now):
+                if not await self._changed(progress.advance, sink, chunk, refused, now):
                     return False
                 self._report(chunk, refused)
         return True

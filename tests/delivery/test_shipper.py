@@ -319,14 +319,24 @@ async def test_a_long_outage_of_the_ledger_sends_nothing_twice(machine: Machine)
     assert machine.seen.healings == machine.seen.failures
 
 
-async def test_what_waits_in_the_queue_is_not_sent_again_unless_it_gets_lost_there(at: At, valkey: Valkey) -> None:
+async def test_what_waits_in_the_queue_is_not_sent_again_unless_it_gets_lost_there(
+    at: At, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The ledger answers, and no worker runs."""
-    machine = at(valkey.url)
+    machine, missing, looked_for = at(valkey.url), RedisQueue.missing, 0
+
+    async def counted(queue: RedisQueue, tickets: Sequence[bytes]) -> list[bytes]:
+        nonlocal looked_for
+        found = await missing(queue, tickets)
+        looked_for += len(tickets)
+        return found
+
+    monkeypatch.setattr(RedisQueue, "missing", counted)
     async with machine.shipping():
         written = await machine.send(450)
-        for _ in range(5):
+        for times in range(1, 6):
             machine.clock.now += OVERDUE_S
-            await asyncio.sleep(0.05)
+            await until(lambda times=times: looked_for == 450 * times)  # type: ignore[misc]
         assert await machine.other_end.depth() == 450
         valkey.ask("FLUSHALL")
         await asyncio.sleep(0.1)

@@ -382,17 +382,20 @@ async def test_who_is_stopped_lets_go_at_once(plant: Plant) -> None:
     assert {only, an_entry(1).entry_id} == set(plant.server.got)
 
 
-async def test_a_claim_under_way_is_let_go_too(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", ["claim", "advance"])
+async def test_a_claim_that_is_changed_meanwhile_is_let_go_too(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     plant.settle(an_entry(0))
-    begun, stopped, claim = Event(), Event(), kept.claim
+    begun, stopped, change = Event(), Event(), getattr(kept, step)
 
-    def slow(*claimed: Any) -> Any:
+    def slow(*arguments: Any) -> Any:
         begun.set()
         assert stopped.wait(10)
-        return claim(*claimed)
+        return change(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(kept, "claim", slow)
+        patched.setattr(kept, step, slow)
         running = asyncio.get_running_loop().create_task(plant.sender("webhook").run())
         await until(begun.is_set)
         running.cancel()
@@ -400,6 +403,7 @@ async def test_a_claim_under_way_is_let_go_too(plant: Plant, monkeypatch: pytest
         stopped.set()
         with suppress(asyncio.CancelledError):
             await running
+    plant.settle(an_entry(1))
     assert await plant.sender("webhook").poll()
 
 
