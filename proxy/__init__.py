@@ -6,7 +6,7 @@ The path of one request:
   strictly, finds the providers and pins the price (`billing/pricing/prices.py`).
 * `gateway/outbox.py` opens the exchange: a frame in the journal (`journal/journal.py`) and a slot in the progress
   table (`journal/progress.py`). Only then does `gateway/exchange/exchange.py` send the request to a provider; if that
-  provider fails before it answers, `gateway/exchange/upstream_request.py` fails over to the next one.
+  provider fails before it answers, `gateway/upstream/provider_call.py` fails over to the next one.
 * From then on everything that happens is an event, and `gateway/exchange/lifecycle.py` is the table of what to do about
   it: when the response begins, when reading pauses, what a client that leaves means, how it ends.
 * A WebSocket (`gateway/websocket/session.py`) carries many exchanges: each is opened and closed as one of HTTP is.

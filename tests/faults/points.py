@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 
 # The path of one exchange, from admission to settlement; first what runs in a proxy, then what a worker runs too.
 PROXY_FILES = (
-    "gateway/exchange/handler.py", "gateway/exchange/upstream_request.py", "gateway/exchange/exchange.py",
+    "gateway/exchange/handler.py", "gateway/exchange/upstream_request.py", "gateway/upstream/provider_call.py",
+    "gateway/exchange/exchange.py", "gateway/exchange/body.py", "gateway/exchange/client_side.py",
+    "gateway/exchange/metering.py", "gateway/exchange/ending.py",
     "gateway/exchange/open_exchange.py", "gateway/exchange/relay.py", "http/reply.py", "gateway/upstream/client.py",
     "gateway/upstream/connection.py", "gateway/exchange/deadlines.py", "gateway/exchange/spending.py",
     "budgets/admission.py", "budgets/sqlite/store.py", "budgets/sqlite/file.py", "budgets/redis/store.py",

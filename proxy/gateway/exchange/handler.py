@@ -18,10 +18,10 @@ from aiohttp import web
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.keys import ApiKey
-from proxy.billing.limits import OnExhausted
 from proxy.billing.record import Outcome
 from proxy.foundation.ids import exchange_id
 from proxy.gateway.authentication import authenticated
+from proxy.gateway.exchange.admitted import AdmittedRequest
 from proxy.gateway.exchange.exchange import Exchange
 from proxy.gateway.exchange.hand_over import Background
 from proxy.gateway.exchange.open_exchange import OpenExchange
@@ -214,11 +214,20 @@ class ProxyHandler:
                 open_exchange.traceparent = request.headers.get(TRACEPARENT)
             if claim is not None:
                 claim.keep_answer(open_exchange)
-            exchange = Exchange(
-                request, connection, facts=facts, document=document, route=route, open_exchange=open_exchange,
-                ports=self._ports, dialect=dialect, received_at=received_at, cuts=key.on_exhausted is OnExhausted.CUT,
-                tells_cost=tells_cost, project_id=key.project_id, background=self._background, upload=upload,
-            )  # fmt: skip
+            admitted = AdmittedRequest(
+                request,
+                connection,
+                dialect,
+                facts,
+                document,
+                key,
+                route,
+                open_exchange,
+                received_at,
+                tells_cost,
+                upload,
+            )
+            exchange = Exchange(admitted, self._ports, self._background)
         except BaseException:
             if open_exchange is not None:
                 open_exchange.close(Outcome.CRASHED, now=monotonic(), details=EntryDetails(failed="proxy_bug"))

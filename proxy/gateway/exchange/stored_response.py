@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.record import Opened, Outcome
+from proxy.gateway.exchange.admitted import AdmittedRequest
 from proxy.gateway.exchange.hand_over import Background, HandOver, background_owner, run_for
-from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.gateway.exchange.relay import Relay
 from proxy.gateway.exchange.upstream_request import target
 from proxy.gateway.ports import Ports
@@ -20,7 +20,6 @@ from proxy.gateway.upstream.provider import Provider
 from proxy.keys.response_owners import ResponseOwner
 from proxy.metering.dialect import Dialect
 from proxy.metering.metered import Metered
-from proxy.metering.request import RequestFacts
 
 
 def owner_of(
@@ -41,24 +40,15 @@ def owner_of(
 class StoredResponse:
     """Call `read` until the id is known, and `hand_over` at the end of a background response."""
 
-    def __init__(
-        self,
-        open_exchange: OpenExchange,
-        dialect: Dialect,
-        facts: RequestFacts,
-        ports: Ports,
-        background: Background,
-        *,
-        project_id: str,
-        raw_path: str,
-    ) -> None:
+    def __init__(self, admitted: AdmittedRequest, ports: Ports, background: Background) -> None:
         """`background`: takes over the exchange if its provider continues in the background."""
-        self._open_exchange = open_exchange
+        dialect, facts = admitted.dialect, admitted.facts
+        self._open_exchange = admitted.open_exchange
         self._dialect = dialect
         self._ports = ports
         self._background = background
-        self._project_id = project_id
-        self._raw_path = raw_path
+        self._project_id = admitted.key.project_id
+        self._raw_path = admitted.request.raw_path
         self.is_awaited = dialect.stores and (facts.is_stored or facts.in_background)
         """the id is not known yet"""
         self.in_background = dialect.stores and facts.in_background

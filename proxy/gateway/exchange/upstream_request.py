@@ -1,4 +1,4 @@
-"""The request to a provider, until the head of an answer, and who else may be asked.
+"""The request of an exchange to a provider, until the head of an answer.
 
 Invariant: the target consists of the dialect's path, the route's model and the query names that the dialect lists; no
 part of the client's path is sent.
@@ -8,33 +8,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from random import random
+from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import NamedTuple
 from urllib.parse import quote
 
-from aiohttp import web
-
-from proxy.billing.record import Attempt
-from proxy.foundation.times import retry_after_s
+from proxy.gateway.exchange.admitted import AdmittedRequest
+from proxy.gateway.exchange.lifecycle import Event
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import (
-    NoCredentialError,
-    NotSentError,
-    OutOfConnectionsError,
-    UpstreamFailedError,
-)
-from proxy.gateway.upstream.credentials import Credential, CredentialPool, Use
-from proxy.gateway.upstream.health import Health
-from proxy.gateway.upstream.routing import Route
+from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.credentials import Use
+from proxy.gateway.upstream.provider import Provider
+from proxy.gateway.upstream.provider_call import Failover, MayAsk, ProviderCall
 from proxy.http.headers import upward
 from proxy.http.request_body import CODECS
 from proxy.metering.dialect import NAME, Dialect
 from proxy.metering.held_text import AnswerText
 from proxy.metering.metered import BodyMeter
-from proxy.metering.request import COST_MEMBER, RequestFacts
+from proxy.metering.request import COST_MEMBER
 from proxy.metering.wire.framing import Framing
 
 # An error answer is read whole before it is passed on; a longer one is replaced by our own.
@@ -42,64 +34,42 @@ ERROR_BYTES_MAX = 256 * 1024
 # How servers refuse a field that they do not know; those that validate against a schema say 422.
 _UNKNOWN_FIELD = (400, 422)
 
-# Statuses that another credential may not get.
-_ABOUT_CREDENTIALS = frozenset((401, 403, 429))
-
 _VALUE = re.compile(r"[A-Za-z0-9_.~%+-]{0,200}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Failover:
-    """An attempt that failed, and the provider that may be asked instead."""
+class Refusal(NamedTuple):
+    """An answer that is not 2xx."""
 
-    route: Route
-    attempt: Attempt
-    outcome: Answer | UpstreamFailedError
-    """what the exchange has if nobody else is asked"""
-
-    def stays(self) -> Answer:
-        """Nobody else is asked. Raises UpstreamFailedError."""
-        if isinstance(self.outcome, UpstreamFailedError):
-            raise self.outcome
-        return self.outcome
+    answer: Answer
+    body: bytes | None
+    """None: it could not be read, or is longer than ERROR_BYTES_MAX"""
 
 
-class UpstreamRequest:
-    """One request, sent to one provider after another, as its exchange decides. It is sent again to the same provider
-    without `include_usage` if that was rejected, and with another credential if there are several.
+class UpstreamRequest(ProviderCall[Answer]):
+    """One request to generate an answer. It is also sent again to the same provider without `include_usage`, if that
+    was rejected."""
 
-    Another provider is proposed only if this one was unreachable or answered 429 or 5xx. If a request was sent and then
-    the connection broke or timed out, it may have been served and billed: it is not sent again.
-    """
-
-    def __init__(
-        self,
-        request: web.BaseRequest,
-        dialect: Dialect,
-        facts: RequestFacts,
-        document: dict[str, Any],
-        route: Route,
-        ports: Ports,
-        tokens: int = 0,
-    ) -> None:
-        """`tokens`: what it probably takes, for the limits of credentials."""
-        self._request = request
-        self._dialect = dialect
-        self._facts = facts
-        self._document = document
-        self.route = route
-        self._ports = ports
-        self._tokens = tokens
-        self.use: Use | None = None
-        """of the current provider's credentials, the one that was sent last; None: it has not several"""
-        self._tried: dict[Credential, int] = {}
-        """those that this request was refused with, and the status"""
+    def __init__(self, admitted: AdmittedRequest, ports: Ports) -> None:
+        opened = admitted.open_exchange.opened
+        tokens = opened.prompt_tokens_estimate + (opened.completion_tokens_max or 0)
+        super().__init__(admitted.route, ports.unix_time, tokens)
+        self._request = admitted.request
+        self._dialect = admitted.dialect
+        self._facts = admitted.facts
+        self._document = admitted.document
+        self._upstream = ports.upstream
+        self._wire = b""
         self.injected = self._injects()
         """`include_usage` was added; the usage event must be stripped from the answer"""
         self._refused_injected = False
         """the current provider refused the request with `include_usage`; it is sent again without"""
-        self.refusal: bytes | None = None
-        """the body of such an error, if it was read already"""
+        self._refusal_body: bytes | None = None  # of an error, if it was read already
+        self.answer: Answer | None = None
+        """the answer for the client; None: there is none yet"""
+        self.refusal: Refusal | None = None
+        """the answer, if it is not 2xx"""
+        self.failure: UpstreamFailedError | None = None
+        """why no provider answered"""
 
     def _injects(self) -> bool:
         if self._dialect.stripper is None or not self._facts.streamed or self._facts.usage_asked:
@@ -115,164 +85,97 @@ class UpstreamRequest:
             return self._dialect.plain_meter(told, held)
         return self._dialect.stream_meter(framing, self.route.provider.settings.cumulative, held, told)
 
-    def wire(self) -> bytes:
-        """The bytes of the request."""
+    def prepare(self) -> None:
+        """Make the bytes of the request to the current provider."""
         model = self.route.upstream_model
         document = self._dialect.upstream_document(self._document, upstream_model=model, inject_usage=self.injected)
         if COST_MEMBER in document and self._dialect.cost_path and not self.route.provider.knows_usage_include:
             del document[COST_MEMBER]
         content_type, body = CODECS[self._dialect.request_body].write(document)
-        provider = self.route.provider
-        headers = upward(self._request.headers, self._dialect.headers_up, provider.header_rules)
         path = target(self._dialect, model, self._request.raw_path)
-        return provider.request(self._dialect, path, body, f"Content-Type: {content_type}\r\n{headers}")
+        fields = f"Content-Type: {content_type}\r\n{self.headers()}"
+        self._wire = self.route.provider.request(self._dialect, path, body, fields)
 
-    def forget(self) -> None:
-        """A provider has accepted: the request is not sent again, and need not be kept as long as its answer takes."""
-        self._document = {}
+    def headers(self) -> str:
+        """The client's headers that are sent to the provider."""
+        return upward(self._request.headers, self._dialect.headers_up, self.route.provider.header_rules)
 
-    def release(self, tokens: int | None) -> None:
-        """The credential's request is over; it has used so many tokens. None: as many as were reserved."""
-        if self.use is not None:
-            self.use.end(tokens)
+    async def until_answered(self, may_ask: MayAsk) -> Event:
+        """Ask one provider after another, until one has an answer for the client. Returns ACCEPTED, REFUSED or
+        UNREACHABLE."""
+        try:
+            answer = self.answer = await self.answered(may_ask)
+        except UpstreamFailedError as failure:
+            self.failure = failure
+            return Event.UNREACHABLE
+        finally:
+            self._wire = b""
+        if 200 <= answer.status < 300:
+            return Event.ACCEPTED
+        body = self._refusal_body
+        if body is None and answer.status >= 400:
+            with suppress(UpstreamFailedError):
+                body = await answer.read(ERROR_BYTES_MAX)
+        self.refusal = Refusal(answer, body)
+        return Event.REFUSED
 
-    async def ask(self, wire: bytes) -> Answer | Failover:
-        """Send `wire` to the current provider. Raises UpstreamFailedError."""
-        while True:
-            provider = self.route.provider
-            began_at = monotonic()
-            use, sent = None, wire
-            if provider.pool is not None:
-                if (use := self._takes(provider.pool, began_at)) is None:
-                    return self._without_credential(provider.pool, began_at)
-                sent = provider.with_credential(self._dialect.key_header, wire, use.credential)
-            provider.health.asked(began_at)
-            try:
-                answer = await self._ports.upstream.ask(provider, sent)
-            except UpstreamFailedError as failure:
-                return self._unanswered(began_at, failure)
-            status = answer.status
-            if status < 400:
-                provider.health.answered()
-                if use is not None:
-                    self._accepted(use)
-                if self._refused_injected:
-                    provider.accepted_only_without_usage(self.route.upstream_model, monotonic())
-                return answer
-            self._note(answer, provider.health, use)
-            if use is not None and self._tries_another(use, answer):
-                continue
-            if status == 429 or status >= 500:
-                return self._failover(began_at, "refused" if status == 429 else "failed", answer) or answer
-            if not await self._refused_for_usage(answer):
-                return answer
-            wire = self.wire()
+    async def ask(self) -> Answer | Failover:
+        """Ask the current provider. Raises UpstreamFailedError."""
+        found = await super().ask()
+        while isinstance(found, Answer) and await self._refused_for_usage(found):
+            self.prepare()
+            found = await super().ask()
+        if self._refused_injected and isinstance(found, Answer) and found.status < 400:
+            self.route.provider.accepted_only_without_usage(self.route.upstream_model, monotonic())
+        return found
 
-    def _unanswered(self, began_at: float, failure: UpstreamFailedError) -> Failover:
-        """Raises UpstreamFailedError if nobody else may be asked."""
-        if isinstance(failure, OutOfConnectionsError):
-            raise failure  # says nothing about the provider, and another one could not be reached either
-        self.route.provider.health.failed(monotonic())
-        other = self._failover(began_at, str(failure), failure) if isinstance(failure, NotSentError) else None
-        if other is None:
-            raise failure
-        return other
+    async def _send(self, provider: Provider, use: Use | None) -> Answer:
+        wire = self._wire
+        if use is not None:
+            wire = provider.with_credential(self._dialect.key_header, wire, use.credential)
+        return await self._upstream.ask(provider, wire)
 
     def fail_over(self, failover: Failover) -> None:
         """Ask that provider next."""
-        if isinstance(failover.outcome, Answer):
-            failover.outcome.close()
-        self.release(0)
-        self.route, self.use, self._tried = failover.route, None, {}
+        super().fail_over(failover)
         self.injected, self._refused_injected = self._injects(), False
+        self.prepare()
 
     async def _refused_for_usage(self, answer: Answer) -> bool:
         """Whether the provider refuses `include_usage`, which is not sent again then; reads the answer."""
         settings = self.route.provider.settings
         if answer.status not in _UNKNOWN_FIELD or not self.injected or settings.inject_usage != "auto":
             return False
-        self.refusal = await answer.read(ERROR_BYTES_MAX)
+        self._refusal_body = await answer.read(ERROR_BYTES_MAX)
         answer.close()
-        if self.refusal is None or b"stream_options" not in self.refusal:
+        if self._refusal_body is None or b"stream_options" not in self._refusal_body:
             return False
         # Not remembered yet: a client can make any provider name the field, in a request that is refused either way.
         self._refused_injected = True
         self.injected = False
-        self.refusal = None
+        self._refusal_body = None
         return True
 
-    def _note(self, answer: Answer, health: Health, use: Use | None) -> None:
-        now = monotonic()
-        if answer.status >= 500:
-            health.failed(now)
-        else:
-            health.answered()
-        if answer.status in (429, 503):
-            rest_s = retry_after_s(answer.head.header("retry-after"), self._ports.unix_time())
-            if rest_s is not None and use is not None and answer.status == 429:
-                use.credential.rests(now, rest_s)
-                rest_s = use.pool.rests_s(now)
-            if rest_s is not None:
-                health.rests(now, rest_s)
+    # -- the answer
 
-    # -- one of several credentials
+    def forget(self) -> None:
+        """A provider has accepted: the request is not sent again, and need not be kept as long as its answer takes."""
+        self._document = {}
 
-    def _takes(self, pool: CredentialPool, now: float) -> Use | None:
-        """The use of a credential that this request has not tried; None: there is none now."""
-        self.release(0)
-        use = pool.take(now, self._tokens, random, self._tried)
-        self.use = use or self.use
-        return use
+    def pause(self) -> None:
+        """Stop reading the answer."""
+        if self.answer is not None:
+            self.answer.pause_reading()
 
-    def _without_credential(self, pool: CredentialPool, now: float) -> Failover:
-        """Another provider. Raises NoCredentialError."""
-        failure = NoCredentialError(pool.away_s(now, self._tokens), rejected=pool.all_rejected)
-        other = self._failover(now, str(failure), failure)
-        if other is None:
-            raise failure
-        return other
+    def resume(self) -> None:
+        """Continue reading the answer."""
+        if self.answer is not None:
+            self.answer.resume_reading()
 
-    def _tries_another(self, use: Use, answer: Answer) -> bool:
-        """Whether the answer may be about the credential, and there is another one for this request."""
-        if answer.status not in _ABOUT_CREDENTIALS:
-            return False
-        self._tried[use.credential] = answer.status
-        if answer.status == 401:
-            self._reject(use.pool, use.credential, answer.status)
-        if use.pool.away_s(monotonic(), self._tokens, self._tried):
-            return False
-        answer.close()
-        return True
-
-    def _accepted(self, use: Use) -> None:
-        """So a 403 was about the credential: a client can make any provider answer it, but then to all of them."""
-        use.credential.accepted()
-        for other, status in self._tried.items():
-            if status == 403:
-                self._reject(use.pool, other, status)
-
-    def _reject(self, pool: CredentialPool, credential: Credential, status: int) -> None:
-        now = monotonic()
-        credential.rejected(now, status)
-        self.route.provider.health.rests(now, pool.rests_s(now))
-
-    def _failover(self, began_at: float, failed: str, outcome: Answer | UpstreamFailedError) -> Failover | None:
-        """The next provider that is well; None: there is none."""
-        now = monotonic()
-        before, others = self.route, self.route.others
-        while others and others[0].provider.health.away_s(now):
-            others = others[1:]
-        if not others:
-            return None
-        attempt = Attempt(
-            provider=before.provider.settings.name,
-            upstream_model=before.upstream_model,
-            failed=failed,
-            status=outcome.status if isinstance(outcome, Answer) else None,
-            started_at=self._ports.unix_time() - (now - began_at),
-            duration_ms=round((now - began_at) * 1000, 3),
-        )
-        return Failover(replace(others[0], others=others[1:]), attempt, outcome)
+    def close(self) -> None:
+        """Discard the rest of the answer."""
+        if self.answer is not None:
+            self.answer.close()
 
 
 def target(dialect: Dialect, upstream_model: str, raw_path: str) -> str:

@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from random import random
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from aiohttp import web
 from aiohttp.base_protocol import BaseProtocol
 
-from proxy.billing.record import Attempt
-from proxy.foundation.times import retry_after_s
 from proxy.gateway.exchange.upstream_request import target
 from proxy.gateway.passing import refusal_body
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer, UpstreamClient
-from proxy.gateway.upstream.connection import NoCredentialError, UpstreamConnection, UpstreamFailedError
-from proxy.gateway.upstream.credentials import Credential, Use
+from proxy.gateway.upstream.connection import UpstreamConnection, UpstreamFailedError
+from proxy.gateway.upstream.credentials import Use
 from proxy.gateway.upstream.provider import Provider
+from proxy.gateway.upstream.provider_call import Failover, MayAsk, ProviderCall
 from proxy.gateway.upstream.routing import Route
 from proxy.http import errors
 from proxy.http.errors import ApiError
@@ -55,6 +53,10 @@ class Line:
     """the use of one of several credentials, until the session ends"""
 
 
+_Opened: TypeAlias = tuple[WebSocket, str | None]
+"""the socket and its subprotocol"""
+
+
 class DeclinedError(Exception):
     """The provider has declined the WebSocket."""
 
@@ -67,90 +69,44 @@ class DeclinedError(Exception):
         self.speaks = speaks
 
 
-class Dialler:
+class Dialler(ProviderCall["Answer | _Opened"]):
     """Connects one session to a provider."""
+
+    GENERATES = False  # before a session has begun
 
     def __init__(
         self, ports: Ports, dialect: Dialect, request: web.BaseRequest, protocols: tuple[str, ...], route: Route
     ) -> None:
         """`route`: the providers to try, in order."""
-        self._ports = ports
+        super().__init__(route, ports.unix_time)
+        self._client = ports.upstream
         self._dialect = dialect
         self._request = request
         self._protocols = protocols
-        self._route = route
 
-    async def dial(self, failed: Callable[[Route, Attempt], bool] = lambda _route, _attempt: True) -> Line:
-        """Try one provider after another. `failed`: called with the next route and each failed attempt; False ends the
-        failover. Raises DeclinedError, UpstreamFailedError."""
-        while True:
-            route, began_at = self._route, monotonic()
-            outcome: DeclinedError | UpstreamFailedError
-            try:
-                return await self._ask(route, began_at)
-            except UpstreamFailedError as failure:
-                outcome, status = failure, None
-            except DeclinedError as declined:
-                outcome, status = declined, declined.status
-            left = [one for one in route.others if not one.provider.health.away_s(monotonic())]
-            should_fail_over = status is None or status == 429 or status >= 500
-            if not should_fail_over or not left:
-                raise outcome
-            attempt = Attempt(
-                provider=route.provider.settings.name,
-                upstream_model=route.upstream_model,
-                failed=str(outcome),
-                status=status,
-                started_at=self._ports.unix_time() - (monotonic() - began_at),
-                duration_ms=round((monotonic() - began_at) * 1000, 3),
-            )
-            self._route = replace(left[0], others=tuple(left[1:]))
-            if not failed(self._route, attempt):
-                raise outcome
-
-    async def _ask(self, route: Route, began_at: float) -> Line:
-        """Try one provider, with one credential after another."""
-        provider, tried = route.provider, list[Credential]()
-        while True:
-            use = None
-            if provider.pool is not None:
-                use = provider.pool.take(began_at, 0, random, tried)
-                if use is None:
-                    raise NoCredentialError(provider.pool.away_s(began_at, 0), rejected=provider.pool.all_rejected)
-                tried.append(use.credential)
-            try:
-                return await self._connected(route, began_at, use)
-            except DeclinedError as declined:
-                is_theirs = use is not None and declined.status in (401, 403, 429)
-                if use is None or not is_theirs or provider.pool is None:
-                    raise
-                if declined.status == 401:
-                    use.credential.rejected(monotonic(), 401)
-                if provider.pool.away_s(monotonic(), 0, tried):
-                    raise
-
-    async def _connected(self, route: Route, began_at: float, use: Use | None) -> Line:
-        provider = route.provider
+    async def dial(self, may_ask: MayAsk = lambda _failover: True) -> Line:
+        """Try one provider after another. Raises DeclinedError, UpstreamFailedError."""
         try:
-            provider.health.asked(began_at)
-            found = await _connect(
-                self._ports.upstream, provider, lambda lines: self._head(route, use, lines), self._protocols
-            )
-        except UpstreamFailedError:
-            provider.health.failed(monotonic())
-            _let_go(use)
-            raise
+            socket, protocol = await self._opened(may_ask)
         except BaseException:
-            _let_go(use)
+            self.release(0)
             raise
+        return Line(socket, protocol, self.route, self.use)
+
+    async def _opened(self, may_ask: MayAsk) -> _Opened:
+        found = await self.answered(may_ask)
         if isinstance(found, Answer):
-            _let_go(use)
-            raise await self._declined(provider, found, use)
-        provider.health.answered()
-        if use is not None:
-            use.credential.accepted()
-        socket, protocol = found
-        return Line(socket, protocol, route, use)
+            raise await self._declined(self.route.provider, found)
+        return found
+
+    def fail_over(self, failover: Failover) -> None:
+        """Try that provider next."""
+        if isinstance(failover.outcome, Answer) and failover.outcome.status in _NO_SOCKET:
+            self.route.provider.declined_sockets(self._dialect.name, monotonic())
+        super().fail_over(failover)
+
+    async def _send(self, provider: Provider, use: Use | None) -> Answer | _Opened:
+        return await _connect(self._client, provider, lambda lines: self._head(self.route, use, lines), self._protocols)
 
     def _head(self, route: Route, use: Use | None, lines: str) -> bytes:
         """The bytes of the handshake request."""
@@ -163,17 +119,9 @@ class Dialler:
         credential = None if use is None else use.credential.name
         return provider.bodiless("GET", path, dialect.key_header, passed + lines, credential=credential)
 
-    async def _declined(self, provider: Provider, answer: Answer, use: Use | None) -> DeclinedError:
+    async def _declined(self, provider: Provider, answer: Answer) -> DeclinedError:
         """Turn a non-101 answer into DeclinedError. Raises UpstreamFailedError if its body must not be shown."""
-        now, status = monotonic(), answer.status
-        if status >= 500:
-            provider.health.failed(now)
-        else:
-            provider.health.answered()
-        if status in (429, 503):
-            rest_s = retry_after_s(answer.head.header("retry-after"), self._ports.unix_time())
-            if rest_s is not None:
-                (provider.health if use is None else use.credential).rests(now, rest_s)
+        status = answer.status
         try:
             body = await refusal_body(answer, provider)
         except ApiError as refusal:
@@ -183,7 +131,7 @@ class Dialler:
         error = _error_in(body)
         if _speaks(self._dialect, status, error is not None, is_empty=not body):
             return DeclinedError(status, _error_for_client(status, error or {}), speaks=True)
-        provider.declined_sockets(self._dialect.name, now)
+        provider.declined_sockets(self._dialect.name, monotonic())
         return DeclinedError(status, errors.no_upgrade(), speaks=False)
 
 
@@ -208,11 +156,6 @@ def _error_for_client(status: int, error: dict[str, Any]) -> ApiError:
     )
     message = text or "The provider refused the connection."
     return ApiError(status, message, kind=kind or "invalid_request_error", code=code or "upstream_refused")
-
-
-def _let_go(use: Use | None) -> None:
-    if use is not None:
-        use.end(0)
 
 
 class _Protocol(BaseProtocol):
@@ -242,7 +185,7 @@ class _Protocol(BaseProtocol):
 
 async def _connect(
     client: UpstreamClient, provider: Provider, request: Callable[[str], bytes], protocols: tuple[str, ...]
-) -> tuple[WebSocket, str | None] | Answer:
+) -> _Opened | Answer:
     """Open a WebSocket. Returns the socket and its subprotocol, or the answer that declines. `request`: lines of the
     handshake → the request with these lines in its head. Raises UpstreamFailedError."""
     key = new_key()
@@ -256,7 +199,7 @@ async def _connect(
         raise
 
 
-def _switched(connection: UpstreamConnection, key: str, protocols: tuple[str, ...]) -> tuple[WebSocket, str | None]:
+def _switched(connection: UpstreamConnection, key: str, protocols: tuple[str, ...]) -> _Opened:
     assert connection.switched is not None
     try:
         protocol = chosen(connection.switched, key, protocols)

@@ -17,7 +17,6 @@ from urllib.parse import parse_qs
 from aiohttp import web
 
 from proxy.billing.keys import ApiKey
-from proxy.billing.record import Attempt
 from proxy.gateway.authentication import accepted
 from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.refusals import too_many_at_once
@@ -26,6 +25,7 @@ from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider, TimeLimits
+from proxy.gateway.upstream.provider_call import MayAsk
 from proxy.gateway.upstream.routing import Route
 from proxy.gateway.websocket.dial import DeclinedError, Dialler, Line
 from proxy.gateway.websocket.exchanges import SessionExchanges, check_metered
@@ -159,8 +159,8 @@ class WebSocketHandler:
         assert dialect.socket is not None
         wire = dialect.socket.wire()
 
-        async def dial(route: Route, failed: Callable[[Route, Attempt], bool]) -> Line:
-            return await Dialler(self._ports, dialect, request, shake.protocols, route).dial(failed)
+        async def dial(route: Route, may_ask: MayAsk) -> Line:
+            return await Dialler(self._ports, dialect, request, shake.protocols, route).dial(may_ask)
 
         exchanges = SessionExchanges(
             keys=self._keys,

@@ -20,13 +20,13 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from proxy.billing.record import Attempt
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.opener import checked
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.provider import TimeLimits
+from proxy.gateway.upstream.provider_call import Failover, MayAsk
 from proxy.gateway.upstream.routing import Route
 from proxy.gateway.websocket.dial import DeclinedError, Line
 from proxy.gateway.websocket.documents import document_of
@@ -62,7 +62,7 @@ _ERRORS: Mapping[Event, Callable[[], ApiError]] = {
 _AWAY = Closed(GOING_AWAY, by_peer=False)
 _TOO_MANY_REFUSED = Closed(POLICY, "Too many messages were refused.", by_peer=False)
 
-Dial = Callable[[Route, Callable[[Route, Attempt], bool]], Awaitable[Line]]
+Dial = Callable[[Route, MayAsk], Awaitable[Line]]
 
 
 class Session:
@@ -269,11 +269,11 @@ class Session:
     async def _connect_for(self, turn: Turn) -> None:
         """Connect to a provider of the request's model. Raises ApiError."""
 
-        def failed(route: Route, attempt: Attempt) -> bool:
-            return turn.open_exchange.reassign(route, attempt)
+        def may_ask(to: Failover) -> bool:
+            return turn.open_exchange.reassign(to.route, to.attempt)
 
         try:
-            self._connect(await self._dial(turn.route, failed))
+            self._connect(await self._dial(turn.route, may_ask))
         except DeclinedError as declined:
             self._is_unreachable = True
             self._exchanges.end(turn, End.REFUSED, status=declined.status)

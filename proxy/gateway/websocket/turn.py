@@ -9,7 +9,8 @@ from collections.abc import Callable
 from time import monotonic
 
 from proxy.billing.details import EntryDetails
-from proxy.gateway.exchange.counted_close import close_counted
+from proxy.gateway.exchange.body import unread
+from proxy.gateway.exchange.ending import close_counted
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.open_exchange import OpenExchange, outcome_of
 from proxy.gateway.exchange.running import ExchangeSnapshot, snapshot
@@ -17,7 +18,7 @@ from proxy.gateway.exchange.spending import Spending
 from proxy.gateway.upstream.routing import Route
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.meter import StreamMeter
-from proxy.metering.metered import Metered, OpaqueMeter
+from proxy.metering.metered import Metered
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import NO_USAGE, Usage
 
@@ -115,9 +116,7 @@ class Turn:
         try:
             return self.meter.close()
         except Exception:  # noqa: BLE001  a bug of the meter
-            unread = OpaqueMeter()
-            unread.bytes_seen = self._size
-            return unread.close()
+            return unread(self._size)
 
     def running(self) -> ExchangeSnapshot:
         """Its current snapshot."""

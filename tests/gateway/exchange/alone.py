@@ -57,6 +57,13 @@ def exchange_alone(
 def request_alone(upstream: Any, route: Route, **more: Any) -> UpstreamRequest:
     """A chat request, with `more` in its document, to the providers of a route: `upstream` is asked."""
     document = {"model": "m", "messages": [{"role": "user", "content": "x"}], **more}
-    request: Any = SimpleNamespace(headers=CIMultiDictProxy(CIMultiDict()), raw_path="/v1/chat/completions")
+    opened = SimpleNamespace(prompt_tokens_estimate=0, completion_tokens_max=None)
+    admitted: Any = SimpleNamespace(
+        request=SimpleNamespace(headers=CIMultiDictProxy(CIMultiDict()), raw_path="/v1/chat/completions"),
+        dialect=OPENAI_CHAT, facts=OPENAI_CHAT.facts(document, None), document=document, route=route,
+        open_exchange=SimpleNamespace(opened=opened),
+    )  # fmt: skip
     ports: Any = SimpleNamespace(upstream=upstream, unix_time=lambda: 1_793_000_000.0)
-    return UpstreamRequest(request, OPENAI_CHAT, OPENAI_CHAT.facts(document, None), document, route, ports)
+    asking = UpstreamRequest(admitted, ports)
+    asking.prepare()
+    return asking

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.demo.script import Send, Stall
 from proxy.demo.shapes import DONE, sse
-from proxy.gateway.exchange import counted_close
+from proxy.gateway.exchange import ending
 from proxy.gateway.exchange.exchange import Exchange
 from proxy.http.server import wait_until
 from proxy.metering.held_text import AnswerText, PromptText, TextRoom
@@ -64,7 +64,7 @@ async def test_the_record_is_written_once(
     estimator: str,
     tokens: int,
 ) -> None:
-    monkeypatch.setattr(counted_close, "COUNT_S", 0.2 if told is None else 60)
+    monkeypatch.setattr(ending, "COUNT_S", 0.2 if told is None else 60)
     steps = [*map(Send, EVENTS), *([Stall()] if leaves else [Send(DONE)])]
     provider.script("electron", steps)
     async with gateway(tmp_path, provider.base_url, counter=counter, on_client_disconnect="cancel") as made:
@@ -108,7 +108,7 @@ async def test_without_room_the_counters_speak_at_once(
 async def test_a_session_waits_for_its_records(
     tmp_path: Path, counter: Counter, monkeypatch: pytest.MonkeyPatch, *, told: tuple[Counted, Profile] | None
 ) -> None:
-    monkeypatch.setattr(counted_close, "COUNT_S", 0.2 if told is None else 60)
+    monkeypatch.setattr(ending, "COUNT_S", 0.2 if told is None else 60)
     async with stage(tmp_path, counter=counter) as on:
         async with on.client(RESPONSES) as client:
             await client.say(CREATE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,10 @@ from proxy.billing.record import Attempt
 from proxy.gateway.exchange.upstream_request import UpstreamRequest
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamFailedError
+from proxy.gateway.upstream.credentials import Use
 from proxy.gateway.upstream.health import FAILURES_MAX, BreakerState
 from proxy.gateway.upstream.provider import WITHOUT_USAGE_MAX, WITHOUT_USAGE_S, Provider
+from proxy.gateway.upstream.provider_call import ProviderCall
 from proxy.gateway.upstream.routing import Route
 from proxy.settings import ProviderSettings
 from tests.gateway.exchange.alone import request_alone
@@ -83,7 +86,7 @@ async def outcome(upstream: Upstream, route: Route, allowed: int) -> tuple[Said,
     attempts: list[Attempt] = []
     asking = request_alone(upstream, route)
     try:
-        while not isinstance(found := await asking.ask(asking.wire()), Answer):
+        while not isinstance(found := await asking.ask(), Answer):
             if len(attempts) == allowed:
                 found = found.stays()
                 break
@@ -94,6 +97,31 @@ async def outcome(upstream: Upstream, route: Route, allowed: int) -> tuple[Said,
     except UpstreamFailedError:
         return BROKEN, asking, attempts
     return found.status, asking, attempts
+
+
+class Handshake(ProviderCall[Answer]):
+    """A request that generates nothing, such as the handshake of a WebSocket."""
+
+    GENERATES = False
+
+    def __init__(self, upstream: Upstream, route: Route) -> None:
+        super().__init__(route, lambda: 0.0)
+        self._upstream = upstream
+
+    async def _send(self, provider: Provider, use: Use | None) -> Answer:
+        answer: Answer = await self._upstream.ask(provider, b'"model":"at-%b"' % provider.settings.name.encode())
+        return answer
+
+
+@given(st.lists(SAID, min_size=1, max_size=5), st.sets(st.integers(1, 4)))
+def test_what_generates_nothing_is_sent_again_after_a_break(said: list[Said], sick: set[int]) -> None:
+    upstream = Upstream({f"p{at}": one for at, one in enumerate(said)})
+    call = Handshake(upstream, routes(len(said), sick))
+    well = [at for at in range(len(said)) if at not in sick]
+    ends = next((place for place, at in enumerate(well) if not passes(said[at]) and said[at] != BROKEN), len(well) - 1)
+    with suppress(UpstreamFailedError):
+        assert asyncio.run(call.answered(lambda _failover: True)).status == said[well[ends]]
+    assert upstream.asked == [f"p{at}" for at in well[: ends + 1]]
 
 
 @given(st.lists(SAID, min_size=1, max_size=5), st.sets(st.integers(1, 4)), st.integers(0, 5))
@@ -126,7 +154,7 @@ class Fussy:
 async def stream_from(upstream: Fussy, route: Route) -> int:
     """One stream of a client that does not ask for usage → the status of its answer."""
     asking = request_alone(upstream, route, stream=True)
-    answer = await asking.ask(asking.wire())
+    answer = await asking.ask()
     assert isinstance(answer, Answer)
     return answer.status
 

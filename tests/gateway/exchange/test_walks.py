@@ -65,7 +65,7 @@ class Filling:
         self._exchange = exchange
 
     def write(self, data: bytes) -> None:
-        transport = self._exchange._request.transport
+        transport = self._exchange._client._request.transport
         assert transport is not None
         transport.write(data)
         if self._exchange._life.client is Client.READING:
@@ -93,7 +93,7 @@ class Walk:
     def can(self) -> dict[Event, Callable[[], None]]:
         """What can be done now that brings an event of the table."""
         phase, client = self.where
-        relays = self.exchange._relay is not None
+        relays = self.exchange._body is not None
         found: dict[Event, Callable[[], None]] = {
             event: lambda event=event: self.exchange._expired(event)  # type: ignore[misc]
             for event in ARMED.get(self.where, ())
@@ -143,10 +143,10 @@ class Walk:
 
     def _fills(self) -> None:
         """Sometimes the client is full after a piece, and what follows comes in the same read."""
-        relay = self.exchange._relay
+        body = self.exchange._body
         if self.where == (Phase.BODY, Client.READING) and self._rng.random() < 0.3:
-            assert relay is not None
-            relay._transport = Filling(self.exchange)  # type: ignore[assignment]
+            assert body is not None
+            body.relay._transport = Filling(self.exchange)  # type: ignore[assignment]
 
     def _break(self) -> None:
         if self.streams:
@@ -164,14 +164,14 @@ class Walk:
             self._provider.write(PLAIN[self._sent :])
 
     def _leave(self) -> None:
-        transport = self.exchange._request.transport
+        transport = self.exchange._client._request.transport
         if transport is not None:
             transport.abort()
 
     def _leave_served(self) -> None:
         self._done = True
-        assert self.exchange._relay is not None
-        self.exchange._relay.piece(DONE)
+        assert self.exchange._body is not None
+        self.exchange._body.relay.piece(DONE)
         self._leave()
 
     def plant(self) -> None:
@@ -192,7 +192,7 @@ class Walk:
         self.exchange._DO = {**Exchange._DO, action: self._rng.choice([fails, fills])}  # type: ignore[misc]
 
     def paused_as_it_should(self) -> bool:
-        answer = self.exchange._answer
+        answer = self.exchange._asking.answer
         if self.where[0] is not Phase.BODY or answer is None or not answer._ours:
             return True
         transport = answer._connection._transport

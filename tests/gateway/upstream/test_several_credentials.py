@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from proxy.billing.record import UsageRecord
-from proxy.gateway.exchange import upstream_request
-from proxy.gateway.exchange.upstream_request import Failover
 from proxy.gateway.upstream import client as providers
+from proxy.gateway.upstream import provider_call
+from proxy.gateway.upstream.provider_call import Failover
 from proxy.gateway.upstream.routing import Route
 from proxy.settings import CredentialSettings, ProviderSettings, Secret
 from tests.gateway.exchange.alone import request_alone
@@ -95,7 +95,7 @@ async def provider() -> AsyncIterator[Provider]:
 def in_turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Chances as even as can be."""
     chances = cycle([0.0, 0.5, 0.25, 0.75, 0.125, 0.625, 0.375, 0.875])
-    monkeypatch.setattr(upstream_request, "random", lambda: next(chances))
+    monkeypatch.setattr(provider_call, "random", lambda: next(chances))
     return iter(())
 
 
@@ -282,11 +282,11 @@ async def test_where_no_credential_is_left_another_provider_is_asked() -> None:
     )
     for _ in range(2):
         asking = request_alone(Upstream(), replace(first, others=(second,)))
-        found = await asking.ask(asking.wire())
+        found = await asking.ask()
     assert isinstance(found, Failover)
     assert (found.attempt.provider, found.attempt.failed) == ("first", "no credential: all at their limits")
     assert found.attempt.status is None
     asking.fail_over(found)
-    await asking.ask(asking.wire())
+    await asking.ask()
     assert asked == ["first", "second"]
     assert asking.use is None

@@ -1,0 +1,201 @@
+"""Asks a provider, and if nothing came of it the next one, with their credentials and their health.
+
+Invariants: another provider is proposed only if this one was unreachable or answered 429 or 5xx. If a request was sent
+and then the connection broke or timed out, it may have been served and billed: it is not sent again, unless it
+generates nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import random
+from time import monotonic
+from typing import ClassVar, Generic, TypeVar
+
+from proxy.billing.record import Attempt
+from proxy.foundation.times import retry_after_s
+from proxy.gateway.upstream.client import Answer
+from proxy.gateway.upstream.connection import (
+    NoCredentialError,
+    NotSentError,
+    OutOfConnectionsError,
+    UpstreamFailedError,
+)
+from proxy.gateway.upstream.credentials import Credential, CredentialPool, Use
+from proxy.gateway.upstream.provider import Provider
+from proxy.gateway.upstream.routing import Route
+
+# Statuses that another credential may not get.
+_ABOUT_CREDENTIALS = frozenset((401, 403, 429))
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """An attempt that failed, and the provider that may be asked instead."""
+
+    route: Route
+    attempt: Attempt
+    outcome: Answer | UpstreamFailedError
+    """the result if nobody else is asked"""
+
+    def stays(self) -> Answer:
+        """Nobody else is asked. Raises UpstreamFailedError."""
+        if isinstance(self.outcome, UpstreamFailedError):
+            raise self.outcome
+        return self.outcome
+
+
+MayAsk = Callable[[Failover], bool]
+"""called before another provider is asked; False: nobody else is asked"""
+
+
+class ProviderCall(Generic[T]):
+    """One request to one provider after another, as its owner decides. It is sent again with another credential if
+    there are several. A subclass sends it: `T` is what it gets, an `Answer` or what stands for a success."""
+
+    GENERATES: ClassVar[bool] = True
+    """what was sent may have been billed"""
+
+    def __init__(self, route: Route, unix_time: Callable[[], float], tokens: int = 0) -> None:
+        """`tokens`: what it probably takes, for the limits of credentials."""
+        self.route = route
+        self.use: Use | None = None
+        """of the current provider's credentials, the one that was sent last; None: it has not several"""
+        self._unix_time = unix_time
+        self._tokens = tokens
+        self._tried: dict[Credential, int] = {}
+        """those that this request was refused with, and the status"""
+
+    async def _send(self, provider: Provider, use: Use | None) -> Answer | T:
+        """Send the request. Raises UpstreamFailedError."""
+        raise NotImplementedError
+
+    async def answered(self, may_ask: MayAsk) -> Answer | T:
+        """Ask one provider after another, until one has an answer for the client. Raises UpstreamFailedError."""
+        while isinstance(found := await self.ask(), Failover):
+            if not may_ask(found):
+                return found.stays()
+            self.fail_over(found)
+        return found
+
+    async def ask(self) -> Answer | T | Failover:
+        """Ask the current provider. Raises UpstreamFailedError."""
+        while True:
+            provider, began_at, use = self.route.provider, monotonic(), None
+            if provider.pool is not None and (use := self._takes(provider.pool, began_at)) is None:
+                return self._without_credential(provider.pool, began_at)
+            provider.health.asked(began_at)
+            try:
+                found = await self._send(provider, use)
+            except UpstreamFailedError as failure:
+                return self._unanswered(began_at, failure)
+            if not isinstance(found, Answer) or found.status < 400:
+                provider.health.answered()
+                if use is not None:
+                    self._accepted(use)
+                return found
+            self._note(found, provider, use)
+            if use is not None and self._tries_another(use, found):
+                continue
+            if found.status == 429 or found.status >= 500:
+                return self._failover(began_at, "refused" if found.status == 429 else "failed", found) or found
+            return found
+
+    def fail_over(self, failover: Failover) -> None:
+        """Ask that provider next."""
+        if isinstance(failover.outcome, Answer):
+            failover.outcome.close()
+        self.release(0)
+        self.route, self.use, self._tried = failover.route, None, {}
+
+    def release(self, tokens: int | None) -> None:
+        """The credential's request is over; it has used so many tokens. None: as many as were reserved."""
+        if self.use is not None:
+            self.use.end(tokens)
+
+    def _unanswered(self, began_at: float, failure: UpstreamFailedError) -> Failover:
+        """Raises UpstreamFailedError if nobody else may be asked."""
+        if isinstance(failure, OutOfConnectionsError):
+            raise failure  # says nothing about the provider, and another one could not be reached either
+        self.route.provider.health.failed(monotonic())
+        repeats = not self.GENERATES or isinstance(failure, NotSentError)
+        other = self._failover(began_at, str(failure), failure) if repeats else None
+        if other is None:
+            raise failure
+        return other
+
+    def _note(self, answer: Answer, provider: Provider, use: Use | None) -> None:
+        now, health = monotonic(), provider.health
+        if answer.status >= 500:
+            health.failed(now)
+        else:
+            health.answered()
+        if answer.status in (429, 503):
+            rest_s = retry_after_s(answer.head.header("retry-after"), self._unix_time())
+            if rest_s is not None and use is not None and answer.status == 429:
+                use.credential.rests(now, rest_s)
+                rest_s = use.pool.rests_s(now)
+            if rest_s is not None:
+                health.rests(now, rest_s)
+
+    # -- one of several credentials
+
+    def _takes(self, pool: CredentialPool, now: float) -> Use | None:
+        """The use of a credential that this request has not tried; None: there is none now."""
+        self.release(0)
+        use = pool.take(now, self._tokens, random, self._tried)
+        self.use = use or self.use
+        return use
+
+    def _without_credential(self, pool: CredentialPool, now: float) -> Failover:
+        """Another provider. Raises NoCredentialError."""
+        failure = NoCredentialError(pool.away_s(now, self._tokens), rejected=pool.all_rejected)
+        other = self._failover(now, str(failure), failure)
+        if other is None:
+            raise failure
+        return other
+
+    def _tries_another(self, use: Use, answer: Answer) -> bool:
+        """Whether the answer may be about the credential, and there is another one for this request."""
+        if answer.status not in _ABOUT_CREDENTIALS:
+            return False
+        self._tried[use.credential] = answer.status
+        if answer.status == 401:
+            self._reject(use.pool, use.credential, answer.status)
+        if use.pool.away_s(monotonic(), self._tokens, self._tried):
+            return False
+        answer.close()
+        return True
+
+    def _accepted(self, use: Use) -> None:
+        """So a 403 was about the credential: a client can make any provider answer it, but then to all of them."""
+        use.credential.accepted()
+        for other, status in self._tried.items():
+            if status == 403:
+                self._reject(use.pool, other, status)
+
+    def _reject(self, pool: CredentialPool, credential: Credential, status: int) -> None:
+        now = monotonic()
+        credential.rejected(now, status)
+        self.route.provider.health.rests(now, pool.rests_s(now))
+
+    def _failover(self, began_at: float, failed: str, outcome: Answer | UpstreamFailedError) -> Failover | None:
+        """The next provider that is well; None: there is none."""
+        now = monotonic()
+        before, others = self.route, self.route.others
+        while others and others[0].provider.health.away_s(now):
+            others = others[1:]
+        if not others:
+            return None
+        attempt = Attempt(
+            provider=before.provider.settings.name,
+            upstream_model=before.upstream_model,
+            failed=failed,
+            status=outcome.status if isinstance(outcome, Answer) else None,
+            started_at=self._unix_time() - (now - began_at),
+            duration_ms=round((now - began_at) * 1000, 3),
+        )
+        return Failover(replace(others[0], others=others[1:]), attempt, outcome)
