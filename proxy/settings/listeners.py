@@ -31,7 +31,7 @@ class WorkerSettings:
     port: int = setting(whole(0, 65_535), "port of /metrics, /healthz and /readyz; 0: any", default=8081)
 
 
-# A place in a stream is looked for in all that is kept of it: 16 MiB take some 50 ms.
+# A place in a stream is looked for in all that is kept of it: 16 MiB take up to two seconds, in slices.
 STREAM_BYTES_MAX = 16 << 20
 # More memory would be wasted on streams that are rarely resumed.
 STREAMS_BYTES_MAX = 64 << 30

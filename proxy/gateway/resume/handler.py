@@ -15,6 +15,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 from proxy.billing.keys import ApiKey
+from proxy.foundation.slices import Slice
 from proxy.gateway.authentication import authenticated
 from proxy.gateway.passing import passed
 from proxy.gateway.resume.others import ASKED_HEADER, PATH, STREAM_PATH, Others
@@ -72,9 +73,10 @@ class _Player:
 
     async def play(self, stall_s: float) -> None:
         """Play to the end. Raises TimeoutError, ConnectionError."""
-        tape = self._tape
+        tape, current = self._tape, Slice()
         try:
             while not self._gone:
+                await current.give_way()
                 piece = tape.read(self._place, PIECE_BYTES)
                 if piece:
                     self._place += len(piece)
@@ -147,9 +149,11 @@ class Place(NamedTuple):
         """The query of a request to another proxy."""
         return f"after={self.events}" if self.number is None else f"starting_after={self.number}"
 
-    def on(self, tape: Tape) -> int:
+    async def on(self, tape: Tape) -> int:
         """The place on a tape. Raises OverwrittenError, BeyondError."""
-        return tape.after_events(self.events or 0) if self.number is None else tape.after_number(self.number)
+        if self.number is None:
+            return await tape.after_events(self.events or 0)
+        return await tape.after_number(self.number)
 
 
 class ResumeHandler:
@@ -193,7 +197,7 @@ class ResumeHandler:
         place = _place(request)
         tape = self._tape(exchange_id, key)
         if tape is not None and (place.number is None or tape.can_be_completed):
-            return await play(tape, _found(tape, place), request, connection, stall_s=self._stall_s)
+            return await play(tape, await _found(tape, place), request, connection, stall_s=self._stall_s)
         response = await self._of_others(exchange_id, place, request, connection)
         if response is None:
             raise errors.unknown_stream()
@@ -208,7 +212,7 @@ class ResumeHandler:
         if tape is None or not tape.can_be_completed:
             return await self._of_others(exchange_id, place, request, connection)
         try:
-            at = place.on(tape)
+            at = await place.on(tape)
         except OverwrittenError:
             return None
         return await play(tape, at, request, connection, stall_s=self._stall_s)
@@ -236,10 +240,10 @@ class ResumeHandler:
             found.answer.close()
 
 
-def _found(tape: Tape, place: Place) -> int:
+async def _found(tape: Tape, place: Place) -> int:
     """The place on the tape. Raises ApiError in the format of the stream's dialect."""
     try:
-        return place.on(tape)
+        return await place.on(tape)
     except OverwrittenError:
         refusal = errors.stream_overwritten()
     except BeyondError as beyond:

@@ -2,66 +2,21 @@
 
 Invariants: a tape is never written to disk, a log or an entry. It begins between two events, and is at most `bytes_max`
 long: older events are dropped. Places are counted in bytes from the beginning of the stream. A reader never delays the
-writer. An event is what a client's parser of server-sent events dispatches: a block of lines with a `data` line, up to
-its blank line. So the place after N events is where a client that has counted N events continues.
+writer, and looks for its place in slices of the event loop's time. The place after N events is where a client that has
+counted N events continues.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 from typing import NamedTuple
 
-import msgspec
-
+from proxy.foundation.slices import Slice
+from proxy.gateway.tapes.blocks import Block, blocks, number_of
 from proxy.metering.refusal import ErrorShape
-from proxy.metering.wire.sse import event_of
-
-# One line end, then at least one blank line. No line end is taken for two.
-_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)+")
-_DATA = re.compile(rb"(?:\A|[\r\n])data(?:[:\r\n]|\Z)")
-_BOM = b"\xef\xbb\xbf"
-
-
-class Block(NamedTuple):
-    """The lines up to a blank line, and their places."""
-
-    start: int
-    end: int
-    """after the blank line"""
-    lines: bytes
-
-    @property
-    def is_event(self) -> bool:
-        """True if a client's parser dispatches an event."""
-        return _DATA.search(self.lines) is not None
-
-    @property
-    def number(self) -> int | None:
-        """The `sequence_number` of an event of OpenAI's responses; None: it has none."""
-        event = event_of(self.lines.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
-        try:
-            return None if event is None else _decode(event[0]).sequence_number
-        except msgspec.MsgspecError:
-            return None
-
-
-class _Numbered(msgspec.Struct):
-    sequence_number: int | None = None
-
-
-_decode = msgspec.json.Decoder(_Numbered).decode
-
-
-def blocks(stream: bytes | bytearray) -> Iterator[Block]:
-    """The complete blocks, in order."""
-    start = 0
-    for found in _END.finditer(stream):
-        lines = bytes(stream[start : found.start()])
-        yield Block(start, found.end(), lines if start else lines.removeprefix(_BOM))
-        start = found.end()
 
 
 class Cut(NamedTuple):
@@ -72,48 +27,8 @@ class Cut(NamedTuple):
     """the number of events before `place`"""
 
 
-def after_events(stream: bytes | bytearray, events: int) -> Cut:
-    """The place after this number of events, or after the last event if there are fewer."""
-    last = Cut(0, 0)
-    if events <= 0:
-        return last
-    for block in blocks(stream):
-        if block.is_event:
-            last = Cut(block.end, last.events + 1)
-            if last.events == events:
-                break
-    return last
-
-
-def after_number(stream: bytes | bytearray, number: int, events_before: int) -> int | None:
-    """The place after the event with this `sequence_number`: before the next one, or after the last event. None: events
-    are missing in between. `events_before`: events of the stream before these bytes. Events without numbers are counted
-    from 0."""
-    place, counted = 0, events_before
-    first = True
-    for block in blocks(stream):
-        if not block.is_event:
-            continue
-        own = counted if (numbered := block.number) is None else numbered
-        if own > number:
-            return None if first and events_before and own > number + 1 else place
-        first = False
-        place, counted = block.end, counted + 1
-    return place
-
-
-def boundary(stream: bytes | bytearray, place: int) -> Cut:
-    """The first place between two blocks from `place` on, or else the last one."""
-    last = Cut(0, 0)
-    for block in blocks(stream):
-        if last.place >= place:
-            break
-        last = Cut(block.end, last.events + block.is_event)
-    return last
-
-
-# The part of a full tape that is left after a cut, so that cuts are rare.
-_LEFT = 0.75
+# What is cut off a full tape at once, or a quarter of it: cuts are rare, and short.
+_CUT_OFF_BYTES = 8 * 1024
 # The memory of an empty tape, about: without it, short streams would take more memory than they count for.
 EMPTY_BYTES = 2048
 
@@ -196,14 +111,20 @@ class Tape:
             self._wake()
 
     def _drop_oldest(self) -> None:
-        cut = boundary(self._held, len(self._held) - int(self._bytes_max * _LEFT))
-        if len(self._held) - cut.place > self._bytes_max:  # an event longer than a tape
+        end = self._before + len(self._held)
+        least = end - self._bytes_max + min(_CUT_OFF_BYTES, self._bytes_max // 4)
+        place, events = self._before, self._events_before
+        for _, block_end, is_event in chain.from_iterable(blocks(self.read, place)):
+            if place >= least:
+                break
+            place, events = block_end, events + is_event
+        if end - place > self._bytes_max:  # an event longer than a tape
             self.drop()
             return
-        del self._held[: cut.place]
-        self._before += cut.place
-        self._events_before += cut.events
-        self._grew(self, -cut.place)
+        size = place - self._before
+        del self._held[:size]
+        self._before, self._events_before = place, events
+        self._grew(self, -size)
 
     # -- read
 
@@ -222,22 +143,49 @@ class Tape:
         """True if a reader gets the rest of the stream."""
         return not self._dropped and (self.whole or not self.ended)
 
-    def after_events(self, events: int) -> int:
+    async def after_events(self, events: int) -> int:
         """The place after this number of events. Raises OverwrittenError, BeyondError."""
-        wanted = events - self._events_before
-        if self._dropped or wanted < 0:
+        cut = await self._before_first(lambda _, index: index >= events)
+        if cut.events > events:
             raise OverwrittenError
-        cut = after_events(self._held, wanted)
-        if cut.events < wanted:
-            raise BeyondError(self._events_before + cut.events)
-        return self._before + cut.place
+        if cut.events < events:
+            raise BeyondError(cut.events)
+        return cut.place
 
-    def after_number(self, number: int) -> int:
-        """The place after the event with this `sequence_number`; -1: the beginning. Raises OverwrittenError."""
-        found = None if self._dropped else after_number(self._held, number, self._events_before)
-        if found is None:
+    async def after_number(self, number: int) -> int:
+        """The place after the event with this `sequence_number`: before the next one, or after the last event; -1: the
+        beginning. Events without numbers are counted from 0. Raises OverwrittenError."""
+        own = number  # of the event that was looked at last
+
+        def is_beyond(block: Block, index: int) -> bool:
+            nonlocal own
+            start, end, _ = block
+            numbered = number_of(self.read(start, end - start))
+            own = index if numbered is None else numbered
+            return own > number
+
+        place, _ = await self._before_first(is_beyond)
+        if place == self._before > 0 and own > number + 1:
             raise OverwrittenError
-        return self._before + found
+        return place
+
+    async def _before_first(self, is_beyond: Callable[[Block, int], bool]) -> Cut:
+        """The place before the first event that is beyond, or after the last one. `is_beyond`: event, and the number of
+        events before it → whether it is. Raises OverwrittenError."""
+        current = Slice()
+        while not self._dropped:
+            place, events = self._before, self._events_before
+            with suppress(OverwrittenError):  # while others ran: from the new beginning
+                for ended in blocks(self.read, place):
+                    await current.give_way()
+                    for block in ended:
+                        _, end, is_event = block
+                        if is_event:
+                            if is_beyond(block, events):
+                                return Cut(place, events)
+                            place, events = end, events + 1
+                return Cut(place, events)
+        raise OverwrittenError
 
     def read(self, place: int, bytes_max: int) -> bytes:
         """The bytes from `place` on; empty: none yet, or the stream has ended. Raises OverwrittenError."""

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.gateway.tapes.tape import (
-    EMPTY_BYTES,
-    BeyondError,
-    OverwrittenError,
-    Tape,
-    after_events,
-    after_number,
-    blocks,
-    boundary,
-)
+from proxy.foundation.slices import Slice
+from proxy.gateway.tapes.blocks import EDGE_BYTES, WINDOW_BYTES, Block, blocks, number_of
+from proxy.gateway.tapes.tape import EMPTY_BYTES, BeyondError, OverwrittenError, Tape
 from proxy.gateway.tapes.tapes import Tapes
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.wire.sse import EventFramer
+from tests.support.turns import each_step_is_a_turn, measured_turns
+
+__all__ = ["each_step_is_a_turn"]
 
 ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 LINES = st.sampled_from(
@@ -56,30 +52,41 @@ def dispatched(stream: bytes) -> int:
     return len(framer.feed(stream))
 
 
-@given(streams())
-def test_events_are_counted_as_parsers_do(stream: bytes) -> None:
-    found = list(blocks(stream))
-    assert sum(block.is_event for block in found) == dispatched(stream)
-    assert [block.start for block in found] == [0, *(block.end for block in found)][: len(found)]
-    assert not found or found[-1].end == len(stream)
+def found_in(stream: bytes, window_bytes: int = WINDOW_BYTES) -> list[Block]:
+    def read(place: int, size: int) -> bytes:
+        return stream[place : place + size]
+
+    return list(chain.from_iterable(blocks(read, 0, window_bytes)))
+
+
+@given(streams(), st.integers(EDGE_BYTES + 1, 60))
+@example(b": a" + b"a" * 30 + b"\n" * 40 + b"data\r\n" * 9 + b"\r\n", 12)
+def test_events_are_counted_as_parsers_do(stream: bytes, window_bytes: int) -> None:
+    """Wherever they are cut into windows."""
+    found = found_in(stream)
+    assert sum(is_event for _, _, is_event in found) == dispatched(stream)
+    assert [start for start, _, _ in found] == [0, *(end for _, end, _ in found)][: len(found)]
+    assert not found or found[-1][1] == len(stream)
+    again = found_in(stream, window_bytes)
+    assert sum(is_event for _, _, is_event in again) == dispatched(stream)
+    if b"\n" * (window_bytes - EDGE_BYTES) not in stream:  # blank lines that fill a window are a block of their own
+        assert again == found
 
 
 @given(streams(), st.integers(0, 8))
-def test_after_so_many_events_the_others_follow(stream: bytes, events: int) -> None:
-    cut = after_events(stream, events)
-    assert cut.events == min(events, dispatched(stream))
-    assert dispatched(stream[: cut.place]) == cut.events
+async def test_after_so_many_events_the_others_follow(stream: bytes, events: int) -> None:
+    one = tape()
+    one.add(stream)
+    if events > dispatched(stream):
+        with pytest.raises(BeyondError) as beyond:
+            await one.after_events(events)
+        assert beyond.value.events == dispatched(stream)
+        return
+    place = await one.after_events(events)
+    assert dispatched(stream[:place]) == events
     rest = EventFramer()
-    rest._started = cut.place > 0  # a byte order mark belongs to the beginning
-    assert len(rest.feed(stream[cut.place :])) == dispatched(stream) - cut.events
-
-
-@given(streams(), st.integers(0, 60))
-def test_a_boundary_is_between_events(stream: bytes, place: int) -> None:
-    cut = boundary(stream, place)
-    ends = [0, *(block.end for block in blocks(stream))]
-    assert cut.place == next((end for end in ends if end >= place), ends[-1])
-    assert dispatched(stream[: cut.place]) == cut.events
+    rest._started = place > 0  # a byte order mark belongs to the beginning
+    assert len(rest.feed(one.read(place, 1 << 20))) == dispatched(stream) - events
 
 
 def numbered(*numbers: int | None) -> bytes:
@@ -107,17 +114,55 @@ def numbered(*numbers: int | None) -> bytes:
         ((), 0, 7, 0),
     ],
 )
-def test_after_a_number(numbers: tuple[int | None, ...], before: int, after: int, left: int | None) -> None:
-    stream = numbered(*numbers)
-    place = after_number(stream, after, before)
-    assert (None if place is None else dispatched(stream[place:])) == left
+async def test_after_a_number(numbers: tuple[int | None, ...], before: int, after: int, left: int | None) -> None:
+    one, stream = tape(), numbered(*numbers)
+    one.add(stream)
+    one._before, one._events_before = 1_000 * before, before
+    if left is None:
+        with pytest.raises(OverwrittenError):
+            await one.after_number(after)
+    else:
+        assert dispatched(one.read(await one.after_number(after), 1 << 20)) == left
 
 
 @pytest.mark.parametrize(
     "data", [b'{"sequence_number":"1"}', b"[1]", b"[DONE]", b'{"text":"\\"sequence_number\\":9"}', b"{", b"\xff"]
 )
 def test_what_has_no_number_is_counted(data: bytes) -> None:
-    assert [block.number for block in blocks(b"data: " + data + b"\n\n")] == [None]
+    assert number_of(b"data: " + data + b"\n\n") is None
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_a_number_is_read_in_every_way_of_writing_lines(end: bytes) -> None:
+    assert number_of(b"event: x" + end + b'data: {"sequence_number":7}' + end * 2) == 7
+    assert number_of(b": x" + end + (b"data: " + end) * 2_000 + b'data: {"sequence_number":7}' + end * 2) is None
+
+
+@pytest.mark.usefixtures("each_step_is_a_turn")
+@pytest.mark.parametrize("block", [b"data:\n\n", b":\n" * 40_000 + b"data:\n\n"])
+async def test_a_place_is_looked_for_without_delaying_others(block: bytes) -> None:
+    """However many blocks or lines are before it."""
+    one = tape()
+    one.add(block * (200_000 // len(block)))
+    one.end(whole=True, error_sent=False)
+    events = 200_000 // len(block)
+    for searched in (one.after_events(events), one.after_number(events)):
+        async with measured_turns() as turns:
+            await searched
+        assert turns.count >= 200_000 // WINDOW_BYTES
+
+
+async def test_a_place_is_found_while_older_events_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = tape(1_000)
+
+    async def write(_: Slice) -> None:
+        one.add(b"data: more\n\n" * 50)
+
+    one.add(b"".join(EVENTS[:50]))
+    monkeypatch.setattr(Slice, "give_way", write)
+    assert one.read(await one.after_events(49), 1 << 20).startswith(EVENTS[49])
+    with pytest.raises(OverwrittenError):
+        await one.after_events(10)
 
 
 def tape(bytes_max: int = 1 << 20) -> Tape:
@@ -132,7 +177,7 @@ EVENTS = [b"data: %d\n\n" % number for number in range(100)]
 
 
 @given(st.integers(0, 99), st.integers(1, 700), st.lists(st.integers(0, 999), max_size=5))
-def test_what_is_read_is_what_was_written(events: int, bytes_max: int, cuts: list[int]) -> None:
+async def test_what_is_read_is_what_was_written(events: int, bytes_max: int, cuts: list[int]) -> None:
     """From any event on that is still there, however it was written."""
     one, stream = tape(bytes_max), b"".join(EVENTS)
     places = [0, *sorted(cut % len(stream) for cut in cuts), len(stream)]
@@ -140,37 +185,37 @@ def test_what_is_read_is_what_was_written(events: int, bytes_max: int, cuts: lis
         one.add(stream[start:end])
         assert one.size <= bytes_max
     try:
-        place = one.after_events(events)
+        place = await one.after_events(events)
     except OverwrittenError:
         assert len(b"".join(EVENTS[events:])) > bytes_max / 2 - 20 or not one.readable
         return
     assert one.read(place, 1 << 20) == b"".join(EVENTS[events:])
 
 
-def test_a_place_that_is_not_there() -> None:
+async def test_a_place_that_is_not_there() -> None:
     one = tape(100)
     for event in EVENTS:
         one.add(event)
     with pytest.raises(BeyondError) as beyond:
-        one.after_events(101)
+        await one.after_events(101)
     assert beyond.value.events == 100
-    assert one.read(one.after_events(100), 10) == b""
+    assert one.read(await one.after_events(100), 10) == b""
     with pytest.raises(OverwrittenError):
-        one.after_events(3)
+        await one.after_events(3)
     with pytest.raises(OverwrittenError):
-        one.after_number(3)
+        await one.after_number(3)
     with pytest.raises(OverwrittenError):
         one.read(0, 10)
 
 
-def test_an_event_longer_than_the_tape_is_not_held() -> None:
+async def test_an_event_longer_than_the_tape_is_not_held() -> None:
     one = tape(100)
     one.add(b"data: " + b"x" * 200)
     assert (one.readable, one.size) == (False, 0)
     one.add(b"\n\ndata: more\n\n")
     assert one.size == 0
     with pytest.raises(OverwrittenError):
-        one.after_events(0)
+        await one.after_events(0)
 
 
 async def test_of_too_many_bytes_the_oldest_go() -> None:
@@ -214,7 +259,7 @@ async def test_it_is_kept_for_its_time() -> None:
 
 async def test_who_waits_is_woken() -> None:
     one = tape()
-    place = one.after_events(0)
+    place = await one.after_events(0)
 
     async def waited(what: Any, *arguments: Any, **named: Any) -> None:
         async with asyncio.timeout(5), asyncio.TaskGroup() as group:
