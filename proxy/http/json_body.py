@@ -8,6 +8,7 @@ serialised again (see request_body.py).
 
 from __future__ import annotations
 
+import encodings.utf_8_sig  # noqa: F401  a process without descriptors could not import it with its first request
 import json
 import re
 from contextlib import suppress
