@@ -75,7 +75,7 @@ PRIVATE: dict[str, dict[Any, set[str]]] = {
         web.Response: {"_req"},
         web.Server: {"_kwargs", "_loop"},
     },
-    "proxy/http/websocket.py": {BaseProtocol: {"_reading_paused"}, aiohttp._websocket.reader: {"WebSocketDataQueue"}},
+    "proxy/http/websocket_frames.py": {aiohttp._websocket.helpers: {"websocket_mask"}},
 }  # fmt: skip
 """file → class or module of aiohttp → its private parts that the file uses"""
 

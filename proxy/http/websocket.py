@@ -1,53 +1,47 @@
-"""One side of a WebSocket (RFC 6455), over aiohttp's frames: a client's or a provider's.
+"""One side of a WebSocket (RFC 6455): a client's or a provider's.
 
 Invariants: messages are complete, and relayed byte for byte, as text or as binary; the receiver must refuse text that
-is not UTF-8. Pings are answered here. Nothing is compressed. A message has a limit, and so have buffered bytes: a
-sender whose receiver does not read is not read. A closing side is reported once, with its code and reason. Bytes of
-pings and pongs do not count as those of messages; the rate of pings and pongs is limited. A side takes the event loop's
-time in slices, even if its frames are small.
+is not UTF-8. Pings are answered here. A message has a limit, and so have buffered bytes: a sender whose receiver does
+not read is not read. A closing side is reported once, with its code and reason. The rate of pings and pongs is limited.
+Whatever a side sends, it is read and written in slices of the event loop's time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple
 
-from aiohttp._websocket.reader import WebSocketDataQueue
 from aiohttp.base_protocol import BaseProtocol
-from aiohttp.http import WebSocketError, WebSocketReader, WebSocketWriter, WSCloseCode, WSMessage, WSMsgType
-from aiohttp.streams import EofStream
 
 from proxy.foundation.slices import Slice
 from proxy.http.request_body import BODY_BYTES_PER_S_MIN, BODY_S
+from proxy.http.websocket_frames import NO_CODE, PART, Frame, FrameError, FrameReader, Kind, close_of, head, masked
 
-# Complete messages that may wait for `receive` before the other side is not read any more. Each direction of a session
-# holds twice as much, and one message.
+# Bytes that may wait to be read by `receive` before the other side is not read any more.
 QUEUE_BYTES = 64 * 1024
-# How long the answer to a close frame is waited for.
+# Of a longer message, as many are written at once. A multiple of the mask's length.
+WRITE_BYTES = 256 * 1024
+# How long the answer to a close frame is waited for, and the end of a side that broke the protocol or a limit: it may
+# still send, and an unread byte would take the close frame from it.
 CLOSE_S = 2.0
 # Pings and pongs of one side: so many at once, and so many a second. Clients and providers send one in some seconds.
 CONTROL_FRAMES_MAX = 1_000
 CONTROL_FRAMES_PER_S = 10
-# Of a masked control frame, besides its payload.
-CONTROL_HEAD_BYTES = 6
-# The bytes of a message in fragments, frame heads included, are at most so many times its limit.
-FRAMED_RATIO_MAX = 2
 # The reason in a close frame (RFC 6455, 5.5): 125 bytes with the code.
 REASON_BYTES_MAX = 123
 
-TEXT, BINARY = WSMsgType.TEXT, WSMsgType.BINARY
-GOING_AWAY, POLICY, TOO_BIG, INTERNAL = 1001, 1008, 1009, 1011
-NO_CODE = 1005
-"""a close frame without a code; never sent"""
+TEXT, BINARY = Kind.TEXT, Kind.BINARY
+GOING_AWAY, POLICY, INTERNAL, TRY_AGAIN_LATER = 1001, 1008, 1011, 1013
 
 
 class Message(NamedTuple):
     """A complete message."""
 
-    kind: WSMsgType
+    kind: Kind
     """TEXT or BINARY"""
     payload: bytes
 
@@ -83,30 +77,13 @@ class Allowance:
         return left >= 1
 
 
-class _Queue(WebSocketDataQueue):
-    """Calls `whole` for each whole message with data, and `control` with the size of each ping's and pong's payload."""
-
-    def __init__(
-        self,
-        protocol: BaseProtocol,
-        loop: asyncio.AbstractEventLoop,
-        whole: Callable[[], None],
-        control: Callable[[int], None],
-    ) -> None:
-        super().__init__(protocol, QUEUE_BYTES, loop=loop)
-        self._whole = whole
-        self._control = control
-
-    def feed_data(self, data: WSMessage, size: int) -> None:  # type: ignore[override]
-        if data[0] is TEXT or data[0] is BINARY:
-            self._whole()
-        else:
-            self._control(size)
-        super().feed_data(data, size)
+def _uncounted(_size: int) -> bool:
+    return True
 
 
 class WebSocket:
-    """An open WebSocket, after the handshake. The connection calls `feed_data` and `feed_eof`."""
+    """An open WebSocket, after the handshake. The connection calls `feed_data` and `feed_eof`, `pause_writing` and
+    `resume_writing`."""
 
     def __init__(
         self,
@@ -116,27 +93,33 @@ class WebSocket:
         masks: bool,
         message_bytes_max: int,
         grew: Callable[[int], bool] | None = None,
-        shrank: Callable[[int], None] | None = None,
+        shrank: Callable[[int], object] = _uncounted,
     ) -> None:
         """`masks`: this end is the client's. `grew`, `shrank`: called with bytes of messages that are incomplete or not
-        received yet; `grew` returns False if there is no room for them."""
+        received yet; `grew` returns False if there is no room for them. With `grew`, a message must arrive in time."""
         self._transport = transport
         self._protocol = protocol
-        self._queue = _Queue(protocol, asyncio.get_running_loop(), self._whole, self._control)
-        self._reader = WebSocketReader(self._queue, message_bytes_max + 1, compress=False, decode_text=False)
-        self._writer = WebSocketWriter(protocol, transport, use_mask=masks, limit=QUEUE_BYTES)
-        self._grew, self._shrank = grew, shrank
-        self._part = 0  # bytes of the incomplete message
-        self._waiting = 0  # bytes of complete messages that were not received yet
-        self._taken = 0  # of the one that was taken last
-        self._part_max = FRAMED_RATIO_MAX * message_bytes_max + QUEUE_BYTES
-        self._part_began = monotonic()  # when that message could have begun
-        self._broken: Closed | None = None  # the limit that the other side has passed: no more of it is read
+        self._masks = masks
+        self._reader = FrameReader(masked=not masks, message_bytes_max=message_bytes_max)
+        self._is_timed = grew is not None
+        self._grew, self._shrank = grew or _uncounted, shrank
+        self._counted = 0  # bytes by which memory grew
+        self._taken = 0  # of the message that was received last
+        self._began_at = monotonic()  # when the message that is arriving could have begun
+        self._end: Closed | None = None  # nothing more is read
         self._control_frames = Allowance(CONTROL_FRAMES_MAX, CONTROL_FRAMES_PER_S)
         self._slice = Slice()
-        self._senders = 0  # that wait
+        self._arrived: asyncio.Future[None] | None = None  # set while `receive` waits for bytes
+        self._has_room = asyncio.Event()  # for more that is written
+        if not protocol.writing_paused:
+            self._has_room.set()
+        self._is_writing = asyncio.Lock()
+        self._writers = 0  # that write or wait
+        self._is_cut = False  # a frame was not written to its end
         self._closing = False
         self._lost = asyncio.Event()
+        self.is_read = True
+        """False: its bytes are held back, until there is room for them"""
         self.heard_at = monotonic()
         """when bytes last arrived"""
         self.writing_since: float | None = None
@@ -144,115 +127,172 @@ class WebSocket:
 
     # -- called by the connection
 
-    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+    def feed_data(self, data: bytes) -> None:
         """Receive bytes."""
         self.heard_at = monotonic()
-        if self._broken is None and self._grew is not None:
-            self._count(len(data))
-        if self._broken is None:
-            self._reader.feed_data(data)
-        return False, b""
-
-    def _count(self, size: int) -> None:
-        """Count bytes that have come. Those of control frames are given back when they are parsed."""
-        assert self._grew is not None
-        if not self._part:
-            self._part_began = self.heard_at
-        elif self._part > self._part_max:
-            self._break(WSCloseCode.MESSAGE_TOO_BIG, "The fragments of this message are too many.")
-        elif self.heard_at > self._part_began + BODY_S + self._part / BODY_BYTES_PER_S_MIN:
+        if self._end is not None:
+            return
+        if not self._reader.held:
+            self._began_at = self.heard_at
+        elif self._is_timed and self._is_late():
             self._break(POLICY, "This message did not arrive in time.")
-        if self._broken is None and not self._grew(size):
-            self._break(WSCloseCode.TRY_AGAIN_LATER, "Too much is in memory now.")
-        if self._broken is None:
-            self._part += size
-
-    def _break(self, code: int, reason: str) -> Closed:
-        """The other side has passed a limit: its further bytes are dropped."""
-        self._broken = Closed(code, reason, by_peer=False)
-        self._queue.set_exception(WebSocketError(code, reason))
-        if not self.is_read:
-            self._protocol.resume_reading()
-        return self._broken
+            return
+        if not self._grew(len(data)):
+            self._break(TRY_AGAIN_LATER, "Too much is in memory now.")
+            return
+        self._counted += len(data)
+        self._reader.feed(data)
+        if self._arrived is not None:
+            self._wake()
+        elif self.is_read and self._reader.unread > QUEUE_BYTES:
+            self.is_read = False
+            self._protocol.pause_reading()
 
     def feed_eof(self) -> None:
         """The connection is lost."""
         self._lost.set()
-        self._reader.feed_eof()
+        self._has_room.set()
+        self._wake()
 
-    def _whole(self) -> None:
-        self._waiting += self._part
-        self._part = 0
+    def pause_writing(self) -> None:
+        """The other side does not take what was written."""
+        self._has_room.clear()
 
-    def _control(self, size: int) -> None:
-        """Give back the bytes of a control frame. `size`: of its payload."""
-        if self._shrank is not None:
-            size = min(size + CONTROL_HEAD_BYTES, self._part)
-            self._part -= size
-            self._shrank(size)
+    def resume_writing(self) -> None:
+        """The other side has taken it."""
+        self._has_room.set()
+
+    def _is_late(self) -> bool:
+        allowed_s = BODY_S + self._reader.held / BODY_BYTES_PER_S_MIN
+        return self._reader.is_amid_message and self.heard_at > self._began_at + allowed_s
+
+    def _wake(self) -> None:
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+        self._arrived = None
+
+    def _break(self, code: int, reason: str) -> Closed:
+        """The other side has broken the protocol or a limit: its further bytes are dropped."""
+        return self._ended(Closed(code, reason, by_peer=False))
+
+    def _ended(self, end: Closed) -> Closed:
+        self._end = end
+        self._reader.clear()
+        self._count_held()
+        self._read_on()
+        self._wake()
+        return end
+
+    def _read_on(self) -> None:
+        if not self.is_read:
+            self.is_read = True
+            self._protocol.resume_reading()
+
+    def _count_held(self) -> None:
+        """Give back the bytes of what was read and is not kept: heads, control frames, messages that were processed."""
+        held = self._reader.held + self._taken
+        if held < self._counted:
+            self._shrank(self._counted - held)
+            self._counted = held
 
     # -- called by the session
 
     async def receive(self) -> Message | Closed:
         """The next message. Raises PeerLostError. Cancellation loses nothing."""
-        self._let_go()
-        while True:
+        self._taken = 0
+        if not self._reader.is_amid_message:
+            self._began_at = monotonic()
+        while self._end is None:
             await self._slice.give_way()
-            if self._broken is not None:
-                return self._broken
             try:
-                message = await self._queue.read()
-            except EofStream:
-                raise PeerLostError("disconnected") from None
-            except WebSocketError as wrong:
-                return Closed(int(wrong.code), str(wrong)[:REASON_BYTES_MAX], by_peer=False)
-            kind, payload = message[0], message[1]
-            if kind is TEXT or kind is BINARY:
-                self._taken, self._waiting = self._waiting, 0
-                self._part_began = monotonic()
-                return Message(kind, payload)
-            if kind is WSMsgType.CLOSE:
-                return Closed(int(payload) or NO_CODE, str(message[2]))
-            if not self._control_frames.take():
-                return self._break(POLICY, "Too many pings and pongs.")
-            if kind is WSMsgType.PING:
-                with suppress(ConnectionError):
-                    await self._writer.send_frame(payload, WSMsgType.PONG)
+                frame = self._reader.read()
+                found = None if frame is None or frame is PART else await self._received(frame)
+            except FrameError as wrong:
+                return self._break(wrong.code, wrong.reason)
+            self._count_held()
+            if found is not None:
+                return found
+            if frame is None:
+                await self._more()
+        return self._end
+
+    async def _received(self, frame: Frame) -> Message | Closed | None:
+        """The result of `receive` for a frame; None: it is processed here. Raises FrameError."""
+        kind, payload = frame
+        if kind is TEXT or kind is BINARY:
+            self._taken = len(payload)
+            return Message(kind, payload)
+        if kind is Kind.CLOSE:
+            return self._ended(Closed(*close_of(payload)))
+        if not self._control_frames.take():
+            return self._break(POLICY, "Too many pings and pongs.")
+        if kind is Kind.PING and not self._closing:
+            with suppress(ConnectionError):
+                await self._write(Kind.PONG, payload)
+        return None
+
+    async def _more(self) -> None:
+        """Wait for more bytes. Raises PeerLostError."""
+        if self._lost.is_set():
+            raise PeerLostError("disconnected")
+        self._read_on()
+        arrived = self._arrived = asyncio.get_running_loop().create_future()
+        try:
+            await arrived
+        finally:
+            self._arrived = None
+        self._slice = Slice()
 
     async def until_lost(self) -> None:
         """Wait until the connection is lost. A caller that processes a message would not notice otherwise."""
         await self._lost.wait()
 
-    def _let_go(self) -> None:
-        """The last message was processed: release its bytes."""
-        if self._shrank is not None and self._taken:
-            self._shrank(self._taken)
-        self._taken = 0
-
     async def send(self, message: Message) -> None:
         """Write the message, and wait until the other side has taken it. Raises PeerLostError."""
-        self._senders += 1
-        if self.writing_since is None:
-            self.writing_since = monotonic()
         try:
-            await self._writer.send_frame(message.payload, message.kind)
+            if self._closing:
+                raise PeerLostError("closed")
+            await self._write(message.kind, message.payload)
         except ConnectionError:
             raise PeerLostError("disconnected") from None
-        finally:
-            self._senders -= 1
-            if not self._senders:
-                self.writing_since = None
 
     async def ping(self) -> None:
         """Send a ping, so that middleboxes do not close an idle connection. If it is lost, `receive` raises."""
-        if not self._protocol.writing_paused:
+        if not (self._closing or self._is_cut) and self._has_room.is_set():  # it waits for nobody
             with suppress(ConnectionError):
-                await self._writer.send_frame(b"", WSMsgType.PING)
+                self._put(head(Kind.PING, 0, os.urandom(4) if self._masks else b""))
 
-    @property
-    def is_read(self) -> bool:
-        """False: its bytes are held back, until there is room for them."""
-        return not self._protocol._reading_paused  # noqa: SLF001  there is no other way
+    async def _write(self, kind: Kind, payload: bytes) -> None:
+        """Write a frame, and wait until the other side has taken it. Raises ConnectionError."""
+        self._writers += 1
+        if self.writing_since is None:
+            self.writing_since = monotonic()
+        try:
+            async with self._is_writing:
+                if self._is_cut:
+                    raise PeerLostError("it would take this for the rest of a message")
+                self._is_cut = True
+                mask = os.urandom(4) if self._masks else b""
+                self._put(head(kind, len(payload), mask) + masked(payload[:WRITE_BYTES], mask))
+                if len(payload) > WRITE_BYTES:
+                    await self._put_rest(payload, mask)
+                self._is_cut = False
+                await self._has_room.wait()
+        finally:
+            self._writers -= 1
+            if not self._writers:
+                self.writing_since = None
+
+    async def _put_rest(self, payload: bytes, mask: bytes) -> None:
+        for at in range(WRITE_BYTES, len(payload), WRITE_BYTES):
+            await self._has_room.wait()
+            await self._slice.give_way()
+            self._put(masked(payload[at : at + WRITE_BYTES], mask))
+
+    def _put(self, wire: bytes) -> None:
+        if self._transport.is_closing():
+            raise PeerLostError("disconnected")
+        self._transport.write(wire)
 
     async def close(self, code: int, reason: str = "") -> None:
         """Send a close frame, wait up to CLOSE_S for the answer, and disconnect. Never raises; a second call does
@@ -271,13 +311,11 @@ class WebSocket:
             self._give_back()
 
     async def _say_closed(self, code: int, reason: str) -> None:
-        if code == NO_CODE:
-            await self._writer.send_frame(b"", WSMsgType.CLOSE)
-        else:
-            await self._writer.close(code, _cut(reason))
+        self._transport.set_write_buffer_limits(0)  # what is not written when we disconnect would be kept for ever
+        await self._write(Kind.CLOSE, b"" if code == NO_CODE else code.to_bytes(2, "big") + _cut(reason))
         while not isinstance(last := await self.receive(), Closed):
             pass
-        if not last.by_peer:  # what it still sends is not read, but an unread byte would take our words from it
+        if not last.by_peer:
             await self._lost.wait()
 
     def abort(self) -> None:
@@ -287,9 +325,9 @@ class WebSocket:
         self._give_back()
 
     def _give_back(self) -> None:
-        if self._shrank is not None:
-            self._shrank(self._taken + self._waiting + self._part)
-        self._taken = self._waiting = self._part = 0
+        self._reader.clear()
+        self._taken = 0
+        self._count_held()
 
 
 def _cut(reason: str) -> bytes:

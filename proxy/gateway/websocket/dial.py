@@ -172,6 +172,18 @@ class _Protocol(BaseProtocol):
         if self.socket is not None:
             self.socket.feed_data(data)
 
+    def pause_writing(self) -> None:
+        """The provider does not take what was written."""
+        super().pause_writing()
+        if self.socket is not None:
+            self.socket.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The provider has taken it."""
+        super().resume_writing()
+        if self.socket is not None:
+            self.socket.resume_writing()
+
     def eof_received(self) -> None:
         """The transport closes itself, and `connection_lost` follows."""
 

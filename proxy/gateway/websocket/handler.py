@@ -138,11 +138,13 @@ class WebSocketHandler:
             shrank=self._uploads.give_back,
         )
         connection.set_parser(client)  # type: ignore[arg-type]  # it has what is called
+        connection.listener = _Listener(client)
         session = self._session(request, dialect, shake, client, model, limits, authenticate)
         self.sessions.add(session)
         try:
             await session.run(line)
         finally:
+            connection.listener = None
             self.sessions.discard(session)
         return reply
 
@@ -208,6 +210,22 @@ class WebSocketHandler:
         if not supporting:
             raise errors.no_upgrade()
         return supporting[0].limits
+
+
+class _Listener:
+    """Tells the client's WebSocket whether the client takes what is written to it."""
+
+    def __init__(self, client: WebSocket) -> None:
+        self._client = client
+
+    def client_left(self) -> None:
+        """Nothing to do: the connection calls `feed_eof`, too."""
+
+    def client_full(self) -> None:
+        self._client.pause_writing()
+
+    def client_drained(self) -> None:
+        self._client.resume_writing()
 
 
 def _model_in(request: web.BaseRequest, name: str) -> str:

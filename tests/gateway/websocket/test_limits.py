@@ -9,8 +9,10 @@ from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from aiohttp.http import WebSocketWriter
 
 from proxy.gateway.websocket import session
+from proxy.gateway.websocket.dial import MESSAGE_BYTES_MAX
 from proxy.http import websocket
 from proxy.http.websocket import Allowance
+from proxy.http.websocket_frames import FRAGMENT_BYTES, FRAGMENTS_MIN
 from tests.gateway.websocket.sockets import Client, Stage
 from tests.support.turns import measured_turns
 
@@ -54,7 +56,7 @@ async def test_pings_and_pongs_are_not_counted_as_bodies(on: Stage, kind: int) -
         begin = frame(TEXT, b'{"type":')
         write(client.socket, begin + frame(kind, b"y" * 125) * 300 + frame(kind))
         await until_parsed(client)
-        assert before - uploads.bytes_left == len(begin), "the message alone is counted"
+        assert before - uploads.bytes_left == len(b'{"type":'), "the message alone is counted"
         write(client.socket, frame(CONTINUED | 0x80, b'"x"}'))
         await link.hear("x")
     await on.until_over()
@@ -86,15 +88,45 @@ async def test_a_message_arrives_in_time(on: Stage, monkeypatch: pytest.MonkeyPa
         assert await link.until_gone() == (1001, "")
 
 
-async def test_a_message_has_no_endless_fragments(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("masked", [True, False], ids=["client", "provider"])
+async def test_a_message_has_no_endless_fragments(on: Stage, *, masked: bool) -> None:
     """Empty ones pass the limit of a message's size."""
-    monkeypatch.setattr(websocket, "FRAMED_RATIO_MAX", 0)
-    async with on.talk() as (client, _):
-        write(client.socket, frame(TEXT))
-        for _ in range(20):
-            write(client.socket, frame(CONTINUED) * 1_000)
-            await asyncio.sleep(0.005)
-        assert await client.hear_end() == (1009, "The fragments of this message are too many.")
+    reason = "The fragments of this message are too many."
+    bytes_max = (1 << 20) if masked else MESSAGE_BYTES_MAX
+    count = FRAGMENTS_MIN + bytes_max // FRAGMENT_BYTES + 1
+    async with on.talk() as (client, link):
+        sender = client.socket if masked else link.socket
+        write(sender, frame(TEXT, masked=masked) + frame(CONTINUED, masked=masked) * count)
+        if masked:
+            assert await client.hear_end() == (1009, reason)
+        else:
+            assert await link.until_gone() == (1009, reason)
+            assert (await client.hear_end())[0] == 1011
+
+
+@pytest.mark.parametrize("masked", [True, False], ids=["provider", "client"])
+async def test_only_a_clients_frames_are_masked(on: Stage, *, masked: bool) -> None:
+    """RFC 6455, 5.1."""
+    async with on.talk() as (client, link):
+        write(link.socket if masked else client.socket, frame(TEXT | 0x80, b'{"type":"x"}', masked=masked))
+        if masked:
+            assert await link.until_gone() == (1002, "A frame is masked.")
+            assert (await client.hear_failure()) == ("upstream_failed", 1011)
+        else:
+            assert await client.hear_end() == (1002, "A frame is not masked.")
+            assert await link.until_gone() == (1001, "")
+        assert not link.heard
+
+
+@pytest.mark.parametrize("who", ["client", "provider"])
+async def test_a_side_that_has_closed_is_not_waited_for(on: Stage, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    monkeypatch.setattr(websocket, "CLOSE_S", 60.0)
+    async with on.talk() as (client, link):
+        if who == "client":
+            await client.socket.close(code=1000)
+        else:
+            await asyncio.gather(link.socket.close(code=1000), client.hear_end())
+        await on.until_over()
 
 
 @pytest.mark.parametrize(
@@ -118,15 +150,22 @@ async def test_what_is_answered_has_a_rate(
         assert await link.until_gone() == (1001, "")
 
 
+def fragments(*, masked: bool) -> bytes:
+    """More than a client's message may have."""
+    return frame(TEXT, masked=masked) + frame(CONTINUED, masked=masked) * 3 * FRAMES
+
+
 @pytest.mark.usefixtures("each_step_is_a_turn")
-@pytest.mark.parametrize("wire", [frame(PING), frame(PONG), REFUSED])
+@pytest.mark.parametrize(
+    "wire", [frame(PING) * 2 * FRAMES, frame(PONG) * 2 * FRAMES, REFUSED * 2 * FRAMES, fragments(masked=True)]
+)
 async def test_a_client_delays_nobody(on: Stage, monkeypatch: pytest.MonkeyPatch, wire: bytes) -> None:
     """Whatever its rate."""
     monkeypatch.setattr(websocket, "CONTROL_FRAMES_MAX", FRAMES)
     monkeypatch.setattr(session, "REFUSED_MAX", FRAMES)
     async with on.talk() as (client, _), measured_turns() as turns:
-        write(client.socket, wire * 2 * FRAMES)
-        assert (await client.hear_end())[0] == 1008
+        write(client.socket, wire)
+        assert (await client.hear_end())[0] in (1008, 1009)
     assert turns.count >= FRAMES
 
 
@@ -138,6 +177,14 @@ async def test_a_provider_delays_nobody_and_has_a_rate(on: Stage, monkeypatch: p
         write(link.socket, frame(kind, masked=False) * 2 * FRAMES)
         assert (await client.hear_end())[0] == 1011
         assert await link.until_gone() == (1008, "Too many pings and pongs.")
+    assert turns.count >= FRAMES
+
+
+@pytest.mark.usefixtures("each_step_is_a_turn")
+async def test_a_providers_fragments_delay_nobody(on: Stage) -> None:
+    async with on.talk() as (client, link), measured_turns() as turns:
+        write(link.socket, fragments(masked=False) + frame(CONTINUED | 0x80, b'{"type":"y"}', masked=False))
+        await client.hear("y")
     assert turns.count >= FRAMES
 
 
