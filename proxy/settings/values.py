@@ -391,6 +391,12 @@ class Settings:
         default=16_384,
         formerly="streams_max",
     )
+    websockets_per_key_max: int | None = setting(
+        whole(1, EXCHANGES_MAX),
+        "largest number of WebSockets of one key in one process; more get 429",
+        default=None,
+        shown="a quarter of `exchanges_max`",
+    )
     allow_literal_secrets: bool = setting(flag(), "allow secrets to be written in the file itself", default=False)
     providers: Mapping[str, ProviderSettings] = setting(
         sections(ProviderSettings, PROVIDER_NAME, "1 to 64 of a-z 0-9 _ . -"), "the upstream APIs, by name"

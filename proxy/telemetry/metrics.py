@@ -184,6 +184,7 @@ class Metrics:
         self,
         *,
         in_flight: Callable[[], float],
+        websockets: Callable[[], float],
         depth: Callable[[], float],
         oldest_age_s: Callable[[], float],
         unwritten: Callable[[], float],
@@ -193,6 +194,7 @@ class Metrics:
         series.gauge("tokenweir_exchanges_in_flight", "Exchanges that have begun and not ended.").set_function(
             in_flight
         )
+        series.gauge("tokenweir_websockets", "Open WebSockets of clients, idle ones included.").set_function(websockets)
         series.gauge(
             "tokenweir_journal_pending_records", "Ended exchanges in the journal that the ledger does not have yet."
         ).set_function(depth)

@@ -226,7 +226,8 @@ async def gateway(
     )  # fmt: skip
     sockets = WebSocketHandler(
         keys=keys or Everybody(), opener=opener, ports=ports, providers={"scripted": provider}, live=handler.live,
-        owners=running, uploads=uploads, message_bytes_max=1 << 20, sessions_max=64, closed=lambda: None,
+        owners=running, uploads=uploads, message_bytes_max=1 << 20, sessions_max=64, sessions_per_key_max=64,
+        closed=lambda: None,
     )  # fmt: skip
     routes = Routes()
     for dialect in (OPENAI_CHAT, *(one for one in DIALECTS if one.socket is not None)):

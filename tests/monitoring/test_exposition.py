@@ -27,7 +27,9 @@ def exposition() -> str:
     """Every series of ours, fed once."""
     metrics = Metrics(["gpt-x"], keys_max=1, projects_max=1)
     assert metrics.ledger.projects is not None
-    metrics.gauges(in_flight=lambda: 2, depth=lambda: 1, oldest_age_s=lambda: 0.5, unwritten=lambda: 0)
+    metrics.gauges(
+        in_flight=lambda: 2, websockets=lambda: 1, depth=lambda: 1, oldest_age_s=lambda: 0.5, unwritten=lambda: 0
+    )
     metrics.budgets.outstanding(lambda: 1_500_000_000)
     metrics.providers.watch("openai", ["closed", "open"], lambda: "closed")
     records = [

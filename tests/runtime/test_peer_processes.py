@@ -19,7 +19,10 @@ pytestmark = pytest.mark.io
 
 def an_exposition(exchanges: int, *, age_s: float = 0, in_flight: int = 1) -> bytes:
     metrics = Metrics(["m"])
-    metrics.gauges(in_flight=lambda: in_flight, depth=lambda: 1, oldest_age_s=lambda: age_s, unwritten=lambda: 0)
+    metrics.gauges(
+        in_flight=lambda: in_flight, websockets=lambda: 0, depth=lambda: 1, oldest_age_s=lambda: age_s,
+        unwritten=lambda: 0,
+    )  # fmt: skip
     metrics.exchanges.labels("tera", "m", Outcome.SERVED).inc(exchanges)
     metrics.overhead.observe(0.0002)
     metrics.gaps.observe(0.03)

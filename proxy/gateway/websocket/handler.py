@@ -60,6 +60,7 @@ class WebSocketHandler:
         uploads: Uploads,
         message_bytes_max: int,
         sessions_max: int,
+        sessions_per_key_max: int,
         closed: Callable[[], str | None],
     ) -> None:
         """`live`, `owners`: those of all running exchanges. `closed`: the reason why no new requests are accepted, or
@@ -73,6 +74,7 @@ class WebSocketHandler:
         self._uploads = uploads
         self._message_bytes_max = message_bytes_max
         self._sessions_max = sessions_max
+        self._sessions_per_key_max = sessions_per_key_max
         self._closed = closed
         self.sessions: set[Session] = set()
         self._sessions_of: Counter[str] = Counter()
@@ -98,13 +100,14 @@ class WebSocketHandler:
 
     def _check_number(self, key: ApiKey) -> None:
         """Raises ApiError if there are too many sessions."""
+        limits = [scope.limits.parallel for scope in self._keys.scopes(key) if scope.limits.parallel is not None]
+        most, why = self._sessions_per_key_max, ""
+        if limits and SESSIONS_PER_REQUEST * min(limits) < most:
+            most, why = SESSIONS_PER_REQUEST * min(limits), f" ({min(limits)} requests at once)"
+        if self._sessions_of[key.key_id] > most:
+            raise too_many_at_once(f"This key may have {most} WebSockets open{why}. Please try again later.")
         if self._sessions_of.total() > self._sessions_max:
             raise errors.overloaded("Too many connections at once. Please try again later.", code="not_accepting")
-        limits = [scope.limits.parallel for scope in self._keys.scopes(key) if scope.limits.parallel is not None]
-        sessions_max = SESSIONS_PER_REQUEST * min(limits, default=0)
-        if limits and self._sessions_of[key.key_id] > sessions_max:
-            message = f"This key may have {sessions_max} WebSockets open ({min(limits)} requests at once)."
-            raise too_many_at_once(f"{message} Please try again later.")
 
     async def _served(
         self,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
+from math import ceil
 from typing import NoReturn
 
 from proxy.foundation.outage import OutageLog
@@ -65,6 +66,8 @@ from proxy.telemetry.project_lookup import start_projects
 
 # The time for the last settling; what the ledger does not take by then stays in the journal.
 LAST_SETTLE_S = 10.0
+# So many keys together can take all WebSockets, unless `websockets_per_key_max` is set.
+KEYS_OF_SOCKETS = 4
 # An exchange that is shut down writes its record within milliseconds.
 SHUT_DOWN_S = 5.0
 
@@ -352,6 +355,7 @@ class Proxy:
             uploads=self._uploads,
             message_bytes_max=settings.request_bytes_max,
             sessions_max=settings.exchanges_max,
+            sessions_per_key_max=settings.websockets_per_key_max or ceil(settings.exchanges_max / KEYS_OF_SOCKETS),
             closed=lambda: self._refusing,
         )
         return handler, background, resumption
@@ -411,6 +415,7 @@ class Proxy:
         journal = self._node.journal
         self._metrics.gauges(
             in_flight=lambda: len(self._handler.live) + len(self._background.live),
+            websockets=lambda: len(self._sockets.sessions),
             depth=lambda: journal.depth,
             oldest_age_s=lambda: journal.oldest_age_s(time.time()),
             unwritten=lambda: journal.unwritten_count,

@@ -6,6 +6,8 @@ import asyncio
 import json
 from base64 import b64encode
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from proxy.http.framing import read_head
 from proxy.http.websocket_head import chosen
 from proxy.settings import CredentialSettings, Secret
 from tests.gateway.inprocess import KEY, OfToken
-from tests.gateway.websocket.sockets import CREATE, REALTIME, RESPONSES, Stage, begun, done, stage, tell
+from tests.gateway.websocket.sockets import CREATE, REALTIME, RESPONSES, Limited, Stage, begun, done, stage, tell
 from tests.support.net import RawClient, Response, connect, listening
 from tests.support.socket_provider import SocketProvider
 
@@ -442,7 +444,32 @@ async def test_another_credential_is_tried(tmp_path: Path) -> None:
         assert record.details["credential"] == f"c{first[-1]}"
 
 
-async def test_sessions_of_a_limited_key_are_bounded(tmp_path: Path) -> None:
+async def test_a_key_leaves_sessions_to_others(tmp_path: Path) -> None:
+    keys = OfToken(k=KEY, other=replace(KEY, key_id="other"))
+    async with stage(tmp_path, keys=keys) as on:
+        on.gateway.sockets._sessions_per_key_max, on.gateway.sockets._sessions_max = 2, 3
+        async with on.client(RESPONSES) as first, on.client(RESPONSES):
+            response = await refused(on, RESPONSES)
+            error = json.loads(response.body)["error"]
+            assert (response.status, error["code"]) == (429, "rate_limit_exceeded")
+            assert error["message"] == "This key may have 2 WebSockets open. Please try again later."
+            async with on.client(RESPONSES, headers={"Authorization": "Bearer other"}):
+                assert (await refused(on, RESPONSES)).status == 429
+            await first.socket.close()
+            await on.until(lambda: on.gateway.sockets._sessions_of["k"] == 1)
+            async with on.client(RESPONSES):
+                pass
+
+
+async def test_a_key_that_may_run_few_requests_has_few_sessions(tmp_path: Path) -> None:
+    async with stage(tmp_path, keys=Limited()) as on, AsyncExitStack() as stack:
+        for _ in range(4):
+            await stack.enter_async_context(on.client(RESPONSES))
+        error = json.loads((await refused(on, RESPONSES)).body)["error"]
+        assert error["message"].startswith("This key may have 4 WebSockets open (1 requests at once).")
+
+
+async def test_sessions_are_bounded(tmp_path: Path) -> None:
     async with stage(tmp_path) as on:
         on.gateway.sockets._sessions_max = 2
         async with on.client(RESPONSES), on.client(RESPONSES):
