@@ -1,19 +1,22 @@
 """Several processes on one port that answer as one.
 
-Invariant: each process can answer for all. A peer that does not answer within a second is left out; the series
-`tokenweir_processes` counts the peers that did.
+Invariants: each process can answer for all. A peer that does not answer within a second is left out; the series
+`tokenweir_processes` counts the peers that did. Counters of all processes together never fall: the last known series of
+a peer that is late stand for it, and of a process that ended its last known counters, which are those of the process in
+its place from the start.
 
 Each process listens on a Unix socket in a folder that the parent process made. A request is one line; the answer
-follows, up to the end of the connection.
+follows, up to the end of the connection. Each process keeps its last known series in a file beside its socket.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from prometheus_client import Metric
@@ -37,7 +40,7 @@ _Series = tuple[str, tuple[tuple[str, str], ...]]
 """name, labels"""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PeerProcesses:
     """The processes on one port."""
 
@@ -45,36 +48,68 @@ class PeerProcesses:
     number: int
     """the number of this process, from 0"""
     count: int
+    _ended: bytes | None = field(default=None, init=False)
+    """counters of the processes whose place this one has taken; None: not read yet"""
 
-    async def listen(self, answer_to: Callable[[str], bytes]) -> asyncio.Server:
+    async def listen(self, answer_to: Callable[[str], Awaitable[bytes]]) -> asyncio.Server:
         """Answer the peers. `answer_to`: request → answer. Raises OSError."""
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with suppress(OSError, TimeoutError, ValueError):
                 async with asyncio.timeout(ANSWER_S_MAX):
                     request = await reader.readline()
-                writer.write(answer_to(request.decode().strip()))
+                writer.write(await answer_to(request.decode().strip()))
                 await writer.drain()
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
 
         path = self._socket(self.number)
+        self._take_over()
         path.unlink(missing_ok=True)  # of the process that this one replaces
         return await asyncio.start_unix_server(answer, path)
 
+    def _take_over(self) -> None:
+        """Take the place of the process before."""
+        if self._ended is None:
+            self._ended = counters_of(self._last_known(self.number))
+            self._keep(self._ended)
+
+    async def own(self, exposition: bytes) -> bytes:
+        """The series of this process, with the counters of those whose place it has taken. They are its last known ones
+        from now on: call it in the order of the expositions. `exposition`: the series of this process."""
+        self._take_over()
+        return await asyncio.to_thread(self._own, exposition)
+
+    def _own(self, exposition: bytes) -> bytes:
+        if self._ended:
+            exposition = _text(_summed([exposition, self._ended]))
+        self._keep(exposition)
+        return exposition
+
     async def exposition(self, own: bytes) -> bytes:
-        """The added series of all processes. `own`: the series of this process."""
-        return merged([own, *await self.ask(METRICS)])
+        """The added series of all processes. `own`: what `own` returned."""
+        answers = await self._ask_all(METRICS)
+        answered = [own, *(answer for _, answer in answers if answer)]
+        unheard = [(number, answer is None) for number, answer in answers if not answer]
+        return await asyncio.to_thread(self._merged, answered, unheard)
+
+    def _merged(self, answered: Sequence[bytes], unheard: Iterable[tuple[int, bool]]) -> bytes:
+        """`unheard`: the numbers of the other peers, and whether they have ended."""
+        known = [(self._last_known(number), has_ended) for number, has_ended in unheard]
+        return merged(answered, [counters_of(series) if has_ended else series for series, has_ended in known])
 
     async def ask(self, request: str) -> list[bytes]:
         """The answers of the peers, without peers that fail, are late or have an empty answer."""
-        peers = [number for number in range(self.count) if number != self.number]
-        answers = await asyncio.gather(*(self._ask(number, request) for number in peers))
-        return [answer for answer in answers if answer]
+        return [answer for _, answer in await self._ask_all(request) if answer]
 
-    async def _ask(self, number: int, request: str) -> bytes:
-        with suppress(OSError, TimeoutError):
+    async def _ask_all(self, request: str) -> list[tuple[int, bytes | None]]:
+        peers = [number for number in range(self.count) if number != self.number]
+        return list(zip(peers, await asyncio.gather(*(self._ask(number, request) for number in peers)), strict=True))
+
+    async def _ask(self, number: int, request: str) -> bytes | None:
+        """The answer; empty if the peer fails or is late. None: it has ended."""
+        try:
             async with asyncio.timeout(ANSWER_S_MAX):
                 reader, writer = await asyncio.open_unix_connection(self._socket(number))
                 writer.write(f"{request}\n".encode())
@@ -83,7 +118,25 @@ class PeerProcesses:
                 finally:
                     writer.close()
                     await writer.wait_closed()
-        return b""
+        except (ConnectionRefusedError, FileNotFoundError):
+            return None
+        except (OSError, TimeoutError):
+            return b""
+
+    def _last_known(self, number: int) -> bytes:
+        try:
+            return self._series(number).read_bytes()
+        except OSError:
+            return b""
+
+    def _keep(self, series: bytes) -> None:
+        new = self._series(self.number).with_suffix(".new")
+        with suppress(OSError):  # the disk is full: what was known before stays
+            new.write_bytes(series)
+            os.replace(new, self._series(self.number))
+
+    def _series(self, number: int) -> Path:
+        return self.folder / f"{number}.series"
 
     @property
     def http_socket(self) -> str:
@@ -110,13 +163,23 @@ class _Once(Collector):
         yield from self._families
 
 
-def merged(expositions: Iterable[bytes]) -> bytes:
-    """Merge expositions: sums; for ages, times, versions and dead letters the highest value."""
+def merged(answered: Sequence[bytes], known: Iterable[bytes] = ()) -> bytes:
+    """Merge expositions: sums; for ages, times, versions and dead letters the highest value. `answered`: of processes
+    that answered, which are counted; `known`: of others."""
+    count = Metric("tokenweir_processes", "Processes behind this port that answered.", "gauge")
+    count.add_sample("tokenweir_processes", {}, len(answered))
+    return _text([count, *_summed([*answered, *known])])
+
+
+def counters_of(exposition: bytes) -> bytes:
+    """The series that only rise."""
+    return _text(family for family in _summed([exposition]) if family.type in ("counter", "histogram"))
+
+
+def _summed(expositions: Iterable[bytes]) -> Iterable[Metric]:
     families: dict[str, Metric] = {}
     values: dict[str, dict[_Series, float]] = defaultdict(dict)
-    answered = 0
     for exposition in expositions:
-        answered += 1
         for family in text_string_to_metric_families(exposition.decode()):
             families.setdefault(family.name, family)
             kept = values[family.name]
@@ -126,8 +189,10 @@ def merged(expositions: Iterable[bytes]) -> bytes:
                 kept[series] = add(kept[series], sample.value) if series in kept else sample.value
     for name, family in families.items():
         family.samples = [Sample(series, dict(labels), value) for (series, labels), value in values[name].items()]
-    count = Metric("tokenweir_processes", "Processes behind this port that answered.", "gauge")
-    count.add_sample("tokenweir_processes", {}, answered)
+    return families.values()
+
+
+def _text(families: Iterable[Metric]) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_Once([count, *families.values()]))
+    registry.register(_Once(list(families)))
     return generate_latest(registry)

@@ -80,6 +80,7 @@ class Proxy:
         self.settings = settings
         self.port = 0
         self._peers = peers
+        self._exposing = asyncio.Lock()
         self._is_first = peers is None or peers.number == 0
         self._hurried = False
         self._folder = DataFolder(settings.data_dir, None if peers is None else peers.number)
@@ -205,8 +206,8 @@ class Proxy:
             estimator=self._learned.estimator,
         )
 
-        def answer_to(request: str) -> bytes:
-            return self._metrics.exposition() if request == METRICS else running.answer_to(request)
+        async def answer_to(request: str) -> bytes:
+            return await (self._own_exposition() if request == METRICS else running.answer_to(request))
 
         if self._peers is not None:
             started.callback((await self._peers.listen(answer_to)).close)
@@ -475,8 +476,14 @@ class Proxy:
         return self._refusing or ("The journal is broken." if self._node.journal.broken else None)
 
     async def _exposition(self) -> bytes:
-        own = self._metrics.exposition()
+        own = await self._own_exposition()
         return own if self._peers is None else await self._peers.exposition(own)
+
+    async def _own_exposition(self) -> bytes:
+        if self._peers is None:
+            return self._metrics.exposition()
+        async with self._exposing:
+            return await self._peers.own(self._metrics.exposition())
 
 
 def _state(provider: Provider) -> BreakerState:

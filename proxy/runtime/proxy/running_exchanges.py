@@ -53,7 +53,7 @@ class RunningExchanges:
         self._node = node
         self._remote = None if queue is None else RemoteExchanges(queue.leases, estimator)
 
-    def answer_to(self, request: str) -> bytes:
+    async def answer_to(self, request: str) -> bytes:
         """The answer to a peer; empty for an unknown request."""
         word, _, exchange_id = request.partition(" ")
         if word == LIVE:
