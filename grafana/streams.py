@@ -143,5 +143,10 @@ STREAMS = Board(
             says="By status and code. Nothing was sent to a provider, nothing is billed.",
             queries=_rates("tokenweir_refusals_total", "status, code"),
         ),
+        Panel(
+            title="Lateness of event loops", unit="s",
+            says="How late a process runs what is due: all its streams wait for so long. Its log names who keeps it.",
+            queries=_quantiles("tokenweir_event_loop_late_seconds"),
+        ),
     ],
 )  # fmt: skip

@@ -37,6 +37,7 @@ from proxy.runtime.machine.unsettled import close_months
 from proxy.runtime.proxy.admission import LedgerFollowing
 from proxy.settings import Settings
 from proxy.sinks.sender import start_sinks
+from proxy.telemetry.event_loop import EventLoopWatch
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.project_lookup import start_projects
 
@@ -75,6 +76,7 @@ class Worker:
             started.push_async_callback(tasks.stop)
             await self._start_settlers(tasks, started)
             self._start_maintenance(tasks)
+            started.callback(EventLoopWatch(self._metrics.late).stop)
             self._started = started.pop_all()
 
     async def stop(self) -> None:

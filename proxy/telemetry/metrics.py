@@ -36,6 +36,7 @@ TTFT_BOUNDS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.7
 DURATION_BOUNDS_S = tuple(0.01 * 2**n for n in range(14))
 OVERHEAD_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1)
 ERROR_BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
+LATE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 INTER_EVENT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24)
 
 _MODEL = ("provider", "model")
@@ -162,6 +163,12 @@ class Metrics:
             "tokenweir_inter_event_seconds",
             "Time between two pieces of a stream from the provider. [gen_ai.client.operation.time_per_output_chunk]",
             buckets=INTER_EVENT_BOUNDS_S,
+        ).labels()
+        self.late = series.histogram(
+            "tokenweir_event_loop_late_seconds",
+            "How late a process runs what is due, by a probe four times a second: all its streams wait for so long. "
+            "The log names the function that takes 0.1 s or more.",
+            buckets=LATE_BOUNDS_S,
         ).labels()
         self.prefill = series.histogram(
             "tokenweir_provider_prefill_seconds",

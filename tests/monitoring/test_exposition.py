@@ -47,6 +47,7 @@ def exposition() -> str:
         metrics.opened(overhead_s=0.0004)
         metrics.ended(one, estimate_error=error)
     metrics.gaps.observe(0.02)
+    metrics.late.observe(0.03)
     metrics.refused(401, "invalid_api_key")
     metrics.attempted(Attempt("openai", "gpt-x", "refused", 429, 1.0, 2.0))
     metrics.committed({"inserted": 2}, entries=[entry(one) for one in records], duration_s=0.004)

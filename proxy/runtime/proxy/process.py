@@ -61,6 +61,7 @@ from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import Settings, require_prices
 from proxy.sinks.sender import start_sinks
+from proxy.telemetry.event_loop import EventLoopWatch
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.project_lookup import start_projects
 
@@ -128,6 +129,7 @@ class Proxy:
             self._join_roster,
             self._open_console,
             self._listen,
+            self._watch_event_loop,
         )
 
     # -- the parts, in their order
@@ -279,6 +281,9 @@ class Proxy:
         if self._peers is not None and self._tapes is not None:
             await self._server.listen_at(self._peers.http_socket)
         started.push_async_callback(self._finish_exchanges)
+
+    async def _watch_event_loop(self, started: AsyncExitStack) -> None:
+        started.callback(EventLoopWatch(self._metrics.late).stop)
 
     # -- how they stop
 
