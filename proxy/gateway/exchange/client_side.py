@@ -51,9 +51,9 @@ class ClientSide:
         """the client got an event with the reason why its stream ends"""
 
     @property
-    def is_here(self) -> bool:
-        """False: the connection is closed."""
-        return self._request.transport is not None
+    def has_left(self) -> bool:
+        """True if the connection is closed."""
+        return self._request.transport is None
 
     # -- a body
 
@@ -132,10 +132,6 @@ class ClientSide:
         self.reply.begin(refusal.status, fields, length=len(body), body=body)
 
     # -- the end
-
-    def finish(self) -> None:
-        """Write the end of the body."""
-        self.reply.end()
 
     def close(self) -> None:
         """Close the connection after the last write: the body has no proper end."""

@@ -131,6 +131,11 @@ class Deadlines:
         if self._timer is None:
             self.rearm()
 
+    @property
+    def idle_s(self) -> float:
+        """The idle limit."""
+        return self._limits.idle_s
+
     def set_idle(self, *, idle_s: float) -> None:
         """Shorten the idle limit."""
         if idle_s < self._limits.idle_s:

@@ -56,7 +56,7 @@ class Ending:
         if self._exchange.is_recorded or self._exchange.handed_over or self.is_counting:
             return
         details, now = self.details, monotonic()
-        metered = None if body is None else body.metered_anyway()
+        metered = None if body is None else body.result or body.metered_anyway()
         if body is not None:
             self._end_tape(body)
         if end is End.BUG:
@@ -69,8 +69,11 @@ class Ending:
         self._exchange.silent_s = (now if first_token_at is None else first_token_at) - asked_at
         refusal = self._asking.refusal
         outcome = outcome_of(end, metered, status=None if refusal is None else refusal.answer.status)
-        if metered is not None and body is not None and self._is_handed_over(outcome, metered, body):
-            return
+        stored = self._metering.stored
+        if stored.in_background and metered is not None and body is not None:
+            headers = self._asking.headers()
+            if stored.hand_over(outcome, metered, body.relay, body.provider, details=details, headers=headers):
+                return
         refused_bytes = 0 if refusal is None else len(refusal.body or b"")
         self.is_counting = close_counted(
             self._exchange,
@@ -94,13 +97,6 @@ class Ending:
         if body.is_whole and relay.kept is not None:
             self._exchange.keep(relay.kept, body.answer)
 
-    def _is_handed_over(self, outcome: Outcome, metered: Metered, body: Body) -> bool:
-        """Hand the exchange over, if its provider goes on in the background."""
-        stored = self._metering.stored
-        return stored.in_background and stored.hand_over(
-            outcome, metered, body.relay, body.provider, details=self.details, headers=self._asking.headers()
-        )
-
     def _counted(self) -> None:
         """Its text is counted, or was not in time."""
         self.is_counting = False
@@ -110,7 +106,8 @@ class Ending:
     def let_go(self) -> None:
         """Nothing waits for the record any more: release the credential, and drop the reference to the exchange."""
         self._recorded = None
-        self._asking.release(None if self._exchange.handed_over else self._exchange.tokens)
+        if self._asking.use is not None:
+            self._asking.release(None if self._exchange.handed_over else self._exchange.tokens)
 
 
 def close_counted(

@@ -36,6 +36,7 @@ from proxy.gateway.exchange.stored_response import StoredResponse
 from proxy.gateway.exchange.upstream_request import UpstreamRequest
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
+from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.provider_call import Failover
 from proxy.http import errors
 from proxy.http.errors import ApiError
@@ -77,6 +78,7 @@ class Exchange:
         now = monotonic()
         self._moments = Moments(Phase.ASKING, Client.WAITING, began_at=now, asked_at=now)
         self._deadlines = Deadlines(self._loop, admitted.route.provider.limits, self._where, self._expired)
+        self._failure: UpstreamFailedError | None = None  # why no provider answered
         self._body: Body | None = None
         self._waiting: asyncio.Task[Any] | None = None  # waits for a provider or the disk, and may be cancelled
         self._over: asyncio.Future[None] | None = None
@@ -93,7 +95,7 @@ class Exchange:
         """Ask, relay, record. Returns the finished response, when the client has taken it or is gone; never raises."""
         self._connection.listener = self
         try:
-            if not self._client.is_here:  # it left while its request was read and admitted
+            if self._client.has_left:  # it left while its request was read and admitted
                 self._ending.details.policy = "cancel"
                 self._happened(Event.LEFT_CANCEL)
             else:
@@ -115,13 +117,19 @@ class Exchange:
         try:
             self._asking.prepare()
             self._meters.opened(overhead_s=monotonic() - admitted.received_at)
-            event = await self._asking.until_answered(self._may_ask)
-            if event is Event.ACCEPTED:
-                await self._until_durable(admitted)
-            elif self._life.phase is Phase.ASKING:
-                self._waiting = None
-                self._note_failure()
-                self._happened(event)
+            answer = self._asking.answer = await self._asking.answered(self._may_ask)
+            if 200 <= answer.status < 300:
+                self._accepted(admitted)
+                if self._open_exchange.durable is not None:
+                    await self._open_exchange.durable
+                if self._life.phase is Phase.ANSWERED:
+                    self._waiting = None
+                    self._relay(answer, admitted)
+            else:
+                await self._asking.refused(answer)
+                self._nothing_came(Event.REFUSED, upstream_status=answer.status)
+        except UpstreamFailedError as failure:
+            self._nothing_came(Event.UNREACHABLE, failure)
         except asyncio.CancelledError:
             self._cancelled()
         except Exception as bug:  # noqa: BLE001  logged; the exchange still ends, and says so
@@ -138,27 +146,25 @@ class Exchange:
         self._deadlines.use_limits(to.route.provider.limits)
         return True
 
-    def _note_failure(self) -> None:
-        refusal, failure, details = self._asking.refusal, self._asking.failure, self._ending.details
-        if refusal is not None:
-            details.upstream_status = refusal.answer.status
-        elif failure is not None:
-            details.failed = str(failure)
+    def _nothing_came(
+        self, event: Event, failure: UpstreamFailedError | None = None, *, upstream_status: int | None = None
+    ) -> None:
+        """No provider has an answer, or the last one refused."""
+        self._waiting = None
+        if self._life.phase is Phase.ASKING:
+            self._failure = failure
+            self._ending.details.failed = None if failure is None else str(failure)
+            self._ending.details.upstream_status = upstream_status
+            self._happened(event)
 
-    async def _until_durable(self, admitted: AdmittedRequest) -> None:
-        """A provider has accepted. Relay its answer as soon as the exchange would survive a crash."""
+    def _accepted(self, admitted: AdmittedRequest) -> None:
+        """A provider has accepted. Its answer is relayed as soon as the exchange would survive a crash."""
         self._moments.last_piece_at = monotonic()
         self._happened(Event.ACCEPTED)
         self._open_exchange.accepted = True
-        self._asking.forget()
+        self._asking.accepted()
         if admitted.upload is not None:
             admitted.upload.free()
-        if self._open_exchange.durable is not None:
-            await self._open_exchange.durable
-        self._waiting = None
-        answer = self._asking.answer
-        if self._life.phase is Phase.ANSWERED and answer is not None:
-            self._relay(answer, admitted)
 
     def _relay(self, answer: Answer, admitted: AdmittedRequest) -> None:
         body = self._body = body_of(
@@ -198,7 +204,7 @@ class Exchange:
         self._metering.folded(meter)
         if self._metering.is_short:
             self._loop.call_soon(self._cut)
-        if meter.done:
+        if meter.done and self._deadlines.idle_s > AFTER_DONE_S:
             self._loop.call_soon(self._wait_for_the_end)  # most come with the last event
         taped = self._client.taped
         if self._life.client is not Client.GONE or (taped is not None and taped.is_read):
@@ -226,7 +232,9 @@ class Exchange:
     def _body_ends(self, *, broken: bool) -> None:
         body = self._relayed
         try:
-            self._metering.read_name(body.end(broken=broken))
+            metered = body.end(broken=broken)
+            if self._metering.stored.is_awaited:
+                self._metering.read_name(metered)
         except Exception as bug:  # noqa: BLE001  a meter that raises
             self._broke_down(bug)
         else:
@@ -322,37 +330,33 @@ class Exchange:
     def _happened(self, event: Event) -> None:
         """Take the event, and do what the table says."""
         try:
-            self._take(event)
+            for action in self._life.step(event):
+                self._DO[action](self)
+            if self._life.phase is Phase.CLOSING:
+                self._life.step(Event.SENT)
         except Exception as bug:  # noqa: BLE001  logged; the exchange still ends, and says so
-            self._broke_down(bug)
+            self._broke_down(bug, event)
         if self._life.phase is Phase.ENDED:
             self._ended()
 
-    def _take(self, event: Event) -> None:
-        for action in self._life.step(event):
-            self._DO[action](self)
-        if self._life.phase is Phase.CLOSING:
-            self._life.step(Event.SENT)
-
-    def _broke_down(self, bug: Exception) -> None:
+    def _broke_down(self, bug: Exception, event: Event | None = None) -> None:
         """A bug of ours; a second one, while the first is dealt with, ends it all the same."""
         _log.error("%s: a bug in phase %s, client %s", self.exchange_id, self._life.phase, self._life.client)
         self._connection.log_exception(exc_info=bug)
-        try:
-            self._take(Event.BUG)
-        except Exception as second:  # noqa: BLE001  logged
-            self._connection.log_exception(exc_info=second)
+        if event is Event.BUG:
             self._life.phase = Phase.ENDED
             self._client.abort()
+        else:
+            self._happened(Event.BUG)
         if self._life.phase is Phase.ENDED:
             with suppress(Exception):  # perhaps the bug was there
                 self._stop()
-            self._ended()
 
     def _ended(self) -> None:
         """Nothing may happen to it any more, and nothing refers to it: a reference cycle would live until a garbage
         collection."""
-        self._record()
+        if not self._open_exchange.is_recorded:
+            self._record()
         self._deadlines.stop()
         self._connection.listener = None
         self._open_exchange.reservation.on_short = None
@@ -388,7 +392,7 @@ class Exchange:
         self._client.stop_writing(self._relayed, reads_on=self._life.phase is Phase.BODY)
 
     def _finish(self) -> None:
-        self._client.finish()
+        self._client.reply.end()
 
     def _close_client(self) -> None:
         self._client.close()
@@ -419,7 +423,7 @@ class Exchange:
 
     def _respond(self) -> None:
         """An error before the first byte of an answer; a provider's own, unless it would show what is ours."""
-        refusal, failure = self._asking.refusal, self._asking.failure
+        refusal, failure = self._asking.refusal, self._failure
         if refusal is not None:
             self._client.pass_refusal(refusal.answer, refusal.body, self._asking.route.provider)
         else:

@@ -45,10 +45,9 @@ class Metering:
         self.spending.folded(meter)
 
     def read_name(self, said: Tally | Metered) -> None:
-        """Take the id of the answer, if the provider has sent it and it is not known yet."""
-        if self.stored.is_awaited:
-            provider, use = self._asking.route.provider, self._asking.use
-            self.stored.read(said.response_id, provider, use, in_background=said.in_background)
+        """Take the id of the answer, which is not known yet, if the provider has sent it."""
+        provider, use = self._asking.route.provider, self._asking.use
+        self.stored.read(said.response_id, provider, use, in_background=said.in_background)
 
     def has_read_enough(self, meter: BodyMeter) -> bool:
         """True if a drain has read as many tokens as its provider's settings allow."""

@@ -7,20 +7,19 @@ part of the client's path is sent.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple
 from urllib.parse import quote
 
 from proxy.gateway.exchange.admitted import AdmittedRequest
-from proxy.gateway.exchange.lifecycle import Event
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.credentials import Use
 from proxy.gateway.upstream.provider import Provider
-from proxy.gateway.upstream.provider_call import Failover, MayAsk, ProviderCall
+from proxy.gateway.upstream.provider_call import Failover, ProviderCall
 from proxy.http.headers import upward
 from proxy.http.request_body import CODECS
 from proxy.metering.dialect import NAME, Dialect
@@ -68,8 +67,6 @@ class UpstreamRequest(ProviderCall[Answer]):
         """the answer for the client; None: there is none yet"""
         self.refusal: Refusal | None = None
         """the answer, if it is not 2xx"""
-        self.failure: UpstreamFailedError | None = None
-        """why no provider answered"""
 
     def _injects(self) -> bool:
         if self._dialect.stripper is None or not self._facts.streamed or self._facts.usage_asked:
@@ -100,40 +97,25 @@ class UpstreamRequest(ProviderCall[Answer]):
         """The client's headers that are sent to the provider."""
         return upward(self._request.headers, self._dialect.headers_up, self.route.provider.header_rules)
 
-    async def until_answered(self, may_ask: MayAsk) -> Event:
-        """Ask one provider after another, until one has an answer for the client. Returns ACCEPTED, REFUSED or
-        UNREACHABLE."""
-        try:
-            answer = self.answer = await self.answered(may_ask)
-        except UpstreamFailedError as failure:
-            self.failure = failure
-            return Event.UNREACHABLE
-        finally:
-            self._wire = b""
-        if 200 <= answer.status < 300:
-            return Event.ACCEPTED
+    def accepted(self) -> None:
+        """The answer is 2xx: the request is not sent again, and need not be kept as long as its answer takes."""
+        if self._refused_injected:
+            self.route.provider.accepted_only_without_usage(self.route.upstream_model, monotonic())
+        self._document, self._wire = {}, b""
+
+    async def refused(self, answer: Answer) -> None:
+        """The answer is not 2xx: read its body."""
         body = self._refusal_body
         if body is None and answer.status >= 400:
             with suppress(UpstreamFailedError):
                 body = await answer.read(ERROR_BYTES_MAX)
         self.refusal = Refusal(answer, body)
-        return Event.REFUSED
 
-    async def ask(self) -> Answer | Failover:
-        """Ask the current provider. Raises UpstreamFailedError."""
-        found = await super().ask()
-        while isinstance(found, Answer) and await self._refused_for_usage(found):
-            self.prepare()
-            found = await super().ask()
-        if self._refused_injected and isinstance(found, Answer) and found.status < 400:
-            self.route.provider.accepted_only_without_usage(self.route.upstream_model, monotonic())
-        return found
-
-    async def _send(self, provider: Provider, use: Use | None) -> Answer:
+    def _send(self, provider: Provider, use: Use | None) -> Awaitable[Answer]:
         wire = self._wire
         if use is not None:
             wire = provider.with_credential(self._dialect.key_header, wire, use.credential)
-        return await self._upstream.ask(provider, wire)
+        return self._upstream.ask(provider, wire)
 
     def fail_over(self, failover: Failover) -> None:
         """Ask that provider next."""
@@ -141,7 +123,7 @@ class UpstreamRequest(ProviderCall[Answer]):
         self.injected, self._refused_injected = self._injects(), False
         self.prepare()
 
-    async def _refused_for_usage(self, answer: Answer) -> bool:
+    async def _is_changed(self, answer: Answer) -> bool:
         """Whether the provider refuses `include_usage`, which is not sent again then; reads the answer."""
         settings = self.route.provider.settings
         if answer.status not in _UNKNOWN_FIELD or not self.injected or settings.inject_usage != "auto":
@@ -154,13 +136,10 @@ class UpstreamRequest(ProviderCall[Answer]):
         self._refused_injected = True
         self.injected = False
         self._refusal_body = None
+        self.prepare()
         return True
 
     # -- the answer
-
-    def forget(self) -> None:
-        """A provider has accepted: the request is not sent again, and need not be kept as long as its answer takes."""
-        self._document = {}
 
     def pause(self) -> None:
         """Stop reading the answer."""

@@ -7,7 +7,7 @@ generates nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from random import random
 from time import monotonic
@@ -69,9 +69,13 @@ class ProviderCall(Generic[T]):
         self._tried: dict[Credential, int] = {}
         """those that this request was refused with, and the status"""
 
-    async def _send(self, provider: Provider, use: Use | None) -> Answer | T:
+    def _send(self, provider: Provider, use: Use | None) -> Awaitable[Answer | T]:
         """Send the request. Raises UpstreamFailedError."""
         raise NotImplementedError
+
+    async def _is_changed(self, answer: Answer) -> bool:
+        """Whether the request was changed after this refusal, and is sent again to the same provider."""
+        return False
 
     async def answered(self, may_ask: MayAsk) -> Answer | T:
         """Ask one provider after another, until one has an answer for the client. Raises UpstreamFailedError."""
@@ -102,7 +106,8 @@ class ProviderCall(Generic[T]):
                 continue
             if found.status == 429 or found.status >= 500:
                 return self._failover(began_at, "refused" if found.status == 429 else "failed", found) or found
-            return found
+            if not await self._is_changed(found):
+                return found
 
     def fail_over(self, failover: Failover) -> None:
         """Ask that provider next."""

@@ -8,7 +8,7 @@ no extension negotiated. Bytes are read no faster than they are taken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeAlias
@@ -105,8 +105,8 @@ class Dialler(ProviderCall["Answer | _Opened"]):
             self.route.provider.declined_sockets(self._dialect.name, monotonic())
         super().fail_over(failover)
 
-    async def _send(self, provider: Provider, use: Use | None) -> Answer | _Opened:
-        return await _connect(self._client, provider, lambda lines: self._head(self.route, use, lines), self._protocols)
+    def _send(self, provider: Provider, use: Use | None) -> Awaitable[Answer | _Opened]:
+        return _connect(self._client, provider, lambda lines: self._head(self.route, use, lines), self._protocols)
 
     def _head(self, route: Route, use: Use | None, lines: str) -> bytes:
         """The bytes of the handshake request."""

@@ -156,6 +156,8 @@ async def stream_from(upstream: Fussy, route: Route) -> int:
     asking = request_alone(upstream, route, stream=True)
     answer = await asking.ask()
     assert isinstance(answer, Answer)
+    if answer.status == 200:
+        asking.accepted()
     return answer.status
 
 
