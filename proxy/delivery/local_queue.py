@@ -27,14 +27,10 @@ class LocalQueue:
         self._journal = journal
         self._node = journal.node.node_id
         self._linger_s = linger_s
-        self._woken = asyncio.Event()
+        self._woken = journal.woken
         self._more = True
         """True if the last take was full, and at the start, because the last run may have left records"""
         self._draining = False
-
-    def wake(self) -> None:
-        """Notify the queue of a pending record. Cheap; only on the event loop's thread."""
-        self._woken.set()
 
     def drain(self) -> None:
         """From now on `take` returns without waiting: the process is stopping."""

@@ -126,7 +126,7 @@ class Replayer:
     def _revive(self, lost: Sequence[Pending]) -> int:
         seqs = self._journal.revive(lost)
         self._revived(lost, seqs)
-        self._journal.wakeup()
+        self._journal.woken.set()
         return len(seqs)
 
 

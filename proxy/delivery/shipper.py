@@ -103,14 +103,10 @@ class Shipper:
         """a heap of seqs to send again"""
         self._resumed = False
         self._sending, self._checking, self._confirming = Outage(observer), Outage(observer), Outage(observer)
-        self._woken = asyncio.Event()
+        self._woken = journal.woken
         self._all_sent = asyncio.Event()
         self._ended = asyncio.Event()
         self._closing = False
-
-    def wake(self) -> None:
-        """Notify the shipper of a pending record. Cheap; only on the event loop's thread."""
-        self._woken.set()
 
     def send_again(self, seqs: Iterable[int]) -> None:
         """Send records that are pending again. Only on the event loop's thread."""

@@ -14,9 +14,10 @@ All methods run on one thread, except `sync`, which may run in another.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -103,8 +104,8 @@ class Journal:
         self._unwritten_bytes = 0
         self._unwritten_settled: list[int] = []
         self.durability = durability
-        self.wakeup: Callable[[], None] = lambda: None
-        """called when a record becomes pending; the owner of the journal sets it"""
+        self.woken = asyncio.Event()
+        """set when a record becomes pending; the task that settles or ships the records waits for it"""
         self.torn_bytes = state.torn_bytes
         """length of the incomplete frame that the last run left: normal after a crash"""
         self.damage = [*state.damage, *_losses(last, state, existing)]
@@ -176,7 +177,7 @@ class Journal:
         self._unwritten_bytes += len(payload)
         self._pending[self._seq] = NOWHERE
         written = self.retry()
-        self.wakeup()
+        self.woken.set()
         return written
 
     def pending(self, limit: int, after: int = 0) -> list[Pending]:

@@ -87,7 +87,6 @@ async def run(folder: Path, queue: str, ledger: str, backlog: int, per_s: float)
         journal, RedisQueue(redis, consumer="feeder"), store, node=journal.node.node_id, observer=seen,
         monotonic=time.monotonic, in_thread=in_thread,
     )  # fmt: skip
-    journal.wakeup = shipper.wake
     feeder = Feeder(journal, seen)
     shipping = asyncio.create_task(shipper.run())  # noqa: TID251
     feeding = asyncio.create_task(feeder.feed(backlog, per_s))  # noqa: TID251

@@ -37,9 +37,7 @@ def bench(
     request: pytest.FixtureRequest, journal: Journal, redis_to: Callable[[str], RedisClient], prefix: str
 ) -> Iterator[Bench]:
     if request.param == "local":
-        queue = LocalQueue(journal, linger_s=0.001)
-        journal.wakeup = queue.wake
-        yield Bench(queue, journal)
+        yield Bench(LocalQueue(journal, linger_s=0.001), journal)
     else:
         client = redis_to(request.getfixturevalue("redis_url"))
         yield Bench(RedisQueue(client, prefix=prefix, consumer="w1", block_ms=200, linger_s=0.001), journal)

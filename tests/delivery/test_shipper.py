@@ -90,7 +90,6 @@ class Machine:
             self.journal, self.queue, self.ledger, node=self.node, observer=self.seen, monotonic=self.clock,
             in_thread=at_once, on_sent=self.on_sent.extend,
         )  # fmt: skip
-        self.journal.wakeup = self.shipper.wake
 
     def write(self, count: int) -> list[int]:
         """More records; all that are pending now."""

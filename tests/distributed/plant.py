@@ -271,7 +271,6 @@ async def plant(
         made.journal, RedisQueue(ours, consumer="none"), judge, node=node, observer=shipping,
         monotonic=time.monotonic, in_thread=asking, on_sent=made.sent,
     )  # fmt: skip
-    made.journal.wakeup = shipper.wake
     work: list[Any] = [keeper.run(), shipper.run(), made.load()]
     if settling:
         queue = RedisQueue(theirs, consumer="settler")

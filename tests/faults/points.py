@@ -36,7 +36,7 @@ _IO = frozenset({
     "finish", "fsync", "ftruncate", "heartbeat", "hold", "insert_dead_letters", "mark_dead", "missing", "note",
     "open", "opened", "pipeline", "pread", "pwrite", "reassign", "receipts", "relay_to", "release", "remove",
     "renew", "reserve", "retry", "roll", "run_in_executor", "settle", "settled", "start", "sync", "take",
-    "transaction", "unlink", "wake", "wakeup", "write", "writelines", "xack", "xadd", "xclaim", "xdel",
+    "transaction", "unlink", "write", "writelines", "xack", "xadd", "xclaim", "xdel",
     "xpending_range", "xrange", "xreadgroup",
 })  # fmt: skip
 

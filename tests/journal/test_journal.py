@@ -18,14 +18,12 @@ from tests.journal.records import ROOMY, exchange_id, opened, record
 
 
 def test_a_record_waits_until_it_is_settled(journal: Journal) -> None:
-    woken = []
-    journal.wakeup = lambda: woken.append(journal.depth)
     one = opened(1)
     journal.begin(one)
-    assert (journal.open_count, journal.depth, woken) == (1, 0, [])
+    assert (journal.open_count, journal.depth, journal.woken.is_set()) == (1, 0, False)
     assert journal.unfinished() == [one]
     assert journal.finish(record(one))
-    assert (journal.open_count, journal.depth, woken) == (0, 1, [1])
+    assert (journal.open_count, journal.depth, journal.woken.is_set()) == (0, 1, True)
     [pending] = journal.pending(10)
     assert pending.record == record(one)
     assert journal.pending(10) == [pending]

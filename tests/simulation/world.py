@@ -271,7 +271,6 @@ class Machine:
             journal, Behind(MemoryQueue(world.stream, world.faults, consumer=node), gate), world.ledger, node=node,
             observer=QUIET, monotonic=loop.time, in_thread=in_thread, on_sent=self._sent,
         )  # fmt: skip
-        journal.wakeup = shipper.wake
         self._tasks = [loop.create_task(self._keeper.run()), loop.create_task(shipper.run())]
         self.up_at = loop.time()
         self.awake = True

@@ -116,9 +116,7 @@ class Node:
     ) -> None:
         """Start to settle or ship records."""
         if queue is None:
-            source = LocalQueue(self.journal)
-            self.journal.wakeup = source.wake
-            self._settler = Settler(source, store, to_entry=entry, observer=SettlerObserver(metrics))
+            self._settler = Settler(LocalQueue(self.journal), store, to_entry=entry, observer=SettlerObserver(metrics))
         else:
             self._keeper = LeaseKeeper(
                 queue.leases, self.table, node=self.node_id, epoch=self.journal.node.epoch,
@@ -126,11 +124,10 @@ class Node:
                 renew_s=min(RENEW_S, self._lease_s / RENEWALS_PER_LEASE), resumed=self._resumed,
             )  # fmt: skip
             self._renewing = tasks.start(self._keeper.run(), name="leases")
-            self._settler = shipper = Shipper(
+            self._settler = Shipper(
                 self.journal, queue.outgoing, store, node=self.node_id, observer=ShipperObserver(metrics),
                 monotonic=time.monotonic, in_thread=in_thread, on_sent=self._on_sent,
             )  # fmt: skip
-            self.journal.wakeup = shipper.wake
         tasks.start(self._settler.run(), name="settler")
         if self._keeps_settled:
             tasks.start(self._replayer(store, metrics, in_thread).run(), name="replay")
