@@ -1,4 +1,4 @@
-"""Authenticates a client's request. Invariant: every route for clients authenticates here, and nowhere else."""
+"""Accepts and authenticates requests. Invariant: every route for clients authenticates here, and nowhere else."""
 
 from __future__ import annotations
 
@@ -9,6 +9,19 @@ from proxy.http import errors
 from proxy.http.credentials import is_signature, presented
 from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import parse
+
+
+class Accepting:
+    """Whether a process accepts new requests. One object for all its handlers, which `check` it first."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        self.reason = reason
+        """why new requests are refused; None: they are accepted"""
+
+    def check(self) -> None:
+        """Raises ApiError if new requests are refused."""
+        if self.reason is not None:
+            raise errors.overloaded(self.reason, code="not_accepting")
 
 
 async def authenticated(keys: Keyring, request: web.BaseRequest) -> ApiKey:

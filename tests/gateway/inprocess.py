@@ -19,6 +19,7 @@ from proxy.billing.record import Opened, UsageRecord
 from proxy.billing.reservation import DenialReason, Denied, Reservation
 from proxy.budgets.admission import Admission, OpenReservation
 from proxy.foundation.outage import Outage, OutageLog
+from proxy.gateway.authentication import Accepting
 from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.background.polling import Pace
 from proxy.gateway.exchange.handler import ProxyHandler
@@ -207,7 +208,7 @@ async def gateway(
     background; `tapes`: streams can be taken up again, from those of the proxies at the addresses `others`, too."""
     journal = Journal.open(folder / "journal", bytes_max=1 << 24)
     table = ProgressTable.open(folder / "progress.table", slots=slots, unix_time=time.time)
-    disk, upstream = ThreadPoolExecutor(1), UpstreamClient()
+    disk, upstream, accepting = ThreadPoolExecutor(1), UpstreamClient(), Accepting()
     provider = Provider.of(ProviderSettings(name="scripted", base_url=base_url, **settings), write_stall_s=60)
     route = Route(provider, "electron", lambda *_: (None, None), counter=counter)
     outbox, unlimited = Counting(journal, table, disk), Unlimited()
@@ -222,12 +223,12 @@ async def gateway(
     uploads = Uploads(body_bytes_max=1 << 20)
     handler = ProxyHandler(
         keys=keys or Everybody(), opener=opener, ports=ports, uploads=uploads, request_bytes_max=1 << 20,
-        closed=lambda: None, background=background.take, owners=running,
+        accepting=accepting, background=background.take, owners=running,
     )  # fmt: skip
     sockets = WebSocketHandler(
         keys=keys or Everybody(), opener=opener, ports=ports, providers={"scripted": provider}, live=handler.live,
         owners=running, uploads=uploads, message_bytes_max=1 << 20, sessions_max=64, sessions_per_key_max=64,
-        closed=lambda: None,
+        accepting=accepting,
     )  # fmt: skip
     routes = Routes()
     for dialect in (OPENAI_CHAT, *(one for one in DIALECTS if one.socket is not None)):
@@ -235,10 +236,10 @@ async def gateway(
     resuming = None
     if tapes is not None:
         asked = Others(upstream, [], lambda: others)
-        resuming = ResumeHandler(keys=keys or Everybody(), tapes=tapes, others=asked, stall_s=5.0, closed=lambda: None)
+        resuming = ResumeHandler(keys=keys or Everybody(), tapes=tapes, others=asked, stall_s=5.0, accepting=accepting)
         resuming.add_to(routes)
     ResponsesHandler(
-        keys=keys or Everybody(), owners=owners, providers={"scripted": provider}, client=upstream, closed=lambda: None,
+        keys=keys or Everybody(), owners=owners, providers={"scripted": provider}, client=upstream, accepting=accepting,
         background=background, unix_time=time.time, resuming=resuming,
     ).add_to(routes)  # fmt: skip
     server = Server(routes, refused=lambda _status, _code: None, cors=cors)

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from proxy.billing.batch import StoredBatch, StoredFile
 from proxy.billing.keys import ApiKey
-from proxy.gateway.authentication import authenticated
+from proxy.gateway.authentication import Accepting, authenticated
 from proxy.gateway.batches.asking import after_of, is_id, request_to
 from proxy.gateway.batches.asking import asked as answered
 from proxy.gateway.batches.ports import BatchPorts
@@ -59,18 +59,12 @@ class Access:
     """Authenticates requests, and looks up objects."""
 
     def __init__(
-        self,
-        ports: BatchPorts,
-        *,
-        keys: Keyring,
-        providers: Mapping[str, Provider],
-        closed: Callable[[], str | None],
+        self, ports: BatchPorts, *, keys: Keyring, providers: Mapping[str, Provider], accepting: Accepting
     ) -> None:
-        """`closed`: the reason why no new requests are accepted, or None."""
         self.ports = ports
         self._keys = keys
         self._providers = providers
-        self._closed = closed
+        self._accepting = accepting
 
     def serving(self, apis: Sequence[ObjectApi], operation: Operation, object_id: str | None, handle: Handle) -> Serve:
         """The handler of a route."""
@@ -96,8 +90,7 @@ class Access:
     ) -> web.StreamResponse:
         if request.method == "HEAD":
             raise errors.method_not_allowed("HEAD", (operation.method,))
-        if (reason := self._closed()) is not None:
-            raise errors.overloaded(reason, code="not_accepting")
+        self._accepting.check()
         key = await authenticated(self._keys, request)
         if object_id is not None and "/" in object_id:  # no id has one: another operation, which is not served
             raise errors.unknown_route(request.method, request.raw_path.partition("?")[0])

@@ -10,7 +10,6 @@ body or path under the same token returns 422. A token whose request was not bil
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -20,7 +19,7 @@ from proxy.billing.details import EntryDetails
 from proxy.billing.keys import ApiKey
 from proxy.billing.record import Outcome
 from proxy.foundation.ids import exchange_id
-from proxy.gateway.authentication import authenticated
+from proxy.gateway.authentication import Accepting, authenticated
 from proxy.gateway.exchange.admitted import AdmittedRequest
 from proxy.gateway.exchange.exchange import Exchange
 from proxy.gateway.exchange.hand_over import Background
@@ -127,17 +126,16 @@ class ProxyHandler:
         ports: Ports,
         uploads: Uploads,
         request_bytes_max: int,
-        closed: Callable[[], str | None],
+        accepting: Accepting,
         background: Background,
         owners: ExchangeOwners,
     ) -> None:
-        """`closed`: the reason why no new requests are accepted, or None. `background`: takes over exchanges, and
-        reports their ends to `owners`."""
+        """`background`: takes over exchanges, and reports their ends to `owners`."""
         self._keys = keys
         self._opener = opener
         self._ports = ports
         self._request_bytes_max = request_bytes_max
-        self._closed = closed
+        self._accepting = accepting
         self._uploads = uploads
         self.live: set[LiveExchange] = set()
         self.owners = owners
@@ -149,8 +147,7 @@ class ProxyHandler:
     ) -> web.StreamResponse:
         """Serve one exchange to its end. `named`: the model in the path. Raises ApiError if it is not admitted."""
         received_at = monotonic()
-        if (reason := self._closed()) is not None:
-            raise errors.overloaded(reason, code="not_accepting")
+        self._accepting.check()
         key = await authenticated(self._keys, request)
         upload = None if _is_here(request) else self._uploads.begin(key.key_id, self._keys.scopes(key))
         try:

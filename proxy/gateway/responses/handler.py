@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from aiohttp import web
 
-from proxy.gateway.authentication import authenticated
+from proxy.gateway.authentication import Accepting, authenticated
 from proxy.gateway.background.exchanges import STORING, BackgroundExchanges
 from proxy.gateway.background.partial_result import partial_result
 from proxy.gateway.background.progress_reports import PassiveMeter, ProgressReports
@@ -91,18 +91,17 @@ class ResponsesHandler:
         owners: ResponseOwners,
         providers: Mapping[str, Provider],
         client: UpstreamClient,
-        closed: Callable[[], str | None],
+        accepting: Accepting,
         background: BackgroundExchanges,
         unix_time: Callable[[], float],
         resuming: ResumeHandler | None = None,
     ) -> None:
-        """`closed`: the reason why no new requests are accepted, or None. `resuming`: resumes streams from
-        memory."""
+        """`resuming`: resumes streams from memory."""
         self._keys = keys
         self._owners = owners
         self._providers = providers
         self._client = client
-        self._closed = closed
+        self._accepting = accepting
         self._reports = ProgressReports(background, owners)
         self._unix_time = unix_time
         self._resuming = resuming
@@ -123,8 +122,7 @@ class ResponsesHandler:
         """Serve one request. Raises ApiError."""
         if request.method == "HEAD":
             raise errors.method_not_allowed("HEAD", (operation.method,))
-        if (reason := self._closed()) is not None:
-            raise errors.overloaded(reason, code="not_accepting")
+        self._accepting.check()
         key = await authenticated(self._keys, request)
         if "/" in response_id:  # no id has one: another operation, which is not served
             raise errors.unknown_route(request.method, request.raw_path.partition("?")[0])

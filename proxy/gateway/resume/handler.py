@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
 from typing import NamedTuple
 
 from aiohttp import web
 
 from proxy.billing.keys import ApiKey
 from proxy.foundation.slices import Slice
-from proxy.gateway.authentication import authenticated
+from proxy.gateway.authentication import Accepting, authenticated
 from proxy.gateway.passing import passed
 from proxy.gateway.resume.others import ASKED_HEADER, PATH, STREAM_PATH, Others
 from proxy.gateway.tapes.tape import BeyondError, OverwrittenError, Tape
@@ -159,21 +158,13 @@ class Place(NamedTuple):
 class ResumeHandler:
     """Serves requests to resume a stream."""
 
-    def __init__(
-        self,
-        *,
-        keys: Keyring,
-        tapes: Tapes,
-        others: Others,
-        stall_s: float,
-        closed: Callable[[], str | None],
-    ) -> None:
-        """`stall_s`: how long a client may stall. `closed`: the reason why no new requests are accepted."""
+    def __init__(self, *, keys: Keyring, tapes: Tapes, others: Others, stall_s: float, accepting: Accepting) -> None:
+        """`stall_s`: how long a client may stall."""
         self._keys = keys
         self._tapes = tapes
         self._others = others
         self._stall_s = stall_s
-        self._closed = closed
+        self._accepting = accepting
 
     def add_to(self, routes: Routes) -> None:
         """Add the route, before that of the exchange, whose path is a prefix."""
@@ -191,8 +182,7 @@ class ResumeHandler:
         """Serve one request. Raises ApiError."""
         if request.method == "HEAD":
             raise errors.method_not_allowed("HEAD", ("GET",))
-        if (reason := self._closed()) is not None:
-            raise errors.overloaded(reason, code="not_accepting")
+        self._accepting.check()
         key = await authenticated(self._keys, request)
         place = _place(request)
         tape = self._tape(exchange_id, key)

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 from aiohttp import web
 
 from proxy.billing.keys import ApiKey
-from proxy.gateway.authentication import accepted
+from proxy.gateway.authentication import Accepting, accepted
 from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.refusals import too_many_at_once
 from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
@@ -61,10 +61,9 @@ class WebSocketHandler:
         message_bytes_max: int,
         sessions_max: int,
         sessions_per_key_max: int,
-        closed: Callable[[], str | None],
+        accepting: Accepting,
     ) -> None:
-        """`live`, `owners`: those of all running exchanges. `closed`: the reason why no new requests are accepted, or
-        None."""
+        """`live`, `owners`: those of all running exchanges."""
         self._keys = keys
         self._opener = opener
         self._ports = ports
@@ -75,7 +74,7 @@ class WebSocketHandler:
         self._message_bytes_max = message_bytes_max
         self._sessions_max = sessions_max
         self._sessions_per_key_max = sessions_per_key_max
-        self._closed = closed
+        self._accepting = accepting
         self.sessions: set[Session] = set()
         self._sessions_of: Counter[str] = Counter()
 
@@ -83,8 +82,7 @@ class WebSocketHandler:
         self, request: web.BaseRequest, connection: ClientConnection, dialect: Dialect, _named: str | None
     ) -> web.StreamResponse:
         """Serve one session to its end. Raises ApiError if it cannot begin."""
-        if (reason := self._closed()) is not None:
-            raise errors.overloaded(reason, code="not_accepting")
+        self._accepting.check()
         secret = presented(request, parse)
         authenticate = partial(accepted, self._keys, secret, request.remote)
         key = await authenticate()

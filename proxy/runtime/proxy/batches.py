@@ -4,7 +4,7 @@ the batches that it polls."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from proxy.billing.batch import BatchState, StoredBatch
 from proxy.billing.keys import ApiKey
@@ -12,6 +12,7 @@ from proxy.billing.pricing.rules import NOBODY, Payer
 from proxy.billing.record import UsageRecord
 from proxy.billing.settlement import entry, record_hash
 from proxy.foundation.tasks import Tasks
+from proxy.gateway.authentication import Accepting
 from proxy.gateway.batches.access import Access
 from proxy.gateway.batches.batches import BatchesHandler
 from proxy.gateway.batches.creating import BatchMaker
@@ -57,9 +58,9 @@ class BatchService:
         uploads: Uploads,
         request_bytes_max: int,
         metrics: Metrics,
-        closed: Callable[[], str | None],
+        accepting: Accepting,
     ) -> None:
-        """`node`: the name of this process. `closed`: the reason why no new requests are accepted, or None."""
+        """`node`: the name of this process."""
         self._ledger, self._batches, self._in_thread = stores.ledger, stores.batches, in_thread
         self._keyring, self._admission, self._metrics = keyring, admission, metrics
         self._serves = any(provider.supports(api) for provider in providers.values() for api in BATCH_APIS)
@@ -70,7 +71,7 @@ class BatchService:
         )  # fmt: skip
         self._settler = BatchSettler(ports, providers=providers, client=client, models=models, estimator=estimator)
         self._watcher = Watcher(ports, self._settler, providers=providers, client=client)
-        access = Access(ports, keys=keyring, providers=providers, closed=closed)
+        access = Access(ports, keys=keyring, providers=providers, accepting=accepting)
         self._maker = BatchMaker(
             access, self._settler, self._watcher, client=client, models=models, admission=admission.admission,
             reserve=reserve, scopes=keyring.scopes, payer=keyring.payer, unix_time=time.time,

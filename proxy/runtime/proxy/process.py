@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
+from proxy.gateway.authentication import Accepting
 from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.batches.routes import add_to as add_object_routes
 from proxy.gateway.exchange.handler import ProxyHandler
@@ -65,6 +66,7 @@ from proxy.telemetry.event_loop import EventLoopWatch
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.project_lookup import start_projects
 
+STARTING = "The proxy is starting."
 # The time for the last settling; what the ledger does not take by then stays in the journal.
 LAST_SETTLE_S = 10.0
 # So many keys together can take all WebSockets, unless `websockets_per_key_max` is set.
@@ -86,7 +88,7 @@ class Proxy:
         self._hurried = False
         self._folder = DataFolder(settings.data_dir, None if peers is None else peers.number)
         self._book = price_book(settings.data_dir)
-        self._refusing: str | None = "The proxy is starting."
+        self._accepting = Accepting(STARTING)
         self._started = AsyncExitStack()
 
     async def start(self) -> None:
@@ -95,11 +97,11 @@ class Proxy:
             for part in self._parts():
                 await part(started)
             self._started = started.pop_all()
-        self._refusing = None
+        self._accepting.reason = None
 
     async def stop(self) -> None:
         """Stop gracefully. No admitted exchange is lost, even if the time is too short."""
-        self._refusing = "The proxy is shutting down."
+        self._accepting.reason = "The proxy is shutting down."
         await self._started.aclose()
 
     def hurry(self) -> None:
@@ -347,7 +349,7 @@ class Proxy:
             ports=ports,
             uploads=self._uploads,
             request_bytes_max=settings.request_bytes_max,
-            closed=lambda: self._refusing,
+            accepting=self._accepting,
             background=background.take,
             owners=running,
         )
@@ -362,7 +364,7 @@ class Proxy:
             message_bytes_max=settings.request_bytes_max,
             sessions_max=settings.exchanges_max,
             sessions_per_key_max=settings.websockets_per_key_max or ceil(settings.exchanges_max / KEYS_OF_SOCKETS),
-            closed=lambda: self._refusing,
+            accepting=self._accepting,
         )
         return handler, background, resumption
 
@@ -384,7 +386,7 @@ class Proxy:
             tapes=self._tapes,
             others=Others(self._upstream, processes, self._addresses),
             stall_s=self.settings.write_stall_s,
-            closed=lambda: self._refusing,
+            accepting=self._accepting,
         )
 
     def _responses_handler(self, resuming: ResumeHandler | None) -> ResponsesHandler:
@@ -393,7 +395,7 @@ class Proxy:
             owners=self._admission.owners,
             providers=self._providers,
             client=self._upstream,
-            closed=lambda: self._refusing,
+            accepting=self._accepting,
             background=self._background,
             unix_time=time.time,
             resuming=resuming,
@@ -414,7 +416,7 @@ class Proxy:
             uploads=self._uploads,
             request_bytes_max=self.settings.request_bytes_max,
             metrics=self._metrics,
-            closed=lambda: self._refusing,
+            accepting=self._accepting,
         )
 
     def _add_gauges(self) -> None:
@@ -449,18 +451,14 @@ class Proxy:
         """Refuse requests on the same port, and report the reason to monitors."""
         routes = Routes()
         for dialect in DIALECTS:
-            routes.metered(dialect, self._refuse, self._refuse)
-        add_response_routes(routes, lambda _operation, _response_id: self._refuse)
-        add_object_routes(routes, lambda _apis, _operation, _object_id: self._refuse)
+            routes.metered(dialect, _refuse, _refuse)
+        add_response_routes(routes, lambda _operation, _response_id: _refuse)
+        add_object_routes(routes, lambda _apis, _operation, _object_id: _refuse)
         add_probes(routes, not_ready=lambda: reason, exposition=self._exposition)
         listen = self.settings.listen
         return serving(
             routes, listen.host, listen.port, refused=self._metrics.refused, reuse_port=self._peers is not None
         )
-
-    async def _refuse(self, *_request: object) -> NoReturn:
-        assert self._refusing is not None
-        raise errors.overloaded(self._refusing, code="not_accepting")
 
     def _routes(self) -> Routes:
         routes = Routes()
@@ -478,7 +476,7 @@ class Proxy:
         return routes
 
     def _not_ready(self) -> str | None:
-        return self._refusing or ("The journal is broken." if self._node.journal.broken else None)
+        return self._accepting.reason or ("The journal is broken." if self._node.journal.broken else None)
 
     async def _exposition(self) -> bytes:
         own = await self._own_exposition()
@@ -489,6 +487,10 @@ class Proxy:
             return self._metrics.exposition()
         async with self._exposing:
             return await self._peers.own(self._metrics.exposition())
+
+
+async def _refuse(*_request: object) -> NoReturn:
+    raise errors.overloaded(STARTING, code="not_accepting")
 
 
 def _state(provider: Provider) -> BreakerState:

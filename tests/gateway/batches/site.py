@@ -23,6 +23,7 @@ from proxy.billing.record import Price, Rates
 from proxy.billing.reservation import DenialReason, Denied, LimitLevel, Reservation
 from proxy.billing.settlement import content_hash
 from proxy.foundation.secret import Secret
+from proxy.gateway.authentication import Accepting
 from proxy.gateway.batches.watcher import Watcher
 from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.ports import Reserve
@@ -202,7 +203,7 @@ class Site:
             node=node, stores=stores, in_thread=self._in_thread, keyring=Keys(), admission=admission,
             models=Models(models, lambda _name: None), providers=providers, client=upstream, estimator=Estimator(),
             reserve=Reserve(4096, 1 << 40, 402), uploads=Uploads(body_bytes_max=8 << 20), request_bytes_max=8 << 20,
-            metrics=Metrics(), closed=lambda: None,
+            metrics=Metrics(), accepting=Accepting(),
         )  # fmt: skip
         service._watcher._unix_time = lambda: time.time() + self.later_s
         routes = Routes()
