@@ -85,12 +85,23 @@ class OpenReservation:
         self._admission.close(self, nusd, tokens)
 
 
+class ClosedReservations(dict[str, Reservation]):
+    """The reservations of ended exchanges at their charges, by exchange id, oldest first. Each stays until it is in all
+    spend totals."""
+
+    def forget(self, exchange_ids: Iterable[str]) -> None:
+        """Drop the reservations of exchanges that the ledger has."""
+        for exchange_id in exchange_ids:
+            self.pop(exchange_id, None)
+
+
 class Admission:
     """Admission of one node. Call `resume` before the first request; then `remember`, `announce` and `run`."""
 
     def __init__(
         self,
         store: BudgetStore,
+        closed: ClosedReservations,
         *,
         seed: Callable[[Sequence[LimitCounter]], Awaitable[None]],
         settled: Callable[[Sequence[str]], Awaitable[Collection[str]]],
@@ -112,8 +123,7 @@ class Admission:
         self._observer = observer
         self._resolved: dict[str, tuple[Sequence[Scope], ResolvedLimits]] = {}
         self._open: dict[str, OpenReservation] = {}
-        self._closed: dict[str, Reservation] = {}
-        """ended exchanges at their charges, oldest first; each stays until it is in all spend totals"""
+        self._closed = closed
         self._reserving: set[str] = set()
         self._ending: list[Reservation] = []
         """exchanges that ended in this event-loop iteration"""
@@ -370,11 +380,6 @@ class Admission:
         if self._unannounced or not await self._store.heartbeat():
             await self.announce()
 
-    def forget(self, exchange_ids: Iterable[str]) -> None:
-        """Forget ended exchanges that the ledger has."""
-        for exchange_id in exchange_ids:
-            self._closed.pop(exchange_id, None)
-
     async def _forget_settled(self) -> None:
         """Forget settled exchanges, those first that were looked up longest ago, page by page, until a page has an
         unsettled one."""
@@ -385,7 +390,7 @@ class Admission:
                 self._tidied = announced
             while all_settled and (oldest := self._overdue()):
                 settled = await self._settled(oldest)
-                self.forget(settled)
+                self._closed.forget(settled)
                 all_settled = len(settled) == len(oldest)
                 for exchange_id in oldest:  # others have their turn: a batch may wait for a day
                     if (waits := self._closed.pop(exchange_id, None)) is not None:

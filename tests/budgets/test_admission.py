@@ -17,7 +17,7 @@ from proxy.billing.limits import LimitCounter, Limits, OnStoreOutage, Scope
 from proxy.billing.reservation import DenialReason, Denied, Granted, Reservation, SpendTotal
 from proxy.budgets import admission as under_test
 from proxy.budgets import outage_allowance
-from proxy.budgets.admission import FORGET_S, Admission, OpenReservation
+from proxy.budgets.admission import FORGET_S, Admission, ClosedReservations, OpenReservation
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnReservations
 from tests.support.recorder import Recorder
@@ -86,8 +86,9 @@ class Plant:
         self.ledger_away = False
         self.ledger_hangs = asyncio.Event()
         self.ledger_asked = asyncio.Event()
+        self.ended = ClosedReservations()
         self.admission = Admission(
-            self.store, seed=self._seed, settled=self._settled, tidy=self._tidy,
+            self.store, self.ended, seed=self._seed, settled=self._settled, tidy=self._tidy,
             on_store_outage=on_store_outage, allowance_nusd=ALLOWANCE, observer=self.seen,
         )  # fmt: skip
 
@@ -199,7 +200,7 @@ async def test_who_follows_the_ledger_says_at_once_what_it_has(plant: Plant) -> 
         for name in ("x1", "x2"):
             await plant.closed(name, 300, 250)
         await plant.until_reserved(500)
-        plant.admission.forget(["x1", "of another node"])
+        plant.ended.forget(["x1", "of another node"])
         plant.store.lost = True
         await until(lambda: plant.store.announced)
         assert [reserved.exchange_id for reserved in plant.store.announced[-1].closed] == ["x2"]

@@ -21,7 +21,7 @@ from proxy.billing.limits import LimitCounter, limit_counters
 from proxy.billing.record import Opened, UsageRecord
 from proxy.billing.reservation import Reservation
 from proxy.billing.settlement import charged
-from proxy.budgets.admission import Admission, OpenReservation
+from proxy.budgets.admission import Admission, ClosedReservations, OpenReservation
 from proxy.budgets.alerting import Thresholds
 from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
@@ -142,13 +142,11 @@ class AdmissionService:
         claims = _open_claims(settings, queue)
         self._follows = queue is None  # with a queue, workers do
         self.store = open_budgets(settings, node, folder.known_nodes)
-        self._following = LedgerFollowing(
-            settings, self.store, engine, metrics, in_thread, on_settled=lambda settled: self.admission.forget(settled)
-        )
-        observer = AdmissionObserver(metrics.budgets)
+        closed, observer = ClosedReservations(), AdmissionObserver(metrics.budgets)
+        self._following = LedgerFollowing(settings, self.store, engine, metrics, in_thread, on_settled=closed.forget)
+        follower = self._following.follower
         self.admission = Admission(
-            self.store, seed=self._following.follower.seed, settled=self._following.follower.counted,
-            tidy=partial(self._following.follower.tidy, 0.0),
+            self.store, closed, seed=follower.seed, settled=follower.counted, tidy=partial(follower.tidy, 0.0),
             on_store_outage=settings.budgets.on_store_outage,
             allowance_nusd=settings.budgets.outage_allowance_nusd, observer=observer,
         )  # fmt: skip
