@@ -63,6 +63,11 @@ class RemoteExchanges:
             self._polled_at = time.monotonic()
         return self._snapshot
 
+    async def key_of(self, exchange_id: str) -> str | None:
+        """The key of a running exchange; None: unknown. Raises OSError."""
+        opened = await self._leases.opened(exchange_id)
+        return None if opened is None else decode_opened(opened).key_id
+
     async def _read_all(self, local_nodes: Collection[str]) -> RemoteSnapshot:
         beats = {node: beat for node, beat in (await self._leases.nodes()).items() if node not in local_nodes}
         self._remember(beats)

@@ -39,7 +39,6 @@ class Roster:
         self._names: list[bytes] = []
         """the sorted names of the live processes"""
 
-    @property
     def others(self) -> list[str]:
         """The names of all other live processes."""
         return [name.decode() for name in self._names if name != self._name]

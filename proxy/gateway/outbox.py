@@ -34,15 +34,16 @@ class Outbox:
         table: ProgressTable,
         disk: Executor,
         *,
-        opened: Callable[[Opened], None] = lambda _: None,
+        opened: Callable[[Opened], None] | None = None,
+        unwritten: Iterable[Slot] = (),
     ) -> None:
         """`disk`: a thread for calls that block on the disk. `opened` is called when an exchange begins, and again when
-        it continues with another provider."""
+        it continues with another provider. `unwritten`: slots whose records wait in the journal."""
         self._opened = opened
         self._journal = journal
         self._table = table
         self._disk = disk
-        self._unwritten: list[Slot] = []
+        self._unwritten = list(unwritten)
         """slots whose records the disk has refused so far"""
         self._waiting: list[asyncio.Future[None]] = []
         self._sync_wanted = asyncio.Event()
@@ -70,7 +71,8 @@ class Outbox:
             write(opened)
         except JournalUnavailable as unavailable:
             raise OutboxFullError("The journal takes no new exchanges now.") from unavailable
-        self._opened(opened)
+        if self._opened is not None:
+            self._opened(opened)
         if not self._awaits_disk:
             return None
         durable = asyncio.get_running_loop().create_future()
@@ -85,10 +87,6 @@ class Outbox:
             slot.release()
         else:
             self._unwritten.append(slot)
-
-    def keep(self, slots: Iterable[Slot]) -> None:
-        """Release these slots as soon as the records that wait in the journal are written."""
-        self._unwritten += slots
 
     async def keep_durable(self) -> None:
         """Sync the journal every SYNC_S, and retry refused writes; ends by being cancelled."""

@@ -9,9 +9,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from proxy.http.probes import add_probes
 from proxy.metering.counts import _WHOLES
 from proxy.metering.dialects import DIALECTS
-from proxy.runtime.proxy.process import Proxy
+from proxy.runtime.proxy.handlers import client_routes
 from proxy.settings import load, reference
 from proxy.sinks.kinds import SINKS
 from tests.docs import details, life_cycles
@@ -108,7 +109,9 @@ def test_the_diagrams_of_the_life_cycles_are_those_of_their_tables() -> None:
 def test_the_routes_are_those_of_the_table() -> None:
     text = PAGE.read_text()
     assert text == written(text), "run: python -m tests.docs.routes"
-    for path in Proxy._routes(MagicMock())._table:
+    routes = client_routes(MagicMock())
+    add_probes(routes, not_ready=MagicMock(), exposition=MagicMock())
+    for path in routes._table:
         dialect_s = any(path in dialect.paths for dialect in DIALECTS)
         assert dialect_s or f"{path}`" in text, path
 

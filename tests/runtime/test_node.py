@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from proxy.billing.record import BackgroundRun
+from proxy.gateway.outbox import Outbox
 from proxy.journal.frames import FrameKind
 from proxy.journal.log import JournalFull, Log
 from proxy.metering.estimator.estimate import Estimator
@@ -46,9 +47,10 @@ async def test_a_second_crash_before_the_disk_took_the_recovery(
     folder = DataFolder(settings.data_dir)
     folder.make()
     node = Node(folder, settings)
+    outbox = Outbox(node.journal, node.table, node.disk)
     for number in (1, 2):
-        slot = node.outbox.claim(exchange_id(number))
-        node.outbox.begin(opened(number, slot=slot.index))
+        slot = outbox.claim(exchange_id(number))
+        outbox.begin(opened(number, slot=slot.index))
         slot.deliver(10 * number, 500)
     killed(node)
     append = Log.append
@@ -70,8 +72,9 @@ async def test_a_second_crash_before_the_disk_took_the_recovery(
     node = Node(folder, settings)
     with monkeypatch.context() as patch:
         patch.setattr(Log, "append", full)
-        recovered(node)
-    async with beside(node.outbox.keep_durable()):  # there is room again, and the records are written
+        left = node.recover(Estimator(), Metrics())
+    outbox = Outbox(node.journal, node.table, node.disk, unwritten=left.unwritten)
+    async with beside(outbox.keep_durable()):  # there is room again, and the records are written
         await until(lambda: node.table.free == node.table.slots, within_s=5)
     killed(node)
     node = Node(folder, settings)
@@ -88,13 +91,14 @@ async def test_what_runs_in_the_background_goes_on(settings: Settings) -> None:
     folder = DataFolder(settings.data_dir)
     folder.make()
     node = Node(folder, settings)
+    outbox = Outbox(node.journal, node.table, node.disk)
     for number, (provider, size, lost) in enumerate(
         [("p", 500, False), ("p", 0, False), ("p", 500, True), ("gone", 500, False)], start=1
     ):
-        slot = node.outbox.claim(exchange_id(number))
+        slot = outbox.claim(exchange_id(number))
         run = in_the_background(f"resp_{number}")
-        node.outbox.begin(opened(number, slot=slot.index, provider=provider))
-        node.outbox.reassign(opened(number, slot=slot.index, provider=provider, background=run))
+        outbox.begin(opened(number, slot=slot.index, provider=provider))
+        outbox.reassign(opened(number, slot=slot.index, provider=provider, background=run))
         slot.deliver(0, size)
         if lost:
             slot.release()
@@ -112,7 +116,7 @@ async def test_what_runs_in_the_background_goes_on(settings: Settings) -> None:
         killed(node)
     node = Node(folder, settings)
     ((resumable, _, slot),) = node.recover(Estimator(), Metrics()).resumable
-    node.outbox.finish(record(resumable), slot)
+    Outbox(node.journal, node.table, node.disk).finish(record(resumable), slot)
     assert node.table.free == node.table.slots
     assert [one.record.opened.exchange_id for one in node.journal.pending(100)] == [
         exchange_id(number) for number in (2, 3, 4, 1)

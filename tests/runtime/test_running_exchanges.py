@@ -5,10 +5,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from proxy.console.remote_exchanges import RemoteExchanges
 from proxy.delivery.leases import LeaseParts
 from proxy.gateway.exchange.running import REMEMBERED_MAX, ExchangeOwners
 from proxy.journal.frames import opened_payload
@@ -21,12 +21,14 @@ from tests.support.leases import LocalLeases
 pytestmark = pytest.mark.io
 
 
-def inside(siblings: PeerProcesses | None = None, queue: Any = None) -> tuple[RunningExchanges, ExchangeOwners]:
+def inside(
+    siblings: PeerProcesses | None = None, board: LocalLeases | None = None
+) -> tuple[RunningExchanges, ExchangeOwners]:
     whose = ExchangeOwners()
     chat = SimpleNamespace(owners=whose, live=())
     name = "only" if siblings is None else f"process-{siblings.number}"
-    background = SimpleNamespace(live=())
-    made = RunningExchanges(chat, background, siblings, queue, node=name, estimator=Estimator())  # type: ignore[arg-type]
+    remote = None if board is None else RemoteExchanges(board, Estimator())
+    made = RunningExchanges(chat, SimpleNamespace(live=()), siblings, remote, name)  # type: ignore[arg-type]
     return made, whose
 
 
@@ -36,7 +38,7 @@ async def test_whoever_has_it_says_whose_it_is() -> None:
         board = LocalLeases()
         opened = a_record(7).opened
         await board.renew("elsewhere", "1.1", {opened.exchange_id: LeaseParts(opened_payload(opened), b"")}, [])
-        asked, _ = inside(members[0], SimpleNamespace(leases=board))
+        asked, _ = inside(members[0], board)
         other, others = inside(members[1])
         others.began("ended-there", "key-2")
         others.ended("ended-there")

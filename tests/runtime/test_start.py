@@ -15,12 +15,14 @@ from typing import Any, Protocol
 import pytest
 import yaml
 
+from proxy.gateway.upstream.client import UpstreamClient
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalInUse
 from proxy.journal.progress import ProgressBroken
 from proxy.keys.idempotency import ClaimsUnavailable
 from proxy.runtime.proxy.peer_processes import PeerProcesses
 from proxy.runtime.proxy.process import Proxy
+from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.runtime.worker import Worker
 from proxy.settings import Settings, parse
 from proxy.storage.database import LedgerUnavailable
@@ -162,6 +164,27 @@ def test_a_queue_that_is_away(tmp_path: Path) -> None:
 def test_the_folder_of_the_processes_of_one_port_is_gone(tmp_path: Path) -> None:
     with_empty_ledger(tmp_path / "data")
     fails(Proxy(settings_in(tmp_path), PeerProcesses(tmp_path / "gone", 0, 1)), FileNotFoundError)
+
+
+def test_the_connections_to_providers_are_closed_however_late_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exchanges of the last run that continue have asked for their answers by then."""
+    closed: list[UpstreamClient] = []
+    close = UpstreamClient.close
+
+    async def recorded(client: UpstreamClient) -> None:
+        closed.append(client)
+        await close(client)
+
+    def failing(_tokenizers: Tokenizers) -> None:
+        raise OSError("no vocabulary")
+
+    monkeypatch.setattr(UpstreamClient, "close", recorded)
+    monkeypatch.setattr(Tokenizers, "start", failing)
+    with_empty_ledger(tmp_path / "data")
+    fails(Proxy(settings_in(tmp_path)), OSError, "no vocabulary")
+    assert len(closed) == 1
 
 
 async def _cancelled_after(steps: int, service: Service) -> bool:

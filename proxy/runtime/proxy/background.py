@@ -40,6 +40,19 @@ class Suspended(NamedTuple):
     slot: Slot
 
 
+class Recovered(NamedTuple):
+    """What the last run has left in a journal."""
+
+    resumable: list[Suspended]
+    settled: list[str]
+    """ids of background responses that were settled before their end: their owner must be deleted, so that no key can
+    read them"""
+    unwritten: list[Slot]
+    """slots of settled exchanges whose records the disk has refused so far"""
+    backlog_to: int
+    """the last seq of its records, recovered ones included"""
+
+
 def suspended(
     unfinished: Iterable[Opened], table: ProgressTable, providers: Collection[str]
 ) -> dict[int, tuple[Opened, Progress]]:
@@ -65,12 +78,13 @@ class Resumption:
     providers: Mapping[str, Provider]
     admission: AdmissionService
 
-    async def resume(self, exchanges: Iterable[Suspended], outbox: Outbox) -> None:
+    async def resume(self, recovered: Recovered, outbox: Outbox) -> None:
         """Start to poll for the answers. `outbox`: that of the exchanges' journal. Call it before their reservations
         are announced."""
-        exchanges = list(exchanges)
-        await self.keyring.remember({one.opened.key_id for one in exchanges})
-        for one in exchanges:
+        for response_id in recovered.settled:
+            await self.ports.owners.forget(response_id)
+        await self.keyring.remember({one.opened.key_id for one in recovered.resumable})
+        for one in recovered.resumable:
             self._resume(one, outbox)
 
     def _resume(self, one: Suspended, outbox: Outbox) -> None:

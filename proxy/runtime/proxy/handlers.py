@@ -1,0 +1,151 @@
+"""The handlers of one proxy process, and its routes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+from typing import NoReturn
+
+from proxy.foundation.tasks import Tasks
+from proxy.gateway.authentication import Accepting
+from proxy.gateway.background.exchanges import BackgroundExchanges
+from proxy.gateway.batches.routes import add_to as add_object_routes
+from proxy.gateway.exchange.handler import ProxyHandler
+from proxy.gateway.exchange.opener import ExchangeOpener
+from proxy.gateway.exchange.running import ExchangeOwners
+from proxy.gateway.exchange.uploads import Uploads
+from proxy.gateway.models.catalogue import Catalogue
+from proxy.gateway.models.fetched_lists import FetchedLists
+from proxy.gateway.models.handler import ModelsHandler
+from proxy.gateway.outbox import Outbox
+from proxy.gateway.ports import Ports, Reserve
+from proxy.gateway.responses.handler import ResponsesHandler
+from proxy.gateway.responses.handler import add_to as add_response_routes
+from proxy.gateway.resume.handler import ResumeHandler
+from proxy.gateway.resume.others import Others
+from proxy.gateway.tapes.tapes import Tapes
+from proxy.gateway.upstream.client import UpstreamClient
+from proxy.gateway.upstream.health import BreakerState
+from proxy.gateway.upstream.provider import Provider
+from proxy.gateway.websocket.handler import WebSocketHandler
+from proxy.http import errors
+from proxy.http.probes import ROOT
+from proxy.http.server import Routes
+from proxy.metering.dialects import DIALECTS
+from proxy.runtime.proxy.background import Resumption
+from proxy.runtime.proxy.batches import BatchService
+from proxy.runtime.proxy.model_table import model_table
+from proxy.runtime.proxy.resources import Resources
+
+# So many keys together can take all WebSockets, unless `websockets_per_key_max` is set.
+KEYS_OF_SOCKETS = 4
+STARTING = "The proxy is starting."
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """The handlers of all requests of clients, and the exchanges that continue in the background."""
+
+    exchanges: ProxyHandler
+    sockets: WebSocketHandler
+    models: ModelsHandler
+    responses: ResponsesHandler
+    batches: BatchService
+    resuming: ResumeHandler | None
+    """None: streams cannot be resumed"""
+    background: BackgroundExchanges
+    resumption: Resumption
+
+
+def make_handlers(
+    resources: Resources,
+    outbox: Outbox,
+    accepting: Accepting,
+    upstream: UpstreamClient,
+    tapes: Tapes | None,
+    others: Others,
+    tasks: Tasks,
+) -> Handlers:
+    """`outbox`: that of this process. `tapes`: None: streams cannot be resumed. `tasks`: for requests that continue
+    without a client."""
+    settings, metrics = resources.settings, resources.metrics
+    keyring, admission, estimator = resources.keyring, resources.admission, resources.learned.estimator
+    providers = {
+        name: Provider.of(one, write_stall_s=settings.write_stall_s) for name, one in settings.providers.items()
+    }
+    for name, one in providers.items():
+        metrics.providers.watch(name, list(BreakerState), partial(_state, one))
+    models = model_table(settings, resources.book, providers, resources.tokenizers)
+    reserve = Reserve(settings.reserve.completion_tokens, settings.reserve.nusd_max, settings.budgets.exceeded_status)
+    uploads = Uploads(body_bytes_max=settings.request_bytes_max)
+    batches = BatchService(
+        node=resources.node.node_id, stores=resources.store, in_thread=resources.in_thread, keyring=keyring,
+        admission=admission, models=models, providers=providers, client=upstream, estimator=estimator, reserve=reserve,
+        uploads=uploads, request_bytes_max=settings.request_bytes_max, metrics=metrics, accepting=accepting,
+    )  # fmt: skip
+    ports = Ports(
+        outbox=outbox, upstream=upstream, estimator=estimator, meters=metrics, unix_time=time.time,
+        admission=admission.admission, claims=admission.claims, owners=admission.owners, traces=resources.traces,
+        files=batches.check_files, tapes=tapes,
+    )  # fmt: skip
+    owners = ExchangeOwners()
+    background = BackgroundExchanges(ports, owners)
+    opener = ExchangeOpener(keys=keyring, models=models, ports=ports, reserve=reserve)
+    exchanges = ProxyHandler(
+        keys=keyring, opener=opener, ports=ports, uploads=uploads, request_bytes_max=settings.request_bytes_max,
+        accepting=accepting, background=background.take, owners=owners,
+    )  # fmt: skip
+    sockets = WebSocketHandler(
+        keys=keyring, opener=opener, ports=ports, providers=providers, live=exchanges.live, owners=owners,
+        uploads=uploads, message_bytes_max=settings.request_bytes_max, sessions_max=settings.exchanges_max,
+        sessions_per_key_max=settings.websockets_per_key_max or ceil(settings.exchanges_max / KEYS_OF_SOCKETS),
+        accepting=accepting,
+    )  # fmt: skip
+    resuming = None
+    if tapes is not None:
+        resuming = ResumeHandler(
+            keys=keyring, tapes=tapes, others=others, stall_s=settings.write_stall_s, accepting=accepting
+        )
+    responses = ResponsesHandler(
+        keys=keyring, owners=admission.owners, providers=providers, client=upstream, accepting=accepting,
+        background=background, unix_time=time.time, resuming=resuming,
+    )  # fmt: skip
+    catalogue = Catalogue(settings.models, providers, FetchedLists(upstream, tasks))
+    resumption = Resumption(background, owners, ports, keyring, models, providers, admission)
+    return Handlers(
+        exchanges, sockets, ModelsHandler(keyring, catalogue), responses, batches, resuming, background, resumption
+    )
+
+
+def client_routes(handlers: Handlers) -> Routes:
+    """The routes of a proxy that has started."""
+    routes = Routes()
+    for dialect in DIALECTS:
+        routes.metered(dialect, handlers.exchanges.serve, handlers.sockets.serve)
+    routes.local("GET", "/", ROOT)
+    handlers.models.add_to(routes)
+    handlers.responses.add_to(routes)
+    handlers.batches.add_to(routes)
+    if handlers.resuming is not None:
+        handlers.resuming.add_to(routes)
+    return routes
+
+
+def waiting_routes() -> Routes:
+    """The routes of a proxy that has not started: they refuse every request."""
+    routes = Routes()
+    for dialect in DIALECTS:
+        routes.metered(dialect, _refuse, _refuse)
+    add_response_routes(routes, lambda _operation, _response_id: _refuse)
+    add_object_routes(routes, lambda _apis, _operation, _object_id: _refuse)
+    return routes
+
+
+async def _refuse(*_request: object) -> NoReturn:
+    raise errors.overloaded(STARTING, code="not_accepting")
+
+
+def _state(provider: Provider) -> BreakerState:
+    return provider.health.state(time.monotonic())
