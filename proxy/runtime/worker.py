@@ -13,13 +13,16 @@ import os
 import time
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
 
 from msgspec import UNSET
 
 from proxy.billing.record import UsageRecord
 from proxy.billing.settlement import entry
 from proxy.budgets.open_budgets import open_budgets
+from proxy.budgets.store import BudgetStore
 from proxy.delivery.observers import SettlerObserver, SweeperObserver
+from proxy.delivery.roster import WorkerRoster
 from proxy.delivery.sweeper import Sweeper
 from proxy.foundation.tasks import Tasks
 from proxy.http.probes import add_probes
@@ -31,12 +34,13 @@ from proxy.ledger.settling.settler import EXTEND_CLAIM_S, Settler
 from proxy.ledger.settling.store import Arrival
 from proxy.metering.estimator.estimate import Estimator
 from proxy.runtime.machine.integrity_check import check_integrity, count_letters
-from proxy.runtime.machine.ledger_stores import keep_partitions, open_ledger
+from proxy.runtime.machine.ledger_stores import LedgerStores, keep_partitions, open_ledger
 from proxy.runtime.machine.queue import open_queue
 from proxy.runtime.machine.unsettled import close_months
 from proxy.runtime.proxy.admission import LedgerFollowing
 from proxy.settings import Settings
 from proxy.sinks.sender import start_sinks
+from proxy.storage.executor import InThread
 from proxy.telemetry.event_loop import EventLoopWatch
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.project_lookup import start_projects
@@ -53,102 +57,113 @@ class Worker:
     """`start` it, then `stop` it."""
 
     def __init__(self, settings: Settings) -> None:
-        assert settings.queue is not None
-        self.settings = settings
         self.port = 0
-        limits = settings.metrics
-        self._metrics = Metrics(settings.models, keys_max=limits.keys_max, projects_max=limits.projects_max)
-        self._started = AsyncExitStack()
+        self._settings = settings
+        self._stops = AsyncExitStack()
 
     async def start(self) -> None:
         """Start to settle. Raises QueueUnsuitable, LedgerUnavailable, OSError."""
-        async with AsyncExitStack() as started:
-            self._queue = await started.enter_async_context(open_queue(self.settings))
-            ledger = open_ledger(self.settings, self._waiting)
-            self._store, self._in_thread = await started.enter_async_context(ledger)
-            self._budgets = open_budgets(self.settings, f"worker-{os.getpid()}")
-            started.push_async_callback(self._budgets.aclose)
-            server = Server(self._routes(), refused=self._metrics.refused)
-            started.push_async_callback(server.close)
-            self.port = await server.start(self.settings.worker.host, self.settings.worker.port)
-            started.push_async_callback(server.stop_listening)
-            tasks = Tasks()
-            started.push_async_callback(tasks.stop)
-            await self._start_settlers(tasks, started)
-            self._start_maintenance(tasks)
-            started.callback(EventLoopWatch(self._metrics.late).stop)
-            self._started = started.pop_all()
+        async with AsyncExitStack() as stops:
+            await self._start(stops)
+            self._stops = stops.pop_all()
 
     async def stop(self) -> None:
         """Finish the current batches."""
-        await self._started.aclose()
+        await self._stops.aclose()
 
     def hurry(self) -> None:
         """No-op: a worker's batches finish within milliseconds."""
 
-    async def _start_settlers(self, tasks: Tasks, started: AsyncExitStack) -> None:
-        shards = self._queue.shards
-        await self._in_thread(add_clocks, self._store.engine, len(shards))
-        stores = [self._store.ledger.of_shard(one.shard) for one in shards]
+    async def _start(self, stops: AsyncExitStack) -> None:
+        """Start the parts in their order; each registers its stop before anything can fail."""
+        settings, limits, listen = self._settings, self._settings.metrics, self._settings.worker
+        metrics = Metrics(settings.models, keys_max=limits.keys_max, projects_max=limits.projects_max)
+
+        def waiting(reason: str) -> AbstractAsyncContextManager[None]:
+            return serving(_routes(metrics, reason), listen.host, listen.port, refused=metrics.refused)
+
+        queue = await stops.enter_async_context(open_queue(settings))
+        store, in_thread = await stops.enter_async_context(open_ledger(settings, waiting))
+        budgets = open_budgets(settings, f"worker-{os.getpid()}")
+        stops.push_async_callback(budgets.aclose)
+        server = Server(_routes(metrics), refused=metrics.refused)
+        stops.push_async_callback(server.close)
+        self.port = await server.start(listen.host, listen.port)
+        stops.push_async_callback(server.stop_listening)
+        tasks = Tasks()
+        stops.push_async_callback(tasks.stop)
+
+        await in_thread(add_clocks, store.engine, len(queue.shards))
+        stores = [store.ledger.of_shard(one.shard) for one in queue.shards]
         settlers = [
             Settler(
-                lane, stores[lane.shard], to_entry=entry, observer=SettlerObserver(self._metrics),
+                lane, stores[lane.shard], to_entry=entry, observer=SettlerObserver(metrics),
                 batch_records_max=BATCH_RECORDS_MAX,
-                extend_claim_s=min(EXTEND_CLAIM_S, self.settings.lease_s / CLAIM_EXTENSIONS_PER_LEASE),
+                extend_claim_s=min(EXTEND_CLAIM_S, settings.lease_s / CLAIM_EXTENSIONS_PER_LEASE),
             )
-            for lane in self._queue.lanes
+            for lane in queue.lanes
         ]  # fmt: skip
-        tasks.start(self._queue.roster.run(), name="roster")
+        tasks.start(queue.roster.run(), name="roster")
         for number, settler in enumerate(settlers):
             tasks.start(settler.run(), name=f"settler-{number}")
+        stops.push_async_callback(_finish, queue.roster, settlers)
 
-        async def finish() -> None:
-            await self._queue.roster.leave()
-            await asyncio.gather(*(settler.close(LAST_SETTLE_S) for settler in settlers))
-
-        started.push_async_callback(finish)
-
-    def _start_maintenance(self, tasks: Tasks) -> None:
-        settings, engine, metrics, in_thread = self.settings, self._store.engine, self._metrics, self._in_thread
-        self._responses: OwnerStore = RedisClaims(self._queue.redis, retention_s=settings.idempotency.retention_s)
-        LedgerFollowing(settings, self._budgets, engine, metrics, in_thread).start(tasks)
+        engine = store.engine
+        LedgerFollowing(settings, budgets, engine, metrics, in_thread).start(tasks)
+        responses = RedisClaims(queue.redis, retention_s=settings.idempotency.retention_s)
+        dead = DeadNodes(store, in_thread, responses, budgets, metrics)
         sweeper = Sweeper(
-            self._queue.leases, self._settle_swept, Estimator(),
-            lease_s=settings.lease_s, monotonic=time.monotonic, observer=SweeperObserver(metrics),
-            release=self._release,
+            queue.leases, dead.settle, Estimator(),
+            lease_s=settings.lease_s, monotonic=time.monotonic, observer=SweeperObserver(metrics), release=dead.release,
         )  # fmt: skip
         tasks.start(sweeper.run(), name="sweeper")
-        tasks.start(close_months(settings, engine, self._store.ledger, in_thread), name="periods")
+        tasks.start(close_months(settings, engine, store.ledger, in_thread), name="periods")
         tasks.start(keep_partitions(engine, in_thread), name="partitions")
         tasks.start(check_integrity(settings, engine, metrics, in_thread), name="integrity")
         start_sinks(settings, engine, metrics.sinks, tasks, in_thread)
         start_projects(metrics, engine, tasks, in_thread)
         tasks.start(count_letters(engine, metrics, in_thread), name="letters")
+        stops.callback(EventLoopWatch(metrics.late).stop)
 
-    async def _settle_swept(self, records: Sequence[UsageRecord]) -> None:
+
+@dataclass(frozen=True, slots=True)
+class DeadNodes:
+    """Settles exchanges of dead proxies, and releases their reservations."""
+
+    store: LedgerStores
+    in_thread: InThread
+    responses: OwnerStore
+    budgets: BudgetStore
+    metrics: Metrics
+
+    async def settle(self, records: Sequence[UsageRecord]) -> None:
         """Settle records of a sweeper. The owner of a background response is deleted first, because its record is
         settled before the response has ended."""
         for record in records:
             if record.opened.background is not UNSET:
-                await self._responses.forget(name_of(record.opened.background.response_id))
+                await self.responses.forget(name_of(record.opened.background.response_id))
         arrivals = [Arrival(entry(record)) for record in records]
         began = time.perf_counter()
-        settled = await self._in_thread(self._store.ledger.settle, arrivals)
-        SettlerObserver(self._metrics).committed(settled, unreadable=0, duration_s=time.perf_counter() - began)
+        settled = await self.in_thread(self.store.ledger.settle, arrivals)
+        SettlerObserver(self.metrics).committed(settled, unreadable=0, duration_s=time.perf_counter() - began)
 
-    async def _release(self, node: str, spared: Collection[str]) -> None:
-        batches = await self._in_thread(self._store.batches.of_node, node)  # they continue without their node
+    async def release(self, node: str, spared: Collection[str]) -> None:
+        """Release the reservations of a node, except those of `spared` exchanges and of its batches, which continue
+        without it."""
+        batches = await self.in_thread(self.store.batches.of_node, node)
         spared = {*spared, *(batch.exchange_id for batch in batches)}
-        self._metrics.budgets.expired.inc(await self._budgets.abandon(node, spared))
+        self.metrics.budgets.expired.inc(await self.budgets.abandon(node, spared))
 
-    def _waiting(self, reason: str) -> AbstractAsyncContextManager[None]:
-        listen = self.settings.worker
-        return serving(self._routes(reason), listen.host, listen.port, refused=self._metrics.refused)
 
-    def _routes(self, not_ready: str | None = None) -> Routes:
-        routes = Routes()
-        add_probes(routes, not_ready=lambda: not_ready, exposition=self._exposition)
-        return routes
+async def _finish(roster: WorkerRoster, settlers: Sequence[Settler]) -> None:
+    await roster.leave()
+    await asyncio.gather(*(settler.close(LAST_SETTLE_S) for settler in settlers))
 
-    async def _exposition(self) -> bytes:
-        return self._metrics.exposition()
+
+def _routes(metrics: Metrics, not_ready: str | None = None) -> Routes:
+    async def exposition() -> bytes:
+        return metrics.exposition()
+
+    routes = Routes()
+    add_probes(routes, not_ready=lambda: not_ready, exposition=exposition)
+    return routes
