@@ -77,6 +77,42 @@ def test_importing_a_module_runs_nothing() -> None:
     assert calls == set()
 
 
+# An assignment to attributes of `self` at the beginning of a line, alone, among others, or with a type.
+_TARGET = r"(?:self\.)?\w+"
+_ASSIGNED = re.compile(rf"^ {{8,}}((?:{_TARGET}(?:, {_TARGET})* = )+|self\.\w+: )", re.MULTILINE)
+_CLASS = re.compile(r"^class (\w+)(?:\(([^:]*)\))?:\n((?:[ #].*\n|\n)*)", re.MULTILINE)
+
+
+def assigned(code: str) -> set[str]:
+    """The attributes of `self` to which these methods assign."""
+    return {name for targets in _ASSIGNED.findall(code) for name in re.findall(r"self\.(\w+)", targets)}
+
+
+def test_every_attribute_is_declared_where_its_object_is_made() -> None:
+    """In the body of the class or of a base, in `__init__`, or in a method that `__init__` calls. What is set first by
+    a later method does not exist before, and no type says so."""
+    declared: dict[str, set[str]] = {}
+    assigned_later: dict[tuple[str, str], set[str]] = {}
+    bases_of: dict[str, set[str]] = {}
+    for path in FILES:
+        for name, bases, body in _CLASS.findall(path.read_text("utf-8")):
+            parts = re.split(r"^    (?:async )?def (\w+)", body, flags=re.MULTILINE)
+            methods = list(zip(parts[1::2], parts[2::2], strict=True))
+            made = "".join(code for method, code in methods if method in ("__init__", "__post_init__"))
+            made += "".join(code for method, code in methods if f"self.{method}(" in made)
+            declared.setdefault(name, set()).update(
+                assigned(made), re.findall(r"^    (\w+)(?:: | = )", body, re.MULTILINE)
+            )
+            bases_of.setdefault(name, set()).update(re.findall(r"\w+", bases))
+            assigned_later[str(path.relative_to(ROOT)), name] = assigned(body)
+
+    def known(name: str) -> set[str]:
+        return declared.get(name, set()).union(*map(known, bases_of.get(name, ())))
+
+    found = {(*place, one) for place, names in assigned_later.items() for one in names - known(place[1])}
+    assert found == {("proxy/http/connection.py", "ClientConnection", "_close")}, "that one is aiohttp's"
+
+
 def imported(path: Path) -> Iterator[str]:
     """Every module of tests that a file imports, or imports from, and every name below it."""
     text = path.read_text("utf-8")

@@ -63,9 +63,10 @@ class Interruption:
 
     def __init__(self) -> None:
         self.requested = False
+        self._before = signal.getsignal(signal.SIGINT)
 
     def __enter__(self) -> Self:
-        self._before = signal.signal(signal.SIGINT, self._interrupted)
+        signal.signal(signal.SIGINT, self._interrupted)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -192,6 +192,7 @@ class Connection(asyncio.StreamReaderProtocol):
         super().__init__(asyncio.StreamReader(HEAD_BYTES_MAX, loop), self._begin, loop)
         self._provider = provider
         self._gone = asyncio.Event()
+        self._conversation: asyncio.Task[None] | None = None
 
     def eof_received(self) -> bool | None:
         self._gone.set()
