@@ -1,15 +1,27 @@
-"""Slices of the event loop's time, for work that is as long as a client or a provider makes its bytes.
+"""Time for work that is as long as a client or a provider makes its bytes: slices of the event loop's, and threads.
 
 Invariant: work whose slice is used up continues in one task after another, one of them in a turn of the loop. However
-many tasks have such work, all others wait for one slice, and for one more step of it.
+many tasks have such work, all others wait for one slice, and for one more step of it. A thread takes the interpreter
+for 5 ms at a time, and longer only in a call of a function in C: such calls must be bounded.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import ClassVar
+from typing import ClassVar, TypeVar, TypeVarTuple
+
+# Work on so many bytes is done at once: the slowest kinds take some 10 ms.
+AT_ONCE_BYTES = 64 * 1024
+# Work on more bytes than this has a thread of its own, so that other work need not wait for it.
+_LONG_BYTES = 1 << 20
+_THREADS = tuple(ThreadPoolExecutor(1, f"{size}-bodies") for size in ("middle", "long"))
+
+_R = TypeVar("_R")
+_A = TypeVarTuple("_A")
 
 SLICE_S = 0.005
 # While another task has the slice: short work is done within it, long work waits for a slice of its own.
@@ -77,3 +89,10 @@ class _Slices:
                 break
         if self._waiting:
             self.loop.call_soon(self._wake)
+
+
+async def in_slices(size: int, work: Callable[[*_A], _R], *arguments: *_A) -> _R:
+    """`work` on so many bytes: at once, or in a thread. Raises its errors."""
+    if size <= AT_ONCE_BYTES:
+        return work(*arguments)
+    return await asyncio.get_running_loop().run_in_executor(_THREADS[size > _LONG_BYTES], work, *arguments)

@@ -75,7 +75,8 @@ def refuse_ambiguous_names(document: Mapping[str, Any]) -> None:
         elif type(value) is list:
             shapes.update((tuple(one), field) for one in value if type(one) is dict)
     for names, field in shapes.items():
-        if len(set(map(str.casefold, names))) < len(names):
+        folded = set(map(str.casefold, names)) if len(names) < 100 else {name.casefold() for name in names}
+        if len(folded) < len(names):
             raise _twice(names, field)
 
 

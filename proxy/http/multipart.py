@@ -2,6 +2,7 @@
 
 Invariants: as strict as the parsing of JSON. Each element has one accepted form, no bytes precede the first part or
 follow the last, a name occurs once, and clients cannot predict the upstream boundary. A file's bytes are never changed.
+No step reads more than a megabyte, however long the form is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from proxy.foundation.long_bytes import copied, find
+from proxy.foundation.slices import AT_ONCE_BYTES
 from proxy.http.errors import ApiError, bad_request
 from proxy.metering.request import Upload
 
@@ -45,20 +48,27 @@ def parse(body: bytes, content_type: str) -> dict[str, Any]:
     return document
 
 
-def serialise(document: Mapping[str, Any]) -> tuple[str, bytes]:
-    """The result of `parse` → the content type and the body."""
+def serialise(document: Mapping[str, Any]) -> tuple[str, list[bytes]]:
+    """The result of `parse` → the content type and the body, in pieces."""
     boundary = secrets.token_hex(24)
     pieces: list[bytes] = []
     for name, values in document.items():
         for value in values if isinstance(values, list) else (values,):
             pieces += (b"--", boundary.encode(), b"\r\n", *_written(name, value), b"\r\n")
     pieces.append(f"--{boundary}--\r\n".encode())
-    return f"multipart/form-data; boundary={boundary}", b"".join(pieces)
+    content_type = f"multipart/form-data; boundary={boundary}"
+    return content_type, pieces if sum(map(len, pieces)) > AT_ONCE_BYTES else [b"".join(pieces)]
 
 
-def without_boundary(body: bytes, content_type: str) -> bytes:
-    """The body without its boundary, equal in every retry: SDKs make a new boundary for each."""
-    return body.replace(_boundary(content_type), b"")
+def without_boundary(body: bytes, content_type: str) -> Iterator[memoryview]:
+    """The body without its boundary, in pieces; together equal in every retry: SDKs make a new boundary for each."""
+    boundary, view, at = _boundary(content_type), memoryview(body), 0
+    for _ in range(PARTS_MAX + 1):
+        if (found := find(body, boundary, at)) < 0:
+            break
+        yield view[at:found]
+        at = found + len(boundary)
+    yield view[at:]
 
 
 def _boundary(content_type: str) -> bytes:
@@ -70,32 +80,39 @@ def _boundary(content_type: str) -> bytes:
 
 
 def _parts(body: bytes, delimiter: bytes) -> Iterator[tuple[str, str | Upload]]:
-    first, *rest = (b"\r\n" + body).split(b"\r\n" + delimiter, PARTS_MAX + 2)
-    if len(rest) > PARTS_MAX + 1:
+    separator = b"\r\n" + delimiter
+    begins = body.startswith(delimiter)
+    starts: list[int] = [len(delimiter) if begins else 0]
+    ends: list[int] = []
+    while len(ends) <= PARTS_MAX and (found := find(body, separator, starts[-1])) >= 0:
+        ends.append(found)
+        starts.append(found + len(separator))
+    if len(ends) > PARTS_MAX:
         raise bad_request(f"The form has more than {PARTS_MAX} parts.", code="invalid_multipart")
-    if first or not rest or rest.pop() not in (b"--", b"--\r\n"):
+    if not begins or body[starts[-1] : starts[-1] + 5] not in (b"--", b"--\r\n"):
         raise _invalid("it does not begin and end with its boundary")
-    for part in rest:
-        head, found, content = part.partition(b"\r\n\r\n")
-        if not head.startswith(b"\r\n") or not found or len(head) > PART_HEAD_BYTES_MAX:
+    for start, end in zip(starts, ends, strict=False):
+        head_end = body.find(b"\r\n\r\n", start, min(start + PART_HEAD_BYTES_MAX + 4, end))
+        if not body.startswith(b"\r\n", start) or head_end <= start:
             raise _invalid("a part has no head, or its head is too long")
-        yield _part(head[2:], content)
+        yield _part(body[start + 2 : head_end], body, head_end + 4, end)
 
 
-def _part(head: bytes, content: bytes) -> tuple[str, str | Upload]:
+def _part(head: bytes, body: bytes, start: int, end: int) -> tuple[str, str | Upload]:
+    """The part whose content is `body[start:end]`."""
     headers = _headers(head)
     name, filename = _disposition(headers.get("content-disposition", ""))
     if headers.get("content-transfer-encoding", "binary").lower() not in _PLAIN_CODINGS:
         message = f"The form's field '{name}' has an unsupported Content-Transfer-Encoding."
         raise bad_request(message, param=name, code="invalid_multipart")
     if filename is not None:
-        return name, Upload(filename, headers.get("content-type", ""), content)
-    if len(content) > FIELD_BYTES_MAX:
+        return name, Upload(filename, headers.get("content-type", ""), copied(body, start, end))
+    if end - start > FIELD_BYTES_MAX:
         raise bad_request(
             f"The form's field '{name}' is longer than {FIELD_BYTES_MAX} bytes.", param=name, code="invalid_multipart"
         )
     try:
-        return name, content.decode()
+        return name, body[start:end].decode()
     except UnicodeDecodeError:
         raise bad_request(f"The form's field '{name}' is not UTF-8.", param=name, code="invalid_multipart") from None
 

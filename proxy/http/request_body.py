@@ -7,23 +7,28 @@ duplicate keys and unusual numbers, and a client must not be able to send one re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from aiohttp import HttpVersion11, web
 
+from proxy.foundation.slices import in_slices
 from proxy.http import multipart
 from proxy.http.errors import JSON_TYPE, ApiError, bad_request
 from proxy.http.field_names import refuse_ambiguous_names
-from proxy.http.json_body import parse_object, serialise
+from proxy.http.json_body import parse_object
 from proxy.metering.dialect import RequestBody
 from proxy.metering.request import uploads_in
 from proxy.metering.wire.content_coding import CODINGS, BadCodingError, TooLongError, slices
+from proxy.metering.wire.long_string import json_pieces
 
 # A body must arrive within this many seconds, plus the time that the received bytes take at the lowest rate.
 BODY_S = 30.0
 BODY_BYTES_PER_S_MIN = 16 * 1024
+
+
+Buffer: TypeAlias = bytes | memoryview
 
 
 def _uncounted(_size: int) -> None: ...
@@ -62,7 +67,7 @@ async def _decompressed(body: bytes, bytes_max: int, grew: Callable[[int], None]
     except BadCodingError:
         message = "Content-Encoding: the request body is not compressed as stated."
         raise bad_request(message, param="Content-Encoding", code="invalid_encoding") from None
-    return b"".join(pieces)
+    return await _joined(pieces)
 
 
 async def _read(request: web.BaseRequest, bytes_max: int, grew: Callable[[int], None]) -> bytes:
@@ -100,7 +105,12 @@ async def _read_bounded(content: Any, bytes_max: int, grew: Callable[[int], None
                 raise _too_large(bytes_max)
             grew(len(piece))
             deadline.reschedule(due_at + size / BODY_BYTES_PER_S_MIN)
-    return b"".join(pieces)
+    return await _joined(pieces)
+
+
+async def _joined(pieces: list[bytes]) -> bytes:
+    """(A long `join` lets others have the interpreter.)"""
+    return await in_slices(sum(map(len, pieces)), b"".join, pieces)
 
 
 def _too_large(bytes_max: int) -> ApiError:
@@ -113,10 +123,10 @@ class BodyCodec:
 
     parse: Callable[[bytes, str], dict[str, Any]]
     """the client's body and Content-Type → the document. Raises ApiError"""
-    write: Callable[[dict[str, Any]], tuple[str, bytes]]
-    """the document → the upstream Content-Type and body"""
-    idempotency_bytes: Callable[[bytes, str], bytes] = lambda body, _content_type: body
-    """the client's body and Content-Type → bytes that are equal for retries of one request only"""
+    write: Callable[[dict[str, Any]], tuple[str, list[bytes]]]
+    """the document → the upstream Content-Type and body, in pieces"""
+    idempotency_bytes: Callable[[bytes, str], Iterable[Buffer]] = lambda body, _content_type: (body,)
+    """the client's body and Content-Type → bytes, in pieces, that are equal for retries of one request only"""
 
 
 def _parse_json(body: bytes, _content_type: str) -> dict[str, Any]:
@@ -125,8 +135,8 @@ def _parse_json(body: bytes, _content_type: str) -> dict[str, Any]:
     return document
 
 
-def _write_json(document: dict[str, Any]) -> tuple[str, bytes]:
-    return JSON_TYPE, serialise(document)
+def _write_json(document: dict[str, Any]) -> tuple[str, list[bytes]]:
+    return JSON_TYPE, json_pieces(document)
 
 
 def _parse_form(body: bytes, content_type: str) -> dict[str, Any]:
@@ -143,12 +153,12 @@ def _parse_either(body: bytes, content_type: str) -> dict[str, Any]:
     return (_parse_form if _is_form(content_type) else _parse_json)(body, content_type)
 
 
-def _write_either(document: dict[str, Any]) -> tuple[str, bytes]:
+def _write_either(document: dict[str, Any]) -> tuple[str, list[bytes]]:
     return (multipart.serialise if uploads_in(document) else _write_json)(document)
 
 
-def _either_idempotency_bytes(body: bytes, content_type: str) -> bytes:
-    return multipart.without_boundary(body, content_type) if _is_form(content_type) else body
+def _either_idempotency_bytes(body: bytes, content_type: str) -> Iterable[Buffer]:
+    return multipart.without_boundary(body, content_type) if _is_form(content_type) else (body,)
 
 
 CODECS = {

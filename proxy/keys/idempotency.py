@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from cryptography.exceptions import InvalidTag
@@ -55,9 +55,12 @@ def name_of(key_id: str, token: str) -> str:
     return hashlib.blake2b(f"{key_id}\0{token}".encode(), digest_size=16).hexdigest()
 
 
-def body_of(body: bytes) -> str:
-    """Digest of a request body, to detect a token that is reused for another request. 32 hex digits."""
-    return hashlib.blake2b(body, digest_size=16).hexdigest()
+def digest_of(pieces: Iterable[bytes | memoryview]) -> str:
+    """Digest of a request, to detect a token that is reused for another one. 32 hex digits."""
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 class Seal:
@@ -91,11 +94,11 @@ class Claims:
         self._seal = Seal(pepper)
         self._on_failure = on_failure
 
-    async def claim(self, key_id: str, token: str, body: bytes, exchange_id: str) -> IdempotencyRecord | None:
-        """Claim the token; None on success. Otherwise the record of the exchange that has the claim, with its response
-        decrypted. Raises ClaimsUnavailable."""
+    async def claim(self, key_id: str, token: str, digest: str, exchange_id: str) -> IdempotencyRecord | None:
+        """Claim the token for the request with this digest; None on success. Otherwise the record of the exchange that
+        has the claim, with its response decrypted. Raises ClaimsUnavailable."""
         name = name_of(key_id, token)
-        earlier = await self._store.claim(name, body_of(body), exchange_id)
+        earlier = await self._store.claim(name, digest, exchange_id)
         if earlier is None or earlier.answer is None:
             return earlier
         return structs.replace(earlier, answer=self._seal.open(name, earlier.answer))

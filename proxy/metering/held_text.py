@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from proxy.metering.profile import Counted, Profile
+from proxy.metering.wire.long_string import beginning
 
 # Room is taken in such steps: most answers need one, and 16,384 of them, as many as run at once, have 64 MiB.
 _STEP_BYTES = 4096
@@ -51,15 +52,20 @@ class TextRoom:
 class PromptText:
     """The text of a prompt, until it is counted or dropped. All are equal: evidence is compared by its counters."""
 
-    __slots__ = ("_room", "_taken", "text")
+    __slots__ = ("_parts", "_room", "_taken", "text")
 
-    def __init__(self, text: str = "") -> None:
+    def __init__(self, text: str = "", parts: Sequence[str] = ()) -> None:
+        """`parts`: of a text that is too long to be joined unless it is held."""
         self.text = text
+        self._parts = parts
         self._room: TextRoom | None = None
         self._taken = 0
 
     def hold(self, room: TextRoom | None) -> None:
         """Hold the text within this room: only its beginning if it is long, nothing if there is no room."""
+        if self._parts:
+            self.text = "" if room is None else beginning(self._parts, room.answer_bytes_max)
+            self._parts = ()
         size = sys.getsizeof(self.text)
         if room is not None and size > room.answer_bytes_max:
             self.text = self.text[: len(self.text) * room.answer_bytes_max // size]
@@ -71,8 +77,8 @@ class PromptText:
 
     def drop(self) -> None:
         """Drop the text, and give its bytes back. Idempotent."""
-        if self.text:
-            self.text = ""
+        if self.text or self._parts:
+            self.text, self._parts = "", ()
         if self._room is not None:
             self._room.give_back(self._taken)
             self._room = None

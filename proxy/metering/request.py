@@ -13,7 +13,8 @@ import msgspec
 
 from proxy.metering.held_text import PromptText
 from proxy.metering.usage import NO_USAGE, NOT_SAID, TOKENS_MAX, PromptEvidence, ServedAs, Usage, service_of
-from proxy.metering.wire.text import chars_of
+from proxy.metering.wire.long_string import Chars, json_pieces
+from proxy.metering.wire.text import STEP_CHARS, chars_of, total
 
 # The longest names in use (routers, fine-tuned models, inference profiles) are under 150 characters.
 MODEL_CHARS_MAX = 256
@@ -184,8 +185,7 @@ def prompt_evidence(
     texts: Sequence[str], *, messages: int, structures: Sequence[object] = (), images: int = 0, attachments: int = 0
 ) -> PromptEvidence:
     """The counters of a prompt of `texts`. `structures`: the JSON values that the model reads."""
-    text = "".join(texts)
-    latin, wide, other, blanks, marks, *_ = chars_of(text)
+    (latin, wide, other, blanks, marks, *_), text = counted(texts)
     return PromptEvidence(
         messages=messages,
         chars_latin=latin,
@@ -196,13 +196,25 @@ def prompt_evidence(
         tool_chars=sum([json_bytes(value) for value in structures]),
         images=images,
         attachments=attachments,
-        text=PromptText(text),
+        text=text,
     )
+
+
+def counted(texts: Sequence[str]) -> tuple[Chars, PromptText]:
+    """The characters of all texts together, and what is held of them."""
+    size = sum(map(len, texts))
+    if size <= STEP_CHARS:
+        text = "".join(texts)
+        if len(text) == size:  # else there are long strings
+            return chars_of(text), PromptText(text)
+    return total(map(chars_of, texts)), PromptText(parts=texts)
 
 
 def json_bytes(value: object) -> int:
     """The length of `value` as compact JSON."""
     try:
         return len(msgspec.json.encode(value))
+    except TypeError:  # it has long strings
+        return sum(map(len, json_pieces(value)))
     except (msgspec.MsgspecError, ValueError, OverflowError):  # lone surrogates, integers over 64 bits
         return len(json.dumps(value))

@@ -123,7 +123,7 @@ class Unclaimed(Claims):
     def __init__(self) -> None:
         self.answer_bytes_max = 0
 
-    async def claim(self, key_id: str, token: str, body: bytes, exchange_id: str) -> IdempotencyRecord | None:
+    async def claim(self, key_id: str, token: str, digest: str, exchange_id: str) -> IdempotencyRecord | None:
         return None
 
     async def end(self, key_id: str, token: str, exchange_id: str, *, billed: bool, answer: bytes | None) -> None: ...
@@ -201,6 +201,7 @@ async def gateway(
     pace: Pace | None = None,
     tapes: Tapes | None = None,
     others: Sequence[str] = (),
+    request_bytes_max: int = 1 << 20,
     **settings: Any,
 ) -> AsyncIterator[Gateway]:
     """`settings`: of its one provider, whose one model is `electron`; `slots`: most exchanges at once; `store`: of the
@@ -220,9 +221,9 @@ async def gateway(
     opener = ExchangeOpener(
         keys=keys or Everybody(), models=models, ports=ports, reserve=Reserve(4096, Nusd(1 << 40), 402)
     )
-    uploads = Uploads(body_bytes_max=1 << 20)
+    uploads = Uploads(body_bytes_max=request_bytes_max)
     handler = ProxyHandler(
-        keys=keys or Everybody(), opener=opener, ports=ports, uploads=uploads, request_bytes_max=1 << 20,
+        keys=keys or Everybody(), opener=opener, ports=ports, uploads=uploads, request_bytes_max=request_bytes_max,
         accepting=accepting, background=background.take, owners=running,
     )  # fmt: skip
     sockets = WebSocketHandler(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.foundation import long_bytes
 from proxy.http.errors import ApiError
 from proxy.http.multipart import PARTS_MAX, parse, serialise, without_boundary
 from proxy.metering.request import Upload
@@ -65,7 +66,7 @@ def test_what_goes_up_is_what_was_read(fields: dict[str, str], content: bytes, f
     texts: dict[str, Any] = {name: [value] if name.endswith("[]") else value for name, value in fields.items()}
     document = texts | {"file": Upload(filename, "audio/wav", content)}
     content_type, body = serialise(document)
-    again = parse(body, content_type)
+    again = parse(b"".join(body), content_type)
     assert again.pop("file").content == content
     assert again == {name: value for name, value in texts.items() if name != "file"}
 
@@ -75,11 +76,23 @@ def test_no_client_can_know_our_boundary() -> None:
 
 
 def test_a_repetition_is_the_same_but_for_its_boundary() -> None:
-    first = serialise({"a": "x", "file": Upload("f", "", b"\0")})
-    again = serialise({"a": "x", "file": Upload("f", "", b"\0")})
-    other = serialise({"a": "y", "file": Upload("f", "", b"\0")})
-    assert without_boundary(first[1], first[0]) == without_boundary(again[1], again[0])
-    assert without_boundary(first[1], first[0]) != without_boundary(other[1], other[0])
+    first, again, other = (_unbounded({"a": value, "file": Upload("f", "", b"\0" * 200_000)}) for value in "xxy")
+    assert first == again != other
+
+
+def _unbounded(document: dict[str, Any]) -> bytes:
+    content_type, body = serialise(document)
+    return b"".join(without_boundary(b"".join(body), content_type))
+
+
+@given(st.lists(st.sampled_from([b"--b7", b"\r\n", b"\r", b"-", b"x"]), max_size=40).map(b"".join), st.integers(1, 9))
+def test_what_is_searched_step_by_step_is_found_as_at_once(body: bytes, step_bytes: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_bytes, "STEP_BYTES", step_bytes)
+        assert [long_bytes.find(body, b"\r\n--b7", at) for at in range(9)] == [
+            body.find(b"\r\n--b7", at) for at in range(9)
+        ]
+        assert [long_bytes.copied(body, at, 20) for at in range(9)] == [body[at:20] for at in range(9)]
 
 
 @pytest.mark.parametrize(

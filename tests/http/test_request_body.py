@@ -33,24 +33,9 @@ from proxy.http.json_body import (
 )
 from proxy.http.request_body import read_body
 from proxy.metering.wire import content_coding
+from tests.http.documents import NEARLY, OBJECTS, whole
 from tests.support.examples import examples
 from tests.support.waiting import beside
-
-NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-VALUES: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | NUMBERS | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=20,
-)
-OBJECTS = st.dictionaries(st.text(max_size=12), VALUES, max_size=6)
-# Bytes that are nearly JSON: where a parser's corners are.
-NEARLY = st.lists(
-    st.sampled_from(
-        [b"{", b"}", b"[", b"]", b'"', b"\\", b":", b",", b"n", b'"a"', b'"\\u0061"', b"NaN", b"-Infinity", b"1e400",
-         b"9" * 5000, b"\\ud800", b"\xff", b"\xc3", b"\xe2\x80\xa8", b"\0", b" ", b"true", b"null", b"-0", b"1.5",
-         b'"\\ud800":1', b'"\\ud800":NaN', b"\xef\xbb\xbf"]
-    ), max_size=30,
-).map(b"".join)  # fmt: skip
 
 
 def code_of(body: bytes) -> str | None:
@@ -141,7 +126,7 @@ def test_no_bytes_raise_anything_but_a_refusal(body: bytes) -> None:
         (b'{"n":' + b"9" * 199_000 + b"}", "json_too_large"),
         (b'{"n":1e' + b"9" * 199_000 + b"}", "json_too_large"),
         (b'{"n":1e' + b"9" * 99_000 + b"}", "invalid_json"),
-        (b"{" + b'"a":1,' * 30_000 + b'"a":1}', "duplicate_key"),
+        (b"{" + b'"a":1,' * 19_000 + b'"a":1}', "duplicate_key"),
     ],
 )
 def test_refused(body: bytes, code: str) -> None:
@@ -209,11 +194,13 @@ def test_too_many_containers_are_refused_and_braces_in_text_are_not() -> None:
         parse_object(b'{"a":[' + b"[]," * CONTAINERS_MAX + b"[]]}")
     assert (refusal.value.status, refusal.value.code) == (400, "json_too_large")
     text = "{[" * CONTAINERS_MAX
-    assert parse_object(json.dumps({"a": text}).encode()) == {"a": text}
+    assert whole(parse_object(json.dumps({"a": text}).encode())) == {"a": text}
 
 
-def object_of(members: int) -> bytes:
-    return b'{"x":{' + b",".join(b'"%d":1' % at for at in range(members - 1)) + b"}}"
+def objects_of(members: int) -> bytes:
+    one = b"{%b}" % b",".join(b'"%d":1' % at for at in range(9_999))
+    last = b"{%b}" % b",".join(b'"%d":1' % at for at in range((members - 1) % 9_999))
+    return b'{"x":[' + b",".join([one] * ((members - 1) // 9_999) + [last]) + b"]}"
 
 
 def array_of(value: bytes, count: int) -> bytes:
@@ -226,16 +213,16 @@ STRINGS_MAX = MEMBERS_MAX + MEMBERS_MAX + ELEMENTS_MAX
 
 # Made when they are asked for: megabytes that a run of other tests need not hold.
 TOO_MANY: dict[str, Callable[[], bytes]] = {
-    "members": lambda: object_of(MEMBERS_MAX + 1),
-    "many members": lambda: object_of(STRINGS_MAX + 2),
+    "members": lambda: objects_of(MEMBERS_MAX + 1),
+    "many members": lambda: objects_of(STRINGS_MAX + 2),
     "elements": lambda: array_of(b"1", ELEMENTS_MAX + 3),
     "fractions": lambda: array_of(b"0.5", ELEMENTS_MAX + 3),
     "strings": lambda: array_of(b'""', STRINGS_MAX + 1),
     "long integers": lambda: array_of(LONG, LONG_DIGITS_MAX // len(LONG) + 1),
-    "long fractions": lambda: array_of(b"-" + LONG + b".5", LONG_DIGITS_MAX // len(LONG) + 1),
+    "long fractions": lambda: array_of(b"-0." + LONG, LONG_DIGITS_MAX // len(LONG) + 1),
 }
 AS_MANY_AS_MAY_BE: dict[str, Callable[[], bytes]] = {
-    "members": lambda: object_of(MEMBERS_MAX),
+    "members": lambda: objects_of(MEMBERS_MAX),
     "elements": lambda: array_of(b"1", ELEMENTS_MAX),
     "tokens": lambda: array_of(b"[" + b",".join([b"12345"] * 146) + b"]", 2048),
     "long integers": lambda: array_of(LONG, LONG_DIGITS_MAX // len(LONG)),
@@ -255,7 +242,7 @@ def test_a_body_of_too_many_parts_is_refused_before_it_is_parsed(monkeypatch: py
 @pytest.mark.parametrize("name", AS_MANY_AS_MAY_BE)
 def test_a_body_at_the_bounds_is_parsed_and_text_counts_as_nothing(name: str) -> None:
     body = AS_MANY_AS_MAY_BE[name]()
-    assert parse_object(body) == json.loads(body)
+    assert whole(parse_object(body)) == json.loads(body)
 
 
 @pytest.mark.parametrize(

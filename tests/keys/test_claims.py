@@ -16,7 +16,7 @@ from proxy.foundation.outage import Outage, OutageLog
 from proxy.keys import claims_local, response_owners
 from proxy.keys.claims_local import LocalClaims
 from proxy.keys.claims_redis import RedisClaims
-from proxy.keys.idempotency import Claims, ClaimStore, ClaimsUnavailable, Seal
+from proxy.keys.idempotency import Claims, ClaimStore, ClaimsUnavailable, Seal, digest_of
 from proxy.keys.response_owners import OwnerStore, ResponseOwner, ResponseOwners
 from proxy.storage.redis_client import RedisClient, open_redis
 from tests.support.clock import Clock
@@ -59,41 +59,41 @@ def claims(store: ClaimStore) -> Claims:
 
 
 async def test_the_first_has_it(claims: Claims) -> None:
-    assert await claims.claim("key_a", "t", b"{}", "x1") is None
-    assert await claims.claim("key_a", "t", b"{}", "x1") is None, "its answer may have been lost"
-    earlier = await claims.claim("key_a", "t", b"{}", "x2")
+    assert await claims.claim("key_a", "t", "{}", "x1") is None
+    assert await claims.claim("key_a", "t", "{}", "x1") is None, "its answer may have been lost"
+    earlier = await claims.claim("key_a", "t", "{}", "x2")
     assert earlier is not None
     assert (earlier.exchange_id, earlier.same_body, earlier.ended, earlier.answer) == ("x1", True, False, None)
 
 
 async def test_another_body_another_key_another_token(claims: Claims) -> None:
-    await claims.claim("key_a", "t", b"{}", "x1")
-    earlier = await claims.claim("key_a", "t", b"{ }", "x2")
+    await claims.claim("key_a", "t", "{}", "x1")
+    earlier = await claims.claim("key_a", "t", "{ }", "x2")
     assert earlier is not None
     assert not earlier.same_body
-    assert await claims.claim("key_b", "t", b"{}", "x3") is None
-    assert await claims.claim("key_a", "u", b"{}", "x4") is None
+    assert await claims.claim("key_b", "t", "{}", "x3") is None
+    assert await claims.claim("key_a", "u", "{}", "x4") is None
 
 
 @pytest.mark.parametrize("answer", [None, b'{"id":"1"}'])
 async def test_what_ended_is_remembered(claims: Claims, answer: bytes | None) -> None:
-    await claims.claim("key_a", "t", b"{}", "x1")
+    await claims.claim("key_a", "t", "{}", "x1")
     await claims.end("key_a", "t", "x1", billed=True, answer=answer)
-    earlier = await claims.claim("key_a", "t", b"{}", "x2")
+    earlier = await claims.claim("key_a", "t", "{}", "x2")
     assert earlier is not None
     assert (earlier.exchange_id, earlier.ended, earlier.answer) == ("x1", True, answer)
 
 
 async def test_what_was_not_billed_is_free_again(claims: Claims) -> None:
-    await claims.claim("key_a", "t", b"{}", "x1")
+    await claims.claim("key_a", "t", "{}", "x1")
     await claims.end("key_a", "t", "x2", billed=False, answer=None)
-    assert await claims.claim("key_a", "t", b"{}", "x2") is not None, "it was not x2's to release"
+    assert await claims.claim("key_a", "t", "{}", "x2") is not None, "it was not x2's to release"
     await claims.end("key_a", "t", "x1", billed=False, answer=None)
-    assert await claims.claim("key_a", "t", b"{}", "x2") is None
+    assert await claims.claim("key_a", "t", "{}", "x2") is None
 
 
 async def test_of_many_at_once_one_has_it(claims: Claims) -> None:
-    found = await asyncio.gather(*(claims.claim("key_a", "t", b"{}", f"x{n}") for n in range(50)))
+    found = await asyncio.gather(*(claims.claim("key_a", "t", "{}", f"x{n}") for n in range(50)))
     [winner] = {one.exchange_id for one in found if one is not None}
     assert [f"x{n}" for n, one in enumerate(found) if one is None] == [winner]
 
@@ -118,7 +118,7 @@ async def test_redis_forgets_by_itself(redis_to: Callable[[str], RedisClient], r
 
 async def test_neither_token_nor_answer_is_readable_where_it_is_kept(tmp_path: Path, local: LocalClaims) -> None:
     claims = Claims(local, pepper=PEPPER, answer_bytes_max=1000, on_failure=lambda _: None)
-    await claims.claim("key_a", "canary-token", b"canary-body", "x1")
+    await claims.claim("key_a", "canary-token", digest_of([b"canary-body"]), "x1")
     await claims.end("key_a", "canary-token", "x1", billed=True, answer=b"canary-answer")
     await local.aclose()
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())

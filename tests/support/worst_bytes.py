@@ -26,9 +26,6 @@ NO_MASK, MASK = b"", bytes(4)
 EVENT = b'{"type":"x"}'
 
 NOT_MENDED: Mapping[tuple[str, str], str] = {
-    ("client", "an event of many members"): "a message is parsed at once",
-    ("client", "an event of many arrays"): "a message is parsed at once",
-    ("client", "an event of many fractions"): "a message is parsed at once",
     ("client", "tiny chunks"): "aiohttp parses at once all chunks that one read brings: 256 KiB",
 }
 """who sends it, row → why it takes longer"""

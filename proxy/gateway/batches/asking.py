@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from urllib.parse import quote, unquote
 
 from aiohttp import web
@@ -57,12 +57,12 @@ def posting_to(
     provider: Provider,
     api: ObjectApi,
     content_type: str,
-    body: bytes,
+    body: Sequence[bytes],
     *,
     credential: str | None,
     client: web.BaseRequest,
-) -> bytes:
-    """The bytes of a request that makes an object."""
+) -> list[bytes]:
+    """The bytes of a request that makes an object, in pieces."""
     headers = f"Content-Type: {content_type}\r\n{_headers(provider, api, client)}"
     return provider.posting(target(api, "", client), api.key_header, headers, body, credential=credential)
 
@@ -92,11 +92,11 @@ def _query(raw_path: str, names: tuple[str, ...]) -> Iterator[str]:
             yield f"{quote(unquote(name))}={value}"
 
 
-async def asked(client: UpstreamClient, provider: Provider, request: bytes) -> Answer:
-    """Send a request. Returns the answer with its head. Raises ApiError."""
+async def asked(client: UpstreamClient, provider: Provider, request: bytes, *rest: bytes) -> Answer:
+    """Send a request. `rest`: further pieces of its body. Returns the answer with its head. Raises ApiError."""
     try:
         async with asyncio.timeout(provider.limits.first_byte_s):
-            return await client.ask(provider, request)
+            return await client.ask(provider, request, *rest)
     except UpstreamFailedError as failure:
         raise failure.refusal() from None
     except TimeoutError:

@@ -16,7 +16,8 @@ from aiohttp import web
 from proxy.billing.batch import BatchInput, BatchState, StoredBatch
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
-from proxy.foundation.slices import Slice
+from proxy.foundation.long_bytes import copied
+from proxy.foundation.slices import Slice, in_slices
 from proxy.gateway.batches.access import Access, Asked, Handle, answer_of, body_of, page_asked, passed_on
 from proxy.gateway.batches.asking import object_in
 from proxy.gateway.batches.creating import BatchMaker, NewBatch
@@ -45,11 +46,14 @@ WINDOW = "24h"
 
 # Bytes of a body that are searched for requests at once: some milliseconds, if all of them are brackets.
 PIECE_BYTES = 16 * 1024
+# Bytes before and after the requests, most of them blanks: no program writes as many.
+AROUND_BYTES_MAX = 64 * 1024
 # The brackets of one request, by the limits of `parse_object` on arrays and objects.
 BRACKETS_MAX = 2 * CONTAINERS_MAX + 1
 
 _ARRAY_BEGINS = re.compile(rb'(?:\xef\xbb\xbf)?\s*+\{\s*+"requests"\s*+:\s*+\[')
 _ARRAY_ENDS = re.compile(rb"\]\s*+\}\s*+")
+_BLANKS = b" \t\r\n\v\f"
 _FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
 
 
@@ -133,7 +137,7 @@ class BatchesHandler:
         if document.get("endpoint") != file.input.endpoint:
             raise _invalid("endpoint", f"must be that of the requests in the file, {file.input.endpoint}")
         provider = self._access.provider(file.provider)
-        return NewBatch(file.input, {}, provider, file.credential, file_id, serialise(document))
+        return NewBatch(file.input, {}, provider, file.credential, file_id, [serialise(document)])
 
     async def _of_requests(self, made_for: Asked, body: bytes) -> NewBatch:
         """Make a batch of Anthropic's kind: its lines are in the request. Raises ApiError."""
@@ -143,15 +147,18 @@ class BatchesHandler:
         checker = LineChecker(api, made_for.key, self._models, self._estimator, completion_tokens_default=default)
         (endpoint,) = api.endpoints
         written: list[bytes] = []
-        async for raw in _requests(body, checker.slice):
-            where = f"requests[{len(written)}]"
-            document = _line(raw, where)
-            sent = await checker.line(where, document["custom_id"], endpoint, document["params"])
-            written.append(serialise({"custom_id": document["custom_id"], "params": sent}))
+        number = 0
+        async for start, end in _requests(body, checker.slice):
+            where, size = f"requests[{number}]", end - start
+            document = await in_slices(size, _line, body, start, end, where)
+            sent = await checker.line(where, document["custom_id"], endpoint, document["params"], size)
+            line = {"custom_id": document["custom_id"], "params": sent}
+            written += (b"," if number else b'{"requests":[', await in_slices(size, serialise, line))
+            number += 1
+        written.append(b"]}")
         read: BatchInput = await checker.checked(self._access.files_at)
-        body = b'{"requests":[%b]}' % b",".join(written)
         provider = checker.provider
-        return NewBatch(read, checker.names(), provider, provider.credential_now(), None, body)
+        return NewBatch(read, checker.names(), provider, provider.credential_now(), None, written)
 
     # -- those that there are
 
@@ -221,9 +228,9 @@ def _check_order(document: Mapping[str, Any]) -> None:
         raise _invalid("output_expires_after", f"seconds must be an integer from {RESULTS_KEPT_S_MIN} up")
 
 
-async def _requests(body: bytes, current_slice: Slice) -> AsyncIterator[bytes]:
-    """Yield the requests unparsed; other tasks run in between. Raises ApiError."""
-    begins = _ARRAY_BEGINS.match(body)
+async def _requests(body: bytes, current_slice: Slice) -> AsyncIterator[tuple[int, int]]:
+    """Where each request begins and ends; other tasks run in between. Raises ApiError."""
+    begins = _ARRAY_BEGINS.match(body, 0, AROUND_BYTES_MAX)
     if begins is None:
         raise _no_array()
     brackets = Brackets()
@@ -237,34 +244,40 @@ async def _requests(body: bytes, current_slice: Slice) -> AsyncIterator[bytes]:
                 continue
             at += offset
             if brackets.depth == 1 and body[at] in OPENING:
-                _check_between(body[after_last:at], b"," if number else b"", number)
+                await _check_between(body, after_last, at, current_slice, number, commas=1 if number else 0)
                 request, found = at, 1
             elif brackets.depth == 0 or found > BRACKETS_MAX:  # too many: cut, and refused when it is parsed
-                yield body[request : at + 1]
+                yield request, at + 1
                 after_last, number = at + 1, number + 1
             elif brackets.depth < 0:
-                _check_between(body[after_last:at], b"", number)
-                if _ARRAY_ENDS.fullmatch(body, at) is None:
+                await _check_between(body, after_last, at, current_slice, number, commas=0)
+                if len(body) - at > AROUND_BYTES_MAX or _ARRAY_ENDS.fullmatch(body, at) is None:
                     raise _no_array()
                 return
     raise _no_array()
 
 
-def _check_between(text: bytes, expected: bytes, number: int) -> None:
-    """Check the text before a request, or before the end of the array. Raises ApiError."""
-    if text.strip() != expected:
-        raise _invalid(f"requests[{number}]", "must be an object") if text.strip(b", \t\r\n") else _no_array()
+async def _check_between(body: bytes, start: int, end: int, current_slice: Slice, number: int, *, commas: int) -> None:
+    """Check the text before a request, or before the end of the array: blanks, and as many commas. Raises ApiError."""
+    for at in range(start, end, PIECE_BYTES):
+        await current_slice.give_way()
+        marks = body[at : min(at + PIECE_BYTES, end)].translate(None, _BLANKS)
+        if marks.strip(b","):
+            raise _invalid(f"requests[{number}]", "must be an object")
+        commas -= len(marks)
+    if commas:
+        raise _no_array()
 
 
 def _no_array() -> errors.ApiError:
     return _invalid("requests", "must be an array, and the only member of a JSON object")
 
 
-def _line(raw: bytes, where: str) -> dict[str, Any]:
+def _line(body: bytes, start: int, end: int, where: str) -> dict[str, Any]:
     """Parse one request. Raises ApiError."""
-    if not raw.startswith(b"{"):
+    if not body.startswith(b"{", start):
         raise _invalid(where, "must be an object")
-    document = parse_object(raw)
+    document = parse_object(copied(body, start, end))
     for name in document:
         if name not in ("custom_id", "params"):
             raise _invalid(f"{where}.{shown_name(name)}", "is no field of a request")

@@ -65,8 +65,8 @@ class NewBatch:
     provider: Provider
     credential: str | None
     input_file: str | None
-    body: bytes
-    """the body of the request to the provider"""
+    body: Sequence[bytes]
+    """the body of the request to the provider, in pieces"""
 
 
 class BatchMaker:
@@ -226,7 +226,7 @@ class BatchMaker:
         )
         try:
             async with asyncio.timeout(min(new.provider.limits.first_byte_s, FOUND_S / 2)):
-                return await self._client.ask(new.provider, wire)
+                return await self._client.ask(new.provider, *wire)
         except NotSentError:
             raise
         except UpstreamFailedError as failure:

@@ -17,6 +17,7 @@ from aiohttp import web
 from proxy.billing.batch import BatchInput, StoredBatch, StoredFile
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
+from proxy.foundation.slices import in_slices
 from proxy.gateway.batches.access import Access, Asked, Handle, answer_of, body_of, page_asked, passed_on
 from proxy.gateway.batches.asking import asked, is_id, object_in, posting_to
 from proxy.gateway.batches.lines_in import LineChecker, checked_file
@@ -108,15 +109,16 @@ class FilesHandler:
             request = made_for.request
             body = await body_of(request, self._request_bytes_max, upload.grew)
             upload.arrived()
-            document = CODECS[RequestBody.MULTIPART].parse(body, request.headers.get("Content-Type", ""))
+            content_type = request.headers.get("Content-Type", "")
+            document = await in_slices(len(body), CODECS[RequestBody.MULTIPART].parse, body, content_type)
             del body  # each of them is as large as the file
             purpose = _purpose(api, document)
             read, provider = await self._checked(made_for, document, purpose)
-            content_type, body = CODECS[RequestBody.MULTIPART].write(document)
+            content_type, pieces = CODECS[RequestBody.MULTIPART].write(document)
             document.clear()
             credential = provider.credential_now()
-            wire = posting_to(provider, api, content_type, body, credential=credential, client=request)
-            del body
+            wire = posting_to(provider, api, content_type, pieces, credential=credential, client=request)
+            del pieces
             file = StoredFile(
                 api=api.name, provider=provider.settings.name, credential=credential, key_id=key.key_id,
                 project_id=key.project_id, created_at=time.time(), file_id="", purpose=purpose, input=read,
@@ -147,9 +149,11 @@ class FilesHandler:
             raise errors.bad_request("No provider takes files of this API.", code="endpoint_not_supported")
         return found
 
-    async def _sent(self, made_for: Asked, provider: Provider, wire: bytes, file: StoredFile) -> web.StreamResponse:
+    async def _sent(
+        self, made_for: Asked, provider: Provider, wire: list[bytes], file: StoredFile
+    ) -> web.StreamResponse:
         """Upload the file, and store its owner. `file`: the stored row, still without the id. Raises ApiError."""
-        answer = await asked(self._client, provider, wire)
+        answer = await asked(self._client, provider, *wire)
         if not 200 <= answer.status < 300:
             return await passed(answer, provider, "", made_for.request, made_for.connection)
         told = await object_in(answer, provider)

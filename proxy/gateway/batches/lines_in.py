@@ -20,7 +20,8 @@ from msgspec import structs
 from proxy.billing.batch import BatchInput, Share, names_digest
 from proxy.billing.keys import ApiKey
 from proxy.billing.pricing.quote import completion_tokens
-from proxy.foundation.slices import Slice
+from proxy.foundation.long_bytes import copied, find
+from proxy.foundation.slices import Slice, in_slices
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route, by_health
 from proxy.http import errors
@@ -83,11 +84,12 @@ class LineChecker:
         assert self._provider is not None
         return self._provider
 
-    async def line(self, where: str, custom_id: object, endpoint: str, body: object) -> dict[str, Any]:
-        """Check one line. `where`: begins the error. Returns the body for the provider. Raises ApiError."""
+    async def line(self, where: str, custom_id: object, endpoint: str, body: object, size: int) -> dict[str, Any]:
+        """Check one line of `size` bytes. `where`: begins the error. Returns the body for the provider. Raises
+        ApiError."""
         await self.slice.give_way()
         with _named(where):
-            return self._checked(custom_id, endpoint, body)
+            return await self._checked(custom_id, endpoint, body, size)
 
     async def checked(self, check_files: CheckFiles) -> BatchInput:
         """The checked lines, when all were read. Raises ApiError."""
@@ -106,18 +108,16 @@ class LineChecker:
             found.setdefault(model, []).extend(one.names)
         return found
 
-    def _checked(self, custom_id: object, endpoint: str, body: object) -> dict[str, Any]:
+    async def _checked(self, custom_id: object, endpoint: str, body: object, size: int) -> dict[str, Any]:
         name = self._new_name(custom_id)
         dialect = self._dialect(endpoint)
         if not isinstance(body, dict):
             raise InvalidField(self._member, "must be an object")
-        refuse_ambiguous_names(body)
         with _within(self._member):
-            facts = dialect.facts(body)
-            _refuse(facts)
+            facts, files = await in_slices(size, _read, dialect, body)
         route = self._route(facts.model, dialect)
         self._add(name, facts, route)
-        self._files |= file_ids(body)
+        self._files |= files
         sent = dialect.upstream_document(body, upstream_model=route.upstream_model, inject_usage=False)
         sent.pop(COST_MEMBER, None)  # the cost of a line is not known before it is settled
         return sent
@@ -208,27 +208,41 @@ def batch_ways(models: Models, model: str, key: ApiKey, api: BatchApi, dialect: 
 async def checked_file(content: bytes, checker: LineChecker) -> bytes:
     """The lines of a file for OpenAI's batches, as they are uploaded. Raises ApiError."""
     written: list[bytes] = []
-    for number, line in _lines(content):
-        if not line:
+    for number, start, end in _lines(content):
+        if start == end:
             await checker.slice.give_way()
             continue
         where = f"line {number}"
         with _named(where):
-            document = parse_object(line)
-            for name in document:
-                if name not in ("custom_id", "method", "url", "body"):
-                    raise InvalidField(name if name.isprintable() else "…", "is no field of a line")
-            if document.get("method") != "POST":
-                raise InvalidField("method", "must be POST")
-        url = document.get("url")
-        body = await checker.line(where, document.get("custom_id"), str(url), document.get("body"))
-        written += (serialise({**document, "body": body}), b"\n")
-    return b"".join(written)
+            document = await in_slices(end - start, _line, content, start, end)
+        url, size = document.get("url"), end - start
+        body = await checker.line(where, document.get("custom_id"), str(url), document.get("body"), size)
+        written += (await in_slices(size, serialise, {**document, "body": body}), b"\n")
+    return await in_slices(len(content), b"".join, written)
 
 
-def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """The number and the bytes of each line that is not blank; empty bytes after each BLANK_BYTES of blank lines.
-    Lines end at LF. Nothing copies the whole content."""
+def _line(content: bytes, start: int, end: int) -> dict[str, Any]:
+    """Parse one line. Raises InvalidField, ApiError."""
+    document = parse_object(copied(content, start, end))
+    for name in document:
+        if name not in ("custom_id", "method", "url", "body"):
+            raise InvalidField(name if name.isprintable() else "…", "is no field of a line")
+    if document.get("method") != "POST":
+        raise InvalidField("method", "must be POST")
+    return document
+
+
+def _read(dialect: Dialect, body: dict[str, Any]) -> tuple[RequestFacts, set[str]]:
+    """The facts of a request, and the ids of files that it names. Raises InvalidField, ApiError."""
+    refuse_ambiguous_names(body)
+    facts = dialect.facts(body)
+    _refuse(facts)
+    return facts, file_ids(body)
+
+
+def _lines(content: bytes) -> Iterator[tuple[int, int, int]]:
+    """The number of each line that is not blank, and where it begins and ends; an empty one after each BLANK_BYTES of
+    blank lines. Lines end at LF. Nothing copies the whole content."""
     at = start = 3 if content.startswith(b"\xef\xbb\xbf") else 0
     number = 1
     while at < len(content):
@@ -238,11 +252,11 @@ def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
         start = max(start, content.rfind(b"\n", at, blank.end()) + 1)
         if blank.end() == min(at + BLANK_BYTES, len(content)):
             at = blank.end()
-            yield number, b""
+            yield number, at, at
             continue
-        end = content.find(b"\n", blank.end())
+        end = find(content, b"\n", blank.end())
         end = len(content) if end < 0 else end
-        yield number, content[start:end]
+        yield number, start, end
         at = start = end + 1
         number += 1
 

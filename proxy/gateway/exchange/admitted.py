@@ -34,3 +34,5 @@ class AdmittedRequest:
     tells_cost: TellsCost
     upload: Upload | None
     """what the request counts for until a provider has accepted it; None: it is not counted"""
+    body_bytes: int = 0
+    """of the client's body"""

@@ -115,7 +115,7 @@ class Exchange:
         self._waiting = asyncio.current_task()
         self._deadlines.rearm()
         try:
-            self._asking.prepare()
+            await self._asking.prepare()
             self._meters.opened(overhead_s=monotonic() - admitted.received_at)
             answer = self._asking.answer = await self._asking.answered(self._may_ask)
             if 200 <= answer.status < 300:

@@ -9,7 +9,8 @@ body or path under the same token returns 422. A token whose request was not bil
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Collection
+from itertools import chain
 from time import monotonic
 from typing import Any
 
@@ -19,6 +20,7 @@ from proxy.billing.details import EntryDetails
 from proxy.billing.keys import ApiKey
 from proxy.billing.record import Outcome
 from proxy.foundation.ids import exchange_id
+from proxy.foundation.slices import AT_ONCE_BYTES, in_slices
 from proxy.gateway.authentication import Accepting, authenticated
 from proxy.gateway.exchange.admitted import AdmittedRequest
 from proxy.gateway.exchange.exchange import Exchange
@@ -33,11 +35,11 @@ from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.headers import EXCHANGE_HEADER, SERVER, TRACEPARENT
-from proxy.http.request_body import CODECS, is_compressed, read_body
-from proxy.keys.idempotency import Claims, IdempotencyRecord
+from proxy.http.request_body import CODECS, BodyCodec, is_compressed, read_body
+from proxy.keys.idempotency import Claims, IdempotencyRecord, digest_of
 from proxy.keys.keyring import Keyring
 from proxy.metering.dialect import Dialect
-from proxy.metering.file_ids import may_name_files
+from proxy.metering.file_ids import file_ids, may_name_files
 from proxy.metering.request import COST_MEMBER, RequestFacts, cost_asked
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
@@ -67,7 +69,7 @@ class Claim:
 
 
 async def claimed(
-    request: web.BaseRequest, key: ApiKey, body: bytes, exchange_id: str, claims: Claims
+    request: web.BaseRequest, key: ApiKey, codec: BodyCodec, body: bytes, exchange_id: str, claims: Claims
 ) -> Claim | web.Response | None:
     """The claim of a request with a token; the stored answer of an earlier one; None without a token.
 
@@ -79,8 +81,10 @@ async def claimed(
     if not 1 <= len(token) <= TOKEN_CHARS_MAX or not token.isascii() or not token.isprintable():
         message = f"{IDEMPOTENCY_HEADER} must have 1 to {TOKEN_CHARS_MAX} printable ASCII characters."
         raise errors.bad_request(message, param=IDEMPOTENCY_HEADER, code="invalid_header")
+    pieces = codec.idempotency_bytes(body, request.headers.get("Content-Type", ""))
+    digest = await in_slices(len(body), digest_of, chain((request.raw_path.encode() + b"\n",), pieces))
     try:
-        earlier = await claims.claim(key.key_id, token, request.raw_path.encode() + b"\n" + body, exchange_id)
+        earlier = await claims.claim(key.key_id, token, digest, exchange_id)
     except OSError:
         message = f"This {IDEMPOTENCY_HEADER} cannot be checked right now. Please try again later."
         raise errors.overloaded(message, code="idempotency_unknown") from None
@@ -111,8 +115,16 @@ def _repeat_refused(earlier: IdempotencyRecord) -> ApiError:
     return ApiError(409, message, param=IDEMPOTENCY_HEADER, code="idempotency_running")
 
 
-# Each measurement holds the interpreter for half a second at most; several at once would take as long in total.
-MEASURED_AT_ONCE = 1
+def read_request(
+    codec: BodyCodec, dialect: Dialect, body: bytes, content_type: str, named: str | None
+) -> tuple[dict[str, Any], RequestFacts, Collection[str]]:
+    """The document of a body, its facts, and the ids of files that it names. `named`: the model in the path. Raises
+    ApiError."""
+    document = codec.parse(body, content_type)
+    facts = checked(dialect.facts, document, named)
+    if dialect.measured is not None:
+        facts = dialect.measured(facts, document)
+    return document, facts, file_ids(document) if dialect.names_files and may_name_files(body) else ()
 
 
 class ProxyHandler:
@@ -140,7 +152,6 @@ class ProxyHandler:
         self.live: set[LiveExchange] = set()
         self.owners = owners
         self._background = background
-        self._measuring = asyncio.Semaphore(MEASURED_AT_ONCE)
 
     async def serve(
         self, request: web.BaseRequest, connection: ClientConnection, dialect: Dialect, named: str | None
@@ -187,8 +198,12 @@ class ProxyHandler:
         if upload is not None:
             upload.arrived()
         codec, content_type = CODECS[dialect.request_body], request.headers.get("Content-Type", "")
-        document = codec.parse(body, content_type)
-        facts = await self._facts(dialect, document, named)
+        size = len(body)
+        document, facts, files = (
+            read_request(codec, dialect, body, content_type, named)
+            if size <= AT_ONCE_BYTES
+            else await in_slices(size, read_request, codec, dialect, body, content_type, named)
+        )
         tells_cost = TellsCost.NO
         if dialect.cost_path:
             if COST_MEMBER in document and checked(cost_asked, document):
@@ -197,10 +212,10 @@ class ProxyHandler:
                 tells_cost = TellsCost.WITH_USAGE
         opener = self._opener
         route = opener.find_route(facts.model, key, dialect)
-        if facts.continues is not None or (dialect.names_files and may_name_files(body)):
-            route = await opener.pin_provider(route, facts.continues, document, dialect, key)
+        if facts.continues is not None or files:
+            route = await opener.pin_provider(route, facts.continues, files, key)
         new_id = exchange_id()
-        claim = await claimed(request, key, codec.idempotency_bytes(body, content_type), new_id, self._ports.claims)
+        claim = await claimed(request, key, codec, body, new_id, self._ports.claims)
         if claim is not None and not isinstance(claim, Claim):
             return claim
         open_exchange: OpenExchange | None = None
@@ -223,6 +238,7 @@ class ProxyHandler:
                 received_at,
                 tells_cost,
                 upload,
+                size,
             )
             exchange = Exchange(admitted, self._ports, self._background)
         except BaseException:
@@ -232,14 +248,6 @@ class ProxyHandler:
                 await claim.end(open_exchange)
             raise
         return exchange, open_exchange, claim
-
-    async def _facts(self, dialect: Dialect, document: dict[str, Any], named: str | None) -> RequestFacts:
-        """Read the request; slow parts run in a thread. Raises ApiError."""
-        facts = checked(dialect.facts, document, named)
-        if dialect.measured is None:
-            return facts
-        async with self._measuring:
-            return await asyncio.to_thread(dialect.measured, facts, document)
 
     async def _body(self, request: web.BaseRequest, upload: Upload | None) -> bytes:
         try:

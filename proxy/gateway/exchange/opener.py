@@ -6,7 +6,7 @@ Invariant: a refused request leaves no ledger entry and no reservation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import ceil
 from random import random
@@ -35,7 +35,6 @@ from proxy.journal.progress import Slot
 from proxy.keys.keyring import Keyring
 from proxy.keys.response_owners import ResponseOwner
 from proxy.metering.dialect import Dialect
-from proxy.metering.file_ids import file_ids
 from proxy.metering.request import InvalidField, RequestFacts
 from proxy.metering.usage import NO_USAGE
 
@@ -87,17 +86,14 @@ class ExchangeOpener:
             raise errors.unknown_previous_response(response_id)
         return owner
 
-    async def pin_provider(
-        self, route: Route, continues: str | None, document: dict[str, Any], dialect: Dialect, key: ApiKey
-    ) -> Route:
-        """Keep only the provider that stores the earlier response (`continues`) and the files that the request names.
-        Raises ApiError if the key may not use one of them."""
+    async def pin_provider(self, route: Route, continues: str | None, files: Collection[str], key: ApiKey) -> Route:
+        """Keep only the provider that stores the earlier response (`continues`) and the files with these ids. Raises
+        ApiError if the key may not use one of them."""
         if continues is not None:
             route = only_at(route, (await self._previous(continues, key)).provider)
-        named = file_ids(document) if dialect.names_files else set()
-        if not named or self._ports.files is None:
+        if not files or self._ports.files is None:
             return route
-        provider, *others = await self._ports.files(key, named)
+        provider, *others = await self._ports.files(key, files)
         there = only_at(route, provider)
         if others or there.provider.settings.name != provider:
             message = "file_id: the files must all be at a provider of the model"

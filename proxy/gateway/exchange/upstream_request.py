@@ -13,6 +13,7 @@ from time import monotonic
 from typing import NamedTuple
 from urllib.parse import quote
 
+from proxy.foundation.slices import AT_ONCE_BYTES, in_slices
 from proxy.gateway.exchange.admitted import AdmittedRequest
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
@@ -57,7 +58,8 @@ class UpstreamRequest(ProviderCall[Answer]):
         self._facts = admitted.facts
         self._document = admitted.document
         self._upstream = ports.upstream
-        self._wire = b""
+        self._body_bytes = admitted.body_bytes
+        self._wire: list[bytes] = []
         self.injected = self._injects()
         """`include_usage` was added; the usage event must be stripped from the answer"""
         self._refused_injected = False
@@ -82,16 +84,23 @@ class UpstreamRequest(ProviderCall[Answer]):
             return self._dialect.plain_meter(told, held)
         return self._dialect.stream_meter(framing, self.route.provider.settings.cumulative, held, told)
 
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         """Make the bytes of the request to the current provider."""
+        if self._body_bytes <= AT_ONCE_BYTES:
+            content_type, body = self._written()
+        else:
+            content_type, body = await in_slices(self._body_bytes, self._written)
+        path = target(self._dialect, self.route.upstream_model, self._request.raw_path)
+        fields = f"Content-Type: {content_type}\r\n{self.headers()}"
+        self._wire = self.route.provider.request(self._dialect, path, body, fields)
+
+    def _written(self) -> tuple[str, list[bytes]]:
+        """The content type and the body."""
         model = self.route.upstream_model
         document = self._dialect.upstream_document(self._document, upstream_model=model, inject_usage=self.injected)
         if COST_MEMBER in document and self._dialect.cost_path and not self.route.provider.knows_usage_include:
             del document[COST_MEMBER]
-        content_type, body = CODECS[self._dialect.request_body].write(document)
-        path = target(self._dialect, model, self._request.raw_path)
-        fields = f"Content-Type: {content_type}\r\n{self.headers()}"
-        self._wire = self.route.provider.request(self._dialect, path, body, fields)
+        return CODECS[self._dialect.request_body].write(document)
 
     def headers(self) -> str:
         """The client's headers that are sent to the provider."""
@@ -101,7 +110,7 @@ class UpstreamRequest(ProviderCall[Answer]):
         """The answer is 2xx: the request is not sent again, and need not be kept as long as its answer takes."""
         if self._refused_injected:
             self.route.provider.accepted_only_without_usage(self.route.upstream_model, monotonic())
-        self._document, self._wire = {}, b""
+        self._document, self._wire = {}, []
 
     async def refused(self, answer: Answer) -> None:
         """The answer is not 2xx: read its body."""
@@ -113,15 +122,21 @@ class UpstreamRequest(ProviderCall[Answer]):
 
     def _send(self, provider: Provider, use: Use | None) -> Awaitable[Answer]:
         wire = self._wire
+        if not wire:
+            return self._prepare_and_send(provider, use)
         if use is not None:
-            wire = provider.with_credential(self._dialect.key_header, wire, use.credential)
-        return self._upstream.ask(provider, wire)
+            wire = [provider.with_credential(self._dialect.key_header, wire[0], use.credential), *wire[1:]]
+        return self._upstream.ask(provider, *wire)
+
+    async def _prepare_and_send(self, provider: Provider, use: Use | None) -> Answer:
+        await self.prepare()
+        return await self._send(provider, use)
 
     def fail_over(self, failover: Failover) -> None:
         """Ask that provider next."""
         super().fail_over(failover)
         self.injected, self._refused_injected = self._injects(), False
-        self.prepare()
+        self._wire = []
 
     async def _is_changed(self, answer: Answer) -> bool:
         """Whether the provider refuses `include_usage`, which is not sent again then; reads the answer."""
@@ -136,7 +151,7 @@ class UpstreamRequest(ProviderCall[Answer]):
         self._refused_injected = True
         self.injected = False
         self._refusal_body = None
-        self.prepare()
+        self._wire = []
         return True
 
     # -- the answer

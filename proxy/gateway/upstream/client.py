@@ -171,16 +171,16 @@ class UpstreamClient:
         self._exhaustion = Outage(OutageLog("connecting to providers (this machine's own limit)"))
         self._exhausted_at = 0.0
 
-    async def ask(self, provider: Provider, request: bytes) -> Answer:
-        """Send a request and wait for the head of its answer. Raises UpstreamFailedError. Cancellation closes the
-        connection."""
+    async def ask(self, provider: Provider, request: bytes, *rest: bytes) -> Answer:
+        """Send a request and wait for the head of its answer. `rest`: further pieces of its body. Raises
+        UpstreamFailedError. Cancellation closes the connection."""
         if provider.authorization is not None:
-            request = await provider.authorization.authorized(request)
+            request = await provider.authorization.authorized(request, *rest)
         connection = self._rested(provider.origin) or await self._connected(
             provider.origin, provider.settings.timeouts.connect_s
         )
         try:
-            return Answer(await connection.ask(request), connection)
+            return Answer(await connection.ask(request, *rest), connection)
         except BaseException:
             connection.release_or_abort()
             raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import select
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import ceil
 from typing import Protocol, cast
 
@@ -30,6 +30,9 @@ from proxy.http.framing import (
 INTERIM_MAX = 100
 # Bytes that may arrive between the head and the sink (one iteration of the loop) before the socket is paused.
 EARLY_BYTES_MAX = 64 * 1024
+# Bytes of a request that are written in one step, in a millisecond or two with TLS.
+WRITTEN_BYTES_MAX = 256 * 1024
+_SLICE_BYTES = 64 * 1024
 
 
 class UpstreamFailedError(Exception):
@@ -91,6 +94,21 @@ class Sink(Protocol):
         """A bug of ours while a piece was processed: it may be missing."""
 
 
+def _slices(*pieces: bytes) -> Iterator[bytes]:
+    """The same bytes in pieces of _SLICE_BYTES at most, joined where they are shorter."""
+    held: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        for at in range(0, len(piece), _SLICE_BYTES):
+            part = piece[at : at + _SLICE_BYTES]
+            if size + len(part) > _SLICE_BYTES:
+                yield b"".join(held)
+                held, size = [], 0
+            held.append(part)
+            size += len(part)
+    yield b"".join(held)
+
+
 class UpstreamConnection(asyncio.Protocol):
     """Created by the pool. `ask`, then `relay_to`; then it returns to the pool or closes."""
 
@@ -108,6 +126,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink: Sink | None = None
         self._keep_alive = False
         self._said_end = False
+        self._unsent: Iterator[bytes] | None = None  # of a long request
+        self._is_full = False  # the transport has more than it should
         self._switches = False  # the request asks for another protocol
         self.switched: Head | None = None
         """the head of the 101 answer, after a switch of protocols"""
@@ -116,9 +136,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     # -- called by the exchange
 
-    def ask(self, request: bytes, *, switches: bool = False) -> asyncio.Future[Head]:
-        """Send a request. The future resolves to the head of the answer, or fails with UpstreamFailedError. `switches`:
-        the request asks for another protocol; after a 101 answer, `hand_over` the connection."""
+    def ask(self, request: bytes, *rest: bytes, switches: bool = False) -> asyncio.Future[Head]:
+        """Send a request. `rest`: further pieces of its body. The future resolves to the head of the answer, or fails
+        with UpstreamFailedError. `switches`: the request asks for another protocol; after a 101 answer, `hand_over` the
+        connection."""
         assert self._asked is None, "one request at a time"
         assert self._reader is None, "one request at a time"
         asked = asyncio.get_running_loop().create_future()
@@ -129,7 +150,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._head = bytearray()
             self._interim = 0
             self._switches = switches
-            self._transport.write(request)
+            if not rest and len(request) <= WRITTEN_BYTES_MAX:
+                self._transport.write(request)
+            else:
+                self._unsent = _slices(request, *rest)
+                self._write_on()
         return asked
 
     def hand_over(self, protocol: asyncio.Protocol) -> tuple[asyncio.Transport, bytes]:
@@ -233,14 +258,37 @@ class UpstreamConnection(asyncio.Protocol):
         self._said_end = True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._unsent = None
         self._gone(self)
         if self._reader is None or self._sink is not None:
             if _refused_certificate(exc) and self._asked is not None and not self._asked.done():
                 self._asked.set_exception(NotSentError("not connected: the client certificate is refused"))
             self._finish_disconnected()  # else `relay_to` relays the buffered bytes first
 
+    def pause_writing(self) -> None:
+        """The provider does not take what is written."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """The provider has taken it."""
+        self._is_full = False
+        self._write_on()
+
     # -- within
+
+    def _write_on(self) -> None:
+        """Write the next pieces of a long request. The loop would copy, or encrypt, all of it at once."""
+        transport, left = self._transport, WRITTEN_BYTES_MAX
+        while self._unsent is not None and transport is not None and not self._is_full and not transport.is_closing():
+            piece = next(self._unsent, None)
+            if piece is None:
+                self._unsent = None
+                return
+            transport.write(piece)
+            left -= len(piece)
+            if left <= 0:
+                asyncio.get_running_loop().call_soon(self._write_on)
+                return
 
     def _read_head(self, piece: bytes) -> None:
         self._head += piece
@@ -320,7 +368,8 @@ class UpstreamConnection(asyncio.Protocol):
         sink, self._sink = self._sink, None
         self._reader = self._chunks = None
         self.checkout += 1
-        if reusable and self._keep_alive and self._transport is not None and not self._transport.is_closing():
+        reusable = reusable and self._keep_alive and self._unsent is None
+        if reusable and self._transport is not None and not self._transport.is_closing():
             self.resume_reading()
             self._idle(self)
         else:

@@ -8,6 +8,7 @@ A provider whose extra is not installed cannot be made.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import NamedTuple, Protocol, Self
@@ -30,8 +31,8 @@ from proxy.settings.provider_headers import HeaderSettings
 class Authorization(Protocol):
     """Authorizes the requests of one provider."""
 
-    async def authorized(self, request: bytes) -> bytes:
-        """The request with its credentials. Raises CredentialFailedError."""
+    async def authorized(self, request: bytes, *rest: bytes) -> bytes:
+        """The request with its credentials. `rest`: further pieces of its body. Raises CredentialFailedError."""
 
     def is_revealed_by(self, body: bytes) -> bool:
         """True if `body` contains one of the credentials."""
@@ -158,14 +159,17 @@ class Provider:
             authorization=authorization_of(settings),
         )  # fmt: skip
 
-    def request(self, dialect: Dialect, path: str, body: bytes, more: str) -> bytes:
-        """The bytes of a request. `path`: after the base URL; `more`: further header lines, each with its CRLF."""
+    def request(self, dialect: Dialect, path: str, body: list[bytes], more: str) -> list[bytes]:
+        """The bytes of a request, in pieces; the first one has the whole head. `path`: after the base URL; `body`: in
+        pieces; `more`: further header lines, each with its CRLF."""
         head = self._heads.get((dialect.name, path))
         if head is None:
             head = self._head(dialect, path)
             if len(self._heads) < HEADS_MAX:
                 self._heads[dialect.name, path] = head
-        return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, more.encode("latin-1"), len(body), body)
+        if len(body) == 1:
+            return [b"%b%bContent-Length: %d\r\n\r\n%b" % (head, more.encode("latin-1"), len(body[0]), body[0])]
+        return [b"%b%bContent-Length: %d\r\n\r\n" % (head, more.encode("latin-1"), sum(map(len, body))), *body]
 
     def get(self, path: str, key_header: KeyHeader, more: str = "", *, instead_of: str = "") -> bytes:
         """The bytes of a request that is no exchange. `path`: after the base URL; `more`: as for `request`;
@@ -190,11 +194,14 @@ class Provider:
         request = self._start(target, accepts, key_header) + f"{length}{more}\r\n".encode("latin-1")
         return self._authorized(request, key_header, credential)
 
-    def posting(self, path: str, key_header: KeyHeader, more: str, body: bytes, *, credential: str | None) -> bytes:
-        """The bytes of a POST request that is no exchange. `more`: further header lines, with the Content-Type."""
+    def posting(
+        self, path: str, key_header: KeyHeader, more: str, body: Sequence[bytes], *, credential: str | None
+    ) -> list[bytes]:
+        """The bytes of a POST request that is no exchange, as those of `request`. `more`: further header lines, with
+        the Content-Type."""
         head = self._start(f"POST {self._base_path}{path}", JSON_TYPE, key_header)
-        head += f"Content-Length: {len(body)}\r\n{more}\r\n".encode("latin-1")
-        return self._authorized(head, key_header, credential) + body
+        head += f"Content-Length: {sum(map(len, body))}\r\n{more}\r\n".encode("latin-1")
+        return [self._authorized(head, key_header, credential), *body]
 
     def _authorized(self, request: bytes, key_header: KeyHeader, credential: str | None) -> bytes:
         if self.pool is None:

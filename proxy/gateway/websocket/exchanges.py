@@ -8,7 +8,7 @@ transcription. Each exchange ends once; `end_all` ends all that are open.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -24,7 +24,7 @@ from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Outcome, Price
 from proxy.foundation.ids import exchange_id
 from proxy.gateway.exchange.lifecycle import End
-from proxy.gateway.exchange.opener import ExchangeOpener
+from proxy.gateway.exchange.opener import ExchangeOpener, checked
 from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
 from proxy.gateway.exchange.stored_response import owner_of
 from proxy.gateway.ports import Ports
@@ -102,8 +102,13 @@ class SessionExchanges:
 
     # -- requests of the client
 
-    async def admit(self, document: dict[str, Any], ask: ClientMessage) -> Turn:
-        """Open the exchange of a request, which is not sent yet. Raises ApiError."""
+    def read(self, document: dict[str, Any]) -> tuple[ClientMessage, Collection[str]]:
+        """A message of the client, and the ids of files that it names. Raises ApiError."""
+        return checked(self._wire.read_message, document), file_ids(document) if self._dialect.names_files else ()
+
+    async def admit(self, ask: ClientMessage, files: Collection[str]) -> Turn:
+        """Open the exchange of a request, which is not sent yet. `files`: the ids of those that it names. Raises
+        ApiError."""
         assert ask.facts is not None
         received_at = monotonic()
         for turn in self._turns.failed_in(ask.stream_id):
@@ -113,21 +118,21 @@ class SessionExchanges:
         route = self._route(facts.model, key)
         if self._has_no_model:
             self._model = facts.model
-        route = await self._opener.pin_provider(route, facts.continues, document, self._dialect, key)
+        route = await self._opener.pin_provider(route, facts.continues, files, key)
         return await self._open(ExchangeKind.ANSWER, facts, key, route, received_at)
 
     def went_up(self, ask: ClientMessage, turn: Turn) -> None:
         """The request was sent: its answer may begin."""
         self._turns.asked(ask.stream_id, ask.event_id, turn)
 
-    async def may_name(self, document: dict[str, Any], ask: ClientMessage) -> None:
+    async def may_name(self, ask: ClientMessage, files: Collection[str]) -> None:
         """Check the response and the files that a message names, if it requests no answer. Raises ApiError if the key
         may not use one."""
-        if ask.continues is None and not (self._dialect.names_files and file_ids(document)):
+        if ask.continues is None and not files:
             return
         assert self.line is not None
         route = replace(self.line.route, others=())
-        await self._opener.pin_provider(route, ask.continues, document, self._dialect, await self._authenticate())
+        await self._opener.pin_provider(route, ask.continues, files, await self._authenticate())
 
     async def may_have_model(self, model: str) -> str:
         """The provider's name of the model that the client requests for the session. Raises ApiError."""

@@ -13,16 +13,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from time import monotonic
 from typing import Any
 
 import msgspec
 from msgspec import structs
 
+from proxy.foundation.slices import in_slices
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.exchange.lifecycle import End
-from proxy.gateway.exchange.opener import checked
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.provider import TimeLimits
@@ -97,6 +97,7 @@ class Session:
         self._left_at = 0.0
         self._refusals = Allowance(REFUSED_MAX, REFUSED_PER_S)
         self._is_unreachable = False  # no provider could be connected to
+        self._reading = asyncio.Lock()  # of messages by the wire: a long one is read in a thread
 
     async def run(self, line: Line | None) -> None:
         """Run until both sides are closed. `line`: the provider's side, if it is connected. Raises only if it is
@@ -222,10 +223,13 @@ class Session:
         """Relay a message of the client, unless it is refused."""
         ask: ClientMessage | None = None
         try:
-            document, payload = document_of(message), message.payload
+            payload = message.payload
+            document = await in_slices(len(payload), document_of, message)
             if document is not None:
-                ask = checked(self._wire.read_message, document)
-                payload = await self._admitted(document, ask, payload)
+                async with self._reading:
+                    read, files = await in_slices(len(payload), self._exchanges.read, document)
+                ask = read
+                payload = await self._admitted(document, read, files, payload)
             elif self._exchanges.line is None:
                 raise errors.nothing_asked()
             line = self._exchanges.line
@@ -236,29 +240,33 @@ class Session:
         except PeerLostError:
             self._happened(Event.PROVIDER_LOST)
 
-    async def _admitted(self, document: dict[str, Any], ask: ClientMessage, payload: bytes) -> bytes:
+    async def _admitted(
+        self, document: dict[str, Any], ask: ClientMessage, files: Collection[str], payload: bytes
+    ) -> bytes:
         """The bytes for the provider. Raises ApiError."""
         if ask.facts is None:
             if self._exchanges.line is None:
                 raise errors.nothing_asked()
-            await self._exchanges.may_name(document, ask)
+            await self._exchanges.may_name(ask, files)
             if ask.transcriber is not None:
                 await self._exchanges.may_transcribe(ask.transcriber)
             if ask.model is None:
                 return payload
             upstream_model = await self._exchanges.may_have_model(ask.model)
-            return serialise(self._wire.upstream(document, upstream_model=upstream_model))
+            return await in_slices(
+                len(payload), serialise, self._wire.upstream(document, upstream_model=upstream_model)
+            )
         if self._life.phase is not Phase.OPEN:
             raise errors.shutting_down()
         if self._exchanges.waiting >= WAITING_MAX:
             raise errors.too_many_waiting(WAITING_MAX)
-        turn = await self._exchanges.admit(document, ask)
+        turn = await self._exchanges.admit(ask, files)
         try:
             if self._exchanges.line is None:
                 await self._connect_for(turn)
             if self._names_models:
                 document = self._wire.upstream(document, upstream_model=turn.open_exchange.opened.upstream_model)
-                payload = serialise(document)
+                payload = await in_slices(len(payload), serialise, document)
             self._exchanges.went_up(ask, turn)
         except BaseException:
             if not turn.ended:
@@ -331,7 +339,8 @@ class Session:
         """Meter a message of the provider, and relay it if the client is there."""
         delivered = self._life.phase is not Phase.LEAVING
         try:
-            await self._exchanges.take(message.payload, delivered=delivered)
+            async with self._reading:
+                await self._exchanges.take(message.payload, delivered=delivered)
         except ApiError as refusal:
             self._ports.meters.refused(refusal.status, refusal.code)
             if delivered:

@@ -12,8 +12,9 @@ from functools import lru_cache
 
 import msgspec
 
+from proxy.metering.wire.long_string import Chars
 from proxy.metering.wire.sse import EVENT_BYTES_MAX
-from proxy.metering.wire.text import Chars, chars_of
+from proxy.metering.wire.text import chars_of
 
 _INSIDE = re.compile(rb'(?:[^"\\\n]|\\.)*')
 # Up to a quote; with escapes, up to a quote without a backslash before it. Parts of known length are skipped, not

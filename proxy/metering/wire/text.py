@@ -7,14 +7,16 @@ they are proven to be repetitions; then they are subtracted.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from operator import add, sub
-from typing import TypeAlias
 
-Chars: TypeAlias = tuple[int, ...]
-"""Code points by the classes of `Evidence`: latin, wide, other; and parts of these: blanks, marks, accented, greek,
-arabic, indic, kana, hangul."""
+from proxy.metering.wire.long_string import Chars, LongString
 
 NO_CHARS: Chars = (0,) * 11
+
+# Characters that are counted in one step: others get the interpreter in between. Those of alternating scripts take
+# some milliseconds.
+STEP_CHARS = 32 * 1024
 
 _LATIN = re.compile("[\x00-\u024f]+")
 _WIDE = re.compile(
@@ -40,16 +42,26 @@ _NOT_YET = "\ufffd"
 
 def chars_of(text: str) -> Chars:
     """The code points of `text` by class."""
+    if type(text) is LongString:
+        return text.chars
+    size = len(text)
+    if size > STEP_CHARS:
+        return total([chars_of(text[at : at + STEP_CHARS]) for at in range(0, size, STEP_CHARS)])
     blanks = text.count(" ")
     if text.isascii():
         raw = text.encode()
-        return len(text), 0, 0, blanks, len(raw) - len(raw.translate(None, _MARKS)), 0, 0, 0, 0, 0, 0
+        return size, 0, 0, blanks, size - len(raw.translate(None, _MARKS)), 0, 0, 0, 0, 0, 0
     raw = text.encode(errors="ignore")  # lone surrogates are counted, but in no script
     marks = len(raw) - len(raw.translate(None, _MARKS))
     rest = _LATIN.sub("", text)
     other = len(_WIDE.sub("", rest))
     scripts = [len(raw.translate(None, all_but)) for all_but in _ALL_BUT]
-    return len(text) - len(rest), len(rest) - other, other, blanks, marks, *scripts
+    return size - len(rest), len(rest) - other, other, blanks, marks, *scripts
+
+
+def total(counts: Iterable[Chars]) -> Chars:
+    """The sum of counts, class by class."""
+    return tuple(map(sum, zip(NO_CHARS, *counts, strict=True)))
 
 
 def plus(a: Chars, b: Chars) -> Chars:

@@ -48,8 +48,8 @@ def request(deployment: Deployment, dialect: Dialect, model: str, *, streamed: b
     path = re.sub(r"\{\w+\}", "any", dialect.endpoint.replace(NAME, model))
     if dialect is OPENAI_TRANSCRIPTIONS:
         form = {"model": model, "stream": str(streamed).lower(), "file": Upload("a.mp3", "", b"\xff")}
-        kind, body = serialise(form)
-        return chat_request(body, path=path, key=deployment.key, headers={"Content-Type": kind})
+        kind, pieces = serialise(form)
+        return chat_request(b"".join(pieces), path=path, key=deployment.key, headers={"Content-Type": kind})
     usage = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
     return chat_request({"model": model} | ASKED[dialect.name] | usage, path=path, key=deployment.key)
 

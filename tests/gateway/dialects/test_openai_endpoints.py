@@ -36,7 +36,8 @@ def audio(*, kind: str = "audio/mpeg", **more: Any) -> Script:
 
 async def send_form(deployment: Deployment, path: str, form: dict[str, Any], **headers: str) -> Response:
     """One request with a form; lists are fields that come several times."""
-    kind, body = serialise(form)
+    kind, pieces = serialise(form)
+    body = b"".join(pieces)
     given = {"Content-Type": kind} | {name.replace("_", "-"): value for name, value in headers.items()}
     return await post_chat(deployment.url, body, timeout_s=SOON_S, path=path, key=deployment.key, headers=given)
 

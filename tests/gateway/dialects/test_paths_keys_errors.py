@@ -137,7 +137,7 @@ def test_a_name_cannot_leave_its_place_upstream() -> None:
 def test_the_provider_gets_its_key_where_it_wants_it(dialect: Dialect, setting: Any, line: bytes) -> None:
     settings = ProviderSettings(name="p", base_url="http://p.test/v1", api_key=Secret("s3cret"), key_header=setting)
     provider = Provider.of(settings, write_stall_s=60)
-    head = provider.request(dialect, "/x", b"{}", "").partition(b"\r\n\r\n")[0].split(b"\r\n")
+    head = provider.request(dialect, "/x", [b"{}"], "")[0].partition(b"\r\n\r\n")[0].split(b"\r\n")
     assert [one for one in head if b"s3cret" in one] == [line]
 
 

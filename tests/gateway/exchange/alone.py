@@ -61,9 +61,7 @@ def request_alone(upstream: Any, route: Route, **more: Any) -> UpstreamRequest:
     admitted: Any = SimpleNamespace(
         request=SimpleNamespace(headers=CIMultiDictProxy(CIMultiDict()), raw_path="/v1/chat/completions"),
         dialect=OPENAI_CHAT, facts=OPENAI_CHAT.facts(document, None), document=document, route=route,
-        open_exchange=SimpleNamespace(opened=opened),
+        open_exchange=SimpleNamespace(opened=opened), body_bytes=0,
     )  # fmt: skip
     ports: Any = SimpleNamespace(upstream=upstream, unix_time=lambda: 1_793_000_000.0)
-    asking = UpstreamRequest(admitted, ports)
-    asking.prepare()
-    return asking
+    return UpstreamRequest(admitted, ports)

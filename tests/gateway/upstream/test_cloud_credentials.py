@@ -88,10 +88,10 @@ def aws(**settings: Any) -> AuthSettings:
 KEYS = {"access_key_id": Secret(KEY), "secret_access_key": Secret(SECRET)}
 
 
-async def asked(provider: Provider, request: bytes) -> None:
+async def asked(provider: Provider, *request: bytes) -> None:
     client = UpstreamClient()
     try:
-        answer = await client.ask(provider, request)
+        answer = await client.ask(provider, *request)
         assert await answer.read(100) == b"{}"
     finally:
         await client.close()
@@ -106,7 +106,8 @@ async def test_what_arrives_has_a_signature_of_its_target_and_its_body(path: str
     seen: list[bytes] = []
     async with keeping(seen) as url:
         one = provider(url, aws(**KEYS))
-        await asked(one, one.request(BEDROCK_CONVERSE, path, body, "Content-Type: application/json\r\n"))
+        pieces = [body[at : at + (1 << 20)] for at in range(0, len(body), 1 << 20)]
+        await asked(one, *one.request(BEDROCK_CONVERSE, path, pieces, "Content-Type: application/json\r\n"))
     (request,) = seen
     assert verified(request, {KEY: SECRET}, region="eu-west-1", service="bedrock") == KEY
     assert request.startswith(f"POST {path} HTTP/1.1\r\n".encode())

@@ -9,7 +9,13 @@ import socket
 import pytest
 
 from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import EARLY_BYTES_MAX, INTERIM_MAX, UpstreamConnection, UpstreamFailedError
+from proxy.gateway.upstream.connection import (
+    EARLY_BYTES_MAX,
+    INTERIM_MAX,
+    WRITTEN_BYTES_MAX,
+    UpstreamConnection,
+    UpstreamFailedError,
+)
 from proxy.http.framing import HEAD_BYTES_MAX
 from tests.gateway.upstream.connections import FakeTransport, Heard
 from tests.http.frames import framed, unframed
@@ -317,3 +323,44 @@ async def test_what_the_kernel_already_knows_of_a_resting_connection_counts(good
     theirs.close()
     assert not connection.usable
     connection.close()
+
+
+async def test_a_long_request_is_written_as_the_provider_takes_it() -> None:
+    pieces = [b"head", *(bytes([number]) * 50_000 for number in range(1, 20)), b"x" * 3_000_000]
+    connection, transport = Pool().connected()
+    connection.ask(*pieces)
+    step_bytes = WRITTEN_BYTES_MAX + 64 * 1024
+    assert 0 < len(transport.written) <= step_bytes
+    connection.pause_writing()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert 0 < len(transport.written) <= step_bytes
+    steps = 0
+    connection.resume_writing()
+    while len(transport.written) < len(b"".join(pieces)):
+        before, steps = len(transport.written), steps + 1
+        await asyncio.sleep(0)
+        assert len(transport.written) - before <= 2 * step_bytes
+    assert transport.written == b"".join(pieces)
+    assert steps > 10
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_the_connection_of_an_answer_that_comes_before_the_whole_request_is_not_used_again(
+    *, is_lost: bool
+) -> None:
+    pool, heard = Pool(), Heard()
+    connection, transport = pool.connected()
+    asked = connection.ask(b"head", b"x" * 3_000_000)
+    connection.pause_writing()
+    if is_lost:
+        connection.connection_lost(None)
+    else:
+        connection.data_received(SIZED + BODY)
+        Answer(asked.result(), connection).relay_to(heard)
+        assert (heard.payload, heard.ended, pool.rested, transport.closed) == (BODY, ["complete"], [], True)
+    written = transport.written
+    connection.resume_writing()
+    await asyncio.sleep(0)
+    assert transport.written == written
+    assert not is_lost or isinstance(asked.exception(), UpstreamFailedError)

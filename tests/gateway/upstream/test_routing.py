@@ -172,7 +172,7 @@ def test_no_name_is_an_address() -> None:
     found = models.route("http://evil.test/v1")
     assert found is not None
     assert found.provider.origin == Origin("provider.test", 80, tls=False)
-    wire = found.provider.request(OPENAI_CHAT, target(OPENAI_CHAT, found.upstream_model, "/"), b"{}", "")
+    (wire,) = found.provider.request(OPENAI_CHAT, target(OPENAI_CHAT, found.upstream_model, "/"), [b"{}"], "")
     assert wire.startswith(b"POST /v1/chat/completions HTTP/1.1\r\nHost: provider.test\r\n")
     assert b"evil" not in wire
 

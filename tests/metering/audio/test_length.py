@@ -5,7 +5,6 @@ The sounds are a tone of 0.7 s, by FFmpeg's encoders.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.gateway.exchange.handler import ProxyHandler
+from proxy.foundation.slices import AT_ONCE_BYTES, in_slices
+from proxy.gateway.exchange.handler import read_request
+from proxy.http.multipart import serialise
+from proxy.http.request_body import CODECS
 from proxy.metering.audio.codecs import config_rate
 from proxy.metering.audio.length import UNSEEN_MS, length_of
 from proxy.metering.audio.parts import PARTS_MAX
@@ -246,10 +248,11 @@ async def test_files_are_not_read_by_the_event_loop() -> None:
         threads.append(threading.current_thread())
         return facts
 
-    handler = ProxyHandler.__new__(ProxyHandler)
-    handler._measuring = asyncio.Semaphore(1)
-    document = {"model": "m", "file": Upload("a", "", b"x")}
-    found = await handler._facts(replace(OPENAI_TRANSCRIPTIONS, measured=measured), document, None)
-    assert found == OPENAI_TRANSCRIPTIONS.facts(document)
+    document = {"model": "m", "file": Upload("a", "", b"x" * AT_ONCE_BYTES)}
+    content_type, pieces = serialise(document)
+    body = b"".join(pieces)
+    dialect, codec = replace(OPENAI_TRANSCRIPTIONS, measured=measured), CODECS[OPENAI_TRANSCRIPTIONS.request_body]
+    read, found, _ = await in_slices(len(body), read_request, codec, dialect, body, content_type, None)
+    assert (read, found) == (document, OPENAI_TRANSCRIPTIONS.facts(document))
     assert threads != [threading.current_thread()]
     assert len(threads) == 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from proxy.http.json_body import parse_object
 from proxy.metering.dialect import NAME, Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
 from proxy.metering.dialects.bedrock.converse import BEDROCK_CONVERSE, BEDROCK_COUNT_TOKENS
@@ -27,8 +29,9 @@ from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.dialects.vertex.publishers import VERTEX_PREDICT
-from proxy.metering.request import InvalidField, Upload
+from proxy.metering.request import InvalidField, RequestFacts, Upload
 from proxy.metering.usage import TOKENS_MAX
+from tests.http.documents import cut, whole
 from tests.metering.dialects import bedrock, gemini
 
 MODEL = {"model": "weir"}
@@ -155,3 +158,29 @@ def test_a_wrong_field_is_named(dialect: Dialect, right: dict[str, Any], changed
             dialect.facts(right | change, *named)
         assert refusal.value.param == field, change
         assert str(refusal.value).startswith(f"{field}: "), change
+
+
+@pytest.mark.parametrize(("dialect", "right", "changes"), REFUSED, ids=[dialect.name for dialect, *_ in REFUSED])
+def test_it_makes_no_difference_whether_strings_are_long(
+    dialect: Dialect, right: dict[str, Any], changes: Changed
+) -> None:
+    for change in ({}, *(change for change, _ in changes)):
+        try:
+            body = json.dumps(right | change, allow_nan=False).encode()
+        except (TypeError, ValueError):
+            continue  # a form, or no JSON
+        plain = parse_object(body)
+        with cut(3):
+            long = parse_object(body)
+        facts = _facts_of(dialect, plain)
+        assert _facts_of(dialect, long) == facts, body
+        if isinstance(facts, RequestFacts):
+            sent = dialect.upstream_document(long, upstream_model="m", inject_usage=True)
+            assert whole(sent) == dialect.upstream_document(plain, upstream_model="m", inject_usage=True), body
+
+
+def _facts_of(dialect: Dialect, document: dict[str, Any]) -> RequestFacts | tuple[str, str]:
+    try:
+        return dialect.facts(document)
+    except InvalidField as refusal:
+        return refusal.param, str(refusal)

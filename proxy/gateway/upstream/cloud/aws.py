@@ -6,10 +6,10 @@ and AWS accepts it for minutes.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import time
+from collections.abc import Iterable
 from hashlib import sha256
 from math import inf
 from typing import Any
@@ -21,6 +21,7 @@ from botocore.credentials import Credentials, ReadOnlyCredentials, RefreshableCr
 from botocore.exceptions import NoCredentialsError
 from botocore.session import Session
 
+from proxy.foundation.slices import in_slices
 from proxy.gateway.upstream.cloud.fetched import Fetched, Lasting
 from proxy.settings.cloud_auth import AwsAuthSettings
 
@@ -28,8 +29,6 @@ from proxy.settings.cloud_auth import AwsAuthSettings
 _ASK_EVERY_S, _USABLE_S = 60.0, 300.0
 # The timeout of a server that issues credentials.
 _LIMITS = Config(connect_timeout=5, read_timeout=10, retries={"max_attempts": 1})
-# A digest takes a millisecond for a megabyte: that of a longer body is made in a thread, so that streams continue.
-_DIGEST_BYTES_MAX = 1 << 20
 # The identity of the requester. AWS's refusals name it, with the number of the account.
 _IDENTITY = re.compile(rb"arn:aws[a-z-]*:(?:iam|sts)::")
 _ADDED = ("Authorization", "X-Amz-Content-SHA256", "X-Amz-Date", "X-Amz-Security-Token")
@@ -49,14 +48,14 @@ class AwsAuthorization:
         self._found: Any = None  # botocore's credentials
         self._credentials = Fetched(self._fetch, f"AWS credentials of provider {provider}")
 
-    async def authorized(self, request: bytes) -> bytes:
-        """The request with its signature. Raises CredentialFailedError."""
+    async def authorized(self, request: bytes, *rest: bytes) -> bytes:
+        """The request with its signature. `rest`: further pieces of its body. Raises CredentialFailedError."""
         credentials = await self._credentials.get()
         line_end, head_end = request.index(b"\r\n"), request.index(b"\r\n\r\n") + 4
-        body = memoryview(request)[head_end:]
-        digest = sha256(body) if len(body) <= _DIGEST_BYTES_MAX else await asyncio.to_thread(sha256, body)
+        body: list[bytes | memoryview] = [memoryview(request)[head_end:], *rest]
+        digest = await in_slices(sum(map(len, body)), _digest, body)
         method, target, _ = request[:line_end].decode("latin-1").split(" ")
-        added = self._signed(credentials, method, target, digest.hexdigest())
+        added = self._signed(credentials, method, target, digest)
         return b"%b\r\n%b%b" % (request[:line_end], added.encode("latin-1"), request[line_end + 2 :])
 
     def _signed(self, credentials: ReadOnlyCredentials, method: str, target: str, digest: str) -> str:
@@ -91,3 +90,10 @@ class AwsAuthorization:
         if (found := session.get_credentials()) is None:
             raise NoCredentialsError
         return found
+
+
+def _digest(pieces: Iterable[bytes | memoryview]) -> str:
+    digest = sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()

@@ -43,11 +43,11 @@ class GoogleAuthorization:
         self._found = None if file is None else _in_file(file, provider)
         self._tokens = Fetched(self._fetch, f"Google credentials of provider {provider}")
 
-    async def authorized(self, request: bytes) -> bytes:
+    async def authorized(self, request: bytes, *_rest: bytes) -> bytes:
         """The request with a token. Raises CredentialFailedError."""
         _, added = await self._tokens.get()
-        line, _, rest = request.partition(b"\r\n")
-        return b"%b\r\n%b%b" % (line, added, rest)
+        line, _, after = request.partition(b"\r\n")
+        return b"%b\r\n%b%b" % (line, added, after)
 
     def is_revealed_by(self, body: bytes) -> bool:
         """True if `body` contains the token."""

@@ -55,7 +55,7 @@ def _of_strings(document: Mapping[str, Any], name: str) -> Inputs:
             raise InvalidField(f"{name}[{at}]", "must be a string")
     if name == "images":
         return Inputs(len(values), images=len(values))
-    return Inputs(len(values), "".join(values))
+    return Inputs(len(values), values)
 
 
 def _of_objects(document: Mapping[str, Any]) -> Inputs:
@@ -67,7 +67,7 @@ def _of_objects(document: Mapping[str, Any]) -> Inputs:
             raise InvalidField(f"inputs[{at}].content", "must be an array")
         read_parts(content, texts, [], kinds)
     images = sum(kind in ("image_url", "image") for kind in kinds)
-    return Inputs(len(inputs), "".join(texts), images=images, attachments=len(kinds) - images)
+    return Inputs(len(inputs), texts, images=images, attachments=len(kinds) - images)
 
 
 COHERE_EMBED = plain_dialect(

@@ -47,7 +47,7 @@ def _prompt(document: dict[str, Any]) -> PromptEvidence:
     prompt = document.get("prompt")
     if not isinstance(prompt, str):
         raise InvalidField("prompt", "must be a string")
-    return Inputs(1, prompt).evidence()
+    return Inputs(1, (prompt,)).evidence()
 
 
 OLLAMA_EMBED = plain_dialect(

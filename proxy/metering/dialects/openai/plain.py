@@ -12,9 +12,8 @@ from typing import Any
 
 from proxy.metering.dialects.openai.inputs import inputs_of
 from proxy.metering.plain import plain_dialect
-from proxy.metering.request import InvalidField
+from proxy.metering.request import InvalidField, counted
 from proxy.metering.usage import PromptEvidence
-from proxy.metering.wire.text import chars_of
 
 
 def _input(document: dict[str, Any]) -> PromptEvidence:
@@ -46,21 +45,21 @@ def _query_and_documents(document: dict[str, Any]) -> PromptEvidence:
         raise InvalidField("query", "must be a string, or an object with a text")
     if not isinstance(documents, list) or not documents:
         raise InvalidField("documents", "must be a non-empty array")
-    texts = "".join(_text(one, f"documents[{at}]") for at, one in enumerate(documents))
-    query_chars = [count * len(documents) for count in chars_of(_text(query, "query"))]
-    latin, wide, other, *_ = chars_of(texts)
+    texts = [text for at, one in enumerate(documents) for text in _texts(one, f"documents[{at}]")]
+    query_chars = [count * len(documents) for count in counted(_texts(query, "query"))[0]]
+    (latin, wide, other, *_), _ = counted(texts)
     return PromptEvidence(
         chars_latin=latin + query_chars[0], chars_wide=wide + query_chars[1], chars_other=other + query_chars[2]
     )
 
 
-def _text(value: Any, param: str) -> str:
+def _texts(value: Any, param: str) -> list[str]:
     """A string, or all strings of an object: `rank_fields` may select any."""
     if isinstance(value, str):
-        return value
+        return [value]
     if not isinstance(value, dict):
         raise InvalidField(param, "must be a string or an object")
-    return "".join(text for text in value.values() if isinstance(text, str))
+    return [text for text in value.values() if isinstance(text, str)]
 
 
 OPENAI_RERANK = plain_dialect(

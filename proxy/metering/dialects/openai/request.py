@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.metering.held_text import PromptText
 from proxy.metering.request import (
     RequestFacts,
+    counted,
     flag,
     integer,
     json_bytes,
@@ -22,7 +22,6 @@ from proxy.metering.request import (
     service_asked,
 )
 from proxy.metering.usage import PromptEvidence
-from proxy.metering.wire.text import chars_of
 
 # OpenAI's own limit.
 N_MAX = 128
@@ -83,8 +82,7 @@ def prompt_of(
                 texts.append(value)
             elif isinstance(value, list):
                 read_parts(value, texts, structures, kinds)
-    text = "".join(texts)
-    latin, wide, other, blanks, marks, *_ = chars_of(text)
+    (latin, wide, other, blanks, marks, *_), text = counted(texts)
     images = sum(kind in ("image_url", "input_image", "image") for kind in kinds) if kinds else 0
     tools = [value for name in _TOOLS if (value := document.get(name))]
     call_chars = _json_chars(calls) if calls else 0
@@ -104,7 +102,7 @@ def prompt_of(
         results=sum([message.get("role") in _RESULTS for message in messages]),
         call_chars=call_chars,
         schema_chars=schema_chars,
-        text=PromptText(text),
+        text=text,
     )
 
 

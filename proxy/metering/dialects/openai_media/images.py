@@ -100,7 +100,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     prompt = document.get("prompt")
     if not isinstance(prompt, str):
         raise InvalidField("prompt", "must be a string")
-    return _facts(document, named or model_of(document), Inputs(1, prompt).evidence())
+    return _facts(document, named or model_of(document), Inputs(1, (prompt,)).evidence())
 
 
 def edit_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:

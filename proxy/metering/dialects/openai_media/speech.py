@@ -89,7 +89,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         model=named or model_of(document),
         streamed=form == "sse",
         completion_tokens_max=None,
-        prompt=Inputs(1, text).evidence(document.get("instructions")),
+        prompt=Inputs(1, (text,)).evidence(document.get("instructions")),
         asked=Usage(characters=len(text), completion_tokens=tokens, audio_completion_tokens=tokens),
     )
 

@@ -30,13 +30,20 @@ from proxy.metering.dialects.gemini.embed import GEMINI_COUNT_TOKENS, GEMINI_EMB
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.plain import nothing_generated, plain_dialect
-from proxy.metering.request import InvalidField, RequestFacts, integer, messages_of, with_model, with_model_if_named
+from proxy.metering.request import (
+    InvalidField,
+    RequestFacts,
+    counted,
+    integer,
+    messages_of,
+    with_model,
+    with_model_if_named,
+)
 from proxy.metering.tally import Tally, says_error
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import NO_USAGE, UNITS_MAX, PromptEvidence, Usage
 from proxy.metering.usage_reader import UsageReader
 from proxy.metering.wire.json_reader import reader
-from proxy.metering.wire.text import chars_of
 
 _VERSIONS = ("v1", "v1beta1")
 _PLACE = "/projects/{project}/locations/{location}"
@@ -166,7 +173,7 @@ def _counts(predictions: list[_Prediction]) -> dict[str, Any]:
 
 def _prompt(document: dict[str, Any]) -> PromptEvidence:
     instances = messages_of(document, "instances")
-    latin, wide, other, blanks, marks, *_ = chars_of("".join([_text(one, at) for at, one in enumerate(instances)]))
+    (latin, wide, other, blanks, marks, *_), _ = counted([_text(one, at) for at, one in enumerate(instances)])
     return PromptEvidence(len(instances), latin, wide, other, blanks=blanks, marks=marks)
 
 

@@ -1,0 +1,111 @@
+"""A string of a JSON document that is too long to be handled in one step, and JSON with such strings.
+
+Invariants: a `LongString` is its beginning (for prefixes and comparisons), but counts and JSON have the whole text. It
+is a value, never a name. Its pieces are short.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+Chars: TypeAlias = tuple[int, ...]
+"""Code points by the classes of `Evidence`: latin, wide, other; and parts of these: blanks, marks, accented, greek,
+arabic, indic, kana, hangul."""
+
+# What code needs of a long string: prefixes such as that of a data URL with its type, and names in errors.
+BEGINNING_CHARS = 4096
+
+# Stands for a long string in JSON: msgspec escapes this byte, so that nothing else is written so.
+_MARK = msgspec.Raw(b"\0")
+# Likewise where only Python's encoder can write the document; a client cannot know it.
+_NAME = f"long string {secrets.token_hex(16)}"
+
+
+class LongString(str):
+    """The beginning of a text, which stands for the whole text in counts and in JSON."""
+
+    __slots__ = ("chars", "pieces")
+
+    chars: Chars
+    """the characters of the whole text"""
+    pieces: tuple[bytes, ...]
+    """its JSON, without the quotes"""
+
+    @classmethod
+    def of(cls, text: str, chars: Chars, pieces: Sequence[bytes]) -> LongString:
+        """`text`: a beginning."""
+        made = cls(text[:BEGINNING_CHARS])
+        made.chars, made.pieces = chars, tuple(pieces)
+        return made
+
+    def __len__(self) -> int:
+        """Code points of the whole text."""
+        return sum(self.chars[:3])
+
+    def texts(self) -> Iterator[str]:
+        """The whole text, piece by piece."""
+        for piece in self.pieces:
+            yield json.loads(b'"%b"' % piece)
+
+
+def json_of(text: str) -> bytes:
+    """A text as JSON, without the quotes."""
+    try:
+        return msgspec.json.encode(text)[1:-1]
+    except UnicodeEncodeError:
+        # JSON allows a lone surrogate as an escape: keep the escape.
+        return json.dumps(text).encode("ascii")[1:-1]
+
+
+def json_pieces(value: object) -> list[bytes]:
+    """A JSON value, whose long strings are in pieces. Raises ValueError for what JSON cannot express."""
+    long: list[LongString] = []
+
+    def mark(one: object) -> msgspec.Raw:
+        assert isinstance(one, LongString), "all other values are those of JSON"
+        long.append(one)
+        return _MARK
+
+    try:
+        written = msgspec.json.encode(value, enc_hook=mark)
+    except UnicodeEncodeError:
+        long.clear()
+        written = json.dumps(_marked(value, long), separators=(",", ":"), allow_nan=False).encode("ascii")
+        written = written.replace(b'"%b"' % _NAME.encode(), b"\0") if long else written
+    if not long:
+        return [written]
+    first, *between = written.split(b"\0")
+    pieces = [first + b'"']
+    for one, after in zip(long, between, strict=True):
+        pieces += one.pieces
+        pieces.append(b'"%b"' % after)
+    pieces[-1] = pieces[-1][:-1]
+    return pieces
+
+
+def _marked(value: Any, long: list[LongString]) -> Any:
+    """A copy with marks in place of long strings, which are added to `long`."""
+    if isinstance(value, LongString):
+        long.append(value)
+        return _NAME
+    if isinstance(value, dict):
+        return {name: _marked(one, long) for name, one in value.items()}
+    return [_marked(one, long) for one in value] if isinstance(value, list) else value
+
+
+def beginning(texts: Sequence[str], bytes_max: int) -> str:
+    """The beginning of the joined texts: of all of them, or of at least `bytes_max` bytes in memory."""
+    taken: list[str] = []
+    left = bytes_max
+    for text in texts:
+        for part in text.texts() if isinstance(text, LongString) else (text,):
+            taken.append(part)
+            left -= len(part)
+            if left <= 0:
+                return "".join(taken)
+    return "".join(taken)
