@@ -25,7 +25,7 @@ _A = TypeVarTuple("_A")
 
 SLICE_S = 0.005
 # While another task has the slice: short work is done within it, long work waits for a slice of its own.
-SHORT_PART = 0.2
+SHORT_PART = 0.1
 
 
 class Slice:

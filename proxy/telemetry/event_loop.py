@@ -19,6 +19,8 @@ PROBE_S = 0.25
 # When the loop is late by this, the function that it runs is looked up.
 LATE_S = 0.1
 LOG_S = 10.0
+# A loop that is late for less than this, and has used less than this part of it, waits for a busy machine: no line.
+WAITED_S, CPU_PART = 1.0, 0.5
 # How often a probe without an answer looks whether it still has to wait.
 PATIENCE_S = 1.0
 
@@ -73,6 +75,8 @@ class EventLoopWatch:
         return "no function of its own"
 
     def _report(self, late_s: float, cpu_s: float, where: str) -> None:
+        if late_s < WAITED_S and cpu_s < CPU_PART * late_s:
+            return
         if monotonic() < self._log_at:
             self._unlogged += 1
             return

@@ -43,6 +43,7 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     monkeypatch.setattr(EventLoopWatch, "_where", looking)
     monkeypatch.setattr(event_loop, "PROBE_S", 0.001)
     monkeypatch.setattr(event_loop, "LATE_S", 0.01)
+    monkeypatch.setattr(event_loop, "CPU_PART", 0.0)
     return looked_up
 
 
@@ -79,6 +80,22 @@ async def test_who_keeps_the_loop_is_named(looked_up: threading.Event, caplog: p
             await until(lambda: "more times since the last line" in lines()[-1])
     finally:
         watch.stop()
+
+
+async def test_a_machine_that_is_busy_is_not_named(
+    looked_up: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_loop, "CPU_PART", 1.1)
+    monkeypatch.setattr(event_loop, "WAITED_S", PATIENCE_S)
+    late = Buckets((0.01, 100.0))
+    watch = EventLoopWatch(late)
+    try:
+        a_part_of_the_proxy()(looked_up)
+        await until(lambda: late.counts[1] > 0)
+        await asyncio.sleep(0.05)
+    finally:
+        watch.stop()
+    assert caplog.records == []
 
 
 async def test_its_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
