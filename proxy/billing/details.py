@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from msgspec import UNSET, Struct, UnsetType, field
-from msgspec.structs import astuple
+from msgspec import UNSET, Struct, UnsetType, field, to_builtins
 
 
-class EntryDetails(Struct):
+class EntryDetails(Struct, omit_defaults=True):
     """The details that this version writes. Of a stored entry they may have any type: `of` checks none."""
 
     recovered: bool | None = None
@@ -151,14 +150,13 @@ the estimate, and four times; wider for scripts and models that it knows little 
 
     def stored(self) -> dict[str, Any]:
         """The details with a value, as JSON."""
-        values = zip(DETAIL_NAMES, astuple(self), _ABSENT, strict=True)
-        return {name: value for name, value, absent in values if value is not absent}
+        stored: dict[str, Any] = to_builtins(self)
+        return stored
 
 
 DETAIL_NAMES: tuple[str, ...] = EntryDetails.__struct_encode_fields__
 """stored names"""
 _FIELDS = dict(zip(DETAIL_NAMES, EntryDetails.__struct_fields__, strict=True))
-_ABSENT = EntryDetails.__struct_defaults__
 
 
 def detail_name(member: Any) -> str:

@@ -7,10 +7,9 @@ billed parts, so that a record of an older version still gives its original entr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from msgspec import UNSET, UnsetType, structs
+from msgspec import UNSET, Struct, UnsetType, field, structs
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.money import Nusd
@@ -20,6 +19,7 @@ from proxy.billing.record import BillableParts, Opened, Outcome, Price, PricedUs
 from proxy.billing.settlement import bills, situation
 from proxy.metering.metered import Metered
 from proxy.metering.plausibility import IMPLAUSIBLE, REFUTED, BrokenBound, contradictions, without
+from proxy.metering.unknown_fields import NO_UNKNOWN_FIELDS
 from proxy.metering.usage import NOT_SAID, NOTHING, Evidence, PromptEvidence, Reading, UsageSource
 
 FREE = Price("free", (Rates(0, 0, 0),))
@@ -29,8 +29,7 @@ PricesOf: TypeAlias = Callable[[str], tuple[Price | None, Price | None]]
 """another model at this provider → its price and its cost; None: unknown"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(Struct, frozen=True, kw_only=True):
     """The end of an exchange."""
 
     outcome: Outcome
@@ -84,7 +83,7 @@ def record_of(asked: Opened, ending: Ending, prices_of: PricesOf = lambda model:
     case = situation(ending.outcome, source=reading.source, accepted=ending.accepted, delivered=ending.delivered)
     opened, stated_nusd = asked, None
     others: tuple[PricedUsage, ...] | UnsetType = UNSET
-    details = structs.replace(ending.details, situation=case.value)
+    details = structs.replace(ending.details, situation=str(case))
     if metered is not None:
         opened = _as_served(asked, metered.served_model, prices_of)
         stated_nusd = None if metered.stated_usd is None else _nusd(metered.stated_usd)
@@ -127,8 +126,9 @@ def _explain_answer(details: EntryDetails, metered: Metered, ending: Ending) -> 
     details.failed = details.failed or metered.failed
     details.provider_timings = metered.timings or None
     details.usage = metered.usage_raw
-    details.unread = [path for path in metered.unknown_usage_fields.paths if path not in ending.not_billed] or None
-    details.beside_usage = metered.unknown_usage_fields.values or None
+    if (unknown := metered.unknown_usage_fields) is not NO_UNKNOWN_FIELDS:
+        details.unread = [path for path in unknown.paths if path not in ending.not_billed] or None
+        details.beside_usage = unknown.values or None
     if metered.usage is None or is_estimated:
         seen, counted = metered.evidence, ending.tokens_counted
         counts = {name: count for name in Evidence.__slots__ if (count := getattr(seen, name))}

@@ -8,12 +8,14 @@ A reader of an older version can read a newer record: fields are only added, wit
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Set
 from enum import StrEnum
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from proxy.billing.entries import EntryKind
 from proxy.billing.money import Nusd
@@ -275,30 +277,34 @@ def validate_record(record: UsageRecord) -> None:
     """
     if record.kind != EntryKind.USAGE:
         raise InvalidRecordError("kind is not usage")
-    opened, reading = record.opened, record.reading
-    _check_range(
-        "counts",
-        (
-            *msgspec.structs.astuple(reading.usage), reading.hidden_tokens, opened.prompt_tokens_estimate,
-            record.events, record.seq, record.duration_ms, record.first_token_ms, reading.longest_prompt_tokens,
-            reading.hidden_by_time, *(() if opened.asked is msgspec.UNSET else msgspec.structs.astuple(opened.asked)),
-            *(count for one in record.others for count in msgspec.structs.astuple(one.usage)),
-        ),
-        COUNT_MAX,
-    )  # fmt: skip
-    _check_range("sizes", (record.bytes, opened.reserved_nusd, record.stated_nusd), AMOUNT_MAX)
-    _check_range("times", (opened.started_at,), STARTED_MAX)
-    for price in (
-        opened.price,
-        opened.cost,
-        *(list_ for one in record.others for list_ in (one.price, one.cost)),
-    ):
+    opened, reading, asked, others = record.opened, record.reading, record.opened.asked, record.others
+    counts: set[float | None] = {
+        *astuple(reading.usage), reading.hidden_tokens, opened.prompt_tokens_estimate, record.events, record.seq,
+        record.duration_ms, record.first_token_ms, reading.longest_prompt_tokens, reading.hidden_by_time,
+    }  # fmt: skip
+    counts.update(*[astuple(one.usage) for one in others], () if asked is msgspec.UNSET else astuple(asked))
+    _check_range("counts", counts, COUNT_MAX)
+    _check_range("sizes", {record.bytes, opened.reserved_nusd, record.stated_nusd}, AMOUNT_MAX)
+    _check_range("times", {opened.started_at}, STARTED_MAX)
+    for price in (opened.price, opened.cost, *[list_ for one in others for list_ in (one.price, one.cost)]):
         if price is not None:
-            for rates in (*price.tiers, *(one for tiers in price.service_tiers.values() for one in tiers)):
-                _check_range("prices", msgspec.structs.astuple(rates), AMOUNT_MAX)
-            _check_range("multipliers", map(_multiplier, price.multipliers.values()), MULTIPLIER_MAX)
+            _validate_price(price)
 
 
+def _validate_price(price: Price) -> None:
+    for tiers in (price.tiers, *price.service_tiers.values()):
+        for rates in tiers:
+            _validate_rates(rates)
+    if price.multipliers:
+        _check_range("multipliers", {*map(_multiplier, price.multipliers.values())}, MULTIPLIER_MAX)
+
+
+@lru_cache(maxsize=1_024)
+def _validate_rates(rates: Rates) -> None:
+    _check_range("prices", {*astuple(rates)}, AMOUNT_MAX)
+
+
+@lru_cache(maxsize=1_024)
 def _multiplier(text: str) -> float:
     try:
         return float(multiplier(text))
@@ -316,7 +322,7 @@ def multiplier(text: str) -> Fraction:
 _MULTIPLIER = re.compile(r"\d{1,9}(\.\d{1,9}|/[1-9]\d{0,8})?", re.ASCII)
 
 
-def _check_range(of: str, numbers: Iterable[float | None], most: float) -> None:
+def _check_range(of: str, numbers: Set[float | None], most: float) -> None:
     known = [number for number in numbers if number is not None]
     if known and (min(known) < 0 or max(known) > most):
         wrong = next(number for number in known if not 0 <= number <= most)

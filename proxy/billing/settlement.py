@@ -164,9 +164,9 @@ def entry(record: UsageRecord) -> LedgerEntry:
         upstream_model=opened.upstream_model,
         endpoint=opened.endpoint,
         streamed=opened.streamed,
-        outcome=record.outcome.value,
+        outcome=str(record.outcome),
         finish_reason=record.finish_reason,
-        usage_source=reading.source.value,
+        usage_source=str(reading.source),
         estimator=reading.estimator,
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
@@ -189,8 +189,11 @@ def entry(record: UsageRecord) -> LedgerEntry:
 
 def amounts(record: UsageRecord) -> tuple[Nusd | None, Nusd | None]:
     """The charge and the cost of the record. None: unknown, see `amount`."""
-    incurs = incurred(record.reading.source, record.bills)
-    return charged(record), _amount_of(record, record.opened.cost, incurs, _COST_OF)
+    opened, incurs = record.opened, incurred(record.reading.source, record.bills)
+    charge_nusd = charged(record)
+    if incurs is record.bills and opened.cost == opened.price and record.other_models is UNSET:  # as most do
+        return charge_nusd, charge_nusd
+    return charge_nusd, _amount_of(record, opened.cost, incurs, _COST_OF)
 
 
 def charged(record: UsageRecord) -> Nusd | None:
@@ -205,7 +208,7 @@ def _amount_of(
     record: UsageRecord, list_: Price | None, bills: BillableParts, list_of: Callable[[PricedUsage], Price | None]
 ) -> Nusd | None:
     reading = record.reading
-    if record.stated_nusd is None and record.other_models is UNSET:  # nearly every record
+    if record.stated_nusd_or_unset is UNSET and record.other_models is UNSET:  # nearly every record
         return amount(list_, reading.usage, bills, reading.served_as)
     others = [(list_of(one), one.usage) for one in record.others]
     stated = record.stated_nusd
@@ -245,17 +248,19 @@ def incurred(source: str, billed: BillableParts) -> BillableParts:
 def _details(record: UsageRecord, charge_nusd: Nusd | None, cost_nusd: Nusd | None) -> dict[str, Any]:
     """The details of the entry: those of the record, and the prices behind its amounts."""
     opened, reading, usage = record.opened, record.reading, record.reading.usage
-    details = _reading_details(reading)
-    details.billed = record.bills.value
+    served_as = reading.served_as
+    details = _reading_details(reading, served_as)
+    details.billed = str(record.bills)
     if opened.price is not None:
-        details.price = price_text(opened.price, usage.prompt_tokens, reading.served_as)
+        details.price = price_text(opened.price, usage.prompt_tokens, served_as)
     if opened.cost is not None:
-        details.cost = price_text(opened.cost, usage.prompt_tokens, reading.served_as)
-    _name_unpriced(details, record)
-    if record.others:
-        details.other_models = other_models_detail(record.others)
-    if record.stated_nusd is not None:
-        details.stated_usd = usd_text(record.stated_nusd)
+        same = opened.cost == opened.price
+        details.cost = details.price if same else price_text(opened.cost, usage.prompt_tokens, served_as)
+    _name_unpriced(details, record, served_as)
+    if record.other_models is not UNSET:
+        details.other_models = other_models_detail(record.other_models) or None
+    if record.stated_nusd_or_unset is not UNSET:
+        details.stated_usd = usd_text(record.stated_nusd_or_unset)
     if opened.attempts:
         details.attempts = [asdict(attempt) for attempt in opened.attempts]
     if opened.reserved_nusd is not None:
@@ -271,30 +276,31 @@ def _details(record: UsageRecord, charge_nusd: Nusd | None, cost_nusd: Nusd | No
     return {**record.details, **details.stored()}
 
 
-def _name_unpriced(details: EntryDetails, record: UsageRecord) -> None:
+def _name_unpriced(details: EntryDetails, record: UsageRecord, served_as: ServedAs) -> None:
     """Name what has no price: units of the usage, the serving model or service, and other models."""
     price, cost = record.opened.price, record.opened.cost
-    counts = [] if price is None else _unpriced_counts(price, record)
-    models = _unpriced_models(record, price, _PRICE_OF)
-    models_cost = _unpriced_models(record, cost, _COST_OF)
+    counts = [] if price is None else _unpriced_counts(price, record, served_as)
+    models, models_cost = list[str](), list[str]()
+    if record.other_models is not UNSET:
+        models = _unpriced_models(record, price, _PRICE_OF)
+        models_cost = _unpriced_models(record, cost, _COST_OF)
     if counts or models or models_cost:
         before = EntryDetails.of(record.details)
         details.unpriced_units = [*counts, *(before.unpriced_units or ()), *models] or None
         details.cost_unpriced_units = [*(before.cost_unpriced_units or ()), *models_cost] or None
 
 
-def _unpriced_counts(price: Price, record: UsageRecord) -> list[str]:
+def _unpriced_counts(price: Price, record: UsageRecord, served_as: ServedAs) -> list[str]:
     if not price.tiers or as_stated(price, record.stated_nusd):
         return []
     usage = record.reading.usage
-    rates = rates_for(price, usage.prompt_tokens, record.reading.served_as)
-    return unpriced(rates, usage, price.lacking, record.bills)
+    return unpriced(rates_for(price, usage.prompt_tokens, served_as), usage, price.lacking, record.bills)
 
 
 def _unpriced_models(
     record: UsageRecord, list_: Price | None, list_of: Callable[[PricedUsage], Price | None]
 ) -> list[str]:
-    if not record.others or as_stated(list_, record.stated_nusd):
+    if as_stated(list_, record.stated_nusd):
         return []
     return [f"model:{one.model}" for one in record.others if not _is_priced(list_of(one), one.usage)]
 
@@ -326,7 +332,7 @@ class _OtherModel(msgspec.Struct):
     cost: dict[str, Any] | None = None
 
 
-def _reading_details(reading: Reading) -> EntryDetails:
+def _reading_details(reading: Reading, served_as: ServedAs) -> EntryDetails:
     details = EntryDetails(
         expected_error=None if reading.expected_error is None else float(reading.expected_error),
         capped=reading.capped or None,
@@ -336,9 +342,9 @@ def _reading_details(reading: Reading) -> EntryDetails:
     )
     if any(counts := _UNITS_OF(reading.usage)):
         details.units = {name: count for name, count in zip(UNITS, counts, strict=True) if count}
-    if reading.served_as is not NOT_SAID:
-        for name, word in asdict(reading.served_as).items():
-            setattr(details, name, word)
+    if served_as is not NOT_SAID:
+        details.service_tier, details.speed = served_as.service_tier, served_as.speed
+        details.geography, details.longest_prompt_tokens = served_as.geography, served_as.longest_prompt_tokens
     return details
 
 

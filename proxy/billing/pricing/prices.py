@@ -15,6 +15,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from math import floor, prod
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -202,6 +203,7 @@ _OWN = [
     for unit in BILLED_UNITS
     if unit.dear or (unit.count and not (unit.is_token or unit.of or unit.takes_the_place))
 ]
+_OWN_COUNTS = attrgetter(*(count for count, _ in _OWN))
 # Prices that a list may lack (`Price.lacking`) → the tokens that they are for, and what bills these.
 _TOKENS = {price: (BY_PRICE[price].count, BY_PRICE[price].side) for price in ("input", "output")}
 
@@ -237,7 +239,9 @@ def unpriced(
     """The used counts without a price. Searches always need their own, of each kind; so do audio and generated images,
     which cost what text does without one. Of the other units (tokens, if their price is among `lacking`; images, audio
     and characters, if the usage has no tokens) one that is priced is enough, or a fee per request."""
-    missing = [count for count, price in _OWN if getattr(usage, count) and getattr(rates, price) is None]
+    missing: list[str] = []
+    if any(_OWN_COUNTS(usage)):  # most have none
+        missing = [count for count, price in _OWN if getattr(usage, count) and getattr(rates, price) is None]
     if not (lacking or usage.in_other_units) or rates.request is not None:
         return missing
     used = {count: price for count, price in _INSTEAD_OF_TOKENS.items() if getattr(usage, count)}
@@ -323,9 +327,10 @@ def price_text(price: Price, prompt_tokens: int | None, served_as: ServedAs = NO
     listed = served_as.service_tier if served_as.service_tier in price.service_tiers else None
     text: dict[str, Any] = {"version": price.version}
     if price.tiers:
-        of_tier = _price_text(price.version, rates_for(price, prompt_tokens, served_as), listed)
-        lacking = {name for lacks in price.lacking for name in _LACKED[lacks]}
-        text |= {name: value for name, value in of_tier.items() if name not in lacking} if lacking else of_tier
+        text |= _price_text(price.version, rates_for(price, prompt_tokens, served_as), listed)
+        for name in price.lacking:
+            for lacked in _LACKED[name]:
+                text.pop(lacked, None)
     if price.multipliers and (by := applied(price, served_as)):
         text["multipliers"] = by
     if price.stated:

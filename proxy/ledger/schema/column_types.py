@@ -36,11 +36,15 @@ class Money(TypeDecorator[int]):
         floats: Numeric[float] = Numeric(24, 9, asdecimal=False)
         return dialect.type_descriptor(floats if dialect.name == "sqlite" else Numeric(24, 9))
 
+    def bind_processor(self, dialect: Dialect) -> Any:
+        """SQLite stores floats, which need none of the steps of SQLAlchemy's own."""
+        return _sqlite_usd if dialect.name == "sqlite" else super().bind_processor(dialect)
+
     def process_bind_param(self, value: int | None, dialect: Dialect) -> float | Decimal | None:
-        """nUSD → the driver's value. int / int rounds correctly, so the float is the nearest one."""
+        """nUSD → the driver's value."""
         if value is None:
             return None
-        return value / NUSD_PER_USD if dialect.name == "sqlite" else Decimal(value).scaleb(-9)
+        return _sqlite_usd(value) if dialect.name == "sqlite" else Decimal(value).scaleb(-9)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> int | None:
         """The driver's value → nUSD, rounded to the nearest, which removes the float's error."""
@@ -76,6 +80,11 @@ class UtcTime(TypeDecorator[float]):
 
 
 _SQLITE_EPOCH = _EPOCH.replace(tzinfo=None)
+
+
+def _sqlite_usd(nusd: int | None) -> float | None:
+    """nUSD → USD. int / int rounds correctly, so the float is the nearest one."""
+    return None if nusd is None else nusd / NUSD_PER_USD
 
 
 @lru_cache(maxsize=8)  # all rows of a transaction have the same `settled_at`

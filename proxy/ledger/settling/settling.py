@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Dialect, bindparam, case, exc, literal_column
 
 from proxy.billing.adjustment import ContradictionError, Finality, finality, restated
 from proxy.billing.attempts import attempt_entries
+from proxy.billing.details import EntryDetails, detail_name
 from proxy.billing.entries import ENTRY_FIELDS, STORED_NAMES, EntryKind, LedgerEntry
 from proxy.ledger.schema.archive_guard import is_refused
 from proxy.ledger.schema.tables import dead_letters, ledger_clock, ledger_entries
@@ -32,6 +33,7 @@ ARCHIVED = "rejected: its month is archived: only the archive can tell whether i
 """the reason of a dead letter"""
 
 _ALL_FIELDS = attrgetter(*ENTRY_FIELDS)
+_ATTEMPTS = detail_name(EntryDetails.attempts)
 _IDENTITY = attrgetter("exchange_id", "kind", "seq")
 _STORED = select(ledger_entries).where(ledger_entries.c.exchange_id.in_(bindparam("exchange_ids", expanding=True)))
 Identity = tuple[str, str, int]
@@ -308,7 +310,8 @@ def _is_of(stored: Stored | None, arrival: Arrival) -> bool:
 
 def attempts(arrivals: Iterable[Arrival]) -> list[Arrival]:
     """The entries of the failed attempts named in these arrivals. Only the exchange's own entry has the receipt."""
-    return [Arrival(line) for arrival in arrivals for line in attempt_entries(arrival.entry)]
+    with_attempts = [arrival.entry for arrival in arrivals if _ATTEMPTS in arrival.entry.details]
+    return [Arrival(line) for entry in with_attempts for line in attempt_entries(entry)]
 
 
 class DuplicateInBatchError(Exception):
