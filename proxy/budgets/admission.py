@@ -42,6 +42,7 @@ SEED_TRIES = 3
 COUNTED_S = 3.0
 # The longest wait of a client for a read of the ledger.
 ANSWER_S = 5.0
+_UNLIMITED = resolve_limits((), 0.0)
 
 
 class OpenReservation:
@@ -82,7 +83,8 @@ class OpenReservation:
     def close(self, nusd: int, tokens: int) -> None:
         """Record the end of the exchange, and its charge."""
         self.on_short = None
-        self._admission.close(self, nusd, tokens)
+        if self.reserved.counters:
+            self._admission.close(self, nusd, tokens)
 
 
 class ClosedReservations(dict[str, Reservation]):
@@ -157,7 +159,7 @@ class Admission:
     ) -> OpenReservation | Denied:
         """Reserve the amounts at every level, or at none. `scopes`: the levels with limits."""
         now = self._store.time()
-        resolved = self._resolve(key, scopes, now)
+        resolved = self._resolve(key, scopes, now) if scopes else _UNLIMITED
         # A key that was made by a clock that is ahead has not begun: what is spent must count nevertheless.
         reserved = Reservation(exchange_id, resolved.counters, nusd, tokens, max(now, resolved.since))
         if not resolved.counters:

@@ -55,15 +55,14 @@ class Refused(StrEnum):
     """an unknown key, and the database could not be read: the key may be valid"""
 
 
-class _KeyState(NamedTuple):
-    """Values that are computed from a key and its accounts."""
+class KeyAccess(NamedTuple):
+    """What a key may do, by itself and its accounts."""
 
-    levels: tuple[ApiKey, Account | None, Account | None]
-    """the key, its project and its organization, from which the other fields are computed"""
     blocked: bool
     scopes: tuple[Scope, ...]
-    spends: bool
+    """the levels with limits: key, project, organization"""
     payer: Payer
+    """the key and its accounts, for rules of prices"""
     cost_in_answers: bool
     """answers contain their cost"""
 
@@ -90,8 +89,8 @@ class Keyring:
         self._by_id: OrderedDict[str, ApiKey] = OrderedDict()
         """keys by id; the one that was used or changed last is at the end"""
         self._accounts: dict[str, Account] = {}
-        self._states: dict[str, _KeyState] = {}
-        """computed values by key id; a cache"""
+        self._accesses: dict[str, KeyAccess] = {}
+        """computed values by key id; a cache of what is in memory, without those that a change affects"""
         self._revision: int | None = None
         """the revision up to which all changes were read; None: nothing was read yet"""
         self._behind = True
@@ -116,14 +115,13 @@ class Keyring:
         Unix seconds. Takes a few microseconds."""
         if not presented:
             return Refused.MISSING
-        secret = parse(presented)
-        if secret is None:
+        if not presented.isascii():
             return Refused.MALFORMED
-        hashed = digest(secret, self._pepper)
+        hashed = digest(presented, self._pepper)
         key = self._by_digest.get(hashed)
         # The look-up is by a keyed hash, which a client cannot control; the comparison is repeated in constant time.
         if key is None:
-            return Refused.UNKNOWN
+            return Refused.MALFORMED if parse(presented) is None else Refused.UNKNOWN
         self._by_id.move_to_end(key.key_id)
         if not hmac.compare_digest(key.digest, hashed):
             if key.old_digest is None or not hmac.compare_digest(key.old_digest, hashed):
@@ -132,7 +130,7 @@ class Keyring:
                 return Refused.EXPIRED
         if not key.live(now):
             return Refused.EXPIRED if key.revoked_at is None else Refused.REVOKED
-        return Refused.BLOCKED if self._state(key).blocked else key
+        return Refused.BLOCKED if self.access(key).blocked else key
 
     async def key(self, presented: str | None, address: str | None = None) -> ApiKey | Refused:
         """The live key of the secret `presented`, now. An unknown but well-formed key is looked up, because it may be
@@ -151,21 +149,17 @@ class Keyring:
         """The key with this id, live or not; None: not in memory."""
         return self._by_id.get(key_id)
 
+    def access(self, key: ApiKey) -> KeyAccess:
+        """What the key may do now. One object until a key or an account changes."""
+        return self._accesses.get(key.key_id) or self._compute(key)
+
     def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
-        """The levels with limits: key, project, organization. One object until a key or an account changes."""
-        return self._state(key).scopes
+        """See `KeyAccess`."""
+        return self.access(key).scopes
 
     def payer(self, key: ApiKey) -> Payer:
-        """The key and its accounts, for rules of prices."""
-        return self._state(key).payer
-
-    def cost_in_answers(self, key: ApiKey) -> bool:
-        """True if answers contain their cost, by the setting of any level."""
-        return self._state(key).cost_in_answers
-
-    def spends(self, key: ApiKey) -> bool:
-        """True if money is limited at any level."""
-        return self._state(key).spends
+        """See `KeyAccess`."""
+        return self.access(key).payer
 
     async def start(self) -> None:
         """Read the keys for the first time. Raises OSError: without accounts, each key would seem to be blocked."""
@@ -282,17 +276,14 @@ class Keyring:
             self._current_read = self._thread.run(self._source.changes_since, self._revision, tuple(self._lookups))
         self._current_read.add_done_callback(self._learn)
 
-    def _state(self, key: ApiKey) -> _KeyState:
-        key = self._by_id.get(key.key_id, key)
+    def _compute(self, key: ApiKey) -> KeyAccess:
+        known = self._by_id.get(key.key_id)
         project = self._accounts.get(key.project_id)
         organization = None if project is None or project.parent_id is None else self._accounts.get(project.parent_id)
-        levels = (key, project, organization)
-        state = self._states.get(key.key_id)
-        if state is None or state.levels != levels:
-            state = _new_state(*levels)
-            if key.key_id in self._by_id:
-                self._states[key.key_id] = state
-        return state
+        access = _access_of(known or key, project, organization)
+        if known is not None:
+            self._accesses[key.key_id] = access
+        return access
 
     def _learn(self, reading: asyncio.Future[KeyChanges]) -> None:
         self._current_read = None
@@ -314,12 +305,13 @@ class Keyring:
         for row in rows:
             if isinstance(row, ApiKey):
                 self._learn_key(row)
-            else:
+            elif self._accounts.get(row.account_id) != row:
                 self._accounts[row.account_id] = row
+                self._accesses.clear()  # of its keys, which are not known here
         while len(self._by_id) > KEYS_MAX:
             _, oldest = self._by_id.popitem(last=False)
             self._forget_digests(oldest)
-            self._states.pop(oldest.key_id, None)
+            self._accesses.pop(oldest.key_id, None)
 
     def _learn_key(self, key: ApiKey) -> None:
         if (previous := self._by_id.get(key.key_id)) is not None:
@@ -328,6 +320,7 @@ class Keyring:
             self._forget_digests(previous)
         self._by_id[key.key_id] = key
         self._by_id.move_to_end(key.key_id)
+        self._accesses.pop(key.key_id, None)
         for hashed in (key.old_digest, key.digest):
             if hashed is not None:
                 self._by_digest[hashed] = key
@@ -337,14 +330,13 @@ class Keyring:
             self._by_digest.pop(hashed, None)  # type: ignore[arg-type]
 
 
-def _new_state(key: ApiKey, project: Account | None, organization: Account | None) -> _KeyState:
+def _access_of(key: ApiKey, project: Account | None, organization: Account | None) -> KeyAccess:
     if project is None or organization is None:  # only after a partial restore of the database
         payer = Payer(key.key_id, key.alias, key.project_id)
-        levels = (key, project, organization)
-        return _KeyState(levels, blocked=True, scopes=(), spends=True, payer=payer, cost_in_answers=False)
+        return KeyAccess(blocked=True, scopes=(), payer=payer, cost_in_answers=False)
     levels = (key, project, organization)
     scopes = tuple(level.scope for level in levels if level.limits.any)
     blocked = any(level.blocked_at is not None for level in levels)
     payer = Payer(key.key_id, key.alias, project.account_id, project.name, organization.account_id, organization.name)
     cost_in_answers = any(level.limits.cost_in_answers for level in levels)
-    return _KeyState(levels, blocked, scopes, any(scope.limits.spends for scope in scopes), payer, cost_in_answers)
+    return KeyAccess(blocked, scopes, payer, cost_in_answers)

@@ -14,7 +14,7 @@ from typing import Any
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
 from proxy.billing.money import Nusd
-from proxy.billing.pricing.rules import NOBODY, Payer
+from proxy.billing.pricing.rules import NOBODY
 from proxy.billing.record import Opened, UsageRecord
 from proxy.billing.reservation import DenialReason, Denied, Reservation
 from proxy.budgets.admission import Admission, OpenReservation
@@ -41,7 +41,7 @@ from proxy.http.server import Routes, Server
 from proxy.journal.journal import Journal
 from proxy.journal.progress import ProgressTable, Slot
 from proxy.keys.idempotency import Claims, IdempotencyRecord
-from proxy.keys.keyring import Keyring, Refused
+from proxy.keys.keyring import KeyAccess, Keyring, Refused
 from proxy.keys.response_owners import ResponseOwners
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
@@ -61,14 +61,8 @@ class Everybody(Keyring):
     async def key(self, presented: str | None, address: str | None = None) -> ApiKey | Refused:
         return KEY
 
-    def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
-        return ()
-
-    def payer(self, key: ApiKey) -> Payer:
-        return NOBODY
-
-    def cost_in_answers(self, key: ApiKey) -> bool:
-        return False
+    def access(self, key: ApiKey) -> KeyAccess:
+        return KeyAccess(blocked=False, scopes=(), payer=NOBODY, cost_in_answers=False)
 
 
 class OfToken(Everybody):

@@ -291,7 +291,7 @@ async def test_a_rotated_key_counts_by_both_secrets_for_a_while() -> None:
 async def test_the_levels_that_limit_anything_are_those_of_now() -> None:
     source, keyring = await read(Keys([a_key(ANNA)]))
     key = source.rows[0]
-    assert (keyring.scopes(key), keyring.spends(key)) == ((), False)
+    assert keyring.scopes(key) == ()
     source.rows = [a_key(ANNA, 2, limits=Limits(rpm=3))]
     source.accounts = [an_organization(3, limits=Limits(parallel=5)), a_project(4)]
     await keyring.refresh()
@@ -301,11 +301,12 @@ async def test_the_levels_that_limit_anything_are_those_of_now() -> None:
         (DEFAULT_ORGANIZATION, Limits(parallel=5), NOW - 9),
     ]
     assert keyring.scopes(key) is keyring.scopes(source.rows[0])
-    assert not keyring.spends(key)
     source.accounts = [an_organization(), a_project(5, limits=Limits(prepaid=True))]
     await keyring.refresh()
-    assert [one.scope_id for one in keyring.scopes(key)] == [key.key_id, DEFAULT_PROJECT]
-    assert keyring.spends(key)
+    assert [(one.scope_id, one.limits.spends) for one in keyring.scopes(key)] == [
+        (key.key_id, False),
+        (DEFAULT_PROJECT, True),
+    ]
 
 
 # -- more keys than are kept in memory -----------------------------------------------------------------------------
@@ -328,7 +329,7 @@ async def test_so_many_keys_are_kept_and_any_other_is_looked_up(few: list[str], 
             assert await keyring.key(secret, "192.0.2.1") is key
             keyring.scopes(key)
     assert source.asked == asked + 10  # the last three have made way
-    kept = keyring._by_id, keyring._by_digest, keyring._states
+    kept = keyring._by_id, keyring._by_digest, keyring._accesses
     assert [len(one) for one in kept] == [3, 3, 3]
     assert keyring.retry_after_s("192.0.2.1") == 0
 

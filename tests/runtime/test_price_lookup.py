@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import random
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from proxy.billing.pricing.book import PriceBook
 from proxy.billing.pricing.prices import configured
-from proxy.billing.pricing.rules import NOBODY
+from proxy.billing.pricing.rules import NOBODY, Payer
 from proxy.billing.record import Rates
 from proxy.gateway.upstream.provider import Provider
 from proxy.runtime.machine.price_lookup import PriceLookup
@@ -34,9 +35,10 @@ def book() -> PriceBook:
     return PriceBook()
 
 
-def settings_with(**model: Any) -> Settings:
+def settings_with(rules: Any = None, **model: Any) -> Settings:
     """A model `m` of these fields, and another name of it."""
-    document = {
+    document: dict[str, Any] = {
+        **({"price_rules": rules} if rules else {}),
         "providers": {name: {"base_url": url} for name, url in URLS.items()},
         "models": {"m": model, "nick": {"alias_of": "m"}},
     }
@@ -87,3 +89,30 @@ def test_an_announced_price_holds_from_its_day_on_and_a_past_month_keeps_its_own
         assert route.prices(at, NOBODY) == (price, price)
         past = replace(an_entry(1), model="m", provider="own", upstream_model="m", started_at=at)
         assert PriceLookup(settings, book)(past) == (price, price)
+
+
+def test_a_price_that_is_kept_is_the_one_of_the_moment_and_the_payer(book: PriceBook) -> None:
+    """Whatever the order of the requests: the clock may be set back, and a key or an account get another name."""
+    dated = {"input": 1, "output": 2, "changes": {"2026-12-01T00:00:07.500Z": {"input": 3, "output": 4}}}
+    rules = {
+        "acme": {"organizations": ["acme"], "multiply": 0.5, "begins": "2026-12-01T00:00:20Z"},
+        "early": {"keys": ["anna"], "multiply": 3, "ends": "2026-11-30T23:59:59.250Z"},
+        "night": {"multiply": 2, "hours": "00:01-00:02", "time_zone": "UTC"},
+    }
+    settings = settings_with(rules, providers=[TARGETS[2]], price=dated)
+    providers = {one: Provider.of(at, write_stall_s=60) for one, at in settings.providers.items()}
+    route = model_table(settings, book, providers, Tokenizers((), EstimateSettings())).route("m")
+    assert route is not None
+    first = datetime(2026, 11, 30, 23, 59, 58, tzinfo=UTC)
+    times = [(first + timedelta(seconds=at / 4)).timestamp() for at in range(4 * 130)]
+    payers = (NOBODY, Payer("k", "anna"), Payer("k", "anna", organization="acme"), Payer("k", "bert", "p", "search"))
+    asked = [(at, payer) for at in times for payer in payers]
+    random.Random(1).shuffle(asked)
+    model = settings.models["m"]
+    found = {
+        (at, payer): (route.prices(at, payer), lookup.admitted(model, "", model.providers[0], at, payer, "m"))
+        for lookup in [PriceLookup(settings, book)]
+        for at, payer in [*asked[:600], *sorted(asked)]
+    }
+    assert all(kept == now for kept, now in found.values())
+    assert len({str(now) for _, now in found.values()}) > 5

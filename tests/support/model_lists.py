@@ -14,8 +14,7 @@ import yaml
 from aiohttp import web
 
 from proxy.billing.keys import ApiKey
-from proxy.billing.limits import Scope
-from proxy.billing.pricing.rules import NOBODY, Payer
+from proxy.billing.pricing.rules import NOBODY
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.models.catalogue import Catalogue
 from proxy.gateway.models.fetched_lists import FetchedLists
@@ -23,7 +22,7 @@ from proxy.gateway.models.handler import ModelsHandler
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.provider import Provider
 from proxy.http.server import Routes, Server
-from proxy.keys.keyring import Keyring, Refused
+from proxy.keys.keyring import KeyAccess, Keyring, Refused
 from proxy.metering.dialects import DIALECTS
 from proxy.settings import parse
 from tests.support.web_server import serving
@@ -152,14 +151,8 @@ class _Keys(Keyring):
             return Refused.MISSING
         return self.listing.key if presented == "good" else Refused.UNKNOWN
 
-    def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
-        return ()
-
-    def payer(self, key: ApiKey) -> Payer:
-        return NOBODY
-
-    def cost_in_answers(self, key: ApiKey) -> bool:
-        return False
+    def access(self, key: ApiKey) -> KeyAccess:
+        return KeyAccess(blocked=False, scopes=(), payer=NOBODY, cost_in_answers=False)
 
 
 @asynccontextmanager

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 PRICES_KEPT = 4096
 # No model has a longer name. Longer names are not looked up: a miss tries every pattern of the book.
 MODEL_CHARS_MAX = 200
-_MINUTE_S = 60
+# Prices are looked up by the minute.
+MINUTE_S = 60
 _AWS = "aws"
 
 
@@ -126,7 +127,7 @@ class PriceBook:
         """
         if len(model) > MODEL_CHARS_MAX:
             return None
-        return self._known(provider, base_url, model.lower(), int(at // _MINUTE_S))
+        return self._known(provider, base_url, model.lower(), int(at // MINUTE_S))
 
     def listed(self, at: float) -> dict[tuple[str, str], tuple[Rates, ...]]:
         """(provider, model) → the price tiers at this time (Unix seconds), without those of our own table."""
@@ -153,7 +154,7 @@ class PriceBook:
         listed = listed_by.find_model(model, all_providers=list(self._providers))
         if listed is None:
             return None
-        at = datetime.fromtimestamp(minute * _MINUTE_S, UTC)
+        at = datetime.fromtimestamp(minute * MINUTE_S, UTC)
         tiers = _tiers(listed.get_prices(_deepseek_time(at) if listed.id in _OF_PEAK_DAYS else at))
         if not tiers:
             return None

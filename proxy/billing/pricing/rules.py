@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 from enum import StrEnum
 from functools import lru_cache
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
@@ -36,8 +37,7 @@ class PriceSide(StrEnum):
     COST = "cost"
 
 
-@dataclass(frozen=True, slots=True)
-class Payer:
+class Payer(NamedTuple):
     """Who pays: a key and the accounts above it."""
 
     key_id: str = ""

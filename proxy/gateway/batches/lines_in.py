@@ -29,7 +29,7 @@ from proxy.http.errors import ApiError
 from proxy.http.field_names import refuse_ambiguous_names
 from proxy.http.json_body import parse_object, serialise
 from proxy.metering.dialect import Dialect
-from proxy.metering.estimator.estimate import Estimator, model_key
+from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.file_ids import file_ids
 from proxy.metering.request import COST_MEMBER, InvalidField, RequestFacts
 from proxy.metering.stored_objects.api import BatchApi, custom_id_of
@@ -166,9 +166,7 @@ class LineChecker:
         return found
 
     def _add(self, name: str, facts: RequestFacts, route: Route) -> None:
-        prompt = self._estimator.prompt_tokens(
-            model_key(route.provider.settings.name, route.upstream_model), facts.prompt
-        )
+        prompt = self._estimator.prompt_tokens(route.model_key, facts.prompt)
         completion = completion_tokens(
             requested=facts.completion_tokens_max, n=facts.n,
             default=self._default, model_max=route.completion_tokens_max,

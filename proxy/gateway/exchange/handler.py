@@ -75,9 +75,9 @@ async def claimed(
 
     Raises ApiError for a repeated request whose answer is not stored.
     """
-    token = request.headers.get(IDEMPOTENCY_HEADER)
-    if token is None:
+    if IDEMPOTENCY_HEADER not in request.headers:
         return None
+    token = request.headers[IDEMPOTENCY_HEADER]
     if not 1 <= len(token) <= TOKEN_CHARS_MAX or not token.isascii() or not token.isprintable():
         message = f"{IDEMPOTENCY_HEADER} must have 1 to {TOKEN_CHARS_MAX} printable ASCII characters."
         raise errors.bad_request(message, param=IDEMPOTENCY_HEADER, code="invalid_header")
@@ -163,24 +163,22 @@ class ProxyHandler:
         upload = None if _is_here(request) else self._uploads.begin(key.key_id, self._keys.scopes(key))
         try:
             begun = await self._begin(request, connection, dialect, named, key, received_at, upload)
-            return await self._run(*begun, key) if isinstance(begun, tuple) else begun
+            if not isinstance(begun, tuple):
+                return begun
+            exchange, open_exchange, claim = begun
+            self.live.add(exchange)
+            self.owners.began(exchange.exchange_id, key.key_id)
+            try:
+                return await exchange.run()
+            finally:
+                self.live.discard(exchange)
+                if not open_exchange.handed_over:
+                    self.owners.ended(exchange.exchange_id)
+                if claim is not None:
+                    await claim.end(open_exchange)
         finally:
             if upload is not None:
                 upload.free()
-
-    async def _run(
-        self, exchange: Exchange, open_exchange: OpenExchange, claim: Claim | None, key: ApiKey
-    ) -> web.StreamResponse:
-        self.live.add(exchange)
-        self.owners.began(exchange.exchange_id, key.key_id)
-        try:
-            return await exchange.run()
-        finally:
-            self.live.discard(exchange)
-            if not open_exchange.handed_over:
-                self.owners.ended(exchange.exchange_id)
-            if claim is not None:
-                await claim.end(open_exchange)
 
     async def _begin(
         self,
@@ -208,7 +206,7 @@ class ProxyHandler:
         if dialect.cost_path:
             if COST_MEMBER in document and checked(cost_asked, document):
                 tells_cost = TellsCost.ASKED
-            elif self._keys.cost_in_answers(key):
+            elif self._keys.access(key).cost_in_answers:
                 tells_cost = TellsCost.WITH_USAGE
         opener = self._opener
         route = opener.find_route(facts.model, key, dialect)

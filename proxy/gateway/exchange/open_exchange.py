@@ -30,7 +30,7 @@ from proxy.gateway.upstream.routing import Route
 from proxy.http.errors import JSON_TYPE
 from proxy.journal.progress import Slot
 from proxy.metering.answer_cost.edit import Cost
-from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, Estimator, is_estimated, model_key, reading
+from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, Estimator, is_estimated, reading
 from proxy.metering.estimator.silence import with_silence
 from proxy.metering.metered import Metered
 from proxy.metering.plausibility import REFUTED
@@ -46,16 +46,14 @@ _UNSEEN = Evidence()
 
 def prompt_tokens(estimator: Estimator, route: Route, facts: RequestFacts) -> int:
     """The estimate of the prompt at this provider."""
-    key = model_key(route.provider.settings.name, route.upstream_model)
-    return estimator.prompt_tokens(key, facts.prompt) + (facts.context_tokens or 0)
+    return estimator.prompt_tokens(route.model_key, facts.prompt) + (facts.context_tokens or 0)
 
 
 def silence_of(estimator: Estimator, route: Route, limit: int | None, facts: RequestFacts) -> Silence | UnsetType:
     """What the silence of this exchange would stand for, if its model hides reasoning."""
     if not facts.streamed:
         return UNSET
-    key = model_key(route.provider.settings.name, route.upstream_model)
-    found = estimator.silence(key, limit, billed=route.hidden_by_time)
+    found = estimator.silence(route.model_key, limit, billed=route.hidden_by_time)
     return UNSET if found is None else found
 
 
@@ -126,7 +124,7 @@ class OpenExchange:
         self._started_at = started_at  # by time.monotonic
         counts = route.counter is not None and facts.context_tokens is None  # else it is a part of the prompt
         facts.prompt.text.hold(route.counter.room if counts and route.counter is not None else None)
-        self.model_key = model_key(opened.provider, opened.upstream_model)
+        self.model_key = route.model_key
         """the estimator's key of the current provider and model"""
 
     def reassign(self, route: Route, attempt: Attempt) -> bool:
@@ -138,8 +136,7 @@ class OpenExchange:
             self.durable = self._ports.outbox.reassign(opened)
         except OutboxFullError:
             return False
-        self.opened, self.model_key = opened, model_key(opened.provider, opened.upstream_model)
-        self._route = route
+        self.opened, self.model_key, self._route = opened, route.model_key, route
         self._ports.meters.attempted(attempt)
         return True
 
@@ -324,14 +321,17 @@ class OpenExchange:
         return found if silence is UNSET else with_silence(found, metered, silence, self.silent_s)
 
     def _learn(self, metered: Metered) -> float | None:
-        """Teach the estimator the reported usage. Returns the error of its estimate, unless that is known only later.
-        An unstreamed answer teaches only prompts, since its text does not come in events."""
+        """Teach the estimator the reported usage, or a sample of it. Returns the error of its estimate, unless that is
+        known only later. An unstreamed answer teaches only prompts, since its text does not come in events."""
         usage = metered.usage
         if usage is None or metered.failed is not None or not metered.complete or self.handed_over:
             return None  # of an answer that was asked for later, the request is not known any more
+        estimator = self._ports.estimator
+        if not estimator.learns(self.model_key):
+            return None
         if spoken := usage.audio_completion_tokens:  # audio is counted by its length, not by its text
             usage = structs.replace(usage, completion_tokens=max(0, (usage.completion_tokens or 0) - spoken))
-        evidence, estimator, counter = metered.evidence, self._ports.estimator, self._route.counter
+        evidence, counter = metered.evidence, self._route.counter
         if not self.opened.streamed:
             evidence = _UNSEEN
         prompt = self._facts.prompt if self._facts.context_tokens is None else None

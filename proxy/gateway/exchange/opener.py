@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from math import ceil
 from random import random
 from time import monotonic
 from typing import Any, TypeVar
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from proxy.billing.ending import FREE
 from proxy.billing.keys import ApiKey
@@ -39,12 +38,13 @@ from proxy.metering.request import InvalidField, RequestFacts
 from proxy.metering.usage import NO_USAGE
 
 NOTHING_HELD = Quote(Nusd(0), 0)
+# Routes of keys that are kept; with the model "*", a client may send any name.
+ROUTES_KEPT = 4_096
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionTerms:
+class AdmissionTerms(Struct, frozen=True, gc=False):
     """The prices and limits of an exchange, fixed at admission."""
 
     at: float
@@ -63,9 +63,21 @@ class ExchangeOpener:
         self._models = models
         self._ports = ports
         self._reserve = reserve
+        self._routes: dict[tuple[str, str, str], tuple[ApiKey, Route]] = {}
+        """id of a key, model and dialect → the key as it was, and the route"""
 
     def find_route(self, model: str, key: ApiKey, dialect: Dialect) -> Route:
         """The providers of a model that support the dialect. Raises ApiError."""
+        found = self._routes.get((key.key_id, model, dialect.name))
+        if found is not None and found[0] is key:
+            return found[1]
+        route = self._search_route(model, key, dialect)
+        if len(self._routes) >= ROUTES_KEPT:
+            self._routes.clear()
+        self._routes[key.key_id, model, dialect.name] = key, route
+        return route
+
+    def _search_route(self, model: str, key: ApiKey, dialect: Dialect) -> Route:
         route = self._models.route(model)
         if route is None:
             raise errors.unknown_model(model)
@@ -121,9 +133,10 @@ class ExchangeOpener:
     ) -> OpenExchange:
         """Reserve at every level, and open the exchange. `scopes`: the levels that limit it; None: those of the key.
         Raises ApiError if a limit is reached, or the outbox is full."""
-        terms = self._terms(dialect, key, facts, route)
+        access = self._keys.access(key)
+        terms = self._terms(dialect, access.payer, facts, route)
         reservation = await self._reserved(
-            exchange_id, key, facts, route, terms, self._keys.scopes(key) if scopes is None else scopes
+            exchange_id, key, facts, route, terms, access.scopes if scopes is None else scopes
         )
         try:
             opened, slot, durable = self._open(exchange_id, dialect, key, facts, route, terms, reservation)
@@ -136,10 +149,9 @@ class ExchangeOpener:
             route=route, payer=terms.payer,
         )  # fmt: skip
 
-    def _terms(self, dialect: Dialect, key: ApiKey, facts: RequestFacts, route: Route) -> AdmissionTerms:
+    def _terms(self, dialect: Dialect, payer: Payer, facts: RequestFacts, route: Route) -> AdmissionTerms:
         """Prices and prompt estimate of the request, fixed at admission."""
         now = self._ports.unix_time()
-        payer = self._keys.payer(key)
         if dialect.free:
             return AdmissionTerms(now, FREE, FREE, 0, payer)
         price, cost = route.prices(now, payer)
@@ -239,7 +251,7 @@ class ExchangeOpener:
                 bill=route.provider.settings.bill,
                 reserved_nusd=Nusd(reservation.reserved.nusd) if reservation.spends else None,
                 asked=UNSET if facts.asked is NO_USAGE else facts.asked,
-                silence=silence_of(self._ports.estimator, route, limit, facts),
+                silence=silence_of(self._ports.estimator, route, limit, facts) if facts.streamed else UNSET,
                 echoes=facts.echoes or UNSET,
             )
             return opened, slot, outbox.begin(opened)

@@ -7,13 +7,14 @@ in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Price
 from proxy.gateway.upstream.provider import Provider
 from proxy.metering.dialect import Dialect
+from proxy.metering.estimator.estimate import model_key
 from proxy.metering.held_text import TextCounter
 
 # Bounds the cache of names that match a pattern: a client may invent names.
@@ -45,6 +46,11 @@ class Route:
     """counts the texts of the model; None: they are not counted"""
     hidden_by_time: bool = False
     """silence before the first word is billed"""
+    model_key: str = field(init=False)
+    """the estimator's key of the model at this provider"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model_key", model_key(self.provider.settings.name, self.upstream_model))
 
 
 class Models:
@@ -92,6 +98,8 @@ def by_health(route: Route, now: float, chance: Callable[[], float]) -> Route | 
     well = [one for one, away_s in zip(ways, away, strict=True) if not away_s]
     if not well:
         return min(away)
+    if len(well) == len(ways) and route.weight is None:
+        return route
     first, *others = weighted_order(well, chance) if well[0].weight is not None else well
     return replace(first, others=tuple(others))
 

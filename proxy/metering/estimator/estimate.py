@@ -51,8 +51,9 @@ RUNNING_COUNT = "running-count"
 # Models of OpenAI whose own vocabulary is the reference, o200k, at any provider.
 # https://github.com/openai/tiktoken/blob/main/tiktoken/model.py
 _HAVE_REFERENCE = re.compile(r"gpt-(4o|4\.[15]|[5-9]|oss)|chatgpt-4o|o[1-9](-|$)")
-# The first answers of a model that are all counted; after them, one of this many is.
-_ALL_COUNTED, _ONE_COUNTED_IN = 200, 64
+# The first answers of a model that are all learned and counted; after them, one of so many is learned, and one of so
+# many of these is counted.
+_ALL_LEARNED, _ONE_LEARNED_IN, _ONE_COUNTED_IN = 200, 8, 8
 # Error of a count that follows from the request alone: the tokens of an image or of speech vary.
 _ASKED_ERROR = 0.5
 
@@ -85,7 +86,7 @@ _NO_FLOOR, _UNKNOWN = Floor(), ModelState()
 
 
 class Estimator:
-    """Estimates, and learns from every reported usage. Models are named `provider/upstream_model`."""
+    """Estimates, and learns from reported usage. Models are named `provider/upstream_model`."""
 
     VERSION = VERSION
 
@@ -207,14 +208,18 @@ class Estimator:
             state.referenced.learn(evidence, counted, streamed)
         return error
 
-    def learns_counts(self, model_key: str) -> bool:
-        """Whether the next answer of this model is counted to learn from it: at first each answer, then one of
-        _ONE_COUNTED_IN. Counting takes ten times as long as `learn`."""
+    def learns(self, model_key: str) -> bool:
+        """Whether the next answer of this model that reports usage is to be learned: at first each, then a sample."""
         state = self._models.get(model_key)
         if state is None:
             return True
         state.answers += 1
-        return state.answers <= _ALL_COUNTED or state.answers % _ONE_COUNTED_IN == 0
+        return state.answers <= _ALL_LEARNED or state.answers % _ONE_LEARNED_IN == 0
+
+    def learns_counts(self, model_key: str) -> bool:
+        """Whether the text of that answer is to be counted, too: counting takes ten times as long as `learn`."""
+        answers = self._models.get(model_key, _UNKNOWN).answers
+        return answers <= _ALL_LEARNED or answers % (_ONE_LEARNED_IN * _ONE_COUNTED_IN) == 0
 
     def prompt_counted(self, model_key: str, prompt: PromptEvidence, counted: Profile) -> tuple[int, float]:
         """Tokens of a prompt whose text was counted, at least one, and the relative error."""

@@ -50,10 +50,7 @@ class Prompts(Learned):
 
     def tokens(self, prompt: PromptEvidence) -> int:
         """Estimated tokens, at least one."""
-        return self._tokens(counters(prompt))
-
-    def _tokens(self, counts: list[float]) -> int:
-        estimate = round(self.regression.tokens(counts))
+        estimate = round(self.regression.tokens(counters(prompt)))
         return estimate if estimate > 0 else 1
 
     def expected_error(self) -> float:
@@ -61,6 +58,5 @@ class Prompts(Learned):
 
     def learn(self, prompt: PromptEvidence, tokens: int) -> None:
         """Learn from an answer that reported its prompt tokens, at least one."""
-        counts = counters(prompt)
-        if self.errors.learn(self._tokens(counts) / tokens - 1, tokens):
-            self.regression.learn(counts, tokens)
+        if self.errors.learn(self.tokens(prompt) / tokens - 1, tokens):
+            self.regression.learn(counters(prompt), tokens)

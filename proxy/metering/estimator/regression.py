@@ -56,8 +56,8 @@ class RecursiveLeastSquares:
         self._rows = self._prior_covariance()
 
     def tokens(self, counters: Sequence[float]) -> float:
-        """The weighted sum; it may be negative."""
-        return weighted(self.weights, counters)
+        """The `weighted` sum; it may be negative."""
+        return math.fsum(map(mul, self.weights, counters))
 
     def deviation(self, counters: Sequence[float], tokens: float) -> float:
         """The standard deviation of an answer of about `tokens` tokens from its estimate."""

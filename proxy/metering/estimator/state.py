@@ -35,7 +35,7 @@ class ModelState:
     floor: Floor | None = None
     pace: Pace | None = None
     answers: int = 0
-    """answers whose text may have been counted, since this process started; not stored"""
+    """answers that reported usage, since this process started; not stored"""
 
 
 # Stored name (another one after a change of the features), attribute, class. The last one determines the order of

@@ -7,12 +7,14 @@ has the lists of a request for that model.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
+from itertools import chain
 from typing import NamedTuple
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.entries import LedgerEntry
-from proxy.billing.pricing.book import PriceBook
+from proxy.billing.pricing.book import MINUTE_S, PriceBook
 from proxy.billing.pricing.rules import NOBODY, Payer, PricedRequest, PriceSide, RuledLists
 from proxy.billing.record import Price
 from proxy.settings import ModelSettings, Settings, TargetSettings, route
@@ -27,6 +29,16 @@ class PriceLists(NamedTuple):
     """the list of the provider's costs"""
 
 
+def _changes(settings: Settings) -> list[float]:
+    """The times at which a configured list or rule begins or ends, in Unix seconds and order."""
+    models = settings.models.values()
+    lists = (model.price for model in models), (target.cost for model in models for target in model.providers)
+    times = {start for one in chain(*lists) if one is not None for start, _ in one.steps}
+    rules = settings.price_rules.values()
+    times.update(time for rule in rules for time in (rule.begins, rule.ends) if time is not None)
+    return sorted(times)
+
+
 class PriceLookup:
     """Looks up price lists by one configuration."""
 
@@ -38,6 +50,13 @@ class PriceLookup:
         self._book = book
         self._payer_of = payer_of
         self._ruled = RuledLists(tuple(settings.price_rules.values()))
+        self._changes = _changes(settings)
+
+    def unchanged_until(self, at: float) -> float:
+        """The first time after `at`, in Unix seconds, at which a list may change."""
+        next_minute = (at // MINUTE_S + 1) * MINUTE_S  # of the book, and of rules with hours
+        later = bisect_right(self._changes, at)
+        return min([next_minute, *self._changes[later : later + 1]])
 
     def admitted(
         self, model: ModelSettings, passed: str, target: TargetSettings, at: float, payer: Payer, requested: str

@@ -117,7 +117,7 @@ class Resumption:
         way = None if route is None else only_at(route, opened.provider)
         if way is None or way.provider is not provider:
             return Route(provider, opened.upstream_model, lambda *_: (None, None))
-        return way
+        return replace(way, upstream_model=opened.upstream_model)  # the settings may name another one now
 
     def _payer(self, opened: Opened) -> Payer:
         key = self.keyring.known(opened.key_id)

@@ -15,6 +15,10 @@ from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import ModelSettings, ProviderSettings, Settings, TargetSettings
 from proxy.settings import route as find_model
 
+# Payers whose price lists at one provider of a model are kept.
+PAYERS_KEPT = 1_024
+_UNKNOWN: tuple[float, float, PriceLists | None] = (0.0, 0.0, None)
+
 
 def needs_price_book(settings: Settings) -> bool:
     """True if a price or a cost of any model is looked up in the built-in book."""
@@ -47,10 +51,18 @@ def model_table(
         def route_to(target: TargetSettings, others: tuple[Route, ...]) -> Route:
             provider, name = providers[target.provider], target.upstream_model or passed
 
+            known: dict[Payer, tuple[float, float, PriceLists]] = {}  # from when and until when they apply
+
             def prices(at: float, payer: Payer, other: str | None = None) -> PriceLists:
                 if other is not None:
                     return lookup.other(other, target.provider, at, payer)
-                return lookup.admitted(model, passed, target, at, payer, requested)
+                since, until, lists = known.get(payer, _UNKNOWN)
+                if lists is None or not since <= at < until:
+                    lists = lookup.admitted(model, passed, target, at, payer, requested)
+                    if len(known) >= PAYERS_KEPT:
+                        known.clear()
+                    known[payer] = at, lookup.unchanged_until(at), lists
+                return lists
 
             by_time = provider.settings.hidden_by_time if model.hidden_by_time is None else model.hidden_by_time
             return Route(provider, name, prices, model.completion_tokens_max, target.weight, others, counter, by_time)

@@ -14,6 +14,7 @@ from proxy.gateway.exchange.upstream_request import UpstreamRequest
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Route
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.estimator.estimate import model_key
 from proxy.metering.held_text import TextCounter
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import PromptEvidence
@@ -51,6 +52,7 @@ def exchange_alone(
         payer=NOBODY,
     )  # fmt: skip
     made.accepted = True
+    made.model_key = model_key(opened.provider, opened.upstream_model)
     return made
 
 

@@ -174,7 +174,8 @@ class Untaught:
         self.completion, self.prompt_error = estimator.completion, estimator.prompt_error
         self.broken_bound, self.VERSION = estimator.broken_bound, estimator.VERSION
 
-    def learn(self, *_: object, **__: object) -> None: ...
+    def learns(self, _model_key: str) -> bool:
+        return False
 
 
 def numbers(found: Reading) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMessage, WSMsgType
 
+from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Limits, Scope
 from proxy.billing.money import Nusd
 from proxy.billing.record import Price, Rates, UsageRecord
@@ -20,6 +21,7 @@ from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Route
 from proxy.gateway.websocket.dial import Line
 from proxy.gateway.websocket.session import Session
+from proxy.keys.keyring import KeyAccess
 from tests.gateway.inprocess import Everybody, Gateway, gateway
 from tests.support.socket_provider import PATIENCE_S, Link, SocketProvider
 
@@ -233,8 +235,8 @@ async def leave(on: Stage, client: Client, how: str) -> None:
 class Limited(Everybody):
     """A key with limits."""
 
-    def scopes(self, key: Any) -> tuple[Scope, ...]:
-        return SCOPES
+    def access(self, key: ApiKey) -> KeyAccess:
+        return super().access(key)._replace(scopes=SCOPES)
 
 
 LIST = Price("test", (Rates(10**6, 10**6, 10**6, audio_hour=10**9),))

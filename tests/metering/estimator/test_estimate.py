@@ -193,6 +193,16 @@ def test_learns_a_model_and_knows_its_error() -> None:
     assert roomy(Estimator(), "p/other").tokens == 101
 
 
+def test_after_many_answers_a_sample_is_learned_and_fewer_are_counted() -> None:
+    estimator = Estimator()
+    learn(estimator, 1.0, 1)
+    asked = [(estimator.learns("p/m"), estimator.learns_counts("p/m")) for _ in range(200 + 640)]
+    assert asked[:200] == [(True, True)] * 200
+    assert [sum(one) for one in zip(*asked[200:], strict=True)] == [80, 10]
+    assert not [one for one in asked if one == (False, True)], "what is counted is learned"
+    assert estimator.learns("p/other"), "each model has its own first answers"
+
+
 def test_tells_the_error_it_would_have_made() -> None:
     estimator = Estimator()
     error = estimator.learn("p/m", evidence=TEXT, prompt=None, usage=Usage(1, None, 202))
