@@ -71,7 +71,6 @@ PRIVATE: dict[str, dict[Any, set[str]]] = {
             "_close", "_loop", "_messages", "_paused", "_payload_parser", "_request_count", "_waiter",
         },
         aiohttp.web_protocol: {"_ErrInfo"},
-        web.BaseRequest: {"_cache", "_version"},
         web.Response: {"_req"},
         web.Server: {"_kwargs", "_loop"},
     },

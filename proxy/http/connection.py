@@ -17,10 +17,13 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from aiohttp import HttpVersion11, web
+from aiohttp import HttpVersion, HttpVersion11, StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import BadHttpMessage, BadStatusLine, InvalidHeader, InvalidURLError, LineTooLong
+from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
+from multidict import CIMultiDictProxy
 
 from proxy.http import errors
 from proxy.http.errors import JSON_TYPE, ApiError, bad_request, malformed
@@ -247,6 +250,29 @@ class ClientConnection(RequestHandler):
             _log.error("a request failed: %s\n%s", type(bug).__name__, where)
 
 
+class ClientRequest(web.BaseRequest):
+    """A client's request. What is read several times is an attribute: aiohttp's properties take a call each."""
+
+    __slots__ = ("content", "headers", "method", "protocol", "raw_path", "version", "writer")
+
+    content: StreamReader
+    headers: CIMultiDictProxy[str]
+    method: str
+    protocol: RequestHandler
+    raw_path: str
+    version: HttpVersion
+    writer: AbstractStreamWriter
+
+    def __init__(
+        self, message: RawRequestMessage, payload: StreamReader, protocol: RequestHandler, writer: AbstractStreamWriter,
+        task: asyncio.Task[None],
+    ) -> None:  # fmt: skip
+        super().__init__(message, payload, protocol, writer, task, asyncio.get_running_loop())
+        self.content, self.protocol, self.writer = payload, protocol, writer
+        self.headers, self.method, self.raw_path = message.headers, message.method, message.path
+        self.version = message.version
+
+
 class ClientServer(web.Server):
     """aiohttp's low-level server with `ClientConnection`s."""
 
@@ -268,8 +294,8 @@ def with_one_user_agent(data: bytes) -> bytes:
 
 def answer_in_http11(request: web.BaseRequest) -> None:
     """Set the response's version to HTTP/1.1: aiohttp would repeat the client's, or use 1.0 for a malformed head."""
-    request._version = HttpVersion11  # noqa: SLF001  there is no other way
-    request._cache.pop("version", None)  # noqa: SLF001
+    assert isinstance(request, ClientRequest)
+    request.version = HttpVersion11
 
 
 def refused_response(

@@ -28,8 +28,7 @@ def presented(request: web.BaseRequest, is_ours: Callable[[str], object]) -> str
     headers = request.headers
     key: str | None = None
     for header, name in _HEADERS:
-        value = headers.get(name)
-        if value is not None and (credential := _credential(header, value)):
+        if name in headers and (credential := _credential(header, headers[name])):
             key = credential if key is None else _of_two(key, credential, is_ours)
     if key is None and "Sec-WebSocket-Protocol" in headers:
         key = key_offered(request)

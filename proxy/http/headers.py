@@ -82,11 +82,11 @@ def upward(client: CIMultiDictProxy[str], more: tuple[str, ...] = (), rules: Hea
         if rules.agent_passes and "User-Agent" not in client:
             lines = f"User-Agent: {USER_AGENT}\r\n"
     for name in names:
-        value = client.get(name)
-        if value is not None and name in more:  # a list may be split into several headers
-            value = ", ".join(client.getall(name))
-        if value is not None and _plain(value):
-            lines += f"{name}: {value}\r\n"
+        if name in client:
+            # A list may be split into several headers.
+            value = ", ".join(client.getall(name)) if name in more else client[name]
+            if _plain(value):
+                lines += f"{name}: {value}\r\n"
     return lines
 
 

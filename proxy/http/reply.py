@@ -21,9 +21,14 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 class Reply(web.StreamResponse):
     """One response: `begin`, then write the body to the transport, then `end`, or close the transport instead."""
 
+    prepared = True
+    """no headers can be added"""
+    keep_alive: bool = False
+    """the connection may serve another request"""
+
     def __init__(self, request: web.BaseRequest) -> None:  # not super().__init__: it prepares what aiohttp would write
         self._request = request
-        self._kept = bool(request.keep_alive)
+        self.keep_alive = bool(request.keep_alive)
         self.chunked_body = False
         """the body must be framed in chunks"""
 
@@ -47,7 +52,7 @@ class Reply(web.StreamResponse):
             return False
         fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
         head = f"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{fields}\r\n"
-        self._kept = False
+        self.keep_alive = False
         self._request.writer.output_size += len(head)  # so that aiohttp does not send an error after it
         transport.write(head.encode("latin-1"))
         return True
@@ -57,10 +62,10 @@ class Reply(web.StreamResponse):
         if length is not None:
             framing = f"Content-Length: {length}"
         elif old:
-            framing, self._kept = "", False
+            framing, self.keep_alive = "", False
         else:
             framing, self.chunked_body = "Transfer-Encoding: chunked", True
-        if self._kept:
+        if self.keep_alive:
             return f"{framing}\r\nConnection: keep-alive" if old else framing
         return f"{framing}\r\nConnection: close" if framing else "Connection: close"
 
@@ -76,19 +81,9 @@ class Reply(web.StreamResponse):
 
     # -- called when the handler has returned
 
-    @property
-    def prepared(self) -> bool:
-        """True: no headers can be added."""
-        return True
-
-    @property
-    def keep_alive(self) -> bool:
-        """True if the connection may serve another request."""
-        return self._kept
-
     def force_close(self) -> None:
         """Close the connection after this response."""
-        self._kept = False
+        self.keep_alive = False
 
     async def prepare(self, request: web.BaseRequest) -> Any:
         """Nothing to do: `begin` has written the head."""

@@ -19,7 +19,7 @@ from aiohttp import HttpVersion10, web
 from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
 
 from proxy.http import errors
-from proxy.http.connection import ClientConnection, ClientServer, answer_in_http11, refused_response
+from proxy.http.connection import ClientConnection, ClientRequest, ClientServer, answer_in_http11, refused_response
 from proxy.http.cors import Cors
 from proxy.http.errors import ApiError
 from proxy.http.headers import SERVER, validate_head
@@ -110,10 +110,7 @@ class Routes:
 
     def _metered(self, method: str, dialect: Dialect, serve: ServeMetered) -> None:
         def of(named: str | None) -> Serve:
-            async def serve_dialect(request: web.BaseRequest, connection: ClientConnection) -> web.StreamResponse:
-                return await serve(request, connection, dialect, named)
-
-            return serve_dialect
+            return lambda request, connection: serve(request, connection, dialect, named)
 
         for path in dialect.paths:
             before, found, after = path.partition(NAME)
@@ -218,6 +215,7 @@ class Server:
         self._refused = refused
         self._server = ClientServer(
             self._serve,
+            request_factory=ClientRequest,
             refuse=self._refuse,
             access_log=None,
             auto_decompress=False,

@@ -58,17 +58,14 @@ EXHAUSTION_OVER_S = 10.0
 class Answer:
     """The head of an answer, and the connection that delivers its body, in use until the body ends."""
 
-    __slots__ = ("_checkout", "_connection", "head")
+    __slots__ = ("_checkout", "_connection", "head", "status")
 
     def __init__(self, head: Head, connection: UpstreamConnection) -> None:
         self.head = head
+        self.status = head.status
+        """HTTP status"""
         self._connection = connection
         self._checkout = connection.checkout
-
-    @property
-    def status(self) -> int:
-        """HTTP status."""
-        return self.head.status
 
     @property
     def content_type(self) -> str:

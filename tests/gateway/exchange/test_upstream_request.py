@@ -42,7 +42,8 @@ class Scripted(Answer):
     __slots__ = ()
 
     def __init__(self, status: int, header: str = "") -> None:
-        self.head = SimpleNamespace(status=status, header=lambda _: header)  # type: ignore[assignment]
+        self.status = status
+        self.head = SimpleNamespace(header=lambda _: header)  # type: ignore[assignment]
 
     async def read(self, bytes_max: int) -> bytes | None:
         return REFUSED
