@@ -158,7 +158,7 @@ class Journal:
 
     def _write_opened(self, opened: Opened) -> int:
         """Write an OPEN frame; return its lsn. Raises JournalFull, JournalBroken."""
-        if self.unsettled_bytes >= self._bytes_max:
+        if self._log.alive_bytes + self._unwritten_bytes >= self._bytes_max:
             raise JournalFull(f"{self.unsettled_bytes} bytes are unsettled, {self._bytes_max} are allowed")
         if self._unwritten and not self.retry():
             raise JournalFull("the disk is full: records of ended exchanges wait in memory")
@@ -333,19 +333,14 @@ class Journal:
             else:  # settled while it was in memory only
                 self._log.mark_dead(lsn)
         while self._unwritten_settled:
-            self._append(FrameKind.SETTLED, 0, settled_payload(self._unwritten_settled[:_SEQS_PER_FRAME]))
+            self._write(FrameKind.SETTLED, 0, settled_payload(self._unwritten_settled[:_SEQS_PER_FRAME]), live=False)
             del self._unwritten_settled[:_SEQS_PER_FRAME]
 
-    def _write(self, kind: int, seq: int, payload: bytes) -> int:
-        """Append a live frame; return its lsn. Raises JournalFull, JournalBroken."""
-        lsn = self._append(kind, seq, payload)
-        self._log.mark_live(lsn)
-        return lsn
-
-    def _append(self, kind: int, seq: int, payload: bytes) -> int:
+    def _write(self, kind: int, seq: int, payload: bytes, *, live: bool = True) -> int:
+        """Append a frame; return its lsn. Raises JournalFull, JournalBroken."""
         if self._log.suspect:
             self._rewrite()
-        return self._log.append(kind, seq, payload)
+        return self._log.append(kind, seq, payload, live=live)
 
     def _rewrite(self) -> None:
         """Copy the live frames of distrusted segments to a new one. Raises JournalFull, JournalBroken."""

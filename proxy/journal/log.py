@@ -103,9 +103,8 @@ class Log:
         """True if `sync` has something to do."""
         return bool(self._retired) or any(segment.dirty for segment in self.segments)
 
-    def append(self, kind: int, seq: int, payload: bytes) -> int:
-        """Write a frame at the end; return its lsn. The frame is not live before `mark_live`. Raises JournalFull,
-        JournalBroken."""
+    def append(self, kind: int, seq: int, payload: bytes, *, live: bool) -> int:
+        """Write a frame at the end; return its lsn. `live`: as by `mark_live`. Raises JournalFull, JournalBroken."""
         if self.broken:
             raise JournalBroken("the journal cannot be written: its disk failed twice in a row; restart to try again")
         segment = self.segments[-1]
@@ -123,7 +122,11 @@ class Log:
                 self.distrust()
             with unavailable():
                 raise
-        return lsn_of(segment, offset, len(frame))
+        length = len(frame)
+        if live:
+            segment.alive += 1
+            self.alive_bytes += length
+        return lsn_of(segment, offset, length)
 
     def _append_in_their_place(self, segment: Segment, frame: bytes, error: OSError) -> int:
         """On a full disk, delete kept segments until the frame fits. Raises OSError: `error`, if it still does not

@@ -6,10 +6,7 @@ configured number.
 
 from __future__ import annotations
 
-from collections import Counter as Counts
 from collections.abc import Callable, Mapping, Sequence
-
-from prometheus_client import Counter
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.entries import LedgerEntry
@@ -57,22 +54,22 @@ class LedgerMetrics:
 
     def _make_money(self, series: Series) -> None:
         """Usage and money of entries."""
-        self.tokens = series.counter(
+        self.tokens = series.counts(
             "tokenweir_tokens",
             "Tokens by type (input, output; cached_input and cache_write_input are parts of input, reasoning_output is "
             "a part of output) and by source (reported by the provider, or estimated). "
             "[gen_ai.client.inference.usage.*]",
             (*_MODEL, "type", "source"),
         )
-        self.cost = series.counter(
+        self.cost = series.counts(
             "tokenweir_cost_usd",
             "Provider cost of settled exchanges, in USD. Corrections are in the ledger only.",
-            _MODEL,
+            _MODEL, per=NUSD_PER_USD,
+        )  # fmt: skip
+        self.charge = series.counts(
+            "tokenweir_charge_usd", "Amount billed to keys for settled exchanges, in USD.", _MODEL, per=NUSD_PER_USD
         )
-        self.charge = series.counter(
-            "tokenweir_charge_usd", "Amount billed to keys for settled exchanges, in USD.", _MODEL
-        )
-        self.unpriced = series.counter(
+        self.unpriced = series.counts(
             "tokenweir_unpriced",
             "Settled exchanges without a known price: served and not billed. Add the price.",
             _MODEL,
@@ -171,14 +168,8 @@ class LedgerMetrics:
         for result, count in results.items():
             if count:
                 self.entries.labels(result).inc(count)
-        tokens: Counts[tuple[str, ...]] = Counts()
-        money: Counts[tuple[Counter, str, str]] = Counts()
         for entry in entries:
-            self._add(entry, tokens, money)
-        for labels, count in tokens.items():
-            self.tokens.labels(*labels).inc(count)
-        for (series, *names), amount in money.items():
-            series.labels(*names).inc(amount if series is self.unpriced else amount / NUSD_PER_USD)
+            self._add(entry)
 
     def sent(self, records: int, *, again: int) -> None:
         """Count records that were added to the queue; `again`: how many of them were sent before."""
@@ -186,22 +177,20 @@ class LedgerMetrics:
         if again:
             self.records_sent.labels("repeated").inc(again)
 
-    def _add(
-        self, entry: LedgerEntry, tokens: Counts[tuple[str, ...]], money: Counts[tuple[Counter, str, str]]
-    ) -> None:
-        """Add one entry to the sums of its batch."""
+    def _add(self, entry: LedgerEntry) -> None:
+        """Count one new entry."""
         where = entry.provider, self._label(entry.model)
         details = EntryDetails.of(entry.details)
-        counts = dict(_tokens(entry, details.units))
+        counts = _tokens(entry, details.units)
         for kind, count in counts.items():
-            tokens[(*where, kind, entry.usage_source)] += count
+            self.tokens.of[*where, kind, entry.usage_source] += count
         # Corrections can be negative, counters cannot: only the ledger has corrections.
         if entry.cost_nusd is not None and entry.cost_nusd > 0:
-            money[self.cost, *where] += entry.cost_nusd
+            self.cost.of[where] += entry.cost_nusd
         if entry.charge_nusd is None:
-            money[self.unpriced, *where] += 1
+            self.unpriced.of[where] += 1
         elif entry.charge_nusd > 0:
-            money[self.charge, *where] += entry.charge_nusd
+            self.charge.of[where] += entry.charge_nusd
         for unit in details.unpriced_units or ():
             self.unpriced_units.labels(entry.provider, self._name_label(unit)).inc()
         for path in details.unread or ():
@@ -221,11 +210,11 @@ class LedgerMetrics:
         self.key_charge.labels(key).inc(max(0, entry.charge_nusd or 0) / NUSD_PER_USD)
 
 
-def _tokens(entry: LedgerEntry, units: object) -> list[tuple[str, int]]:
+def _tokens(entry: LedgerEntry, units: object) -> dict[str, int]:
     """An entry's token counts above 0, by type."""
     written = units.get("cache_write_tokens") if isinstance(units, dict) else None
     counts = (
         ("input", entry.prompt_tokens), ("cached_input", entry.cached_tokens), ("cache_write_input", written),
         ("output", entry.completion_tokens), ("reasoning_output", entry.reasoning_tokens),
     )  # fmt: skip
-    return [(kind, count) for kind, count in counts if count and count > 0]
+    return {kind: count for kind, count in counts if count and count > 0}

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
@@ -20,7 +19,7 @@ from prometheus_client import (
 )
 
 from proxy import __version__
-from proxy.billing.details import EntryDetails
+from proxy.billing.details import EntryDetails, detail_name
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.record import Attempt, Opened, Outcome, UsageRecord
 from proxy.metering.usage import UsageSource
@@ -41,6 +40,7 @@ INTER_EVENT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32
 
 _MODEL = ("provider", "model")
 _REFUSED = 429
+_TIMINGS = detail_name(EntryDetails.provider_timings)
 
 
 Gaps = Buckets  # times between two pieces of a stream
@@ -50,7 +50,6 @@ Gaps = Buckets  # times between two pieces of a stream
 class _Bound:
     """The series of one provider and model."""
 
-    ended: Mapping[Outcome, Counter]
     duration: Buckets
     ttft: Buckets
     estimate_error: Buckets
@@ -114,7 +113,7 @@ class Metrics:
 
     def _make_counts(self, series: Series) -> None:
         """Counters of exchanges."""
-        self.exchanges = series.counter("tokenweir_exchanges", "Ended exchanges, by outcome.", (*_MODEL, "outcome"))
+        self.exchanges = series.counts("tokenweir_exchanges", "Ended exchanges, by outcome.", (*_MODEL, "outcome"))
         self.refusals = series.counter(
             "tokenweir_refusals", "Requests that were not admitted, by HTTP status and error code.", ("status", "code")
         )
@@ -183,7 +182,8 @@ class Metrics:
         )  # fmt: skip
         self.estimate_error = series.histogram(
             "tokenweir_estimate_error_ratio",
-            "Relative error of the estimate, measured on exchanges whose usage was reported.",
+            "Relative error of the estimate, measured on exchanges whose usage was reported: of each model, on the "
+            "first 200, then on one in eight.",
             _MODEL, buckets=ERROR_BOUNDS,
         )  # fmt: skip
 
@@ -243,17 +243,17 @@ class Metrics:
         opened = record.opened
         provider, model = opened.provider, self.label(opened.model)
         bound = self._bound.get((provider, model)) or self._bind(provider, model)
-        bound.ended[record.outcome].inc()
+        self.exchanges.of[provider, model, record.outcome] += 1
         bound.duration.observe(record.duration_ms / 1000)
         if record.first_token_ms is not None and opened.streamed:
             bound.ttft.observe(record.first_token_ms / 1000)
-        details = EntryDetails.of(record.details)
+        details = record.details
         if record.outcome is Outcome.CLIENT_LEFT:
-            self._left(provider, details)
+            self._left(provider, EntryDetails.of(details))
         if record.reading.source is UsageSource.ESTIMATED:
             self.usage_missing.labels(provider, model, record.outcome).inc()
-        if details.provider_timings:
-            self._observe_timings(provider, model, details.provider_timings)
+        if timings := details.get(_TIMINGS):
+            self._observe_timings(provider, model, timings)
         if estimate_error is not None:
             bound.estimate_error.observe(abs(estimate_error))
 
@@ -276,8 +276,8 @@ class Metrics:
 
     def _bind(self, provider: str, model: str) -> _Bound:
         """The series of one provider and model, looked up once: a look-up costs more than an observation."""
+        self.exchanges.of.update(((provider, model, outcome), 0) for outcome in Outcome)
         bound = self._bound[provider, model] = _Bound(
-            ended={outcome: self.exchanges.labels(provider, model, outcome) for outcome in Outcome},
             duration=self.duration.labels(provider, model),
             ttft=self.ttft.labels(provider, model),
             estimate_error=self.estimate_error.labels(provider, model),

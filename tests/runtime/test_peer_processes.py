@@ -24,7 +24,7 @@ def an_exposition(exchanges: int, *, age_s: float = 0, in_flight: int = 1) -> by
         in_flight=lambda: in_flight, websockets=lambda: 0, depth=lambda: 1, oldest_age_s=lambda: age_s,
         unwritten=lambda: 0,
     )  # fmt: skip
-    metrics.exchanges.labels("tera", "m", Outcome.SERVED).inc(exchanges)
+    metrics.exchanges.of["tera", "m", Outcome.SERVED] = exchanges
     metrics.overhead.observe(0.0002)
     metrics.gaps.observe(0.03)
     return metrics.exposition()
