@@ -114,18 +114,13 @@ def _look_into_members(inner: dict[str, Any], known: Members, unknown: dict[str,
         if name in _HOLDERS and isinstance(what, Members) and (held := _members_in(raw)):
             _look_into_members(held, what, unknown)
         elif name in _LISTS and isinstance(what, Members):
-            for entry in _entries_in(raw):
-                for member, within in entry.items():
+            entries = _decoded(raw, _entries_of)
+            for entry in entries if isinstance(entries, list) else ():
+                for member, within in entry.items() if type(entry) is dict else ():
                     if member not in what.whole:
                         _look_at_member(member, _decoded(within, _value_of), what, (name,), unknown)
         else:
             _look_at_member(name, _decoded(raw, _value_of), known, (), unknown)
-
-
-def _entries_in(raw: Any) -> Iterable[dict[str, Any]]:
-    """The objects of a list, their members not decoded if all of it is valid JSON."""
-    entries = _decoded(raw, _entries_of)
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
 def _members_in(holder: Any) -> dict[str, Any]:
@@ -165,7 +160,10 @@ def _look_at(value: Any, known: Members | frozenset[str], path: tuple[str, ...],
             unknown[".".join(path)] = None
         elif kind is dict:
             for name, one in value.items():
-                if one and name not in inner.whole:
+                if not one or name in inner.whole:
+                    continue
+                part = inner.inner.get(name)
+                if not (type(one) is dict and type(part) is Members and one.keys() <= part.whole):  # as nearly all are
                     _look_at_member(name, one, inner, path, unknown)
         else:
             _look_into_list(value, inner, path, unknown)
