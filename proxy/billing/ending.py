@@ -14,13 +14,13 @@ from msgspec import UNSET, Struct, UnsetType, field, structs
 from proxy.billing.details import EntryDetails
 from proxy.billing.money import Nusd
 from proxy.billing.money import nusd_from_usd_rounded_half_up as _nusd
-from proxy.billing.pricing.prices import as_stated, unpriced_service
+from proxy.billing.pricing.prices import as_stated, special_terms, unpriced_service
 from proxy.billing.record import BillableParts, Opened, Outcome, Price, PricedUsage, Rates, UsageRecord
 from proxy.billing.settlement import bills, situation
 from proxy.metering.metered import Metered
 from proxy.metering.plausibility import IMPLAUSIBLE, REFUTED, BrokenBound, contradictions, without
 from proxy.metering.unknown_fields import NO_UNKNOWN_FIELDS
-from proxy.metering.usage import NOT_SAID, NOTHING, Evidence, PromptEvidence, Reading, UsageSource
+from proxy.metering.usage import NOTHING, Evidence, PromptEvidence, Reading, UsageSource
 
 FREE = Price("free", (Rates(0, 0, 0),))
 """the price of requests that providers do not bill"""
@@ -85,14 +85,15 @@ def record_of(asked: Opened, ending: Ending, prices_of: PricesOf = lambda model:
     others: tuple[PricedUsage, ...] | UnsetType = UNSET
     details = structs.replace(ending.details, situation=str(case))
     if metered is not None:
-        opened = _as_served(asked, metered.served_model, prices_of)
+        if metered.served_model is not None:
+            opened = _as_served(asked, metered.served_model, prices_of)
         stated_nusd = None if metered.stated_usd is None else _nusd(metered.stated_usd)
         if metered.other_models:
             others = tuple(
                 PricedUsage(other.model, other.usage, *prices_of(other.model)) for other in metered.other_models
             )
         _explain_answer(details, metered, ending)
-    if opened is not asked or reading.served_as is not NOT_SAID:
+    if opened is not asked or special_terms(reading.served_as):
         _name_unpriced(details, asked, opened, reading, stated_nusd)
     return UsageRecord(
         opened=opened,
@@ -111,9 +112,9 @@ def record_of(asked: Opened, ending: Ending, prices_of: PricesOf = lambda model:
     )
 
 
-def _as_served(opened: Opened, served: str | None, prices_of: PricesOf) -> Opened:
+def _as_served(opened: Opened, served: str, prices_of: PricesOf) -> Opened:
     """`opened` with the serving model, if that is another one, and with its price lists, if it has any."""
-    if served is None or served == opened.upstream_model or opened.price is FREE:
+    if served == opened.upstream_model or opened.price is FREE:
         return opened
     price, cost = prices_of(served)
     return structs.replace(opened, upstream_model=served, price=price or opened.price, cost=cost or opened.cost)

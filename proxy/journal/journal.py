@@ -253,7 +253,8 @@ class Journal:
             written = True
         except JournalUnavailable:
             written = False
-        self._compact()
+        if len(self._log.segments) > 1:
+            self._compact()
         return written
 
     def sync(self) -> None:
@@ -361,8 +362,6 @@ class Journal:
     def _compact(self) -> None:
         """Retire the oldest segments that have no live frame, or while less than half of the log is live."""
         log = self._log
-        if len(log.segments) == 1:
-            return
         with suppress(JournalUnavailable):  # no space for a copy: a later call compacts
             while len(log.segments) > 1 and not log.suspect:
                 oldest = log.segments[0]

@@ -126,7 +126,7 @@ class Log:
         if live:
             segment.alive += 1
             self.alive_bytes += length
-        return lsn_of(segment, offset, length)
+        return segment.base + offset << _LENGTH_BITS | length  # as `lsn_of`
 
     def _append_in_their_place(self, segment: Segment, frame: bytes, error: OSError) -> int:
         """On a full disk, delete kept segments until the frame fits. Raises OSError: `error`, if it still does not

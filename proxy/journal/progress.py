@@ -119,8 +119,6 @@ class Progress:
 
 
 def _running_word(running: Running) -> int:
-    if running is NOT_RUNNING:
-        return 0
     so_far, behind = running
     return min(behind, _HALF_MAX >> 1) << _HALF_BITS | (0 if so_far is None else so_far + 1)
 
@@ -160,6 +158,10 @@ def _units(counts: tuple[int | None, ...]) -> array[int]:
     return words
 
 
+_NONE: Final = (None,) * len(_UNIT_NAMES)
+_NO_UNITS: Final = _units(_NONE)
+
+
 class Slot:
     """The slot of one exchange, from `claim` to `release`."""
 
@@ -197,8 +199,9 @@ class Slot:
         else:
             words[_USAGE_KNOWN] = bits
             words[_USAGE:_USAGE_KNOWN] = _known(_TOKENS_OF(usage))
-            words[_UNITS:_RUNNING] = _units(_UNITS_OF(usage))
-            words[_RUNNING] = _running_word(running)
+            units = _UNITS_OF(usage)
+            words[_UNITS:_RUNNING] = _NO_UNITS if units == _NONE else _units(units)  # as nearly all have
+            words[_RUNNING] = 0 if running is NOT_RUNNING else _running_word(running)
             words[_USAGE_KNOWN] = bits | 1
 
     def wait(self) -> None:

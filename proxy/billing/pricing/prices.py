@@ -225,12 +225,18 @@ def _words(served_as: ServedAs) -> tuple[str, ...]:
     return tuple(f"{kind}:{word}" for kind, word in said if word is not None)
 
 
+@lru_cache(maxsize=1_024)
+def special_terms(served_as: ServedAs) -> tuple[str, ...]:
+    """Those of `_words` that do not cost the list's own prices everywhere."""
+    return tuple(word for word in _words(served_as) if word not in _STANDARD)
+
+
 def unpriced_service(price: Price | None, served_as: ServedAs) -> list[str]:
     """What the list has no prices for, as `tier:priority`: its own are charged, and it is said."""
     if price is None or served_as is NOT_SAID or price.tiers in ((), (_FREE,)):
         return []
-    priced = {*_STANDARD, *map(_fact, price.multipliers), *(f"tier:{name}" for name in price.service_tiers)}
-    return [word for word in _words(served_as) if word not in priced]
+    priced = {*map(_fact, price.multipliers), *(f"tier:{name}" for name in price.service_tiers)}
+    return [word for word in special_terms(served_as) if word not in priced]
 
 
 def unpriced(

@@ -263,7 +263,8 @@ class OpenExchange:
 
     def _release(self, record: UsageRecord, _metered: Metered | None) -> None:
         self.tokens = _tokens(record.reading.usage)
-        self.reservation.close(charged(record) or 0, self.tokens)
+        nusd = charged(record) if self.reservation.spends else None
+        self.reservation.close(nusd or 0, self.tokens)
 
     def _tell(self, record: UsageRecord, metered: Metered | None) -> None:
         error = None if metered is None or REFUTED in record.details else self._learn(metered)

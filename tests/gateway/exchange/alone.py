@@ -26,6 +26,8 @@ PROVIDER = Provider.of(ProviderSettings(name="p", base_url="http://provider.test
 class Ended:
     """Outbox, reservation and metrics in one: keeps the records."""
 
+    spends = True
+
     def __init__(self) -> None:
         self.records: list[UsageRecord] = []
 

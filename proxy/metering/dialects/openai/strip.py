@@ -139,6 +139,7 @@ class _UsageEvent(msgspec.Struct, gc=False):
 
 
 _usage_event = msgspec.json.Decoder(_UsageEvent).decode
+_members_of = json.JSONDecoder(object_pairs_hook=list, parse_int=float).decode
 
 # Members of a usage event that hold no output: OpenAI's and Azure's; routers'; times and settings of servers.
 _NO_OUTPUT = frozenset({
@@ -160,9 +161,7 @@ def is_usage_event(event_data: bytes) -> bool:
     try:
         if _USAGE not in event_data or any(map(_says_something, _usage_event(event_data).choices or ())):
             return False
-        members: list[tuple[str, Any]] = json.loads(
-            event_data.decode("utf-8", "replace"), object_pairs_hook=list, parse_int=float
-        )
+        members: list[tuple[str, Any]] = _members_of(event_data.decode("utf-8", "replace"))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return False
     names = [name for name, _ in members]
