@@ -179,11 +179,15 @@ def later(old: Usage | None, new: Usage) -> tuple[Usage, bool]:
     written to the cache. Also returns whether a count fell."""
     if old is None:
         return new, False
-    before, after = structs.astuple(old), structs.astuple(new)
-    folded = [a if b is None else b if a is None else max(a, b) for a, b in zip(before, after, strict=True)]
+    folded, fell = list(structs.astuple(new)), False
+    for at, before in enumerate(structs.astuple(old)):
+        if before is not None:
+            after = folded[at]
+            fell = fell or (after is not None and after < before)
+            if after is None or after < before:
+                folded[at] = before
     if new.cache_write_1h_tokens is not None:  # written for five minutes after all
         folded[_HOUR] = new.cache_write_1h_tokens
-    fell = any(a is not None and b is not None and b < a for a, b in zip(before, after, strict=True))
     return Usage(*folded), fell
 
 
