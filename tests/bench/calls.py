@@ -30,6 +30,7 @@ from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.proxy.process import Proxy
 from proxy.settings import Settings, load
 from tests.bench.load import Rig, Target, build
+from tests.bench.peers import Peers
 from tests.bench.rows import WIRES
 from tests.bench.systems import TOKENWEIR_YAML
 
@@ -56,8 +57,8 @@ class Counting:
     def __init__(self) -> None:
         self.python: Counter[Any] = Counter()
         self.c: Counter[Any] = Counter()
-        self.at_rest: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
-        """within REST_S seconds"""
+        self.at_rest: tuple[Mapping[Any, float], ...] = ({}, {})
+        """within a second"""
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "call":
@@ -74,8 +75,8 @@ class Counting:
 
 
 @contextmanager
-def counted_proxy(folder: Path, provider_port: int) -> Iterator[tuple[Target, Counting]]:
-    """A proxy whose calls are counted, as long as the block runs."""
+def counted_proxy(folder: Path, provider_port: int, rest_s: float = REST_S) -> Iterator[tuple[Target, Counting]]:
+    """A proxy whose calls are counted, as long as the block runs. `rest_s`: how long it is counted at rest before."""
     config = folder / "tokenweir.yaml"
     text = TOKENWEIR_YAML.format(port=0, folder=folder, provider=f"http://127.0.0.1:{provider_port}")
     config.write_text(text)
@@ -110,8 +111,9 @@ def counted_proxy(folder: Path, provider_port: int) -> Iterator[tuple[Target, Co
         assert proxy is not None
         time.sleep(QUIET_S)
         counting.take()
-        time.sleep(REST_S)
-        counting.at_rest = counting.take()
+        time.sleep(rest_s)
+        at_rest = counting.take()
+        counting.at_rest = tuple({one: n / rest_s for one, n in some.items()} for some in at_rest)
         yield Target(proxy.port, (f"Authorization: Bearer {secret}",)), counting
     finally:
         if loop is not None and stop is not None:
@@ -130,8 +132,15 @@ def _key(settings: Settings) -> str:
     return secret
 
 
-def measured(rig: Rig, target: Target, counting: Counting, exchanges: int = EXCHANGES, **load: Any) -> Calls:
-    rig.requests(target, requests=min(WARM_UP, exchanges), **load)
+def measured(
+    rig: Rig | Peers,
+    target: Target,
+    counting: Counting,
+    exchanges: int = EXCHANGES,
+    warm_up: int = WARM_UP,
+    **load: Any,
+) -> Calls:
+    rig.requests(target, requests=min(warm_up, exchanges), **load)
     time.sleep(QUIET_S)
     counting.take()
     began = time.monotonic()
@@ -140,7 +149,7 @@ def measured(rig: Rig, target: Target, counting: Counting, exchanges: int = EXCH
     python, c = counting.take()
     lasted_s = time.monotonic() - began
     for some, at_rest in zip((python, c), counting.at_rest, strict=True):
-        some.subtract({one: n * lasted_s / REST_S for one, n in at_rest.items()})
+        some.subtract({one: n * lasted_s for one, n in at_rest.items()})
     where = Counter({_place(code): n for code, n in python.items()})
     for (code, name), n in c.items():
         where[f"{_place(code)} -> {name}"] += n
