@@ -14,6 +14,8 @@ from json import JSONDecodeError
 from json.decoder import scanstring  # type: ignore[attr-defined]  # it is the decoder's own
 from typing import NamedTuple
 
+import msgspec
+
 from proxy.http.errors import ApiError, bad_request
 from proxy.metering.wire.long_string import BEGINNING_CHARS, LongString, json_of
 from proxy.metering.wire.text import chars_of, total
@@ -35,6 +37,7 @@ _CONTINUATION = bytes(range(0x80, 0xC0))
 _LOW_SURROGATE = re.compile(rb"\\u[dD][c-fC-F][0-9A-Fa-f]{2}")
 # Escapes that may have a shorter form, which JSON that is written anew has.
 _LONG_ESCAPE = re.compile(rb"\\[u/]")
+_text_of = msgspec.json.Decoder(str).decode
 # In place of a long string: a number that no client can know, and the index of the string.
 _NUMBER = f"0.{secrets.randbelow(10**24):024}"
 
@@ -117,16 +120,24 @@ class CutBody:
         beginning, counts, pieces = "", [], []
         for at, upto in pairwise(bounds):
             piece = self._body[at:upto]
-            try:
-                text, _ = scanstring(piece.decode() + '"', 0, True)
-            except JSONDecodeError as wrong:
-                raise WrongStringError(wrong.msg, "", self._chars_before(at) + wrong.pos) from None
+            text = self._text(piece, at)
             beginning += text if len(beginning) < BEGINNING_CHARS else ""
             counts.append(chars_of(text))
             pieces.append(json_of(text) if b"\\" in piece and _LONG_ESCAPE.search(piece) else piece)
         if bounds[-1] == len(self._body):
             raise WrongStringError("Unterminated string starting at", "", self._chars_before(bounds[0] - 1))
         return LongString.of(beginning, total(counts), pieces)
+
+    def _text(self, piece: bytes, at: int) -> str:
+        """The text of a piece that begins at `at`."""
+        try:
+            return _text_of(b'"%b"' % piece)
+        except (msgspec.DecodeError, UnicodeDecodeError):  # it is wrong, or has a lone surrogate
+            pass
+        try:
+            return str(scanstring(piece.decode() + '"', 0, True)[0])
+        except JSONDecodeError as wrong:
+            raise WrongStringError(wrong.msg, "", self._chars_before(at) + wrong.pos) from None
 
     def _keep(self, start: int, end: int) -> None:
         """Bytes for the rest, unless they are many blanks."""
@@ -166,11 +177,13 @@ class CutBody:
         """The end of the next piece, between two characters and escapes, and its parts between quotes. In the parts,
         some escapes are replaced."""
         piece = self._body[at : at + size]
-        if b"\\" in piece:
+        if b'"' in piece and b"\\" in piece:
             piece = piece.replace(b"\\\\", b"..").replace(b'\\"', b"..")
         escape = piece.rfind(b"\\", max(0, len(piece) - 5))
-        if escape > 0 and piece[escape + 1 : escape + 2] in (b"", b"u"):  # it is not whole
-            piece = piece[:escape]
+        if escape > 0 and piece[escape + 1 : escape + 2] in (b"", b"u"):  # it may not be whole
+            before = piece[: escape + 1]
+            if (len(before) - len(before.rstrip(b"\\"))) % 2:
+                piece = piece[:escape]
         parts = piece.split(b'"')
         upto = self._at_character(at + len(piece))
         low = _LOW_SURROGATE.match(self._body, upto)

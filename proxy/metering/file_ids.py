@@ -16,7 +16,7 @@ _HOLDERS = frozenset({"input_image_mask"})
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 # Bytes that are searched in one call, which holds the interpreter.
-_STEP_BYTES = 1 << 20
+_STEP_BYTES = 128 * 1024
 
 
 def may_name_files(body: bytes) -> bool:
