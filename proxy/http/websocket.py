@@ -311,6 +311,8 @@ class WebSocket:
             self._give_back()
 
     async def _say_closed(self, code: int, reason: str) -> None:
+        if self._transport.is_closing():
+            raise PeerLostError("disconnected")
         self._transport.set_write_buffer_limits(0)  # what is not written when we disconnect would be kept for ever
         await self._write(Kind.CLOSE, b"" if code == NO_CODE else code.to_bytes(2, "big") + _cut(reason))
         while not isinstance(last := await self.receive(), Closed):
