@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from typing import Any
@@ -12,7 +13,8 @@ from aiohttp import ClientSession
 from proxy.gateway.batches import batches, lines_in
 from tests.gateway.batches.asking import jsonl, line, request
 from tests.gateway.batches.site import Proxy
-from tests.support.turns import measured_turns
+from tests.support.turns import measured_turns, work_s
+from tests.support.worst_bytes import talk
 
 pytestmark = pytest.mark.io
 
@@ -107,3 +109,27 @@ async def test_a_body_of_requests_is_refused_without_delaying_others(
         document = await answer.json()
     assert (answer.status, document["error"]["message"]) == (400, message)
     assert turns.count >= min(len(body), BYTES) // piece_bytes - 1  # it gives way between two pieces
+
+
+LONG = "How much water goes over the weir?\n" * 25_000
+
+
+@pytest.mark.parametrize("content", [LONG, [{"type": "text", "text": "x"}] * 20_000], ids=["text", "parts"])
+@pytest.mark.parametrize("in_file", [True, False], ids=["file", "requests"])
+async def test_one_long_request_is_read_and_sent_without_delaying_others(
+    proxy: Proxy, content: Any, *, in_file: bool
+) -> None:
+    messages = [{"role": "user", "content": content}]
+    body, kind, path = jsonl(line("a", messages=messages)), "multipart/form-data; boundary=b", "/v1/files"
+    if in_file:
+        body = HEAD + body + b"\r\n--b--\r\n"
+    else:
+        body, kind = json.dumps({"requests": [request("a", messages=messages)]}).encode(), "application/json"
+        path = "/v1/messages/batches"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nx-api-key: anna\r\nContent-Type: {kind}\r\nConnection: close\r\n"
+    head += f"Content-Length: {len(body)}\r\n" + ("" if in_file else "anthropic-version: 2023-06-01\r\n") + "\r\n"
+    port = int(proxy.url.rpartition(":")[2])
+    async with measured_turns() as turns:
+        answer = await asyncio.to_thread(talk, port, head.encode() + body, b"\0")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert max(turns.longest_s, turns.longest_held_s - 0.005) < work_s(100_000)
