@@ -13,7 +13,8 @@ The path of one request:
 * `gateway/exchange/relay.py` writes each piece of the answer to the client as soon as it arrives, after recording the
   progress. The meter (`metering/`) reads a copy.
 * However the exchange ends, `gateway/exchange/open_exchange.py` writes one `UsageRecord` (`billing/record.py`) into the
-  journal. If its provider goes on in the background, `gateway/background/` asks it until the answer has ended.
+  journal. If its provider goes on in the background, `gateway/background/` asks it until the answer has ended; if its
+  usage was estimated, `gateway/background/later_usage.py` asks for it afterwards.
 * `ledger/settling/settler.py` turns the record into an entry (`billing/settlement.py`) and commits it together with the
   balance; then the journal deletes the record.
 * After a crash, `journal/recovery.py` closes the exchanges that were open, from their recorded progress.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import IntEnum
+from typing import Any
 
 from msgspec import structs
 
@@ -42,7 +43,7 @@ NUMBERS = (
     "events", "bytes", "cost_nusd", "charge_nusd",
 )  # fmt: skip
 MONEY = ("charge_nusd", "cost_nusd")
-BY_OPERATOR = "operator"
+BY_OPERATOR, BY_PROVIDER = "operator", "provider"
 
 
 class ContradictionError(ValueError):
@@ -81,6 +82,17 @@ def set_by_operator(entries: Iterable[LedgerEntry]) -> frozenset[str]:
     return frozenset(field_named(name) for one in corrections if one.by == BY_OPERATOR for name in one.sets or ())
 
 
+def standing(by_hand: frozenset[str]) -> frozenset[str]:
+    """The totals that no later record changes. `by_hand`: those that an operator has set. With one count, all counts
+    stay, and the money calculated from them."""
+    return by_hand if by_hand.isdisjoint(COUNTS) else by_hand.union(TOKENS, UNITS, MONEY)
+
+
+def stated_totals(update: LedgerEntry, stands: frozenset[str]) -> dict[str, Any]:
+    """The value of the detail `stands`: what `update` says of these totals."""
+    return {stored_name(name): stored_total(name, getattr(update, name)) for name in NUMBERS if name in stands}
+
+
 def restated(
     booked: Iterable[LedgerEntry],
     update: LedgerEntry,
@@ -107,14 +119,10 @@ def restated(
     first = next(entry for entry in statements if entry.kind != EntryKind.ADJUSTMENT)
     seq = 1 + max((entry.seq for entry in changes), default=0)
     why = SWEPT_AGAIN if own is Finality.SWEPT else LATE
-    details = EntryDetails(adjusts=first.entry_id, why=why, restates=update_hash)
-    stands = set_by_operator(booked)
-    if not stands.isdisjoint(COUNTS):  # with one count, all counts stay, and the money calculated from them
-        stands = stands.union(TOKENS, UNITS, MONEY)
-    if stands:
-        details.stands = {
-            stored_name(name): stored_total(name, getattr(update, name)) for name in NUMBERS if name in stands
-        }
+    stands = standing(set_by_operator(booked))
+    details = EntryDetails(
+        adjusts=first.entry_id, why=why, restates=update_hash, stands=stated_totals(update, stands) or None
+    )
     differences = unit_differences(usage_total(statements), usage_of(update))
     units = {name: count for name, count in differences.items() if name not in stands}
     if units or EntryDetails.of(update.details).units:

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from proxy.billing.adjustment import (
     BY_OPERATOR,
+    BY_PROVIDER,
     MONEY,
     difference,
     is_statement,
@@ -32,7 +33,16 @@ from proxy.billing.record import BillableParts, Price, PricedUsage
 from proxy.billing.reread import ReadAgain
 from proxy.billing.settlement import amount, incurred, other_models, other_models_detail
 from proxy.billing.units import BILLED_UNITS, BY_PRICE
-from proxy.metering.usage import TOKENS_MAX, UNIT_COUNTS, UNITS_MAX, ServedAs, Usage, served_later, service_of
+from proxy.metering.usage import (
+    TOKENS_MAX,
+    UNIT_COUNTS,
+    UNITS_MAX,
+    ServedAs,
+    Usage,
+    UsageSource,
+    served_later,
+    service_of,
+)
 
 # The longest exchange at the highest configurable price; a larger amount is a typing error.
 AMOUNT_NUSD_MAX = 1_000_000 * NUSD_PER_USD
@@ -74,7 +84,7 @@ class ExchangeTotals(msgspec.Struct, frozen=True):
     bills: BillableParts
     source: str
     served_as: ServedAs
-    """service terms of the last usage or restating entry"""
+    """service terms of the last usage or restating entry, or of a usage that was reported afterwards"""
     price: Mapping[str, Any] | None
     """the price tier of the latest charge, in the form of `price_text`; None: unknown"""
     cost: Mapping[str, Any] | None
@@ -98,7 +108,7 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
         raise CorrectionError("no entry of this exchange is in the ledger")
     statements = [one for one in ordered if is_statement(one)]
     corrections = [one for one in ordered if not is_statement(one)]
-    latest = statements[-1]
+    latest = next(filter(_is_report, corrections), statements[-1])
     stated, read_again = EntryDetails.of(latest.details), _latest_detail(corrections, EntryDetails.read_again, dict)
     each = [*statements, *corrections]
     return ExchangeTotals(
@@ -116,6 +126,11 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
         by_hand=set_by_operator(corrections),
         next_seq=1 + max((one.seq for one in ordered if one.kind != EntryKind.USAGE), default=0),
     )
+
+
+def _is_report(one: LedgerEntry) -> bool:
+    """True if the correction has the usage that the provider reported afterwards."""
+    return one.usage_source == UsageSource.PROVIDER_LATER and EntryDetails.of(one.details).by == BY_PROVIDER
 
 
 def corrected(now: ExchangeTotals, request: CorrectionRequest, why: str) -> LedgerEntry | None:
@@ -210,6 +225,8 @@ def _explained(before: Sequence[LedgerEntry], one: LedgerEntry) -> bool:
     try:
         now = exchange_totals(before)
         details = EntryDetails.of(one.details)
+        if details.by == BY_PROVIDER:
+            return _as_reported(now, exchange_totals([*before, one]), one)
         if details.by == BY_OPERATOR:
             after, sets = exchange_totals([*before, one]), details.sets or {}
             return all(_total_in(after, field_named(name)) == value for name, value in sets.items())
@@ -219,6 +236,28 @@ def _explained(before: Sequence[LedgerEntry], one: LedgerEntry) -> bool:
     except (ValueError, TypeError, KeyError, AttributeError):
         return False
     return again is not None and (again.charge_nusd, again.cost_nusd) == (one.charge_nusd, one.cost_nusd)
+
+
+def _as_reported(before: ExchangeTotals, after: ExchangeTotals, one: LedgerEntry) -> bool:
+    """True if the amounts after this adjustment follow from its counts and prices; or, if the provider reported
+    nothing afterwards, if it changes nothing."""
+    then = (before.charge_nusd, before.cost_nusd)
+    if not _is_report(one):
+        return (after.usage, after.charge_nusd, after.cost_nusd) == (before.usage, *then)
+    expected = amounts_of(after, pinned_or_none(after.price), pinned_or_none(after.cost))
+    stands = {field_named(name) for name in EntryDetails.of(one.details).stands or ()}
+    kept = [old if name in stands or new is None else new for name, old, new in zip(MONEY, then, expected, strict=True)]
+    return kept == [after.charge_nusd, after.cost_nusd]
+
+
+def amounts_of(totals: ExchangeTotals, price: Price | None, cost: Price | None) -> tuple[Nusd | None, Nusd | None]:
+    """The charge and the cost of these counts at these lists. None: no list, or none with a price for them."""
+    charges = [(one.price, one.usage) for one in totals.other_models]
+    costs = [(one.cost, one.usage) for one in totals.other_models]
+    return (
+        None if price is None else _at(price, totals, totals.bills, charges),
+        None if cost is None else _at(cost, totals, incurred(totals.source, totals.bills), costs),
+    )
 
 
 def _read_in(one: LedgerEntry, now: ExchangeTotals) -> ReadAgain:
@@ -249,11 +288,23 @@ def _adjustment(
     """The entry with the differences between `now` and the new totals; None if there are none."""
     if (usage, charge_nusd, cost_nusd) == (now.usage, now.charge_nusd, now.cost_nusd):
         return None
+    by_hand = usage != now.usage and details.read_again is None
+    return adjustment(now, usage, charge_nusd, cost_nusd, details, CORRECTED if by_hand else None)
+
+
+def adjustment(
+    now: ExchangeTotals,
+    usage: Usage,
+    charge_nusd: Nusd | None,
+    cost_nusd: Nusd | None,
+    details: EntryDetails,
+    source: str | None,
+) -> LedgerEntry:
+    """The entry with the differences between `now` and the new totals. `source`: of the counts, if it changes."""
     terminal, seq = now.terminal, now.next_seq
     details.adjusts = terminal.entry_id
     counts = {name: difference(getattr(now.usage, name), getattr(usage, name)) for name in TOKENS}
-    by_hand = usage != now.usage and details.read_again is None
-    set_by_hand = {"usage_source": CORRECTED, "estimator": None} if by_hand else {}
+    sourced = {} if source is None else {"usage_source": source, "estimator": None}
     priced = {} if details.price is None else {"price_version": details.price["version"]}
     units = unit_differences(now.usage, usage)
     # A change from unknown to 0 is one.
@@ -271,7 +322,7 @@ def _adjustment(
         cost_nusd=difference(now.cost_nusd, cost_nusd),
         details=details.stored(),
         **counts,
-        **set_by_hand,
+        **sourced,
         **priced,
     )
 

@@ -63,6 +63,9 @@ class EntryDetails(Struct, omit_defaults=True):
     """How long the answer was read after its client had left."""
     resumed: bool | None = None
     """This proxy was started again while the provider generated the answer in the background."""
+    asked_later: str | None = None
+    """The provider is [asked afterwards](../explanation/estimates.md#asked-afterwards) for the usage, as \
+`providers.<name>.usage.later` says: `generation` or `stored`."""
     polls: int | None = None
     """How often the provider was asked for a background response."""
     refuted: Mapping[str, Mapping[str, int]] | None = None
@@ -133,7 +136,7 @@ the estimate, and four times; wider for scripts and models that it knows little 
     stands: Mapping[str, Any] | None = None
     """Totals that an operator had set: the adjustment left them unchanged."""
     by: str | None = None
-    """Who corrected: `operator` or `rerate`."""
+    """Who corrected: `operator`, `rerate`, or `provider`: it reported the usage afterwards."""
     actor: str | None = None
     """The name of the operator who corrected."""
     sets: Mapping[str, Any] | None = None

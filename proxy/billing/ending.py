@@ -55,6 +55,8 @@ class Ending(Struct, frozen=True, kw_only=True):
     """paths of reported numbers that the provider does not bill"""
     bills: BillableParts | None = None
     """None: by the policy"""
+    asked_later: str | None = None
+    """how the provider can be asked afterwards for usage that is estimated; None: it cannot"""
     details: EntryDetails = field(default_factory=EntryDetails)
     """further details"""
 
@@ -124,6 +126,7 @@ def _explain_answer(details: EntryDetails, metered: Metered, ending: Ending) -> 
     """Add the meter's details: flags, the provider's timings, the raw usage, the evidence of an estimate."""
     is_estimated = ending.reading.source is UsageSource.ESTIMATED
     details.flags = [*metered.flags, *(ending.doubts if is_estimated else ())] or None
+    details.asked_later = ending.asked_later
     details.failed = details.failed or metered.failed
     details.provider_timings = metered.timings or None
     details.usage = metered.usage_raw

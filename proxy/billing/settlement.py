@@ -31,7 +31,7 @@ from proxy.billing.pricing.prices import (
     unpriced,
 )
 from proxy.billing.record import BillableParts, Outcome, Price, PricedUsage, UsageRecord
-from proxy.metering.usage import NOT_SAID, Reading, ServedAs, Usage, UsageSource
+from proxy.metering.usage import FROM_PROVIDER, NOT_SAID, Reading, ServedAs, Usage, UsageSource
 
 # Those of 0.1. A later field is not hashed: ledgers have hashes without it.
 HASHED_FIELDS = (
@@ -127,7 +127,7 @@ def situation(outcome: Outcome, *, source: UsageSource, accepted: bool, delivere
         case Outcome.SHUT_DOWN:
             return Situation.SHUT_DOWN if accepted else Situation.NOT_ACCEPTED
         case Outcome.UPSTREAM_FAILED | Outcome.UPSTREAM_STALLED:
-            return _failed(reported=source is UsageSource.REPORTED, delivered=delivered)
+            return _failed(reported=source in FROM_PROVIDER, delivered=delivered)
         case Outcome.CRASHED:
             return Situation.CRASHED if delivered else Situation.CRASHED_EMPTY
         case Outcome.REFUSED_UPSTREAM:
@@ -242,7 +242,7 @@ def amount(
 
 def incurred(source: str, billed: BillableParts) -> BillableParts:
     """The parts that the provider bills: everything if it reported usage; otherwise assumed equal to `billed`."""
-    return BillableParts.EVERYTHING if source == UsageSource.REPORTED else billed
+    return BillableParts.EVERYTHING if source in FROM_PROVIDER else billed
 
 
 def _details(record: UsageRecord, charge_nusd: Nusd | None, cost_nusd: Nusd | None) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def _details(record: UsageRecord, charge_nusd: Nusd | None, cost_nusd: Nusd | No
     details.uncounted = (record.bills is not BillableParts.NOTHING and usage.reported_nothing) or None
     details.delivered_only = (
         record.bills is BillableParts.OUTPUT
-        and reading.source is not UsageSource.REPORTED
+        and reading.source not in FROM_PROVIDER
         and record.outcome in (Outcome.UPSTREAM_FAILED, Outcome.UPSTREAM_STALLED)
     ) or None
     return {**record.details, **details.stored()}

@@ -1,4 +1,5 @@
-"""`tokenweir reconcile`: check the ledger. For `--provider` see provider_bill.py.
+"""`tokenweir reconcile`: check the ledger; or, with `--estimates`, show the error of estimates. For `--provider` see
+provider_bill.py.
 
 Invariants: the command only reads. It exits with 0 only if every check ran and none found a difference.
 """
@@ -11,6 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from proxy.billing.money import usd_text
 from proxy.cli import provider_bill
 from proxy.cli.common import Failure, json_line, load_settings, store_of, with_config
 from proxy.foundation.durations import seconds_from
@@ -18,6 +20,7 @@ from proxy.foundation.times import since_from
 from proxy.settings import Settings
 
 if TYPE_CHECKING:
+    from proxy.reconciliation.estimates import ModelEstimates
     from proxy.reconciliation.integrity import RecordsInFlight
     from proxy.reconciliation.reconcile import CheckFinding
 
@@ -34,6 +37,11 @@ def add_commands(commands: Any) -> None:
     reconcile.add_argument(
         "--grace", default="5m", metavar="5m", help="how long a record may be in flight (default 5m)"
     )
+    reconcile.add_argument(
+        "--estimates",
+        action="store_true",
+        help="instead, by model: the error of the estimates whose usage the provider reported afterwards",
+    )
     provider_bill.add_options(reconcile)
 
 
@@ -42,7 +50,43 @@ def _reconcile(options: argparse.Namespace) -> int:
         return provider_bill.run(options)
     if options.file is not None or options.pull or options.save or options.until is not None or options.csv:
         raise Failure("--file, --pull, --save, --until and --csv: need --provider")
-    return _integrity(options)
+    return _estimates(options) if options.estimates else _integrity(options)
+
+
+def _estimates(options: argparse.Namespace) -> int:
+    from proxy.reconciliation.estimates import estimates
+
+    since = None if options.since is None else since_from(options.since, time.time())
+    with store_of(options) as store:
+        found = estimates(store.engine, since)
+    for of_model in found:
+        print(json_line(_estimates_json(of_model)) if options.json else _estimates_line(of_model))
+    return 0
+
+
+def _estimates_json(of_model: ModelEstimates) -> dict[str, Any]:
+    return {
+        "provider": of_model.provider,
+        "model": of_model.model,
+        "reported": of_model.reported,
+        "unanswered": of_model.unanswered,
+        "prompt_error": of_model.prompt.mean,
+        "prompt_bias": of_model.prompt.bias,
+        "completion_error": of_model.completion.mean,
+        "completion_bias": of_model.completion.bias,
+        "charge_usd": usd_text(of_model.charge_nusd),
+    }
+
+
+def _estimates_line(of_model: ModelEstimates) -> str:
+    counts = "; ".join(
+        f"{name} ±{error.mean:.1%}, bias {error.bias:.3f}"
+        for name, error in (("prompt", of_model.prompt), ("completion", of_model.completion))
+        if error.mean is not None and error.bias is not None
+    )
+    asked = f"{of_model.reported} reported, {of_model.unanswered} unanswered"
+    adjusted = f"adjusted by {usd_text(of_model.charge_nusd)} USD"
+    return "  ".join(filter(None, (f"{of_model.provider}/{of_model.model}", asked, counts, adjusted)))
 
 
 def _integrity(options: argparse.Namespace) -> int:

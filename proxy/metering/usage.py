@@ -42,8 +42,14 @@ class UsageSource(StrEnum):
     """The provider's own usage object."""
     ESTIMATED = "estimated"
     """Our estimator, because the provider did not report."""
+    PROVIDER_LATER = "provider_later"
+    """The provider's own usage, asked for after the exchange had ended with an estimate."""
     NONE = "none"
     """Nothing was generated, or it is unknown: counts are None."""
+
+
+FROM_PROVIDER = frozenset((UsageSource.REPORTED, UsageSource.PROVIDER_LATER))
+"""the sources whose counts are the provider's"""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

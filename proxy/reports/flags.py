@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.entries import LedgerEntry
+from proxy.billing.later import UNANSWERED
 from proxy.metering.plausibility import IMPLAUSIBLE, REFUTED
 from proxy.metering.unknown_fields import USAGE_OBJECTS
 
@@ -91,6 +92,11 @@ FLAG_ROWS = (
         "cut_body unparsable_body unparsable_event",
         "an answer or event that is incomplete or not JSON",
         "its complete parts",
+    ),
+    FlagRow(
+        UNANSWERED,
+        "in an adjustment: a provider that was asked for the usage of an estimate, and did not report it within a day",
+        "the estimate",
     ),
     FlagRow("stream_as_json", "events under the content type of JSON", "the answer as a stream"),
 )

@@ -108,6 +108,15 @@ class Refuted(StrEnum):
     ESTIMATE = "estimate"
 
 
+class LaterUsage(StrEnum):
+    """How a provider is asked for the usage of an exchange that has ended with an estimate."""
+
+    AUTO = "auto"
+    GENERATION = "generation"
+    STORED = "stored"
+    OFF = "off"
+
+
 class Durability(StrEnum):
     """The failure that an acknowledged journal record survives: of the process, or of the power supply."""
 
@@ -173,6 +182,13 @@ class UsageSettings:
         "a count that the answer refutes, such as no tokens for a page of text: billed as reported, or estimated; "
         "entries show both numbers (`refuted`) in any case",
         default=Refuted.AS_REPORTED,
+    )
+    later: LaterUsage = setting(
+        choice(LaterUsage),
+        "where the usage of an estimated exchange is asked for afterwards: in the provider's records of its answers "
+        "(`GET /generation?id=`), or in the stored answer of responses and interactions; `auto`: the records at "
+        "openrouter.ai and ai-gateway.vercel.sh, stored answers elsewhere",
+        default=LaterUsage.AUTO,
     )
 
 

@@ -25,6 +25,7 @@ from proxy.billing.record import Attempt, Opened, Outcome, UsageRecord
 from proxy.metering.usage import UsageSource
 from proxy.telemetry.budget_metrics import BudgetMetrics
 from proxy.telemetry.histogram import Buckets, Series
+from proxy.telemetry.later_metrics import ERROR_BOUNDS, LaterMetrics
 from proxy.telemetry.ledger_metrics import LedgerMetrics
 from proxy.telemetry.project_metrics import OTHER
 from proxy.telemetry.sink_metrics import SinkMetrics
@@ -34,7 +35,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TTFT_BOUNDS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 120)
 DURATION_BOUNDS_S = tuple(0.01 * 2**n for n in range(14))
 OVERHEAD_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1)
-ERROR_BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
 LATE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 INTER_EVENT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24)
 
@@ -110,6 +110,7 @@ class Metrics:
         self.budgets = BudgetMetrics(series)
         self.providers = ProviderMetrics(series)
         self.sinks = SinkMetrics(series)
+        self.later = LaterMetrics(series, self.label)
 
     def _make_counts(self, series: Series) -> None:
         """Counters of exchanges."""

@@ -4,6 +4,7 @@ promtool has no complaint. `python -m tests.monitoring.test_exposition` writes t
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, UsageRecord
 from proxy.billing.settlement import entry
@@ -54,6 +55,7 @@ def exposition() -> str:
     metrics.ledger.projects.place({"key-1": "default"})
     metrics.ledger.sent(3, again=1)
     metrics.ledger.differences.labels("balances").set(0)
+    metrics.later.settled(replace(entry(records[0]), usage_source=UsageSource.PROVIDER_LATER.value), 9)
     metrics.budgets.rejections.labels("money").inc()
     metrics.budgets.alerts.labels("80").inc()
     families = metrics.exposition().decode().split("# HELP ")

@@ -40,7 +40,7 @@ function form(query, keys, me) {
     me.role === "operator" && select("key_id", "Key", keys.map((key) => [key.token, key.key_alias]), query.get("key_id")),
     el("label", {}, "Model", el("input", { name: "model", value: query.get("model"), maxlength: 256, placeholder: "any model", autocomplete: "off" })),
     select("outcome", "Outcome", named(OUTCOMES), query.get("outcome")),
-    select("usage_source", "Token count", named(SOURCES), query.get("usage_source")),
+    select("usage_source", "Token count", named(SOURCES).filter(([value]) => value !== "provider_later"), query.get("usage_source")),
     time("from", "From"), time("to", "Until"),
     el("div", { class: "row" }, el("button", { class: "main" }, "Filter"), el("a", { class: "button", href: "#/exchanges" }, "Clear")));
   return made;

@@ -97,6 +97,7 @@ export const OUTCOMES = {
 export const SOURCES = {
   reported: ["from provider", "The provider reported the usage."],
   estimated: ["estimated", "The provider did not report the usage. The counts are estimated."],
+  provider_later: ["from provider, later", "The provider reported the usage when it was asked afterwards."],
   none: ["none", "No usage: the provider reported none, and there was nothing to estimate."],
 };
 
@@ -110,6 +111,6 @@ export const RESULTS = {
 /** A badge: outcome of an exchange, source of its usage, or result of a change. */
 export function mark(table, name) {
   const [label, words] = table[name] ?? [name, ""];
-  const good = ["served", "reported", "done"].includes(name);
+  const good = ["served", "reported", "provider_later", "done"].includes(name);
   return el("span", { class: `mark ${good ? "good" : "careful"}`, title: words }, label);
 }

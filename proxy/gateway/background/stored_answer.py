@@ -7,6 +7,7 @@ kept. A body that cannot be read to its end counts for nothing.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -57,25 +58,29 @@ class StoredAnswer:
 
 async def poll(client: UpstreamClient, stored: StoredAnswer, unix_time: float) -> PollResult:
     """Request the answer. Never raises."""
-    return await _requested(client, stored, stored.request("GET"), unix_time)
+    return await requested(client, stored.provider, stored.request("GET"), stored.dialect.plain_meter, unix_time)
 
 
 async def cancel(client: UpstreamClient, stored: StoredAnswer, unix_time: float) -> PollResult:
     """Request the cancellation of the answer. Never raises."""
-    found = await _requested(client, stored, stored.request("POST", CANCEL), unix_time)
+    request, meter = stored.request("POST", CANCEL), stored.dialect.plain_meter
+    found = await requested(client, stored.provider, request, meter, unix_time)
     return PollResult(found.metered)  # a refused cancellation does not mean that the answer is gone
 
 
-async def _requested(client: UpstreamClient, stored: StoredAnswer, request: bytes, unix_time: float) -> PollResult:
+async def requested(
+    client: UpstreamClient, provider: Provider, request: bytes, meter: Callable[[], BodyMeter], unix_time: float
+) -> PollResult:
+    """Send a request, and meter a successful answer. Never raises."""
     try:
-        async with asyncio.timeout(stored.provider.limits.first_byte_s):
-            answer = await client.ask(stored.provider, request)
+        async with asyncio.timeout(provider.limits.first_byte_s):
+            answer = await client.ask(provider, request)
     except (UpstreamFailedError, TimeoutError):
         return PollResult()
     try:
         if 200 <= answer.status < 300:
             async with asyncio.timeout(BODY_S):
-                return PollResult(await _metered(answer, stored.dialect.plain_meter()))
+                return PollResult(await _metered(answer, meter()))
     except TimeoutError:
         return PollResult()
     finally:

@@ -32,12 +32,13 @@ from proxy.journal.progress import Slot
 from proxy.metering.answer_cost.edit import Cost
 from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, Estimator, is_estimated, reading
 from proxy.metering.estimator.silence import with_silence
+from proxy.metering.generation import ID_STARTS
 from proxy.metering.metered import Metered
 from proxy.metering.plausibility import REFUTED
 from proxy.metering.profile import Counted, Profile
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, Reading, Silence, Usage, UsageSource
-from proxy.settings.values import Refuted
+from proxy.settings.values import LaterUsage, Refuted
 
 _log = logging.getLogger(__name__)
 
@@ -251,9 +252,18 @@ class OpenExchange:
             first_token_ms=None if first_token_at is None else _ms(first_token_at - self._started_at),
             doubts=self._facts.doubts,
             not_billed=self._route.provider.settings.not_billed,
+            asked_later=None if read.source is not UsageSource.ESTIMATED else self._asked_later(metered),
             **further,
         )
         return record_of(self.opened, ending, self._prices)
+
+    def _asked_later(self, metered: Metered | None) -> str | None:
+        """How the provider is asked afterwards for the usage of this answer; None: it is not."""
+        later, name = self._route.provider.later, None if metered is None else metered.response_id
+        if name is None or later is LaterUsage.OFF:
+            return None
+        known = name.startswith(ID_STARTS) if later is LaterUsage.GENERATION else self._facts.is_stored
+        return later.value if known else None
 
     def _prices(self, other: str) -> tuple[Price | None, Price | None]:
         return self._route.prices(self.opened.started_at, self._payer, other)

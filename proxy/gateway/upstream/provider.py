@@ -26,6 +26,7 @@ from proxy.metering import dialects
 from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.settings import ProviderSettings, SettingsError
 from proxy.settings.provider_headers import HeaderSettings
+from proxy.settings.values import LaterUsage
 
 
 class Authorization(Protocol):
@@ -77,6 +78,8 @@ WITHOUT_SOCKETS_S = 3600.0
 SECRET_BYTES_MIN = 16
 
 _OPENROUTER = re.compile(r"(?:[a-z0-9-]+\.)?openrouter\.ai")
+# Hosts that keep a record of each answer.
+_RECORDING = re.compile(rf"{_OPENROUTER.pattern}|ai-gateway\.vercel\.sh")
 
 
 class Origin(NamedTuple):
@@ -124,6 +127,8 @@ class Provider:
     health: Health = field(default_factory=Health)
     knows_usage_include: bool = False
     """True if requests get OpenRouter's member `usage`"""
+    later: LaterUsage = LaterUsage.OFF
+    """how it is asked for the usage of an exchange that was estimated; never `auto`"""
     pool: CredentialPool | None = None
     """several API keys; None: one or none"""
     authorization: Authorization | None = None
@@ -155,6 +160,7 @@ class Provider:
         return cls(
             settings, origin, limits, secret.encode(), parts.path, "\r\n".join(fields), rules,
             knows_usage_include=_OPENROUTER.fullmatch(origin.host) is not None if knows is None else knows,
+            later=_later(settings.usage.later, origin.host),
             pool=CredentialPool.of(settings.name, settings.credentials),
             authorization=authorization_of(settings),
         )  # fmt: skip
@@ -265,6 +271,12 @@ class Provider:
         if len(self._without_usage) >= WITHOUT_USAGE_MAX:
             del self._without_usage[next(iter(self._without_usage))]
         self._without_usage[upstream_model] = now + WITHOUT_USAGE_S
+
+
+def _later(setting: LaterUsage, host: str) -> LaterUsage:
+    if setting is not LaterUsage.AUTO:
+        return setting
+    return LaterUsage.GENERATION if _RECORDING.fullmatch(host) else LaterUsage.STORED
 
 
 def _rules(settings: HeaderSettings) -> HeaderRules | None:

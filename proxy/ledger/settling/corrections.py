@@ -187,7 +187,7 @@ class Corrections:
         result = Simulation()
         for ids in self._pages(model, since, until):
             with reading(self._engine) as connection:
-                entries = _entries(connection, ids)
+                entries = entries_of(connection, ids)
             for one in entries.values():
                 try:
                     now = exchange_totals(one)
@@ -231,11 +231,11 @@ class Corrections:
         """Reprice a batch. Reads without the settling lock first, because most batches need no adjustment."""
         result.exchanges += len(ids)
         with reading(self._engine) as connection:
-            lines = self._signed(*_repriced(_entries(connection, ids), prices, result, reread=reread))
+            lines = self._signed(*_repriced(entries_of(connection, ids), prices, result, reread=reread))
         if dry_run or not lines:
             return lines
         with self._store.settling() as settling:
-            entries = _entries(settling.connection, [line.exchange_id for line in lines])
+            entries = entries_of(settling.connection, [line.exchange_id for line in lines])
             lines = self._signed(*_repriced(entries, prices, RerateResult(), reread=reread))
             if lines:
                 settling.insert([Arrival(line) for line in lines])
@@ -264,14 +264,14 @@ def _repriced(
 
 def _totals(connection: Connection, exchange_id: str) -> ExchangeTotals:
     """The totals of an exchange. Raises CorrectionError."""
-    entries = _entries(connection, [exchange_id])[exchange_id]
+    entries = entries_of(connection, [exchange_id])[exchange_id]
     if not entries:
         raise CorrectionError(f"{exchange_id}: {absent(connection, exchange_id)}")
     return exchange_totals(entries)
 
 
-def _entries(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, list[LedgerEntry]]:
-    """Exchange id → all its entries."""
+def entries_of(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, list[LedgerEntry]]:
+    """Exchange id → all its entries. Raises LedgerUnavailable."""
     entries: dict[str, list[LedgerEntry]] = {exchange_id: [] for exchange_id in exchange_ids}
     query = select(*(_COLUMNS[name] for name in ENTRY_FIELDS)).where(_COLUMNS.exchange_id.in_(exchange_ids))
     for row in connection.execute(query):

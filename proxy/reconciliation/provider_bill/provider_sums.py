@@ -37,7 +37,7 @@ from proxy.billing.record import Outcome
 from proxy.billing.units import BILLED_UNITS, Side
 from proxy.ledger.amounts import nusd_sum
 from proxy.ledger.schema.tables import ledger_entries
-from proxy.metering.usage import UsageSource
+from proxy.metering.usage import FROM_PROVIDER, UsageSource
 from proxy.reconciliation.provider_bill.bill import DAY_S, PARTS, BillKind
 from proxy.reconciliation.provider_bill.check import LedgerTotals
 from proxy.reconciliation.reconcile import snapshot
@@ -52,7 +52,7 @@ _CLOCKS_DIFFER_S_MAX = 86_400
 
 # Ranks of usage sources: the highest among an exchange's entries applies.
 _NONE, _ESTIMATED, _KNOWN = 0, 1, 2
-_RANKS = {UsageSource.ESTIMATED: _ESTIMATED, UsageSource.REPORTED: _KNOWN, CORRECTED: _KNOWN}
+_RANKS = {UsageSource.ESTIMATED: _ESTIMATED, **dict.fromkeys((*FROM_PROVIDER, CORRECTED), _KNOWN)}
 
 # Unix seconds of `started_at`. SQLite stores "2026-11-01 12:00:00.250000"; its own functions round to milliseconds.
 _BEGAN_S = {

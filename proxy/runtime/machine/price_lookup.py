@@ -75,9 +75,9 @@ class PriceLookup:
     def named(self, requested: str, provider: str, upstream_model: str, at: float, payer: Payer) -> PriceLists:
         """The lists of a request by the name `requested` that this provider served as `upstream_model`, even if the
         provider no longer serves it."""
-        listed = self._listed(provider, upstream_model, at)
         found = route(self._settings.models, requested)
         if found is None:
+            listed = self._listed(provider, upstream_model, at)
             return self._after_rules(PriceLists(listed, listed), PricedRequest(payer, requested, provider, at))
         model, passed = found
         # Only the provider that served the exchange: the cost of another is unrelated.
@@ -85,8 +85,8 @@ class PriceLookup:
         for target in same:
             if (target.upstream_model or passed) == upstream_model:
                 return self.admitted(model, passed, target, at, payer, requested)
-        cost = same[0].cost if same else None
-        lists = PriceLists(model.price.at(at) if model.price else listed, cost.at(at) if cost else listed)
+        own = (model.price, same[0].cost if same else None)
+        lists = PriceLists(*(list_.at(at) if list_ else self._listed(provider, upstream_model, at) for list_ in own))
         return self._after_rules(lists, PricedRequest(payer, requested, provider, at))
 
     def other(self, model: str, provider: str, at: float, payer: Payer) -> PriceLists:

@@ -36,6 +36,7 @@ from proxy.http.server import Routes
 from proxy.metering.dialects import DIALECTS
 from proxy.runtime.proxy.background import Resumption
 from proxy.runtime.proxy.batches import BatchService
+from proxy.runtime.proxy.later_usage import LaterUsageService
 from proxy.runtime.proxy.model_table import model_table
 from proxy.runtime.proxy.resources import Resources
 
@@ -46,7 +47,8 @@ STARTING = "The proxy is starting."
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """The handlers of all requests of clients, and the exchanges that continue in the background."""
+    """The handlers of all requests of clients, the exchanges that continue in the background, and the questions about
+    those that have ended."""
 
     exchanges: ProxyHandler
     sockets: WebSocketHandler
@@ -57,6 +59,7 @@ class Handlers:
     """None: streams cannot be resumed"""
     background: BackgroundExchanges
     resumption: Resumption
+    later_usage: LaterUsageService
 
 
 def make_handlers(
@@ -115,8 +118,9 @@ def make_handlers(
     catalogue = Catalogue(settings.models, providers, FetchedLists(upstream, tasks))
     resumption = Resumption(background, owners, ports, keyring, models, providers, admission)
     return Handlers(
-        exchanges, sockets, ModelsHandler(keyring, catalogue), responses, batches, resuming, background, resumption
-    )
+        exchanges, sockets, ModelsHandler(keyring, catalogue), responses, batches, resuming, background, resumption,
+        LaterUsageService(resources, providers, upstream),
+    )  # fmt: skip
 
 
 def client_routes(handlers: Handlers) -> Routes:

@@ -127,6 +127,7 @@ class Proxy:
         await handlers.batches.reserve()
         await resources.admission.start(tasks, journal)
         handlers.batches.start(tasks)
+        handlers.later_usage.start(tasks)
         stops.push_async_callback(handlers.batches.close)
         _start_maintenance(resources, tasks, is_first=is_first)
         if is_first:

@@ -63,6 +63,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         completion_tokens_max=integer(config, "max_output_tokens", limit, at_most=TOKENS_MAX),
         prompt=_prompt(document),
         served_as=service_asked(document),
+        is_stored=document.get("store") is not False,
     )
 
 

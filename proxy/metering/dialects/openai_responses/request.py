@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import structs
+
 from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of, prompt_evidence, service_asked
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 
@@ -30,6 +32,11 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         in_background=flag(document, "background"),
         continues=continued(document),
     )
+
+
+def compact_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Read a request whose answer is not stored. Raises InvalidField."""
+    return structs.replace(facts(document, named), is_stored=False)
 
 
 def kind_of(document: Mapping[str, Any], *others: str) -> str:

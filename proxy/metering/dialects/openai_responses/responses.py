@@ -13,7 +13,7 @@ from typing import Any
 
 from proxy.metering.counts import of_medium
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai_responses.request import facts
+from proxy.metering.dialects.openai_responses.request import compact_facts, facts
 from proxy.metering.dialects.openai_responses.socket import ResponsesWire
 from proxy.metering.dialects.openai_responses.wire import (
     LAST,
@@ -293,6 +293,7 @@ OPENAI_COMPACT = replace(
     OPENAI_RESPONSES,
     name="openai.compact",
     paths=("/v1/responses/compact",),
+    facts=compact_facts,
     tally=CompactTally,
     stores=False,
     socket=None,

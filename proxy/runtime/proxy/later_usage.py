@@ -1,0 +1,76 @@
+"""Asks providers afterwards for the usage that this proxy has estimated, and settles what they report.
+
+Invariant: an answer is settled at the configured prices of its exchange, by the ledger's own transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from proxy.billing.correction import ExchangeTotals
+from proxy.billing.entries import LedgerEntry
+from proxy.billing.later import answered, unanswered
+from proxy.foundation.tasks import Tasks
+from proxy.gateway.background.later_usage import LaterUsageAsker
+from proxy.gateway.upstream.client import UpstreamClient
+from proxy.gateway.upstream.provider import Provider
+from proxy.ledger.accounts.owners import payer_of
+from proxy.ledger.settling.later import Question, Questions, questions, settle_later
+from proxy.metering.metered import Metered
+from proxy.runtime.machine.price_lookup import PriceLookup
+from proxy.runtime.proxy.resources import Resources
+from proxy.settings.values import Refuted
+
+_log = logging.getLogger(__name__)
+
+
+class LaterUsageService:
+    """Call `start` once."""
+
+    def __init__(self, resources: Resources, providers: Mapping[str, Provider], client: UpstreamClient) -> None:
+        self._resources = resources
+        self._asker = LaterUsageAsker(
+            read=self._read,
+            settle=self._settle,
+            providers=providers,
+            client=client,
+            node=resources.node.node_id,
+            unix_time=time.time,
+        )
+
+    def start(self, tasks: Tasks) -> None:
+        """Ask until the tasks are stopped."""
+        tasks.start(self._asker.run(), name="later usage")
+
+    async def _read(self, after: tuple[float, str]) -> Questions:
+        found: Questions = await self._resources.in_thread(questions, self._resources.store.engine, after)
+        return found
+
+    async def _settle(self, question: Question, answer: Metered | None) -> None:
+        ledger, metrics = self._resources.store.ledger, self._resources.metrics
+        adjustment_of = unanswered if answer is None else partial(self._adjustment, answer, question.provider)
+        began = time.perf_counter()
+        try:
+            settled = await self._resources.in_thread(settle_later, ledger, question.exchange_id, adjustment_of)
+        except ValueError as malformed:
+            _log.error("exchange %s cannot be adjusted: its entries are malformed: %s", question.exchange_id, malformed)
+            return
+        if settled is not None:
+            before, line = settled
+            metrics.ledger.committed({"adjusted": 1}, (), time.perf_counter() - began)
+            metrics.later.settled(line, before.usage.completion_tokens)
+
+    def _adjustment(self, answer: Metered, provider: str, now: ExchangeTotals) -> LedgerEntry:
+        resources = self._resources
+        settings = resources.settings.providers[provider]
+        return answered(
+            now,
+            answer,
+            PriceLookup(resources.settings, resources.book, payer_of(resources.store.engine)),
+            settings.bill,
+            settings.not_billed,
+            estimates=settings.usage.refuted is Refuted.ESTIMATE,
+        )
