@@ -15,6 +15,7 @@ import pytest
 from aiohttp import WSMsgType, WSServerHandshakeError
 from aiohttp.http import WebSocketWriter
 
+from proxy.http import websocket
 from proxy.http.cors import Cors
 from proxy.http.framing import read_head
 from proxy.http.websocket_head import chosen
@@ -159,7 +160,8 @@ async def test_a_message_has_a_limit(on: Stage, kind: str) -> None:
         assert link.heard == []
 
 
-async def test_a_client_that_breaks_the_protocol_is_told(on: Stage) -> None:
+async def test_a_client_that_breaks_the_protocol_is_told(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "CLOSE_S", 0.2)  # it answers no close frame
     async with await raw(on) as client:
         response = await client.read_head()
         assert response.status == 101
