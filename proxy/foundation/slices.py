@@ -43,6 +43,21 @@ class Slice:
             self._ends_at = await self._slices.next()
 
 
+async def until_done(step: Callable[[], bool]) -> None:
+    """Call `step` until it returns True, in slices."""
+    current = Slice()
+    while not step():
+        await current.give_way()
+
+
+def in_slice(step: Callable[[], bool]) -> bool:
+    """Call `step` until it returns True, at most for one slice and one more step. Returns whether it did."""
+    ends_at = _Slices.of_running_loop().begin()
+    while not (done := step()) and monotonic() <= ends_at:
+        pass
+    return done
+
+
 class _Slices:
     """The slices of one event loop."""
 

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from proxy.gateway.upstream.body_end import BodyEnd
 from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.connection import CatchUp, UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
@@ -30,7 +30,7 @@ async def passed(
     exchange_id: str,
     request: web.BaseRequest,
     connection: ClientConnection,
-    fed: Callable[[bytes], None] | None = None,
+    fed: Callable[[bytes], CatchUp | None] | None = None,
 ) -> web.StreamResponse:
     """Relay the answer. Returns when the client has taken it or is gone. `fed`: also gets the body of a success. Raises
     ApiError if nothing was sent."""
@@ -83,7 +83,7 @@ class _Passing(BodyEnd):
         self,
         answer: Answer,
         transport: asyncio.WriteTransport,
-        fed: Callable[[bytes], None] | None,
+        fed: Callable[[bytes], CatchUp | None] | None,
         *,
         chunked: bool,
     ) -> None:
@@ -93,11 +93,13 @@ class _Passing(BodyEnd):
         self._fed = fed
         self._chunked = chunked
 
-    def piece(self, payload: bytes, framed: bytes | None = None) -> None:
+    def piece(self, payload: bytes, framed: bytes | None = None) -> CatchUp | None:
+        catch_up = None
         if payload and not self.ended.done():
             if self._fed is not None:
-                self._fed(payload)
+                catch_up = self._fed(payload)
             self._transport.write(b"%x\r\n%b\r\n" % (len(payload), payload) if self._chunked else payload)
+        return catch_up
 
     def client_left(self) -> None:
         self._answer.close()

@@ -21,6 +21,8 @@ from proxy.metering.usage_reader import count
 RAW_BYTES_MAX = 16 << 10
 # One time per token: too long for a ledger entry; `timings` summarises it.
 _TIMES = "decode_time_arr"
+# More tokens than any answer has.
+_TIMES_MAX = 1 << 15
 
 
 def with_total(usage: Usage) -> Usage:
@@ -211,7 +213,7 @@ def timings(raw: Mapping[str, Any]) -> dict[str, float]:
     if _is_time(prefill):
         summary["prefill_time"] = prefill
     times = raw.get(_TIMES)
-    if isinstance(times, list) and (good := [time for time in times if _is_time(time)]):
+    if isinstance(times, list) and len(times) <= _TIMES_MAX and (good := [time for time in times if _is_time(time)]):
         summary |= {
             "decode_time_count": len(good),
             "decode_time_mean": sum(good) / len(good),

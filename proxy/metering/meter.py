@@ -19,19 +19,23 @@ from proxy.metering.held_text import AnswerText
 from proxy.metering.metered import BodyMeter, Metered, result_of
 from proxy.metering.tally import Tally
 from proxy.metering.wire.brackets import BLANKS
-from proxy.metering.wire.cut import completed, has_usage
+from proxy.metering.wire.cut import at_end, completed, has_usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
+from proxy.metering.wire.json_reader import ENTRIES_MAX
 from proxy.metering.wire.mended import mended
-from proxy.metering.wire.outline import HeldText, LongText
+from proxy.metering.wire.outline import HeldText, LongText, UnreadText
+from proxy.metering.wire.parts import is_crowded
 from proxy.metering.wire.skim import Skim
-from proxy.metering.wire.sse import EventFramer, Framer
+from proxy.metering.wire.sse import LINES_MAX, Event, EventFramer, Framer
 
 # Reading many pieces at once is a third cheaper than reading each; 32 events are under half a second of a stream.
 FOLD_PIECES = 32
-# Keeps the bytes of a stream that wait for `fold` below the relay's own buffer.
-FOLD_BYTES = 64 << 10
-# The largest recorded answer is 1.3 MB (inline images). Of a longer one the outline is kept.
+# Reading so many bytes takes 10 ms at most, whatever they are.
+FOLD_BYTES = 16 << 10
+# The largest recorded answer is 1.3 MB (inline images). A longer one is flagged.
 JSON_BYTES_MAX = 16 << 20
+# From so many bytes on, an answer is read as a stream if it begins as one.
+_STREAM_BYTES_MIN = 512
 
 # A stream's unfinished last event counts from this size: a smaller one has some words, which no client can read.
 _HALF_EVENT_BYTES_MIN = 4096
@@ -41,6 +45,7 @@ _ODD_BYTES_MAX = 4096
 
 _may_report = re.compile(rb"sage|oken").search
 _DONE = b"[DONE]"
+_LONG = frozenset((LongText, UnreadText))
 # Prefixes of stream events; no JSON begins so.
 _EVENT = (b"data:", b"event:", b"id:", b"retry:", b":")
 
@@ -89,23 +94,31 @@ class _TruncatedText:
             tally.add_truncated_bytes(self._unplaced)
 
 
+def _is_left_out(text: bytes) -> bool:
+    """Whether an unreadable text may be one that would take too long to read: then it counts by its size. An entry has
+    three marks at least."""
+    return is_crowded(text, 3 * ENTRIES_MAX) and text.startswith(b"{")
+
+
 def _is_counted(tally: Tally) -> bool:
     return tally.usage is not None and tally.usage.completion_tokens is not None
 
 
 class JsonMeter(BodyMeter):
-    """Meters one JSON answer; has no result before `close`. Buffers up to JSON_BYTES_MAX; of a longer answer, its
-    outline. A stream of events that is labelled as JSON is read as a stream.
+    """Meters one JSON answer; has no result before `close`. Keeps it if it can be parsed at once, else its outline. A
+    stream of events that is labelled as JSON is read as a stream.
 
     `skim`: drops the contents of long lists.
     """
 
-    __slots__ = ("_cut", "_held", "_kept", "_mended", "_new_tally", "_skim", "_stream")
+    __slots__ = ("_cut", "_ended", "_held", "_is_document", "_kept", "_mended", "_new_tally", "_skim", "_stream")
 
     def __init__(self, tally: Callable[[bool | None], Tally], skim: Skim | None = None) -> None:
         super().__init__(tally(None))
         self._skim = skim
         self._kept = HeldText(JSON_BYTES_MAX)
+        self._ended = False
+        self._is_document = False  # it is no stream of events; False: that is not known yet
         self._cut = False  # it is not whole
         self._mended = False  # a part of it is unreadable
         self._stream: StreamMeter | None = None  # of a long stream of events
@@ -121,15 +134,49 @@ class JsonMeter(BodyMeter):
         kept = payload if self._skim is None else self._skim.feed(payload)
         if self._stream is not None:
             self._stream.feed(kept)
+            self.behind = self._stream.behind
             return
         held = self._kept
-        if not held.too_long and len(held.raw) + len(kept) > JSON_BYTES_MAX:
-            head = bytes(held.raw) + kept
-            if head.lstrip(BLANKS).startswith(_EVENT):
-                self._stream = self._new_stream(head)
-                held.take()
+        if not (self._is_document or held.raw):
+            kept = kept.lstrip(BLANKS)
+        if not self._is_document and len(held.raw) + len(kept) > _STREAM_BYTES_MIN:
+            kept = held.take() + kept
+            if kept.startswith(_EVENT):
+                self._stream = self._new_stream(kept)
+                self.behind = self._stream.behind
                 return
+            self._is_document = True
         held.add(kept)
+        self.behind = held.unread is not None and not held.unread.is_read
+
+    def catch_up(self) -> bool:
+        if self._stream is not None:
+            self.behind = not self._stream.catch_up()
+        elif (unread := self._kept.unread) is not None and not unread.is_read:
+            unread.read_part()
+            self.behind = not unread.is_read
+        return not self.behind
+
+    def end(self) -> None:
+        held = self._kept
+        if self._stream is not None:
+            self._stream.end()
+            self.behind = self._stream.behind
+        elif not self._ended and held.unread is None:
+            last = at_end(bytes(held.raw))
+            if isinstance(last, UnreadText):
+                held.take()
+                held.unread = last
+                self.behind = not last.is_read
+        self._ended = True
+
+    def give_up(self) -> None:
+        self.end()
+        if self._stream is not None:
+            self._stream.give_up()
+        elif self._kept.unread is not None and self.behind:
+            self._kept.unread.give_up()
+        self.behind = False
 
     def final_so_far(self, answers: int) -> Metered:
         """The result: called only at the end of the answer."""
@@ -138,28 +185,37 @@ class JsonMeter(BodyMeter):
     def _result(self) -> Metered:
         if self._stream is not None:
             return self._read_events(self._stream)
-        held = self._kept.take()
-        body, truncated, long = held.strip(BLANKS), _TruncatedText(), isinstance(held, LongText)
+        if self.bytes_seen > self.sure_bytes:
+            self.end()
+        held, truncated = self._kept.take(), _TruncatedText()
+        if isinstance(held, UnreadText):
+            held = held.text()
+        body, long = held.strip(BLANKS), isinstance(held, LongText)
+        lacks, too_long = False, False
         if isinstance(held, LongText):
+            lacks, too_long = held.lacks, held.lacks or held.size > JSON_BYTES_MAX
             read = truncated.read(self.tally, held, self._read_answer)
         elif body.startswith(_EVENT):
             return self._read_events(self._new_stream(held))
         else:
             read = bool(body) and self._read_answer(body)
-        flags = {"body_too_long"} if long else set[str]()
+        flags = {"body_too_long"} if too_long else set[str]()
         if read and self._cut:
             flags.add("cut_body")
         elif self._mended or (not read and (body or long)):
             flags.add("unparsable_body")
-        if read and not (long or self._cut or self.tally.failed or _is_counted(self.tally)):
-            self.tally.read_unknown_text(body, counted=False)
+            if not (long or read) and _is_left_out(body):
+                self.tally.add_truncated_bytes(len(body))
+        if read and not (lacks or self._cut or self.tally.failed or _is_counted(self.tally)):
+            self.tally.read_unknown_text(held, counted=False)
         complete = read and not self._cut and self.tally.done and self.tally.failed is None
         if complete:
             truncated.settle(self.tally)
-        reports = [body] if read and not long and not self._cut else []
+        reports = [body] if read and not lacks and not self._cut else []
         return result_of(self.tally, complete=complete, flags=flags, reports=reports, cut=self._cut)
 
     def _read_answer(self, body: bytes) -> bool:
+        lacks = isinstance(body, LongText) and body.lacks
         read = self.tally.read_answer(body)
         whole = None if read or isinstance(body, LongText) else mended(body)
         if whole is not None and self.tally.read_answer(whole):
@@ -167,7 +223,7 @@ class JsonMeter(BodyMeter):
         elif not read:
             self._cut = True
             read = _read_cut(self.tally, body, self.tally.read_answer)
-        elif self._held is not None and not isinstance(body, LongText) and not _is_counted(self.tally):
+        elif self._held is not None and not lacks and not _is_counted(self.tally):
             # Most report it: only these are read twice.
             self.tally = self._new_tally(None)
             self.tally.hold(self._held)
@@ -193,9 +249,12 @@ class StreamMeter(BodyMeter):
 
     __slots__ = (
         "_cut",
+        "_ended",
         "_first_report",
         "_framer",
         "_json",
+        "_lacks",
+        "_last",
         "_last_report",
         "_looks",
         "_matcher",
@@ -204,8 +263,10 @@ class StreamMeter(BodyMeter):
         "_odd_report",
         "_pieces",
         "_raw",
+        "_rest",
         "_truncated",
         "_undecided",
+        "_unread",
         "_waiting",
     )  # fmt: skip
 
@@ -219,6 +280,11 @@ class StreamMeter(BodyMeter):
         self._json: JsonMeter | None = None
         self._matcher: TemplateMatcher | None = None  # of the last event's template
         self._truncated = _TruncatedText()
+        self._lacks = False  # an outline lacks more than images
+        self._unread: tuple[UnreadText, bytes] | None = None  # the event that is being read, and its name
+        self._rest: list[Event] = []  # events after it
+        self._ended = False
+        self._last: Event | None = None  # the unfinished last event
         self._members = 0  # of the event with the most whose members are known
         self._looks = False  # events have unknown text and text that is read
         self._cut = False  # the stream ended within an event
@@ -240,6 +306,10 @@ class StreamMeter(BodyMeter):
         pieces = self._pieces
         if not pieces:
             return
+        if self.behind:
+            if self.is_awaited:
+                return
+            self._finish()
         payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self._waiting = 0
@@ -253,10 +323,91 @@ class StreamMeter(BodyMeter):
         read = None
         for event, name in events:
             read = self._read(event, name)
+            if self.behind:
+                self._hold(events)
+                return
         template = None if read is None or events[-1][1] or self._looks else self.tally.template(read, events[-1][0])
         self._matcher = None if template is None else TemplateMatcher(template)
         self.tally.events += len(events)
         self.tally.flush()
+        if self._framer.unread is not None or self._json is not None:
+            self._look_behind()
+
+    def _hold(self, events: list[Event]) -> None:
+        """One of these events is read in parts: those after it wait."""
+        assert self._unread is not None
+        at = next(at for at, (event, _) in enumerate(events) if event is self._unread[0])
+        self._rest, self._matcher = events[at + 1 :], None
+        self.tally.events += at
+        self.tally.flush()
+
+    def _reading(self) -> UnreadText | None:
+        """The text that is being read in parts."""
+        texts = self._unread and self._unread[0], self._framer.unread, self._last and self._last[0]
+        for text in texts:
+            if isinstance(text, UnreadText) and not text.is_read:
+                return text
+        return None
+
+    def _look_behind(self) -> None:
+        is_reading = self._unread is not None or self._reading() is not None
+        self.behind = is_reading or (self._json is not None and self._json.behind)
+
+    def catch_up(self) -> bool:
+        if (text := self._reading()) is not None:
+            text.read_part()
+        elif self._json is not None and self._json.behind:
+            self._json.catch_up()
+        if self._unread is not None and self._unread[0].is_read:
+            (text, name), self._unread, self.behind = self._unread, None, False
+            self._read_rest(text.event(), name)
+        self._look_behind()
+        return not self.behind
+
+    def _read_rest(self, event: Event | None, name: bytes) -> None:
+        """Read the outline of an event, and the events after it. `name`: of the event, if it has none itself."""
+        rest, self._rest = self._rest, []
+        if event is not None:
+            self._read(event[0], event[1] or name)
+            self.tally.events += 1
+        for text, of_text in rest:
+            self._read(text, of_text)
+            if self.behind:
+                self._hold(rest)
+                return
+        self.tally.events += len(rest)
+        self.tally.flush()
+
+    def _finish(self) -> None:
+        while self.behind:
+            self.catch_up()
+
+    def end(self) -> None:
+        if self._ended:
+            return
+        while self.behind or self._pieces:
+            self.catch_up()
+            self.fold()
+        self._ended, last = True, self._framer.close()
+        if last is not None:
+            self._last = last if isinstance(last[0], LongText) else (at_end(last[0]), last[1])
+        if self._json is not None:
+            self._json.end()
+        if last is not None or self._json is not None:
+            self._look_behind()
+
+    def give_up(self) -> None:
+        self._skip()
+        self.end()
+        self._skip()
+
+    def _skip(self) -> None:
+        while self.behind:
+            if (text := self._reading()) is not None:
+                text.give_up()
+            elif self._json is not None:
+                self._json.give_up()
+            self.catch_up()
 
     @property
     def matcher(self) -> TemplateMatcher | None:
@@ -270,12 +421,20 @@ class StreamMeter(BodyMeter):
 
     def final_so_far(self, answers: int) -> Metered | None:
         self.fold()
+        if self.behind:
+            if self.is_awaited:
+                return None
+            self._finish()
         final = self.tally.usage_final and (answers == 1 or self.tally.usage_alone)
         return self._result_so_far() if final else None
 
     def _result(self) -> Metered:
-        self.fold()
-        last = self._framer.close()
+        self.end()
+        if self.behind:
+            self._finish()
+        last = self._last
+        if last is not None and isinstance(last[0], UnreadText):
+            last = last[0].event()
         if last is not None:
             self._read_unfinished(*last)
         metered = self._result_so_far()
@@ -293,7 +452,7 @@ class StreamMeter(BodyMeter):
     @property
     def flags(self) -> set[str]:
         framer = self._framer
-        too_long = {"event_too_long"} if framer.too_long else set[str]()
+        too_long = {"event_too_long"} if framer.too_long or self._lacks else set[str]()
         return self.tally.flags | too_long | ({"damaged_event"} if framer.damaged else set())
 
     def _keep_json(self, payload: bytes, *, is_stream: bool) -> None:
@@ -309,10 +468,8 @@ class StreamMeter(BodyMeter):
         if event == _DONE:  # no JSON: found without reading it as such
             self.tally.done = True
             return None
-        if type(event) is LongText:
-            self._truncated.read(self.tally, event, lambda outline: self.tally.read(outline, name) is not None)
-            if self.tally.usage_raw is not self._raw:
-                self._raw, self.tally.output_at_usage = self.tally.usage_raw, self.tally.output_events
+        if type(event) in _LONG:
+            self._read_long(event, name)
             return None
         evidence = self.tally.evidence
         before = evidence.text_events + evidence.tool_events
@@ -327,6 +484,23 @@ class StreamMeter(BodyMeter):
         if self.tally.usage_raw is not self._raw:
             self._keep_report(event)
         return read
+
+    def _read_long(self, event: bytes, name: bytes) -> None:
+        if isinstance(event, UnreadText):
+            self._unread, self.behind = (event, name), True
+            return
+        assert isinstance(event, LongText)
+        output = self.tally.output_events
+        good = self._truncated.read(self.tally, event, lambda outline: self.tally.read(outline, name) is not None)
+        if good and not event.lacks:
+            self._look(event, 0, counted=self.tally.output_events > output)
+        self._lacks = self._lacks or event.lacks
+        if self.tally.usage_raw is self._raw:
+            return
+        if event.lacks:
+            self._raw, self.tally.output_at_usage = self.tally.usage_raw, self.tally.output_events
+        else:
+            self._keep_report(event)
 
     def _look(self, event: bytes, members: int, *, counted: bool) -> None:
         """Look for unread text: in events without output, and in those with more members than before."""
@@ -350,16 +524,19 @@ class StreamMeter(BodyMeter):
             self.tally.done = True
         elif name == b"error":
             self.tally.fail("error_event")
-        elif b"\n" in event:  # several data lines, not one document: events with a missing blank line
+        elif 0 < event.count(b"\n") <= LINES_MAX:  # several data lines, not one document: blank lines are missing
             for line in event.split(b"\n"):
                 self._read(line, name)
         elif event.strip():
             self.tally.flags.add("unparsable_event")
+            if _is_left_out(event):
+                self.tally.add_truncated_bytes(len(event))
 
     def _read_unfinished(self, event: bytes, name: bytes) -> None:
         # A complete event counts, and so does the received part of a large one. Half an event sets no flag.
         read = partial(self._read_end, name=name)
-        if type(event) is LongText:
+        if isinstance(event, LongText):
+            self._lacks = self._lacks or event.lacks
             self._truncated.read(self.tally, event, read)
         elif event.strip() == _DONE:
             self.tally.done = True

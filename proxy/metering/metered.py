@@ -80,13 +80,21 @@ class Metered(msgspec.Struct, frozen=True):
 
 
 class BodyMeter:
-    """Meters a stream or a plain answer. `bytes_seen` is always exact, `tally` after `fold`."""
+    """Meters a stream or a plain answer. `bytes_seen` is always exact, `tally` after `fold`, unless it is `behind`."""
 
-    __slots__ = ("_metered", "bytes_seen", "tally")
+    __slots__ = ("_metered", "behind", "bytes_seen", "is_awaited", "tally")
+
+    sure_bytes = 16 << 10
+    """the end of a body of so many bytes takes no longer than one turn of the event loop may"""
 
     def __init__(self, tally: Tally) -> None:
         self.bytes_seen = 0
         """bytes fed and matched"""
+        self.behind = False
+        """fed bytes are not read yet, since that takes longer than one turn of the event loop: call `catch_up` in
+        several before more is fed, and before the answer is closed; else all of it is read then"""
+        self.is_awaited = False
+        """it is called: `fold` does not read the rest at once"""
         self.tally = tally
         """the answer so far"""
         self._metered: Metered | None = None
@@ -115,6 +123,17 @@ class BodyMeter:
 
     def fold(self) -> None:
         """Read everything fed so far."""
+
+    def catch_up(self) -> bool:
+        """If the meter is `behind`: do some milliseconds of its work. Returns whether there is none left."""
+        return True
+
+    def end(self) -> None:
+        """The body has ended. If the meter is `behind` then, call `catch_up` before `close`. Idempotent; not needed if
+        `bytes_seen` is at most `sure_bytes`."""
+
+    def give_up(self) -> None:
+        """The exchange ends now: what the meter has not read yet is counted by its size. It is not `behind` then."""
 
     def final_so_far(self, answers: int) -> Metered | None:
         """The result if the answer ended here and its usage is final; else None. `answers`: the number of requested

@@ -22,6 +22,7 @@ from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
 from proxy.metering.usage_reader import OPENAI_COUNTS, UsageReader
 from proxy.metering.wire.json_reader import document_of, reader
+from proxy.metering.wire.parts import is_crowded
 from proxy.metering.wire.skim import Skim
 
 
@@ -103,6 +104,10 @@ class PlainTally(Tally):
         return True
 
 
+# Brackets, quotes and commas of a count; it has 50 bytes.
+_MARKS_MAX = 1024
+
+
 class CountTally(Tally):
     """A count of tokens: its number is the result, not usage; nothing is used."""
 
@@ -111,7 +116,7 @@ class CountTally(Tally):
     known = members("input_tokens object")
 
     def read_answer(self, body: bytes) -> bool:
-        document = document_of(body)
+        document = None if is_crowded(body, _MARKS_MAX) else document_of(body)
         if not isinstance(document, dict):
             return False
         if says_error(document.get("error")):

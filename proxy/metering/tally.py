@@ -28,7 +28,7 @@ from proxy.metering.usage import (
     Usage,
 )
 from proxy.metering.wire.event_template import EventTemplate, TemplateMatch
-from proxy.metering.wire.text import chars_of
+from proxy.metering.wire.text import WINDOW_CHARS, chars_about, chars_of
 from proxy.metering.wire.unknown_text import NO_TEXT, Outputs
 
 # More than any answer has; the characters of further calls are counted, their number is not.
@@ -200,9 +200,13 @@ class Tally:
     def flush(self) -> None:
         """Count the texts that `read` buffered; counting them joined is cheaper."""
         if self._texts:
-            self.evidence.count(chars_of(self._joined(self._texts, TextKind.TEXT)), reasoning=False)
+            text = self._joined(self._texts, TextKind.TEXT)
+            chars = chars_of(text) if len(text) <= WINDOW_CHARS else chars_about(text)
+            self.evidence.count(chars, reasoning=False)
         if self._reasonings:
-            self.evidence.count(chars_of(self._joined(self._reasonings, TextKind.REASONING)), reasoning=True)
+            text = self._joined(self._reasonings, TextKind.REASONING)
+            chars = chars_of(text) if len(text) <= WINDOW_CHARS else chars_about(text)
+            self.evidence.count(chars, reasoning=True)
         if self._called:
             self.evidence.tool_chars += len(self._joined(self._called, TextKind.CALLS))
 

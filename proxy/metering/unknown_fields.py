@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from proxy.metering.wire.json_reader import document_of
+from proxy.metering.wire.parts import is_crowded
 
 # More than any answer is known to have; the rest is one path, `...`.
 PATHS_MAX = 24
@@ -29,6 +30,9 @@ _VALUE_MAX = 10.0**15
 _HOLDERS = frozenset({"response", "message", "delta", "interaction"})
 # Lists of an answer's parts, which have megabytes of output.
 _LISTS = frozenset({"choices", "output", "candidates"})
+# Of a text with more marks (probabilities of 800 tokens have as many) only the usage is looked into. A member with more
+# is named as a whole, and an object with more members is skipped.
+_TEXT_MARKS_MAX, _MEMBER_MARKS_MAX, _MEMBERS_MAX = 64 << 10, 32 << 10, 1024
 # Names of usage objects. They are kept whole with the entry.
 USAGE_OBJECTS = frozenset({"usage", "usageMetadata", "usage_info", "meta"})
 
@@ -88,7 +92,8 @@ def unknown_fields(
     """The unknown fields of these JSON objects, and the paths of `items`. A text that is no JSON object has none."""
     unknown: dict[str, Value] = {**items}
     for text in texts:
-        _look_into_members(_members_in(text), known, unknown)
+        is_long = len(text) > _TEXT_MARKS_MAX and is_crowded(text, _TEXT_MARKS_MAX)
+        _look_into_members(_usages_in(text) if is_long else _members_in(text), known, unknown)
     if not unknown:
         return NO_UNKNOWN_FIELDS
     paths = sorted(unknown)
@@ -98,10 +103,33 @@ def unknown_fields(
     return UnknownFields(tuple(paths), values)
 
 
+_NULL = msgspec.Raw(b"null")
+
+
+class _Usages(msgspec.Struct, gc=False):
+    usage: msgspec.Raw = _NULL
+    usageMetadata: msgspec.Raw = _NULL  # noqa: N815  its name
+    usage_info: msgspec.Raw = _NULL
+    meta: msgspec.Raw = _NULL
+    response: _Usages | None = None
+    interaction: _Usages | None = None
+
+
+_usages_of = msgspec.json.Decoder(_Usages).decode
 _members_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _entries_of = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _value_of = msgspec.json.Decoder().decode
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+def _usages_in(text: bytes) -> dict[str, Any]:
+    """The usage objects of an answer or its holder, not decoded."""
+    try:
+        top = _usages_of(text)
+    except _ERRORS:
+        return {}
+    holders = [holder for holder in (top, top.response, top.interaction) if holder is not None]
+    return {name: raw for one in holders for name in USAGE_OBJECTS if (raw := getattr(one, name)) is not _NULL}
 
 
 def _look_into_members(inner: dict[str, Any], known: Members, unknown: dict[str, Value]) -> None:
@@ -115,7 +143,7 @@ def _look_into_members(inner: dict[str, Any], known: Members, unknown: dict[str,
             _look_into_members(held, what, unknown)
         elif name in _LISTS and isinstance(what, Members):
             entries = _decoded(raw, _entries_of)
-            for entry in entries if isinstance(entries, list) else ():
+            for entry in entries[:_MEMBERS_MAX] if isinstance(entries, list) else ():
                 for member, within in entry.items() if type(entry) is dict else ():
                     if member not in what.whole:
                         _look_at_member(member, _decoded(within, _value_of), what, (name,), unknown)
@@ -126,14 +154,16 @@ def _look_into_members(inner: dict[str, Any], known: Members, unknown: dict[str,
 def _members_in(holder: Any) -> dict[str, Any]:
     """The members of an object, not decoded if all of it is valid JSON. Empty: no object."""
     inner = _decoded(holder, _members_of)
-    return inner if isinstance(inner, dict) else {}
+    return inner if isinstance(inner, dict) and len(inner) <= _MEMBERS_MAX else {}
 
 
 def _decoded(raw: Any, decode: Callable[[Any], Any]) -> Any:
     """What `decode` makes of a JSON text; else (NaN, say) what a lenient reader does, or `_BEYOND` if that takes it
-    neither. Other values are decoded already."""
+    neither, or it takes too long. Other values are decoded already."""
     if not isinstance(raw, bytes | msgspec.Raw):
         return raw
+    if len(raw) > _MEMBER_MARKS_MAX and decode is _value_of and is_crowded(bytes(raw), _MEMBER_MARKS_MAX):
+        return _BEYOND
     try:
         return decode(raw)
     except _ERRORS:

@@ -57,6 +57,10 @@ OPENAI_COUNTS: Mapping[str, str] = {
 }  # fmt: skip
 
 
+# More objects than any list of counts has: a longer list is invalid.
+_ENTRIES_MAX = 1024
+
+
 class _ListMembers(NamedTuple):
     """The members that are read of the objects in a list."""
 
@@ -187,6 +191,9 @@ def _find(members: Mapping[str, Any], raw: Mapping[str, Any], found: _Found, fla
 
 
 def _find_in_list(members: _ListMembers, entries: Sequence[object], found: _Found, flags: set[str]) -> None:
+    if len(entries) > _ENTRIES_MAX:
+        flags.add("usage_invalid")
+        return
     for entry in entries:
         of_entry = members.of_entry.get(str(entry.get(members.key)).lower()) if isinstance(entry, dict) else None
         if of_entry is not None:

@@ -16,6 +16,7 @@ from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
+from proxy.metering.wire.framing import Framing, LineFramer
 from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
 
 Said = tuple[Dialect, dict[str, Any], dict[str, Any]]
@@ -95,3 +96,42 @@ LASTS: list[tuple[Dialect, dict[str, Any], str, set[str]]] = [
     (OPENAI_TRANSCRIPTIONS, {"type": "transcript.text.done", "text": "x", "usage": INPUT_USAGE}, "usage", set()),
     (OPENAI_IMAGES, {"type": "image_generation.completed", "b64_json": "x", "usage": INPUT_USAGE}, "usage", set()),
 ]  # fmt: skip
+
+
+def lasts(filler: str, description: str) -> list[tuple[Dialect, dict[str, Any]]]:
+    """The last event of each dialect, with `filler` and some descriptions beside its usage."""
+    junk = {"instructions": filler, "tools": [{"description": description}] * 4}
+    return [
+        (OPENAI_CHAT, {"x": junk, "choices": [{"delta": {}, "finish_reason": "stop"}], "usage": CHAT_USAGE}),
+        (OPENAI_COMPLETIONS, {"x": filler, "choices": [{"text": "x", "finish_reason": "stop"}], "usage": CHAT_USAGE}),
+        (
+            OPENAI_RESPONSES,
+            {
+                "type": "response.completed",
+                "response": {"status": "completed", **junk, "output": [{"result": filler}], "usage": INPUT_USAGE},
+            },
+        ),
+        (
+            ANTHROPIC_MESSAGES,
+            {"type": "message_delta", "x": junk, "delta": {"stop_reason": "end_turn"}, "usage": INPUT_USAGE},
+        ),
+        (
+            GEMINI_STREAM,
+            {
+                "candidates": [{"content": {"parts": [{"inlineData": {"data": filler}}]}, "finishReason": "STOP"}],
+                "usageMetadata": GEMINI_USAGE,
+            },
+        ),
+        (
+            COHERE_CHAT,
+            {"type": "message-end", "x": junk, "delta": {"finish_reason": "COMPLETE", "usage": COHERE_USAGE}},
+        ),
+        (OLLAMA_CHAT, {"x": junk, "done": True, "done_reason": "stop", "prompt_eval_count": 9, "eval_count": 777}),
+        (OLLAMA_GENERATE, {"context": [123456] * 10_000, "done": True, "prompt_eval_count": 9, "eval_count": 777}),
+    ]
+
+
+def body_of(framing: Framing, documents: list[bytes]) -> bytes:
+    if framing.content_type == "application/json" and framing.framer is not LineFramer:
+        return b"[" + b",\n".join(documents) + b"]"
+    return b"".join(framing.event(document, "") for document in documents)

@@ -15,23 +15,20 @@ from hypothesis import strategies as st
 
 from proxy.metering import meter as meter_module
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
-from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.dialects.gemini.generate import GEMINI_STREAM
-from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
+from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
+from proxy.metering.wire import cut, outline
 from proxy.metering.wire import framing as stream_framing
-from proxy.metering.wire import outline
 from proxy.metering.wire.cut import completed
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_EVENT_BYTES_MAX, SSE, Framing, JsonArrayFramer
 from proxy.metering.wire.outline import LongText, Outline
 from proxy.metering.wire.sse import EVENT_BYTES_MAX, EventFramer
-from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE, fed, in_pieces, read_answer
-from tests.metering.said import answers, said
+from tests.metering.fixtures import CHAT_USAGE, fed, in_pieces, read_answer
+from tests.metering.said import answers, body_of, lasts, said
 from tests.support.examples import examples
 from tests.support.linear import assert_linear
 
@@ -40,6 +37,7 @@ MB = 1 << 20
 PART = 20
 KEPT_BYTES_MAX = MB // PART
 LONG = 2 * KEPT_BYTES_MAX // 5 * 5
+FILLER = "\\u6c34 x" * (LONG // 4)
 
 
 @pytest.fixture(autouse=True)
@@ -59,50 +57,13 @@ def framings(dialect: Dialect) -> list[Framing]:
     return [shortened(framing) for framing in dialect.framings]
 
 
-def body_of(framing: Framing, documents: list[bytes]) -> bytes:
-    if framing.content_type == "application/json" and framing.framer is not stream_framing.LineFramer:
-        return b"[" + b",\n".join(documents) + b"]"
-    return b"".join(framing.event(document, "") for document in documents)
-
-
 def metered(dialect: Dialect, framing: Framing, body: bytes, size: int = 3_000) -> Metered:
     return fed(dialect.stream_meter(framing), in_pieces(body, size))
 
 
-def lasts(filler: str) -> list[tuple[Dialect, dict[str, Any]]]:
-    """The last event of each dialect, made long by `filler` beside its usage."""
-    junk = {"instructions": filler, "tools": [{"description": filler[:KEPT_BYTES_MAX]}] * 4}
-    return [
-        (OPENAI_CHAT, {"x": junk, "choices": [{"delta": {}, "finish_reason": "stop"}], "usage": CHAT_USAGE}),
-        (OPENAI_COMPLETIONS, {"x": filler, "choices": [{"text": "x", "finish_reason": "stop"}], "usage": CHAT_USAGE}),
-        (
-            OPENAI_RESPONSES,
-            {
-                "type": "response.completed",
-                "response": {"status": "completed", **junk, "output": [{"result": filler}], "usage": INPUT_USAGE},
-            },
-        ),
-        (
-            ANTHROPIC_MESSAGES,
-            {"type": "message_delta", "x": junk, "delta": {"stop_reason": "end_turn"}, "usage": INPUT_USAGE},
-        ),
-        (
-            GEMINI_STREAM,
-            {
-                "candidates": [{"content": {"parts": [{"inlineData": {"data": filler}}]}, "finishReason": "STOP"}],
-                "usageMetadata": GEMINI_USAGE,
-            },
-        ),
-        (
-            COHERE_CHAT,
-            {"type": "message-end", "x": junk, "delta": {"finish_reason": "COMPLETE", "usage": COHERE_USAGE}},
-        ),
-        (OLLAMA_CHAT, {"x": junk, "done": True, "done_reason": "stop", "prompt_eval_count": 9, "eval_count": 777}),
-        (OLLAMA_GENERATE, {"context": [123456] * 10_000, "done": True, "prompt_eval_count": 9, "eval_count": 777}),
-    ]
-
-
-@pytest.mark.parametrize(("dialect", "last"), lasts("\\u6c34 x" * (LONG // 4)), ids=lambda v: getattr(v, "name", None))
+@pytest.mark.parametrize(
+    ("dialect", "last"), lasts(FILLER, FILLER[:KEPT_BYTES_MAX]), ids=lambda v: getattr(v, "name", None)
+)
 def test_the_usage_of_a_long_last_event_counts(dialect: Dialect, last: dict[str, Any]) -> None:
     for framing in framings(dialect):
         body = body_of(framing, [json.dumps(last).encode()])
@@ -384,7 +345,9 @@ def test_no_object_is_completed_that_was_none() -> None:
         assert completed(text) is None
 
 
-def test_completing_takes_linear_time() -> None:
+def test_completing_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut, "MARKS_MAX", 1 << 20)
+
     def read(size: int) -> None:
         for body in (b'{"content":"' + b'\\"' * size, b'{"a":[' + b'"x",' * size, b'{"a":' * size):
             assert completed(body) is not None

@@ -14,7 +14,9 @@ from typing import TypeVar
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.background.partial_result import NO_RESULT, PartialResult, decoded, encoded, partial_result, scaled
+from proxy.gateway.upstream.body_end import metered_to_end
 from proxy.gateway.upstream.client import Answer
+from proxy.gateway.upstream.connection import CatchUp
 from proxy.keys.response_owners import ResponseOwners
 from proxy.metering.compressed import compressed_meter
 from proxy.metering.dialect import Dialect
@@ -36,18 +38,19 @@ class PassiveMeter:
         self._meter = compressed_meter(answer.coding, meter) if answer.coding else meter
         self._before = events_before
 
-    def feed(self, payload: bytes) -> None:
-        """Meter a piece of the body."""
+    def feed(self, payload: bytes) -> CatchUp | None:
+        """Meter a piece of the body. Returns what must be called before the next one, until it returns True."""
         self._meter.feed(payload)
+        return self._meter.catch_up if self._meter.behind else None
 
     def so_far(self) -> PartialResult:
         """The counts so far."""
         self._meter.fold()
         return PartialResult(scaled(self._meter.tally.evidence, self._meter.tally.events, self._before))
 
-    def close(self) -> PartialResult:
+    async def close(self) -> PartialResult:
         """The counts at the end of the body."""
-        return partial_result(self._meter.close(), self._before)
+        return partial_result(await metered_to_end(self._meter), self._before)
 
 
 class ProgressReports:
@@ -76,7 +79,7 @@ class ProgressReports:
         finally:
             reporting.cancel()
             with suppress(OSError):
-                await self.report(response_id, meter.close())
+                await self.report(response_id, await meter.close())
 
     async def _keep_reporting(self, response_id: str, meter: PassiveMeter) -> None:
         reported = NO_RESULT

@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 from proxy.foundation.times import retry_after_s
 from proxy.gateway.background.polling import PollResult
-from proxy.gateway.upstream.body_end import BodyEnd
+from proxy.gateway.upstream.body_end import BodyEnd, metered_to_end
 from proxy.gateway.upstream.client import Answer, UpstreamClient
-from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.connection import CatchUp, UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 from proxy.http.errors import JSON_TYPE
 from proxy.metering.compressed import compressed_meter
@@ -93,7 +93,7 @@ async def _metered(answer: Answer, meter: BodyMeter) -> Metered | None:
     """The meter's result of the body; None: the body broke off."""
     sink = _MeterSink(compressed_meter(answer.coding, meter) if answer.coding else meter)
     answer.relay_to(sink)
-    return sink.meter.close() if await sink.ended else None
+    return await metered_to_end(sink.meter) if await sink.ended else None
 
 
 class _MeterSink(BodyEnd):
@@ -103,5 +103,6 @@ class _MeterSink(BodyEnd):
         super().__init__()
         self.meter = meter
 
-    def piece(self, payload: bytes, framed: bytes | None = None) -> None:
+    def piece(self, payload: bytes, framed: bytes | None = None) -> CatchUp | None:
         self.meter.feed(payload)
+        return self.meter.catch_up if self.meter.behind else None

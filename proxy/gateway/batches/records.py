@@ -19,6 +19,7 @@ from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
 from proxy.foundation.ids import derived_id
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.open_exchange import outcome_of
+from proxy.gateway.upstream.body_end import metered_to_end
 from proxy.metering.dialect import Dialect
 from proxy.metering.estimator.estimate import Estimator, model_key, reading
 from proxy.metering.metered import BodyMeter, Metered, OpaqueMeter
@@ -59,9 +60,10 @@ class LineRecords:
         self._default = next(one for one in prices if not one.terms.names)
         self._named = {name: one for one in prices for name in one.terms.names}
 
-    def record(self, line: ResultLine, place: str, size: int) -> UsageRecord | None:
+    async def record(self, line: ResultLine, place: str, size: int) -> UsageRecord | None:
         """The record of a line; None: nothing is billed. `place`: the number of the line, if it has no name.
-        `size`: the length of the line, of which `line` may be the beginning."""
+        `size`: the length of the line, of which `line` may be the beginning. Other tasks run while a long line is
+        read."""
         if line.answer is None:
             return None
         meter: BodyMeter
@@ -72,7 +74,7 @@ class LineRecords:
             meter = opaque = OpaqueMeter()
             opaque.flags, opaque.bytes_seen = (line.failed,), size
         prices = self._named.get(line.custom_id or "", self._default)
-        return self._record(line, line.custom_id or place, prices, meter.close(), size)
+        return self._record(line, line.custom_id or place, prices, await metered_to_end(meter), size)
 
     def _record(self, line: ResultLine, name: str, prices: LinePrices, metered: Metered, size: int) -> UsageRecord:
         batch, terms = self._batch, prices.terms

@@ -178,7 +178,7 @@ class BatchSettler:
         waiting: list[UsageRecord] = []
         succeeded = failed = 0
         async for line, size in self._lines(batch, status):
-            record = records.record(line, f"#{succeeded + failed + 1}", size)
+            record = await records.record(line, f"#{succeeded + failed + 1}", size)
             if record is None:
                 failed += 1
             else:

@@ -48,8 +48,11 @@ class Body:
     def metered(self) -> Metered:
         """The meter's result. Raises for a bug of the meter."""
         if self.result is None:
+            meter = self.relay.meter
+            if meter.bytes_seen > meter.sure_bytes:
+                meter.give_up()  # of a body that has ended, nothing
             self.relay.settle_counts()
-            self.result = self.relay.meter.close()
+            self.result = meter.close()
         return self.result
 
     def metered_anyway(self) -> Metered:

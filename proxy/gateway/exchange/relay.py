@@ -11,9 +11,12 @@ its exchange.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
+from proxy.foundation.slices import in_slice
+from proxy.gateway.upstream.connection import CatchUp
 from proxy.http.framing import EACH_A_CHUNK
 from proxy.journal.progress import Slot
 from proxy.metering.dialect import AnswerEditor
@@ -96,6 +99,7 @@ class Relay:
         keep_max: int = 0,
     ) -> None:
         self.meter = meter
+        meter.is_awaited = True
         self.events = 0
         self.bytes = 0
         self.first_token_at: float | None = None
@@ -139,12 +143,12 @@ class Relay:
         self._relay_matched(found, wire)
         return True
 
-    def piece(self, payload: bytes, framed: bytes | None = None) -> None:
+    def piece(self, payload: bytes, framed: bytes | None = None) -> CatchUp | None:
         """Relay a piece of the body. `framed`: the same bytes as whole HTTP chunks, if they arrived so."""
         found = None if self._run is None else self._run.read(payload)
         if found is not None:
             self._relay_matched(found, self._on_wire(payload, framed))
-            return
+            return None
         self._run = self._run_in_chunks = None  # set again when the meter has read
         self._arrived()
         events = self._events_in_last_piece = self._quiet(payload) if self._whole else 0
@@ -154,8 +158,17 @@ class Relay:
                     break
             else:
                 self._relay_unparsed(payload, events, framed)
-                return
+                return None
         self._relay_parsed(payload, framed)
+        return self._catch_up if self.meter.behind else None
+
+    def _catch_up(self) -> bool:
+        """The meter reads more of the pieces that were relayed. Returns whether it has read them."""
+        if not self.meter.catch_up():
+            return False
+        self._fold()
+        self._whole = self.meter.at_boundary
+        return not self.meter.behind
 
     def _relay_matched(self, found: TemplateMatch, wire: bytes) -> None:
         """Events that the matcher has read."""
@@ -341,14 +354,34 @@ class Relay:
 
     def complete(self) -> None:
         """The body is complete."""
+        if self.meter.bytes_seen > self.meter.sure_bytes and not self._is_read_before(self.complete):
+            return
         if self._listener is not None:
             self._listener.body_ended()
 
     def upstream_error(self) -> None:
         """The upstream connection or its framing failed."""
+        if self.meter.bytes_seen > self.meter.sure_bytes and not self._is_read_before(self.upstream_error):
+            return
         self._fold()
         if self._listener is not None:
             self._listener.body_broke()
+
+    def _is_read_before(self, end: Callable[[], None]) -> bool:
+        """Whether the meter can be closed. If not, it reads on, and `end` is called again in a later callback."""
+        if self._listener is None:
+            return True
+        try:
+            if not self.meter.behind:
+                self.meter.end()
+            if not self.meter.behind:
+                return True
+            in_slice(self._catch_up)
+        except Exception:
+            self.internal_error()
+            raise  # the event loop logs it
+        asyncio.get_running_loop().call_soon(end)
+        return False
 
     def internal_error(self) -> None:
         """A bug of ours while a piece was processed."""

@@ -1,4 +1,4 @@
-"""Waits for the end of a body.
+"""Waits for the end of a body, and for its meter.
 
 Invariant: `ended` is set once; after a bug of ours, it is False.
 """
@@ -6,6 +6,9 @@ Invariant: `ended` is set once; after a bug of ours, it is False.
 from __future__ import annotations
 
 import asyncio
+
+from proxy.foundation.slices import until_done
+from proxy.metering.metered import BodyMeter, Metered
 
 
 class BodyEnd:
@@ -34,3 +37,11 @@ class BodyEnd:
         """Set `ended`. Idempotent."""
         if not self.ended.done():
             self.ended.set_result(whole)
+
+
+async def metered_to_end(meter: BodyMeter) -> Metered:
+    """The result of a body that has ended. Other tasks run while the meter reads the rest of it."""
+    await until_done(meter.catch_up)
+    meter.end()
+    await until_done(meter.catch_up)
+    return meter.close()

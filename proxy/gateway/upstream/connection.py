@@ -1,8 +1,10 @@
 """One connection to a provider, for one request at a time.
 
-Invariants: a piece of a body reaches its sink in the same event-loop callback. Only bytes that arrive before the sink
-is set are buffered, and the socket is paused meanwhile. A connection is reused only if the answer ended exactly where
-its framing ends. A connection that switches protocols on request is handed over, and never returns to the pool.
+Invariants: a piece of a body reaches its sink in the same event-loop callback; one that takes longer than a slice does
+so in parts, the others in the next callbacks. Only those parts, and bytes that arrive before the sink is set, are
+buffered, and the socket is paused meanwhile. The connection's end is noticed after all that was received. A connection
+is reused only if the answer ended exactly where its framing ends. A connection that switches protocols on request is
+handed over, and never returns to the pool.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ import select
 import ssl
 from collections.abc import Callable, Iterator
 from math import ceil
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
+from proxy.foundation.slices import in_slice
 from proxy.http import errors
 from proxy.http.errors import ApiError
 from proxy.http.framing import (
@@ -25,6 +28,7 @@ from proxy.http.framing import (
     read_head,
     whole_chunks,
 )
+from proxy.metering.wire.parts import Parts
 
 # Interim answers (1xx) to one request. A server that sends 102 every ten seconds has a quarter of an hour.
 INTERIM_MAX = 100
@@ -33,6 +37,11 @@ EARLY_BYTES_MAX = 64 * 1024
 # Bytes of a request that are written in one step, in a millisecond or two with TLS.
 WRITTEN_BYTES_MAX = 256 * 1024
 _SLICE_BYTES = 64 * 1024
+# A longer piece is read in parts: the work of this one is bounded, whatever it is.
+PIECE_BYTES_MAX = 4096
+
+CatchUp: TypeAlias = Callable[[], bool]
+"""Does some milliseconds of the work that a piece has left. Returns whether all of it is done."""
 
 
 class UpstreamFailedError(Exception):
@@ -81,8 +90,9 @@ class Sink(Protocol):
     def relay_matched(self, wire: bytes) -> bool:
         """Raw bytes of a chunked body. Returns False if they must be decoded and passed to `piece`."""
 
-    def piece(self, payload: bytes, framed: bytes | None = None) -> None:
-        """A piece of the body. `framed`: the same bytes as whole HTTP chunks, if they arrived so."""
+    def piece(self, payload: bytes, framed: bytes | None = None) -> CatchUp | None:
+        """A piece of the body. `framed`: the same bytes as whole HTTP chunks, if they arrived so. Returns what must be
+        called before the next piece, until it returns True; the end of the body does not wait for that."""
 
     def complete(self) -> None:
         """The body is complete."""
@@ -123,6 +133,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._reader: ChunkReader | LengthReader | None = None
         self._chunks: ChunkReader | None = None  # `_reader`, if it is one: saves a check on the hot path
         self._early: list[bytes] = []
+        self._parts: Parts | None = None  # received bytes that are not read yet; None: all are
+        self._catch_up: CatchUp | None = None  # before the next of them
+        self._paused = False  # by the exchange
         self._sink: Sink | None = None
         self._keep_alive = False
         self._said_end = False
@@ -175,25 +188,35 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink = sink
         assert self._reader is not None, "its head was read, its body is still to come"
         self.resume_reading()
+        if len(early) > PIECE_BYTES_MAX:
+            self._read_in_parts(early)
+            return
         if early or self._reader.rest is not None:
             self._feed(early)
-        if self._sink is sink and self._transport is None:  # the connection was lost before the body had a sink
-            self._finish_disconnected()
+        if self._sink is sink and self._parts is None and self._transport is None:
+            self._finish_disconnected()  # the connection was lost before the body had a sink
 
     def release_or_abort(self) -> None:
         """Discard the rest of the answer. Closes the connection if the answer has not ended."""
-        self._sink = None
+        self._sink = self._parts = self._catch_up = None
         if self._asked is not None or self._reader is not None or self.switched is not None:
             self.abort()
 
     def pause_reading(self) -> None:
         """Stop reading from the socket (backpressure)."""
+        self._paused = True
         if self._transport is not None and self._transport.is_reading():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Continue reading from the socket."""
-        if self._transport is not None and not self._transport.is_closing() and not self._transport.is_reading():
+        """Continue reading from the socket, after all parts of what was received are read."""
+        self._paused = False
+        if (
+            self._parts is None
+            and self._transport is not None
+            and not self._transport.is_closing()
+            and not self._transport.is_reading()
+        ):
             self._transport.resume_reading()
 
     @property
@@ -235,15 +258,23 @@ class UpstreamConnection(asyncio.Protocol):
     def _received(self, wire: bytes) -> None:
         sink = self._sink
         chunks = self._chunks
+        if self._parts is not None:
+            self._parts.append(wire)
+            return
         if sink is not None and chunks is not None and not chunks.within_chunk:
             if sink.relay_matched(wire):
                 return
-            payload = whole_chunks(wire)
+            payload = whole_chunks(wire) if len(wire) <= PIECE_BYTES_MAX else None
             if payload is not None:
-                sink.piece(payload, wire)
+                catch_up = sink.piece(payload, wire)
+                if catch_up is not None:
+                    self._wait(catch_up)
                 return
         if sink is not None:
-            self._feed(wire)
+            if len(wire) > PIECE_BYTES_MAX:
+                self._read_in_parts(wire)
+            else:
+                self._feed(wire)
         elif self._reader is not None:
             self._keep_early(wire)
         elif self._asked is not None:
@@ -260,10 +291,10 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = self._unsent = None
         self._gone(self)
-        if self._reader is None or self._sink is not None:
+        if self._parts is None and (self._reader is None or self._sink is not None):
             if _refused_certificate(exc) and self._asked is not None and not self._asked.done():
                 self._asked.set_exception(NotSentError("not connected: the client certificate is refused"))
-            self._finish_disconnected()  # else `relay_to` relays the buffered bytes first
+            self._finish_disconnected()  # else the buffered bytes are relayed first
 
     def pause_writing(self) -> None:
         """The provider does not take what is written."""
@@ -357,16 +388,74 @@ class UpstreamConnection(asyncio.Protocol):
         assert sink is not None
         payload, whole = reader.feed(piece)
         if payload:
-            sink.piece(payload, piece if whole else None)
+            catch_up = sink.piece(payload, piece if whole else None)
+            if catch_up is not None:
+                self._wait(catch_up)
         if reader.broken is not None:
             self._fail("bad framing")
         elif reader.rest is not None:
-            self._body_complete(reusable=not reader.rest)
+            self._body_complete(reusable=not reader.rest and not self._parts)
+
+    def _read_in_parts(self, wire: bytes) -> None:
+        """Read a long piece, in the next callbacks too if it takes longer than a slice."""
+        self._parts = Parts(wire)
+        if not in_slice(self._read_part):
+            self._read_on_later()
+
+    def _wait(self, catch_up: CatchUp) -> None:
+        """The sink must catch up before the next bytes."""
+        self._catch_up = catch_up
+        if self._parts is None:
+            self._parts = Parts(b"")
+            self._read_on_later()
+
+    def _read_on_later(self) -> None:
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+        asyncio.get_running_loop().call_soon(self._read_on, self.checkout)
+
+    def _read_on(self, checkout: int) -> None:
+        if checkout != self.checkout:
+            return  # the body has ended meanwhile
+        try:
+            if not in_slice(self._read_part):
+                self._read_on_later()
+        except Exception:
+            if self._sink is not None:
+                self._sink.internal_error()
+            self.abort()
+            raise  # the event loop logs it
+
+    def _read_part(self) -> bool:
+        """Read one part more, or let the sink catch up. Returns whether there is nothing left to do."""
+        parts, chunks, sink = self._parts, self._chunks, self._sink
+        if parts is None or sink is None:
+            return True
+        if self._catch_up is not None:
+            if self._catch_up():
+                self._catch_up = None
+        elif parts:
+            part = parts.take()
+            payload = whole_chunks(part) if chunks is not None and not chunks.within_chunk else None
+            if payload is None:
+                self._feed(part)
+            elif (catch_up := sink.piece(payload, part)) is not None:
+                self._wait(catch_up)
+        if self._parts is not parts:
+            return True
+        if parts or self._catch_up is not None:
+            return False
+        self._parts = None
+        if self._transport is None:
+            self._finish_disconnected()
+        elif not self._paused:
+            self.resume_reading()
+        return True
 
     def _body_complete(self, *, reusable: bool) -> None:
         """The body has ended: release the sink first, since its `complete` may use the connection again."""
         sink, self._sink = self._sink, None
-        self._reader = self._chunks = None
+        self._reader = self._chunks = self._parts = self._catch_up = None
         self.checkout += 1
         reusable = reusable and self._keep_alive and self._unsent is None
         if reusable and self._transport is not None and not self._transport.is_closing():
@@ -392,7 +481,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _break(self, why: str) -> None:
         asked, self._asked = self._asked, None
         sink, self._sink = self._sink, None
-        self._reader = self._chunks = None
+        self._reader = self._chunks = self._parts = self._catch_up = None
         if asked is not None and not asked.done():
             asked.set_exception(UpstreamFailedError(why))
         if sink is not None:

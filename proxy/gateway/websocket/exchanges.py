@@ -23,6 +23,7 @@ from proxy.billing.pricing.prices import by_time_alone
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Outcome, Price
 from proxy.foundation.ids import exchange_id
+from proxy.foundation.slices import until_done
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.opener import ExchangeOpener, checked
 from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
@@ -40,6 +41,8 @@ from proxy.metering.meter import StreamMeter
 from proxy.metering.request import RequestFacts
 from proxy.metering.socket import ClientMessage, ExchangeKind, ProviderEvent, SocketWire
 from proxy.metering.wire.framing import MessageFramer
+from proxy.metering.wire.outline import UnreadText, bounded
+from proxy.metering.wire.parts import TEXT_MARKS_MAX
 
 if TYPE_CHECKING:
     from proxy.gateway.websocket.dial import Line
@@ -157,7 +160,7 @@ class SessionExchanges:
     async def take(self, message: bytes, *, delivered: bool) -> None:
         """Meter an event of the provider. `delivered`: it is about to be written to the client. Raises ApiError if its
         exchange may not run."""
-        heard = self._wire.parse(message)
+        heard = self._wire.parse(message if len(message) <= TEXT_MARKS_MAX else await _readable(message))
         step = self._turns.step(heard)
         for over in step.over:
             self.end(over, End.BROKEN)
@@ -170,6 +173,10 @@ class SessionExchanges:
         await turn.until_durable()
         if not step.refused:
             turn.feed(message, delivered=delivered)
+            if turn.meter.behind:
+                await turn.catch_up()
+                if turn.ended:
+                    return
             self._name(turn, heard)
         if step.ends:
             status = heard.status or 400 if step.refused else None
@@ -319,6 +326,15 @@ class SessionExchanges:
 
 
 def _nothing() -> None: ...
+
+
+async def _readable(message: bytes) -> bytes:
+    """The message, or its outline if it cannot be parsed at once."""
+    text = bounded(message)
+    if isinstance(text, UnreadText):
+        await until_done(text.read_part)
+        text = text.text()
+    return text
 
 
 def _of_money(scope: Scope) -> Scope:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from proxy.billing.details import EntryDetails
+from proxy.foundation.slices import until_done
 from proxy.gateway.exchange.body import unread
 from proxy.gateway.exchange.ending import close_counted
 from proxy.gateway.exchange.lifecycle import End
@@ -67,16 +68,26 @@ class Turn:
     def feed(self, message: bytes, *, delivered: bool) -> None:
         """Meter an event of the answer. `delivered`: it is about to be written to the client."""
         self.runs = self.open_exchange.accepted = True
-        meter, slot = self.meter, self.open_exchange.slot
-        tally = meter.tally
-        meter.feed(message)
-        meter.fold()
-        if self._first_token_at is None and (not tally.evidence.empty or tally.usage is not None):
-            self._first_token_at = monotonic()
-        slot.note(tally.evidence, tally.usage, tally.events, tally.running, tally.seen)
+        self.meter.feed(message)
+        self.meter.fold()
         if delivered:
             self._events += 1
             self._size += len(message)
+        self._note()
+
+    async def catch_up(self) -> None:
+        """Meter the rest of a long event."""
+        await until_done(self.meter.catch_up)
+        if not self.ended:
+            self._note()
+
+    def _note(self) -> None:
+        meter, slot = self.meter, self.open_exchange.slot
+        tally = meter.tally
+        if self._first_token_at is None and (not tally.evidence.empty or tally.usage is not None):
+            self._first_token_at = monotonic()
+        slot.note(tally.evidence, tally.usage, tally.events, tally.running, tally.seen)
+        if self._events:
             slot.deliver(self._events, self._size)
         self.spending.folded(meter)
 
@@ -114,6 +125,8 @@ class Turn:
         if not self.runs:
             return None
         try:
+            if self.meter.behind:  # the session ends within the event
+                self.meter.give_up()
             return self.meter.close()
         except Exception:  # noqa: BLE001  a bug of the meter
             return unread(self._size)

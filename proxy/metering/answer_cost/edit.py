@@ -12,6 +12,8 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from proxy.metering.wire.parts import is_crowded
+
 
 class Cost(NamedTuple):
     """The members of a usage object, as JSON."""
@@ -37,13 +39,15 @@ _BLANKS = b" \t\r\n"
 # A line of data, and the lines before it. Several lines of data would be one document; no known provider sends that.
 _DATA_LINE = re.compile(rb"(?:\A|(?<=[\r\n]))data: ?([^\r\n]*)")
 _USAGE = b'"usage"'
+# A text with more marks stays as it is: probabilities of 400 tokens have as many.
+_MARKS_MAX = 32 << 10
 
 _check = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def with_cost(document: bytes, path: UsagePath, cost: CostSoFar) -> bytes:
     """`document` with this cost in the usage object at `path`. `cost` is called only if there is a usage object."""
-    if _USAGE not in document:
+    if _USAGE not in document or is_crowded(document, _MARKS_MAX):
         return document
     try:
         _check(document)
@@ -54,7 +58,7 @@ def with_cost(document: bytes, path: UsagePath, cost: CostSoFar) -> bytes:
 
 def event_with_cost(event: bytes, path: UsagePath, cost: CostSoFar) -> bytes:
     """`event`, a whole server-sent event, with this cost in the usage object at `path`."""
-    if _USAGE not in event:
+    if _USAGE not in event or is_crowded(event, _MARKS_MAX):
         return event
     lines = list(_DATA_LINE.finditer(event))
     if len(lines) != 1:

@@ -11,13 +11,25 @@ from collections.abc import Iterator
 
 # The rest of a string: up to its quote, or to the end of the piece, which may split an escape.
 _REST = rb'[^"\\]*+(?:\\.[^"\\]*+)*'
-STRING_END = re.compile(_REST + rb'("|\\?)', re.DOTALL)
+_STRING_END = re.compile(_REST + rb'("|\\?)', re.DOTALL)
 # Each match begins where the last one ended: strings and other text, then a bracket, an unterminated string or the end
 # of the piece. One of these always follows, so that no byte is scanned more than twice.
 _TOKEN = re.compile(rb'[^"\[\]{}]*+(?:"%b"[^"\[\]{}]*+)*(?:([\[\]{}])|(?:(")%b(\\?))?\Z)' % (_REST, _REST), re.DOTALL)
 OPENING = b"[{"
 BLANKS = b" \t\r\n\xef\xbb\xbf"
 """what may be before a JSON text, and around its values: white space, and the mark of UTF-8"""
+
+
+def string_end(piece: bytes, at: int, *, escaped: bool) -> tuple[int, bool, bool]:
+    """Look for the end of a string from `at` on. `escaped`: a backslash is before it. Returns the offset after the
+    string, or after the piece; whether the string ended; and whether a backslash ended the piece."""
+    at += escaped
+    quote = piece.find(b'"', at)
+    if piece.find(b"\\", at, len(piece) if quote < 0 else quote) < 0:  # of images: a tenth of the time of a match
+        return (len(piece), False, False) if quote < 0 else (quote + 1, True, False)
+    rest = _STRING_END.match(piece, at)
+    assert rest is not None, "it matches nothing at least"
+    return rest.end(), rest[1] == b'"', rest[1] == b"\\"
 
 
 class Brackets:
@@ -47,7 +59,6 @@ class Brackets:
         """The end of the string that the last piece left open."""
         if not piece:
             return 0
-        rest = STRING_END.match(piece, 1 if self._escaped else 0)
-        assert rest is not None, "it matches nothing at least"
-        self._in_string, self._escaped = rest[1] != b'"', rest[1] == b"\\"
-        return rest.end()
+        end, ended, self._escaped = string_end(piece, 0, escaped=self._escaped)
+        self._in_string = not ended
+        return end

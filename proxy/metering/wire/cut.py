@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import re
 
-from proxy.metering.wire.brackets import OPENING, Brackets
-from proxy.metering.wire.outline import TEXT_NAMES
+import msgspec
 
+from proxy.metering.wire.brackets import OPENING, Brackets
+from proxy.metering.wire.outline import TEXT_NAMES, UnreadText
+from proxy.metering.wire.parts import is_crowded
+
+# A longer text, or one with more marks, is not completed at once, only its outline, which a meter reads in parts. An
+# outline has 256 KiB.
+BYTES_MAX, MARKS_MAX = 260 << 10, 6 << 10
 _BLANKS = b" \t\r\n"
 # A string, whole or up to the end of the text. Groups are not possessive: Python before 3.11.5 keeps what the last,
 # failed turn of such a group has matched. Nothing that follows one can fail, so nothing is tried twice.
@@ -26,9 +32,27 @@ _USAGE = re.compile(rb'"(?:usage|usageMetadata|meta)"\s*:\s*\{')
 _CLOSING = {b"{"[0]: b"}", b"["[0]: b"]"}
 
 
+_check = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def at_end(text: bytes) -> bytes:
+    """The last text of a body. If it was cut off, and cannot be completed at once, it is only read in parts."""
+    if _is_short(text):
+        return text
+    try:
+        _check(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return UnreadText.document(text)
+    return text
+
+
+def _is_short(text: bytes) -> bool:
+    return len(text) <= BYTES_MAX and not is_crowded(text, MARKS_MAX)
+
+
 def completed(text: bytes) -> bytes | None:
-    """`text` with its open ends completed; None if it is not the beginning of an object, or not cut."""
-    if not text.startswith(b"{"):
+    """`text` with its open ends completed; None if it is not the beginning of an object, or not cut, or too long."""
+    if not text.startswith(b"{") or not _is_short(text):
         return None
     brackets, opened, last = Brackets(), list[int](), 0
     for last in brackets.feed(text):

@@ -17,11 +17,13 @@ from zlib import crc32
 
 import msgspec
 
-from proxy.metering.wire.outline import LongText
+from proxy.metering.wire.outline import LongText, bounded
 from proxy.metering.wire.sse import Event, Framer
 
-# That of payloads in the format's specification; an image in base64 is shorter.
-MESSAGE_BYTES_MAX = 16 << 20
+# A quarter of the longest payload of the format's specification: the checksum and base64 of more take too long at once.
+MESSAGE_BYTES_MAX = 4 << 20
+# Headers of a message: those of the provider have 200 bytes.
+_HEADERS_BYTES_MAX = 8 << 10
 # Unreadable bytes are reported in blocks of this size, so that their cost is known while they arrive.
 _BLOCK_BYTES = 4096
 
@@ -50,6 +52,9 @@ _chunk = msgspec.json.Decoder(_Chunk).decode
 
 class EventStreamFramer(Framer):
     """Finds whole messages. `chunks`: those named `chunk` hold a document in base64, which is the event."""
+
+    unread = None
+    """always None: of a message that is too long no outline is kept"""
 
     def __init__(self, bytes_max: int = MESSAGE_BYTES_MAX, *, chunks: bool = False) -> None:
         self._bytes_max = bytes_max
@@ -132,9 +137,9 @@ class EventStreamFramer(Framer):
             return payload, ERROR
         name = headers.get(b":event-type", b"")
         if not (self._chunks and name == _CHUNK):
-            return payload, name
+            return bounded(payload), name
         try:
-            return _chunk(payload).document, name
+            return bounded(_chunk(payload).document), name
         except msgspec.MsgspecError:
             return None
 
@@ -155,14 +160,17 @@ class EventStreamFramer(Framer):
 
 
 def _sized(size: int) -> Event:
-    """An event of which only the size is known."""
+    """An event of which only the size is known. It has the flags of its framer."""
     unread = LongText()
+    unread.lacks = False
     unread.size = unread.dropped = size
     return unread, b""
 
 
 def _texts(headers: bytes) -> dict[bytes, bytes] | None:
-    """The headers that are texts; None if they are malformed."""
+    """The headers that are texts; None if they are malformed, or too long."""
+    if len(headers) > _HEADERS_BYTES_MAX:
+        return None
     texts: dict[bytes, bytes] = {}
     at, end = 0, len(headers)
     while at < end:

@@ -18,7 +18,7 @@ from functools import partial
 
 from proxy.metering.wire.brackets import BLANKS, OPENING, Brackets
 from proxy.metering.wire.event_stream import CONTENT_TYPE, EventStreamFramer, exception
-from proxy.metering.wire.outline import HeldText, LongText, Outline
+from proxy.metering.wire.outline import HeldText, LongText, UnreadText, bounded
 from proxy.metering.wire.sse import EVENT_BYTES_MAX, Event, EventFramer, Framer, quiet_events
 
 # Of events that may contain an image or audio: the limit of plain answers.
@@ -28,14 +28,19 @@ LONG_EVENT_BYTES_MAX = 16 << 20
 class JsonArrayFramer(Framer):
     """Finds whole elements. One longer than `bytes_max` is reduced to its outline and counted in `too_long`."""
 
-    __slots__ = ("_after_element", "_begun", "_brackets", "_held", "too_long")
+    __slots__ = ("_after_element", "_begun", "_brackets", "_bytes_max", "_held", "too_long")
 
     def __init__(self, bytes_max: int = EVENT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
         self._held = HeldText(bytes_max)  # the unfinished element
         self._brackets = Brackets()
         self._begun: bool | None = None  # whether it begins as an array; None: only blanks so far
         self._after_element = False  # only blanks since the last element
         self.too_long = 0
+
+    @property
+    def unread(self) -> UnreadText | None:
+        return self._held.unread
 
     @property
     def at_boundary(self) -> bool:
@@ -75,7 +80,7 @@ class JsonArrayFramer(Framer):
 
     def _taken(self) -> Event:
         element = self._held.take()
-        self.too_long += isinstance(element, LongText)
+        self.too_long += isinstance(element, LongText) and element.size > self._bytes_max
         return element, b""
 
 
@@ -98,6 +103,10 @@ class LineFramer(Framer):
         self.too_long = 0
 
     @property
+    def unread(self) -> UnreadText | None:
+        return self._held.unread
+
+    @property
     def at_boundary(self) -> bool:
         return not self._held
 
@@ -118,7 +127,7 @@ class LineFramer(Framer):
     def _taken(self) -> Event | None:
         line = self._held.take()
         if isinstance(line, LongText):
-            self.too_long += 1
+            self.too_long += line.size > LINE_BYTES_MAX
             return line, b""
         return (line, b"") if line.strip() else None
 
@@ -128,20 +137,16 @@ class MessageFramer(Framer):
 
     __slots__ = ("_bytes_max", "too_long")
 
-    at_boundary = True
-    """always True: nothing is kept between two messages"""
+    at_boundary, unread = True, None
+    """always so: nothing is kept between two messages"""
 
     def __init__(self, bytes_max: int = LONG_EVENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self.too_long = 0
 
     def feed(self, piece: bytes) -> list[Event]:
-        if len(piece) <= self._bytes_max:
-            return [(piece, b"")]
-        self.too_long += 1
-        outline = Outline()
-        outline.feed(piece)
-        return [(outline.close(), b"")]
+        self.too_long += len(piece) > self._bytes_max
+        return [(bounded(piece, self._bytes_max), b"")]
 
     def close(self) -> None:
         """Always None: no message is unfinished."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 # A longer text is not mended: it would take longer than one turn of the loop may. 3,000 nested lists have 6 kB.
-BYTES_MAX = 64 << 10
+BYTES_MAX = 8 << 10
 # Far more levels than any answer has; readers take some 1,000.
 DEPTH_MAX = 64
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"|[\[\]{}]|[^\s,:\[\]{}"]++|[\s,:]++|".*+', re.DOTALL)

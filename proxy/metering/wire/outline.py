@@ -8,13 +8,18 @@ become empty. The bytes of generated text that are dropped are counted.
 from __future__ import annotations
 
 import re
+from collections import deque
+from collections.abc import Callable
 
-from proxy.metering.wire.brackets import BLANKS, OPENING, STRING_END
+from proxy.metering.wire.brackets import BLANKS, OPENING, string_end
+from proxy.metering.wire.parts import PART_BYTES, PART_MARKS, TEXT_MARKS_MAX, Parts, is_crowded, marks_in
 
+# A longer text is not parsed at once, only its outline: that of an image has all that is read of it.
+TEXT_BYTES_MAX = 4 << 20
 # Names, ids, reasons and numbers are shorter; longer strings are texts, images or signatures.
 STRING_BYTES_MAX = 1024
 # What objects and lists keep at most, by depth; the last one applies to all below. A usage object has under 16 KiB.
-_ROOM = (1 << 20, 512 << 10, 64 << 10)
+_ROOM = (256 << 10, 128 << 10, 32 << 10)
 TEXT_NAMES = frozenset(
     {
         b"arguments", b"code", b"content", b"delta", b"input", b"partial_json", b"reasoning", b"reasoning_content",
@@ -29,6 +34,8 @@ _TOKEN = re.compile(rb'([^"\[\]{}]*+)(?:"([^"\\]*+(?:\\.[^"\\]*+)*)"|([\[\]{}])|
 _LONG_STRING = b'" "'
 # The longest of TEXT_NAMES and some more.
 _NAME_BYTES_MAX = 32
+# Strings and brackets of a text that has an outline: reading so many takes some seconds, in slices.
+_TOKENS_MAX = 1 << 20
 
 
 class LongText(bytes):
@@ -38,6 +45,8 @@ class LongText(bytes):
     """bytes of the text itself"""
     dropped: int
     """bytes of generated text that are not in the outline"""
+    lacks: bool = True
+    """more is missing than long strings that are no generated text"""
 
 
 class Outline:
@@ -52,6 +61,8 @@ class Outline:
         self._hidden: int | None = None  # open brackets within the one that was emptied; None: none was
         self._begun = False
         self._lost = False  # there will be no outline
+        self._lacks = False  # objects or lists were emptied
+        self._tokens = 0
         self._in_string = False
         self._escaped = False  # a backslash in a string ended the last piece
         self._string = bytearray()  # the beginning of the string
@@ -69,6 +80,10 @@ class Outline:
         if self._in_string:
             return
         for token in _TOKEN.finditer(piece, at):
+            if self._tokens > _TOKENS_MAX:
+                self._begun = False
+                self._lose()
+                return
             between, string, bracket, quote = token.groups()
             if between:
                 self._read_between(between)
@@ -91,6 +106,7 @@ class Outline:
             self._end_string(b"", self._length, cut=True)
         outline = LongText(self._kept)
         outline.size, outline.dropped = self._size, self._text - self._kept_text if self._begun else 0
+        outline.lacks = self._lacks or self._lost or not self._begun or outline.dropped > 0
         return outline
 
     def _read_between(self, text: bytes) -> None:
@@ -101,21 +117,19 @@ class Outline:
             self._keep(text)
 
     def _read_string(self, piece: bytes, at: int) -> int:
-        rest = STRING_END.match(piece, at + self._escaped)
-        assert rest is not None, "it matches nothing at least"
-        ended = rest[1] == b'"'
-        size = rest.end() - at - ended
+        end, ended, self._escaped = string_end(piece, at, escaped=self._escaped)
+        size = end - at - ended
         self._length += size
         if (room := STRING_BYTES_MAX - len(self._string)) > 0:
             self._string += piece[at : at + min(size, room)]
-        self._escaped = rest[1] == b"\\"
         if ended:
-            self._in_string = self._escaped = False
+            self._in_string = False
             self._end_string(bytes(self._string), self._length)
-        return rest.end()
+        return end
 
     def _end_string(self, start: bytes, length: int, *, cut: bool = False) -> None:
         """A string of `length` bytes has ended. `start`: up to STRING_BYTES_MAX of them; `cut`: it was cut off."""
+        self._tokens += 1
         long = cut or length > STRING_BYTES_MAX
         if not self._after_colon:
             self._name = start[:_NAME_BYTES_MAX]
@@ -128,6 +142,7 @@ class Outline:
             self._keep(_LONG_STRING if long else b'"%b"' % start)
 
     def _open_one(self, bracket: bytes) -> None:
+        self._tokens += 1
         self._after_colon = False
         if self._hidden is None and not self._open:
             if self._begun:
@@ -180,6 +195,7 @@ class Outline:
             start, _, _, self._kept_text = self._open[which]
             del self._kept[start:]
             self._hidden = len(self._open) - 1 - which
+            self._lacks = True
             del self._open[which + 1 :]
 
     def _lose(self) -> None:
@@ -189,40 +205,120 @@ class Outline:
         self._hidden, self._kept_text = None, 0
 
 
-class HeldText:
-    """Collects one JSON text in pieces: unchanged up to `bytes_max` bytes, beyond that its outline."""
+class UnreadText(LongText):
+    """A long text of which a part is not read yet, because that takes longer than one turn of the event loop."""
 
-    __slots__ = ("_bytes_max", "_outline", "raw")
+    size = dropped = 0
+    _feed: Callable[[bytes], None]
+    _close: Callable[[], tuple[bytes, bytes] | None]
+    _waiting: deque[Parts]
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self.raw = bytearray()
-        """the whole text, if it is not too long"""
-        self._outline: Outline | None = None
+    @classmethod
+    def of(cls, feed: Callable[[bytes], None], close: Callable[[], tuple[bytes, bytes] | None]) -> UnreadText:
+        """An empty text. `feed` reads a part of it, `close` returns its event."""
+        unread = cls()
+        unread._feed, unread._close, unread._waiting = feed, close, deque()
+        return unread
 
-    def __bool__(self) -> bool:
-        return bool(self.raw) or self._outline is not None
+    @classmethod
+    def document(cls, text: bytes) -> UnreadText:
+        """A JSON text, of which the outline is read."""
+        outline = Outline()
+        unread = cls.of(outline.feed, lambda: (outline.close(), b""))
+        unread.append(text)
+        return unread
 
     @property
-    def too_long(self) -> bool:
-        """Whether only the outline is kept."""
-        return self._outline is not None
+    def is_read(self) -> bool:
+        """Whether all that has come is read."""
+        return not self._waiting
+
+    def append(self, more: bytes) -> None:
+        """More bytes have come. They are read at once if that is the work of one part."""
+        self.size += len(more)
+        if not self._waiting and len(more) <= PART_BYTES and not is_crowded(more, PART_MARKS):
+            self._feed(more)
+        elif more:
+            self._waiting.append(Parts(more))
+
+    def read_part(self) -> bool:
+        """Read one part more. Returns whether all that has come is read."""
+        parts = self._waiting[0]
+        self._feed(parts.take())
+        if not parts:
+            self._waiting.popleft()
+        return not self._waiting
+
+    def give_up(self) -> None:
+        """Read no more of it: of what has come, only the size is known."""
+        lost = LongText()
+        lost.size, lost.dropped = self.size, 0
+        self._waiting.clear()
+        self._close = lambda: (lost, b"")
+
+    def event(self) -> tuple[bytes, bytes] | None:
+        """The text has ended: its outline as an event; None: it has none. What is not read is read now."""
+        while self._waiting:
+            self.read_part()
+        return self._close()
+
+    def text(self) -> bytes:
+        """The same of a text that is no stream's: its outline."""
+        event = self.event()
+        assert event is not None, "a document is an event"
+        return event[0]
+
+    def ended(self) -> tuple[bytes, bytes] | None:
+        """The text has ended: its event, with this text in place of the outline if a part is not read yet."""
+        return (self, b"") if self._waiting else self._close()
+
+
+def bounded(text: bytes, bytes_max: int = TEXT_BYTES_MAX) -> bytes:
+    """`text`, or its outline if it is longer than `bytes_max`, or too long or crowded to be parsed at once. What is no
+    JSON object stays: no parser reads on behind its first byte."""
+    fits = len(text) <= min(bytes_max, TEXT_BYTES_MAX) and not is_crowded(text, TEXT_MARKS_MAX)
+    if fits or not text.lstrip(BLANKS).startswith(b"{"):
+        return text
+    unread = UnreadText.document(text)
+    return unread.text() if unread.is_read else unread
+
+
+class HeldText:
+    """Collects one JSON text in pieces: unchanged if it has at most `bytes_max` bytes, TEXT_BYTES_MAX and
+    TEXT_MARKS_MAX marks, beyond that its outline."""
+
+    __slots__ = ("_bytes_max", "_counted", "_marks", "raw", "unread")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = min(bytes_max, TEXT_BYTES_MAX)
+        self.raw = bytearray()
+        """the whole text, if it is not too long"""
+        self._counted = self._marks = 0  # bytes of it whose marks are counted, and their marks
+        self.unread: UnreadText | None = None
+        """the text, if only its outline is kept"""
+
+    def __bool__(self) -> bool:
+        return bool(self.raw) or self.unread is not None
 
     def add(self, part: bytes) -> None:
-        if self._outline is not None:
-            self._outline.feed(part)
+        if self.unread is not None:
+            self.unread.append(part)
             return
-        self.raw += part
-        if len(self.raw) > self._bytes_max:
-            self._outline = Outline()
-            self._outline.feed(bytes(self.raw))
+        raw = self.raw
+        raw += part
+        if len(raw) > TEXT_MARKS_MAX:  # each mark is a byte
+            self._marks += marks_in(raw, self._counted)
+            self._counted = len(raw)
+        if len(raw) > self._bytes_max or self._marks > TEXT_MARKS_MAX:
+            self.unread = UnreadText.document(bytes(raw))
             self.raw = bytearray()
 
     def take(self) -> bytes:
         """The text, or its outline, a `LongText`. It is empty afterwards."""
-        if self._outline is not None:
-            outline, self._outline = self._outline, None
-            return outline.close()
+        self._counted = self._marks = 0
+        if (unread := self.unread) is not None:
+            self.unread = None
+            return unread.text() if unread.is_read else unread
         text = bytes(self.raw)
         self.raw.clear()
         return text

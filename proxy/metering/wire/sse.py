@@ -10,10 +10,13 @@ from __future__ import annotations
 import re
 from typing import Protocol, TypeAlias
 
-from proxy.metering.wire.outline import Outline
+from proxy.metering.wire.outline import TEXT_BYTES_MAX, Outline, UnreadText
+from proxy.metering.wire.parts import TEXT_MARKS_MAX, is_crowded, marks_in
 
 # Eight times the largest event of 2,700 recorded streams.
 EVENT_BYTES_MAX = 1 << 20
+# Of an event with more lines the outline is read: lines that are no document are read as an event each.
+LINES_MAX = 512
 
 _BOM = b"\xef\xbb\xbf"
 _DATA = b"data: "
@@ -33,9 +36,13 @@ class Framer(Protocol):
     __slots__ = ()
 
     too_long: int
-    """events reduced to their outlines because of their length"""
+    """events that are longer than the limit of the framing"""
     damaged: int = 0
     """events whose checksums are wrong; only AWS's streams have checksums"""
+
+    @property
+    def unread(self) -> UnreadText | None:
+        """The unfinished event, if only its outline is kept."""
 
     @property
     def at_boundary(self) -> bool:
@@ -130,26 +137,34 @@ class _LongEvent:
 
 
 class EventFramer(Framer):
-    """Finds whole events with data lines. One longer than `bytes_max` is reduced to its outline."""
+    """Finds whole events with data lines. One that is longer than `bytes_max`, or too crowded to be read at once, is
+    reduced to its outline."""
 
-    __slots__ = ("_bytes_max", "_held", "_lf_is_old", "_long", "_started", "too_long")
+    __slots__ = (
+        "_bytes_max", "_counted", "_held", "_lf_is_old", "_lines", "_marks", "_plain_bytes", "_raw_max", "_started",
+        "_sure_bytes", "too_long", "unread",
+    )  # fmt: skip
 
     def __init__(self, bytes_max: int = EVENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
+        self._raw_max = min(bytes_max, TEXT_BYTES_MAX)
+        self._sure_bytes = min(bytes_max, LINES_MAX)  # no event up to this size is too long
+        self._plain_bytes = min(bytes_max, TEXT_MARKS_MAX)  # nor is one of one line
         self._held = bytearray()  # the unfinished event, with LF line ends; never begins with LF
+        self._counted = self._marks = self._lines = 0  # counted bytes of it, their marks and line ends
         self._lf_is_old = False  # a CR ended the last piece: an LF now belongs to it
-        self._long: _LongEvent | None = None  # the unfinished event, but for its last byte
+        self.unread: UnreadText | None = None  # the unfinished event, but for its last byte
         self._started = False
         self.too_long = 0
 
     @property
     def at_boundary(self) -> bool:
-        return not self._held and self._long is None
+        return not self._held and self.unread is None
 
     def feed(self, piece: bytes) -> list[Event]:
         if self._lf_is_old or b"\r" in piece:
             piece = self._with_lf(piece)
-        if not self._held and piece.endswith(b"\n\n") and self._long is None:
+        if not self._held and piece.endswith(b"\n\n") and self.unread is None:
             return self._events(piece)
         return self._assembled(piece)
 
@@ -158,8 +173,8 @@ class EventFramer(Framer):
             return None
         block = bytes(self._held.rstrip(b"\n"))
         self._held = bytearray()
-        if self._long is not None:
-            self._long.feed(block)
+        if self.unread is not None:
+            self.unread.append(block)
             return self._end_long()
         return self._checked(self._unmarked(block))
 
@@ -177,12 +192,12 @@ class EventFramer(Framer):
         searched = max(len(held) - 1, 0)
         held += piece if held else piece.lstrip(b"\n")
         events: list[Event] = []
-        if self._long is not None:
+        if self.unread is not None:
             end = held.find(b"\n\n", searched)
             if end < 0:
-                self._pass_on(self._long)
+                self._pass_on(self.unread)
                 return []
-            self._long.feed(bytes(held[:end]))
+            self.unread.append(bytes(held[:end]))
             held[:] = held[end + 2 :].lstrip(b"\n")
             searched = 0
             if (event := self._end_long()) is not None:
@@ -191,43 +206,61 @@ class EventFramer(Framer):
         if end >= 0:
             whole = bytes(held[:end])
             del held[: end + 2]
+            self._counted = self._marks = self._lines = 0
             events += self._events(whole)
         self._bound()
         return events
 
-    def _pass_on(self, long: _LongEvent) -> None:
+    def _begin_long(self, block: bytes) -> UnreadText:
+        event = _LongEvent()
+        self.unread = unread = UnreadText.of(event.feed, event.close)
+        unread.append(block)
+        return unread
+
+    def _pass_on(self, long: UnreadText) -> None:
         """All bytes but the last one, which may be the first half of the blank line."""
-        long.feed(self._unmarked(bytes(self._held[:-1])))
+        long.append(bytes(self._held[:-1]))
         del self._held[:-1]
 
     def _end_long(self) -> Event | None:
-        assert self._long is not None
-        event, self._long = self._long.close(), None
-        self.too_long += 1
-        return event
+        assert self.unread is not None
+        unread, self.unread = self.unread, None
+        self.too_long += unread.size > self._bytes_max
+        return unread.ended()
 
     def _bound(self) -> None:
+        held = self._held
+        if len(held) <= self._sure_bytes:
+            return
+        self._marks += marks_in(held, self._counted)
+        self._lines += held.count(b"\n", self._counted)
+        self._counted = len(held)
         # One more byte may be the first half of the blank line; more, a first line that has only the byte order mark.
-        if len(self._held) > self._bytes_max + 1 + (0 if self._started else len(_BOM + b"\n")):
-            self._long = _LongEvent()
-            self._pass_on(self._long)
+        most = self._raw_max + 1 + (0 if self._started else len(_BOM + b"\n"))
+        if len(held) > most or self._marks > TEXT_MARKS_MAX + 1 or self._lines > LINES_MAX + 1:
+            self._counted = self._marks = self._lines = 0
+            begun = self._unmarked(bytes(held[:-1]))
+            del held[:-1]
+            self._begin_long(begun)
 
     def _events(self, whole: bytes) -> list[Event]:
         if not self._started:
             whole = self._unmarked(whole.lstrip(b"\n"))
         blocks = whole.split(b"\n\n")
-        if whole.count(b"\n") == 2 * (len(blocks) - 1) and len(whole) <= self._bytes_max:
+        if whole.count(b"\n") == 2 * (len(blocks) - 1) and len(whole) <= self._plain_bytes:
             # The common case: one line per event.
             parsed = [(b[6:], b"") if b.startswith(_DATA) else event_of(b) for b in blocks if b]
             return [event for event in parsed if event is not None]
         return [event for block in blocks if (event := self._checked(block.strip(b"\n"))) is not None]
 
     def _checked(self, block: bytes) -> Event | None:
-        if len(block) > self._bytes_max:
-            self._long = _LongEvent()
-            self._long.feed(block)
+        if len(block) > self._sure_bytes and self._is_long(block):
+            self._begin_long(block)
             return self._end_long()
         return event_of(block)
+
+    def _is_long(self, block: bytes) -> bool:
+        return len(block) > self._raw_max or block.count(b"\n") > LINES_MAX or is_crowded(block, TEXT_MARKS_MAX)
 
     def _unmarked(self, whole: bytes) -> bytes:
         """`whole` without the byte order mark at the start of a stream."""

@@ -24,6 +24,9 @@ _WIDE = re.compile(
     "\ufe30-\ufe4f\uff00-\uffef\U0001f000-\U0001faff\U00020000-\U0003ffff]+"
 )
 
+# Characters of an answer that are counted at once, and changes of their script, each of which takes up to 1 µs.
+WINDOW_CHARS, _RUNS_MAX = 1 << 13, 1 << 13
+
 _MARKS = bytes(byte for byte in range(0x21, 0x7F) if not chr(byte).isalpha())
 # First UTF-8 bytes of the scripts: accented, greek, arabic, indic, kana, hangul.
 _FIRST_BYTES = (
@@ -53,10 +56,24 @@ def chars_of(text: str) -> Chars:
         return size, 0, 0, blanks, size - len(raw.translate(None, _MARKS)), 0, 0, 0, 0, 0, 0
     raw = text.encode(errors="ignore")  # lone surrogates are counted, but in no script
     marks = len(raw) - len(raw.translate(None, _MARKS))
-    rest = _LATIN.sub("", text)
+    rest = _LATIN.sub("", text.replace(" ", "") if blanks else text)
     other = len(_WIDE.sub("", rest))
     scripts = [len(raw.translate(None, all_but)) for all_but in _ALL_BUT]
     return size - len(rest), len(rest) - other, other, blanks, marks, *scripts
+
+
+def chars_about(text: str) -> Chars:
+    """As `chars_of`, in a bounded time: if a long text changes its script more than _RUNS_MAX times, its rest counts as
+    if it were like what is before."""
+    if len(text) <= WINDOW_CHARS or text.isascii():
+        return chars_of(text)
+    counted, at, runs = NO_CHARS, 0, 0
+    while at < len(text) and runs <= _RUNS_MAX:
+        window = text[at : at + WINDOW_CHARS]
+        counted, at = plus(counted, chars_of(window)), at + len(window)
+        rest, latin_runs = _LATIN.subn("", window.replace(" ", ""))
+        runs += latin_runs + _WIDE.subn("", rest)[1]
+    return counted if at == len(text) else tuple([count * len(text) // at for count in counted])
 
 
 def total(counts: Iterable[Chars]) -> Chars:
@@ -116,13 +133,13 @@ class GrowingText:
         if len(text) <= len(longest):
             self.news = ""
             self._skip(text)
-            return self._repeat(chars_of(text))
+            return self._repeat(chars_about(text))
         self._longest, self.news = text, text[len(longest) :]
-        new = chars_of(self.news)
+        new = chars_about(self.news)
         if not longest:
             return new
         self._skip(longest)
-        repeated = minus_floor(chars_of(text), new)
+        repeated = minus_floor(chars_about(text), new)
         if self.cumulative:
             return plus(new, self._repeat(repeated))
         self._growths += 1
@@ -153,4 +170,4 @@ class GrowingText:
         owed = self._repeated if self.cumulative else NO_CHARS
         self.news = None if self._skipped is None else self._skipped + text
         self.plain, self._longest, self._repeated, self._skipped = True, "", NO_CHARS, ""
-        return plus(owed, chars_of(text))
+        return plus(owed, chars_about(text))

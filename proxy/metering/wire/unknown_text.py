@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from proxy.metering.wire.json_reader import document_of
+from proxy.metering.wire.outline import LongText
+from proxy.metering.wire.parts import is_crowded
 
 # Members that say something about an output, or are of a tool. Sources: the recorded answers of real providers, and
 # the references of their APIs.
@@ -50,6 +52,10 @@ _NUMBER = re.compile(
     r"\w+(_tokens|_details|_count|_duration|_time|_cost|_requests|_by_modality|[tT]okenCount|TokensDetails)"
     r"|\w*(tokenCount|Id|Index|Message|Reason|Tier|Type)", re.ASCII,
 )  # fmt: skip
+# Unknown text is looked for in a text with at most so many marks (probabilities of 150 tokens have as many) and names,
+# and in so many of its members and elements. For each text, what is read of its object is searched, in all so many
+# characters.
+_MARKS_MAX, _NAMES_MAX, _VISITS_MAX, _SEARCHED_CHARS_MAX = 16 << 10, 1024, 1024, 2 << 20
 # As many kinds of events and answers, by their members, are known to have nothing: providers have some ten each.
 _KINDS_MAX = 512
 _NAMES = re.compile(rb'"([^"\\]{1,64})"[ \t]*:')
@@ -92,18 +98,24 @@ class Outputs:
 
     def unknown_text(self, text: bytes) -> FoundText:
         """The generated text of an event or an answer that is in no known member. A picture or a sound is a NUL."""
+        if len(text) > _MARKS_MAX and is_crowded(text, _MARKS_MAX):
+            return NO_TEXT
         names = frozenset(_NAMES.findall(text))
-        if names in self._nothing:
+        if names in self._nothing or len(names) > _NAMES_MAX:
             return NO_TEXT
         if not any(self._is_strange(name.decode("utf-8", "replace")) for name in names):
             if len(self._nothing) >= _KINDS_MAX:
                 self._nothing.clear()
             self._nothing.add(names)
             return NO_TEXT
-        document, found = document_of(text), FoundText([], [])
+        document, found, limits = document_of(text), FoundText([], []), _Limits()
         for path, known, mixed in self._places:
-            for output in _at(document, path):
-                _look(output, known, found, generated_only=mixed)
+            for output in _at(document, path, limits):
+                _look(output, known, found, limits, generated_only=mixed)
+        if isinstance(text, LongText):  # in place of signatures and media it has blanks
+            return FoundText(
+                [one for one in found.texts if one != " "], [one for one in found.reasonings if one != " "]
+            )
         return found
 
     def _is_strange(self, name: str) -> bool:
@@ -112,47 +124,70 @@ class Outputs:
         return not self._mixed or _GENERATED.search(name) is not None
 
 
-def _at(value: Any, path: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+class _Limits:
+    """What may still be done in one text."""
+
+    def __init__(self) -> None:
+        self.visits, self.chars = _VISITS_MAX, _SEARCHED_CHARS_MAX
+
+    def visit(self) -> bool:
+        """Count an element of a list, or a member. False: it is one too many."""
+        self.visits -= 1
+        return self.visits >= 0
+
+    def search(self, text: str) -> bool:
+        """Count a search in `text`. False: it is one too many."""
+        self.chars -= len(text)
+        return self.chars >= 0
+
+
+def _at(value: Any, path: tuple[str, ...], limits: _Limits) -> Iterator[dict[str, Any]]:
     if isinstance(value, list):
         for one in value:
-            yield from _at(one, path[1:] if path[:1] == ("*",) else path)
+            if not limits.visit():
+                return
+            yield from _at(one, path[1:] if path[:1] == ("*",) else path, limits)
     elif not isinstance(value, dict):
         return
     elif not path:
         yield value
     else:
-        yield from _at(value.get(path[0]), path[1:])
+        yield from _at(value.get(path[0]), path[1:], limits)
 
 
-def _look(output: dict[str, Any], known: frozenset[str], found: FoundText, *, generated_only: bool) -> None:
+def _look(
+    output: dict[str, Any], known: frozenset[str], found: FoundText, limits: _Limits, *, generated_only: bool
+) -> None:
     strange = [(name, value) for name, value in output.items() if value and name not in known and not _is_label(name)]
     if not strange:
         return
-    read = "\n".join(text for name, value in output.items() if name in known for text in _strings(value, 0))
+    read = "\n".join(text for name, value in output.items() if name in known for text in _strings(value, 0, limits))
     for name, value in strange:
         into = found.texts if _REASONING.search(name) is None else found.reasonings
         if _MEDIA.fullmatch(name):
             if not generated_only:
                 found.texts.extend("\0" for _ in (value if isinstance(value, list) else [value]))
         elif isinstance(value, str):
-            if (not generated_only or _GENERATED.search(name)) and _is_text(value, read):
+            if (not generated_only or _GENERATED.search(name)) and _is_text(value, read, limits):
                 into.append(value)
         elif _GENERATED.search(name):
-            into.extend(text for text in _strings(value, 0) if _is_text(text, read))
+            into.extend(text for text in _strings(value, 0, limits) if _is_text(text, read, limits))
 
 
 def _is_label(name: str) -> bool:
     return name in _LABELS or name.endswith(_LABEL_ENDS) or any(part in name for part in _LABEL_PARTS)
 
 
-def _is_text(text: str, read: str) -> bool:
+def _is_text(text: str, read: str, limits: _Limits) -> bool:
     """`read`: the text that is read of the same output."""
+    if not limits.search(read):
+        return False
     if _BLOB.fullmatch(text) or text in read:
         return False
     return not (read and _WORD.fullmatch(text))
 
 
-def _strings(value: Any, depth: int) -> Iterator[str]:
+def _strings(value: Any, depth: int, limits: _Limits) -> Iterator[str]:
     """The strings in a value that are no labels."""
     if isinstance(value, str):
         yield value
@@ -160,8 +195,12 @@ def _strings(value: Any, depth: int) -> Iterator[str]:
         return
     elif isinstance(value, list):
         for one in value:
-            yield from _strings(one, depth + 1)
+            if not limits.visit():
+                return
+            yield from _strings(one, depth + 1, limits)
     elif isinstance(value, dict):
         for name, one in value.items():
+            if not limits.visit():
+                return
             if not _is_label(name):
-                yield from _strings(one, depth + 1)
+                yield from _strings(one, depth + 1, limits)

@@ -33,6 +33,7 @@ from tests.gateway.streams import told
 from tests.gateway.upstream.connections import FakeTransport
 from tests.support import sse
 from tests.support.examples import examples, repeats
+from tests.support.waiting import until
 
 
 class NoGaps:
@@ -179,7 +180,7 @@ async def test_random_cuts_with_and_without_framing(language: str, strip: bool) 
         assert (made.events, made.bytes) == (len(sse.data_events(expected)), len(expected))
 
 
-def arriving(pieces: list[bytes], *, strip: bool, chunked: bool = True) -> tuple[DeliveryLog, CountingRelay]:
+async def arriving(pieces: list[bytes], *, strip: bool, chunked: bool = True) -> tuple[DeliveryLog, CountingRelay]:
     """`pieces` of a chunked body, as they come from the provider; nothing comes after a break."""
     recorder = DeliveryLog()
     made = relay(recorder, strip=strip, chunked=chunked)
@@ -191,6 +192,7 @@ def arriving(pieces: list[bytes], *, strip: bool, chunked: bool = True) -> tuple
     for piece in pieces:
         if not made.told.ends:
             connection.data_received(piece)
+    await until(lambda: connection._parts is None)
     made.flush()
     made.settle_counts()
     return recorder, made
@@ -228,7 +230,7 @@ async def test_bursts_of_chunks_in_any_grouping_and_cut(
         pieces = [b"".join(group) for group in grouped(wire, rng)]
         if rng.random() < 0.4:
             pieces = cut(b"".join(pieces), rng.sample(range(1, len(body)), 5))
-        recorder, made = arriving(pieces, strip=strip, chunked=rng.random() < 0.8)
+        recorder, made = await arriving(pieces, strip=strip, chunked=rng.random() < 0.8)
         assert recorder.sent == expected
         assert (made.events, made.bytes) == (len(sse.data_events(expected)), len(expected))
         assert made.meter.bytes_seen == len(body)
@@ -241,7 +243,9 @@ async def test_bursts_of_chunks_in_any_grouping_and_cut(
 async def test_only_bursts_are_matched_before_they_are_written(together: int, runs: int) -> None:
     events = told("openai", 8 * together)[1:][: 8 * together]
     wire = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
-    recorder, made = arriving([b"".join(wire[at : at + together]) for at in range(0, len(wire), together)], strip=True)
+    recorder, made = await arriving(
+        [b"".join(wire[at : at + together]) for at in range(0, len(wire), together)], strip=True
+    )
     assert recorder.sent == b"".join(events)
     assert made.runs == runs
 
@@ -265,7 +269,7 @@ def test_whole_events_before_a_break_are_delivered_and_metered_at_any_cut(
     async def at_some_cuts() -> None:
         for count in (0, 1, 3, 12):
             at = rng.choices(range(len(wire)), k=count)
-            recorder, made = arriving([piece for piece in cut(wire, at) if piece], strip=strip)
+            recorder, made = await arriving([piece for piece in cut(wire, at) if piece], strip=strip)
             assert recorder.sent == expected
             assert made.meter.bytes_seen == len(body + good)
             assert made.meter.close() == parsed(body + good)
@@ -281,7 +285,9 @@ async def test_what_is_noted_lags_by_a_quarter_at_most_and_never_by_a_page() -> 
             [b"%x\r\n%b\r\n" % (len(e), e) for e in events],
             [b"%x;x\r\n%b\r\n" % (len(e), e) for e in events],
         ):
-            recorder, made = arriving([b"".join(wire[at : at + size]) for at in range(0, len(wire), size)], strip=False)
+            recorder, made = await arriving(
+                [b"".join(wire[at : at + size]) for at in range(0, len(wire), size)], strip=False
+            )
             # One piece can always be under way: it is recorded first.
             assert recorder.unnoted_max <= size
             assert recorder.noted >= len(events) - EVENTS_PER_NOTE - size

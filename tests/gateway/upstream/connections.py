@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from proxy.gateway.upstream.connection import UpstreamConnection
 from tests.http.frames import unframed
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+CLOSED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+LAST = b"0\r\n\r\n"
 
 
 class Heard:
@@ -69,3 +74,16 @@ class FakeTransport(asyncio.Transport):
 
     def abort(self) -> None:
         self.closed = True
+
+
+class Pool:
+    """Counts what comes back."""
+
+    def __init__(self) -> None:
+        self.rested: list[UpstreamConnection] = []
+        self.gone: list[UpstreamConnection] = []
+
+    def connected(self) -> tuple[UpstreamConnection, FakeTransport]:
+        connection, transport = UpstreamConnection(self.rested.append, self.gone.append), FakeTransport()
+        connection.connection_made(transport)
+        return connection, transport

@@ -17,29 +17,14 @@ from proxy.gateway.upstream.connection import (
     UpstreamFailedError,
 )
 from proxy.http.framing import HEAD_BYTES_MAX
-from tests.gateway.upstream.connections import FakeTransport, Heard
+from tests.gateway.upstream.connections import CHUNKED, CLOSED, LAST, Heard, Pool
 from tests.http.frames import framed, unframed
+from tests.support.waiting import until
 
 EVENTS = [b"data: a\n\n", b"data: b\n\n", "data: 水\n\n".encode()]
 BODY = b"".join(EVENTS)
-CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-CLOSED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 SIZED = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(BODY)
-LAST = b"0\r\n\r\n"
 FORGED = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno"
-
-
-class Pool:
-    """Counts what comes back."""
-
-    def __init__(self) -> None:
-        self.rested: list[UpstreamConnection] = []
-        self.gone: list[UpstreamConnection] = []
-
-    def connected(self) -> tuple[UpstreamConnection, FakeTransport]:
-        connection, transport = UpstreamConnection(self.rested.append, self.gone.append), FakeTransport()
-        connection.connection_made(transport)
-        return connection, transport
 
 
 def answered(connection: UpstreamConnection, wire: bytes, heard: Heard | None = None) -> Answer:
@@ -251,7 +236,7 @@ async def test_what_comes_before_the_relay_is_bounded() -> None:
         connection.data_received(chunk)
         assert len(sent) < 2 * EARLY_BYTES_MAX
     Answer(asked.result(), connection).relay_to(heard)
-    assert transport.reading
+    await until(lambda: transport.reading)
     assert heard.payload == unframed(sent)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.metering.wire.outline import Outline
 
-ROOM = {1: 512 << 10, 2: 64 << 10}
+ROOM = {1: 128 << 10, 2: 32 << 10}
 """depth of a list → the bytes of contents that it may keep"""
 
 

@@ -44,6 +44,8 @@ _top = UsageReader(
 )
 # Parts of counts that are read; fetches of web pages are free. https://platform.claude.com/docs/en/about-claude/pricing
 _NOT_BILLED = "cache_creation.ephemeral_5m_input_tokens server_tool_use.web_fetch_requests"
+# More than any answer has; a longer list is not read.
+_STEPS_MAX = 1024
 _STEPS = "iterations.cache_creation.ephemeral_5m_input_tokens iterations.model " + each("iterations", _step.paths)
 _STEP_TYPES = f"iterations.type=message|{_LEFT_OUT}|{_ADVISOR}|{_FALLBACK}"
 _WORDS = "service_tier speed inference_geo"
@@ -100,7 +102,8 @@ def usage_of(raw: dict[str, Any], flags: set[str]) -> MessageUsage:
     """The counts in `raw`; flags invalid counts."""
     top = _top(raw, flags)
     iterations = raw.get("iterations")
-    steps = [step for step in iterations if isinstance(step, dict)] if isinstance(iterations, list) else []
+    listed = isinstance(iterations, list) and len(iterations) <= _STEPS_MAX
+    steps = [step for step in iterations or () if isinstance(step, dict)] if listed else []
     if not steps:
         return MessageUsage(with_total(top))
     read = [_step(step, flags) for step in steps]

@@ -35,6 +35,8 @@ REQUEST_ID, TIER, LATENCY = (
 _FREE = re.compile("wordPolicy|Free")
 # The depth of a guardrail's metrics in its trace is 4.
 _TRACE_DEPTH_MAX = 8
+# Metrics of a trace, and the objects around them, that are read.
+_TRACE_ENTRIES_MAX = 10_000
 
 CONVERSE_KNOWN = (
     "output metrics stopReason additionalModelResponseFields performanceConfig serviceTier trace p role start delta "
@@ -101,7 +103,7 @@ class ConverseTally(Tally):
         if answer.stop_reason:
             self.finish_reason = word(answer.stop_reason)
         if answer.trace is not None:  # of guardrails, whose units of text and images have prices of their own
-            for name, units in _units(answer.trace):
+            for name, units in _units(answer.trace, iter(range(_TRACE_ENTRIES_MAX))):
                 self._keep_unknown(f"guardrail.{name}", units)
 
     def _read_content(self, index: int, block: Block) -> None:
@@ -129,17 +131,17 @@ class ConverseTally(Tally):
         self.evidence.tool_events += 1
 
 
-def _units(value: object, within: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
-    """The billed counts of the usage in each guardrail's metrics."""
-    if depth > _TRACE_DEPTH_MAX:
+def _units(value: object, left: Iterator[int], within: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
+    """The billed counts of the usage in each guardrail's metrics. `left`: has an element for each value to be read."""
+    if depth > _TRACE_DEPTH_MAX or next(left, None) is None:
         return
     if isinstance(value, list):
         for one in value:
-            yield from _units(one, within, depth + 1)
+            yield from _units(one, left, within, depth + 1)
     elif isinstance(value, dict):
         for name, one in value.items():
             if within != "usage":
-                yield from _units(one, name, depth + 1)
+                yield from _units(one, left, name, depth + 1)
             elif type(one) is int and one > 0 and name.isascii() and name.isalpha() and not _FREE.search(name):
                 yield word(name), one
 

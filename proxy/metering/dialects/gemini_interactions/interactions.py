@@ -40,7 +40,7 @@ from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, PromptEvidence, service_in_tier
 from proxy.metering.usage_reader import UsageReader
 from proxy.metering.wire.framing import LONG_SSE
-from proxy.metering.wire.json_reader import argument_text, reader
+from proxy.metering.wire.json_reader import ENTRIES_MAX, argument_text, reader
 from proxy.metering.wire.unknown_text import Outputs, Place
 
 # Fields that the model reads as JSON: of the request, of a step.
@@ -315,7 +315,7 @@ class InteractionTally(Tally):
 
     def _read_queries(self, kind: str, arguments: object) -> None:
         queries = arguments.get("queries") if kind == _SEARCH and isinstance(arguments, dict) else None
-        for query in queries if isinstance(queries, list) else ():
+        for query in queries[:ENTRIES_MAX] if isinstance(queries, list) else ():
             if isinstance(query, str) and query and len(self._queries) < UNITS_MAX:
                 self._queries.add(hash(query))
         if self._queries:

@@ -20,7 +20,7 @@ from proxy.metering.tally import Tally, says_error
 from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import UNITS_MAX, PromptEvidence, Usage
 from proxy.metering.usage_reader import UsageReader
-from proxy.metering.wire.json_reader import reader
+from proxy.metering.wire.json_reader import ENTRIES_MAX, reader
 
 PAGES = 10
 """pages of a document of unknown length: a guess"""
@@ -51,7 +51,8 @@ class _OcrAnswer(msgspec.Struct, gc=False):
         return self.annotation is not None or any(image.annotation is not None for image in images)
 
 
-_read = reader(_OcrAnswer)
+# An entry is only looked at: a page, or an image on it.
+_read = reader(_OcrAnswer, 32 * ENTRIES_MAX)
 
 
 class OcrTally(Tally):

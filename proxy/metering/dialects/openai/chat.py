@@ -19,7 +19,7 @@ from proxy.metering.tally import Tally, identifier, says_error, word
 from proxy.metering.unknown_fields import members
 from proxy.metering.usage import service_in_tier
 from proxy.metering.wire.event_template import EventTemplate, template_of
-from proxy.metering.wire.text import GrowingText, chars_of
+from proxy.metering.wire.text import GrowingText, chars_about
 from proxy.metering.wire.unknown_text import Outputs, Place
 
 # OpenAI's own limit on n. Further choices of a stream are read but not tracked individually.
@@ -221,7 +221,7 @@ class ChatTally(Tally):
             self._growing[key] = growing
         news: str | None = text
         if growing.plain:
-            chars = chars_of(text)
+            chars = chars_about(text)
         else:
             chars, news = growing.take(text), growing.news
         self.evidence.count(chars, reasoning=reasoning)

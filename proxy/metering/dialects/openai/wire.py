@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from proxy.metering.wire.json_reader import argument_text, compact, reader
+from proxy.metering.wire.json_reader import ENTRIES_MAX, argument_text, compact, reader
 
 
 class Function(msgspec.Struct, gc=False):
@@ -117,7 +117,7 @@ def flatten(part: Part) -> None:
 def _thinking(part: object) -> str:
     thinking = part.get("thinking") if isinstance(part, dict) else None
     if isinstance(thinking, list):
-        return "".join(_str_of(inner, "text") for inner in thinking)
+        return "".join(_str_of(inner, "text") for inner in thinking[:ENTRIES_MAX])
     return thinking if isinstance(thinking, str) else ""
 
 

@@ -16,6 +16,7 @@ from proxy.metering.unknown_fields import each, members
 from proxy.metering.usage import Usage
 from proxy.metering.usage_reader import openai_usage_of
 from proxy.metering.wire.json_reader import argument_text, document_of
+from proxy.metering.wire.parts import is_crowded
 
 # An assistant's audio is a token per 50 ms, a user's per 100 ms.
 # https://developers.openai.com/api/docs/guides/realtime-costs
@@ -36,6 +37,10 @@ temperature max_output_tokens max_response_output_tokens metadata {_USAGE}
 def usage_of(raw: dict[str, Any], flags: set[str]) -> Usage:
     """The counts in `raw`, of a response or of a transcription; flags invalid counts."""
     return (usage_of_transcript if "seconds" in raw or "type" in raw else openai_usage_of)(raw, flags)
+
+
+# Brackets, quotes and commas of a usage in a ledger entry.
+_MARKS_MAX = 8 << 10
 
 
 class RealtimeTally(Tally):
@@ -82,7 +87,7 @@ class RealtimeTally(Tally):
 
     def read_answer(self, body: bytes) -> bool:
         """Read a reported usage again, from a ledger entry."""
-        document = document_of(body)
+        document = None if is_crowded(body, _MARKS_MAX) else document_of(body)
         if not isinstance(document, dict):
             return False
         self.done = True
