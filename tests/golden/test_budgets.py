@@ -15,7 +15,7 @@ from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore, OwnReservations
 from proxy.keys.claims_local import LocalClaims
 from proxy.keys.claims_redis import RedisClaims
-from proxy.keys.idempotency import Claims, ClaimStore
+from proxy.keys.idempotency import Claims, ClaimStore, digest_of
 from tests.golden.reading import (
     HERE,
     dump,
@@ -216,21 +216,22 @@ async def test_claims_are_recognised(claim_store: ClaimStore) -> None:
         "kept": (exchange_id(3), True, True, b'{"id":"chatcmpl-3"}'),
     }
     for token, told in wanted.items():
-        earlier = await claims.claim("key_golden", token, body, exchange_id(9))
+        earlier = await claims.claim("key_golden", token, digest_of([body]), exchange_id(9))
         assert earlier is not None
         assert (earlier.exchange_id, earlier.same_body, earlier.ended, earlier.answer) == told
-    other = await claims.claim("key_golden", "kept", b"{}", exchange_id(9))
+    other = await claims.claim("key_golden", "kept", digest_of([b"{}"]), exchange_id(9))
     assert other is not None
     assert not other.same_body
     await claims.end("key_golden", "running", exchange_id(1), billed=False, answer=None)
-    assert await claims.claim("key_golden", "running", body, exchange_id(9)) is None
+    assert await claims.claim("key_golden", "running", digest_of([body]), exchange_id(9)) is None
 
 
 async def claim_again(store: ClaimStore) -> None:
     """What 0.1 did to make the golden files."""
     claims = Claims(store, pepper=PEPPER, answer_bytes_max=1_000, on_failure=failed)
     for token, number in (("running", 1), ("ended", 2), ("kept", 3)):
-        assert await claims.claim("key_golden", token, b'{"model":"electron"}', exchange_id(number)) is None
+        digest = digest_of([b'{"model":"electron"}'])
+        assert await claims.claim("key_golden", token, digest, exchange_id(number)) is None
     await claims.end("key_golden", "ended", exchange_id(2), billed=True, answer=None)
     await claims.end("key_golden", "kept", exchange_id(3), billed=True, answer=b'{"id":"chatcmpl-3"}')
     await claims.aclose()
