@@ -55,10 +55,10 @@ async def test_a_second_crash_before_the_disk_took_the_recovery(
     killed(node)
     append = Log.append
 
-    def full(log: Log, kind: int, seq: int, payload: bytes) -> int:
+    def full(log: Log, kind: int, seq: int, payload: bytes, *, live: bool) -> int:
         if kind == FrameKind.CLOSE:
             raise JournalFull("no space left")
-        return append(log, kind, seq, payload)
+        return append(log, kind, seq, payload, live=live)
 
     expected = [(exchange_id(1), 10), (exchange_id(2), 20)]
     for _ in range(2):  # and a third one
