@@ -25,7 +25,9 @@ pytestmark = [
 ]
 DOCS = Path(__file__).parents[2] / "docs/operations/benchmarks.md"
 # On a busy machine, fewer records are settled at once: the same code took up to 8 % more.
-MORE, FEWER = 1.12, 0.93
+MORE, FEWER = 1.1, 0.93
+# A burst of load adds calls, and takes none away.
+TRIES = 4
 # Of a further event, the share of what the proxy does at rest is larger.
 FURTHER_MORE = 1.25
 # Of so many, as many are learned and counted in each run.
@@ -62,9 +64,14 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Target, 
 
 @pytest.mark.parametrize("line", ONE)
 def test_an_exchange_takes_as_many_calls_as_the_docs_say(counted: tuple[Target, Counting], line: str) -> None:
-    calls, (python, every) = measured(PEERS, *counted, EXCHANGES, WARM_UP, **ONE[line]), bound(line)
-    told = f"{line}: {calls.python:.1f} and {calls.all:.1f}, the docs say {python} and {every}"
-    assert (calls.python <= MORE * python, calls.all <= MORE * every) == (True, True), told
+    python, every = bound(line)
+    for _ in range(TRIES):
+        calls = measured(PEERS, *counted, EXCHANGES, WARM_UP, **ONE[line])
+        told = f"{line}: {calls.python:.1f} and {calls.all:.1f}, the docs say {python} and {every}"
+        if calls.python <= MORE * python and calls.all <= MORE * every:
+            break
+    else:
+        pytest.fail(told)
     assert (calls.python >= FEWER * python, calls.all >= FEWER * every) == (True, True), f"{told}: update the table"
 
 
