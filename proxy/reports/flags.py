@@ -80,7 +80,7 @@ FLAG_ROWS = (
     FlagRow("encoded", "a compressed answer that cannot be read", "an estimate by its size"),
     FlagRow(
         "event_too_long body_too_long",
-        "an event or answer longer than the limit: only its outline is read",
+        "an event or answer that is too long to be read at once, or has too many parts: only its outline is read",
         "the counts in the outline; the rest by its size",
     ),
     FlagRow(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +18,7 @@ from tests.bench.load import Rig, Target, build, compiler
 from tests.bench.peers import Peers
 from tests.bench.rows import WIRES
 
-pytestmark = [
-    pytest.mark.io,
-    pytest.mark.skipif(sys.version_info >= (3, 12), reason="calls are counted otherwise since Python 3.12"),
-]
+pytestmark = pytest.mark.io
 DOCS = Path(__file__).parents[2] / "docs/operations/benchmarks.md"
 # On a busy machine, fewer records are settled at once: the same code took up to 8 % more.
 MORE, FEWER = 1.1, 0.93
