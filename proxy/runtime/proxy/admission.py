@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from proxy.billing.limits import LimitCounter, limit_counters
 from proxy.billing.record import Opened, UsageRecord
 from proxy.billing.reservation import Reservation
 from proxy.billing.settlement import charged
-from proxy.budgets.admission import Admission, ClosedReservations, OpenReservation
+from proxy.budgets.admission import ANSWER_S, Admission, ClosedReservations, OpenReservation
 from proxy.budgets.alerting import Thresholds
 from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
@@ -180,6 +181,10 @@ class AdmissionService:
         async for records in _pages(journal):
             await self._keyring.remember({record.opened.key_id for record in records})
             self.admission.remember(self._reservations(records))
+        # The settler runs already: what it has settled before it was read here counts before it is released.
+        with suppress(OSError):
+            async with asyncio.timeout(ANSWER_S):
+                await self._following.follower.follow()
         try:
             await self.admission.announce()
         except OSError as error:  # until it works, admission follows each key's policy for outages
