@@ -85,6 +85,10 @@ def _too_large(message: str) -> ApiError:
 FIRST_HEAD_S = 10.0
 # How long a client that still sends a refused head may read the response. An unread byte would reset the connection.
 LINGER_S = 2.0
+# A long read with more lines is parsed in parts: heads and chunks have lines, what is between them is only copied.
+# A part of chunks that have a byte each takes 7 ms, with reading them.
+LINES_MAX = 1024
+PART_BYTES = 8 * 1024
 # The beginning of a malformed head that is kept: enough for its path.
 BEGINNING_BYTES = 512
 # Repeated headers are searched for in this many bytes.
@@ -126,7 +130,9 @@ class ClientConnection(RequestHandler):
     """One client's connection. `listener`: its running exchange, if any. `headers`: added to every response to its
     request."""
 
-    __slots__ = ("_first_head", "_head", "_head_size", "_lost", "_refuse", "headers", "listener")
+    __slots__ = (
+        "_first_head", "_head", "_head_size", "_lost", "_parsing", "_refuse", "_unparsed", "headers", "listener"
+    )  # fmt: skip
 
     def __init__(
         self, server: web.Server, *, refuse: Refuse, loop: asyncio.AbstractEventLoop, **options: object
@@ -142,6 +148,8 @@ class ClientConnection(RequestHandler):
         self._head_size = 0  # bytes of an incomplete head
         self._lost: asyncio.Future[None] | None = None  # set while `linger` waits for the client to close
         self._first_head: asyncio.TimerHandle | None = None
+        self._unparsed = bytearray()  # of a long read; the transport is paused meanwhile
+        self._parsing: asyncio.Handle | None = None  # parses the next of it
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
@@ -155,6 +163,7 @@ class ClientConnection(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client has disconnected."""
         super().connection_lost(exc)
+        self._unparsed.clear()
         if self._first_head is not None:
             self._first_head.cancel()
         if self._lost is not None and not self._lost.done():
@@ -163,7 +172,42 @@ class ClientConnection(RequestHandler):
             self.listener.client_left()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a head, a body or a WebSocket. Hot path: one check more than aiohttp's own work."""
+        """Bytes of a head, a body or a WebSocket. Hot path: some checks more than aiohttp's own work."""
+        is_long = len(data) > PART_BYTES and data.count(b"\n") > LINES_MAX
+        if not is_long and not (self._unparsed and data):
+            self._parse(data)
+            return
+        self._unparsed += data
+        self._pause_transport_reading()
+        self._parse_soon()
+
+    def _parse_soon(self) -> None:
+        if self._parsing is None:
+            self._parsing = self._loop.call_soon(self._parse_next)
+
+    def _parse_next(self) -> None:
+        """Parse a part of a long read; the others in later turns, as aiohttp takes them."""
+        self._parsing = None
+        if self._unparsed and not (self._reading_paused or self._buffer_paused):
+            part = bytes(self._unparsed[:PART_BYTES])
+            del self._unparsed[:PART_BYTES]
+            self._parse(part)
+        if not (self._reading_paused or self._buffer_paused):
+            self._resume_transport_reading()
+
+    def _resume_transport_reading(self) -> None:
+        """Read on, but not before all that was read is parsed."""
+        if self._unparsed:
+            self._parse_soon()
+        else:
+            super()._resume_transport_reading()
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether the next request has come already."""
+        return bool(self._messages)
+
+    def _parse(self, data: bytes) -> None:
         if self._payload_parser is not None:  # also while the server stops, when aiohttp would take no more
             self._payload_parser.feed_data(data)
             return

@@ -261,6 +261,8 @@ class Server:
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         assert isinstance(connection, ClientConnection)
+        if connection.is_pipelined:  # aiohttp serves all that have come without giving way, on some versions of Python
+            await asyncio.sleep(0)
         if self._cors is not None:
             connection.headers = self._cors.headers(request)
         try:

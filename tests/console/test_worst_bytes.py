@@ -13,7 +13,7 @@ import pytest
 from proxy.console.api.reading import BODY_BYTES_MAX
 from tests.console.stand import SECRET, Stand
 from tests.support.turns import measured_turns
-from tests.support.worst_bytes import HEADS, LIMIT_S, NOT_MENDED, talk
+from tests.support.worst_bytes import HEADS, LIMIT_S, talk
 
 pytestmark = pytest.mark.io
 
@@ -49,7 +49,6 @@ WIRES = {
     **{
         row: (lambda bytes_of=bytes_of: bytes_of(1) + b"GET /none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         for row, bytes_of in HEADS.items()
-        if ("client", row) not in NOT_MENDED
     },
     "a long query": lambda: (
         b"GET /v1/exchanges?"

@@ -27,7 +27,6 @@ from tests.support.worst_bytes import (
     UPGRADE,
     Provider,
     frame,
-    rows,
     talk,
 )  # fmt: skip
 
@@ -78,7 +77,7 @@ async def nobody_waits() -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@rows("client", FRAMES)
+@pytest.mark.parametrize("row", FRAMES)
 async def test_frames_of_a_client(proxy: Proxy, row: str, size: int) -> None:
     wire = UPGRADE + FRAMES[row](size, MASK) + frame(Kind.PING, b"the last one", MASK)
     async with nobody_waits():
@@ -86,7 +85,7 @@ async def test_frames_of_a_client(proxy: Proxy, row: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@rows("provider", FRAMES)
+@pytest.mark.parametrize("row", FRAMES)
 async def test_frames_of_a_provider(proxy: Proxy, row: str, size: int) -> None:
     proxy.provider.answer = FRAMES[row](size, NO_MASK) + frame(Kind.TEXT, b'{"type":"the last one"}', NO_MASK)
     async with nobody_waits():
@@ -94,7 +93,7 @@ async def test_frames_of_a_provider(proxy: Proxy, row: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@rows("client", HEADS)
+@pytest.mark.parametrize("row", HEADS)
 async def test_heads(proxy: Proxy, row: str, size: int) -> None:
     wire = HEADS[row](size) + b"GET /none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     async with nobody_waits():
@@ -103,7 +102,7 @@ async def test_heads(proxy: Proxy, row: str, size: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("place", ["after=999999999", "starting_after=1"])
-@rows("resume", EVENTS)
+@pytest.mark.parametrize("row", EVENTS)
 async def test_streams_that_are_resumed_ten_at_once(proxy: Proxy, row: str, place: str, size: int) -> None:
     exchange_id = "0199-exchange"
     tape = proxy.tapes.begin(exchange_id, "k", content_type="text/event-stream", errors=OPENAI_ERRORS, heartbeat_s=0)

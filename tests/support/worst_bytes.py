@@ -2,7 +2,7 @@
 CPU time for them. Clients and providers run in threads of their own, so that only the proxy is measured.
 
 A row of a table is a function that makes the bytes, by a size. To add one, write it into the table of those who send
-it. What takes too long today stands in NOT_MENDED with the reason; take it from there when it is mended.
+it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from contextlib import suppress
 from hashlib import sha1
 from threading import Thread
 
-import pytest
-
 from proxy.http.websocket_frames import Kind, head
 
 LIMIT_S = 0.020
@@ -24,13 +22,6 @@ PATIENCE_S = 60.0
 NO_MASK, MASK = b"", bytes(4)
 """the second changes nothing"""
 EVENT = b'{"type":"x"}'
-
-NOT_MENDED: Mapping[tuple[str, str], str] = {
-    ("client", "tiny chunks"): "aiohttp parses at once all chunks that one read brings: 256 KiB",
-    ("client", "pipelined requests"): "aiohttp parses at once all heads that one read brings: 256 KiB",
-    ("client", "pipelined with bodies"): "aiohttp parses at once all heads that one read brings: 256 KiB",
-}
-"""who sends it, row → why it takes longer"""
 
 
 def frame(kind: Kind, payload: bytes, mask: bytes, *, last: bool = True) -> bytes:
@@ -100,16 +91,6 @@ HEADS: Mapping[str, Callable[[int], bytes]] = {
     ),
 }
 """heads, and the framing of bodies"""
-
-
-def rows(who: str, table: Mapping[str, object]) -> pytest.MarkDecorator:
-    """Each row that `who` sends."""
-
-    def marked(row: str) -> object:
-        reason = NOT_MENDED.get((who, row))
-        return row if reason is None else pytest.param(row, marks=pytest.mark.xfail(reason=reason))
-
-    return pytest.mark.parametrize("row", [marked(row) for row in table])
 
 
 # -- clients and providers
