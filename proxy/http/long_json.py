@@ -46,9 +46,9 @@ class _Cut(NamedTuple):
     """A long string or blanks that are not in the rest."""
 
     at: int
-    """offset in the rest of what is there instead"""
+    """offset of its replacement in the rest"""
     length: int
-    """of that"""
+    """length of the replacement"""
     start: int
     end: int
 

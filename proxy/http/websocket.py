@@ -258,7 +258,7 @@ class WebSocket:
 
     async def ping(self) -> None:
         """Send a ping, so that middleboxes do not close an idle connection. If it is lost, `receive` raises."""
-        if not (self._closing or self._is_cut) and self._has_room.is_set():  # it waits for nobody
+        if not (self._closing or self._is_cut) and self._has_room.is_set():  # a ping does not wait
             with suppress(ConnectionError):
                 self._put(head(Kind.PING, 0, os.urandom(4) if self._masks else b""))
 

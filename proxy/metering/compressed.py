@@ -36,7 +36,7 @@ class CompressedMeter(BodyMeter):
         self._opaque_bytes = 0
 
     def feed(self, payload: bytes) -> None:
-        while self.behind:  # nobody has waited for it
+        while self.behind:  # the caller did not call `catch_up`
             self.catch_up()
         self.bytes_seen += len(payload)
         self._unread_bytes = len(payload)
@@ -48,7 +48,7 @@ class CompressedMeter(BodyMeter):
         return not self.behind
 
     def end(self) -> None:
-        while self.behind:  # nobody has waited for it
+        while self.behind:  # the caller did not call `catch_up`
             self.catch_up()
         self._inner.end()
         self._work, self.behind = self._catching_up(), self._inner.behind

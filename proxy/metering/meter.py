@@ -17,14 +17,13 @@ from msgspec import structs
 
 from proxy.metering.held_text import AnswerText
 from proxy.metering.metered import BodyMeter, Metered, result_of
+from proxy.metering.partial_text import TruncatedText, is_counted, is_left_out, read_cut
 from proxy.metering.tally import Tally
 from proxy.metering.wire.brackets import BLANKS
-from proxy.metering.wire.cut import at_end, completed, has_usage
+from proxy.metering.wire.cut import at_end, has_usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
-from proxy.metering.wire.json_reader import ENTRIES_MAX
 from proxy.metering.wire.mended import mended
 from proxy.metering.wire.outline import HeldText, LongText, UnreadText
-from proxy.metering.wire.parts import is_crowded
 from proxy.metering.wire.skim import Skim
 from proxy.metering.wire.sse import LINES_MAX, Event, EventFramer, Framer
 
@@ -48,60 +47,6 @@ _DONE = b"[DONE]"
 _LONG = frozenset((LongText, UnreadText))
 # Prefixes of stream events; no JSON begins so.
 _EVENT = (b"data:", b"event:", b"id:", b"retry:", b":")
-
-
-def _read_cut(tally: Tally, text: bytes, read: Callable[[bytes], bool]) -> bool:
-    """Read the whole members of a text that was cut off: output and whole usage, not its end. False: there are none."""
-    whole = completed(text)
-    if whole is None:
-        return False
-    before = tally.done, tally.finish_reason
-    usage = tally.usage, tally.usage_raw, tally.completion_so_far
-    good = read(whole)
-    tally.done, tally.finish_reason = before
-    if not has_usage(whole):
-        tally.usage, tally.usage_raw, tally.completion_so_far = usage
-    return good
-
-
-class _TruncatedText:
-    """Counts the generated text that outlines of long events or answers lack."""
-
-    __slots__ = ("_unplaced",)
-
-    def __init__(self) -> None:
-        self._unplaced = 0
-
-    def read(self, tally: Tally, text: LongText, read: Callable[[bytes], bool]) -> bool:
-        """Read the outline. Its text counts only if the dialect counts the rest of it: a repetition does not."""
-        tally.flush()
-        before = tally.evidence.chars
-        good = bool(text) and read(text)
-        tally.flush()
-        if _is_counted(tally) or tally.failed is not None:
-            return good
-        if not good:
-            tally.add_truncated_bytes(text.dropped or text.size)
-        elif tally.evidence.chars > before:
-            tally.add_truncated_bytes(text.dropped)
-        else:
-            self._unplaced = max(self._unplaced, text.dropped)
-        return good
-
-    def settle(self, tally: Tally) -> None:
-        """The whole answer was received. If it had no output, the outlines lack the output."""
-        if self._unplaced and tally.evidence.empty and not _is_counted(tally):
-            tally.add_truncated_bytes(self._unplaced)
-
-
-def _is_left_out(text: bytes) -> bool:
-    """Whether an unreadable text may be one that would take too long to read: then it counts by its size. An entry has
-    three marks at least."""
-    return is_crowded(text, 3 * ENTRIES_MAX) and text.startswith(b"{")
-
-
-def _is_counted(tally: Tally) -> bool:
-    return tally.usage is not None and tally.usage.completion_tokens is not None
 
 
 class JsonMeter(BodyMeter):
@@ -187,7 +132,7 @@ class JsonMeter(BodyMeter):
             return self._read_events(self._stream)
         if self.bytes_seen > self.sure_bytes:
             self.end()
-        held, truncated = self._kept.take(), _TruncatedText()
+        held, truncated = self._kept.take(), TruncatedText()
         if isinstance(held, UnreadText):
             held = held.text()
         body, long = held.strip(BLANKS), isinstance(held, LongText)
@@ -204,9 +149,9 @@ class JsonMeter(BodyMeter):
             flags.add("cut_body")
         elif self._mended or (not read and (body or long)):
             flags.add("unparsable_body")
-            if not (long or read) and _is_left_out(body):
+            if not (long or read) and is_left_out(body):
                 self.tally.add_truncated_bytes(len(body))
-        if read and not (lacks or self._cut or self.tally.failed or _is_counted(self.tally)):
+        if read and not (lacks or self._cut or self.tally.failed or is_counted(self.tally)):
             self.tally.read_unknown_text(held, counted=False)
         complete = read and not self._cut and self.tally.done and self.tally.failed is None
         if complete:
@@ -222,8 +167,8 @@ class JsonMeter(BodyMeter):
             self._mended = read = True
         elif not read:
             self._cut = True
-            read = _read_cut(self.tally, body, self.tally.read_answer)
-        elif self._held is not None and not lacks and not _is_counted(self.tally):
+            read = read_cut(self.tally, body, self.tally.read_answer)
+        elif self._held is not None and not lacks and not is_counted(self.tally):
             # Most report it: only these are read twice.
             self.tally = self._new_tally(None)
             self.tally.hold(self._held)
@@ -279,7 +224,7 @@ class StreamMeter(BodyMeter):
         self._undecided = True  # only blanks so far: it may be one JSON document
         self._json: JsonMeter | None = None
         self._matcher: TemplateMatcher | None = None  # of the last event's template
-        self._truncated = _TruncatedText()
+        self._truncated = TruncatedText()
         self._lacks = False  # an outline lacks more than images
         self._unread: tuple[UnreadText, bytes] | None = None  # the event that is being read, and its name
         self._rest: list[Event] = []  # events after it
@@ -529,7 +474,7 @@ class StreamMeter(BodyMeter):
                 self._read(line, name)
         elif event.strip():
             self.tally.flags.add("unparsable_event")
-            if _is_left_out(event):
+            if is_left_out(event):
                 self.tally.add_truncated_bytes(len(event))
 
     def _read_unfinished(self, event: bytes, name: bytes) -> None:
@@ -551,7 +496,7 @@ class StreamMeter(BodyMeter):
         self._cut = True
         if len(event) < _HALF_EVENT_BYTES_MIN and type(event) is not LongText:
             return False
-        return _read_cut(self.tally, event, lambda whole: self.tally.read(whole, name) is not None)
+        return read_cut(self.tally, event, lambda whole: self.tally.read(whole, name) is not None)
 
     def _result_so_far(self) -> Metered:
         flags = self.flags

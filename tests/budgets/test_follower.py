@@ -8,17 +8,21 @@ import random
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
 
-from proxy.billing.limits import LimitCounter
-from proxy.billing.reservation import CounterState, SpendDelta, SpendTotal
+from proxy.billing.limits import LimitCounter, OnStoreOutage
+from proxy.billing.reservation import CounterState, Reservation, SpendDelta, SpendTotal
 from proxy.budgets import follower
+from proxy.budgets.admission import Admission, ClosedReservations
 from proxy.budgets.follower import BEHIND_US_MAX, CHANGES_MAX, Follower, SeedRequest
-from proxy.budgets.store import BudgetStore, BudgetsUnavailable
+from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnReservations
+from proxy.runtime.proxy.admission import AdmissionService
 from tests.budgets.recorder import FollowerRecorder
+from tests.budgets.stores import NOW, Stores
 from tests.support.waiting import beside, until
 
 SECOND_US = 1_000_000
@@ -609,3 +613,36 @@ async def test_who_does_not_lead_reads_nothing_but_tells_what_it_seeds(
         assert (ledger.looks, store.counters["key"].spent) == (0, 0)
         store.leads = True
         await until(lambda: store.counters["key"].spent == 1)
+
+
+# -- a proxy that starts again
+
+BOUNDED = LimitCounter("key_a", NOW - 1_000, nusd_max=1_000)
+
+
+@pytest.mark.io
+@pytest.mark.parametrize("ledger_is_away", [False, True])
+async def test_what_is_settled_before_its_record_is_read_counts(stores: Stores, *, ledger_is_away: bool) -> None:
+    """The settler is faster than the start, and the store had not been told of the end of the exchange."""
+    ledger, before = Ledger(), stores.node("proxy")
+    await before.announce(lambda: OwnReservations((), (), ()))
+    ledger.now_us = START_US
+    await before.seed([SpendTotal(BOUNDED.counter_id, BOUNDED.since, 0, START_US)])
+    await before.reserve(Reservation("exchange", (BOUNDED,), 600, 0, NOW))
+    await before.aclose()  # killed
+    ledger.settle("exchange", counters=[BOUNDED.counter_id], nusd=500, at=NOW)
+    ledger.away = ledger_is_away
+
+    store, seen = stores.node("proxy"), FollowerRecorder()
+    follower = Follower(store, ledger, on_spent=seen.on_spent, observer=seen)  # type: ignore[arg-type]
+    admission = Admission(
+        store, ClosedReservations(), seed=follower.seed, settled=follower.counted, tidy=follower.tidy,
+        on_store_outage=OnStoreOutage.FAIL_CLOSED, allowance_nusd=0, observer=seen,  # type: ignore[arg-type]
+    )  # fmt: skip
+    service: Any = SimpleNamespace(admission=admission, _following=SimpleNamespace(follower=follower))
+    journal: Any = SimpleNamespace(pending=lambda *_: [])  # has forgotten it
+    await AdmissionService._announce(service, journal)
+    assert admission._counted.is_set()
+    if not ledger_is_away:
+        [found] = await store.counter_states([BOUNDED.counter_id])
+        assert (found.spent, found.reserved) == (500, 0)

@@ -35,4 +35,4 @@ class AdmittedRequest:
     upload: Upload | None
     """what the request counts for until a provider has accepted it; None: it is not counted"""
     body_bytes: int = 0
-    """of the client's body"""
+    """size of the client's body"""

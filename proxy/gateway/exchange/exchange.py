@@ -60,7 +60,7 @@ class Exchange:
     """One request, from admission to its record."""
 
     def __init__(self, admitted: AdmittedRequest, ports: Ports, background: Background) -> None:
-        """`background`: takes it over if its provider goes on."""
+        """`background`: takes over the exchange if the provider generates the answer in the background."""
         self._open_exchange = open_exchange = admitted.open_exchange
         self.exchange_id = open_exchange.opened.exchange_id
         self._admitted: AdmittedRequest | None = admitted  # until it is accepted: then its document is not needed
@@ -138,8 +138,8 @@ class Exchange:
             self._waiting = None
 
     def _may_ask(self, to: Failover) -> bool:
-        """Nothing has come of an attempt. Another provider gets the request, unless nobody waits any more, or it cannot
-        be recorded."""
+        """True if another provider may get the request after a failed attempt: the client is still there, and the
+        attempt is recorded."""
         if self._life.client is Client.GONE or not self._open_exchange.reassign(to.route, to.attempt):
             return False
         self._moments.asked_at = monotonic()

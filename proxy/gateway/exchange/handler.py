@@ -202,12 +202,7 @@ class ProxyHandler:
             if size <= AT_ONCE_BYTES
             else await in_slices(size, read_request, codec, dialect, body, content_type, named)
         )
-        tells_cost = TellsCost.NO
-        if dialect.cost_path:
-            if COST_MEMBER in document and checked(cost_asked, document):
-                tells_cost = TellsCost.ASKED
-            elif self._keys.access(key).cost_in_answers:
-                tells_cost = TellsCost.WITH_USAGE
+        tells_cost = self._tells_cost(document, key) if dialect.cost_path else TellsCost.NO
         opener = self._opener
         route = opener.find_route(facts.model, key, dialect)
         if facts.continues is not None or files:
@@ -225,19 +220,9 @@ class ProxyHandler:
             if claim is not None:
                 claim.keep_answer(open_exchange)
             admitted = AdmittedRequest(
-                request,
-                connection,
-                dialect,
-                facts,
-                document,
-                key,
-                route,
-                open_exchange,
-                received_at,
-                tells_cost,
-                upload,
-                size,
-            )
+                request, connection, dialect, facts, document, key, route, open_exchange, received_at, tells_cost,
+                upload, size,
+            )  # fmt: skip
             exchange = Exchange(admitted, self._ports, self._background)
         except BaseException:
             if open_exchange is not None:
@@ -246,6 +231,12 @@ class ProxyHandler:
                 await claim.end(open_exchange)
             raise
         return exchange, open_exchange, claim
+
+    def _tells_cost(self, document: dict[str, Any], key: ApiKey) -> TellsCost:
+        """Raises ApiError."""
+        if COST_MEMBER in document and checked(cost_asked, document):
+            return TellsCost.ASKED
+        return TellsCost.WITH_USAGE if self._keys.access(key).cost_in_answers else TellsCost.NO
 
     async def _body(self, request: web.BaseRequest, upload: Upload | None) -> bytes:
         try:

@@ -39,17 +39,17 @@ class Failover:
     route: Route
     attempt: Attempt
     outcome: Answer | UpstreamFailedError
-    """the result if nobody else is asked"""
+    """the result of the call if no other provider is asked"""
 
     def stays(self) -> Answer:
-        """Nobody else is asked. Raises UpstreamFailedError."""
+        """The result, since no other provider is asked. Raises UpstreamFailedError."""
         if isinstance(self.outcome, UpstreamFailedError):
             raise self.outcome
         return self.outcome
 
 
 MayAsk = Callable[[Failover], bool]
-"""called before another provider is asked; False: nobody else is asked"""
+"""called before another provider is asked; returns False if none may be asked"""
 
 
 class ProviderCall(Generic[T]):
@@ -63,7 +63,7 @@ class ProviderCall(Generic[T]):
         """`tokens`: what it probably takes, for the limits of credentials."""
         self.route = route
         self.use: Use | None = None
-        """of the current provider's credentials, the one that was sent last; None: it has not several"""
+        """the use of the credential that was sent last; None: the provider has at most one"""
         self._unix_time = unix_time
         self._tokens = tokens
         self._tried: dict[Credential, int] = {}
@@ -122,7 +122,7 @@ class ProviderCall(Generic[T]):
             self.use.end(tokens)
 
     def _unanswered(self, began_at: float, failure: UpstreamFailedError) -> Failover:
-        """Raises UpstreamFailedError if nobody else may be asked."""
+        """The next provider after a request without an answer. Raises UpstreamFailedError if there is none."""
         if isinstance(failure, OutOfConnectionsError):
             raise failure  # says nothing about the provider, and another one could not be reached either
         self.route.provider.health.failed(monotonic())
