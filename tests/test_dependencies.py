@@ -70,6 +70,7 @@ PRIVATE: dict[str, dict[Any, set[str]]] = {
         RequestHandler: {
             "_close", "_loop", "_messages", "_paused", "_payload_parser", "_request_count", "_waiter",
         },
+        BaseProtocol: {"_buffer_paused", "_pause_transport_reading", "_reading_paused", "_resume_transport_reading"},
         aiohttp.web_protocol: {"_ErrInfo"},
         web.Response: {"_req"},
         web.Server: {"_kwargs", "_loop"},

@@ -89,8 +89,7 @@ class Follower:
         time = asyncio.get_running_loop().time
         tidy_at = measure_at = time()
         while True:
-            followed = await self._attempt(self._elect) and await self._attempt(self._follow_or_report)
-            followed = followed and self._leads
+            followed = await self._attempt(self._elect_and_follow) and self._leads
             if followed and self._reported_to is not None:
                 await self._attempt(self._report_more)
             if followed and time() >= tidy_at:
@@ -100,13 +99,12 @@ class Follower:
                 measure_at = time() + (MEASURE_S if await self._attempt(self.measure) else TIDY_S)
             await asyncio.sleep(FOLLOW_S)
 
-    async def _elect(self) -> None:
+    async def _elect_and_follow(self) -> None:
+        """Follow if this node leads; otherwise report the counters that this node has seeded."""
+        # One step: an outage that begins between the two is one outage.
         led, self._leads = self._leads, await self._store.lead(LEAD_S)
         if self._leads and not led:
             self._reported_to = ""  # the previous leader may have crashed before its report
-
-    async def _follow_or_report(self) -> None:
-        """Follow if this node leads; otherwise report the counters that this node has seeded."""
         await (self.follow() if self._leads else self._report())
 
     async def _report_more(self) -> None:

@@ -362,6 +362,27 @@ async def test_an_outage_is_said_once_and_nothing_is_lost(
     assert seen.healings == seen.failures
 
 
+async def test_an_outage_that_begins_between_election_and_following_is_one_outage(
+    one: Follower, store: Store, seen: FollowerRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead = store.lead
+
+    async def lead_and_leave(for_s: float) -> bool:
+        leads = await lead(for_s)
+        store.away = True
+        return leads
+
+    await one.seed([LimitCounter("key")])
+    monkeypatch.setattr(store, "lead", lead_and_leave)
+    async with following(one, every_s=0.001):
+        await until(lambda: seen.failures)
+        await asyncio.sleep(0.05)
+        assert len(seen.failures) == 1
+        monkeypatch.setattr(store, "lead", lead)
+        store.away = False
+        await until(lambda: seen.healings == seen.failures)
+
+
 # -- seeding
 
 

@@ -55,7 +55,8 @@ def test_a_boundary_is_between_two_lines() -> None:
 
 
 def test_an_endless_line_takes_bounded_memory_and_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_framing, "LINE_BYTES_MAX", stream_framing.LINE_BYTES_MAX // 5)
+    # Most of the line is beyond the limit at both sizes: what is within is collected, which costs less.
+    monkeypatch.setattr(stream_framing, "LINE_BYTES_MAX", stream_framing.LINE_BYTES_MAX // 50)
 
     def read(pieces: int) -> None:
         framer = LineFramer()
@@ -65,4 +66,4 @@ def test_an_endless_line_takes_bounded_memory_and_linear_time(monkeypatch: pytes
         assert framer.feed(b"\n{}\n") == [(b"", b""), (b"{}", b"")]
         assert framer.too_long == 1
 
-    assert_linear(read, 28_000)
+    assert_linear(read, 14_000)
