@@ -41,7 +41,7 @@ demo: $(RUNTIME) ## a tour: streams through the proxy into a ledger, in under a 
 # The tests start hundreds of processes: each reads what the first one compiled.
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest -q
-TOGETHER := -n 4 --dist worksteal
+TOGETHER := -n 3 --dist worksteal
 # What opens no process, socket or database; all that Python and pip give, but what costs most; what costs most; what
 # needs a program beside them.
 FAST := not process and not io and not external and not thorough and not slow and not real

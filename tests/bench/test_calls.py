@@ -27,7 +27,7 @@ TRIES = 4
 # Of a further event, the share of what the proxy does at rest is larger.
 FURTHER_MORE = 1.25
 # Of so many, as many are learned and counted in each run.
-EXCHANGES, WARM_UP = 64, 16
+EXCHANGES, WARM_UP = 32, 16
 PEERS = Peers()
 ONE: dict[str, dict[str, Any]] = {
     "a JSON request": {},
