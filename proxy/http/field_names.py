@@ -55,6 +55,8 @@ def _by_fold(names: Iterable[str]) -> dict[str, str]:
 
 
 _KNOWN = _by_fold(_FIELDS)
+# What known fields with capitals are in lower case.
+_MISSPELT = frozenset(fold for fold, name in _KNOWN.items() if fold != name)
 _KNOWN_OF = {name: _by_fold(fields) for name, fields in _FIELDS_OF.items()}
 
 
@@ -65,19 +67,32 @@ def refuse_ambiguous_names(document: Mapping[str, Any]) -> None:
     objects of its lists (such as messages). Deeper, names may be the client's: two properties of a tool's schema may
     differ by case alone.
     """
-    _refuse_unknown_case(document, _KNOWN, "")
-    shapes = {tuple(document): ""}  # a conversation has thousands of messages with a few sets of names
+    shapes: dict[tuple[str, ...], str] = {}  # a conversation has thousands of messages with a few sets of names
+    names = tuple(document)
+    if not (_is_lower(names) and _MISSPELT.isdisjoint(names)):
+        _refuse_unknown_case(document, _KNOWN, "")
+        shapes[names] = ""
     for field, value in document.items():
         if type(value) is dict:
             shapes[tuple(value)] = field
             if field in _KNOWN_OF:
                 _refuse_unknown_case(value, _KNOWN_OF[field], f"{field}.")
         elif type(value) is list:
-            shapes.update((tuple(one), field) for one in value if type(one) is dict)
+            for one in value:
+                if type(one) is dict:
+                    shapes[tuple(one)] = field
     for names, field in shapes.items():
+        if _is_lower(names):
+            continue
         folded = set(map(str.casefold, names)) if len(names) < 100 else {name.casefold() for name in names}
         if len(folded) < len(names):
             raise _twice(names, field)
+
+
+def _is_lower(names: tuple[str, ...]) -> bool:
+    """Whether all names are in lower case, as in most requests: then none differ by case alone."""
+    text = "".join(names)
+    return text.islower() and text.isascii()
 
 
 def _refuse_unknown_case(holder: Mapping[str, Any], known: Mapping[str, str], within: str) -> None:

@@ -35,20 +35,20 @@ def _uncounted(_size: int) -> None: ...
 
 
 def _coding(request: web.BaseRequest) -> str:
-    return request.headers.get("Content-Encoding", "identity").strip().lower()
+    return request.headers["Content-Encoding"].strip().lower() if "Content-Encoding" in request.headers else "identity"
 
 
 def is_compressed(request: web.BaseRequest) -> bool:
     """True if the body takes more memory than the bytes that arrive."""
-    return _coding(request) != "identity"
+    return "Content-Encoding" in request.headers and _coding(request) != "identity"
 
 
 async def read_body(request: web.BaseRequest, *, bytes_max: int, grew: Callable[[int], None] = _uncounted) -> bytes:
     """The complete body, decompressed. `grew` is called with the size of each piece that arrives or is decompressed,
     and may raise ApiError. Raises ApiError 400, 413, 415 or 408, and ConnectionError if the client disconnects."""
-    coding = _coding(request)
-    if coding == "identity":
+    if not is_compressed(request):
         return await _read(request, bytes_max, grew)
+    coding = _coding(request)
     if coding not in CODINGS:
         message = "Content-Encoding: only gzip and deflate are accepted."
         raise ApiError(415, message, param="Content-Encoding", code="unsupported_encoding")

@@ -84,9 +84,9 @@ class UndecodableError(ValueError):
 
 def encode_frame(kind: int, seq: int, payload: bytes) -> bytes:
     """The bytes of one frame."""
-    assert len(payload) <= PAYLOAD_BYTES_MAX, "payload too long for a frame"
-    tail = _TAIL.pack(kind, seq)
     length = len(payload)
+    assert length <= PAYLOAD_BYTES_MAX, "payload too long for a frame"
+    tail = _TAIL.pack(kind, seq)
     return b"".join((_HEAD.pack(MAGIC, length, length ^ _LENGTH_MASK, crc32(payload, crc32(tail))), tail, payload))
 
 

@@ -20,7 +20,7 @@ from proxy.metering.usage_reader import count
 # Ten times the largest recorded usage object without its array of times; a larger one is too big for a ledger entry.
 RAW_BYTES_MAX = 16 << 10
 # One time per token: too long for a ledger entry; `timings` summarises it.
-_TIMES = "decode_time_arr"
+_PREFILL, _TIMES = "prefill_time", "decode_time_arr"
 # More tokens than any answer has.
 _TIMES_MAX = 1 << 15
 
@@ -176,11 +176,9 @@ def violations(usage: Usage) -> Iterator[str]:
 _HOUR = Usage.__struct_fields__.index("cache_write_1h_tokens")
 
 
-def later(old: Usage | None, new: Usage) -> tuple[Usage, bool]:
+def later(old: Usage, new: Usage) -> tuple[Usage, bool]:
     """Merge two usages of one answer per field: the later count, never lower but for the lifetime of what is
     written to the cache. Also returns whether a count fell."""
-    if old is None:
-        return new, False
     folded, fell = list(structs.astuple(new)), False
     for at, before in enumerate(structs.astuple(old)):
         if before is not None:
@@ -193,10 +191,10 @@ def later(old: Usage | None, new: Usage) -> tuple[Usage, bool]:
     return Usage(*folded), fell
 
 
-def plain(raw: Mapping[str, Any]) -> dict[str, Any] | None:
+def plain(raw: dict[str, Any]) -> dict[str, Any] | None:
     """`raw` without its array of times, as plain finite JSON; None if it is too large or not serialisable."""
     try:
-        kept = {key: value for key, value in raw.items() if key != _TIMES}
+        kept = {key: value for key, value in raw.items() if key != _TIMES} if _TIMES in raw else raw
         text = msgspec.json.encode(kept)
         if len(text) > RAW_BYTES_MAX:
             return None
@@ -209,9 +207,11 @@ def plain(raw: Mapping[str, Any]) -> dict[str, Any] | None:
 def timings(raw: Mapping[str, Any]) -> dict[str, float]:
     """SiliconStorm's times, in their original unit: `prefill_time`; count, mean and max of `decode_time_arr`."""
     summary: dict[str, float] = {}
-    prefill: Any = raw.get("prefill_time")
+    if _PREFILL not in raw and _TIMES not in raw:  # most
+        return summary
+    prefill: Any = raw.get(_PREFILL)
     if _is_time(prefill):
-        summary["prefill_time"] = prefill
+        summary[_PREFILL] = prefill
     times = raw.get(_TIMES)
     if isinstance(times, list) and len(times) <= _TIMES_MAX and (good := [time for time in times if _is_time(time)]):
         summary |= {

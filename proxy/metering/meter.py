@@ -85,7 +85,7 @@ class JsonMeter(BodyMeter):
         if not (self._is_document or held.raw):
             kept = kept.lstrip(BLANKS)
         if not self._is_document and len(held.raw) + len(kept) > _STREAM_BYTES_MIN:
-            kept = held.take() + kept
+            kept = held.take() + kept if held.raw else kept
             if kept.startswith(_EVENT):
                 self._stream = self._new_stream(kept)
                 self.behind = self._stream.behind
@@ -132,13 +132,14 @@ class JsonMeter(BodyMeter):
             return self._read_events(self._stream)
         if self.bytes_seen > self.sure_bytes:
             self.end()
-        held, truncated = self._kept.take(), TruncatedText()
+        held, truncated = self._kept.take(), None
         if isinstance(held, UnreadText):
             held = held.text()
         body, long = held.strip(BLANKS), isinstance(held, LongText)
         lacks, too_long = False, False
         if isinstance(held, LongText):
             lacks, too_long = held.lacks, held.lacks or held.size > JSON_BYTES_MAX
+            truncated = TruncatedText()
             read = truncated.read(self.tally, held, self._read_answer)
         elif body.startswith(_EVENT):
             return self._read_events(self._new_stream(held))
@@ -154,7 +155,7 @@ class JsonMeter(BodyMeter):
         if read and not (lacks or self._cut or self.tally.failed or is_counted(self.tally)):
             self.tally.read_unknown_text(held, counted=False)
         complete = read and not self._cut and self.tally.done and self.tally.failed is None
-        if complete:
+        if complete and truncated is not None:
             truncated.settle(self.tally)
         reports = [body] if read and not lacks and not self._cut else []
         return result_of(self.tally, complete=complete, flags=flags, reports=reports, cut=self._cut)

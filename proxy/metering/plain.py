@@ -76,7 +76,7 @@ class PlainTally(Tally):
     __slots__ = ()
 
     known = members(
-        "data results embeddings embedding created error raw_status_code",
+        "id object model data results embeddings embedding created error raw_status_code",
         each("usage", f"{_reported.paths} {_NOT_BILLED}"),
         each("meta", f"{_reported.paths} api_version"),
     )

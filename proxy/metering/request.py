@@ -91,16 +91,16 @@ def model_of(document: Mapping[str, Any], field: str = "model") -> str:
 
 def service_asked(document: Mapping[str, Any]) -> ServedAs:
     """The terms of service that a request of OpenAI, Anthropic or Google has."""
-    if document.keys().isdisjoint(_ASKED):
+    if _ASKED.isdisjoint(document):
         return NOT_SAID
-    tier, speed, geography = (document.get(name) for name in _ASKED[:3])
+    tier, speed, geography = (document.get(name) for name in ("service_tier", "speed", "inference_geo"))
     tier = document.get("serviceTier") if tier is None else tier
     if isinstance(tier, str):
         tier = _TIERS.get(tier.lower(), tier.lower().removeprefix("service_tier_"))
     return service_of(tier, speed, geography)
 
 
-_ASKED = ("service_tier", "speed", "inference_geo", "serviceTier")
+_ASKED = frozenset({"service_tier", "speed", "inference_geo", "serviceTier"})
 # OpenAI calls priority processing "fast", too.
 _TIERS = {"fast": "priority", "standard_only": "standard"}
 
@@ -162,7 +162,7 @@ def output_limit(document: Mapping[str, Any], *names: str, at_least: int = 1) ->
         _UNLIMITED if type(value) is int and value == _NO_LIMIT
         else integer(document, name, at_least=at_least, at_most=TOKENS_MAX) or 0
         for name in names
-        if (value := document.get(name)) is not None
+        if name in document and (value := document[name]) is not None
     ]  # fmt: skip
     return None if not limits or _UNLIMITED in limits else max(limits)
 

@@ -17,12 +17,12 @@ from typing import Any
 # No answer costs more; a larger number is in another unit.
 USD_MAX = 100_000
 _TICKS_PER_USD = 10**10
-_STATING = ("cost", "cost_in_usd_ticks", "pydantic_ai_gateway")
+_STATING = frozenset({"cost", "cost_in_usd_ticks", "pydantic_ai_gateway"})
 
 
 def stated_usd(usage: Mapping[str, Any], beside: object = None) -> Decimal | None:
     """The cost in USD in a usage object, or in the member `cost` next to it; None: none."""
-    if beside is None and usage.keys().isdisjoint(_STATING):  # most
+    if beside is None and _STATING.isdisjoint(usage):  # most
         return None
     cost = usage.get("cost")
     if isinstance(cost, dict):

@@ -245,7 +245,7 @@ class Tally:
                 old = structs.replace(old, **self._uncounted(usage))
             elif usage.searches is not None or usage.file_searches is not None:
                 self._uncounted(usage)
-            self.usage, fell = later(old, usage)
+            self.usage, fell = (usage, False) if old is None else later(old, usage)
             if self.units:
                 self._take_units()
             self.usage_raw = raw

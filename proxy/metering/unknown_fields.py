@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -37,13 +39,37 @@ _TEXT_MARKS_MAX, _MEMBER_MARKS_MAX, _MEMBERS_MAX = 64 << 10, 32 << 10, 1024
 USAGE_OBJECTS = frozenset({"usage", "usageMetadata", "usage_info", "meta"})
 
 
-class Members(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Members:
     """The known members of an object, or of the objects in a list, which are named by their `modality`, if any."""
 
     whole: frozenset[str]
     """members that are known with everything inside them"""
     inner: Mapping[str, Members | frozenset[str]]
     """members that are known in part: with their known members, or their known words"""
+
+    @cached_property
+    def only(self) -> type[msgspec.Struct]:
+        """An object with no other members, and no other words."""
+        kinds: dict[str, Any] = {name: _kind(known) for name, known in self.inner.items()}
+        kinds |= dict.fromkeys(self.whole, msgspec.Raw)
+        names = {f"f{number}": name for number, name in enumerate(kinds)}
+        fields = [(field, kinds[name], None) for field, name in names.items()]
+        return msgspec.defstruct("Only", fields, rename=names, forbid_unknown_fields=True, gc=False)
+
+    @cached_property
+    def read_only(self) -> Callable[[bytes], object]:
+        """Reads an object with no other members, and no other words. Raises a MsgspecError for any other text."""
+        return msgspec.json.Decoder(self.only).decode
+
+
+def _kind(known: Members | frozenset[str]) -> Any:
+    """The type of a member that is known in part, without other members and words."""
+    if isinstance(known, frozenset):
+        return Literal[tuple(known)] | None
+    modalities = tuple(filter(str.isupper, known.whole))
+    entry = msgspec.defstruct("Entry", [("modality", Literal[modalities])]) if modalities else known.only
+    return known.only | list[entry] | None  # type: ignore[valid-type]
 
 
 Value: TypeAlias = "int | float | str | None"
@@ -93,7 +119,8 @@ def unknown_fields(
     unknown: dict[str, Value] = {**items}
     for text in texts:
         is_long = len(text) > _TEXT_MARKS_MAX and is_crowded(text, _TEXT_MARKS_MAX)
-        _look_into_members(_usages_in(text) if is_long else _members_in(text), known, unknown)
+        if is_long or not _has_only(text, known):
+            _look_into_members(_usages_in(text) if is_long else _members_in(text), known, unknown)
     if not unknown:
         return NO_UNKNOWN_FIELDS
     paths = sorted(unknown)
@@ -120,6 +147,15 @@ _members_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _entries_of = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _value_of = msgspec.json.Decoder().decode
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+def _has_only(text: bytes, known: Members) -> bool:
+    """Whether a text has no unknown field, as most: found without a look at each. False: it may have one."""
+    try:
+        known.read_only(text)
+    except _ERRORS:
+        return False
+    return True
 
 
 def _usages_in(text: bytes) -> dict[str, Any]:

@@ -176,10 +176,10 @@ class UsageReader:
 
 def _find(members: Mapping[str, Any], raw: Mapping[str, Any], found: _Found, flags: set[str]) -> None:
     """Find the counts of these members."""
-    for name, value in raw.items():
-        member = members.get(name)
-        if member is None or value is None:
+    for name in raw:
+        if name not in members or (value := raw[name]) is None:
             continue
+        member = members[name]
         if type(member) is tuple:
             slot, most = member
             found[slot] = value if type(value) is int and 0 <= value <= most else count(value, flags, most)

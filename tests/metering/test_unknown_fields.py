@@ -6,6 +6,7 @@ import copy
 import json
 from collections import Counter
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 
 from proxy.billing.pricing.book import PriceBook
 from proxy.billing.pricing.prices import applied
+from proxy.metering import unknown_fields as fields
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects import DIALECTS
+from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
@@ -25,6 +28,11 @@ from tests.metering.fixtures import read_answer, read_events
 from tests.metering.said import LASTS
 
 KNOWN = members("id created choices", "usage.prompt_tokens usage.details.cached", "usage.lists.TEXT usage.steps.input")
+
+
+EVERY_LAST = pytest.mark.parametrize(
+    ("dialect", "event", "where"), [row[:3] for row in LASTS], ids=lambda value: getattr(value, "name", None)
+)
 
 
 def found(known_as: Any, **answer: Any) -> tuple[str, ...]:
@@ -105,6 +113,55 @@ def test_a_holder_is_looked_into_whatever_else_it_has() -> None:
     assert unknown_fields([b'{"response":7}'], OPENAI_RESPONSES.tally(None).known).paths == ("response",)
 
 
+_SCALARS = st.none() | st.booleans() | st.integers(-1, 3) | st.sampled_from(["", "x", "low", "LOW", "high"])
+_INNER = st.sampled_from(["prompt_tokens", "cached", "TEXT", "input", "details", "lists", "steps", "level", "modality"])
+_VALUES = st.recursive(
+    _SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_INNER, inner, max_size=3), max_leaves=6
+)
+WORDED = members("id created choices.index", "usage.prompt_tokens usage.details.cached usage.level=low|high")
+
+
+@given(st.dictionaries(st.sampled_from(["id", "usage", "choices", "response", "odd"]), _VALUES, max_size=3))
+def test_a_text_with_known_members_alone_has_no_unknown_field(answer: dict[str, Any]) -> None:
+    """Such a text is found at once; a look at each of its members would find the same."""
+    text = json.dumps(answer).encode()
+    for known in (KNOWN, WORDED):
+        with patch.object(fields, "_has_only", lambda *_: False):
+            looked = unknown_fields([text], known)
+        assert unknown_fields([text], known) == looked
+
+
+# Dialect → a report as its provider sends it.
+ORDINARY = {
+    OPENAI_CHAT: b"""
+        {"id": "c", "object": "chat.completion", "created": 1790000000, "model": "m", "choices": [{"index": 0,
+        "message": {"role": "assistant", "content": "x", "refusal": null}, "logprobs": null, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16, "prompt_tokens_details":
+        {"cached_tokens": 0, "audio_tokens": 0}, "completion_tokens_details": {"reasoning_tokens": 0}},
+        "service_tier": "default", "system_fingerprint": "fp"}""",
+    OPENAI_RESPONSES: b"""
+        {"type": "response.completed", "sequence_number": 9, "response": {"id": "r", "object": "response",
+        "output": [{"id": "m", "type": "message", "status": "completed", "role": "assistant",
+        "content": [{"type": "output_text", "text": "x", "annotations": []}]}], "store": true, "background": false,
+        "usage": {"input_tokens": 9, "output_tokens": 7, "total_tokens": 16,
+        "output_tokens_details": {"reasoning_tokens": 0}}}}""",
+    ANTHROPIC_MESSAGES: b"""
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": null}, "usage":
+        {"input_tokens": 9, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 7}}""",
+    GEMINI_GENERATE: b"""
+        {"candidates": [{"content": {"parts": [{"text": "x"}], "role": "model"}, "finishReason": "STOP"}],
+        "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 7, "totalTokenCount": 16,
+        "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 9}]}, "modelVersion": "m", "responseId": "r"}""",
+}
+
+
+@pytest.mark.parametrize(("dialect", "text"), ORDINARY.items(), ids=lambda one: getattr(one, "name", ""))
+def test_an_ordinary_report_is_found_at_once(dialect: Dialect, text: bytes) -> None:
+    with patch.object(fields, "_look_into_members") as looked:
+        assert unknown_fields([text], dialect.tally(None).known) == NO_UNKNOWN_FIELDS
+    assert not looked.called
+
+
 def test_what_is_found_is_bounded_however_much_there_is() -> None:
     wide = found(KNOWN, usage={f"count_{number}": 1 for number in range(10_000)})
     assert len(wide) == PATHS_MAX
@@ -118,11 +175,6 @@ def test_what_is_too_deep_to_look_into_is_not_silent() -> None:
     for _ in range(100):
         deep = {"a": deep}
     assert found(KNOWN, usage=deep) == ("usage" + ".a" * 8,)
-
-
-EVERY_LAST = pytest.mark.parametrize(
-    ("dialect", "event", "where"), [row[:3] for row in LASTS], ids=lambda value: getattr(value, "name", None)
-)
 
 
 @EVERY_LAST

@@ -248,8 +248,8 @@ class OpenExchange:
             accepted=self.accepted,
             delivered=size > 0 and metered is not None and metered.generated,
             size=size,
-            duration_ms=_ms(now - self._started_at),
-            first_token_ms=None if first_token_at is None else _ms(first_token_at - self._started_at),
+            duration_ms=round((now - self._started_at) * 1000, 3),
+            first_token_ms=None if first_token_at is None else round((first_token_at - self._started_at) * 1000, 3),
             doubts=self._facts.doubts,
             not_billed=self._route.provider.settings.not_billed,
             asked_later=None if read.source is not UsageSource.ESTIMATED else self._asked_later(metered),
@@ -368,7 +368,3 @@ class OpenExchange:
 
 def _tokens(usage: Usage) -> int:
     return (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
-
-
-def _ms(seconds: float) -> float:
-    return round(max(0.0, seconds) * 1000, 3)

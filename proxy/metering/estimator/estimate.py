@@ -38,7 +38,17 @@ from proxy.metering.estimator.tokenized import ERROR_PRIOR as OWN_ERROR_PRIOR
 from proxy.metering.estimator.tokenized import TokenizedEstimate
 from proxy.metering.metered import Metered
 from proxy.metering.profile import Counted, Profile
-from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, PromptEvidence, Reading, Silence, Usage, UsageSource
+from proxy.metering.usage import (
+    NO_USAGE,
+    NOT_SAID,
+    NOTHING,
+    Evidence,
+    PromptEvidence,
+    Reading,
+    Silence,
+    Usage,
+    UsageSource,
+)
 
 # From counters, which outlive a crash.
 VERSION = "ridge-2"
@@ -306,7 +316,7 @@ def reading(
     of the prompt, and the relative error. `echoes`: the answer repeats the prompt.
     """
     usage, reported = metered.usage or NO_USAGE, metered.reported_completion
-    served_as = structs.asdict(metered.served_as)
+    served_as = {} if metered.served_as is NOT_SAID else structs.asdict(metered.served_as)
     if not is_estimated(metered):
         return Reading(usage, UsageSource.REPORTED, **served_as)
     if usage.reported_nothing and not metered.generated and not accepted:

@@ -49,11 +49,12 @@ _STEPS_MAX = 1024
 _STEPS = "iterations.cache_creation.ephemeral_5m_input_tokens iterations.model " + each("iterations", _step.paths)
 _STEP_TYPES = f"iterations.type=message|{_LEFT_OUT}|{_ADVISOR}|{_FALLBACK}"
 _WORDS = "service_tier speed inference_geo"
-_MESSAGE = "id type role model stop_reason stop_sequence content " + each(
+_STOP = "stop_reason stop_sequence stop_details"
+_MESSAGE = f"id type role model content request_id {_STOP} " + each(
     "usage", f"{_top.paths} {_NOT_BILLED} {_STEPS} {_STEP_TYPES} {_WORDS}"
 )
 
-KNOWN = f"index context_management error {_MESSAGE} {each('message', _MESSAGE)}"
+KNOWN = f"index context_management error {_MESSAGE} {each('message', _MESSAGE)} {each('delta', _STOP)}"
 """the members of an event or an answer that are read, or cost nothing"""
 
 

@@ -119,7 +119,7 @@ class ChatTally(Tally):
         chunk = chunk_of(body)
         if chunk is None:
             return False
-        if says_error(chunk.error):
+        if chunk.error and says_error(chunk.error):
             self.fail("error_body")
         for choice in chunk.choices or ():
             choice.delta = choice.message or choice.delta
@@ -140,6 +140,8 @@ class ChatTally(Tally):
 
     def held(self) -> AnswerText | None:
         """The text, if there is one choice: the interleaved fragments of several choices are no text."""
+        if self._held is None:
+            return None
         choices = self._plain | self._plain_reasoning | {index for index, _ in self._growing}
         return super().held() if len(choices) <= 1 else None
 
@@ -275,7 +277,7 @@ class ChatTally(Tally):
 def _has_hidden_thoughts(model: str | None) -> bool:
     """Whether the model is Google's, at its OpenAI-compatible endpoint: thoughts are only in the total, and are billed
     as output. https://ai.google.dev/gemini-api/docs/thinking#pricing"""
-    return model is not None and model.rpartition("/")[2].startswith("gemini-")
+    return model is not None and "gemini-" in model and model.rpartition("/")[2].startswith("gemini-")
 
 
 OPENAI_CHAT = Dialect(

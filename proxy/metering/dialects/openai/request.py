@@ -34,7 +34,7 @@ _RESULTS = ("tool", "function")
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     """Read a request; the model is optional if `named` in the path. Raises InvalidField."""
-    n = integer(document, "n", at_most=N_MAX) or 1
+    n = (integer(document, "n", at_most=N_MAX) or 1) if "n" in document else 1
     limit = output_limit(document, "max_tokens", "max_completion_tokens")
     streamed, asked = usage_asked(document)
     return RequestFacts(
@@ -59,6 +59,8 @@ def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_u
 def usage_asked(document: Mapping[str, Any]) -> tuple[bool, bool]:
     """Whether a stream is requested, and whether with usage. Raises InvalidField."""
     streamed = flag(document, "stream")
+    if "stream_options" not in document:
+        return streamed, False
     asked = flag(object_in(document, "stream_options"), "include_usage", "stream_options.include_usage")
     return streamed, streamed and asked
 
@@ -84,7 +86,7 @@ def prompt_of(
                 read_parts(value, texts, structures, kinds)
     (latin, wide, other, blanks, marks, *_), text = counted(texts)
     images = sum(kind in ("image_url", "input_image", "image") for kind in kinds) if kinds else 0
-    tools = [value for name in _TOOLS if (value := document.get(name))]
+    tools = [value for name in _TOOLS if name in document and (value := document[name])]
     call_chars = _json_chars(calls) if calls else 0
     schema_chars = json_bytes(schema) if (schema := document.get("response_format")) else 0
     return PromptEvidence(
@@ -99,7 +101,7 @@ def prompt_of(
         marks=marks,
         tools=sum([len(value) for value in tools if isinstance(value, list)]) if tools else 0,
         calls=sum([len(value) if isinstance(value, list) else 1 for value in calls if value]) if calls else 0,
-        results=sum([message.get("role") in _RESULTS for message in messages]),
+        results=sum([message["role"] in _RESULTS for message in messages if "role" in message]),
         call_chars=call_chars,
         schema_chars=schema_chars,
         text=text,

@@ -28,7 +28,7 @@ avg_tok_per_sec avg_prompt_tok_per_sec avg_compl_tok_per_sec tokens_per_second p
 time_to_first_token_ms time_per_output_token_ms draft_tokens draft_tokens_acceptance prefill_time decode_time_arr
 """
 # Stated costs, in money: of OpenRouter, Avian, Vercel, Perplexity, xAI, Pydantic.
-_STATED = "cost cost_details cost_in_usd_ticks market_cost pydantic_ai_gateway"
+_STATED = "cost cost_details cost_in_usd_ticks market_cost pydantic_ai_gateway is_byok"
 # Mistral's, of audio in the prompt.
 _SECONDS = "prompt_audio_seconds"
 _USAGE = " ".join((_reported.paths, _PARTS, _TIMES, _STATED, _SECONDS, "service_tier"))
@@ -39,9 +39,9 @@ content_filter_results token_ids prompt_token_ids prompt_logprobs
 """
 
 KNOWN = f"""
-id object model system_fingerprint service_tier obfuscation created error raw_status_code moderation
-time_info timings latency_checkpoint prompt_filter_results stream_options venice_parameters x_groq.seed
-cost copilot_usage
+id object model provider system_fingerprint service_tier obfuscation p request_id generationId created error
+raw_status_code moderation time_info timings latency_checkpoint prompt_filter_results stream_options venice_parameters
+x_groq.id x_groq.seed cost copilot_usage
 {each("choices", _CHOICE)} {each("usage", _USAGE)} {each("x_groq.usage", _USAGE)}
 """
 """the members of a chunk or an answer that are read, or cost nothing"""

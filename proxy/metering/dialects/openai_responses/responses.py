@@ -65,9 +65,10 @@ max_output_length
 """
 # The output is read by its items; the members besides usage repeat the request, or are times.
 _KNOWN = f"""
-id object model status service_tier user safety_identifier prompt_cache_key truncation tool_choice previous_response_id
-created_at completed_at temperature top_p top_logprobs max_output_tokens max_tool_calls presence_penalty
-frequency_penalty tools metadata text reasoning instructions content_filters moderation error copilot_usage
+id object model status service_tier user safety_identifier truncation tool_choice previous_response_id
+prompt_cache_key prompt_cache_retention prompt_cache_options billing created_at completed_at temperature top_p
+top_logprobs max_output_tokens max_tool_calls presence_penalty frequency_penalty parallel_tool_calls store background
+incomplete_details tools metadata text reasoning instructions content_filters moderation error copilot_usage
 {each("output", _ITEM)} {each("usage", f"{openai_usage_of.paths} {_NOT_BILLED}")} tool_usage.web_search
 {each(f"tool_usage.{_IMAGES}", f"{openai_usage_of.paths} {_TOOL_TEXT}")}
 """
