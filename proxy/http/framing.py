@@ -102,7 +102,7 @@ def whole_chunks(piece: bytes) -> bytes | None:
     Hot path: the work per chunk is done by built-in functions.
     """
     end = piece.find(b"\r\n", 0, 6)
-    if _PLAIN_SIZES.get(piece[:end]) == len(piece) - end - 4 and piece.endswith(b"\r\n"):
+    if piece[-2:] == b"\r\n" and _PLAIN_SIZES.get(piece[:end]) == len(piece) - end - 4:
         return piece[end + 2 : -2]
     # Several chunks: size, payload, size, payload, …, then nothing after the last CRLF.
     parts = _CRLF.split(piece)

@@ -242,10 +242,11 @@ class StreamMeter(BodyMeter):
     def feed(self, payload: bytes) -> None:
         """Buffer more bytes, and read them every FOLD_PIECES pieces or FOLD_BYTES bytes."""
         assert self._metered is None, "fed after close"
-        self._pieces.append(payload)
-        self.bytes_seen += len(payload)
-        self._waiting += len(payload)
-        if len(self._pieces) >= FOLD_PIECES or self._waiting >= FOLD_BYTES:
+        pieces, size = self._pieces, len(payload)
+        pieces.append(payload)
+        self.bytes_seen += size
+        self._waiting += size
+        if self._waiting >= FOLD_BYTES or len(pieces) >= FOLD_PIECES:
             self.fold()
 
     def fold(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects import DIALECTS
+from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
 from proxy.metering.dialects.gemini.generate import GEMINI_STREAM
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.metered import BodyMeter, Metered
@@ -24,9 +25,9 @@ from tests.metering.fixtures import GEMINI_USAGE, fed, in_pieces
 from tests.metering.hostile import DOCUMENTS, streams
 from tests.metering.said import body_of, lasts
 
-# Twice what a turn may take: the machine may be slower than any in production.
 T = TypeVar("T")
 
+# Twice what a turn may take: the machine may be slower than any in production.
 STEP_S_MAX = 0.04
 TRIES = 3
 
@@ -76,24 +77,27 @@ def check(meter: Callable[[], BodyMeter], body: bytes) -> None:
     raise AssertionError(f"{steps.longest_s * 1000:.1f} ms")
 
 
-def dialects(*always: Dialect) -> list[object]:
-    rest = [pytest.param(one, marks=pytest.mark.slow) for one in DIALECTS if one not in always]
-    return [*always, *rest]
-
-
-@pytest.mark.parametrize("dialect", dialects(OPENAI_CHAT), ids=lambda dialect: dialect.name)
-@pytest.mark.parametrize(
-    "size", [12_000, *(pytest.param(size, marks=pytest.mark.slow) for size in (60_000, 400_000, 3 << 20))]
+# One dialect for each reader of answers: others differ in paths and names only.
+READERS = list({dialect.tally: dialect for dialect in reversed(DIALECTS)}.values())
+OF_EACH_SHAPE = [OPENAI_CHAT, ANTHROPIC_MESSAGES, GEMINI_STREAM]
+DIALECTS_AND_SIZES = pytest.mark.parametrize(
+    ("dialect", "size"),
+    [
+        (OPENAI_CHAT, 12_000),
+        *(pytest.param(dialect, 60_000, marks=pytest.mark.slow) for dialect in READERS),
+        *(pytest.param(dialect, 3 << 20, marks=pytest.mark.slow) for dialect in OF_EACH_SHAPE),
+    ],
+    ids=lambda value: getattr(value, "name", None),
 )
+
+
+@DIALECTS_AND_SIZES
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_an_answer_is_read_in_steps(dialect: Dialect, size: int, name: str) -> None:
     check(dialect.plain_meter, DOCUMENTS[name](size))
 
 
-@pytest.mark.parametrize("dialect", dialects(OPENAI_CHAT), ids=lambda dialect: dialect.name)
-@pytest.mark.parametrize(
-    "size", [12_000, *(pytest.param(size, marks=pytest.mark.slow) for size in (60_000, 400_000, 3 << 20))]
-)
+@DIALECTS_AND_SIZES
 def test_a_stream_is_read_in_steps(dialect: Dialect, size: int) -> None:
     for _, framing, body in streams(dialect, size):
         check(partial(dialect.stream_meter, framing), body)

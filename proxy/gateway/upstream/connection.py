@@ -247,35 +247,35 @@ class UpstreamConnection(asyncio.Protocol):
             self._unread.register(sock.fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes arrived."""
+        """Bytes arrived. Hot path: a piece of a body first."""
         try:
-            self._received(data)
+            if self._parts is not None:
+                self._parts.append(data)
+                return
+            sink, chunks = self._sink, self._chunks
+            if sink is None:
+                self._received_without_sink(data)
+                return
+            if chunks is not None and not chunks.within_chunk:
+                if sink.relay_matched(data):
+                    return
+                payload = whole_chunks(data) if len(data) <= PIECE_BYTES_MAX else None
+                if payload is not None:
+                    catch_up = sink.piece(payload, data)
+                    if catch_up is not None:
+                        self._wait(catch_up)
+                    return
+            if len(data) > PIECE_BYTES_MAX:
+                self._read_in_parts(data)
+            else:
+                self._feed(data)
         except Exception:
             if self._sink is not None:
                 self._sink.internal_error()
             raise  # the event loop logs it and closes the connection
 
-    def _received(self, wire: bytes) -> None:
-        sink = self._sink
-        chunks = self._chunks
-        if self._parts is not None:
-            self._parts.append(wire)
-            return
-        if sink is not None and chunks is not None and not chunks.within_chunk:
-            if sink.relay_matched(wire):
-                return
-            payload = whole_chunks(wire) if len(wire) <= PIECE_BYTES_MAX else None
-            if payload is not None:
-                catch_up = sink.piece(payload, wire)
-                if catch_up is not None:
-                    self._wait(catch_up)
-                return
-        if sink is not None:
-            if len(wire) > PIECE_BYTES_MAX:
-                self._read_in_parts(wire)
-            else:
-                self._feed(wire)
-        elif self._reader is not None:
+    def _received_without_sink(self, wire: bytes) -> None:
+        if self._reader is not None:
             self._keep_early(wire)
         elif self._asked is not None:
             self._read_head(wire)

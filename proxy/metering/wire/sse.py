@@ -24,6 +24,7 @@ _STARTS = (b"data:", b"event:")
 # Kept bytes of lines without data in a too long event; names of events are shorter.
 _LINE_BYTES_MAX = 256
 _USAGE = b'"usage"'
+_USAGE_BYTES = len(_USAGE)
 _LOUD = re.compile(rb'"usage"(?!\s*:\s*null)')
 
 Event: TypeAlias = tuple[bytes, bytes]
@@ -82,7 +83,7 @@ def quiet_events(payload: bytes) -> int:
     if at < 0:
         return events
     # OpenAI's `"usage":null` on every event is the common case; the regular expression handles the rest.
-    rest = at + len(_USAGE)
+    rest = at + _USAGE_BYTES
     common = payload.startswith(b":null", rest) and payload.find(_USAGE, rest) < 0
     return events if common or _LOUD.search(payload, at) is None else 0
 
