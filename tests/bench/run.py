@@ -12,6 +12,7 @@ import random
 import resource
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -212,7 +213,7 @@ def started(
             provider, certificate = stack.enter_context(with_tls(folder / "tls", provider_port, rig.cpu))
         targets = {}
         for name in names if certificate or not tls else ():
-            if tls and name == "prototype":
+            if tls and name == "g1":
                 continue
             (folder / name).mkdir()
             sockets_max = 2 * size.idle_streams + FILES_SPARE
@@ -251,11 +252,18 @@ def machine_line(cpus: Sequence[int]) -> str:
     parts = [
         f"{os.cpu_count()} cores (system on {cpus[0]}, rig on {cpus[-1]})",
         f"{platform.system()} {platform.release()} {platform.machine()}",
-        f"Python {platform.python_version()}",
+        f"Python {platform.python_version()} ({_optimised()})",
         *(f"{name} {version(name)}" for name in ("aiohttp", "uvloop")),
         asked.stderr.strip().removeprefix("nginx version: ") if asked else "no nginx",
     ]
     return ", ".join(parts)
+
+
+def _optimised() -> str:
+    """How the interpreter was built: what it costs depends on it."""
+    options = sysconfig.get_config_var("CONFIG_ARGS") or ""
+    flags = [one for one in ("--enable-optimizations", "--with-lto") if one in options]
+    return " ".join(flags) or "not optimised"
 
 
 def as_json(machine: str, rounds: Sequence[Round], wrong: Sequence[str], size: Size) -> str:

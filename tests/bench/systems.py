@@ -142,25 +142,29 @@ def _tokenweir(place: Place, key: Callable[[Made], str]) -> Iterator[Target]:
         yield _when_ready(system, port, place, f"Authorization: Bearer {secret}")
 
 
+# In place of orjson, which the prototypes import.
+ORJSON = "from msgspec.json import decode as loads, encode as dumps\n"
+
+
 @contextmanager
-def prototype(place: Place) -> Iterator[Target]:
-    """The prototype of a relay in Python that meters and records nothing: how near to nginx one can get."""
+def g1(place: Place) -> Iterator[Target]:
+    """The pass-through prototype in Python that meters and records nothing: what relaying alone costs."""
     port = free_port()
-    with _running(
-        [sys.executable, str(PROTOTYPE), "g1", str(port), place.provider.rpartition(":")[2]], place
-    ) as system:
+    (place.folder / "orjson.py").write_text(ORJSON)
+    command = [sys.executable, str(PROTOTYPE), "g1", str(port), place.provider.rpartition(":")[2]]
+    with _running(["env", f"PYTHONPATH={place.folder}", *command], place) as system:
         yield _when_ready(system, port, place)
 
 
-SYSTEMS: Mapping[str, Start] = {"nginx": nginx, "aiohttp": aiohttp, "prototype": prototype, "tokenweir": tokenweir}
+SYSTEMS: Mapping[str, Start] = {"nginx": nginx, "aiohttp": aiohttp, "g1": g1, "tokenweir": tokenweir}
 
 
 def why_absent(name: str) -> str | None:
     """Why a system cannot run here; None when it can."""
     if name == "nginx" and nginx_program() is None:
         return "nginx is not installed here: no ratios"
-    if name == "prototype" and not (PROTOTYPE.exists() and importlib.util.find_spec("orjson")):
-        return "the prototypes, or orjson, are not at hand"
+    if name == "g1" and not PROTOTYPE.exists():
+        return "the prototypes are not at hand"
     return None
 
 

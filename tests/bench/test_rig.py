@@ -152,6 +152,17 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert is_met(row, compared(rounds, "aiohttp", row)) == "–"
 
 
+def test_a_limit_may_be_held_against_g1_or_against_another_figure() -> None:
+    row, late = Row("cost", "", "µs", Against.G1, 1.4), Row("first_byte_p99_ms", "", "ms", Against.MEDIAN, 3)
+    rounds = [
+        {("g1", "cost"): 10.0, ("tokenweir", "cost"): 13.0, ("nginx", "cost"): 1.0},
+        {("tokenweir", "first_byte_ms"): 0.5, ("tokenweir", "first_byte_p99_ms"): 2.0},
+    ]
+    assert compared(rounds, "tokenweir", row) == pytest.approx(1.3)
+    assert compared(rounds, "tokenweir", late) == pytest.approx(4.0)
+    assert (is_met(row, 1.3), is_met(late, 4.0)) == ("yes", "no")
+
+
 def test_the_table_has_a_line_for_each_row() -> None:
     shown = rows(1000, 50, 20, 40)
     assert len(table([{("nginx", "json_cpu_us"): 17.0}], shown).splitlines()) == 2 + len(shown)
