@@ -71,13 +71,13 @@ class SessionExchanges:
         live: set[LiveExchange],
         owners: ExchangeOwners,
         traceparent: str | None,
+        ran_short: Callable[[], None],
+        stop: Callable[[], None],
     ) -> None:
         """`authenticate`: returns the session's key, or raises ApiError if it is not valid any more. `model`: the
-        client's name of the session's model; empty: each request names a model, and the last one counts."""
-        self.ran_short: Callable[[], None] = _nothing
-        """called when the cost of an exchange exceeds the budget"""
-        self.stop: Callable[[], None] = _nothing
-        """ends the session at once"""
+        client's name of the session's model; empty: each request names a model, and the last one counts.
+        `ran_short`: called when the cost of an exchange exceeds the budget. `stop`: ends the session at once."""
+        self._ran_short, self._stop = ran_short, stop
         self.line: Line | None = None
         self.tokens = 0
         """tokens of the exchanges that have ended"""
@@ -266,13 +266,13 @@ class SessionExchanges:
                     meter.tally.hold(AnswerText(route.counter.room))
             turn = Turn(
                 open_exchange, meter, facts, self._ports.estimator,
-                route=route, project_id=key.project_id, began_at=monotonic(), stop=self.stop,
+                route=route, project_id=key.project_id, began_at=monotonic(), stop=self._stop,
             )  # fmt: skip
         except BaseException:
             open_exchange.close(Outcome.CRASHED, now=monotonic(), details=EntryDetails(failed="proxy_bug"))
             raise
         if key.on_exhausted is OnExhausted.CUT and turn.spending.limited:
-            open_exchange.reservation.on_short = self.ran_short
+            open_exchange.reservation.on_short = self._ran_short
         self.open.add(turn)
         self._live.add(turn)
         self._owners.began(turn.exchange_id, key.key_id)
@@ -318,7 +318,7 @@ class SessionExchanges:
 
     def drop(self) -> None:
         """Drop the references to the session: a cycle would live until a garbage collection."""
-        self.ran_short = self.stop = _nothing
+        self._ran_short = self._stop = _nothing
 
     def generated(self) -> int:
         """Estimated completion tokens of the running exchanges."""

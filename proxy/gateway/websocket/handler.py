@@ -165,7 +165,8 @@ class WebSocketHandler:
         async def dial(route: Route, may_ask: MayAsk) -> Line:
             return await Dialler(self._ports, dialect, request, shake.protocols, route).dial(may_ask)
 
-        exchanges = SessionExchanges(
+        exchanges = partial(
+            SessionExchanges,
             keys=self._keys,
             authenticate=authenticate,
             opener=self._opener,
@@ -177,11 +178,9 @@ class WebSocketHandler:
             owners=self._owners,
             traceparent=request.headers.get(TRACEPARENT),
         )
-        session = Session(
+        return Session(
             client, wire, exchanges, self._ports, limits=limits, dial=dial, names_models=not dialect.socket.model_query
         )
-        exchanges.ran_short, exchanges.stop = session.ran_short, session.stop_now
-        return session
 
     async def _dialled(
         self, request: web.BaseRequest, dialect: Dialect, shake: Handshake, model: str, key: ApiKey

@@ -72,18 +72,19 @@ class Session:
         self,
         client: WebSocket,
         wire: SocketWire,
-        exchanges: SessionExchanges,
+        exchanges: Callable[..., SessionExchanges],
         ports: Ports,
         *,
         limits: TimeLimits,
         dial: Dial,
         names_models: bool,
     ) -> None:
-        """`limits`: those that apply until a provider is connected. `dial`: connects to a provider of a route, for the
-        first request. `names_models`: each request names its model."""
+        """`exchanges`: makes the session's, with `ran_short` and `stop`. `limits`: those that apply until a provider is
+        connected. `dial`: connects to a provider of a route, for the first request. `names_models`: each request names
+        its model."""
         self._client = client
         self._wire = wire
-        self._exchanges = exchanges
+        self._exchanges = exchanges(ran_short=self.ran_short, stop=self.stop_now)
         self._ports = ports
         self._limits = limits
         self._dial = dial
