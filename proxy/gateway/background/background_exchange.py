@@ -70,7 +70,7 @@ class BackgroundExchange:
     @property
     def is_recorded(self) -> bool:
         """True if the record is written."""
-        return self._handed.open_exchange.is_recorded
+        return self._handed.open_exchange.bills is not None
 
     def on_progress(self, seen: PartialResult) -> None:
         """Another reader reported progress."""

@@ -53,7 +53,7 @@ class Ending:
         """Write the record, or begin to count the text for it, or hand the exchange over. `asked_at`: when the request
         was sent to the provider that answered; `reads_on_since`: since when the answer was read for a client that is
         gone; None: it was not. Both by `time.monotonic`."""
-        if self._exchange.is_recorded or self._exchange.handed_over or self.is_counting:
+        if self._exchange.bills is not None or self._exchange.handed_over or self.is_counting:
             return
         details, now = self.details, monotonic()
         metered = None if body is None else body.result or body.metered_anyway()

@@ -355,7 +355,7 @@ class Exchange:
     def _ended(self) -> None:
         """Nothing may happen to it any more, and nothing refers to it: a reference cycle would live until a garbage
         collection."""
-        if not self._open_exchange.is_recorded:
+        if self._open_exchange.bills is None:
             self._record()
         self._deadlines.stop()
         self._connection.listener = None

@@ -103,8 +103,8 @@ class OpenExchange:
         self.opened = opened
         self.durable = durable
         self.reservation = reservation
-        self.billed = False
-        """the exchange was billed"""
+        self.bills: BillableParts | None = None
+        """what is billed of it; None: it has no record yet"""
         self.silent_s = 0.0
         """from the request to the provider that answered until the first word, or the end without one"""
         self.tokens = 0
@@ -116,7 +116,6 @@ class OpenExchange:
         self.traceparent: str | None = None
         """the header of the request, if traces are on"""
         self.slot = slot
-        self.is_recorded = False
         self.accepted = False  # the provider answered 2xx: it works, and is to be paid
         self._ports = ports
         self._facts = facts
@@ -148,9 +147,14 @@ class OpenExchange:
             self.durable = self._ports.outbox.reassign(self.opened)
 
     def hand_over(self) -> None:
-        """Its provider has accepted and goes on: it will be closed later, and it is billed."""
-        self.handed_over = self.billed = True
+        """Its provider has accepted and goes on: it will be closed later."""
+        self.handed_over = True
         self._facts.prompt.text.drop()
+
+    @property
+    def billed(self) -> bool:
+        """Whether it was billed, or will be."""
+        return self.handed_over or self.bills not in (None, BillableParts.NOTHING)
 
     def _reassigned(self, route: Route, attempt: Attempt) -> Opened:
         free = self.opened.price is FREE
@@ -200,8 +204,8 @@ class OpenExchange:
         logged, and the others are done. Times by `time.monotonic`; `events` and `size`: as sent to the client; `read`:
         bytes that the meter has got; `counted` and `prompt`: what was counted of the texts, see `count`.
         """
-        assert not self.is_recorded, "an exchange ends once"
-        self.is_recorded = True
+        assert self.bills is None, "an exchange ends once"
+        self.bills = BillableParts.NOTHING  # until its record is made
         record_as = partial(self._record, now=now, first_token_at=first_token_at, events=events, size=size)
         try:
             details = details or EntryDetails()
@@ -216,7 +220,7 @@ class OpenExchange:
         except Exception as bug:  # noqa: BLE001  logged
             self._log_bug(bug)
             record = record_as(Outcome.CRASHED, NOTHING, None, details=EntryDetails(failed="proxy_bug"))
-        self.billed = record.bills is not BillableParts.NOTHING
+        self.bills = record.bills
         for step in (self._finish, self._release, self._tell):
             try:
                 step(record, metered)
