@@ -93,6 +93,7 @@ def test_a_surrogate_in_the_rest_leaves_long_strings_whole() -> None:
     with cut(8):
         document = parse_object(b'{"\\ud800":"\\ud801","a":["%b","\\udfff%b"]}' % (b"x" * 50, b"y" * 50))
     assert json.loads(serialise(document)) == {"\ud800": "\ud801", "a": ["x" * 50, "\udfff" + "y" * 50]}
+    assert ["".join(one.texts()) for one in document["a"]] == ["x" * 50, "\udfff" + "y" * 50]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,18 @@ class LongString(str):
     def texts(self) -> Iterator[str]:
         """The whole text, piece by piece."""
         for piece in self.pieces:
-            yield json.loads(b'"%b"' % piece)
+            yield _text_of(piece)
+
+
+_decoded = msgspec.json.Decoder(str).decode
+
+
+def _text_of(piece: bytes) -> str:
+    written = b'"%b"' % piece
+    try:
+        return _decoded(written)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # it has a lone surrogate
+        return str(json.loads(written))
 
 
 def json_of(text: str) -> bytes:
