@@ -101,14 +101,15 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def in_other_units(self) -> bool:
-        """Whether there are counts of images, audio, characters, pages or searches, but none of tokens."""
+        """Whether there are counts of images, audio, characters, pages or searches, but none of tokens. No search is no
+        count: OpenAI says so of every answer, from its beginning on."""
         if self.prompt_tokens is not None or self.completion_tokens is not None:
             return False
-        return any(count is not None for count in _OTHER_UNITS(self))
+        return any(count is not None for count in _IN_PLACE(self)) or any(_BESIDE(self))
 
     def lacks_tokens(self, generated: bool) -> bool:
         """Whether a count of tokens is missing. Not where others are billed in place of tokens: images, audio,
-        characters, pages; searches if nothing was `generated`, since they are billed beside the tokens of an answer."""
+        characters, pages; searches if nothing is `generated`, since they are billed beside the tokens of an answer."""
         if self.prompt_tokens is not None and self.completion_tokens is not None:
             return False
         if self.prompt_tokens is not None or self.completion_tokens is not None:
@@ -129,7 +130,10 @@ UNIT_COUNTS = frozenset(name for name, kind in Usage.__annotations__.items() if 
 """the counts whose limit is UNITS_MAX"""
 IN_PLACE = ("images", "audio_ms", "characters", "pages")
 """counts that are billed in place of tokens"""
-_OTHER_UNITS = attrgetter(*(name for name in Usage.__struct_fields__ if not name.endswith("_tokens")))
+_IN_PLACE = attrgetter(*IN_PLACE)
+_BESIDE = attrgetter(
+    *(name for name in Usage.__struct_fields__ if not name.endswith("_tokens") and name not in IN_PLACE)
+)
 
 NO_USAGE = Usage()
 """nothing reported"""

@@ -57,6 +57,12 @@ FLAG_ROWS = (
         "the prompt once, what was cached as cached",
     ),
     FlagRow("usage_decreased", "a later count below an earlier one", "the higher one"),
+    FlagRow(
+        "interim_cost",
+        "at a provider whose stated cost is the price: an answer that ended before its last report (until then, some "
+        "state 0)",
+        "by the list; without a list, the stated cost, as the least",
+    ),
     FlagRow("usage_raw_dropped", "a usage object that is too long to keep", "the counts, as reported"),
     FlagRow(
         "unread_text",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from msgspec import structs
 from proxy.billing.details import EntryDetails
 from proxy.billing.ending import Ending, record_of
 from proxy.billing.pricing.prices import configured
+from proxy.billing.pricing.rules import NO_LIST
 from proxy.billing.record import BillableParts, Outcome, Price, PricedUsage, Rates
+from proxy.billing.settlement import entry
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Evidence, ModelUsage, Reading, Usage, UsageSource
 from tests.billing.records import OPENED
@@ -56,6 +59,36 @@ def test_the_serving_model_and_other_models_have_their_own_prices() -> None:
     assert record.details["served_instead_of"] == OPENED.upstream_model
     assert record.details["cost_unpriced_units"] == ["model:served"]
     assert "unpriced_units" not in record.details
+
+
+LISTED = structs.replace(OPENED.price, stated=("1",))
+UNLISTED = structs.replace(NO_LIST, stated=("1",))
+
+
+@pytest.mark.parametrize(
+    ("list_", "stated", "final", "charged", "flagged"),
+    [
+        (LISTED, "0.005", True, 5_000_000, False),
+        (LISTED, "0.005", False, 260_000, True),  # 1000 × 0.1 + 400 × 0.4 µUSD: by the list
+        (LISTED, "0", False, 260_000, True),
+        (LISTED, "0", True, 0, False),
+        (UNLISTED, "0.005", True, 5_000_000, False),
+        (UNLISTED, "0.005", False, 5_000_000, True),  # the least that it costs
+        (UNLISTED, "0", False, None, True),
+        (OPENED.price, "0.005", False, 260_000, False),  # the stated cost is no price
+    ],
+)
+def test_a_cost_that_is_stated_before_the_end_of_the_answer_is_not_its_price(
+    list_: Price, stated: str, final: bool, charged: int | None, flagged: bool
+) -> None:
+    """Perplexity states 0 in every chunk but the last: who left before it paid nothing."""
+    usage = {"prompt_tokens": 1000, "completion_tokens": 400}
+    answer = metered(usage, stated_usd=Decimal(stated), usage_final=final)
+    reading = Reading(Usage(**usage), UsageSource.REPORTED)
+    asked = structs.replace(OPENED, price=list_, cost=list_)
+    settled = entry(record_of(asked, ending(outcome=Outcome.CLIENT_LEFT, reading=reading, metered=answer)))
+    assert (settled.charge_nusd, settled.cost_nusd) == (charged, charged)
+    assert ("interim_cost" in (settled.details.get("flags") or ())) == flagged
 
 
 def test_a_failure_is_named_once_and_that_of_the_proxy_comes_first() -> None:

@@ -23,7 +23,7 @@ from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.estimator.estimate import Estimator, is_estimated, reading
 from proxy.metering.metered import Metered
-from proxy.metering.usage import ModelUsage, Reading, Seen, ServedAs, Usage, UsageSource
+from proxy.metering.usage import Evidence, ModelUsage, Reading, Seen, ServedAs, Usage, UsageSource
 from proxy.metering.wire.mended import BYTES_MAX, mended
 from tests.metering.fixtures import read_answer, read_events, sse
 from tests.metering.killed import read_and_recovered, table
@@ -185,6 +185,33 @@ def test_a_search_that_was_seen_is_billed_whatever_becomes_of_the_usage(
     found = read(metered)
     assert (found.usage.searches, found.source) == (searches, UsageSource.ESTIMATED)
     assert found.usage.prompt_tokens == 9
+
+
+NO_TOOLS = {"web_search": {"num_requests": 0}, "image_gen": {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}}
+
+
+def test_what_was_not_searched_stands_in_place_of_no_tokens() -> None:
+    """OpenAI's first event says that there was no search: who left then paid nothing for the prompt."""
+    begun = {"id": "r", "status": "in_progress", "output": [], "usage": None, "tool_usage": NO_TOOLS}
+    ended = begun | {"status": "cancelled"}
+    for metered in (
+        read_events(OPENAI_RESPONSES, {"type": "response.created", "response": begun}),
+        read_events(OPENAI_RESPONSES, {"type": "response.incomplete", "response": ended}),
+        read_answer(OPENAI_RESPONSES, ended),
+    ):
+        found = read(metered)
+        assert (found.source, found.usage.prompt_tokens) == (UsageSource.ESTIMATED, 9)
+
+
+@pytest.mark.parametrize(("searches", "complete", "estimated"), [(0, True, True), (2, True, False), (2, False, True)])
+def test_searches_alone_are_a_usage_only_of_an_answer_that_has_ended(
+    searches: int, complete: bool, estimated: bool
+) -> None:
+    """Those of a search or a rerank; a stream that was left after its first search may have had any prompt."""
+    answer = structs.replace(
+        read_events(OPENAI_RESPONSES), usage=Usage(searches=searches), complete=complete, evidence=Evidence()
+    )
+    assert is_estimated(answer) == estimated
 
 
 def test_the_searches_of_the_usage_replace_those_that_were_seen() -> None:

@@ -380,7 +380,7 @@ def is_estimated(metered: Metered) -> bool:
     usage = metered.usage or NO_USAGE
     if usage.completion_tokens is not None and (metered.usage_behind or usage.prompt_tokens is not None):
         return metered.usage_behind > 0
-    return usage.lacks_tokens(metered.generated)
+    return usage.lacks_tokens(metered.generated or not metered.complete)  # what has not ended may be generated yet
 
 
 def _estimated(

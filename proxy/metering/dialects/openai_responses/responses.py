@@ -153,7 +153,7 @@ class ResponsesTally(Tally):
                 self._images_model = identifier(tool.model) or OTHER_WORD
         if response.tool_usage is not None:
             searches = tools_of(response.tool_usage, self.flags).searches
-            if searches is not None:
+            if searches or (last and searches is not None):  # before the end, 0 says nothing
                 self._seen("searches", searches)
             self._read_images(response.tool_usage.get(_IMAGES))
         if not last:
