@@ -29,6 +29,12 @@ Command = Callable[[argparse.Namespace], int | None]
 """runs a command; returns its exit code, None: 0"""
 
 
+CONFIG_VARIABLE = "TOKENWEIR_CONFIG"
+# Without the option and the variable: here, then where the packages and the image have it.
+CONFIG_PLACES = (Path("tokenweir.yaml"), Path("/etc/tokenweir/tokenweir.yaml"))
+CONFIG_HELP = f"configuration file (default: {CONFIG_VARIABLE}, {', '.join(map(str, CONFIG_PLACES))})"
+
+
 class Failure(Exception):  # noqa: N818  most are wrong usage, not bugs
     """Printed on standard error; exit code 1."""
 
@@ -47,7 +53,7 @@ def with_config(
 ) -> argparse.ArgumentParser:
     """Add a command that needs the configuration file."""
     parser = add_command(commands, name, help_text, run, action=action)
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration file")
+    parser.add_argument("--config", type=Path, metavar="FILE", help=CONFIG_HELP)
     return parser
 
 
@@ -111,11 +117,26 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)
 
 
-def load_settings(config: Path) -> Settings:
-    """The settings in the file `config`, with every kind of sink. Raises SettingsError."""
+def config_file(given: Path | None) -> Path | None:
+    """The configuration file: the one that the option names, or the variable; else the first that exists. None: there
+    is none."""
+    if given is not None:
+        return given
+    if named := os.environ.get(CONFIG_VARIABLE):
+        return Path(named)
+    return next((place for place in CONFIG_PLACES if os.path.lexists(place)), None)
+
+
+def load_settings(config: Path | None) -> Settings:
+    """The settings in the configuration file, with every kind of sink. `config`: as the option names it; None: it does
+    not. Raises SettingsError, Failure if there is no file."""
     from proxy.sinks.kinds import SINKS
 
-    return load(config, os.environ, sinks=SINKS)
+    file = config_file(config)
+    if file is None:
+        places = " and ".join(map(str, CONFIG_PLACES))
+        raise Failure(f"no configuration file: name one with --config or {CONFIG_VARIABLE} ({places} do not exist)")
+    return load(file, os.environ, sinks=SINKS)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import add_command, json_line, load_settings
+from proxy.cli.common import CONFIG_HELP, add_command, config_file, json_line, load_settings
 from proxy.settings import Settings, SettingsError, from_environment
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _SIGNS = {"ok": "✓", "warning": "!", "error": "✗"}
 
 def add_commands(commands: Any) -> None:
     doctor = add_command(commands, "doctor", "check a deployment and print what to fix", _doctor)
-    doctor.add_argument("--config", type=Path, metavar="FILE", help="configuration file (default: the environment)")
+    doctor.add_argument("--config", type=Path, metavar="FILE", help=f"{CONFIG_HELP}; else the environment")
     call = "request one token of this model; the provider bills it, the ledger does not record it"
     doctor.add_argument("--call", metavar="MODEL", help=call)
     doctor.add_argument("--json", action="store_true", help="print one JSON object per line")
@@ -47,7 +47,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _settings(config: Path | None) -> Settings:
-    return from_environment(os.environ)[0] if config is None else load_settings(config)
+    return from_environment(os.environ)[0] if config_file(config) is None else load_settings(config)
 
 
 def _lines(finding: Finding) -> list[str]:

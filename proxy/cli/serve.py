@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from proxy.cli.common import Failure, add_command, load_settings, with_config
+from proxy.cli.common import CONFIG_HELP, Failure, add_command, config_file, load_settings, with_config
 from proxy.settings import Settings, from_environment
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def add_commands(commands: Any) -> None:
     demo.add_argument("--keep", action="store_true", help="keep serving afterwards, until Ctrl-C")
 
     serve = add_command(commands, "serve", "run the proxy: relay and meter requests", _serve)
-    serve.add_argument("--config", type=Path, metavar="FILE", help="configuration file (default: the environment)")
+    serve.add_argument("--config", type=Path, metavar="FILE", help=f"{CONFIG_HELP}; else the environment")
     serve.add_argument("--host", help="overrides listen.host")
     serve.add_argument("--port", type=int, help="overrides listen.port; 0: any free one")
     serve.add_argument(
@@ -176,10 +176,13 @@ def _log_hangup(_number: int, _frame: FrameType | None) -> None:
 
 
 def _settings_to_serve(config: Path | None) -> Settings:
-    if config is not None:
-        return load_settings(config)
+    file = config_file(config)
+    if file is not None:
+        settings = load_settings(file)
+        print(f"tokenweir: settings from {file.absolute()}")
+        return settings
     settings, taken = from_environment(os.environ)
-    print("tokenweir: no --config; settings from the environment:")
+    print("tokenweir: no configuration file; settings from the environment:")
     for line in taken:
         print(f"  {line}")
     return settings

@@ -63,7 +63,8 @@ def from_environment(env: Mapping[str, str], *, folder: Path = Path()) -> tuple[
         lacking = [f"; {known.key_variable} is set but needs {known.url_variable} too" for known in with_key]
         variables = ", ".join(known.key_variable for known in KNOWN)
         raise SettingsError(
-            f"no provider is configured: use --config FILE, or set one of {variables}{''.join(lacking)}"
+            f"no provider is configured: write tokenweir.yaml, use --config FILE, or set one of {variables}"
+            f"{''.join(lacking)}"
         )
     models = {_pattern(known, usable): {"provider": known.name} for known in usable}
     raw = {"providers": {known.name: _provider(known, env) for known in usable}, "models": models}

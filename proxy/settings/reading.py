@@ -32,17 +32,20 @@ Lookup = Callable[[ProviderSettings, str], Price | None]
 
 
 def load(file: Path, env: Mapping[str, str], *, sinks: SinkKinds | None = None) -> Settings:
-    """The settings in `file`, with sinks of these kinds. Raises SettingsError, also for an unreadable file."""
+    """The settings in `file`, with sinks of these kinds. Raises SettingsError, which names the file, also for an
+    unreadable one."""
     try:
         with file.open("rb") as opened:
             written = opened.read(FILE_BYTES_MAX + 1)
         if len(written) > FILE_BYTES_MAX:
-            raise SettingsError(f"{file}: is longer than {FILE_BYTES_MAX >> 20} MiB; is this the right file?")
+            raise SettingsError(f"is longer than {FILE_BYTES_MAX >> 20} MiB; is this the right file?")  # noqa: TRY301
         return parse(written.decode("utf-8"), env=env, folder=file.parent, sinks=sinks)
     except OSError as failure:
         raise SettingsError(f"{file}: {failure.strerror}") from failure
     except UnicodeDecodeError:
         raise SettingsError(f"{file}: is not UTF-8 text") from None
+    except SettingsError as wrong:
+        raise SettingsError(f"{file}: {wrong}") from wrong.__cause__
 
 
 def parse(text: str, *, env: Mapping[str, str], folder: Path, sinks: SinkKinds | None = None) -> Settings:

@@ -62,8 +62,6 @@ WRONG = {
     "": "usage: tokenweir",
     "weigh": "invalid choice: 'weigh'",
     "serve --config x --port high": "--port",
-    "migrate": "--config",
-    "ledger --follow": "--config",
     "ledger --config x --colour": "--colour",
     "keys": "usage: tokenweir keys",
     "keys create --config x": "--alias",
@@ -89,7 +87,6 @@ WRONG = {
     "dead-letters retry --config x": "usage: tokenweir dead-letters retry",
     "dead-letters retry id --all --config x": "usage: tokenweir dead-letters retry",
     "dead-letters drop id --config x": "--reason",
-    "reconcile --json": "--config",
 }
 
 
