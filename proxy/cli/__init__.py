@@ -1,47 +1,32 @@
 """The `tokenweir` command: option parsing, printed results and exit codes.
 
 Exit codes: 0 success, 1 refusal or failure (the reason is on standard error), 2 wrong usage, 130 interrupted.
-Invariant: these modules parse and print; other packages do the work.
+Invariants: these modules parse and print; other packages do the work. A command loads its own module alone, so that it
+starts in a fraction of a second, and Ctrl-C ends it without a traceback.
 """
 
 from __future__ import annotations
 
-import argparse
+# Nothing else here: until `main` runs, Ctrl-C prints a traceback.
 import os
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from proxy import __version__
-from proxy.cli import (
-    accounts,
-    archive,
-    audit,
-    backup,
-    budgets,
-    conformance,
-    corrections,
-    credit,
-    dead_letters,
-    doctor,
-    export,
-    journal,
-    keys,
-    ledger,
-    periods,
-    prices,
-    reconcile,
-    serve,
-    sinks,
-    statement,
-)
-from proxy.cli.common import Failure
-from proxy.settings import SettingsError
 
-# In the order of the help.
-_GROUPS = (
-    serve, accounts, keys, credit, budgets, ledger, corrections, prices, dead_letters, reconcile, doctor, conformance,
-    backup, journal, audit, archive, statement, periods, export, sinks,
-)  # fmt: skip
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Mapping, Sequence
+
+COMMANDS: Mapping[str, str] = {
+    "demo": "serve", "serve": "serve", "worker": "serve", "migrate": "serve",
+    "accounts": "accounts", "keys": "keys", "credit": "credit", "budgets": "budgets", "ledger": "ledger",
+    "adjust": "corrections", "rerate": "corrections", "simulate": "corrections", "prices": "prices",
+    "dead-letters": "dead_letters", "reconcile": "reconcile", "doctor": "doctor", "conformance": "conformance",
+    "backup": "backup", "journal": "journal", "audit": "audit", "archive": "archive", "statement": "statement",
+    "periods": "periods", "receipt": "periods", "verify": "periods", "export": "export", "sinks": "sinks",
+}  # fmt: skip
+"""command → the module here that has it, in the order of the help"""
 
 # 128 + SIGINT, as shells report a program that Ctrl-C ended.
 INTERRUPTED = 130
@@ -50,27 +35,49 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code."""
     typed = sys.argv[1:] if arguments is None else list(arguments)
-    options = _parser().parse_args(typed, argparse.Namespace(typed=typed))
+    try:
+        import argparse
+
+        options = _parser(typed).parse_args(typed, argparse.Namespace(typed=typed))
+        return _run(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run(options: argparse.Namespace) -> int:
+    from proxy.cli.common import Failure
+    from proxy.settings import SettingsError
+
     try:
         code: int | None = options.run(options)
     except BrokenPipeError:  # the reader of our output, such as `head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except (Failure, SettingsError, OSError, ValueError) as refusal:
         print(f"tokenweir: {refusal}", file=sys.stderr)
         return 1
     return code or 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(typed: Sequence[str] = ()) -> argparse.ArgumentParser:
+    import argparse
+    from importlib import import_module
+
     parser = argparse.ArgumentParser(
         prog="tokenweir",
         description="A reverse proxy that meters LLM streams and bills each request in an auditable ledger.",
     )
     parser.add_argument("--version", action="version", version=f"tokenweir {__version__}")
+    if typed[:1] == ["--version"]:
+        return parser
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for group in _GROUPS:
-        group.add_commands(commands)
+    for module in _modules(typed):
+        import_module(f"proxy.cli.{module}").add_commands(commands)
     return parser
+
+
+def _modules(typed: Sequence[str]) -> Iterable[str]:
+    """The module of the command that was typed; for the help and for a wrong command, all of them."""
+    if typed and typed[0] in COMMANDS:
+        return (COMMANDS[typed[0]],)
+    return dict.fromkeys(COMMANDS.values())

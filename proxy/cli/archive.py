@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import Failure, load_settings, operator, store_of, whole_file, with_config
+from proxy.cli.common import Failure, add_yes, confirm, load_settings, operator, store_of, whole_file, with_config
 
 if TYPE_CHECKING:
     from proxy.reports.archive import ArchiveOptions
@@ -25,6 +25,7 @@ def add_commands(commands: Any) -> None:
     archive.add_argument("--before", required=True, metavar="2026-01", help="archive the months before this month")
     archive.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="folder of the files")
     archive.add_argument("--dry-run", action="store_true", help="only print the months")
+    add_yes(archive)
 
 
 def _archive(options: argparse.Namespace) -> None:
@@ -43,6 +44,8 @@ def _archive(options: argparse.Namespace) -> None:
             for month in months:
                 print(f"tokenweir: {month} would be archived")
         else:
+            if months:
+                confirm(options, f"Move the entries of {', '.join(map(str, months))} from the ledger to {options.to}?")
             _move(store, months, order)
     if not months:
         print(f"tokenweir: every closed month before {order.before} is archived already")

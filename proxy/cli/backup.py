@@ -23,12 +23,13 @@ def add_commands(commands: Any) -> None:
 
 def _backup(options: argparse.Namespace) -> None:
     from proxy.ledger.schema.backup import copy_ledger
+    from proxy.runtime.machine.data_folder import ledger_file
 
     settings = load_settings(options.config)
     if settings.ledger is not None:
         raise Failure("ledger: on Postgres; back it up with pg_dump: see docs/operations/running.md")
     options.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    copy_ledger(settings.data_dir / "ledger.db", options.folder / "ledger.db")
+    copy_ledger(ledger_file(settings), options.folder / "ledger.db")
     print(f"tokenweir: {options.folder / 'ledger.db'}")
     pepper = settings.data_dir / "pepper"
     if settings.key_pepper is None and pepper.exists():

@@ -11,6 +11,7 @@ import getpass
 import json
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,10 +19,10 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from proxy.billing.money import Nusd, nusd_from_usd
 from proxy.foundation.files import sync
-from proxy.settings import Settings, load
 
 if TYPE_CHECKING:
     from proxy.runtime.machine.ledger_stores import LedgerStores
+    from proxy.settings import Settings
 
 _T = TypeVar("_T")
 
@@ -127,9 +128,24 @@ def config_file(given: Path | None) -> Path | None:
     return next((place for place in CONFIG_PLACES if os.path.lexists(place)), None)
 
 
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """Add `--yes` to a command that calls `confirm`."""
+    parser.add_argument("--yes", action="store_true", help="do not ask; without a terminal, nothing is asked")
+
+
+def confirm(options: argparse.Namespace, question: str) -> None:
+    """Ask before what cannot be undone, on a terminal. Raises Failure unless the answer is yes."""
+    if options.yes or not sys.stdin.isatty():
+        return
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Failure("nothing was changed")
+
+
 def load_settings(config: Path | None) -> Settings:
     """The settings in the configuration file, with every kind of sink. `config`: as the option names it; None: it does
     not. Raises SettingsError, Failure if there is no file."""
+    from proxy.settings import load
     from proxy.sinks.kinds import SINKS
 
     file = config_file(config)
@@ -141,13 +157,16 @@ def load_settings(config: Path | None) -> Settings:
 
 @contextmanager
 def store_of(options: argparse.Namespace) -> Iterator[LedgerStores]:
-    """The ledger, keys and accounts of the configuration. Raises SettingsError, LedgerUnavailable,
-    OutdatedLedgerError."""
-    from proxy.runtime.machine.data_folder import DataFolder
+    """The ledger, keys and accounts of the configuration. A command that changes no data creates nothing. Raises
+    SettingsError, LedgerUnavailable, OutdatedLedgerError, Failure if there is no ledger to read."""
+    from proxy.runtime.machine.data_folder import DataFolder, ledger_file
     from proxy.runtime.machine.ledger_stores import LedgerStores
 
     settings = load_settings(options.config)
-    DataFolder(settings.data_dir).make()
+    if options.action is not None:
+        DataFolder(settings.data_dir).make()
+    elif settings.ledger is None and not (file := ledger_file(settings)).exists():
+        raise Failure(f"{file}: there is no ledger yet: start `tokenweir serve`, or create a key")
     store = LedgerStores.open(settings)
     try:
         with _audited(options, store):

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import CONFIG_HELP, add_command, config_file, json_line, load_settings
-from proxy.settings import Settings, SettingsError, from_environment
 
 if TYPE_CHECKING:
     from proxy.doctor.finding import Finding
+    from proxy.settings import Settings
 
 _SIGNS = {"ok": "✓", "warning": "!", "error": "✗"}
 
@@ -30,6 +30,7 @@ def add_commands(commands: Any) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     from proxy.doctor.examine import checks, examine
     from proxy.doctor.finding import CheckedDeployment, error
+    from proxy.settings import SettingsError
 
     try:
         case = CheckedDeployment(_settings(options.config), time.time(), options.call)
@@ -47,6 +48,8 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _settings(config: Path | None) -> Settings:
+    from proxy.settings import from_environment
+
     return from_environment(os.environ)[0] if config_file(config) is None else load_settings(config)
 
 

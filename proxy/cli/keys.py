@@ -14,7 +14,9 @@ from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, ApiK
 from proxy.billing.limits import Limits, OnExhausted, OnStoreOutage
 from proxy.cli.common import (
     add_command,
+    add_yes,
     command_for_one,
+    confirm,
     json_line,
     load_settings,
     option_value,
@@ -47,9 +49,8 @@ def add_commands(commands: Any) -> None:
     rotate.add_argument("--grace", type=grace_s, default=GRACE_DEFAULT, metavar="24h", help=grace)
     command_for_one(keys, "key", "block", "reject a key until it is unblocked", partial(_apply, "block"))
     command_for_one(keys, "key", "unblock", "accept a blocked key again", partial(_apply, "unblock"))
-    command_for_one(
-        keys, "key", "revoke", "revoke a key for ever; takes effect within a second", partial(_apply, "revoke")
-    )
+    revoke = command_for_one(keys, "key", "revoke", "revoke a key for ever; takes effect within a second", _revoke)
+    add_yes(revoke)
     command_for_one(
         keys, "key", "info", "show a key, its project and its organization, with limits and spend", _info, audited=False
     )
@@ -123,6 +124,11 @@ def _apply(operation: str, options: argparse.Namespace) -> None:
     with store_of(options) as store:
         change: Callable[[str], ApiKey] = getattr(store.keys, operation)
         print(json_line(key_json(change(options.key))))
+
+
+def _revoke(options: argparse.Namespace) -> None:
+    confirm(options, f"Revoke the key {options.key} for ever?")
+    _apply("revoke", options)
 
 
 def _info(options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from proxy.billing.entries import EntryKind, LedgerEntry
-from proxy.cli.common import json_line, store_of, with_config
+from proxy.cli.common import Failure, json_line, load_settings, store_of, with_config
 from proxy.foundation.times import since_from
 
 if TYPE_CHECKING:
@@ -45,17 +45,33 @@ def _entries(options: argparse.Namespace, interruption: Interruption) -> None:
         reader = EntryReader(store.engine, EntryFilter(key_alias=options.key, model=options.model, since=since))
         if not options.json:
             print(HEADER)
+        is_empty = True
         while True:
             for entry in reader.new_entries():
+                is_empty = False
                 until = _entries_until(store, entry) if options.explain else []
                 print(_entry_text(entry, until, as_json=options.json, explain=options.explain), flush=options.follow)
                 if interruption.requested:
                     break
             if interruption.requested and not options.follow:  # an incomplete list must not exit with 0
                 raise KeyboardInterrupt
+            if is_empty:
+                _refuse_unknown_names(store, options)
+                is_empty = False
             if interruption.requested or not options.follow:
                 return
             time.sleep(FOLLOW_S)
+
+
+def _refuse_unknown_names(store: LedgerStores, options: argparse.Namespace) -> None:
+    """Nothing was found: raise ValueError or Failure if there is no such key or model, rather than no entry of it."""
+    if options.key is not None:
+        store.keys.one(options.key)
+    if options.model is not None:
+        from proxy.settings import route
+
+        if route(load_settings(options.config).models, options.model) is None:
+            raise Failure(f"--model: the configuration has no model {options.model!r}, and the ledger no entry of it")
 
 
 class Interruption:

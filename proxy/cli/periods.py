@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import (
     Failure,
+    add_yes,
+    confirm,
     json_line,
     load_settings,
     operator,
@@ -48,6 +50,7 @@ def add_commands(commands: Any) -> None:
     left.add_argument(
         "--leave", action="store_true", help="close even if records are pending; they go on a later statement"
     )
+    add_yes(close)
     receipt = with_config(
         commands, "receipt", "write the receipt of an exchange: its lines on statements, with the proof", _receipt
     )
@@ -114,6 +117,8 @@ def _close(options: argparse.Namespace) -> None:
             left = _unsettled(settings, store, month)
         if left and not options.leave:
             raise PeriodError(f"{month}: some records are not settled:\n{_listed(left)}\n{_WAYS}")
+        if not _is_closed(store, month):
+            confirm(options, f"Close {month} and every open month before it, for ever?")
         months = close(store.ledger, month, by=operator(), left_behind=left)
         issue_all(store.engine)
     if not months:

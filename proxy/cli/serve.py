@@ -23,10 +23,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from proxy.cli.common import CONFIG_HELP, Failure, add_command, config_file, load_settings, with_config
-from proxy.settings import Settings, from_environment
 
 if TYPE_CHECKING:
     from proxy.runtime.proxy.peer_processes import PeerProcesses
+    from proxy.settings import Settings
 
 # A garbage collection per 700 objects (the default) costs a busy proxy 4 % of its time and finds almost no cycles.
 GC_THRESHOLDS = (20_000, 20, 20)
@@ -181,6 +181,8 @@ def _settings_to_serve(config: Path | None) -> Settings:
         settings = load_settings(file)
         print(f"tokenweir: settings from {file.absolute()}")
         return settings
+    from proxy.settings import from_environment
+
     settings, taken = from_environment(os.environ)
     print("tokenweir: no configuration file; settings from the environment:")
     for line in taken:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ def _statement(options: argparse.Namespace) -> None:
     from proxy.reports.statement import read_statement
 
     month = month_from(options.month)
+    if month.since > time.time():
+        raise Failure(f"--month: {month} has not begun")
     if options.format == "pdf" and options.output is None and sys.stdout.isatty():
         raise Failure("--output: is required for PDF if standard output is a terminal")
     with store_of(options) as store:

@@ -7,6 +7,7 @@ import gc
 import os
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 from unittest.mock import patch
 
@@ -22,7 +23,8 @@ from tests.support.made_once import share
 from tests.support.tokenweir import TRUSTING_NOBODY
 
 share(setattr)
-cli._parser()
+for module in {*cli.COMMANDS.values()}:
+    import_module(f"proxy.cli.{module}")
 with patch.dict(os.environ, TRUSTING_NOBODY):
     client.UpstreamClient()
 with tempfile.NamedTemporaryFile() as file:

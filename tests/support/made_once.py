@@ -1,8 +1,8 @@
 """Objects that every deployment makes for itself, made once for all tests: they take longer than most tests.
 
-They are the parser of the commands, the statements of a ledger, each statement's SQL, a configuration's document, and
-the certificates that this machine trusts. None has a state. SQLite does not sync to the disk: what tests kill are
-processes, and the page cache survives them.
+They are the statements of a ledger, each statement's SQL, a configuration's document, and the certificates that this
+machine trusts. None has a state. SQLite does not sync to the disk: what tests kill are processes, and the page cache
+survives them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 
 from sqlalchemy import Dialect, create_engine
 
-from proxy import cli
 from proxy.billing.entries import LedgerEntry
 from proxy.foundation import tls
 from proxy.gateway.upstream import client
@@ -69,7 +68,6 @@ def share(replace: Setter) -> None:
 
     replace(database, "_connected_sqlite", connected_unsynced)
     replace(reading, "_yaml", lambda text: deepcopy(parsed(text)))
-    replace(cli, "_parser", cache(cli._parser))
     replace(client, "client_context", client_context)
     replace(store, "Statements", statements)
     engine = partial(create_engine, execution_options={"compiled_cache": _Compiled()})

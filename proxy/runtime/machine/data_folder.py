@@ -38,9 +38,14 @@ class DataFolder:
         return [folder for folder in (*unnumbered, *numbered) if folder.journal.is_dir()]
 
 
+def ledger_file(settings: Settings) -> Path:
+    """The file of a ledger on SQLite."""
+    return settings.data_dir / "ledger.db"
+
+
 def ledger_url(settings: Settings) -> str:
     """The ledger's URL, password included."""
-    return sqlite_url(settings.data_dir / "ledger.db") if settings.ledger is None else settings.ledger.reveal()
+    return sqlite_url(ledger_file(settings)) if settings.ledger is None else settings.ledger.reveal()
 
 
 def key_pepper(settings: Settings) -> bytes:

@@ -1,0 +1,48 @@
+"""A command starts quickly, loads its own module alone, and is ended by Ctrl-C without a traceback."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+
+import pytest
+
+from proxy.cli import COMMANDS, INTERRUPTED
+
+VERSION = """
+import sys
+from proxy.cli import main
+try:
+    main(["--version"])
+except SystemExit:
+    print(*[name for name in sys.modules if name.startswith("proxy")])
+"""
+
+
+@pytest.mark.parametrize("module", dict.fromkeys(COMMANDS.values()))
+def test_each_command_is_in_the_table_with_its_module(module: str) -> None:
+    commands = argparse.ArgumentParser().add_subparsers()
+    import_module(f"proxy.cli.{module}").add_commands(commands)
+    assert list(commands.choices) == [name for name, one in COMMANDS.items() if one == module]
+
+
+@pytest.mark.process
+def test_the_version_loads_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", VERSION], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1] == "proxy proxy.cli"
+
+
+@pytest.mark.process
+def test_ctrl_c_at_the_start_prints_no_traceback() -> None:
+    for wait_s in (0.08, 0.2, 0.4):
+        command = [sys.executable, "-m", "proxy", "doctor", "--call", "none"]
+        started = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        time.sleep(wait_s)
+        started.send_signal(signal.SIGINT)
+        _, said = started.communicate(timeout=30)
+        if started.returncode != 1:  # it had ended before
+            assert (started.returncode, said) in ((INTERRUPTED, ""), (-signal.SIGINT, "")), wait_s
