@@ -239,6 +239,8 @@ def local_or_url(local: str, *schemes: str) -> FieldType:
         value = at.filled(raw) if isinstance(raw, str) else ""
         if value == local:
             return None
+        if value != value.strip():
+            raise at.wrong("begins or ends with a blank or a line end: remove it")
         scheme, separator, rest = value.partition("://")
         if scheme not in schemes or not separator or not rest.strip("/") or not VISIBLE.fullmatch(value):
             raise at.wrong(f"must be {description}")
@@ -428,6 +430,8 @@ def secret() -> FieldType:
         value = at.filled(raw)
         if not value:
             raise at.wrong(f"the secret is empty{f' ({raw})' if VARIABLE.fullmatch(raw) else ''}")
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'`":
+            raise at.wrong("the secret is in quotes: remove them")
         if len(value) > SECRET_CHARS_MAX or not VISIBLE.fullmatch(value):
             raise at.wrong(f"the secret must be at most {SECRET_CHARS_MAX} visible ASCII characters, without blanks")
         return Secret(value)

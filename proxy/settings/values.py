@@ -56,7 +56,7 @@ from proxy.settings.spending import (
 from proxy.settings.traces import TracesSettings
 from proxy.settings.urls import url
 
-LEDGER_SCHEMES = ("postgresql",)
+LEDGER_SCHEMES = ("postgresql", "postgres")
 # Those of redis-py; for Sentinel and Cluster, a list of addresses takes the place of the host.
 QUEUE_SCHEMES = (
     "redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster",

@@ -54,6 +54,10 @@ class LedgerUrlError(ValueError):
     """The URL of the ledger is invalid; the message does not quote it."""
 
 
+_PARAMETER = re.compile(r"[A-Za-z_]{1,40}", re.ASCII)
+_INSTEAD = {"schema": "options=-csearch_path%3DNAME", "sslaccept": "sslmode=verify-full or sslmode=require"}
+
+
 class UnsuitableDatabaseError(ValueError):
     """This database cannot hold a ledger; the message is for the operator."""
 
@@ -131,6 +135,8 @@ def _parsed(url: str) -> dict[str, Any]:
     try:
         parsed: dict[str, Any] = dict(conninfo_to_dict(url))
     except psycopg.Error:
+        if (name := _unknown_parameter(url)) is not None:
+            raise LedgerUrlError(_without(name)) from None
         stray, parsed = True, {}
     if stray or not re.fullmatch("[0-9,]*", str(parsed.get("port", ""))):
         raise LedgerUrlError(
@@ -138,6 +144,23 @@ def _parsed(url: str) -> dict[str, Any]:
             "with @ : / ? # in the user or password written as %40 %3A %2F %3F %23"
         )
     return parsed
+
+
+def _unknown_parameter(url: str) -> str | None:
+    """The name of a parameter in the URL's query that libpq does not know; None if there is none, or if what looks like
+    a query may be a part of a password."""
+    from psycopg import pq
+
+    query = url.partition("?")[2]
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    names = [] if "@" in query else [part.partition("=")[0] for part in query.split("&")]
+    return next((name for name in names if _PARAMETER.fullmatch(name) and name not in known), None)
+
+
+def _without(name: str) -> str:
+    """What to do about an unknown parameter. Prisma's URLs have some, and LiteLLM's are Prisma's."""
+    instead = f"write {_INSTEAD[name]} in its place" if name in _INSTEAD else "remove it"
+    return f"the ledger's URL has the parameter {name!r}, which PostgreSQL's library does not know: {instead}"
 
 
 def _begin(connection: Any) -> None:

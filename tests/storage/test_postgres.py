@@ -545,6 +545,30 @@ def test_a_url_that_cannot_be_read_is_refused_without_quoting_it(url: str) -> No
     assert "canary" not in "".join(traceback.format_exception(raised.value))
 
 
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("schema=public&connection_limit=5", "'schema', which PostgreSQL's library does not know: write options="),
+        (
+            "sslmode=require&connection_limit=5",
+            "'connection_limit', which PostgreSQL's library does not know: remove it",
+        ),
+        ("pgbouncer=true", "'pgbouncer'"),
+    ],
+)
+def test_a_parameter_that_nobody_knows_is_named(query: str, said: str) -> None:
+    with pytest.raises(LedgerUrlError) as raised:
+        open_engine(f"postgres://user:{PASSWORD}@host/db?{query}")
+    assert said in str(raised.value)
+    assert PASSWORD not in str(raised.value)
+
+
+def test_a_password_with_a_question_mark_is_not_taken_for_a_parameter() -> None:
+    with pytest.raises(LedgerUrlError) as raised:
+        open_engine("postgresql://user:some?canary=1@[::1/db")
+    assert "canary" not in str(raised.value)
+
+
 def test_a_password_with_everything_in_it(server: PostgresServer, database: str) -> None:
     server.lock("p@ss:/?#[%é")
     server.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {LOCKED}", database=database)
