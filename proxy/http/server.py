@@ -10,8 +10,10 @@ provider cannot be registered without the dialect that meters its responses.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
@@ -195,6 +197,24 @@ def _spellings(path: str) -> Iterator[str]:
         yield f"/openai/v1{path.removeprefix('/openai')}"
 
 
+class CannotListenError(OSError):
+    """The address cannot be used; the message is for the operator."""
+
+
+def _why_not(failure: OSError, section: str, host: str, port: int) -> str:
+    """The setting that is at fault, and what to do."""
+    if isinstance(failure, socket.gaierror):
+        return f"{section}.host: {host!r} cannot be resolved"
+    match failure.errno:
+        case errno.EADDRINUSE:
+            return f"{section}.port: another program listens on {host}:{port}: stop it, or choose another port"
+        case errno.EADDRNOTAVAIL:
+            return f"{section}.host: {host} is no address of this machine"
+        case errno.EACCES:
+            return f"{section}.port: this user may not listen on {port}: choose a port from 1024 up"
+    return f"{section}: cannot listen on {host}:{port}: {failure.strerror or failure}"
+
+
 class Server:
     """Listens, and dispatches requests to their routes."""
 
@@ -225,15 +245,19 @@ class Server:
         self._listening: asyncio.Server | None = None
         self._beside: asyncio.Server | None = None
 
-    async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
-        """Listen; return the port (for port 0: the one that the system chose). Raises OSError."""
+    async def start(self, host: str, port: int, *, section: str = "listen", reuse_port: bool = False) -> int:
+        """Listen; return the port (for port 0: the one that the system chose). `section`: of the settings, for errors.
+        Raises OSError."""
         if HttpRequestParser is HttpRequestParserPy:  # it accepts some ambiguous requests
             raise OSError("aiohttp has no C parser here: install a build with its C extensions")
         loop = asyncio.get_running_loop()
         # Not `start_serving=True`: cancelled there, it would leave a socket that cannot be closed.
-        self._listening = listening = await loop.create_server(
-            self._server, host, port, backlog=BACKLOG, reuse_port=reuse_port or None, start_serving=False
-        )
+        try:
+            self._listening = listening = await loop.create_server(
+                self._server, host, port, backlog=BACKLOG, reuse_port=reuse_port or None, start_serving=False
+            )
+        except OSError as failure:
+            raise CannotListenError(_why_not(failure, section, host, port)) from failure
         await listening.start_serving()
         return int(listening.sockets[0].getsockname()[1])
 

@@ -88,7 +88,7 @@ class Worker:
         stops.push_async_callback(budgets.aclose)
         server = Server(_routes(metrics), refused=metrics.refused)
         stops.push_async_callback(server.close)
-        self.port = await server.start(listen.host, listen.port)
+        self.port = await server.start(listen.host, listen.port, section="worker")
         stops.push_async_callback(server.stop_listening)
         tasks = Tasks()
         stops.push_async_callback(tasks.stop)

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from proxy.gateway.upstream.client import UpstreamClient
+from proxy.http.server import CannotListenError
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalInUse
 from proxy.journal.progress import ProgressBroken
@@ -115,7 +116,8 @@ def test_a_port_that_is_taken(tmp_path: Path, section: str) -> None:
         traces = {"endpoint": "http://127.0.0.1:1/v1/traces"}
         with_empty_ledger(tmp_path / "data")
         settings = settings_in(tmp_path, traces=traces, **{section: {"port": taken.getsockname()[1], **admin}})
-        fails(Proxy(settings), OSError, "address already in use")
+        taken_by = f"{section}.port: another program listens on 127.0.0.1:{taken.getsockname()[1]}: stop it, or "
+        fails(Proxy(settings), CannotListenError, taken_by)
     starts(Proxy(settings_in(tmp_path)))
 
 

@@ -77,7 +77,7 @@ class Console:
         routes.local("GET", "/healthz", HEALTHZ)
         add_page(routes)
         self._server = Server(routes, refused=refused, headers=HEADERS)
-        port = await self._server.start(admin.host, admin.port)
+        port = await self._server.start(admin.host, admin.port, section="admin")
         self.url = f"http://{f'[{admin.host}]' if ':' in admin.host else admin.host}:{port}"
 
     async def close(self) -> None:
