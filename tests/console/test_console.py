@@ -59,6 +59,7 @@ def test_without_a_secret_nothing_is_said_and_a_key_is_no_operator(stand: Stand)
     for method, path in [*OPERATORS, *(("GET", path) for path in EVERYBODYS), ("GET", "/v1/exchanges/x")]:
         unsigned = stand(method, path, None if method == "GET" else {}, key=None)
         assert (unsigned.status, unsigned.body["error"]["code"]) == (401, "invalid_api_key"), path
+        assert unsigned.body["error"]["message"].startswith("Sign in with the admin secret, or with an API key"), path
         assert unsigned.headers["Cache-Control"] == "no-store"
         assert "frame-ancestors 'none'" in unsigned.headers["Content-Security-Policy"]
         assert not [name for name in unsigned.headers if name.lower().startswith("access-control")]

@@ -58,8 +58,18 @@ class Sessions:
             return ConsoleSession(None, request.remote)
         key = await self._keyring.key(text, request.remote)
         if isinstance(key, str):
-            raise errors.key_refused(key)
+            raise self._refusal(key)
         return ConsoleSession(key, request.remote)
+
+    def _refusal(self, reason: str) -> ApiError:
+        refusal = errors.key_refused(reason)
+        if refusal.code != "invalid_api_key":
+            return refusal
+        none = "" if self._digest is not None else " No admin secret is set (admin.secret)."
+        message = (
+            f"Sign in with the admin secret, or with an API key for its own data: 'Authorization: Bearer …'.{none}"
+        )
+        return ApiError(401, message, kind="authentication_error", code=refusal.code)
 
 
 def _digest(text: str) -> bytes:
