@@ -22,7 +22,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import BadHttpMessage, BadStatusLine, InvalidHeader, InvalidURLError, LineTooLong
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
-from aiohttp.web_protocol import RequestHandler, _ErrInfo
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 from multidict import CIMultiDictProxy
 
 from proxy.http import errors
@@ -131,7 +131,8 @@ class ClientConnection(RequestHandler):
     request."""
 
     __slots__ = (
-        "_first_head", "_head", "_head_size", "_lost", "_parsing", "_refuse", "_unparsed", "headers", "listener"
+        "_body", "_first_head", "_head", "_head_size", "_lost", "_parsing", "_refuse", "_unparsed", "headers",
+        "listener",
     )  # fmt: skip
 
     def __init__(
@@ -144,6 +145,7 @@ class ClientConnection(RequestHandler):
         self.listener: Listener | None = None
         self.headers: tuple[tuple[str, str], ...] = ()
         self._refuse = refuse
+        self._body: StreamReader | None = None  # of the request whose head was parsed last, until that is served
         self._head = b""  # the beginning of a malformed or incomplete head
         self._head_size = 0  # bytes of an incomplete head
         self._lost: asyncio.Future[None] | None = None  # set while `linger` waits for the client to close
@@ -188,6 +190,9 @@ class ClientConnection(RequestHandler):
     def _parse_next(self) -> None:
         """Parse a part of a long read; the others in later turns, as aiohttp takes them."""
         self._parsing = None
+        if self.transport is None or self.transport.is_closing():
+            self._unparsed.clear()
+            return
         if self._unparsed and not (self._reading_paused or self._buffer_paused):
             part = bytes(self._unparsed[:PART_BYTES])
             del self._unparsed[:PART_BYTES]
@@ -207,6 +212,16 @@ class ClientConnection(RequestHandler):
         """Whether the next request has come already."""
         return bool(self._messages)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether the body of the request that is being served broke off with malformed bytes."""
+        return self._body is not None and self._body.exception() is not None
+
+    def served(self, body: StreamReader) -> None:
+        """The request with this body is served: from now on nobody reads it but aiohttp, which discards it."""
+        if self._body is body:
+            self._body = None
+
     def _parse(self, data: bytes) -> None:
         if self._payload_parser is not None:  # also while the server stops, when aiohttp would take no more
             self._payload_parser.feed_data(data)
@@ -219,12 +234,29 @@ class ClientConnection(RequestHandler):
         except Exception as error:  # noqa: BLE001  the event loop would log it with what it quotes
             self._unreadable(error)
         if messages:
+            last, body = messages[-1]
+            if last.__class__ is not _ErrInfo:
+                self._body = body
+            elif self._break_body():
+                return
             if self._head_size:
                 self._head_size = 0
-            elif messages[-1][0].__class__ is _ErrInfo:
+            elif last.__class__ is _ErrInfo:
                 self._head = data[:BEGINNING_BYTES]
         elif self._waiter is not None:
             self._wait_for_head(data)
+
+    def _break_body(self) -> bool:
+        """What could not be parsed belongs to the body that was arriving, if one was: who reads it gets an error, and
+        nothing more is read. aiohttp would let them wait. Returns whether there was one."""
+        body = self._body
+        if body is None or body.is_eof():
+            return False
+        self._messages.pop()
+        self._close = True
+        body.set_exception(RequestPayloadError("the body is not as its framing says"))
+        body.feed_eof()
+        return True
 
     def _wait_for_head(self, data: bytes) -> None:
         """Wait for the rest of a head: `data` did not end it, and no request is running."""
@@ -235,7 +267,9 @@ class ClientConnection(RequestHandler):
             self._unreadable(HeadTooLongError())
 
     def _unreadable(self, error: Exception) -> None:
-        """Queue the error response after those of earlier requests, as aiohttp does with its parser's errors."""
+        """Queue the error response after those of requests that earlier reads brought, as aiohttp does with its
+        parser's errors. Its parser drops whole requests that stand before malformed bytes in the same read: they are
+        not served, and the error is the only answer."""
         self._request_count += 1
         self._messages.append((_ErrInfo(status=400, exc=error, message=""), EMPTY_PAYLOAD))
         if self._waiter is not None and not self._waiter.done():

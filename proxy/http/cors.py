@@ -13,6 +13,7 @@ from collections.abc import Collection
 from aiohttp import web
 
 from proxy.http import errors
+from proxy.http.headers import is_token
 
 ANY = "*"
 # Chrome repeats a preflight request after two hours at the latest, whatever the header says.
@@ -33,7 +34,7 @@ class Cors:
 
     def allows(self, request: web.BaseRequest) -> bool:
         """True if the page that sends the request may read the response."""
-        return self._any or request.headers.get("Origin", "").lower() in self._origins
+        return self._any or is_token(request.headers.get("Origin", ""), *self._origins)
 
     def headers(self, request: web.BaseRequest) -> Headers:
         """The headers of the response to `request`."""

@@ -120,6 +120,11 @@ def downward(
     return headers
 
 
+def is_token(value: str, *tokens: str) -> bool:
+    """Whether a header's value is one of these words, which are ASCII: the Kelvin sign is no `k`."""
+    return value.isascii() and value.strip(" \t").lower() in tokens
+
+
 def _plain(value: str) -> bool:
     """True for visible ASCII and spaces only: no other parser can end the header there or read it differently."""
     return value.isascii() and value.isprintable()
@@ -168,7 +173,7 @@ def _refuse_repeated(headers: CIMultiDictProxy[str]) -> None:
 
 def _refuse_coding(request: web.BaseRequest, coding: str) -> None:
     """Accept `chunked` alone, in HTTP/1.1, without Content-Length."""
-    if coding.lower() != "chunked" or request.version < HttpVersion11 or "Content-Length" in request.headers:
+    if not is_token(coding, "chunked") or request.version < HttpVersion11 or "Content-Length" in request.headers:
         raise bad_request(
             "The request's length is ambiguous: see Transfer-Encoding.",
             param="Transfer-Encoding",
@@ -181,7 +186,7 @@ _DEMANDS = ("expect", "trailer", "upgrade")
 
 def _refuse_demands(headers: CIMultiDictProxy[str]) -> None:
     """Refuse expectations, trailers and upgrades that the proxy does not support."""
-    if headers.get("Expect", "100-continue").lower() != "100-continue":
+    if not is_token(headers.get("Expect", "100-continue"), "100-continue"):
         raise ApiError(
             417, "Of the header Expect, only 100-continue is supported.", param="Expect", code="expectation_failed"
         )
@@ -191,5 +196,5 @@ def _refuse_demands(headers: CIMultiDictProxy[str]) -> None:
         )
     # Java's client offers h2c with its first request; an HTTP/1.1 response declines it. The routes
     # decide whether a path supports WebSocket.
-    if headers.get("Upgrade", "h2c").strip().lower() not in ("h2c", "websocket"):
+    if not is_token(headers.get("Upgrade", "h2c"), "h2c", "websocket"):
         raise no_upgrade()

@@ -35,7 +35,7 @@ def _uncounted(_size: int) -> None: ...
 
 
 def _coding(request: web.BaseRequest) -> str:
-    return request.headers["Content-Encoding"].strip().lower() if "Content-Encoding" in request.headers else "identity"
+    return request.headers.get("Content-Encoding", "identity").strip(" \t").lower()
 
 
 def is_compressed(request: web.BaseRequest) -> bool:

@@ -21,7 +21,14 @@ from aiohttp import HttpVersion10, web
 from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
 
 from proxy.http import errors
-from proxy.http.connection import ClientConnection, ClientRequest, ClientServer, answer_in_http11, refused_response
+from proxy.http.connection import (
+    ClientConnection,
+    ClientRequest,
+    ClientServer,
+    LastResponse,
+    answer_in_http11,
+    refused_response,
+)
 from proxy.http.cors import Cors
 from proxy.http.errors import ApiError
 from proxy.http.headers import SERVER, validate_head
@@ -285,6 +292,12 @@ class Server:
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         assert isinstance(connection, ClientConnection)
+        try:
+            return await self._answer(request, connection)
+        finally:
+            connection.served(request.content)
+
+    async def _answer(self, request: web.BaseRequest, connection: ClientConnection) -> web.StreamResponse:
         if connection.is_pipelined:  # aiohttp serves all that have come without giving way, on some versions of Python
             await asyncio.sleep(0)
         if self._cors is not None:
@@ -323,6 +336,8 @@ class Server:
         must_close: bool = True,
     ) -> web.Response:
         self._refused(refusal.status, refusal.code)
+        if connection.is_broken:
+            must_close, made = True, LastResponse
         response = refused_response(refusal, refusal.shape or self._routes.shape(path), made)
         response.headers.update(self._headers)
         response.headers.update(connection.headers)

@@ -327,6 +327,8 @@ class WebSocket:
         self._give_back()
 
     def _give_back(self) -> None:
+        """Nothing more is read: bytes that still come are dropped, and not counted."""
+        self._end = self._end or Closed(GOING_AWAY, by_peer=False)
         self._reader.clear()
         self._taken = 0
         self._count_held()

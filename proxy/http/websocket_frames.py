@@ -17,6 +17,8 @@ CONTROL_BYTES_MAX = 125
 # A message may have so many fragments, and one more for each KiB of its limit. Clients that fragment send 4 KiB each.
 FRAGMENTS_MIN = 1_000
 FRAGMENT_BYTES = 1024
+# Bytes that were read are freed at the end of what was fed, and as soon as they are so many.
+READ_BYTES_KEPT = 64 * 1024
 
 PROTOCOL_ERROR, INVALID_TEXT, TOO_BIG = 1002, 1007, 1009
 NO_CODE = 1005
@@ -106,7 +108,8 @@ class FrameReader:
         frame = self._read_head() if self._left < 0 else None
         if frame is None and self._left >= 0:
             frame = self._read_payload()
-        if frame is None and self._at:
+        # Also while whole frames wait: who is always one behind would keep all that was ever read.
+        if self._at and (frame is None or self._at >= READ_BYTES_KEPT):
             del self._buffer[: self._at]
             self._at = 0
         return frame
@@ -122,6 +125,8 @@ class FrameReader:
         if size > CONTROL_BYTES_MAX:
             start += 2 if size == CONTROL_BYTES_MAX + 1 else 8
             size = int.from_bytes(buffer[at + 2 : start], "big")
+            if len(buffer) >= start:
+                _check_length(size, start - at - 2)
         if self._is_masked:
             self._mask = bytes(buffer[start : start + 4])
             start += 4
@@ -200,6 +205,12 @@ def head(kind: Kind, size: int, mask: bytes) -> bytes:
     if size < 1 << 16:
         return bytes((first, masked | 126)) + size.to_bytes(2, "big") + mask
     return bytes((first, masked | 127)) + size.to_bytes(8, "big") + mask
+
+
+def _check_length(size: int, written_in: int) -> None:
+    """Check a length that was written in so many bytes: the fewest must be used. Raises FrameError."""
+    if size <= CONTROL_BYTES_MAX or (written_in > 2 and size < 1 << 16) or size >= 1 << 63:
+        raise FrameError(PROTOCOL_ERROR, "The length of a frame is not written in the fewest bytes.")
 
 
 def masked(payload: bytes, mask: bytes) -> bytes:

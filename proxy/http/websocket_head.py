@@ -19,6 +19,7 @@ from multidict import istr
 
 from proxy.http.errors import ApiError, bad_request
 from proxy.http.framing import Head
+from proxy.http.headers import is_token
 
 PROTOCOL = istr("Sec-WebSocket-Protocol")
 # OpenAI's subprotocols for web pages, which cannot set headers of a WebSocket.
@@ -43,7 +44,7 @@ class Handshake:
 
 def asks_for_websocket(request: web.BaseRequest) -> bool:
     """True if the client requests a WebSocket."""
-    return request.headers.get("Upgrade", "").strip().lower() == "websocket"
+    return is_token(request.headers.get("Upgrade", ""), "websocket")
 
 
 def key_offered(request: web.BaseRequest) -> str | None:
@@ -57,8 +58,9 @@ def key_offered(request: web.BaseRequest) -> str | None:
 def handshake(request: web.BaseRequest) -> Handshake:
     """Check the head. Raises ApiError if it cannot begin a WebSocket."""
     headers = request.headers
-    options = [option.strip().lower() for option in headers.get("Connection", "").split(",")]
-    if request.method != "GET" or request.version < HttpVersion11 or "upgrade" not in options:
+    options = headers.get("Connection", "").split(",")
+    upgrades = any(is_token(option, "upgrade") for option in options)
+    if request.method != "GET" or request.version < HttpVersion11 or not upgrades:
         raise bad_request("A WebSocket begins with GET, in HTTP/1.1, and `Connection: Upgrade`.", param="Connection")
     if headers.get("Sec-WebSocket-Version") != "13":
         message, name = "Only version 13 of WebSocket is supported.", "Sec-WebSocket-Version"
@@ -78,7 +80,7 @@ def handshake(request: web.BaseRequest) -> Handshake:
 
 def _offered(request: web.BaseRequest) -> list[str]:
     given = ",".join(request.headers.getall(PROTOCOL, ()))
-    return [name.strip() for name in given.split(",")] if given else []
+    return [name.strip(" \t") for name in given.split(",")] if given else []
 
 
 def _accept(key: str) -> str:
@@ -101,7 +103,7 @@ def lines_up(key: str, protocols: tuple[str, ...]) -> str:
 def chosen(head: Head, key: str, protocols: tuple[str, ...]) -> str | None:
     """The subprotocol that the provider has chosen, or None. Raises ValueError for a head that accepts no WebSocket, or
     another subprotocol than those offered."""
-    if head.header("upgrade").strip().lower() != "websocket" or head.header("sec-websocket-accept") != _accept(key):
+    if not is_token(head.header("upgrade"), "websocket") or head.header("sec-websocket-accept") != _accept(key):
         raise ValueError("not accepted")
     protocol = head.header("sec-websocket-protocol") or None
     if head.header("sec-websocket-extensions") or (protocol is not None and protocol not in protocols):

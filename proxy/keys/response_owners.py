@@ -61,7 +61,7 @@ class OwnerStore(Protocol):
 
 def name_of(response_id: str) -> str:
     """The name of a response in the store: 32 hex digits."""
-    return hashlib.blake2b(response_id.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(response_id.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 def _note_of(response_id: str) -> str:

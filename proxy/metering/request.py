@@ -5,7 +5,6 @@ Invariants: types are exact (`true` is not 1, "5" is not 5, 1.0 is no integer). 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -214,7 +213,5 @@ def json_bytes(value: object) -> int:
     """The length of `value` as compact JSON."""
     try:
         return len(msgspec.json.encode(value))
-    except TypeError:  # it has long strings
+    except (TypeError, msgspec.MsgspecError, ValueError, OverflowError):  # long strings, lone surrogates
         return sum(map(len, json_pieces(value)))
-    except (msgspec.MsgspecError, ValueError, OverflowError):  # lone surrogates, integers over 64 bits
-        return len(json.dumps(value))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from proxy.http.cors import Cors
 from tests.gateway.inprocess import gateway
@@ -45,6 +46,16 @@ async def test_a_preflight_request_needs_no_key(url: str) -> None:
     assert response.header("Access-Control-Allow-Headers") == ASKS["Access-Control-Request-Headers"]
     assert response.header("Access-Control-Allow-Credentials") is None
     assert response.header("Vary") == "Origin"
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [("https://bank.example", True), ("https://BANK.example", True), ("https://ban\N{KELVIN SIGN}.example", False),
+     ("https://bank.example\N{NO-BREAK SPACE}", False)],
+)  # fmt: skip
+def test_an_origin_is_ascii(origin: str, allowed: bool) -> None:
+    request = make_mocked_request("GET", CHAT, headers={"Origin": origin})
+    assert Cors(["https://bank.example"]).allows(request) is allowed
 
 
 async def test_a_preflight_request_of_another_origin_is_refused(url: str) -> None:

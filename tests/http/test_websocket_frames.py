@@ -9,6 +9,7 @@ from proxy.http.websocket_frames import (
     FRAGMENTS_MIN,
     NO_CODE,
     PART,
+    READ_BYTES_KEPT,
     Frame,
     FrameError,
     FrameReader,
@@ -87,6 +88,38 @@ def test_nothing_is_kept_of_what_was_read(mask: bytes) -> None:
     assert one.held == 0
 
 
+@BOTH
+@pytest.mark.parametrize("size", [1, 4_000, READ_BYTES_KEPT])
+def test_nothing_is_kept_either_for_whoever_is_always_one_frame_behind(mask: bytes, size: int) -> None:
+    one, wire = reader(mask), frame(Kind.BINARY, b"x" * size, mask)
+    one.feed(wire)
+    most = 0
+    for _ in range(4 * READ_BYTES_KEPT // len(wire) + 4):
+        one.feed(wire)
+        assert one.read() == Frame(Kind.BINARY, b"x" * size)
+        assert (one.held, one.unread) == (len(wire), len(wire))
+        most = max(most, len(one._buffer))
+    assert most <= READ_BYTES_KEPT + 2 * len(wire)
+
+
+@BOTH
+@pytest.mark.parametrize("kind", [Kind.TEXT, Kind.BINARY])
+def test_a_length_is_written_in_the_fewest_bytes(kind: Kind, mask: bytes) -> None:
+    flag = 0x80 if mask else 0
+    for marker, in_bytes, least, most in ((126, 2, 126, 65_535), (127, 8, 65_536, LIMIT)):
+        for size in (0, 1, 125, 126, 65_535, 65_536, LIMIT):
+            if size >= 1 << 8 * in_bytes:
+                continue
+            wire = bytes((0x80 | kind, flag | marker)) + size.to_bytes(in_bytes, "big") + mask
+            if least <= size <= most:
+                assert [len(one.payload) for one in read(reader(mask), wire + bytes(size))] == [size]
+                continue
+            for pieces in ((wire,), tuple(bytes([byte]) for byte in wire)):
+                with pytest.raises(FrameError) as broken:
+                    read(reader(mask), *pieces)
+                assert broken.value.code == 1002
+
+
 def test_one_frame_is_read_at_a_time() -> None:
     one = reader(b"")
     one.feed(frame(Kind.TEXT, last=False) + frame(Kind.CONTINUATION, last=False) * 100)
@@ -102,7 +135,8 @@ BROKEN = {
     b"\x80\x00": 1002,  # the rest of nothing
     b"\x01\x00\x81\x00": 1002,  # a message in a message
     b"\x01\x00\x82\x00": 1002,
-    b"\x81\x7f" + b"\xff" * 8: 1009,
+    b"\x81\x7f" + b"\xff" * 8: 1002,  # the first bit of a length is 0
+    b"\x81\x7f\x7f" + b"\xff" * 7: 1009,
     b"\x81\x7f" + (LIMIT + 1).to_bytes(8, "big"): 1009,
 }
 

@@ -261,7 +261,7 @@ def _lines(content: bytes) -> Iterator[tuple[int, int, int]]:
 
 def name_digest(name: str) -> int:
     """A digest of a line's name. The sum of the digests does not depend on the order of the lines."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=16).digest())
+    return int.from_bytes(hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).digest())
 
 
 def _refuse(facts: RequestFacts) -> None:

@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from time import monotonic
 from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from proxy.foundation.slices import in_slices
@@ -313,7 +312,7 @@ class Session:
 
     async def _say(self, refusal: ApiError, ask: ClientMessage | None) -> None:
         try:
-            await self._client.send(Message(TEXT, msgspec.json.encode(self._wire.error(refusal, ask))))
+            await self._client.send(Message(TEXT, serialise(self._wire.error(refusal, ask))))
         except PeerLostError:
             self._client_gone(None)
 

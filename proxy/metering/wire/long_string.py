@@ -69,8 +69,16 @@ def json_of(text: str) -> bytes:
     try:
         return msgspec.json.encode(text)[1:-1]
     except UnicodeEncodeError:
-        # JSON allows a lone surrogate as an escape: keep the escape.
-        return json.dumps(text).encode("ascii")[1:-1]
+        return _in_python(text)[1:-1]
+
+
+def _in_python(value: object) -> bytes:
+    """JSON by Python's encoder, which writes what msgspec does not: integers over 64 bits, and lone surrogates, as
+    escapes. All else is written in as many bytes as msgspec takes, except for some exponents."""
+    # In JSON, only strings have characters that UTF-8 cannot express.
+    return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode(
+        "utf-8", "backslashreplace"
+    )
 
 
 def json_pieces(value: object) -> list[bytes]:
@@ -84,9 +92,9 @@ def json_pieces(value: object) -> list[bytes]:
 
     try:
         written = msgspec.json.encode(value, enc_hook=mark)
-    except UnicodeEncodeError:
+    except (msgspec.MsgspecError, ValueError, OverflowError):  # a lone surrogate, say
         long.clear()
-        written = json.dumps(_marked(value, long), separators=(",", ":"), allow_nan=False).encode("ascii")
+        written = _in_python(_marked(value, long))
         written = written.replace(b'"%b"' % _NAME.encode(), b"\0") if long else written
     if not long:
         return [written]

@@ -16,6 +16,7 @@ from proxy.billing.record import BillableParts, Price, Rates
 from proxy.foundation import slices
 from proxy.gateway.batches import asking
 from proxy.gateway.batches.asking import lines_in
+from proxy.gateway.batches.lines_in import name_digest
 from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.metering.file_ids import file_ids, may_name_files
 from proxy.metering.stored_objects import ANTHROPIC_BATCHES, OPENAI_BATCHES
@@ -144,6 +145,11 @@ def test_lines_of_openai(line: bytes, read: ResultLine) -> None:
 )
 def test_lines_of_anthropic(line: bytes, read: ResultLine) -> None:
     assert ANTHROPIC_BATCHES.line(line) == read
+
+
+def test_every_name_has_a_digest_of_its_own() -> None:
+    """Of names in results, too, which a provider may damage."""
+    assert len(set(map(name_digest, ("", "a", "ä", "\ud800", "\udfff", "?", "\ufffd")))) == 7
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"id": 7}', b'{"id": "a b", "status": "x", "created_at": 1}'])

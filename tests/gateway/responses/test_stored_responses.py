@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientSession
 
+from proxy.keys.response_owners import name_of
 from tests.gateway.inprocess import gateway
 from tests.gateway.responses.stage import ASKED, KEYS, Stage
 from tests.support.clients import refusal
@@ -72,6 +75,25 @@ async def test_nothing_else_is_asked_for(on: Stage, response_id: str) -> None:
     with refusal(404):
         await on.anna.get(f"/responses/{response_id}", cast_to=object)
     assert on.provider.asked == []
+
+
+@pytest.mark.parametrize("response_id", ["\ud800", "resp_\udfff", "resp\n1", "r" * 257])
+async def test_what_can_be_no_id_is_refused(on: Stage, response_id: str) -> None:
+    """JSON can write half a surrogate pair; nothing else can."""
+    body = json.dumps({"model": "electron", "input": "And?", "previous_response_id": response_id})
+    async with (
+        ClientSession(headers={"Authorization": "Bearer anna"}) as client,
+        client.post(f"{on.proxy.url}/v1/responses", data=body) as response,
+    ):
+        error = (await response.json())["error"]
+    assert (response.status, error["param"]) == (400, "previous_response_id")
+    assert on.provider.asked == []
+
+
+def test_a_name_in_the_store_is_that_of_one_id() -> None:
+    names = {name_of(one) for one in ("resp_1", "resp_2", "\ud800", "\udfff", "?", "\ufffd")}
+    assert len(names) == 6
+    assert {len(one) for one in names} == {32}
 
 
 async def test_what_is_not_stored_is_not_remembered(on: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Collection
 from dataclasses import replace as changed
 from typing import Any
@@ -12,6 +13,7 @@ from aiohttp import WSServerHandshakeError
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.record import BillableParts, Outcome
+from proxy.billing.reservation import DenialReason
 from proxy.http import errors
 from proxy.keys.response_owners import ResponseOwner
 from proxy.metering.usage import Evidence, Usage
@@ -250,3 +252,21 @@ async def test_what_is_no_request_is_refused_by_its_field(on: Stage) -> None:
             error = await client.hear("error")
             assert (error["status"], error["error"]["param"]) == (400, param)
     assert on.provider.links == []
+
+
+async def test_ids_that_only_json_can_write(on: Stage) -> None:
+    """Half a surrogate pair: a refusal gives back the client's id as it was written, and the session continues."""
+    async with on.client(RESPONSES) as client:
+        await client.say(json.dumps(CREATE | {"previous_response_id": "\ud800"}))
+        error = await client.hear("error")
+        assert (error["error"]["param"], error["status"]) == ("previous_response_id", 400)
+        await client.say(json.dumps(CREATE | {"model": "unknown", "stream_id": "\ud800"}))
+        error = await client.hear("error")
+        assert (error["error"]["code"], error["stream_id"]) == ("model_not_found", "\ud800")
+        await client.say(json.dumps(CREATE | {"stream_id": "\ud800"}))
+        await (await on.provider.link()).hear("response.create")
+    async with on.talk() as (client, _):
+        on.gateway.unlimited.denies = DenialReason.MONEY
+        await client.say(json.dumps({"type": "response.create", "event_id": "\udfff"}))
+        error = await client.hear("error")
+        assert error["error"]["event_id"] == "\udfff"

@@ -73,7 +73,7 @@ def test_prompt_evidence() -> None:
         chars_latin=18,
         chars_wide=1,
         chars_other=2,
-        tool_chars=12 + 17,
+        tool_chars=12 + 16,
         images=1,
         attachments=1,
         blanks=2,

@@ -74,6 +74,7 @@ REFUSED: list[tuple[Dialect, dict[str, Any], Changed]] = [
     ]),
     (OPENAI_RESPONSES, INPUT, [
         *each(model=(5,), input=(5,), stream=("yes",), max_output_tokens=(0, 1.0), background=(1,)),
+        *each(previous_response_id=(7, ["a"], "r" * 257, "resp\n1", "\ud800", "resp_\udfff", "\0")),
         ({"input": ["hi"]}, "input[0]"),
     ]),
     (OPENAI_EMBEDDINGS, INPUT, [

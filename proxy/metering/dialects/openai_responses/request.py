@@ -14,6 +14,8 @@ from proxy.metering.request import InvalidField, RequestFacts, flag, integer, mo
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 
 RESPONSE_CREATE = "response.create"
+# Ids have under 100 characters.
+ID_CHARS_MAX = 256
 _STRUCTURES = ("tools", "text")
 _ATTACHED = frozenset({"input_file", "input_audio"})
 # Fields of an item that is no message: the input and the output of a tool.
@@ -58,6 +60,8 @@ def continued(document: Mapping[str, Any]) -> str | None:
         return None
     if not isinstance(response_id, str):
         raise InvalidField("previous_response_id", "must be a string")
+    if len(response_id) > ID_CHARS_MAX or not response_id.isprintable():
+        raise InvalidField("previous_response_id", f"must be an id of at most {ID_CHARS_MAX} printable characters")
     return response_id
 
 
