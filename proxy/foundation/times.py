@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -34,10 +35,14 @@ def _iso_time(text: str) -> datetime | None:
         return None
 
 
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]*)?", re.ASCII)
+
+
 def retry_after_s(value: str, unix_now: float) -> float | None:
-    """The seconds of a `Retry-After` header, given as digits or a date; None if it is neither."""
+    """The seconds of a `Retry-After` header, given as a number or a date; None if it is neither. Some providers give
+    fractions."""
     text = value.strip()
-    if text.isascii() and text.isdigit():
+    if _SECONDS.fullmatch(text):
         return float(text[:9])  # 30 years; bounds the conversion
     try:
         at = parsedate_to_datetime(text)

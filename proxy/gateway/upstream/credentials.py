@@ -14,11 +14,10 @@ from typing import Self
 
 from proxy.foundation.outage import Outage, OutageLog
 from proxy.gateway.upstream.health import REST_S_MAX
+from proxy.gateway.upstream.refusals import REJECTED_REST_S
 from proxy.settings import CredentialSettings
 
 WINDOW_S = 60.0
-# How long a rejected credential is not used. Then a request tries it, and uses another one if it is still rejected.
-REJECTED_REST_S = 60.0
 # The wait for a credential at its `parallel` limit: it is unknown when its next request ends.
 AGAIN_S = 1.0
 
@@ -89,10 +88,11 @@ class Credential:
         """Pause the credential: the provider limits it for `for_s` seconds."""
         self._rests_until = max(self._rests_until, now + min(for_s, REST_S_MAX))
 
-    def rejected(self, now: float, status: int) -> None:
-        """The provider rejected the credential."""
+    def rejected(self, now: float, status: int, *, others: bool = True) -> None:
+        """The provider rejected the credential. `others`: there are others that it accepts."""
         self.rests(now, REJECTED_REST_S)
-        self._outage.began(PermissionError(f"the provider rejects it ({status}); others are used"))
+        left = "others are used" if others else "no other is left"
+        self._outage.began(PermissionError(f"the provider rejects it ({status}); {left}"))
 
     def accepted(self) -> None:
         """The provider accepted the credential."""

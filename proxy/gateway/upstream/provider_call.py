@@ -1,20 +1,21 @@
 """Asks a provider, and if nothing came of it the next one, with their credentials and their health.
 
-Invariants: another provider is proposed only if this one was unreachable or answered 429 or 5xx. If a request was sent
-and then the connection broke or timed out, it may have been served and billed: it is not sent again, unless it
-generates nothing.
+Invariants: another provider is proposed only if this one was unreachable, or refused what another one may answer
+(`refusals`). If a request was sent and then the connection broke or timed out, it may have been served and billed: it
+is not sent again, unless it generates nothing.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from random import random
 from time import monotonic
 from typing import ClassVar, Generic, TypeVar
 
+from proxy.billing.attempts import may_be_billed
 from proxy.billing.record import Attempt
-from proxy.foundation.times import retry_after_s
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import (
     NoCredentialError,
@@ -24,10 +25,13 @@ from proxy.gateway.upstream.connection import (
 )
 from proxy.gateway.upstream.credentials import Credential, CredentialPool, Use
 from proxy.gateway.upstream.provider import Provider
+from proxy.gateway.upstream.refusals import REFUSALS, may_be_answered_elsewhere, rest_s
 from proxy.gateway.upstream.routing import Route
 
+_log = logging.getLogger(__name__)
+
 # Statuses that another credential may not get.
-_ABOUT_CREDENTIALS = frozenset((401, 403, 429))
+_ABOUT_CREDENTIALS = frozenset((401, 402, 403, 429))
 
 T = TypeVar("T")
 
@@ -104,9 +108,11 @@ class ProviderCall(Generic[T]):
             self._note(found, provider, use)
             if use is not None and self._tries_another(use, found):
                 continue
-            if found.status == 429 or found.status >= 500:
-                return self._failover(began_at, "refused" if found.status == 429 else "failed", found) or found
-            if not await self._is_changed(found):
+            if may_be_answered_elsewhere(found.status):
+                failed = "failed" if may_be_billed(found.status) else "refused"
+                if (other := self._failover(began_at, failed, found)) is not None:
+                    return other
+            if found.status == 429 or found.status >= 500 or not await self._is_changed(found):
                 return found
 
     def fail_over(self, failover: Failover) -> None:
@@ -138,13 +144,16 @@ class ProviderCall(Generic[T]):
             health.failed(now)
         else:
             health.answered()
-        if answer.status in (429, 503):
-            rest_s = retry_after_s(answer.head.header("retry-after"), self._unix_time())
-            if rest_s is not None and use is not None and answer.status == 429:
-                use.credential.rests(now, rest_s)
-                rest_s = use.pool.rests_s(now)
-            if rest_s is not None:
-                health.rests(now, rest_s)
+        rests_s = rest_s(answer.status, answer.head, self._unix_time())
+        if not rests_s:
+            return
+        if use is not None and answer.status in _ABOUT_CREDENTIALS:
+            if answer.status != 401:  # that one is rejected
+                use.credential.rests(now, rests_s)
+            rests_s = use.pool.rests_s(now)
+        elif answer.status in _ABOUT_CREDENTIALS and answer.status != 429 and not health.away_s(now):
+            _log.warning("provider %s: %s (%s)", provider.settings.name, REFUSALS[answer.status].why, answer.status)
+        health.rests(now, rests_s)
 
     # -- one of several credentials
 
@@ -184,7 +193,9 @@ class ProviderCall(Generic[T]):
 
     def _reject(self, pool: CredentialPool, credential: Credential, status: int) -> None:
         now = monotonic()
-        credential.rejected(now, status)
+        credential.rejected(
+            now, status, others=any(not one.is_rejected for one in pool.credentials if one is not credential)
+        )
         self.route.provider.health.rests(now, pool.rests_s(now))
 
     def _failover(self, began_at: float, failed: str, outcome: Answer | UpstreamFailedError) -> Failover | None:

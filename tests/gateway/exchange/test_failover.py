@@ -16,6 +16,7 @@ import pytest
 from proxy.demo.script import Fin, Raw, Script, Send, Shape, Wait
 from proxy.demo.shapes import sse as event
 from proxy.gateway.upstream.health import FAILURES_MAX
+from proxy.gateway.upstream.refusals import REFUSALS
 from tests.crash.stage import Stage, quick_key, until
 from tests.support.net import Response, closed_port
 from tests.support.provider import ScriptedProvider, error_script, hangs_up, silent
@@ -26,6 +27,7 @@ TALE = Shape("openai", tokens=7)
 CASES = (
     "plain", "unreachable", "status-429", "status-500", "status-503", "status-529", "rest", "both", "broken", "hangs",
     "mute", "gone-cancel", "gone-drain", "killed", "breaker", "alias", "whole", "late", "client-error",
+    "dead-key", "ms", *(f"status-{status}" for status in REFUSALS if status != 429),
 )  # fmt: skip
 Entry = dict[str, Any]
 
@@ -124,7 +126,7 @@ def assert_failed_over(lines: list[Entry], case: str, *, status: int | None) -> 
     assert (attempt["kind"], attempt["provider"]) == ("attempt", f"a-{case}")
     assert (attempt["model"], attempt["upstream_model"]) == (served["model"], case)
     assert (attempt["charge_usd"], attempt["prompt_tokens"], attempt["completion_tokens"]) == ("0", None, None)
-    assert attempt["cost_usd"] == (None if status is not None and status >= 500 else "0")
+    assert attempt["cost_usd"] == (None if status is not None and (status >= 500 or status in (408, 499)) else "0")
     assert attempt["details"].get("upstream_status") == status
     assert served["details"]["attempts"][0]["status"] == status
     assert attempt["duration_ms"] <= served["duration_ms"]
@@ -138,7 +140,7 @@ async def test_the_first_provider_is_asked_and_no_other(pair: Pair) -> None:
     assert pair.asked("plain") == (1, 0)
 
 
-@pytest.mark.parametrize("status", [429, 500, 503, 529])
+@pytest.mark.parametrize("status", [*REFUSALS, 500, 503, 529])
 async def test_another_provider_answers_for_one_that_does_not(pair: Pair, status: int) -> None:
     case = f"status-{status}"
     if status == 529:  # not a stream
@@ -168,6 +170,21 @@ async def test_who_wants_to_be_left_alone_is(pair: Pair) -> None:
     assert [len(lines) for lines in later] == [1, 1], "it was not asked"
 
 
+async def test_a_dead_key_is_not_tried_again_at_once(pair: Pair) -> None:
+    model = pair.plan("dead-key", error_script(401, "no such key"), TALE)
+    responses = [await pair.post(model) for _ in range(3)]
+    assert [one.status for one in responses] == [200] * 3
+    assert pair.asked("dead-key") == (1, 3)
+    log = pair.tokenweir.log.read_text()
+    assert log.count("provider a-dead-key: the operator's key is not accepted (401)") == 1
+
+
+async def test_a_rest_may_be_stated_in_milliseconds(pair: Pair) -> None:
+    model = pair.plan("ms", error_script(429, "later", (("Retry-After-Ms", "60000"), ("Retry-After", "0"))), TALE)
+    assert [(await pair.post(model)).status for _ in range(2)] == [200, 200]
+    assert pair.asked("ms") == (1, 2)
+
+
 async def test_with_nobody_left_the_client_hears_the_last_and_then_when_to_come_back(pair: Pair) -> None:
     model = pair.plan(
         "both",
@@ -188,8 +205,8 @@ async def test_with_nobody_left_the_client_hears_the_last_and_then_when_to_come_
 
 
 async def test_a_refusal_of_the_request_is_the_answer(pair: Pair) -> None:
-    response = await pair.post(pair.plan("client-error", error_script(404, "no such model"), TALE))
-    assert response.status == 404
+    response = await pair.post(pair.plan("client-error", error_script(422, "no such parameter"), TALE))
+    assert response.status == 422
     assert pair.asked("client-error") == (1, 0)
 
 

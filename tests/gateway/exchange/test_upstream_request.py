@@ -28,12 +28,12 @@ from tests.gateway.exchange.alone import request_alone
 REFUSED = b'{"error":{"message":"unknown field: stream_options"}}'
 UNREACHED, BROKEN = "unreached", "broken"
 Said = int | str
-SAID = st.sampled_from([UNREACHED, BROKEN, 200, 301, 400, 401, 404, 429, 500, 503, 529])
+SAID = st.sampled_from([UNREACHED, BROKEN, 200, 301, 400, 401, 404, 408, 422, 429, 499, 500, 503, 529])
 
 
 def passes(said: Said) -> bool:
-    """The rule: it gave nothing, and cannot have served the request."""
-    return said in (UNREACHED, 429) or (isinstance(said, int) and said >= 500)
+    """The rule: it gave nothing, and the fault is not the client's."""
+    return said in (UNREACHED, 401, 402, 403, 404, 408, 409, 429, 499) or (isinstance(said, int) and said >= 500)
 
 
 class Scripted(Answer):

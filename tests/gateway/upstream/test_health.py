@@ -87,7 +87,8 @@ def test_only_one_tries_while_it_is_half_open() -> None:
         ("Sun, 06 Nov 1994 08:49:37 GMT", 7), ("Sun, 06 Nov 1994 08:49:07 GMT", 0),
         ("Sun, 06 Nov 99999999999999999999 08:49:37 GMT", None), ("Sun, 06 Nov 1994 08:49:37 +999999999999", None),
         ("Sun, 06 Nov 1994 09:49:37 +0100", 7), ("Sun, 06 Nov 1994 08:49:37 -0000", 7),
-        ("", None), ("-1", None), ("1.5", None), ("soon", None), ("٣", None), ("Sun, 99 Nov 1994 08:49:37 GMT", None),
+        ("1.5", 1.5), ("0.5", 0.5), ("", None), ("-1", None), ("1.", 1),
+        ("soon", None), ("٣", None), ("Sun, 99 Nov 1994 08:49:37 GMT", None),
     ],
 )  # fmt: skip
 def test_what_retry_after_says(value: str, means: float | None) -> None:

@@ -196,11 +196,11 @@ async def test_a_refused_credential_rests_and_another_serves(
     assert named == ([] if status == 429 else [rejected])
 
 
-async def test_a_429_without_a_time_is_tried_elsewhere_and_nobody_rests(tmp_path: Path, provider: Provider) -> None:
+async def test_a_429_without_a_time_is_tried_elsewhere_and_rests_a_second(tmp_path: Path, provider: Provider) -> None:
     provider.refuses("a", 429)
     async with serving(tmp_path, provider, a={}, b={}) as made:
         assert {response.status for response in [await one(made) for _ in range(4)]} == {200}
-        assert Counter(provider.keys)["a"] >= 2
+        assert Counter(provider.keys)["a"] <= 2, "it may have been asked again a second later"
 
 
 async def test_all_are_limited(tmp_path: Path, provider: Provider) -> None:

@@ -1,0 +1,58 @@
+"""What a provider's refusal says: whose fault it is, whether another provider may answer, and how long this one rests.
+
+Invariants: a status that is not in the table, below 500, is the client's fault, and every provider would answer so. The
+table of docs/how-to/provider-failover.md has the same statuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from proxy.foundation.times import retry_after_s
+from proxy.http.framing import Head
+
+# Without a `Retry-After`. Providers' limits count seconds or minutes.
+LIMITED_REST_S = 1.0
+# Until then, an operator has hardly given it another key, or more credit.
+REJECTED_REST_S = 60.0
+
+
+class Refusal(NamedTuple):
+    """A refusal that another provider may not share."""
+
+    why: str
+    rest_s: float = 0.0
+    """how long others are asked first, unless the provider says how long"""
+
+
+REFUSALS: Mapping[int, Refusal] = {
+    401: Refusal("the operator's key is not accepted", REJECTED_REST_S),
+    402: Refusal("the operator's account has no credit", REJECTED_REST_S),
+    403: Refusal("the operator's account may not, or a filter of this provider refuses"),
+    404: Refusal("this provider has no such model"),
+    408: Refusal("this provider took too long, and may bill it"),
+    409: Refusal("this provider has a conflict"),
+    429: Refusal("this provider limits the operator's account", LIMITED_REST_S),
+    499: Refusal("this provider gave up, and may bill it"),
+}
+
+
+def may_be_answered_elsewhere(status: int) -> bool:
+    """Whether another provider may answer what this one refused with this status."""
+    return status >= 500 or status in REFUSALS
+
+
+def rest_s(status: int, head: Head, unix_now: float) -> float:
+    """How long the provider rests after this refusal, in seconds; 0: it does not."""
+    if status in (429, 503):
+        stated = _stated_s(head, unix_now)
+        if stated is not None:
+            return stated
+    return REFUSALS[status].rest_s if status in REFUSALS else 0.0
+
+
+def _stated_s(head: Head, unix_now: float) -> float | None:
+    """What the provider says. OpenAI and Azure say it in milliseconds, too."""
+    ms = retry_after_s(head.header("retry-after-ms"), unix_now)
+    return retry_after_s(head.header("retry-after"), unix_now) if ms is None else ms / 1000
