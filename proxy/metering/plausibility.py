@@ -73,6 +73,6 @@ def _add(found: Contradictions, kind: str, count: str, reported: int, **bound: i
 
 
 def without(metered: Metered, refuted: Mapping[str, object]) -> Metered:
-    """`metered` without these counts, so that they are estimated."""
+    """`metered` without these counts, so that they are estimated, and without their stated cost."""
     usage = structs.replace(metered.usage or NO_USAGE, total_tokens=None, **dict.fromkeys(refuted))
-    return structs.replace(metered, usage=usage)
+    return structs.replace(metered, usage=usage, stated_usd=None)

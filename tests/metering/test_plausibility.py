@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects import DIALECTS
@@ -160,6 +162,11 @@ def test_unbilled_refusals_and_failures_are_not_compared() -> None:
 def test_a_refuted_count_alone_is_taken_out() -> None:
     answer = chat(SIXTY, 9, 0)
     assert without(answer, compared(answer, SHORT)["refuted"]).usage == Usage(prompt_tokens=9)
+
+
+def test_a_cost_that_is_stated_for_a_refuted_count_does_not_stay() -> None:
+    answer = replace(chat(SIXTY, 9, 0), stated_usd=Decimal("1.8"))
+    assert without(answer, compared(answer, SHORT)["refuted"]).stated_usd is None
 
 
 @NEEDS_CORPUS
