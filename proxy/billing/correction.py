@@ -77,6 +77,9 @@ class ExchangeTotals(msgspec.Struct, frozen=True):
     """The sum of all entries of an exchange."""
 
     terminal: LedgerEntry
+    statement: LedgerEntry
+    """made from the best record: the terminal entry, or the adjustment by a later record, whose numbers are differences
+    """
     usage: Usage
     charge_nusd: Nusd | None
     """nUSD, as in an entry"""
@@ -98,7 +101,8 @@ class ExchangeTotals(msgspec.Struct, frozen=True):
 
 
 def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
-    """The sum of the entries of one exchange, in any order; failed attempts are ignored: they add nothing.
+    """The sum of the entries of one exchange, in any order. Failed attempts are ignored, and reports of the provider
+    that came after an operator had set the counts: they add nothing.
     Raises CorrectionError if the terminal entry is missing, and ValueError if an entry has invalid counts."""
     ordered = sorted(
         (one for one in entries if one.kind != EntryKind.ATTEMPT),
@@ -107,12 +111,13 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
     if not ordered or ordered[0].kind != EntryKind.USAGE:
         raise CorrectionError("no entry of this exchange is in the ledger")
     statements = [one for one in ordered if is_statement(one)]
-    corrections = [one for one in ordered if not is_statement(one)]
+    corrections = [one for one in ordered if not is_statement(one) and not _is_moot(one)]
     latest = next(filter(_is_report, corrections), statements[-1])
     stated, read_again = EntryDetails.of(latest.details), _latest_detail(corrections, EntryDetails.read_again, dict)
     each = [*statements, *corrections]
     return ExchangeTotals(
         terminal=ordered[0],
+        statement=statements[-1],
         usage=usage_total(ordered),
         charge_nusd=_nusd(total(ordered, "charge_nusd")),
         cost_nusd=_nusd(total(ordered, "cost_nusd")),
@@ -131,6 +136,12 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
 def _is_report(one: LedgerEntry) -> bool:
     """True if the correction has the usage that the provider reported afterwards."""
     return one.usage_source == UsageSource.PROVIDER_LATER and EntryDetails.of(one.details).by == BY_PROVIDER
+
+
+def _is_moot(one: LedgerEntry) -> bool:
+    """True if the provider reported the usage afterwards, and counts that an operator had set stand."""
+    details = EntryDetails.of(one.details)
+    return details.by == BY_PROVIDER and any(field_named(name) in COUNTS for name in details.stands or ())
 
 
 def corrected(now: ExchangeTotals, request: CorrectionRequest, why: str) -> LedgerEntry | None:
@@ -358,13 +369,13 @@ def _priced(
     return money
 
 
-# Each part, and what contains it.
-_PARTS = (
+PARTS = (
     *((unit.count, BY_PRICE[unit.of].count) for unit in BILLED_UNITS if unit.of),
     *((BY_PRICE[unit.less].count, unit.count) for unit in BILLED_UNITS if unit.less),
     *((unit.unbilled, unit.count) for unit in BILLED_UNITS if unit.unbilled),
     ("timed_audio_tokens", "audio_prompt_tokens"),
 )
+"""each part among the counts, and what contains it"""
 
 
 def _corrected_usage(usage: Usage, request: CorrectionRequest) -> Usage:
@@ -373,7 +384,7 @@ def _corrected_usage(usage: Usage, request: CorrectionRequest) -> Usage:
     parts = (after.prompt_tokens, after.completion_tokens)
     if counts.keys() & {"prompt_tokens", "completion_tokens"} and parts[0] is not None and parts[1] is not None:
         after = structs.replace(after, total_tokens=parts[0] + parts[1])
-    for part, whole in _PARTS:  # inconsistent counts of the provider may stay
+    for part, whole in PARTS:  # inconsistent counts of the provider may stay
         count, of = getattr(after, part), getattr(after, whole) or 0
         if (part in counts or whole in counts) and count is not None and count > of:
             raise CorrectionError(f"{part} ({count}) is part of {whole} ({of}) and cannot be higher")

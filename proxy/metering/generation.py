@@ -2,8 +2,8 @@
 
 https://openrouter.ai/docs/api-reference/get-a-generation, https://vercel.com/docs/ai-gateway/usage
 
-Invariants: counts are those of the model's own tokenizer, as in these providers' answers. No member is kept but numbers
-of the usage: the object also names the client's user and program.
+Invariants: counts are those of the model's own tokenizer, as in these providers' answers, or flagged. No member is kept
+but numbers of the usage: the object also names the client's user and program.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from proxy.metering.wire.json_reader import reader
 ID_STARTS = ("gen-", "gen_")
 """the beginnings of ids that can be asked about: OpenRouter's and Vercel's"""
 
+OTHER_TOKENIZER = "other_tokenizer"
+"""a flag: a count is that of another tokenizer than the model's own, which is not reported (yet)"""
+
 # OpenRouter's older `tokens_…` are those of another tokenizer; they apply where a model's own are not reported.
 _reported = UsageReader(
     prompt_tokens="native_tokens_prompt, tokens_prompt",
@@ -32,13 +35,15 @@ _reported = UsageReader(
     cached_tokens="native_tokens_cached",
     image_completion_tokens="native_tokens_completion_images",
 )
+_OF_OTHER = ("tokens_prompt", "tokens_completion")
 _BEHIND = "upstream_inference_cost"
 _KEPT = (*_reported.paths.split(), "total_cost", _BEHIND, "is_byok")
-# Ids, names and times, and amounts that the total has in it.
+# Ids, names and times, and an amount that the total has in it. Not `cache_discount`: a negative one is the only sign of
+# tokens that were written to a cache, which have a price of their own.
 _OTHERS = """
 id upstream_id created_at model provider_name app_id http_referer user_agent origin external_user preset_id router
-api_type streamed cancelled finish_reason native_finish_reason latency moderation_latency generation_time cache_discount
-usage service_tier provider_responses web_search_engine session_id request_id data_region
+api_type streamed cancelled finish_reason native_finish_reason latency moderation_latency generation_time usage
+service_tier provider_responses web_search_engine session_id request_id data_region
 """
 
 
@@ -68,6 +73,8 @@ class GenerationTally(Tally):
             self.finish_reason = word(str(data["finish_reason"])) if data.get("finish_reason") else None
             self.served_as = service_of(data.get("service_tier"))
             self._report(_usage_in(data), with_total(_reported(data, self.flags)))
+            if any(data.get(name) is not None and data.get(f"native_{name}") is None for name in _OF_OTHER):
+                self.flags.add(OTHER_TOKENIZER)
         return True
 
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.entries import LedgerEntry
-from proxy.billing.later import UNANSWERED
+from proxy.billing.later import TIER_DOUBTFUL, UNANSWERED
+from proxy.metering.generation import OTHER_TOKENIZER
 from proxy.metering.plausibility import IMPLAUSIBLE, REFUTED
 from proxy.metering.unknown_fields import USAGE_OBJECTS
 
@@ -103,6 +104,17 @@ FLAG_ROWS = (
         UNANSWERED,
         "in an adjustment: a provider that was asked for the usage of an estimate, and did not report it within a day",
         "the estimate",
+    ),
+    FlagRow(
+        OTHER_TOKENIZER,
+        "in an adjustment: a provider that, a day later, has not reported the counts of the model's own tokenizer",
+        "the reported counts, of another tokenizer",
+    ),
+    FlagRow(
+        TIER_DOUBTFUL,
+        "in an adjustment: a price list that has changed since, and a prompt or terms of service that may be of another"
+        " of its tiers than the estimate's",
+        "at the prices of the estimate's tier",
     ),
     FlagRow("stream_as_json", "events under the content type of JSON", "the answer as a stream"),
 )

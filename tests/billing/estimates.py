@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from proxy.billing.ending import Ending, record_of
+from proxy.billing.ending import Ending, PricesOf, record_of
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.record import Outcome
 from proxy.billing.settlement import entry
@@ -22,8 +22,8 @@ TOLD = Usage(1000, 400, 250, 50, 1250)
 def metered(usage: Usage | None = TOLD, **more: Any) -> Metered:
     """What the provider reports afterwards."""
     found = Metered(
-        usage=usage, usage_raw={"told": 1}, evidence=Evidence(), finish_reason="stop", response_id="gen-1",
-        complete=True, failed=None, events=0, flags=(), timings={}, usage_final=usage is not None,
+        usage=usage, usage_raw=None if usage is None else {"told": 1}, evidence=Evidence(), finish_reason="stop",
+        response_id="gen-1", complete=True, failed=None, events=0, flags=(), timings={}, usage_final=usage is not None,
     )  # fmt: skip
     return replace(found, **more)
 
@@ -34,12 +34,18 @@ def _ending(outcome: Outcome, reading: Reading, seen: Metered, **more: Any) -> E
 
 
 def estimated(
-    outcome: Outcome = Outcome.CLIENT_LEFT, lists: tuple[Any, Any] = (PRICE, COST), **more: Any
+    outcome: Outcome = Outcome.CLIENT_LEFT,
+    lists: tuple[Any, Any] = (PRICE, COST),
+    *,
+    seen: Metered | None = None,
+    reading: Reading = ESTIMATE,
+    prices_of: PricesOf = lambda model: (None, None),
+    **more: Any,
 ) -> LedgerEntry:
-    """The entry of an exchange that ended without usage."""
+    """The entry of an exchange that ended without usage. `seen`: of the answer, besides its text."""
     opened = replace(OPENED, price=lists[0], cost=lists[1])
-    seen = metered(None, evidence=SEEN)
-    return entry(record_of(opened, _ending(outcome, ESTIMATE, seen, asked_later="generation", **more)))
+    seen = replace(seen or metered(None), evidence=SEEN)
+    return entry(record_of(opened, _ending(outcome, reading, seen, asked_later="generation", **more), prices_of))
 
 
 def in_time(outcome: Outcome, told: Metered, lists: tuple[Any, Any]) -> LedgerEntry:

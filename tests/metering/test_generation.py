@@ -40,7 +40,9 @@ def test_its_counts_are_those_of_the_models_own_tokenizer() -> None:
     expected = Usage(10, 3, 25, 5, 35, image_completion_tokens=0)
     assert (found.usage, found.stated_usd, found.served_as.service_tier) == (expected, Decimal("0.0015"), "priority")
     assert is_answer(found)
-    assert found.unknown_usage_fields.values == {"data.num_media_prompt": 1, "data.num_search_results": 5}
+    assert found.unknown_usage_fields.values == {
+        "data.num_media_prompt": 1, "data.num_search_results": 5, "data.cache_discount": 0.0002,
+    }  # fmt: skip
     kept = json.dumps(found.usage_raw)
     assert '"native_tokens_prompt": 10' in kept
     assert [word for word in ("user", "Mozilla", "example", "openrouter") if word in kept] == []
@@ -49,6 +51,22 @@ def test_its_counts_are_those_of_the_models_own_tokenizer() -> None:
 def test_others_count_where_a_models_own_are_not_there() -> None:
     record = {name: value for name, value in RECORD.items() if not name.startswith("native_")}
     assert read({"data": record}).usage == Usage(8, None, 20, None, 28)
+    assert read({"data": record}).flags == ("other_tokenizer",)
+    partly = read({"data": RECORD | {"native_tokens_completion": None}})
+    assert (partly.usage, partly.flags) == (Usage(10, 3, 20, 5, 30, image_completion_tokens=0), ("other_tokenizer",))
+    assert read({"data": RECORD}).flags == ()
+
+
+def test_what_a_cache_has_cost_is_named() -> None:
+    """Tokens that were written to a cache are not among its counts."""
+    for discount, named in ((-0.002, ("data.cache_discount",)), (0, ())):
+        record = {
+            "id": "gen-1",
+            "native_tokens_prompt": 4000,
+            "native_tokens_completion": 10,
+            "cache_discount": discount,
+        }
+        assert read({"data": record}).unknown_usage_fields.paths == named
 
 
 def test_with_a_key_of_ones_own_the_cost_is_both() -> None:
