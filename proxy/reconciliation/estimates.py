@@ -1,7 +1,8 @@
 """The error of estimates in production: against the usage that providers reported when they were asked afterwards.
 
 Invariants: the check only reads. An exchange counts once, with its estimate at its end and the differences of one
-adjustment.
+adjustment. Left out are exchanges whose counts an operator had set, and those that another proxy had recorded first:
+there the differences are not those to the estimate.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sqlalchemy import Engine, select
 
 from proxy.billing.adjustment import BY_PROVIDER
 from proxy.billing.details import EntryDetails, detail_name
-from proxy.billing.entries import EntryKind
+from proxy.billing.entries import COUNTS, EntryKind, field_named
 from proxy.billing.money import ZERO_NUSD, Nusd
 from proxy.ledger.amounts import rows_of
 from proxy.ledger.schema.tables import ledger_entries
@@ -74,6 +75,9 @@ def estimates(engine: Engine, since: float | None = None) -> list[ModelEstimates
     LedgerUnavailable."""
     found: dict[tuple[str, str], ModelEstimates] = {}
     for row in _rows(engine, since):
+        stands = EntryDetails.of(row.details).stands or ()
+        if any(field_named(name) in COUNTS for name in stands):
+            continue
         where = (row.provider, row.model)
         of_model = found.setdefault(where, ModelEstimates(*where))
         if row.usage_source != UsageSource.PROVIDER_LATER:
@@ -91,7 +95,8 @@ def _rows(engine: Engine, since: float | None) -> Iterator[Any]:
     query = (
         select(
             change.c.provider, change.c.model, change.c.usage_source, change.c.prompt_tokens,
-            change.c.completion_tokens, change.c.charge_nusd, terminal.c.prompt_tokens.label("guessed_prompt"),
+            change.c.completion_tokens, change.c.charge_nusd, change.c.details,
+            terminal.c.prompt_tokens.label("guessed_prompt"),
             terminal.c.completion_tokens.label("guessed_completion"),
         )
         .join(terminal, terminal.c.exchange_id == change.c.exchange_id)
@@ -99,6 +104,7 @@ def _rows(engine: Engine, since: float | None) -> Iterator[Any]:
             change.c.kind == EntryKind.ADJUSTMENT,
             change.c.details[detail_name(EntryDetails.by)].as_string() == BY_PROVIDER,
             terminal.c.kind == EntryKind.USAGE,
+            terminal.c.details[detail_name(EntryDetails.asked_later)].as_string().is_not(None),
         )
     )  # fmt: skip
     with snapshot(engine) as connection:

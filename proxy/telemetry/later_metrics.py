@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.entries import LedgerEntry
+from proxy.billing.later import UNANSWERED
 from proxy.metering.usage import UsageSource
 from proxy.telemetry.histogram import Series
 
@@ -37,8 +39,8 @@ class LaterMetrics:
     def settled(self, adjustment: LedgerEntry, estimate: int | None) -> None:
         """Count an exchange. `estimate`: its output tokens before this adjustment."""
         where = adjustment.provider, self._label(adjustment.model)
-        is_reported = adjustment.usage_source == UsageSource.PROVIDER_LATER
-        self.results.labels(*where, "reported" if is_reported else "unanswered").inc()
+        is_unanswered = UNANSWERED in (EntryDetails.of(adjustment.details).flags or ())
+        self.results.labels(*where, "unanswered" if is_unanswered else "reported").inc()
         reported = (estimate or 0) + (adjustment.completion_tokens or 0)
-        if is_reported and reported > 0:
+        if adjustment.usage_source == UsageSource.PROVIDER_LATER and reported > 0:  # else an operator has set it
             self.error.labels(*where).observe(abs((estimate or 0) - reported) / reported)

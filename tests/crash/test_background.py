@@ -108,6 +108,19 @@ async def test_it_goes_on_when_its_process_starts_again(
     assert json.loads((await asked(proxy, key, "second")).body)["status"] == "queued"
 
 
+async def test_one_that_ends_without_usage_is_asked_about_later(proxy: Tokenweir, provider: ResponsesProvider) -> None:
+    """What runs in the background is stored: the next process knows it, too."""
+    key = quick_key(proxy)
+    await asyncio.to_thread(proxy.start)
+    response_id = json.loads((await asked(proxy, key, "plain")).body)["id"]
+    await asyncio.to_thread(proxy.kill)
+    await asyncio.to_thread(proxy.start)
+    await provider.finish(response_id, usage=None)
+    (entry,) = await entries_in(proxy, 1)
+    assert (entry["usage_source"], entry["provider_response_id"]) == ("estimated", response_id)
+    assert (entry["details"]["resumed"], entry["details"]["asked_later"]) == (True, "stored")
+
+
 async def test_a_stream_goes_on_without_its_client(
     proxy: Tokenweir, provider: ResponsesProvider, clients: Clients
 ) -> None:

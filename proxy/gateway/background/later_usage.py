@@ -1,10 +1,11 @@
 """Asks providers for the usage of exchanges that have ended with an estimate, and has the answers settled.
 
 Invariants: an exchange is asked about until it is settled, by any process, and last when it is END_S old; then it is
-settled without an answer. When to ask depends on its age alone, so that a restart asks for nothing sooner. Each process
-asks for the exchanges that it has recorded, and for those of others when they are older by OTHERS_S: their process has
-gone. A request has the operator's credential that the exchange was made with, and does not change the health of the
-provider.
+settled by what was reported, or without an answer. An answer that may change is asked for again until then. If the
+ledger has lost commits, it is read again, since adjustments may be among them. When to ask depends on its age alone, so
+that a restart asks for nothing sooner. Each process asks for the exchanges that it has recorded, and for those of
+others when they are older by OTHERS_S: their process has gone. A request has the operator's credential that the
+exchange was made with, and does not change the health of the provider.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from proxy.gateway.background.polling import PollResult
 from proxy.gateway.background.stored_answer import requested
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.provider import Provider
+from proxy.ledger.settling.history import LedgerState, went_back
 from proxy.ledger.settling.later import Question, Questions
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects import DIALECTS
@@ -77,8 +79,9 @@ def due_s(age_s: float) -> float:
 
 Read = Callable[[tuple[float, str]], Awaitable[Questions]]
 """the questions after a cursor. Raises LedgerUnavailable"""
-Settle = Callable[[Question, Metered | None], Awaitable[None]]
-"""settles an exchange by an answer, or without one. Raises LedgerUnavailable"""
+Settle = Callable[[Question, Metered | None, bool], Awaitable[bool]]
+"""(question, answer or None, whether it is the last one) → whether the exchange is settled: not by an answer that may
+change and is not the last. Raises LedgerUnavailable"""
 
 
 class LaterUsageAsker:
@@ -100,9 +103,14 @@ class LaterUsageAsker:
         self._client = client
         self._node = node
         self._unix_time = unix_time
-        self._cursor = (unix_time() - LOOK_BACK_S, "")
+        self._cursor = self._start()
+        self._state: LedgerState | None = None  # when it was read last
         self._pending: dict[str, tuple[float, Question]] = {}  # by exchange id: when to ask
         self._outage = Outage(OutageLog("asking for usage afterwards"))
+
+    def _start(self) -> tuple[float, str]:
+        """The cursor of a process that has read nothing."""
+        return self._unix_time() - LOOK_BACK_S, ""
 
     async def run(self) -> None:
         """Ask until cancelled. Without a provider to ask, return at once."""
@@ -137,7 +145,9 @@ class LaterUsageAsker:
                     self._postpone(question)
             for exchange_id in found.settled:
                 self._pending.pop(exchange_id, None)
-            self._cursor, more = found.cursor, found.more
+            lost = self._state is not None and went_back(self._state, found.state)
+            self._cursor, more = (self._start(), True) if lost else (found.cursor, found.more)
+            self._state = found.state
 
     def _postpone(self, question: Question, *, at_least_s: float = 0.0) -> None:
         """Ask when it is due next, in `at_least_s` seconds or later."""
@@ -160,8 +170,7 @@ class LaterUsageAsker:
         except TimeoutError:
             found = PollResult()
         answer = found.metered if found.metered is not None and is_answer(found.metered) else None
-        if answer is None and not is_last:
+        if (answer is None and not is_last) or not await self._settle(question, answer, is_last):
             self._postpone(question, at_least_s=min(found.retry_after_s, OTHERS_S))
-            return
-        await self._settle(question, answer)
-        self._pending.pop(question.exchange_id, None)
+        else:
+            self._pending.pop(question.exchange_id, None)

@@ -20,6 +20,7 @@ from proxy.billing.later import was_asked
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling.clock import settled_until
 from proxy.ledger.settling.corrections import entries_of
+from proxy.ledger.settling.history import LedgerState, ledger_state
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import UsageSource
 from proxy.storage.database import reading
@@ -60,21 +61,27 @@ class Questions(NamedTuple):
     """where to go on: a time and an id"""
     more: bool
     """there may be more entries now"""
+    state: LedgerState
+    """of the ledger, before it was read"""
 
 
 def questions(engine: Engine, after: tuple[float, str]) -> Questions:
     """The questions and answers that were settled after the cursor. Raises LedgerUnavailable."""
     names = ("exchange_id", "entry_id", "provider", "endpoint", "provider_response_id", "details", "node", "settled_at")
     place = (_COLUMNS.settled_at, _COLUMNS.entry_id)
+    # Statements only have the detail: the terminal entry, or the adjustment by a late record.
     estimated = and_(
-        _COLUMNS.kind == EntryKind.USAGE, _COLUMNS.usage_source == UsageSource.ESTIMATED.value, _ASKED.is_not(None)
+        _COLUMNS.kind.in_((EntryKind.USAGE, EntryKind.ADJUSTMENT)),
+        _COLUMNS.usage_source == UsageSource.ESTIMATED.value,
+        _ASKED.is_not(None),
     )
     settled = and_(_COLUMNS.kind == EntryKind.ADJUSTMENT, _BY == BY_PROVIDER)
+    state = ledger_state(engine)
     with reading(engine) as connection:
         clock = settled_until(connection)
         until = max(after[0], min(clock, after[0] + SPAN_S))  # the clock of a restored ledger may be behind
         query = (
-            select(*(_COLUMNS[name] for name in names), _COLUMNS.kind)
+            select(*(_COLUMNS[name] for name in names))
             .where(_COLUMNS.settled_at <= until, _COLUMNS.settled_at >= after[0], tuple_(*place) > after)
             .where(or_(estimated, settled))
             .order_by(*place)
@@ -82,10 +89,12 @@ def questions(engine: Engine, after: tuple[float, str]) -> Questions:
         )
         rows = connection.execute(query).all()
     full = len(rows) == ROWS_MAX
-    asked = []
+    asked, done = [], []
     for row in rows:
         details = EntryDetails.of(row.details)
-        if row.kind == EntryKind.USAGE and row.provider_response_id is not None and details.asked_later is not None:
+        if details.by == BY_PROVIDER:
+            done.append(row.exchange_id)
+        elif row.provider_response_id is not None and details.asked_later is not None:
             asked.append(
                 Question(
                     row.exchange_id, row.provider, row.endpoint, row.provider_response_id, details.asked_later,
@@ -94,17 +103,18 @@ def questions(engine: Engine, after: tuple[float, str]) -> Questions:
             )  # fmt: skip
     return Questions(
         asked,
-        [row.exchange_id for row in rows if row.kind == EntryKind.ADJUSTMENT],
+        done,
         (rows[-1].settled_at, rows[-1].entry_id) if full else max(after, (until, _LAST if until <= clock else "")),
         full or until < clock,
+        state,
     )
 
 
 def settle_later(
-    store: LedgerStore, exchange_id: str, adjustment_of: Callable[[ExchangeTotals], LedgerEntry]
-) -> tuple[ExchangeTotals, LedgerEntry] | None:
-    """Add the adjustment by the provider's answer. Returns the totals before it, and the adjustment. None: the exchange
-    has one already, or is in an archive.
+    store: LedgerStore, exchange_id: str, adjustment_of: Callable[[ExchangeTotals], LedgerEntry | None]
+) -> tuple[ExchangeTotals, LedgerEntry | None] | None:
+    """Add the adjustment by the provider's answer, if it gives one. Returns the totals before it, and the adjustment.
+    None: the exchange has one already, or is in an archive.
 
     Raises LedgerUnavailable; ValueError if entries of the exchange are malformed.
     """
@@ -114,5 +124,6 @@ def settle_later(
             return None
         now = exchange_totals(entries)
         line = adjustment_of(now)
-        settling.insert([Arrival(line)])
+        if line is not None:
+            settling.insert([Arrival(line)])
     return now, line

@@ -133,5 +133,6 @@ def _facts(opened: Opened) -> RequestFacts:
         completion_tokens_max=opened.completion_tokens_max,
         n=1,
         prompt=PromptEvidence(),
+        is_stored=True,
         in_background=True,
     )

@@ -12,7 +12,7 @@ from functools import partial
 
 from proxy.billing.correction import ExchangeTotals
 from proxy.billing.entries import LedgerEntry
-from proxy.billing.later import answered, unanswered
+from proxy.billing.later import answered, may_change, unanswered
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.background.later_usage import LaterUsageAsker
 from proxy.gateway.upstream.client import UpstreamClient
@@ -49,21 +49,28 @@ class LaterUsageService:
         found: Questions = await self._resources.in_thread(questions, self._resources.store.engine, after)
         return found
 
-    async def _settle(self, question: Question, answer: Metered | None) -> None:
+    async def _settle(self, question: Question, answer: Metered | None, is_last: bool) -> bool:
         ledger, metrics = self._resources.store.ledger, self._resources.metrics
-        adjustment_of = unanswered if answer is None else partial(self._adjustment, answer, question.provider)
+        adjustment_of = unanswered if answer is None else partial(self._adjustment, answer, question.provider, is_last)
         began = time.perf_counter()
         try:
             settled = await self._resources.in_thread(settle_later, ledger, question.exchange_id, adjustment_of)
         except ValueError as malformed:
             _log.error("exchange %s cannot be adjusted: its entries are malformed: %s", question.exchange_id, malformed)
-            return
-        if settled is not None:
-            before, line = settled
-            metrics.ledger.committed({"adjusted": 1}, (), time.perf_counter() - began)
-            metrics.later.settled(line, before.usage.completion_tokens)
+            return True
+        if settled is None:
+            return True
+        before, line = settled
+        if line is None:
+            return False
+        metrics.ledger.committed({"adjusted": 1}, (), time.perf_counter() - began)
+        metrics.later.settled(line, before.usage.completion_tokens)
+        return True
 
-    def _adjustment(self, answer: Metered, provider: str, now: ExchangeTotals) -> LedgerEntry:
+    def _adjustment(self, answer: Metered, provider: str, is_last: bool, now: ExchangeTotals) -> LedgerEntry | None:
+        """None: the answer may change."""
+        if not is_last and may_change(now, answer):
+            return None
         resources = self._resources
         settings = resources.settings.providers[provider]
         return answered(

@@ -22,6 +22,7 @@ from proxy.gateway.background import later_usage
 from proxy.gateway.background.later_usage import END_S, FIRST_S, LaterUsageAsker, due_s
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.provider import Provider
+from proxy.ledger.settling.history import LedgerState
 from proxy.ledger.settling.later import Question, Questions
 from proxy.metering.metered import Metered
 from proxy.reports.statement import StatementOwner, read_statement
@@ -46,9 +47,11 @@ RECORD = {
     "native_tokens_reasoning": 5, "tokens_prompt": 33, "tokens_completion": 250, "total_cost": 0.00123,
     "cancelled": True, "finish_reason": None, "latency": 500, "user_agent": "canary of a program",
 }  # fmt: skip
+# Of a record that is not complete yet.
+ZEROS = {"native_tokens_prompt": 0, "native_tokens_completion": 0, "tokens_prompt": 0, "tokens_completion": 0}
 RESPONSE = {
     "id": "resp_1", "object": "response", "status": "incomplete", "model": "gpt",
-    "output": [{"type": "message", "id": "m", "content": [{"type": "output_text", "text": "Much."}]}],
+    "output": [{"type": "message", "id": "m", "content": [{"type": "output_text", "text": "Much. " * 80}]}],
     "usage": {
         "input_tokens": 40, "input_tokens_details": {"cached_tokens": 10},
         "output_tokens": 300, "output_tokens_details": {"reasoning_tokens": 5}, "total_tokens": 340,
@@ -100,6 +103,8 @@ class Forgetful:
     ready: bool = False
     asked: list[tuple[str, str]] = field(default_factory=list)
     """path and Authorization of each question"""
+    early: dict[str, Any] = field(default_factory=dict)
+    """its answers before it is ready"""
     status: int = 404
     retry_after: str | None = None
     answers: dict[str, Any] = field(
@@ -115,8 +120,9 @@ class Forgetful:
             return await self._stream(request)
         key = request.headers.get("Authorization") or request.headers.get("x-goog-api-key", "")
         self.asked.append((request.raw_path, key))
-        if self.ready:
-            return as_json(self.answers[request.raw_path])
+        answers = self.answers if self.ready else self.early
+        if request.raw_path in answers:
+            return as_json(answers[request.raw_path])
         refused = as_json({"error": {"message": "not found"}}, self.status)
         if self.retry_after is not None:
             refused.headers["Retry-After"] = self.retry_after
@@ -166,6 +172,7 @@ async def test_a_cut_stream_is_settled_by_what_its_provider_says_later(
         return as_json({})
 
     async with forgetful() as provider, serving(hook) as hook_url:
+        provider.early = {"/v1/generation?id=gen-1": {"data": RECORD | ZEROS}}
         sections = {
             "generation": provider_section(f"{provider.url}/v1", usage={"later": "generation"}),
             "stored": provider_section(f"{provider.url}/v1"),
@@ -276,18 +283,25 @@ class Asker:
     settled_by_others: list[str] = field(default_factory=list)
     settled: list[tuple[str, bool]] = field(default_factory=list)
     down: bool = False
+    may_change: bool = False
+    timeline: str = "1"
+    cursors: list[tuple[float, str]] = field(default_factory=list)
     asker: Any = None
 
     async def read(self, after: tuple[float, str]) -> Questions:
+        self.cursors.append(after)
         news, self.news = self.news, []
         others, self.settled_by_others = self.settled_by_others, []
-        return Questions(news, others, after, False)
+        return Questions(news, others, (self.clock.now, ""), False, LedgerState(self.timeline, 1))
 
-    async def settle(self, question: Question, answer: Metered | None) -> None:
+    async def settle(self, question: Question, answer: Metered | None, is_last: bool) -> bool:
         if self.down:
             raise OSError("the ledger is away")
         assert answer is None or is_answer(answer)
+        if self.may_change and not is_last:
+            return False
         self.settled.append((question.exchange_id, answer is not None))
+        return True
 
     async def told(self, *news: Question) -> None:
         """The ledger has these questions."""
@@ -336,6 +350,36 @@ async def test_it_asks_ever_more_seldom_and_gives_up_after_a_day() -> None:
         assert on.settled == [("e0", False)]
         await on.look_at(END_S + 100)
         assert len(provider.asked) == 6
+
+
+async def test_an_answer_that_may_change_is_asked_for_again_until_it_is_the_last() -> None:
+    async with forgetful() as provider, asker(provider) as on:
+        provider.ready, on.may_change = True, True
+        await on.told(a_question())
+        for age_s, asked in ((10, 1), (19, 1), (20, 2), (END_S - 1, 3)):
+            await on.look_at(age_s)
+            assert (on.settled, len(provider.asked)) == ([], asked)
+        await on.look_at(END_S)
+        assert on.settled == [("e0", True)]
+
+
+async def test_a_ledger_that_lost_commits_is_read_again() -> None:
+    """An adjustment may be among them: its exchange is asked about again."""
+    async with forgetful() as provider, asker(provider) as on:
+        provider.ready = True
+        await on.told(a_question())
+        await on.look_at(10)
+        assert on.settled == [("e0", True)]
+        on.cursors.clear()
+        on.timeline = "2"
+        await on.look_at(20)
+        start = 1_020.0 - later_usage.LOOK_BACK_S
+        assert on.cursors == [(1_010.0, ""), (start, "")]
+        on.news = [a_question()]
+        await on.look_at(30)
+        await on.look_at(40)
+        assert on.settled == [("e0", True), ("e0", True)]
+        assert on.cursors[2:] == [(1_020.0, ""), (1_030.0, "")]
 
 
 async def test_what_a_process_recorded_that_is_gone_others_ask_for_an_hour_later() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 
 from proxy.billing.adjustment import BY_PROVIDER
 from proxy.billing.correction import CorrectionRequest, ExchangeTotals, amounts_of, exchange_totals
@@ -21,16 +21,19 @@ from proxy.billing.later import answered, unanswered
 from proxy.billing.pricing.prices import pinned_or_none
 from proxy.billing.record import Outcome
 from proxy.billing.settlement import content_hash
+from proxy.ledger.schema.tables import ledger_clock
 from proxy.ledger.settling import later
 from proxy.ledger.settling.corrections import Corrections
+from proxy.ledger.settling.history import ledger_state, went_back
 from proxy.ledger.settling.later import Question, questions, settle_later
 from proxy.ledger.settling.settling import Settling
 from proxy.ledger.settling.store import LedgerStore
 from proxy.metering.usage import Usage
 from proxy.reconciliation.estimates import estimates
+from proxy.storage.database import writing
 from tests.billing.estimates import ESTIMATE, estimated, metered
-from tests.ledger.entries import an_entry, emptied, stored
-from tests.ledger.priced_entries import COST, DEARER, PRICE, a_real_entry, a_real_store, assert_right, settle
+from tests.ledger.entries import an_entry, arriving, emptied, stored
+from tests.ledger.priced_entries import COST, DEARER, FIRST, PRICE, a_real_entry, a_real_store, assert_right, settle
 from tests.support.ledgers import on_both_databases
 
 pytestmark = pytest.mark.io
@@ -97,6 +100,59 @@ def test_it_is_read_page_by_page_and_settled_once(engine: Engine, monkeypatch: p
     assert model.completion.mean == pytest.approx(((251 - 50) / 251 + (253 - 50) / 253) / 2)
     assert model.charge_nusd == sum(one.charge_nusd or 0 for one in stored(engine) if one.kind == "adjustment")
     assert estimates(engine, time.time() + 60) == []
+
+
+def swept(entry: LedgerEntry) -> LedgerEntry:
+    """Its entry by another proxy, from announced progress."""
+    details = {name: value for name, value in entry.details.items() if name != "asked_later"} | {"swept": True}
+    return replace(entry, outcome="crashed", events=3, details=details, provider_response_id=None)
+
+
+@on_both_databases
+def test_a_record_that_came_late_is_asked_about_too(engine: Engine) -> None:
+    """Its adjustment has the question; what the exchange costs is that of the record, by its own end."""
+    failed = replace(an_estimate(0), outcome=str(Outcome.UPSTREAM_FAILED))
+    settle(engine, swept(failed), node=None)
+    assert everything(engine)[0] == []
+    a_real_store(engine).settle(arriving(failed, node="node-a", seq=FIRST))
+    (question,) = everything(engine)[0]
+    assert (question.how, question.response_id, question.node) == ("generation", "gen-1", "node-a")
+    settle_later(a_real_store(engine), question.exchange_id, by_provider(0))
+    asked, done = everything(engine)
+    assert (len(asked), done) == (1, [question.exchange_id])
+    now = exchange_totals(of(engine, 0))
+    assert (now.usage, now.statement.outcome, now.terminal.outcome) == (told(0), "upstream_failed", "crashed")
+    assert EntryDetails.of(of(engine, 0)[-1].details).situation == "failed_reported"
+    assert_right(engine)
+    assert estimates(engine) == [], "its estimate is in two entries"
+
+
+def test_an_answer_that_may_change_settles_nothing(engine: Engine) -> None:
+    settle(engine, an_estimate(0))
+    store, exchange_id = a_real_store(engine), an_entry(0).exchange_id
+    found = settle_later(store, exchange_id, lambda _: None)
+    assert found == (exchange_totals(of(engine, 0)), None)
+    assert len(of(engine, 0)) == 1
+    assert settle_later(store, exchange_id, by_provider(0)) is not None
+
+
+def test_counts_that_an_operator_had_set_are_not_compared_with_the_report(engine: Engine) -> None:
+    settle(engine, an_estimate(0))
+    store = a_real_store(engine)
+    Corrections(engine, store).adjust(an_entry(0).exchange_id, CorrectionRequest(completion_tokens=0), "goodwill")
+    settle_later(store, an_entry(0).exchange_id, by_provider(0))
+    assert estimates(engine) == []
+    assert_right(engine)
+
+
+def test_the_questions_say_which_ledger_they_are_of(engine: Engine) -> None:
+    """A process notices by it that commits are lost, maybe the adjustments to exchanges that it does not ask about."""
+    settle(engine, an_estimate(0))
+    before = questions(engine, (0.0, "")).state
+    assert before == ledger_state(engine)
+    with writing(engine) as connection:
+        connection.execute(update(ledger_clock).values(settled_at=time.time() - 3_600))
+    assert went_back(before, questions(engine, (0.0, "")).state)
 
 
 def test_an_empty_or_a_restored_ledger_has_no_questions(engine: Engine) -> None:
