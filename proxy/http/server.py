@@ -215,7 +215,7 @@ def _why_not(failure: OSError, section: str, host: str, port: int) -> str:
     match failure.errno:
         case errno.EADDRINUSE:
             return f"{section}.port: another program listens on {host}:{port}: stop it, or choose another port"
-        case errno.EADDRNOTAVAIL:
+        case errno.EADDRNOTAVAIL | None:  # asyncio raises the latter if none of the host's addresses is
             return f"{section}.host: {host} is no address of this machine"
         case errno.EACCES:
             return f"{section}.port: this user may not listen on {port}: choose a port from 1024 up"

@@ -35,6 +35,14 @@ class ReferenceLoop:
         return float(loop_s), float(used_s)
 
 
+def slowness() -> float:
+    """How often this machine, as it is now, takes the time of one where the loop takes a second."""
+    _piece()
+    began_s = time.thread_time()
+    _piece()
+    return (time.thread_time() - began_s) * PIECES
+
+
 def _piece() -> None:
     lengths: dict[str, int] = {}
     for number in range(ROUNDS // PIECES):

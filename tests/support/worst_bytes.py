@@ -15,6 +15,7 @@ from hashlib import sha1
 from threading import Thread
 
 from proxy.http.websocket_frames import Kind, head
+from tests.support.reference_loop import slowness
 
 LIMIT_S = 0.020
 PATIENCE_S = 60.0
@@ -22,6 +23,11 @@ PATIENCE_S = 60.0
 NO_MASK, MASK = b"", bytes(4)
 """the second changes nothing"""
 EVENT = b'{"type":"x"}'
+
+
+def is_too_long(turn_s: float) -> bool:
+    """Whether a turn took longer than it may; on a slow machine, it may take longer in proportion."""
+    return turn_s > LIMIT_S and turn_s > LIMIT_S * slowness()
 
 
 def frame(kind: Kind, payload: bytes, mask: bytes, *, last: bool = True) -> bytes:

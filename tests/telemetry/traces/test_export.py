@@ -95,7 +95,7 @@ async def stream(tokenweir: Tokenweir, key: str, model: str, traceparent: str | 
 async def test_one_stream_is_one_span_with_the_ledgers_numbers_and_the_clients_parent(
     tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider, collector: Collector
 ) -> None:
-    provider.script("busy", error_script(429, "Slow down."))
+    provider.script("busy", error_script(503, "Too busy."))
     provider.script("tale", Shape("openai", tokens=7))
     targets = [
         {"provider": "first", "upstream_model": "busy"},
