@@ -89,12 +89,12 @@ def record_of(asked: Opened, ending: Ending, prices_of: PricesOf = lambda model:
     if metered is not None:
         if metered.served_model is not None:
             opened = _as_served(asked, metered.served_model, prices_of)
-        stated_nusd = _stated_nusd(metered, asked)
         if metered.other_models:
             others = tuple(
                 PricedUsage(other.model, other.usage, *prices_of(other.model)) for other in metered.other_models
             )
-        _explain_answer(details, asked, metered, ending)
+        _explain_answer(details, metered, ending)
+        stated_nusd = _stated_nusd(details, metered, asked)
     if opened is not asked or special_terms(reading.served_as):
         _name_unpriced(details, asked, opened, reading, stated_nusd)
     return UsageRecord(
@@ -114,14 +114,16 @@ def record_of(asked: Opened, ending: Ending, prices_of: PricesOf = lambda model:
     )
 
 
-def _stated_nusd(metered: Metered, opened: Opened) -> Nusd | None:
-    """The cost that the provider states, if it is that of the whole answer. Before its end, some state 0, or what it
-    costs so far: then the list applies, and only without a list what is stated, as the least that it costs."""
+def _stated_nusd(details: EntryDetails, metered: Metered, opened: Opened) -> Nusd | None:
+    """The cost that the provider states for the whole answer. Before the end of an answer, some providers state 0, or
+    the cost so far: then the list applies, with a flag; only without a list, the stated cost is the least to charge."""
     if metered.stated_usd is None:
         return None
-    stated, list_ = _nusd(metered.stated_usd), opened.price
-    is_interim = not metered.usage_final and ((list_ is not None and list_.tiers) or not stated)
-    return None if is_interim else stated
+    stated, lists = _nusd(metered.stated_usd), [one for one in (opened.price, opened.cost) if one is not None]
+    if metered.usage_final or not any(one.stated for one in lists):
+        return stated
+    details.flags = [*(details.flags or ()), "interim_cost"]
+    return None if not stated or (opened.price is not None and opened.price.tiers) else stated
 
 
 def _as_served(opened: Opened, served: str, prices_of: PricesOf) -> Opened:
@@ -132,17 +134,10 @@ def _as_served(opened: Opened, served: str, prices_of: PricesOf) -> Opened:
     return structs.replace(opened, upstream_model=served, price=price or opened.price, cost=cost or opened.cost)
 
 
-def _has_stated_price(opened: Opened) -> bool:
-    """Whether the stated cost is a price of the exchange."""
-    return any(one is not None and one.stated for one in (opened.price, opened.cost))
-
-
-def _explain_answer(details: EntryDetails, asked: Opened, metered: Metered, ending: Ending) -> None:
+def _explain_answer(details: EntryDetails, metered: Metered, ending: Ending) -> None:
     """Add the meter's details: flags, the provider's timings, the raw usage, the evidence of an estimate."""
     is_estimated = ending.reading.source is UsageSource.ESTIMATED
     details.flags = [*metered.flags, *(ending.doubts if is_estimated else ())] or None
-    if metered.stated_usd is not None and not metered.usage_final and _has_stated_price(asked):
-        details.flags = [*(details.flags or ()), "interim_cost"]
     details.asked_later = ending.asked_later
     details.failed = details.failed or metered.failed
     details.provider_timings = metered.timings or None

@@ -218,7 +218,7 @@ class ClientConnection(RequestHandler):
         return self._body is not None and self._body.exception() is not None
 
     def served(self, body: StreamReader) -> None:
-        """The request with this body is served: from now on nobody reads it but aiohttp, which discards it."""
+        """Forget the body of a request that was served: aiohttp discards the rest of it."""
         if self._body is body:
             self._body = None
 

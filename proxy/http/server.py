@@ -293,38 +293,35 @@ class Server:
         connection = request.protocol
         assert isinstance(connection, ClientConnection)
         try:
-            return await self._answer(request, connection)
+            if connection.is_pipelined:  # on some versions of Python, aiohttp serves all that have come at once
+                await asyncio.sleep(0)
+            if self._cors is not None:
+                connection.headers = self._cors.headers(request)
+            try:
+                must_close = validate_head(request)
+            except ApiError as refusal:
+                if request.version != HttpVersion10:
+                    answer_in_http11(request)
+                return self._refuse(refusal, request.raw_path, connection)
+            try:
+                if self._cors is not None and self._cors.is_preflight(request):
+                    response: web.StreamResponse = self._cors.preflight(request, self._routes.allowed(request.raw_path))
+                else:
+                    is_socket = must_close and asks_for_websocket(request)
+                    serve = self._routes.find(WEBSOCKET if is_socket else request.method, request.raw_path)
+                    if is_socket:
+                        Cors.check_socket(self._cors, request)
+                    response = await serve(request, connection)
+            except ApiError as refusal:
+                return self._refuse(refusal, request.raw_path, connection, must_close=must_close)
+            if not response.prepared:
+                for name, value in (*self._headers.items(), *connection.headers):
+                    response.headers.setdefault(name, value)
+            if must_close:
+                response.force_close()
+            return response
         finally:
             connection.served(request.content)
-
-    async def _answer(self, request: web.BaseRequest, connection: ClientConnection) -> web.StreamResponse:
-        if connection.is_pipelined:  # aiohttp serves all that have come without giving way, on some versions of Python
-            await asyncio.sleep(0)
-        if self._cors is not None:
-            connection.headers = self._cors.headers(request)
-        try:
-            must_close = validate_head(request)
-        except ApiError as refusal:
-            if request.version != HttpVersion10:
-                answer_in_http11(request)
-            return self._refuse(refusal, request.raw_path, connection)
-        try:
-            if self._cors is not None and self._cors.is_preflight(request):
-                response: web.StreamResponse = self._cors.preflight(request, self._routes.allowed(request.raw_path))
-            else:
-                is_socket = must_close and asks_for_websocket(request)
-                serve = self._routes.find(WEBSOCKET if is_socket else request.method, request.raw_path)
-                if is_socket:
-                    Cors.check_socket(self._cors, request)
-                response = await serve(request, connection)
-        except ApiError as refusal:
-            return self._refuse(refusal, request.raw_path, connection, must_close=must_close)
-        if not response.prepared:
-            for name, value in (*self._headers.items(), *connection.headers):
-                response.headers.setdefault(name, value)
-        if must_close:
-            response.force_close()
-        return response
 
     def _refuse(
         self,

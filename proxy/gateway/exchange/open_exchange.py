@@ -147,7 +147,7 @@ class OpenExchange:
             self.durable = self._ports.outbox.reassign(self.opened)
 
     def hand_over(self) -> None:
-        """Its provider has accepted and goes on: it will be closed later."""
+        """The provider goes on generating: another part of the proxy polls it, and closes the exchange."""
         self.handed_over = True
         self._facts.prompt.text.drop()
 

@@ -62,7 +62,7 @@ class Questions(NamedTuple):
     more: bool
     """there may be more entries now"""
     state: LedgerState
-    """of the ledger, before it was read"""
+    """the ledger's state before the entries were read"""
 
 
 def questions(engine: Engine, after: tuple[float, str]) -> Questions:

@@ -140,6 +140,24 @@ class Proxy:
             tasks.start(roster.run(), name="proxies")
             if is_first:
                 stops.push_async_callback(roster.leave)
+        await self._listen(
+            stops, resources, handlers, running, exposition, is_first=is_first, keeps_tapes=tapes is not None
+        )
+
+    async def _listen(
+        self,
+        stops: AsyncExitStack,
+        resources: Resources,
+        handlers: Handlers,
+        running: RunningExchanges,
+        exposition: Exposition,
+        *,
+        is_first: bool,
+        keeps_tapes: bool,
+    ) -> None:
+        """Serve the console, then clients: all parts run by now."""
+        settings, peers, accepting, metrics = self._settings, self._peers, self._accepting, resources.metrics
+        listen, journal = settings.listen, resources.node.journal
         console = Console(settings, resources.store, resources.keyring, resources.admission.store, running)
         stops.push_async_callback(console.close)
         if is_first:
@@ -156,7 +174,7 @@ class Proxy:
         server = Server(routes, refused=metrics.refused, cors=cors)
         stops.push_async_callback(server.close)
         self.port = await server.start(listen.host, listen.port, reuse_port=peers is not None)
-        if peers is not None and tapes is not None:
+        if peers is not None and keeps_tapes:
             await server.listen_at(peers.http_socket)
         stops.push_async_callback(self._finish_exchanges, server, handlers)
         stops.callback(EventLoopWatch(metrics.late).stop)
