@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
@@ -15,36 +16,57 @@ from proxy.telemetry import event_loop
 from proxy.telemetry.event_loop import EventLoopWatch
 from proxy.telemetry.histogram import Buckets
 
-PATIENCE_S = 20.0
+PATIENCE_S, LATE_S = 20.0, 0.01
+# It ends by itself: the watch may wait for the loop's answer already, and then looks up nothing more.
 BUSY = """
 def busy(until):
-    while not until.wait(0.001):
-        pass
+    for _ in range(500):
+        if until.wait(0.001):
+            return
 """
 
 
 def a_part_of_the_proxy() -> Callable[[threading.Event], None]:
-    """Waits for an event."""
+    """A function of the proxy that keeps the loop until an event is set, for half a second at most."""
     module: dict[str, Any] = {"__name__": "proxy.some.part"}
     exec(BUSY, module)
     return module["busy"]  # type: ignore[no-any-return]
 
 
-@pytest.fixture
-def looked_up(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set when the function that keeps the loop has been looked up."""
-    looked_up, where = threading.Event(), EventLoopWatch._where
+class Watch(EventLoopWatch):
+    """Sets `looked_up` when the function that keeps the loop has been looked up; counts the probes that came late."""
 
-    def looking(watch: EventLoopWatch) -> str:
-        found = where(watch)
-        looked_up.set()
+    def __init__(self) -> None:
+        self.looked_up = threading.Event()
+        self.late = Buckets((LATE_S / 2, 100.0))  # half: the loop may answer while the watch's wait is ending
+        super().__init__(self.late)
+
+    def _where(self) -> str:
+        found = super()._where()
+        self.looked_up.set()
         return found
 
-    monkeypatch.setattr(EventLoopWatch, "_where", looking)
+    async def keep(self) -> None:
+        """Keep the loop until a probe has come late."""
+        late, busy = self.late.counts[1], a_part_of_the_proxy()
+        while self.late.counts[1] == late:
+            self.looked_up.clear()
+            busy(self.looked_up)
+            await asyncio.sleep(0.001)
+
+
+@contextmanager
+def watching(monkeypatch: pytest.MonkeyPatch, *, cpu_part: float) -> Iterator[Watch]:
+    """A watch that looks all the time. `cpu_part`: see `event_loop.CPU_PART`."""
     monkeypatch.setattr(event_loop, "PROBE_S", 0.001)
-    monkeypatch.setattr(event_loop, "LATE_S", 0.01)
-    monkeypatch.setattr(event_loop, "CPU_PART", 0.0)
-    return looked_up
+    monkeypatch.setattr(event_loop, "LATE_S", LATE_S)
+    monkeypatch.setattr(event_loop, "WAITED_S", PATIENCE_S)
+    monkeypatch.setattr(event_loop, "CPU_PART", cpu_part)
+    watch = Watch()
+    try:
+        yield watch
+    finally:
+        watch.stop()
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -53,48 +75,29 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_who_keeps_the_loop_is_named(looked_up: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
-    late, busy = Buckets((0.01, 100.0)), a_part_of_the_proxy()
-    watch = EventLoopWatch(late)
-
-    async def keep() -> None:
-        looked_up.clear()
-        counted = late.counts[1]
-        busy(looked_up)
-        await until(lambda: late.counts[1] > counted)
-
+async def test_who_keeps_the_loop_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def lines() -> list[str]:
         return [record.getMessage() for record in caplog.records]
 
-    try:
-        with caplog.at_level(logging.WARNING, logger=event_loop.__name__):
-            while not any("in proxy.some.part.busy, line 3" in line for line in lines()):  # others may keep it, too
-                watch._log_at = 0.0
-                await keep()
-            watch._log_at, watch._unlogged, logged = monotonic() + 1_000, 0, len(lines())
-            await keep()
-            await until(lambda: watch._unlogged > 0)
-            assert len(lines()) == logged, "at most one in a while"
+    with caplog.at_level(logging.WARNING, logger=event_loop.__name__), watching(monkeypatch, cpu_part=0.0) as watch:
+        while not any("in proxy.some.part.busy, line 4" in line for line in lines()):  # others may keep it, too
             watch._log_at = 0.0
-            await keep()
-            await until(lambda: "more times since the last line" in lines()[-1])
-    finally:
-        watch.stop()
+            await watch.keep()
+        watch._log_at, watch._unlogged, logged = monotonic() + 1_000, 0, len(lines())
+        await watch.keep()
+        await until(lambda: watch._unlogged > 0)
+        assert len(lines()) == logged, "at most one in a while"
+        watch._log_at = 0.0
+        await watch.keep()
+        await until(lambda: "more times since the last line" in lines()[-1])
 
 
 async def test_a_machine_that_is_busy_is_not_named(
-    looked_up: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(event_loop, "CPU_PART", 1.1)
-    monkeypatch.setattr(event_loop, "WAITED_S", PATIENCE_S)
-    late = Buckets((0.01, 100.0))
-    watch = EventLoopWatch(late)
-    try:
-        a_part_of_the_proxy()(looked_up)
-        await until(lambda: late.counts[1] > 0)
+    with watching(monkeypatch, cpu_part=1.1) as watch:
+        await watch.keep()
         await asyncio.sleep(0.05)
-    finally:
-        watch.stop()
     assert caplog.records == []
 
 
