@@ -7,16 +7,17 @@ starts in a fraction of a second, and Ctrl-C ends it without a traceback.
 
 from __future__ import annotations
 
-# Nothing else here: until `main` runs, Ctrl-C prints a traceback.
+# Nothing else here, `typing` least of all: until `main` runs, Ctrl-C prints a traceback.
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from proxy import __version__
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping, Sequence
+    from types import FrameType
 
 COMMANDS: Mapping[str, str] = {
     "demo": "serve", "serve": "serve", "worker": "serve", "migrate": "serve",
@@ -37,11 +38,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     typed = sys.argv[1:] if arguments is None else list(arguments)
     try:
         import argparse
+        import signal
 
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as in a shell's background
+            signal.signal(signal.SIGINT, _interrupted)
         options = _parser(typed).parse_args(typed, argparse.Namespace(typed=typed))
         return _run(options)
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _interrupted(_: int, frame: FrameType | None) -> None:
+    """End the process at once while a module loads: an import that is interrupted can crash in C (msgspec's does)."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os._exit(INTERRUPTED)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _run(options: argparse.Namespace) -> int:
