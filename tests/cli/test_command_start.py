@@ -31,6 +31,7 @@ class Finder:
         if name == "proxy.settings.environment":
             os.kill(os.getpid(), signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 sys.meta_path.insert(0, Finder)
 atexit.register(print, "it went on after the import")
 sys.exit(main(["keys", "list"]))
