@@ -131,6 +131,10 @@ class ChunkReader:
         self.within_chunk = False
         """the piece ended within a chunk or a size line, or within the trailers"""
 
+    def afresh(self) -> ChunkReader:
+        """A reader of the same body, from its begin."""
+        return ChunkReader()
+
     def feed(self, piece: bytes) -> tuple[bytes, bool]:
         """Parse the next piece of the body. Not to be called once `broken` is set."""
         assert self.broken is None, "nothing can be parsed after a framing error"
@@ -212,13 +216,13 @@ def _size(line: bytes) -> tuple[int, bool]:
 class LengthReader:
     """Reads a body of known length, or (None) one that ends with the connection."""
 
-    __slots__ = ("_left", "rest")
+    __slots__ = ("_left", "_length", "rest")
 
     broken = None
     """always None: no framing can be violated"""
 
     def __init__(self, length: int | None) -> None:
-        self._left = length
+        self._length = self._left = length
         self.rest: bytes | None = b"" if length == 0 else None
 
     def feed(self, piece: bytes) -> tuple[bytes, bool]:
@@ -230,6 +234,10 @@ class LengthReader:
         if not self._left:
             self.rest = piece[len(payload) :]
         return payload, False
+
+    def afresh(self) -> LengthReader:
+        """A reader of the same body, from its begin."""
+        return LengthReader(self._length)
 
     @property
     def ends_with_connection(self) -> bool:

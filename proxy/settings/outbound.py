@@ -6,6 +6,7 @@ the host name, and nothing of a request to https://.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -32,6 +33,7 @@ from proxy.settings.models import PROVIDER_NAME, WEIGHT_MAX
 _URL = "http://[user:password@]host:port or https://…"
 # Above all limits that providers grant; a larger number is a typing error.
 RPM_MAX, TPM_MAX, PARALLEL_MAX = 10**7, 10**10, 10**6
+_FAILURE = re.compile(r"4\d\d|5xx|failed_answer", re.ASCII)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -107,6 +109,19 @@ def _credentials(parts: SplitResult) -> Secret | None:
     if parts.username is None:
         return None
     return Secret(f"{unquote(parts.username)}:{unquote(parts.password or '')}")
+
+
+def failures() -> FieldType:
+    """A list of a provider's failures, as texts."""
+    description = "list of statuses from 400 to 499, `5xx` and `failed_answer`"
+
+    def read(raw: object, at: FieldPath) -> frozenset[str]:
+        given = [str(one) for one in raw] if isinstance(raw, list) else [""]
+        if not all(map(_FAILURE.fullmatch, given)):
+            raise at.wrong(f"must be a {description}")
+        return frozenset(given)
+
+    return FieldType(description, read)
 
 
 def forward_proxy() -> FieldType:

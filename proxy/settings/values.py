@@ -41,7 +41,7 @@ from proxy.settings.kinds import (
 )
 from proxy.settings.listeners import AdminSettings, CorsSettings, Listen, ResumeSettings, WorkerSettings
 from proxy.settings.models import MODEL_NAME, PROVIDER_NAME, ModelSettings
-from proxy.settings.outbound import CredentialSettings, ForwardProxy, TlsSettings, forward_proxy
+from proxy.settings.outbound import CredentialSettings, ForwardProxy, TlsSettings, failures, forward_proxy
 from proxy.settings.price_rules import PRICE_RULES
 from proxy.settings.provider_headers import HeaderSettings
 from proxy.settings.sinks import SinkSettings
@@ -164,6 +164,12 @@ class Timeouts:
     first_byte_s: float = setting(
         seconds(DAY_S), "from the end of the request to the first byte of the answer", default=120.0
     )
+    first_event_s: float = setting(
+        seconds(DAY_S, zero=True),
+        "longest wait for the first event of an accepted answer, before anything of it goes to the client: if it is an "
+        "error, another provider of the model is asked; without another one, and with 0, there is no wait",
+        default=5.0,
+    )
     idle_s: float = setting(seconds(DAY_S), "between two parts of an answer", default=120.0)
     total_s: float = setting(seconds(DAY_S), "for the whole exchange", default=3600.0)
     background_s: float = setting(
@@ -251,6 +257,13 @@ class ProviderSettings:
         "reading for the reported usage, within the bounds of `drain`",
         default=OnClientDisconnect.CANCEL,
         formerly="on_client_leave",
+    )
+    failover_on: frozenset[str] | None = setting(
+        failures(),
+        "after which failures the model's next provider is asked; `failed_answer`: a status of success, and then an "
+        "error as the first event, or no answer at all. After a failure to connect it is asked in any case",
+        default=None,
+        shown="`[401, 402, 403, 404, 408, 409, 429, 499, 5xx, failed_answer]`",
     )
     drain: Drain = setting(section(Drain), "bounds of `drain`", default=Drain())
     timeouts: Timeouts = setting(section(Timeouts), "timeouts, in seconds", default=Timeouts())

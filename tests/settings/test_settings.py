@@ -67,10 +67,11 @@ providers:
     dialects: [openai.chat]
     on_client_disconnect: drain
     drain: {seconds: 60, tokens: 4096}
-    timeouts: {connect_s: 1, first_byte_s: 2, idle_s: 3.5, total_s: 4, background_s: 5}
+    timeouts: {connect_s: 1, first_byte_s: 2, first_event_s: 2.5, idle_s: 3.5, total_s: 4, background_s: 5}
     inject_usage: never
     heartbeat_s: 15
     cumulative: true
+    failover_on: [400, 429, 5xx, failed_answer]
     bill: {client_left: output, failed_after_content: nothing}
 models:
   electron:
@@ -125,9 +126,10 @@ def test_every_field_of_the_file_arrives() -> None:
     assert provider.admin_url == "https://host.example/admin/v1"
     assert provider.dialects == ("openai.chat",)
     assert (provider.on_client_disconnect, provider.inject_usage) == ("drain", "never")
+    assert provider.failover_on == {"400", "429", "5xx", "failed_answer"}
     assert (provider.drain.seconds, provider.drain.tokens) == (60, 4096)
     assert asdict(provider.timeouts) == {
-        "connect_s": 1, "first_byte_s": 2, "idle_s": 3.5, "total_s": 4, "background_s": 5
+        "connect_s": 1, "first_byte_s": 2, "first_event_s": 2.5, "idle_s": 3.5, "total_s": 4, "background_s": 5
     }  # fmt: skip
     assert (provider.heartbeat_s, provider.cumulative) == (15, True)
     assert provider.bill == {"client_left": "output", "failed_after_content": "nothing"}
@@ -203,7 +205,7 @@ def test_the_defaults() -> None:
     assert (provider.on_client_disconnect, provider.inject_usage, provider.heartbeat_s) == ("cancel", "auto", 0)
     assert asdict(provider.drain) == {"seconds": 120, "tokens": 8192}
     assert asdict(provider.timeouts) == {
-        "connect_s": 10, "first_byte_s": 120, "idle_s": 120, "total_s": 3600, "background_s": 86_400
+        "connect_s": 10, "first_byte_s": 120, "first_event_s": 5, "idle_s": 120, "total_s": 3600, "background_s": 86_400
     }  # fmt: skip
     assert provider.cumulative is None
     assert provider.bill == {}
@@ -248,6 +250,10 @@ WRONG: list[tuple[str, object, str]] = [
     ("journal/durability", "hope", ": must be `process` or `power`"),
     ("allow_literal_secrets", "yes please", ": must be true or false"),
     ("data_dir", "", ": must be"),
+    (f"{P}/failover_on", "429", ": must be a list of statuses from 400 to 499, `5xx` and `failed_answer`"),
+    (f"{P}/failover_on", [429, 503], ": must be a list of statuses"),
+    (f"{P}/failover_on", [200], ": must be a list of statuses"),
+    (f"{P}/failover_on", [True], ": must be a list of statuses"),
     (f"{M}/tokenizer", "", ": must be the path of a file"),
     (f"{M}/tokenizer", True, ": must be the path of a file"),
     ("cors", {}, ".origins: is missing"),

@@ -16,8 +16,7 @@ from proxy.gateway.exchange.upstream_request import UpstreamRequest
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.provider import Provider
 from proxy.http.errors import JSON_TYPE
-from proxy.metering.compressed import compressed_meter
-from proxy.metering.dialect import NO_HEADERS, Dialect
+from proxy.metering.dialect import Dialect
 from proxy.metering.metered import Metered, OpaqueMeter
 from proxy.metering.wire.framing import SSE, Framing
 from proxy.telemetry.metrics import Gaps
@@ -101,11 +100,8 @@ def body_of(
     the client gets it."""
     length = answer.head.length
     encoded, content_type = bool(answer.coding), answer.content_type
-    inner = dialect.framing(content_type, streamed=streamed)
-    names = dialect.headers_read
-    told = {name: value for name, value in answer.head.headers if name in names} if names else NO_HEADERS
-    meter = asking.meter(inner, told)
-    framing = None if encoded else inner
+    meter = asking.meter(answer)
+    framing = None if encoded else asking.framing(answer)
     plain = framing is None and not encoded
     collected = plain and length is not None and length <= PLAIN_BYTES_MAX
     repeated = open_exchange.keeps if plain and content_type == JSON_TYPE else 0
@@ -114,7 +110,7 @@ def body_of(
     if told_cost is not None and not encoded and not collected:
         editor = told_cost.editor(meter, framing, editor)
     relay = Relay(
-        meter=compressed_meter(answer.coding, meter) if encoded else meter,
+        meter=meter,
         editor=editor,
         slot=open_exchange.slot,
         gaps=gaps,

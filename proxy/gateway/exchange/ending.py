@@ -69,6 +69,8 @@ class Ending:
         self._exchange.silent_s = (now if first_token_at is None else first_token_at) - asked_at
         refusal = self._asking.refusal
         outcome = outcome_of(end, metered, status=None if refusal is None else refusal.answer.status)
+        if metered is not None:
+            self._asking.ended(failed=outcome is Outcome.UPSTREAM_FAILED and not metered.generated)
         stored = self._metering.stored
         if stored.in_background and metered is not None and body is not None:
             headers = self._asking.headers()

@@ -7,7 +7,7 @@ part of the client's path is sent.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple
@@ -15,15 +15,18 @@ from urllib.parse import quote
 
 from proxy.foundation.slices import AT_ONCE_BYTES, in_slices
 from proxy.gateway.exchange.admitted import AdmittedRequest
+from proxy.gateway.exchange.first_event import failure_in
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.credentials import Use
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.provider_call import Failover, ProviderCall
+from proxy.gateway.upstream.refusals import failed_answers_fail_over
 from proxy.http.headers import upward
 from proxy.http.request_body import CODECS
-from proxy.metering.dialect import NAME, Dialect
+from proxy.metering.compressed import compressed_meter
+from proxy.metering.dialect import NAME, NO_HEADERS, Dialect
 from proxy.metering.held_text import AnswerText
 from proxy.metering.metered import BodyMeter
 from proxy.metering.request import COST_MEMBER
@@ -33,6 +36,9 @@ from proxy.metering.wire.framing import Framing
 ERROR_BYTES_MAX = 256 * 1024
 # How servers refuse a field that they do not know; those that validate against a schema say 422.
 _UNKNOWN_FIELD = (400, 422)
+
+# The part of `first_byte_s` after which an answer is not looked at any more before it is relayed.
+_UNUSED = 0.9
 
 _VALUE = re.compile(r"[A-Za-z0-9_.~%+-]{0,200}", re.ASCII)
 
@@ -75,14 +81,22 @@ class UpstreamRequest(ProviderCall[Answer]):
             return False
         return self.route.provider.injects(self.route.upstream_model, monotonic())
 
-    def meter(self, framing: Framing | None, told: Mapping[str, str]) -> BodyMeter:
-        """The meter of an answer; None: it is no stream. `told`: headers of the answer that it reads."""
+    def framing(self, answer: Answer) -> Framing | None:
+        """The framing of an answer's events; None: it is no stream."""
+        return self._dialect.framing(answer.content_type, streamed=self._facts.streamed)
+
+    def meter(self, answer: Answer) -> BodyMeter:
+        """A meter of the answer."""
+        dialect, framing, names = self._dialect, self.framing(answer), self._dialect.headers_read
+        told = {name: value for name, value in answer.head.headers if name in names} if names else NO_HEADERS
         counter = self.route.counter
         room = None if counter is None else counter.room
         held = None if room is None else AnswerText(room)
         if framing is None:
-            return self._dialect.plain_meter(told, held)
-        return self._dialect.stream_meter(framing, self.route.provider.settings.cumulative, held, told)
+            meter: BodyMeter = dialect.plain_meter(told, held)
+        else:
+            meter = dialect.stream_meter(framing, self.route.provider.settings.cumulative, held, told)
+        return compressed_meter(answer.coding, meter) if answer.coding else meter
 
     async def prepare(self) -> None:
         """Make the bytes of the request to the current provider."""
@@ -137,6 +151,28 @@ class UpstreamRequest(ProviderCall[Answer]):
         super().fail_over(failover)
         self.injected, self._refused_injected = self._injects(), False
         self._wire = []
+
+    async def _failure_in(self, found: Answer, began_at: float) -> str | None:
+        """Why an accepted answer has failed before its first event; None: it has not, or nobody else can be asked."""
+        provider = self.route.provider
+        unused_s = began_at + provider.limits.first_byte_s * _UNUSED - monotonic()
+        limit_s = min(provider.settings.timeouts.first_event_s, unused_s)
+        if found.status >= 300 or not failed_answers_fail_over(provider.settings.failover_on):
+            return await super()._failure_in(found, began_at)
+        if not self.route.others or limit_s <= 0:
+            return None  # `ended` knows more
+        failed = await failure_in(found, self.meter(found), limit_s)
+        if failed is None:
+            provider.health.answered()
+        return failed
+
+    def ended(self, *, failed: bool) -> None:
+        """An accepted answer has ended. `failed`: with nothing in it."""
+        health = self.route.provider.health
+        if failed:
+            health.failed(monotonic())
+        else:
+            health.answered()
 
     async def _is_changed(self, answer: Answer) -> bool:
         """Whether the provider refuses `include_usage`, which is not sent again then; reads the answer."""

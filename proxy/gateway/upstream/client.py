@@ -14,6 +14,7 @@ import re
 import socket
 import ssl
 from collections import OrderedDict, defaultdict
+from collections.abc import AsyncGenerator
 from time import monotonic
 from typing import Any
 
@@ -92,6 +93,10 @@ class Answer:
         if not collected.done.done():
             await collected.done
         return collected.done.result()
+
+    def early_pieces(self) -> AsyncGenerator[bytes]:
+        """The pieces of the body that arrive before `relay_to`: see `UpstreamConnection.early_pieces`."""
+        return self._connection.early_pieces()
 
     def close(self) -> None:
         """Discard the rest of the body."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import select
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from math import ceil
 from typing import Protocol, TypeAlias, cast
 
@@ -133,6 +133,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._reader: ChunkReader | LengthReader | None = None
         self._chunks: ChunkReader | None = None  # `_reader`, if it is one: saves a check on the hot path
         self._early: list[bytes] = []
+        self._awaited_early: asyncio.Future[None] | None = None  # set by the next of them, or the connection's end
         self._parts: Parts | None = None  # received bytes that are not read yet; None: all are
         self._catch_up: CatchUp | None = None  # before the next of them
         self._paused = False  # by the exchange
@@ -180,6 +181,34 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         return self._transport, rest
+
+    async def early_pieces(self) -> AsyncGenerator[bytes]:
+        """The pieces of the body that arrive before `relay_to`, which sends them all to the sink. Ends with the body.
+        Raises UpstreamFailedError if the body breaks off, or too much of it has arrived."""
+        reader = LengthReader(None) if self._reader is None else self._reader.afresh()
+        read = 0
+        while True:
+            while read < len(self._early) and reader.rest is None:
+                payload, _ = reader.feed(self._early[read])
+                read += 1
+                yield payload
+                if reader.broken is not None:
+                    raise UpstreamFailedError("bad framing")
+            if reader.rest is not None:
+                return
+            if self._transport is None:
+                if self._said_end and isinstance(reader, LengthReader) and reader.ends_with_connection:
+                    return
+                raise UpstreamFailedError("disconnected")
+            if self._paused:
+                raise UpstreamFailedError("too long")
+            self._awaited_early = asyncio.get_running_loop().create_future()
+            await self._awaited_early
+
+    def _arrived_early(self) -> None:
+        awaited, self._awaited_early = self._awaited_early, None
+        if awaited is not None and not awaited.done():
+            awaited.set_result(None)
 
     def relay_to(self, sink: Sink) -> None:
         """Send the body to `sink`."""
@@ -291,6 +320,7 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = self._unsent = None
         self._gone(self)
+        self._arrived_early()
         if self._parts is None and (self._reader is None or self._sink is not None):
             if _refused_certificate(exc) and self._asked is not None and not self._asked.done():
                 self._asked.set_exception(NotSentError("not connected: the client certificate is refused"))
@@ -380,6 +410,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._early.append(piece)
         if sum(map(len, self._early)) > EARLY_BYTES_MAX:
             self.pause_reading()
+        self._arrived_early()
 
     def _feed(self, piece: bytes) -> None:
         """Decode a piece that is not just whole chunks."""

@@ -1,8 +1,8 @@
 """Asks a provider, and if nothing came of it the next one, with their credentials and their health.
 
-Invariants: another provider is proposed only if this one was unreachable, or refused what another one may answer
-(`refusals`). If a request was sent and then the connection broke or timed out, it may have been served and billed: it
-is not sent again, unless it generates nothing.
+Invariants: another provider is proposed only if this one was unreachable, refused what another one may answer
+(`refusals`), or gave an answer that failed before anything of it went to the client. If a request was sent and then the
+connection broke or timed out, it may have been served and billed: it is not sent again, unless it generates nothing.
 """
 
 from __future__ import annotations
@@ -77,6 +77,11 @@ class ProviderCall(Generic[T]):
         """Send the request. Raises UpstreamFailedError."""
         raise NotImplementedError
 
+    async def _failure_in(self, found: Answer | T, began_at: float) -> str | None:
+        """Why an accepted answer has failed nevertheless; None: it has not. `began_at`: when it was asked for."""
+        self.route.provider.health.answered()
+        return None
+
     async def _is_changed(self, answer: Answer) -> bool:
         """Whether the request was changed after this refusal, and is sent again to the same provider."""
         return False
@@ -101,19 +106,33 @@ class ProviderCall(Generic[T]):
             except UpstreamFailedError as failure:
                 return self._unanswered(began_at, failure)
             if not isinstance(found, Answer) or found.status < 400:
-                provider.health.answered()
-                if use is not None:
-                    self._accepted(use)
-                return found
+                return await self._taken(found, provider, began_at)
             self._note(found, provider, use)
             if use is not None and self._tries_another(use, found):
                 continue
-            if may_be_answered_elsewhere(found.status):
+            if may_be_answered_elsewhere(found.status, provider.settings.failover_on):
                 failed = "failed" if may_be_billed(found.status) else "refused"
                 if (other := self._failover(began_at, failed, found)) is not None:
                     return other
             if found.status == 429 or found.status >= 500 or not await self._is_changed(found):
                 return found
+
+    async def _taken(self, found: Answer | T, provider: Provider, began_at: float) -> Answer | T | Failover:
+        """An accepted answer; or another provider, if it failed before anything of it went to the client."""
+        try:
+            failed = await self._failure_in(found, began_at)
+        except BaseException:
+            if isinstance(found, Answer):
+                found.close()
+            raise
+        if failed is not None and isinstance(found, Answer):
+            other = self._failover(began_at, failed, found)
+            if other is not None:
+                provider.health.failed(monotonic())
+                return other
+        elif self.use is not None:
+            self._accepted(self.use)
+        return found
 
     def fail_over(self, failover: Failover) -> None:
         """Ask that provider next."""

@@ -6,6 +6,7 @@ Each test has two providers of its own, whose health no other test touches: `a-<
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -13,7 +14,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from proxy.demo.script import Fin, Raw, Script, Send, Shape, Wait
+from proxy.demo.script import Fin, Raw, Script, Send, Shape, Stall, Wait
+from proxy.demo.shapes import DONE
 from proxy.demo.shapes import sse as event
 from proxy.gateway.upstream.health import FAILURES_MAX
 from proxy.gateway.upstream.refusals import REFUSALS
@@ -24,7 +26,30 @@ from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 
 B_COST = {"input": 0.17, "cached_input": 0.03, "output": 0.91}
 TALE = Shape("openai", tokens=7)
+ERROR = {"error": {"message": "overloaded", "type": "server_error", "code": "overloaded"}}
+JSON = (("Content-Type", "application/json"),)
+# Answers with status 200 in which nothing is: of a stream, and of a plain answer.
+FAILED_STREAMS = {
+    "error-event": Script(steps=(Send(event(ERROR)), Send(DONE))),
+    "named-error": Script(steps=(Send(b"event: error\n" + event(ERROR)),)),
+    "empty-stream": Script(steps=()),
+    "closed-stream": Script(steps=(), framing="close"),
+    "only-done": Script(steps=(Send(DONE),)),
+    "no-choices": Script(steps=(Send(event({"id": "1", "choices": []})), Send(DONE))),
+    "null-event": Script(steps=(Send(b": wait\n\n"), Send(b"data: null\n\n"), Send(DONE))),
+    "html": Script(steps=(Send(b"<html>Bad gateway</html>"),), headers=(("Content-Type", "text/html"),)),
+    "json-error": Script(steps=(Send(json.dumps(ERROR).encode()),), headers=JSON),
+    "gzip-error": Script(steps=(Send(event(ERROR)),), gzip=True),
+}
+FAILED_ANSWERS = {
+    "plain-error": Script(steps=(Send(json.dumps(ERROR).encode()),), headers=JSON, framing="length"),
+    "plain-null": Script(steps=(Send(b"null"),), headers=JSON, framing="length"),
+    "plain-empty": Script(steps=(), headers=JSON, framing="length"),
+    "plain-nothing": Script(steps=(Send(b'{"choices": []}'),), headers=JSON),
+    "plain-html": Script(steps=(Send(b"<html>Bad gateway</html>"),), headers=(("Content-Type", "text/html"),)),
+}
 CASES = (
+    *FAILED_STREAMS, *FAILED_ANSWERS, "late-event", "last-fails", "empty-breaker", "narrow", "wide", "gone-held",
     "plain", "unreachable", "status-429", "status-500", "status-503", "status-529", "rest", "both", "broken", "hangs",
     "mute", "gone-cancel", "gone-drain", "killed", "breaker", "alias", "whole", "late", "client-error",
     "dead-key", "ms", *(f"status-{status}" for status in REFUSALS if status != 429),
@@ -70,8 +95,14 @@ class Pair:
 
 def section(base_url: str, case: str) -> Entry:
     """Of a provider of this case."""
+    options: Entry = {}
+    if case == "late-event":
+        options["timeouts"] = {"first_event_s": 0.2}
+    elif case in ("narrow", "wide"):
+        options["failover_on"] = [429] if case == "narrow" else [422]
     patience = {"timeouts": {"connect_s": 0.3, "first_byte_s": 0.3, "idle_s": 20, "total_s": 60}}
-    options: Entry = patience if case in ("mute", "late") else {}
+    if case in ("mute", "late"):
+        options = patience
     return provider_section(base_url, on_client_disconnect="drain" if case == "gone-drain" else "cancel", **options)
 
 
@@ -126,7 +157,8 @@ def assert_failed_over(lines: list[Entry], case: str, *, status: int | None) -> 
     assert (attempt["kind"], attempt["provider"]) == ("attempt", f"a-{case}")
     assert (attempt["model"], attempt["upstream_model"]) == (served["model"], case)
     assert (attempt["charge_usd"], attempt["prompt_tokens"], attempt["completion_tokens"]) == ("0", None, None)
-    assert attempt["cost_usd"] == (None if status is not None and (status >= 500 or status in (408, 499)) else "0")
+    may_be_billed = status is not None and (status >= 500 or status in (200, 408, 499))
+    assert attempt["cost_usd"] == (None if may_be_billed else "0")
     assert attempt["details"].get("upstream_status") == status
     assert served["details"]["attempts"][0]["status"] == status
     assert attempt["duration_ms"] <= served["duration_ms"]
@@ -227,6 +259,74 @@ async def test_what_may_have_been_served_is_not_asked_for_again(
     (line,) = pair.lines(response.header("x-tokenweir-exchange"))
     assert line["provider"] == f"a-{case}"
     assert pair.asked(case) == (1, 0)
+
+
+@pytest.mark.parametrize("case", [*FAILED_STREAMS, *FAILED_ANSWERS])
+async def test_another_provider_answers_for_one_whose_answer_has_failed(pair: Pair, case: str) -> None:
+    script = FAILED_STREAMS.get(case)
+    model = pair.plan(case, script or FAILED_ANSWERS[case], TALE)
+    response = await pair.post(model, stream=script is not None)
+    assert (response.status, response.ended) == (200, "complete")
+    assert b"overloaded" not in response.body
+    lines = pair.lines(response.header("x-tokenweir-exchange"))
+    assert_failed_over(lines, case, status=200)
+    assert lines[1]["details"]["failed"] in ("error_event", "error_body", "empty_answer")
+    assert pair.asked(case) == (1, 1)
+
+
+async def test_what_came_first_is_not_waited_for_longer_than_set(pair: Pair) -> None:
+    """From then on the client has the head, and the stream stays with this provider."""
+    model = pair.plan("late-event", Script(steps=(Wait(700), Send(event(ERROR)), Send(DONE))), TALE)
+    async with Stage(pair.tokenweir, pair.key) as stage:
+        client = await stage.ask(model)
+        response = await client.read_head(0.6)
+        await client.read_body(response)
+    assert b"overloaded" in response.body
+    (line,) = pair.lines(response.header("x-tokenweir-exchange"))
+    assert (line["outcome"], line["provider"]) == ("upstream_failed", "a-late-event")
+    assert pair.asked("late-event") == (1, 0)
+
+
+async def test_the_last_one_s_failure_is_the_answer(pair: Pair) -> None:
+    script = FAILED_STREAMS["error-event"]
+    response = await pair.post(pair.plan("last-fails", script, script))
+    assert (response.status, response.body.count(b"overloaded")) == (200, 2), "both members of one event"
+    last, attempt = pair.lines(response.header("x-tokenweir-exchange"))
+    assert (last["outcome"], last["provider"], last["charge_usd"]) == ("upstream_failed", "b-last-fails", "0")
+    assert (attempt["provider"], attempt["cost_usd"]) == ("a-last-fails", None)
+
+
+async def test_answers_with_nothing_in_them_open_the_breaker(pair: Pair) -> None:
+    model = pair.plan("empty-breaker", FAILED_STREAMS["only-done"], TALE)
+    for _ in range(FAILURES_MAX + 1):
+        assert (await pair.post(model)).status == 200
+    assert pair.asked("empty-breaker") == (FAILURES_MAX, FAILURES_MAX + 1)
+
+
+async def test_a_provider_may_fail_over_after_less(pair: Pair) -> None:
+    for script in (FAILED_STREAMS["error-event"], error_script(500, "broken")):
+        await pair.post(pair.plan("narrow", script, TALE))
+    assert pair.asked("narrow") == (2, 0)
+
+
+async def test_a_provider_may_fail_over_after_more(pair: Pair) -> None:
+    assert (await pair.post(pair.plan("wide", error_script(422, "not here"), TALE))).status == 200
+    assert pair.asked("wide") == (1, 1)
+
+
+async def test_who_leaves_while_the_first_event_is_waited_for_is_not_charged(pair: Pair) -> None:
+    model = pair.plan("gone-held", Script(steps=(Stall(),)), TALE)
+    async with Stage(pair.tokenweir, pair.key) as stage:
+        client = await stage.ask(model)
+        await until(lambda: pair.asked("gone-held") == (1, 0))
+        await asyncio.sleep(0.2)
+        client.close()
+        entries = await asyncio.to_thread(
+            pair.tokenweir.until, lambda entries: any(one["model"] == model for one in entries)
+        )
+    (line,) = [one for one in entries if one["model"] == model]
+    assert (line["provider"], line["outcome"], line["charge_usd"]) == ("a-gone-held", "client_left", "0")
+    assert pair.asked("gone-held") == (1, 0)
 
 
 @pytest.mark.parametrize("case", ["gone-cancel", "gone-drain"])

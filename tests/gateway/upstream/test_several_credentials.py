@@ -22,7 +22,7 @@ from proxy.gateway.upstream import client as providers
 from proxy.gateway.upstream import provider_call
 from proxy.gateway.upstream.provider_call import Failover
 from proxy.gateway.upstream.routing import Route
-from proxy.settings import CredentialSettings, ProviderSettings, Secret
+from proxy.settings import CredentialSettings, ProviderSettings, Secret, Timeouts
 from tests.gateway.exchange.alone import request_alone
 from tests.gateway.inprocess import Gateway, gateway
 from tests.support.net import Response, ask, chat_request, connect, listening, post_chat
@@ -272,7 +272,12 @@ async def test_where_no_credential_is_left_another_provider_is_asked() -> None:
     first, second = (
         Route(
             providers.Provider.of(
-                ProviderSettings(name=name, base_url="http://provider.test/v1", credentials=credentials),
+                ProviderSettings(
+                    name=name,
+                    base_url="http://provider.test/v1",
+                    credentials=credentials,
+                    timeouts=Timeouts(first_event_s=0),
+                ),
                 write_stall_s=60,
             ),
             "m",

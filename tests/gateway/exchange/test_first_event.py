@@ -1,0 +1,139 @@
+"""Which answers have failed before their first event, in every dialect, however their bytes are cut."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator
+from typing import cast
+
+import pytest
+
+from proxy.gateway.exchange.first_event import EMPTY, failure_in
+from proxy.gateway.upstream.client import Answer
+from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.metering.dialect import NO_HEADERS, Dialect
+from proxy.metering.dialects import DIALECTS
+from proxy.metering.metered import BodyMeter
+from proxy.metering.tally import Tally
+
+ERROR = {"type": "error", "error": {"type": "overloaded_error", "code": 529, "message": "overloaded"}}
+COHERE_ERROR = {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": "overloaded"}}
+SSE, NDJSON = "text/event-stream", "application/x-ndjson"
+
+
+def streams(dialect: Dialect) -> bool:
+    """Whether it has event streams."""
+    tally = type(dialect.tally(None))
+    has_events = tally.read is not Tally.read and tally.outputs is not None
+    return has_events and any(one.content_type == SSE for one in dialect.framings)
+
+
+STREAMED = list(filter(streams, DIALECTS))
+NAMES = [one.name for one in STREAMED]
+# Endpoints where any bytes are an answer.
+NOT_JSON = ("speech", "transcriptions", "translations", "realtime")
+CHUNK = {"id": "1", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
+# What an answer begins with when all is well.
+BEGINS: tuple[tuple[str, object], ...] = (
+    ("openai.chat", CHUNK),
+    ("openai.completions", {"id": "1", "choices": [{"index": 0, "text": ""}]}),
+    ("openai.responses", {"type": "response.created", "response": {"id": "1", "status": "in_progress"}}),
+    ("anthropic.messages", {"type": "message_start", "message": {"id": "1", "usage": {"input_tokens": 3}}}),
+    ("gemini.stream", {"candidates": [{"content": {"parts": [{"text": ""}]}}]}),
+    ("cohere.chat", {"type": "message-start", "id": "1"}),
+)
+
+
+class Early:
+    """Stands for an answer of which these pieces have come. `ends`: so does its body; else it breaks off."""
+
+    def __init__(self, *pieces: bytes, ends: bool | None = True) -> None:
+        self._pieces = pieces
+        self._ends = ends
+
+    async def early_pieces(self) -> AsyncGenerator[bytes]:
+        for piece in self._pieces:
+            yield piece
+        if self._ends is None:
+            await asyncio.Event().wait()
+        if not self._ends:
+            raise UpstreamFailedError("disconnected")
+
+
+def meter_of(dialect: Dialect, content_type: str = SSE) -> BodyMeter:
+    framing = dialect.framing(content_type, streamed=True)
+    if framing is None:
+        return dialect.plain_meter(NO_HEADERS, None)
+    return dialect.stream_meter(framing, None, None, NO_HEADERS)
+
+
+async def found(meter: BodyMeter, *pieces: bytes, ends: bool | None = True, limit_s: float = 5.0) -> str | None:
+    return await failure_in(cast("Answer", Early(*pieces, ends=ends)), meter, limit_s)
+
+
+def named(name: str) -> Dialect:
+    return next(one for one in DIALECTS if one.name == name)
+
+
+def sse(data: object, name: str = "") -> bytes:
+    return (f"event: {name}\n" if name else "").encode() + b"data: " + json.dumps(data).encode() + b"\n\n"
+
+
+def cuts(wire: bytes) -> Iterator[tuple[bytes, ...]]:
+    yield (wire,)
+    yield tuple(wire[at : at + 1] for at in range(len(wire)))
+    yield from ((wire[:at], wire[at:]) for at in range(1, len(wire), 7))
+
+
+@pytest.mark.parametrize("dialect", STREAMED, ids=NAMES)
+async def test_an_error_as_the_first_event_is_a_failure(dialect: Dialect) -> None:
+    error = COHERE_ERROR if dialect.name == "cohere.chat" else ERROR
+    for wire in (sse(error), sse(error, "error"), b": wait\n\n" + sse(error, "error")):
+        for pieces in cuts(wire):
+            assert await found(meter_of(dialect), *pieces, ends=None) is not None, pieces
+
+
+@pytest.mark.parametrize("dialect", STREAMED, ids=NAMES)
+async def test_an_answer_without_an_event_is_a_failure(dialect: Dialect) -> None:
+    for wire in (b"", b"\n\n", b": wait\n\n", b"data: [DONE]\n\n", b"data: null\n\n", b"<html>no</html>"):
+        for pieces in cuts(wire):
+            assert await found(meter_of(dialect), *pieces) is not None, pieces
+
+
+@pytest.mark.parametrize(("name", "event"), BEGINS)
+async def test_the_first_event_of_an_answer_is_none(name: str, event: object) -> None:
+    for pieces in cuts(sse(event)):
+        assert await found(meter_of(named(name)), *pieces, ends=None) is None, "it is not looked at any longer"
+
+
+@pytest.mark.parametrize("empty", [{"choices": []}, {"id": "", "choices": [], "prompt_filter_results": [{}]}])
+async def test_an_event_without_choices_leaves_it_to_the_next(empty: object) -> None:
+    for pieces in cuts(sse(empty) + sse(ERROR)):
+        assert await found(meter_of(named("openai.chat")), *pieces, ends=None) == "error_event"
+    for pieces in cuts(sse(empty) + sse(CHUNK)):
+        assert await found(meter_of(named("openai.chat")), *pieces, ends=None) is None
+    for pieces in cuts(sse(empty) + b"data: [DONE]\n\n"):
+        assert await found(meter_of(named("openai.chat")), *pieces) == EMPTY
+
+
+async def test_lines_of_json() -> None:
+    for name in ("ollama.chat", "ollama.generate"):
+        assert await found(meter_of(named(name), NDJSON), b'{"error":"no memory"}\n', ends=None) is not None
+        assert await found(meter_of(named(name), NDJSON), b"") == EMPTY
+        line = b'{"model":"m","response":"","message":{"content":""},"done":false}\n'
+        assert await found(meter_of(named(name), NDJSON), line, ends=None) is None
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=[one.name for one in DIALECTS])
+async def test_a_plain_answer_is_an_error_or_empty(dialect: Dialect) -> None:
+    if not any(name in dialect.name for name in NOT_JSON):
+        for body in (b"", b"null", json.dumps(ERROR).encode()):
+            assert await found(meter_of(dialect, "application/json"), body) is not None, body
+
+
+async def test_who_says_nothing_and_who_says_much_are_relayed() -> None:
+    meter = meter_of(named("openai.chat"))
+    assert await found(meter, ends=None, limit_s=0.01) is None
+    assert await found(meter_of(named("openai.chat")), b": wait\n\n", ends=False) is None, "it broke off"
+    assert await found(meter_of(named("openai.chat")), b": wait\n\n" * 3_000, ends=True) is None
