@@ -249,6 +249,7 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
     assert set(commands()) == {
         "tokenweir demo",
         "tokenweir serve",
+        "tokenweir reload",
         "tokenweir migrate",
         "tokenweir periods close",
         "tokenweir periods list",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 COMMANDS: Mapping[str, str] = {
-    "demo": "serve", "serve": "serve", "worker": "serve", "migrate": "serve",
+    "demo": "serve", "serve": "serve", "reload": "serve", "worker": "serve", "migrate": "serve",
     "accounts": "accounts", "keys": "keys", "credit": "credit", "budgets": "budgets", "ledger": "ledger",
     "adjust": "corrections", "rerate": "corrections", "simulate": "corrections", "prices": "prices",
     "dead-letters": "dead_letters", "reconcile": "reconcile", "doctor": "doctor", "conformance": "conformance",

@@ -1,8 +1,8 @@
 """The long-running commands `tokenweir serve`, `worker` and `demo`; and `migrate`.
 
 Invariants: the first SIGTERM or SIGINT stops gracefully; the second ends running streams at once, settled and with an
-error event; the third ends the process without cleanup. SIGHUP is logged and has no other effect. A line on standard
-output reports the listening address.
+error event; the third ends the process without cleanup. SIGHUP makes a proxy reload its configuration; a worker,
+and a proxy that is starting, log it. A line on standard output reports the listening address.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from proxy.cli.common import CONFIG_HELP, Failure, add_command, config_file, load_settings, with_config
 
 if TYPE_CHECKING:
+    from proxy.runtime.machine.configuration_file import ConfigurationFile, ConfigurationStatus
     from proxy.runtime.proxy.peer_processes import PeerProcesses
     from proxy.settings import Settings
 
@@ -35,12 +37,16 @@ GC_THRESHOLDS = (20_000, 20, 20)
 SWITCH_S = 0.000_5
 # A larger number is a typing error.
 WORKERS_MAX = 256
+# How long `reload` waits for the running proxy.
+RELOAD_S = 30.0
 
 _log = logging.getLogger(__name__)
 
 
 class _Service(Protocol):
     port: int
+    reload: Callable[[], object] | None
+    """applies a changed configuration; None: that takes a restart"""
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -59,6 +65,13 @@ def add_commands(commands: Any) -> None:
         "--workers", type=int, default=1, metavar="N", help="number of processes that share the port (default 1)"
     )
 
+    with_config(
+        commands,
+        "reload",
+        "make the running proxy read its configuration again: providers, models and prices; nothing is interrupted",
+        _reload,
+    )
+
     worker = with_config(
         commands, "worker", "settle records from the queue into the ledger; run any number of workers", _worker
     )
@@ -68,7 +81,7 @@ def add_commands(commands: Any) -> None:
     with_config(commands, "migrate", "create the ledger, or upgrade it to this version, while servers run", _migrate)
 
 
-def serve_as_one(settings: Settings, peers: PeerProcesses, line: Connection) -> None:
+def serve_as_one(settings: Settings, file: ConfigurationFile | None, peers: PeerProcesses, line: Connection) -> None:
     """Serve as one of several processes on one port, until SIGTERM or until the parent closes `line`."""
     from proxy.runtime.proxy.process import Proxy
 
@@ -76,7 +89,7 @@ def serve_as_one(settings: Settings, peers: PeerProcesses, line: Connection) -> 
     _log_to_stderr()
     _survive_hangups()
     try:
-        proxy = Proxy(settings, peers)
+        proxy = Proxy(settings, peers, file)
 
         def started(port: int) -> None:
             _print_console(proxy.console_url)
@@ -99,15 +112,19 @@ def _serve(options: argparse.Namespace) -> int:
         raise Failure(f"--workers: must be 1 to {WORKERS_MAX}")
     _log_to_stderr()
     _survive_hangups()
-    settings = _settings_to_serve(options.config)
+    settings, path = _settings_to_serve(options.config)
     settings = replace(settings, listen=_with_address(settings.listen, options))
+    from proxy.runtime.machine.configuration_file import ConfigurationFile
+
+    file = None if path is None else ConfigurationFile(path.absolute(), options.host, options.port)
     if options.workers > 1:
         from proxy.runtime.proxy.supervisor import Supervisor
 
-        return Supervisor(settings, options.workers, serve_as_one, started=_print_address(settings.listen.host)).run()
+        started_all = _print_address(settings.listen.host)
+        return Supervisor(settings, file, options.workers, serve_as_one, started=started_all).run()
     from proxy.runtime.proxy.process import Proxy
 
-    proxy = Proxy(settings)
+    proxy = Proxy(settings, file=file)
 
     def started(port: int) -> None:
         _print_console(proxy.console_url)
@@ -115,6 +132,51 @@ def _serve(options: argparse.Namespace) -> int:
 
     _run(_serve_until_stopped(proxy, started))
     return 0
+
+
+def _reload(options: argparse.Namespace) -> None:
+    from proxy.runtime.machine.configuration_file import STATUS_FILE
+
+    settings = load_settings(options.config)  # what is wrong is said here, too
+    file = settings.data_dir / STATUS_FILE
+    before = _running_status(file)
+    if before is None:
+        raise Failure(f"no proxy runs with the data folder {settings.data_dir}")
+    given = config_file(options.config)
+    assert given is not None
+    if before.file is None:
+        raise Failure("the running proxy has its settings from the environment: restart it to apply a change")
+    if Path(before.file).resolve() != given.resolve():
+        raise Failure(f"the running proxy reads {before.file}, not {given}")
+    os.kill(before.pid, signal.SIGHUP)
+    deadline = time.monotonic() + RELOAD_S
+    while (now := _running_status(file)) is None or now.attempts == before.attempts:
+        if time.monotonic() > deadline:
+            raise Failure(f"the proxy (process {before.pid}) has not reloaded within {RELOAD_S:.0f} s: see its log")
+        time.sleep(0.02)
+    if now.error is not None:
+        raise Failure(f"nothing has changed: {now.error}")
+    print(f"tokenweir: reloaded {now.file} ({len(settings.providers)} providers, {len(settings.models)} models)")
+    if now.need_restart:
+        print(f"tokenweir: only a restart applies: {', '.join(now.need_restart)}", file=sys.stderr)
+
+
+def _running_status(file: Path) -> ConfigurationStatus | None:
+    """The status of the proxy that runs with this data folder; None: there is none."""
+    import msgspec
+
+    from proxy.journal.segment import lock
+    from proxy.runtime.machine.configuration_file import ConfigurationStatus
+
+    try:
+        status = msgspec.json.decode(file.read_bytes(), type=ConfigurationStatus)
+        held = lock(Path(status.journal))
+    except (OSError, msgspec.MsgspecError):
+        return None
+    if held is None:
+        return status
+    os.close(held)
+    return None
 
 
 def _worker(options: argparse.Namespace) -> None:
@@ -172,22 +234,23 @@ def _survive_hangups() -> None:
 
 def _log_hangup(_number: int, _frame: FrameType | None) -> None:
     with suppress(RuntimeError):  # the signal arrived while another line was being written
-        _log.warning("SIGHUP has no effect: restart to apply a changed configuration")
+        _log.warning("SIGHUP has no effect here: restart to apply a changed configuration")
 
 
-def _settings_to_serve(config: Path | None) -> Settings:
+def _settings_to_serve(config: Path | None) -> tuple[Settings, Path | None]:
+    """The settings, and the file that has them; None: the environment has them."""
     file = config_file(config)
     if file is not None:
         settings = load_settings(file)
         print(f"tokenweir: settings from {file.absolute()}")
-        return settings
+        return settings, file
     from proxy.settings import from_environment
 
     settings, taken = from_environment(os.environ)
     print("tokenweir: no configuration file; settings from the environment:")
     for line in taken:
         print(f"  {line}")
-    return settings
+    return settings, None
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
@@ -230,6 +293,8 @@ async def _serve_until_stopped(
         starting.uncancel()
         return
     _on_stop(loop, line, stop.set)
+    if service.reload is not None:
+        loop.add_signal_handler(signal.SIGHUP, service.reload)
     # These objects (the price book alone has some hundred thousand) live until the end: exclude them from collections.
     gc.collect()
     gc.freeze()

@@ -27,13 +27,19 @@ ROOT = constant(b"Tokenweir is running\n", "text/plain")
 
 
 def add_probes(
-    routes: Routes, *, not_ready: Callable[[], str | None], exposition: Callable[[], Awaitable[bytes]]
+    routes: Routes,
+    *,
+    not_ready: Callable[[], str | None],
+    exposition: Callable[[], Awaitable[bytes]],
+    digest: Callable[[], str] = str,
 ) -> None:
-    """`not_ready`: the reason why no new requests are accepted; None: they are."""
+    """`not_ready`: the reason why no new requests are accepted; None: they are. `digest`: of the configuration file
+    that applies; empty: there is none."""
 
     async def readyz(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
         reason = not_ready()
-        return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
+        lines = [reason or "ready", *([f"configuration {digest()}"] if digest() else [])]
+        return web.Response(status=503 if reason else 200, text="".join(f"{line}\n" for line in lines))
 
     async def metrics(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
         return web.Response(body=await exposition(), headers={"Content-Type": CONTENT_TYPE})

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 
@@ -58,6 +58,7 @@ class Worker:
 
     def __init__(self, settings: Settings) -> None:
         self.port = 0
+        self.reload: Callable[[], object] | None = None
         self._settings = settings
         self._stops = AsyncExitStack()
 

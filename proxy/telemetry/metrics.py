@@ -81,6 +81,11 @@ class ProviderMetrics:
         for one in states:
             self.breaker.labels(provider, one).set_function(_is(one, state))
 
+    def forget(self, provider: str, states: Collection[str]) -> None:
+        """Export this provider's breaker no longer."""
+        for one in states:
+            self.breaker.remove(provider, one)
+
 
 def _is(one: str, state: Callable[[], str]) -> Callable[[], float]:
     return lambda: float(state() == one)
@@ -104,6 +109,15 @@ class Metrics:
         series.gauge(
             "tokenweir_build_info", "Always 1; the label is the version of this process.", ("version",)
         ).labels(__version__).set(1)
+        self.configuration = series.gauge(
+            "tokenweir_configuration_info",
+            "1 for the configuration that a process applies, by the first digits of the file's SHA-256.",
+            ("digest",),
+        )
+        self.reload_failed = series.gauge(
+            "tokenweir_configuration_reload_failed",
+            "1 if the last reload of the configuration failed, so that the one before still applies.",
+        )
         self._make_counts(series)
         self._make_times(series)
         self.ledger = LedgerMetrics(series, self.label, keys_max=keys_max, projects_max=projects_max)
@@ -216,6 +230,17 @@ class Metrics:
             "tokenweir_unsettled_exchanges",
             "Exchanges admitted minus terminal ledger entries, since the start: 0 when idle.",
         ).set_function(lambda: self._admitted - self._terminal)
+
+    def use_models(self, models: Collection[str]) -> None:
+        """Use these names as labels from now on."""
+        self._models = frozenset(models)
+        self._bound.clear()
+
+    def configured(self, digest: str, *, failed: bool) -> None:
+        """Export the digest of the configuration that applies; `failed`: the last reload has changed nothing."""
+        self.configuration.clear()
+        self.configuration.labels(digest).set(1)
+        self.reload_failed.set(failed)
 
     def label(self, model: str) -> str:
         """The configured name, or "other"."""

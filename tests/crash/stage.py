@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
+import psutil
+
 from proxy.billing.limits import UNLIMITED, Limits
 from proxy.journal.journal import Journal
 from proxy.keys.secrets import digest, hint, new_secret
@@ -20,6 +22,10 @@ from tests.support.tokenweir import Tokenweir
 
 PATIENCE_S = 40.0
 until = partial(waiting.until, within_s=PATIENCE_S, poll_s=0.01)
+
+
+WORKERS = 2
+"""processes of a fleet"""
 
 
 class Stage:
@@ -54,6 +60,19 @@ class Stage:
         """One request, to the end of its answer."""
         client = await self.ask(model, **more)
         return await client.read(PATIENCE_S)
+
+
+def members(fleet: Tokenweir) -> list[psutil.Process]:
+    """The processes of a fleet that relay, not the parent, nor the interpreter's own helper."""
+    assert fleet.child is not None
+    return [child for child in psutil.Process(fleet.child.pid).children() if _relays(child)]
+
+
+def _relays(child: psutil.Process) -> bool:
+    try:
+        return "resource_tracker" not in " ".join(child.cmdline())
+    except psutil.Error:  # it has just ended
+        return False
 
 
 async def told(tokenweir: Tokenweir, number: signal.Signals) -> int:

@@ -175,6 +175,6 @@ async def test_a_hangup_ends_nothing(running: Tokenweir, key: str, provider: Scr
         running.signal(signal.SIGHUP)
         await client.read_body(response)
     assert (response.ended, sse.done(response.body)) == ("complete", True)
-    await until(lambda: "SIGHUP has no effect" in running.log.read_text())
+    await until(lambda: "the configuration was reloaded" in running.log.read_text())
     assert running.child is not None
     assert running.child.poll() is None

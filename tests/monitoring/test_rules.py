@@ -24,6 +24,7 @@ WELL = {
     f"tokenweir_journal_pending_records{WHO}": "1x120",
     f"tokenweir_journal_oldest_pending_age_seconds{WHO}": "0.5x120",
     f"tokenweir_relay_overhead_seconds_count{WHO}": "0+60x120",
+    f"tokenweir_configuration_reload_failed{WHO}": "0x120",
     f"tokenweir_journal_unwritten_records{WHO}": "0x120",
     f"tokenweir_journal_damage_total{WHO}": "0x120",
     "tokenweir_dead_letters": "0x120",
@@ -58,6 +59,10 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
     "TokenweirJournalOld": (
         {f"tokenweir_journal_oldest_pending_age_seconds{WHO}": "130x120"}, AT_A,
         "An exchange of a:1 has waited 2m 10s for the ledger.",
+    ),
+    "TokenweirReloadFailed": (
+        {f"tokenweir_configuration_reload_failed{WHO}": "1x120"}, AT_A,
+        "a:1 could not reload its configuration; the one before applies.",
     ),
     "TokenweirJournalUnwritten": (
         {f"tokenweir_journal_unwritten_records{WHO}": "4x120"}, AT_A,

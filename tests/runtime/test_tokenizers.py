@@ -78,7 +78,7 @@ def test_without_room_no_vocabulary_is_loaded() -> None:
     off = Tokenizers([ModelSettings(name="a")], EstimateSettings(answer_bytes_max=0))
     off.start()
     assert off.reference is None
-    assert off.of("a").room is None
+    assert off.of(ModelSettings(name="a")).room is None
     assert threading.active_count() == 1 or "tokenizers" not in {one.name for one in threading.enumerate()}
     off.close()
 
@@ -90,7 +90,7 @@ def test_a_machine_that_the_package_is_not_made_for_counts_by_counters(
     made = Tokenizers([ModelSettings(name="a")], DEFAULT)
     made.start()
     assert "toktok-rs is not installed" in caplog.text
-    assert made.of("a").room is None
+    assert made.of(ModelSettings(name="a")).room is None
     made.close()
 
 
@@ -99,7 +99,7 @@ def test_the_reference_counts_what_it_should() -> None:
 
 
 async def test_an_answer_and_its_prompt_are_counted_and_dropped(running: Tokenizers) -> None:
-    texts = running.of("any")
+    texts = running.of(ModelSettings(name="any"))
     room = texts.room
     assert room is not None
     held, prompt = answer(room, "The weir", "Hm, well", '{"a":1}'), PromptText("水門 and 1,480")
@@ -118,10 +118,11 @@ async def test_an_answer_and_its_prompt_are_counted_and_dropped(running: Tokeniz
 async def test_a_models_own_vocabulary_stands_before_the_reference(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers", reason=MISSING)
     file = every_character(tmp_path / "tokenizer.json")
-    made = Tokenizers([ModelSettings(name="a", tokenizer=file), ModelSettings(name="b")], DEFAULT)
+    models = ModelSettings(name="a", tokenizer=file), ModelSettings(name="b")
+    made = Tokenizers(models, DEFAULT)
     made.start()
     try:
-        found = [await counted(made.of(name), answer(made.room, "weirs"), PromptText("weirs")) for name in "ab"]
+        found = [await counted(made.of(one), answer(made.room, "weirs"), PromptText("weirs")) for one in models]
     finally:
         made.close()
     assert [count and (count.tokens, count.own) for count, _ in found] == [(5, True), (2, False)]
@@ -184,7 +185,7 @@ async def test_nothing_piles_up_and_the_loop_never_waits(running: Tokenizers, mo
 
 async def test_after_the_end_nothing_is_counted(running: Tokenizers) -> None:
     running.close()
-    assert not running.of("m").count(answer(running.room, "late"), None, pytest.fail, urgent=True)
+    assert not running.of(ModelSettings(name="m")).count(answer(running.room, "late"), None, pytest.fail, urgent=True)
 
 
 MANY = 300_000

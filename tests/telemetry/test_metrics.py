@@ -32,7 +32,7 @@ PROMISED = {
     for name, kind in re.findall(r"^# TYPE (\w+) (\w+)$", GOLDEN.read_text(), re.MULTILINE)
 }
 LABELS = {"provider", "state", "model", "outcome", "status", "code", "type", "source", "policy", "result", "le",
-          "reason", "threshold", "sink", "version", "key", "project", "unit", "path", "doubt"}  # fmt: skip
+          "reason", "threshold", "sink", "version", "key", "project", "unit", "path", "doubt", "digest"}  # fmt: skip
 DRAIN_S = 0.2
 NAMED = ("tera", "silent")
 ALIAS = "alias-that-is-nowhere"
@@ -226,7 +226,7 @@ def test_labels_are_few_and_their_values_are_known(watched: Watched) -> None:
         for sample in watched.last[name].samples:
             assert set(sample.labels) <= LABELS
             for label, value in sample.labels.items():
-                assert label in ("le", "key") or value in allowed[label], f"{sample.name} {label}={value!r}"
+                assert label in ("le", "key", "digest") or value in allowed[label], f"{sample.name} {label}={value!r}"
     assert total(watched.last, "tokenweir_exchanges", model=OTHER) > 0
 
 

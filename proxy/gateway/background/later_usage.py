@@ -160,8 +160,11 @@ class LaterUsageAsker:
 
     async def _ask(self, question: Question) -> None:
         """Ask about one exchange. Raises LedgerUnavailable: it stays due."""
-        provider, way = self._providers[question.provider], way_of(question)
+        provider, way = self._providers.get(question.provider), way_of(question)
         assert way is not None, "no other question is pending"
+        if provider is None:  # the configuration has it no longer
+            self._pending.pop(question.exchange_id, None)
+            return
         is_last = self._unix_time() - self._began(question) >= END_S
         request = provider.bodiless("GET", way.path, way.key_header, credential=question.credential)
         try:

@@ -77,6 +77,10 @@ class ExchangeOpener:
         self._routes[key.key_id, model, dialect.name] = key, route
         return route
 
+    def forget_routes(self) -> None:
+        """The models have changed: search again."""
+        self._routes.clear()
+
     def _search_route(self, model: str, key: ApiKey, dialect: Dialect) -> Route:
         route = self._models.route(model)
         if route is None:

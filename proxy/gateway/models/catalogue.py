@@ -23,9 +23,13 @@ class Catalogue:
         self, models: Mapping[str, ModelSettings], providers: Mapping[str, Provider], lists: FetchedLists
     ) -> None:
         """`providers`: name in the settings → provider."""
-        self._models = models
         self._providers = providers
         self._lists = lists
+        self.use(models)
+
+    def use(self, models: Mapping[str, ModelSettings]) -> None:
+        """List these models from now on; their providers are there."""
+        self._models = models
         self._named = {
             name: self._unlisted(name, setting) for name, setting in sorted(models.items()) if not setting.is_pattern
         }

@@ -62,6 +62,10 @@ class Models:
         self._passed = passed
         self._remembered: dict[str, Route] = {}
 
+    def become(self, other: Models) -> None:
+        """Route as `other` does. Routes that were found before stay as they are."""
+        self._named, self._passed, self._remembered = other._named, other._passed, {}
+
     def route(self, model: str) -> Route | None:
         """The route of `model`; None if there is none."""
         known = self._named.get(model) or self._remembered.get(model)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import partial
 from math import ceil
 from typing import NoReturn
 
@@ -27,8 +26,6 @@ from proxy.gateway.resume.handler import ResumeHandler
 from proxy.gateway.resume.others import Others
 from proxy.gateway.tapes.tapes import Tapes
 from proxy.gateway.upstream.client import UpstreamClient
-from proxy.gateway.upstream.health import BreakerState
-from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.websocket.handler import WebSocketHandler
 from proxy.http import errors
 from proxy.http.probes import ROOT
@@ -37,7 +34,6 @@ from proxy.metering.dialects import DIALECTS
 from proxy.runtime.proxy.background import Resumption
 from proxy.runtime.proxy.batches import BatchService
 from proxy.runtime.proxy.later_usage import LaterUsageService
-from proxy.runtime.proxy.model_table import model_table
 from proxy.runtime.proxy.resources import Resources
 
 # So many keys together can take all WebSockets, unless `websockets_per_key_max` is set.
@@ -73,14 +69,9 @@ def make_handlers(
 ) -> Handlers:
     """`outbox`: that of this process. `tapes`: None: streams cannot be resumed. `tasks`: for requests that continue
     without a client."""
-    settings, metrics = resources.settings, resources.metrics
+    settings, metrics, configuration = resources.settings, resources.metrics, resources.configuration
     keyring, admission, estimator = resources.keyring, resources.admission, resources.learned.estimator
-    providers = {
-        name: Provider.of(one, write_stall_s=settings.write_stall_s) for name, one in settings.providers.items()
-    }
-    for name, one in providers.items():
-        metrics.providers.watch(name, list(BreakerState), partial(_state, one))
-    models = model_table(settings, resources.book, providers, resources.tokenizers)
+    providers, models = configuration.providers, configuration.models
     reserve = Reserve(settings.reserve.completion_tokens, settings.reserve.nusd_max, settings.budgets.exceeded_status)
     uploads = Uploads(body_bytes_max=settings.request_bytes_max)
     batches = BatchService(
@@ -116,10 +107,11 @@ def make_handlers(
         background=background, unix_time=time.time, resuming=resuming,
     )  # fmt: skip
     catalogue = Catalogue(settings.models, providers, FetchedLists(upstream, tasks))
+    configuration.on_change += [lambda: catalogue.use(configuration.settings.models), opener.forget_routes]
     resumption = Resumption(background, owners, ports, keyring, models, providers, admission)
     return Handlers(
         exchanges, sockets, ModelsHandler(keyring, catalogue), responses, batches, resuming, background, resumption,
-        LaterUsageService(resources, providers, upstream),
+        LaterUsageService(resources, configuration, upstream),
     )  # fmt: skip
 
 
@@ -149,7 +141,3 @@ def waiting_routes() -> Routes:
 
 async def _refuse(*_request: object) -> NoReturn:
     raise errors.overloaded(STARTING, code="not_accepting")
-
-
-def _state(provider: Provider) -> BreakerState:
-    return provider.health.state(time.monotonic())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from functools import partial
 
 from proxy.billing.correction import ExchangeTotals
@@ -16,11 +15,11 @@ from proxy.billing.later import answered, may_change, unanswered
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.background.later_usage import LaterUsageAsker
 from proxy.gateway.upstream.client import UpstreamClient
-from proxy.gateway.upstream.provider import Provider
 from proxy.ledger.accounts.owners import payer_of
 from proxy.ledger.settling.later import Question, Questions, questions, settle_later
 from proxy.metering.metered import Metered
 from proxy.runtime.machine.price_lookup import PriceLookup
+from proxy.runtime.proxy.configuration import Configuration
 from proxy.runtime.proxy.resources import Resources
 from proxy.settings.values import Refuted
 
@@ -30,12 +29,13 @@ _log = logging.getLogger(__name__)
 class LaterUsageService:
     """Call `start` once."""
 
-    def __init__(self, resources: Resources, providers: Mapping[str, Provider], client: UpstreamClient) -> None:
+    def __init__(self, resources: Resources, configuration: Configuration, client: UpstreamClient) -> None:
         self._resources = resources
+        self._configuration = configuration
         self._asker = LaterUsageAsker(
             read=self._read,
             settle=self._settle,
-            providers=providers,
+            providers=configuration.providers,
             client=client,
             node=resources.node.node_id,
             unix_time=time.time,
@@ -72,12 +72,15 @@ class LaterUsageService:
         if not is_last and may_change(now, answer):
             return None
         resources = self._resources
-        settings = resources.settings.providers[provider]
+        settings = self._configuration.settings
+        of_provider = settings.providers.get(provider)
+        if of_provider is None:  # the configuration has it no longer
+            return None
         return answered(
             now,
             answer,
-            PriceLookup(resources.settings, resources.book, payer_of(resources.store.engine)),
-            settings.bill,
-            settings.not_billed,
-            estimates=settings.usage.refuted is Refuted.ESTIMATE,
+            PriceLookup(settings, resources.book, payer_of(resources.store.engine)),
+            of_provider.bill,
+            of_provider.not_billed,
+            estimates=of_provider.usage.refuted is Refuted.ESTIMATE,
         )

@@ -46,7 +46,7 @@ def model_table(
     def route_of(requested: str, model: ModelSettings, passed: str) -> Route:
         """The route of a model: its first provider, then the others. `passed`: the name that a pattern passes
         upstream."""
-        first, counter = model.providers[0], tokenizers.of(model.name)
+        first, counter = model.providers[0], tokenizers.of(model)
 
         def route_to(target: TargetSettings, others: tuple[Route, ...]) -> Route:
             provider, name = providers[target.provider], target.upstream_model or passed

@@ -8,7 +8,9 @@ the grace time, closes the others as `shut_down`, and settles before it releases
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,12 +25,14 @@ from proxy.http.cors import Cors
 from proxy.http.probes import add_probes
 from proxy.http.server import Server, serving, wait_until
 from proxy.journal.journal import Journal
+from proxy.runtime.machine.configuration_file import STATUS_FILE, ConfigurationFile
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.integrity_check import count_letters
 from proxy.runtime.machine.ledger_stores import keep_partitions
 from proxy.runtime.machine.traces import close_traces
 from proxy.runtime.machine.unsettled import close_months
 from proxy.runtime.proxy.abandoned_journals import settle_abandoned
+from proxy.runtime.proxy.configuration import Reloader
 from proxy.runtime.proxy.console import Console
 from proxy.runtime.proxy.handlers import STARTING, Handlers, client_routes, make_handlers, waiting_routes
 from proxy.runtime.proxy.node import Settling
@@ -54,13 +58,19 @@ SHUT_DOWN_S = 5.0
 class Proxy:
     """`start` it, then `stop` it."""
 
-    def __init__(self, settings: Settings, peers: PeerProcesses | None = None) -> None:
-        """`peers`: the processes on this port, where there are several."""
+    def __init__(
+        self, settings: Settings, peers: PeerProcesses | None = None, file: ConfigurationFile | None = None
+    ) -> None:
+        """`peers`: the processes on this port, where there are several. `file`: where the settings come from; None:
+        from the environment."""
         self.port = 0
         self.console_url: str | None = None
         """the URL of the console; None: the console is off, or another process has it"""
         self._settings = settings
         self._peers = peers
+        self._file = file
+        self.reload: Callable[[], object] | None = None
+        """reads the configuration file again, and applies it; the log says what came of it. None: before `start`"""
         self._accepting = Accepting(STARTING)
         self._hurried = False
         self._stops = AsyncExitStack()
@@ -101,6 +111,12 @@ class Proxy:
 
         tasks = Tasks()
         stops.push_async_callback(tasks.stop)
+        reloader = Reloader(
+            resources.configuration, self._file, metrics,
+            status=folder.root / STATUS_FILE if is_first else None, pid=os.getpid() if peers is None else os.getppid(),
+            journal=folder.journal,
+        )  # fmt: skip
+        self.reload = lambda: tasks.start(reloader.run(), name="reload")
         upstream = UpstreamClient()
         stops.push_async_callback(upstream.close)
         tapes = None if resume is None else Tapes(
@@ -168,7 +184,9 @@ class Proxy:
             return accepting.reason or ("The journal is broken." if journal.broken else None)
 
         routes = client_routes(handlers)
-        add_probes(routes, not_ready=not_ready, exposition=exposition.of_all)
+        add_probes(
+            routes, not_ready=not_ready, exposition=exposition.of_all, digest=lambda: resources.configuration.digest
+        )
         console.add_public(routes)
         cors = None if settings.cors is None else Cors(settings.cors.origins)
         server = Server(routes, refused=metrics.refused, cors=cors)

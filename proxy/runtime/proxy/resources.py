@@ -17,11 +17,11 @@ from proxy.runtime.machine.price_file import price_book
 from proxy.runtime.machine.traces import close_traces, open_traces
 from proxy.runtime.proxy.admission import AdmissionService
 from proxy.runtime.proxy.background import Recovered
+from proxy.runtime.proxy.configuration import Configuration
 from proxy.runtime.proxy.estimator_file import EstimatorFile
-from proxy.runtime.proxy.model_table import needs_price_book, price_lookup
 from proxy.runtime.proxy.node import Node, Settling
 from proxy.runtime.proxy.tokenizers import Tokenizers
-from proxy.settings import Settings, require_prices
+from proxy.settings import Settings
 from proxy.storage.executor import InThread
 from proxy.telemetry.metrics import Metrics
 
@@ -35,9 +35,11 @@ class Resources:
     """Open until the process stops."""
 
     settings: Settings
+    """those of the start; of providers, models and prices, `configuration` has those that apply"""
     metrics: Metrics
     book: PriceBook
     tokenizers: Tokenizers
+    configuration: Configuration
     traces: Traces | None
     """None: traces are off"""
     node: Node
@@ -64,10 +66,8 @@ async def open_resources(
     """Open all in this order. `waiting`: serves while the ledger has another version. Raises SettingsError,
     JournalUnavailable, ProgressBroken, QueueUnsuitable, OSError."""
     book = price_book(settings.data_dir)
-    if needs_price_book(settings):
-        book.load()
-    require_prices(settings, price_lookup(book))
     tokenizers = Tokenizers(settings.models.values(), settings.estimates)
+    configuration = Configuration(settings, book, metrics, tokenizers)
     traces = open_traces(settings.traces, metrics)
     stops.push_async_callback(close_traces, traces, 0.0)  # a graceful stop has closed them beside the last settling
 
@@ -89,8 +89,8 @@ async def open_resources(
     stops.push_async_callback(admission.close)
     stops.callback(learned.save)
     return Resources(
-        settings, metrics, book, tokenizers, traces, node, learned, queue, store, in_thread, recovered, keyring,
-        admission,
+        settings, metrics, book, tokenizers, configuration, traces, node, learned, queue, store, in_thread, recovered,
+        keyring, admission,
     )  # fmt: skip
 
 

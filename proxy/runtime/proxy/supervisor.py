@@ -23,6 +23,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import FrameType
 
+from proxy.runtime.machine.configuration_file import ConfigurationFile
 from proxy.runtime.proxy.peer_processes import PeerProcesses
 from proxy.settings import Settings
 
@@ -38,7 +39,7 @@ FOLDER_PREFIX = "tokenweir-peers-"
 
 _log = logging.getLogger(__name__)
 
-Child = Callable[[Settings, PeerProcesses, connection.Connection], None]
+Child = Callable[[Settings, ConfigurationFile | None, PeerProcesses, connection.Connection], None]
 """the function of a process: it relays until SIGTERM, or until the other end of the connection closes, and sends its
 port when it listens; it can be imported by its name"""
 
@@ -46,9 +47,19 @@ port when it listens; it can be imported by its name"""
 class Supervisor:
     """`run` returns when all processes have ended: 0, or 1 if the first start of one failed."""
 
-    def __init__(self, settings: Settings, workers: int, child: Child, *, started: Callable[[int], None]) -> None:
-        """`started` is called with the port once every process listens."""
+    def __init__(
+        self,
+        settings: Settings,
+        file: ConfigurationFile | None,
+        workers: int,
+        child: Child,
+        *,
+        started: Callable[[int], None],
+    ) -> None:
+        """`file`: where the settings come from; None: from the environment. `started` is called with the port once
+        every process listens."""
         self._settings = settings
+        self._file = file
         self._child = child
         self._started = started
         self._members = [_ProxyProcess(number) for number in range(workers)]
@@ -61,6 +72,7 @@ class Supervisor:
             self._settings = replace(self._settings, listen=replace(listen, port=port.getsockname()[1]))
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._on_signal)
+            signal.signal(signal.SIGHUP, self._on_hangup)
             for member in self._members:
                 self._start(member, folder)
             try:
@@ -73,10 +85,16 @@ class Supervisor:
         for member in self._members:
             member.terminate()
 
+    def _on_hangup(self, _number: int, _frame: FrameType | None) -> None:
+        if self._file is not None:
+            self._settings = self._file.read_again(self._settings)  # for processes that start later
+        for member in self._members:
+            member.send(signal.SIGHUP)
+
     def _start(self, member: _ProxyProcess, folder: Path) -> None:
         peers = PeerProcesses(folder, member.number, len(self._members))
         parent_end, child_end = get_context("spawn").Pipe()
-        running = get_context("spawn").Process(target=self._child, args=(self._settings, peers, child_end))
+        running = get_context("spawn").Process(target=self._child, args=(self._settings, self._file, peers, child_end))
         # It inherits this: a SIGHUP waits until it can handle it.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
         running.start()
@@ -155,9 +173,13 @@ class _ProxyProcess:
 
     def terminate(self) -> None:
         """Stop the process gracefully."""
+        self.send(signal.SIGTERM)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if it runs."""
         if self.running is not None and self.running.pid is not None and self.running.exitcode is None:
             with suppress(ProcessLookupError):
-                os.kill(self.running.pid, signal.SIGTERM)
+                os.kill(self.running.pid, number)
 
 
 @contextmanager

@@ -67,18 +67,19 @@ class Tokenizers:
 
     def __init__(self, models: Iterable[ModelSettings], settings: EstimateSettings) -> None:
         """Read the models' vocabularies. Raises SettingsError. Call `start` before the first count."""
-        files: dict[Path, CountTokens] = {}
-        self._counts: dict[str, CountTokens] = {}
-        for model in models:
-            if model.tokenizer is not None:
-                if model.tokenizer not in files:
-                    files[model.tokenizer] = read_tokenizer(model.tokenizer, f"models.{model.name}.tokenizer")
-                self._counts[model.name] = files[model.tokenizer]
+        self._files: dict[Path, CountTokens] = {}
+        self.read(models)
         self.reference: CountTokens | None = None
         """the reference vocabulary; None: it is not loaded"""
         self.room = TextRoom(answer_bytes_max=settings.answer_bytes_max, bytes_max=settings.bytes_max)
         """the bound of all kept texts"""
         self.thread = CountingThread()
+
+    def read(self, models: Iterable[ModelSettings]) -> None:
+        """Read the vocabularies of these models that are not read yet. Raises SettingsError."""
+        for model in models:
+            if model.tokenizer is not None and model.tokenizer not in self._files:
+                self._files[model.tokenizer] = read_tokenizer(model.tokenizer, f"models.{model.name}.tokenizer")
 
     def start(self) -> None:
         """Load the reference vocabulary, which takes a third of a second, and start the thread; neither if no text is
@@ -95,9 +96,9 @@ class Tokenizers:
         """End the thread; waiting texts are not counted."""
         self.thread.close()
 
-    def of(self, model: str) -> ModelTexts:
-        """The counter of this model's texts."""
-        return ModelTexts(self, self._counts.get(model))
+    def of(self, model: ModelSettings) -> ModelTexts:
+        """The counter of this model's texts. Its vocabulary is read."""
+        return ModelTexts(self, None if model.tokenizer is None else self._files[model.tokenizer])
 
 
 class ModelTexts:

@@ -1,0 +1,170 @@
+"""The part of the configuration that a running proxy can change: providers, models and prices.
+
+Invariants: a reload changes all of it or nothing. An exchange keeps the provider and the prices that it was admitted
+with. A provider whose settings stay the same keeps its state: health, credentials, what it has refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from proxy.billing.pricing.book import PriceBook
+from proxy.foundation.files import replace_text
+from proxy.gateway.upstream.health import BreakerState
+from proxy.gateway.upstream.provider import Provider
+from proxy.gateway.upstream.routing import Models
+from proxy.runtime.machine.configuration_file import (
+    ConfigurationFile,
+    ConfigurationStatus,
+    digest_of,
+    not_reloaded,
+    reloaded,
+)
+from proxy.runtime.proxy.model_table import model_table, needs_price_book, price_lookup
+from proxy.runtime.proxy.tokenizers import Tokenizers
+from proxy.settings import Settings, SettingsError, require_prices
+from proxy.telemetry.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+
+class _Prepared(NamedTuple):
+    settings: Settings
+    providers: dict[str, Provider]
+    models: Models
+
+
+class Configuration:
+    """Shared by all that route and price requests: `providers` and `models` are changed in place."""
+
+    def __init__(self, settings: Settings, book: PriceBook, metrics: Metrics, tokenizers: Tokenizers) -> None:
+        """Raises SettingsError."""
+        self.settings = settings
+        """those that apply"""
+        self.providers: dict[str, Provider] = {}
+        """by their names in the settings"""
+        self.models = Models({}, lambda _name: None)
+        self.digest = ""
+        """of the file that applies; empty: there is no file"""
+        self.on_change: list[Callable[[], None]] = []
+        """called after a reload"""
+        self._book = book
+        self._metrics = metrics
+        self._tokenizers = tokenizers
+        self.apply(self.prepared(settings))
+
+    def prepared(self, settings: Settings) -> _Prepared:
+        """What `apply` changes to. May be called in a thread. Raises SettingsError: the settings cannot be used."""
+        if needs_price_book(settings):
+            self._book.load()
+        require_prices(settings, price_lookup(self._book))
+        self._tokenizers.read(settings.models.values())
+        providers = {name: self._provider(name, settings) for name in settings.providers}
+        return _Prepared(settings, providers, model_table(settings, self._book, providers, self._tokenizers))
+
+    def apply(self, prepared: _Prepared) -> list[str]:
+        """Serve new requests by it. Returns the names of settings that have changed, and only a restart applies."""
+        need_restart = not_reloaded(self.settings, prepared.settings)
+        self.settings = reloaded(self.settings, prepared.settings)
+        for name in self.providers.keys() - prepared.providers.keys():
+            self._metrics.providers.forget(name, list(BreakerState))
+        self.providers.clear()
+        self.providers.update(prepared.providers)
+        for name, provider in self.providers.items():
+            self._metrics.providers.watch(name, list(BreakerState), partial(_state, provider))
+        self._metrics.use_models(self.settings.models)
+        self.models.become(prepared.models)
+        for call in self.on_change:
+            call()
+        return need_restart
+
+    def _provider(self, name: str, settings: Settings) -> Provider:
+        known, wanted = self.providers.get(name), settings.providers[name]
+        if known is not None and known.settings == wanted:
+            return known
+        return Provider.of(wanted, write_stall_s=self.settings.write_stall_s)
+
+
+def _state(provider: Provider) -> BreakerState:
+    return provider.health.state(time.monotonic())
+
+
+class Reloader:
+    """Reads the configuration file again, and applies it; and says so in the log, the metrics and a file."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        file: ConfigurationFile | None,
+        metrics: Metrics,
+        *,
+        status: Path | None,
+        pid: int,
+        journal: Path,
+    ) -> None:
+        """`file`: None: the settings come from the environment. `status`: the file to write; None: another process
+        writes it. `pid`: of the process that takes SIGHUP. `journal`: the folder that is locked while it runs."""
+        self._configuration = configuration
+        self._metrics = metrics
+        self._file = file
+        self._status_file = status
+        self._in_order = asyncio.Lock()
+        configuration.digest = "" if file is None else digest_of(file.path)
+        self.status = ConfigurationStatus(
+            pid=pid,
+            journal=str(journal.absolute()),
+            file=None if file is None else str(file.path.absolute()),
+            digest=configuration.digest,
+            applied_at=time.time(),
+        )
+        self._noted()
+
+    async def run(self) -> None:
+        """Reload once."""
+        async with self._in_order:
+            self._finish(await asyncio.to_thread(self._prepare))
+
+    def _prepare(self) -> tuple[_Prepared, str] | str:
+        """Read the file. Returns what to apply and its digest, or why it cannot be used."""
+        if self._file is None:
+            return "the settings come from the environment: restart to apply a change"
+        try:
+            settings, digest = self._file.read()
+            return self._configuration.prepared(settings), digest
+        except SettingsError as wrong:
+            return str(wrong)
+
+    def _finish(self, found: tuple[_Prepared, str] | str) -> None:
+        attempts = self.status.attempts + 1
+        if isinstance(found, str):
+            _log.error("the configuration was not reloaded, and nothing has changed: %s", found)
+            self.status = msgspec.structs.replace(self.status, attempts=attempts, error=found)
+        else:
+            prepared, digest = found
+            need_restart = self._configuration.apply(prepared)
+            self._configuration.digest = digest
+            _log.info("the configuration was reloaded (%s)", digest)
+            if need_restart:
+                _log.warning("changed in the file, but only a restart applies it: %s", ", ".join(need_restart))
+            self.status = msgspec.structs.replace(
+                self.status, digest=digest, applied_at=time.time(), attempts=attempts, error=None,
+                need_restart=need_restart,
+            )  # fmt: skip
+        self._noted()
+
+    def _noted(self) -> None:
+        status = self.status
+        self._metrics.configured(status.digest, failed=status.error is not None)
+        if self._status_file is not None:
+            try:
+                replace_text(self._status_file, msgspec.json.encode(status).decode())
+            except OSError as failure:
+                _log.warning("%s cannot be written: %s", self._status_file, failure.strerror)

@@ -1,0 +1,210 @@
+"""A running proxy reads its configuration again: by SIGHUP, and by `tokenweir reload`. Nothing is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from decimal import Decimal
+from functools import partial
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+import yaml
+
+from proxy.demo.script import Shape
+from proxy.runtime.machine.configuration_file import STATUS_FILE
+from tests.crash.stage import WORKERS, Stage, members, quick_key, until
+from tests.support import sse
+from tests.support.provider import ScriptedProvider
+from tests.support.tokenweir import PRICE, Tokenweir
+
+SHORT = Shape("openai", tokens=6)
+SLOW = Shape("openai", tokens=40, pace_ms=20)
+DEAR = {"input": 13.0, "cached_input": 7.0, "output": 41.0}
+WRONG: tuple[tuple[Callable[[Any], object], str], ...] = (
+    (lambda document: document["models"].update(x={"provider": "nobody"}), "models.x.provider: unknown provider"),
+    (lambda document: document["providers"]["scripted"].update(base_url="ftp://x"), "providers.scripted.base_url"),
+    (lambda document: document["models"].update(x={"provider": "scripted"}), "models.x.price: is missing"),
+    (
+        lambda document: document["models"].update(x={"provider": "scripted", "price": PRICE, "tokenizer": "t.json"}),
+        "models.x.tokenizer",
+    ),
+)
+
+
+@pytest.fixture
+def running(tokenweir: Callable[..., Tokenweir]) -> Tokenweir:
+    return tokenweir(models={"old/*": {"provider": "scripted", "price": PRICE}})
+
+
+def changed(running: Tokenweir, change: Callable[[Any], object]) -> None:
+    """Change the configuration file."""
+    document = yaml.safe_load(running.config.read_text())
+    change(document)
+    running.config.write_text(yaml.safe_dump(document))
+
+
+def status(running: Tokenweir) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((running.folder / "data" / STATUS_FILE).read_text())
+    return found
+
+
+def reload(running: Tokenweir) -> tuple[int, str, str]:
+    """The exit code of the command, and what it has printed."""
+    done = running.command("reload", check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+async def reloaded(running: Tokenweir) -> dict[str, Any]:
+    """Send SIGHUP. Returns the status afterwards."""
+    before = status(running)["attempts"]
+    running.signal(signal.SIGHUP)
+    await until(lambda: status(running)["attempts"] > before)
+    return status(running)
+
+
+def probed(running: Tokenweir, path: str) -> str:
+    with urlopen(f"{running.url}{path}", timeout=5) as answer:
+        return str(answer.read().decode())
+
+
+def charge(entry: dict[str, Any], price: dict[str, float]) -> Decimal:
+    rates = {name: Decimal(str(rate)) for name, rate in price.items()}
+    tokens: Decimal = entry["prompt_tokens"] * rates["input"] + entry["completion_tokens"] * rates["output"]
+    return tokens.scaleb(-6)
+
+
+async def test_a_model_is_added_repriced_and_taken_away(running: Tokenweir, provider: ScriptedProvider) -> None:
+    key, name = quick_key(running), provider.script("reload", SHORT)
+    async with Stage(running, key) as stage:
+        assert (await stage.whole(f"new/{name}")).status == 404
+        changed(running, lambda document: document["models"].update({"new/*": {"provider": "scripted", "price": DEAR}}))
+        code, said, _ = await asyncio.to_thread(reload, running)
+        assert (code, "reloaded" in said, "2 models" in said) == (0, True, True)
+        assert (await stage.whole(f"new/{name}")).status == 200
+        assert (await stage.whole(f"old/{name}")).status == 200
+
+        changed(running, lambda document: document["models"].pop("old/*"))
+        assert (await reloaded(running))["error"] is None
+        assert (await stage.whole(f"old/{name}")).status == 404
+    entries = {one["model"]: one for one in running.entries(2)}
+    assert Decimal(entries[f"new/{name}"]["charge_usd"]) == charge(entries[f"new/{name}"], DEAR)
+    assert Decimal(entries[f"old/{name}"]["charge_usd"]) == charge(entries[f"old/{name}"], PRICE)
+
+
+async def test_what_runs_keeps_its_provider_and_its_price(running: Tokenweir, provider: ScriptedProvider) -> None:
+    key, name = quick_key(running), provider.script("running", SLOW)
+
+    def change(document: Any) -> None:
+        document["providers"]["scripted"]["base_url"] = "http://127.0.0.1:9/v1"
+        document["models"]["old/*"]["price"] = DEAR
+
+    async with Stage(running, key) as stage:
+        client, response = await stage.begin(f"old/{name}")
+        changed(running, change)
+        assert (await reloaded(running))["error"] is None
+        assert sse.done((await client.read_body(response)).body)
+        assert (await stage.whole(f"old/{name}")).status == 502, "a new request goes to the new address"
+    (served,) = [one for one in running.entries(2) if one["outcome"] == "served"]
+    assert Decimal(served["charge_usd"]) == charge(served, PRICE)
+
+
+async def test_a_wrong_file_changes_nothing(running: Tokenweir, provider: ScriptedProvider) -> None:
+    key, name, before = quick_key(running), provider.script("wrong", SHORT), status(running)
+    right = running.config.read_text()
+    for wrong, says in WRONG:
+        running.config.write_text(right)
+        changed(running, lambda document: document["models"].update({"new/*": {"provider": "scripted", "price": DEAR}}))
+        changed(running, wrong)
+        after = await reloaded(running)
+        assert says in after["error"]
+        assert after["digest"] == before["digest"]
+        assert says in running.log.read_text()
+    code, _, said = await asyncio.to_thread(reload, running)
+    assert (code, says in said) == (1, True)
+    assert "tokenweir_configuration_reload_failed 1.0" in probed(running, "/metrics")
+    async with Stage(running, key) as stage:
+        assert (await stage.whole(f"old/{name}")).status == 200
+        assert (await stage.whole(f"new/{name}")).status == 404
+
+
+async def test_which_configuration_runs_is_shown(running: Tokenweir) -> None:
+    def lines() -> tuple[str, str]:
+        digest = status(running)["digest"]
+        return probed(running, "/readyz"), f'tokenweir_configuration_info{{digest="{digest}"}} 1.0'
+
+    ready, info = lines()
+    assert ready == f"ready\nconfiguration {status(running)['digest']}\n"
+    assert info in probed(running, "/metrics")
+    changed(running, lambda document: document.update(exchanges_max=64, write_stall_s=5))
+    code, _, said = await asyncio.to_thread(reload, running)
+    assert (code, said) == (0, "tokenweir: only a restart applies: write_stall_s, exchanges_max\n")
+    assert lines()[0] != ready
+    assert lines()[1] in probed(running, "/metrics")
+    assert info not in probed(running, "/metrics")
+
+
+async def test_a_provider_that_stays_the_same_keeps_its_breaker(running: Tokenweir) -> None:
+    changed(
+        running,
+        lambda document: document["providers"].update(other={"base_url": "http://127.0.0.1:9/v1"}),
+    )
+    await reloaded(running)
+    seen = probed(running, "/metrics")
+    assert 'tokenweir_provider_breaker{provider="other",state="closed"} 1.0' in seen
+    changed(running, lambda document: document["providers"].pop("other"))
+    await reloaded(running)
+    seen = probed(running, "/metrics")
+    assert 'provider="other"' not in seen
+    assert 'tokenweir_provider_breaker{provider="scripted",state="closed"} 1.0' in seen
+
+
+async def test_without_a_proxy_nothing_is_signalled(running: Tokenweir) -> None:
+    assert running.stop() == 0
+    code, _, said = await asyncio.to_thread(reload, running)
+    assert (code, "no proxy runs with the data folder" in said) == (1, True)
+    other = {**status(running), "pid": os.getpid()}  # of a process that has nothing to do with it
+    (running.folder / "data" / STATUS_FILE).write_text(json.dumps(other))
+    assert (await asyncio.to_thread(reload, running))[0] == 1, "this process would have ended"
+
+
+async def test_another_file_than_the_running_one_is_refused(running: Tokenweir) -> None:
+    other = {**status(running), "file": "/etc/other.yaml"}
+    (running.folder / "data" / STATUS_FILE).write_text(json.dumps(other))
+    code, _, said = await asyncio.to_thread(reload, running)
+    assert (code, f"reads /etc/other.yaml, not {running.config}" in said) == (1, True)
+
+
+def set_price(prices: dict[str, Any], document: Any) -> None:
+    document["models"]["a/*"].update(prices)
+
+
+@pytest.mark.thorough
+async def test_twenty_reloads_under_streams_touch_none(
+    tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider
+) -> None:
+    """Of two processes: no stream is touched, no request refused, no price wrong."""
+    fleet = tokenweir(models={"a/*": {"provider": "scripted", "price": PRICE}}, options=("--workers", str(WORKERS)))
+    key, before = quick_key(fleet), {child.pid for child in members(fleet)}
+    slow, short = provider.script("steady", Shape("openai", tokens=60, pace_ms=40)), provider.script("short", SHORT)
+    async with Stage(fleet, key) as stage:
+        streams = await asyncio.gather(*(stage.begin(f"a/{slow}") for _ in range(100)))
+        for number in range(20):
+            prices = {"price": DEAR if number % 2 else PRICE}
+            changed(fleet, partial(set_price, prices))
+            after = await reloaded(fleet)
+            assert (after["error"], after["attempts"]) == (None, number + 1)
+            assert (await stage.whole(f"a/{short}")).status == 200
+        for client, response in streams:
+            assert sse.done((await client.read_body(response)).body)
+    entries = await asyncio.to_thread(fleet.entries, 120, timeout_s=30)
+    assert {one["outcome"] for one in entries} == {"served"}
+    for one in entries:
+        right = {charge(one, PRICE)} if one["model"] == f"a/{slow}" else {charge(one, PRICE), charge(one, DEAR)}
+        assert Decimal(one["charge_usd"]) in right
+    assert {child.pid for child in members(fleet)} == before
+    assert fleet.stop() == 0
