@@ -23,7 +23,8 @@ COMMANDS: Mapping[str, str] = {
     "demo": "serve", "serve": "serve", "reload": "serve", "worker": "serve", "migrate": "serve",
     "accounts": "accounts", "keys": "keys", "credit": "credit", "budgets": "budgets", "ledger": "ledger",
     "adjust": "corrections", "rerate": "corrections", "simulate": "corrections", "prices": "prices",
-    "dead-letters": "dead_letters", "reconcile": "reconcile", "doctor": "doctor", "conformance": "conformance",
+    "dead-letters": "dead_letters", "reconcile": "reconcile", "doctor": "doctor", "config": "config",
+    "conformance": "conformance",
     "backup": "backup", "journal": "journal", "audit": "audit", "archive": "archive", "statement": "statement",
     "periods": "periods", "receipt": "periods", "verify": "periods", "export": "export", "sinks": "sinks",
 }  # fmt: skip

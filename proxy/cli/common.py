@@ -128,6 +128,15 @@ def config_file(given: Path | None) -> Path | None:
     return next((place for place in CONFIG_PLACES if os.path.lexists(place)), None)
 
 
+def required_config_file(given: Path | None) -> Path:
+    """As `config_file`. Raises Failure if there is none."""
+    file = config_file(given)
+    if file is None:
+        places = " and ".join(map(str, CONFIG_PLACES))
+        raise Failure(f"no configuration file: name one with --config or {CONFIG_VARIABLE} ({places} do not exist)")
+    return file
+
+
 def add_yes(parser: argparse.ArgumentParser) -> None:
     """Add `--yes` to a command that calls `confirm`."""
     parser.add_argument("--yes", action="store_true", help="do not ask; without a terminal, nothing is asked")
@@ -148,11 +157,7 @@ def load_settings(config: Path | None) -> Settings:
     from proxy.settings import load
     from proxy.sinks.kinds import SINKS
 
-    file = config_file(config)
-    if file is None:
-        places = " and ".join(map(str, CONFIG_PLACES))
-        raise Failure(f"no configuration file: name one with --config or {CONFIG_VARIABLE} ({places} do not exist)")
-    return load(file, os.environ, sinks=SINKS)
+    return load(required_config_file(config), os.environ, sinks=SINKS)
 
 
 @contextmanager

@@ -211,7 +211,7 @@ def _prices(options: argparse.Namespace, settings: Settings) -> Prices | None:
         if route(settings.models, options.model) is None:
             raise Failure(f"models: {options.model!r} is no longer configured; set the price with --input and --output")
         return None
-    lists = PRICE.read(given if options.price is None else options.price, FieldPath({}, Path(), path="price"))
+    lists = PRICE.read(given if options.price is None else options.price, FieldPath({}, Path(), parts=("price",)))
 
     def prices(entry: LedgerEntry, model: str | None, /) -> tuple[Any, None]:
         return lists.at(entry.started_at) if model is None else None, None

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 from proxy.cli.common import CONFIG_HELP, add_command, config_file, json_line, load_settings
 
 if TYPE_CHECKING:
-    from proxy.doctor.finding import Finding
+    from collections.abc import Callable, Sequence
+
+    from proxy.doctor.examine import Check
+    from proxy.doctor.finding import CheckedDeployment, Finding
     from proxy.settings import Settings
 
 _SIGNS = {"ok": "✓", "warning": "!", "error": "✗"}
@@ -28,21 +31,37 @@ def add_commands(commands: Any) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from proxy.doctor.examine import checks, examine
+    from proxy.doctor.examine import checks
+
+    return print_findings(lambda: _settings(options.config), checks, call=options.call, as_json=options.json)
+
+
+def print_findings(
+    read: Callable[[], Settings],
+    checks: Callable[[CheckedDeployment], Sequence[Check]],
+    *,
+    call: str | None = None,
+    as_json: bool,
+) -> int:
+    """Read the settings, run the checks, and print what they find. `call`: see `CheckedDeployment`. Returns the exit
+    code."""
+    from proxy.doctor.examine import examine
     from proxy.doctor.finding import CheckedDeployment, error
     from proxy.settings import SettingsError
 
     try:
-        case = CheckedDeployment(_settings(options.config), time.time(), options.call)
+        case = CheckedDeployment(read(), time.time(), call)
     except SettingsError as refusal:
-        findings = [error("configuration", str(refusal), "correct this field: nothing starts without it")]
+        *others, last = str(refusal).splitlines()
+        findings = [error("configuration", line, "") for line in others]
+        findings.append(error("configuration", last, "correct what is named: nothing starts without it"))
     else:
         findings = examine(case, checks(case))
     for finding in findings:
-        for line in [json_line(asdict(finding))] if options.json else _lines(finding):
+        for line in [json_line(asdict(finding))] if as_json else _lines(finding):
             print(line)
     failed = sum(finding.severity == "error" for finding in findings)
-    if not options.json:
+    if not as_json:
         print(f"\n{failed} of {len(findings)} checks failed" if failed else "\nno check failed")
     return 1 if failed else 0
 

@@ -26,13 +26,20 @@ class Check:
     limit_s: float = CHECK_S
 
 
-def checks(case: CheckedDeployment) -> list[Check]:
-    """The checks of this deployment."""
-    listed = [
+def offline_checks(case: CheckedDeployment) -> list[Check]:
+    """The checks of the configuration alone: they reach no server, and read no data."""
+    return [
         Check("configuration", configuration.settings_valid),
         Check("prices", configuration.prices),
         Check("hidden reasoning", configuration.hidden_reasoning),
         *([Check("tokenizers", configuration.tokenizers)] if _has_tokenizers(case) else []),
+    ]
+
+
+def checks(case: CheckedDeployment) -> list[Check]:
+    """The checks of this deployment."""
+    listed = [
+        *offline_checks(case),
         Check("data folder", machine.data_folder),
         Check("journal", machine.journal),
         Check("open files", machine.open_files),

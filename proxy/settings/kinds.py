@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
 from proxy.billing.pricing.prices import USD_PER_MILLION_MAX, rate_from_usd
@@ -28,14 +29,58 @@ VISIBLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_.:-]+", re.ASCII)
 # "user:password@host" with a password that is not empty; variables are removed before the match.
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]+@")
+_USER = re.compile(r"://([^/@:]*):([^/@]+)@")
 _SIZE = re.compile(r"([0-9]{1,15}) ?(KiB|MiB|GiB)", re.ASCII)
 _UNIT_BYTES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 # Longer than any provider's key; a longer text is a file pasted in the wrong place.
 SECRET_CHARS_MAX = 4096
 
 
+class Fault(NamedTuple):
+    """What is wrong at one place of the configuration."""
+
+    text: str
+    """begins with the path of the field"""
+    parts: tuple[str | int, ...] = ()
+    """the path: names of fields, and numbers of elements, counted from 0"""
+    line: int | None = None
+    """in the file; None: `parts` give the place"""
+
+
+TEXT: Mapping[str, Any] = {"type": "string"}
+"""JSON Schema of a text"""
+_VARIABLE: Mapping[str, Any] = {"type": "string", "pattern": r"\$\{"}
+
+
+def or_variable(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON Schema of a value, or a variable that has it."""
+    return {"anyOf": [schema, _VARIABLE]}
+
+
 class SettingsError(ValueError):
-    """The configuration is wrong. The text begins with the path of the field."""
+    """The configuration is wrong. The text has a line for each fault, which begins with the path of the field."""
+
+    def __init__(self, text: str, faults: tuple[Fault, ...] = ()) -> None:
+        super().__init__(text)
+        self.faults = faults or (Fault(text),)
+
+    @classmethod
+    def of_all(cls, wrongs: Sequence[SettingsError]) -> SettingsError:
+        """One error with the faults of all."""
+        return cls("\n".join(map(str, wrongs)), tuple(fault for one in wrongs for fault in one.faults))
+
+
+def gathered(readers: Iterable[Callable[[], _T]]) -> list[_T]:
+    """The results of all. Raises SettingsError with the faults of each that fails: all are called."""
+    results, wrongs = [], []
+    for read in readers:
+        try:
+            results.append(read())
+        except SettingsError as wrong:
+            wrongs.append(wrong)
+    if wrongs:
+        raise SettingsError.of_all(wrongs)
+    return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +91,28 @@ class FieldPath:
     folder: Path
     """base of relative paths"""
     literal_secrets: bool = False
-    path: str = ""
+    parts: tuple[str | int, ...] = ()
+    """the names of the fields, and the numbers of elements, from the root"""
     sinks: Mapping[str, type[Any]] = field(default_factory=dict)
     """the kinds of sinks → the dataclasses of their settings"""
 
+    @property
+    def path(self) -> str:
+        """`providers.openai.credentials[0].name`"""
+        return "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in self.parts).removeprefix(".")
+
     def under(self, name: str) -> FieldPath:
         """The place of the field `name` in this section."""
-        return replace(self, path=f"{self.path}.{name}" if self.path else name)
+        return replace(self, parts=(*self.parts, name))
 
     def numbered(self, number: int) -> FieldPath:
         """The place of an element of this list, counted from 0."""
-        return replace(self, path=f"{self.path}[{number}]")
+        return replace(self, parts=(*self.parts, number))
 
     def wrong(self, why: str) -> SettingsError:
         """An error about the value at this place."""
-        return SettingsError(f"{self.path}: {why}" if self.path else why)
+        text = f"{self.path}: {why}" if self.parts else why
+        return SettingsError(text, (Fault(text, self.parts),))
 
     def filled(self, text: str) -> str:
         """`text` with each `${VAR}` replaced by the variable's value. Raises SettingsError for a missing variable."""
@@ -83,6 +135,12 @@ class FieldType:
     """the dataclass of the fields in the section; None: no section"""
     suffix: str = ""
     """appended in the reference to the name of a repeated section: `.<name>` or `[]`"""
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    """the JSON Schema of a value that is no section; empty: any value"""
+    short: bool = False
+    """an element of the list may be a text"""
+    secret: bool = False
+    """a value that is written in the file is shown nowhere; of a mapping, those of its names"""
 
 
 def setting(
@@ -117,15 +175,18 @@ def read_section(cls: type[Any], raw: object, at: FieldPath, **fixed: object) ->
     if not isinstance(raw, dict):
         raise at.wrong("must be a mapping of fields")
     known = {setting_name(one): one for one in fields(cls) if one.metadata}
-    for name in raw:
-        if name not in known:
-            raise at.under(str(name)).wrong(_unknown(str(name), known))
     values = dict(fixed)
-    for name, one in known.items():
+
+    def read(name: str) -> None:
+        one = known.get(name)
+        if one is None:
+            raise at.under(name).wrong(_unknown(name, known))
         if raw.get(name) is not None:
             values[one.name] = one.metadata["kind"].read(raw[name], at.under(name))
         elif one.default is MISSING and one.default_factory is MISSING:
             raise at.under(name).wrong("is missing")
+
+    gathered(partial(read, name) for name in (*(str(name) for name in raw if name not in known), *known))
     return cls(**values)
 
 
@@ -148,7 +209,10 @@ def sections(cls: type[Any], pattern: re.Pattern[str], description: str) -> Fiel
 
     def read(raw: object, at: FieldPath) -> dict[str, Any]:
         named = names(raw, at, pattern, description)
-        return {name: read_section(cls, below, at.under(name), name=name) for name, below in named.items()}
+        sections = gathered(
+            partial(read_section, cls, below, at.under(name), name=name) for name, below in named.items()
+        )
+        return dict(zip(named, sections, strict=True))
 
     return FieldType(description, read, cls, suffix=".<name>")
 
@@ -157,11 +221,10 @@ def names(raw: object, at: FieldPath, pattern: re.Pattern[str], description: str
     """A mapping of at least one name. Raises SettingsError."""
     if not isinstance(raw, dict) or not raw:
         raise at.wrong("must be a mapping with at least one name")
-    for name in raw:
-        if not isinstance(name, str) or not pattern.fullmatch(name):
-            raise at.under(str(name)).wrong(
-                f"invalid name: must be {description}; quote it if YAML reads it as a number, a boolean or a date"
-            )
+    why = f"invalid name: must be {description}; quote it if YAML reads it as a number, a boolean or a date"
+    bad = [name for name in raw if not isinstance(name, str) or not pattern.fullmatch(name)]
+    if bad:
+        raise SettingsError.of_all([at.under(str(name)).wrong(why) for name in bad])
     return raw
 
 
@@ -172,9 +235,11 @@ def several(cls: type[Any], description: str, *, short: str | None = None) -> Fi
         if not isinstance(raw, list) or not raw:
             raise at.wrong("must be a list with at least one element")
         elements = [{short: below} if short and isinstance(below, str) else below for below in raw]
-        return tuple(read_section(cls, below, at.numbered(number)) for number, below in enumerate(elements))
+        return tuple(
+            gathered(partial(read_section, cls, below, at.numbered(number)) for number, below in enumerate(elements))
+        )
 
-    return FieldType(description, read, cls, suffix="[]")
+    return FieldType(description, read, cls, suffix="[]", short=short is not None)
 
 
 def text(pattern: re.Pattern[str], description: str) -> FieldType:
@@ -186,7 +251,7 @@ def text(pattern: re.Pattern[str], description: str) -> FieldType:
             raise at.wrong(f"must be {description}")
         return value
 
-    return FieldType(description, read)
+    return FieldType(description, read, schema=TEXT)
 
 
 def texts(pattern: re.Pattern[str], description: str) -> FieldType:
@@ -198,7 +263,7 @@ def texts(pattern: re.Pattern[str], description: str) -> FieldType:
             raise at.wrong(f"must be a list; each element must be {description}")
         return frozenset(one.read(below, at.numbered(number)) for number, below in enumerate(raw))
 
-    return FieldType(f"list; each is {description}", read)
+    return FieldType(f"list; each is {description}", read, schema={"type": "array", "items": TEXT})
 
 
 def host() -> FieldType:
@@ -216,7 +281,7 @@ def choice(options: type[StrEnum]) -> FieldType:
             raise at.wrong(f"must be {description}")
         return options(str(value))
 
-    return FieldType(description, read)
+    return FieldType(description, read, schema=or_variable({"enum": list(map(str, options))}))
 
 
 def choices(options: tuple[str, ...]) -> FieldType:
@@ -228,7 +293,8 @@ def choices(options: tuple[str, ...]) -> FieldType:
             raise at.wrong(f"must be a list of one or more of {shown}")
         return tuple(raw)
 
-    return FieldType(f"list of {shown}", read)
+    schema = {"type": "array", "minItems": 1, "items": {"enum": list(options)}}
+    return FieldType(f"list of {shown}", read, schema=schema)
 
 
 def local_or_url(local: str, *schemes: str) -> FieldType:
@@ -247,13 +313,21 @@ def local_or_url(local: str, *schemes: str) -> FieldType:
         refuse_literal_password(str(raw), at)
         return Secret(value)
 
-    return FieldType(description, read)
+    return FieldType(description, read, schema=TEXT)
 
 
 def refuse_literal_password(url: str, at: FieldPath) -> None:
     """`url`: as written in the file. Raises SettingsError if it has a password that is no `${VAR}`."""
     if not at.literal_secrets and _PASSWORD.search(VARIABLE.sub("", url)):
         raise at.wrong("a password does not belong in this file: write ${VAR}, or set allow_literal_secrets: true")
+
+
+def without_password(url: str) -> str:
+    """A text that may be a URL, as written in the file, with `***` for a password that is no `${VAR}`."""
+    user = _USER.search(url)
+    if user is None or not VARIABLE.sub("", user[2]):
+        return url
+    return f"{url[: user.start(2)]}***{url[user.end(2) :]}"
 
 
 def checked(kind: FieldType, is_valid: Callable[[Any], object], why: str) -> FieldType:
@@ -286,7 +360,7 @@ def flag() -> FieldType:
             raise at.wrong("must be true or false")
         return value
 
-    return FieldType("`true` or `false`", read)
+    return FieldType("`true` or `false`", read, schema=or_variable({"type": "boolean"}))
 
 
 def flag_or_auto() -> FieldType:
@@ -295,7 +369,7 @@ def flag_or_auto() -> FieldType:
     def read(raw: object, at: FieldPath) -> bool | None:
         return None if raw == "auto" else bool(flag().read(raw, at))
 
-    return FieldType("`auto`, `true` or `false`", read)
+    return FieldType("`auto`, `true` or `false`", read, schema=or_variable({"enum": ["auto", True, False]}))
 
 
 def whole(low: int, high: int) -> FieldType:
@@ -310,7 +384,8 @@ def whole(low: int, high: int) -> FieldType:
             raise at.wrong(f"must be {description}")
         return value
 
-    return FieldType(description, read)
+    schema = or_variable({"type": "integer", "minimum": low, "maximum": high})
+    return FieldType(description, read, schema=schema)
 
 
 def number(*allowed: int) -> FieldType:
@@ -324,7 +399,7 @@ def number(*allowed: int) -> FieldType:
             raise at.wrong(f"must be {description}")
         return match
 
-    return FieldType(description, read)
+    return FieldType(description, read, schema=or_variable({"enum": list(allowed)}))
 
 
 def size(low: int, high: int) -> FieldType:
@@ -337,7 +412,8 @@ def size(low: int, high: int) -> FieldType:
         with_unit = _SIZE.fullmatch(value) if isinstance(value, str) else None
         return int(number.read(int(with_unit[1]) * _UNIT_BYTES[with_unit[2]] if with_unit else value, at))
 
-    return FieldType(description, read)
+    schema = {"anyOf": [{"type": "integer", "minimum": low, "maximum": high}, TEXT]}
+    return FieldType(description, read, schema=schema)
 
 
 def seconds(high: float, *, zero: bool = False) -> FieldType:
@@ -361,7 +437,8 @@ def _decimal(description: str, high: float, *, zero: bool) -> FieldType:
             raise at.wrong(f"must be {description}")
         return number
 
-    return FieldType(description, read)
+    schema = or_variable({"type": "number", "minimum" if zero else "exclusiveMinimum": 0, "maximum": high})
+    return FieldType(description, read, schema=schema)
 
 
 def duration() -> FieldType:
@@ -374,7 +451,7 @@ def duration() -> FieldType:
         except ValueError as wrong:
             raise at.wrong(str(wrong)) from None
 
-    return FieldType("a duration (90d, 12h, …) or `none`", read)
+    return FieldType("a duration (90d, 12h, …) or `none`", read, schema=TEXT)
 
 
 def rate(unit: str = "million tokens", high: int = USD_PER_MILLION_MAX) -> FieldType:
@@ -387,7 +464,8 @@ def rate(unit: str = "million tokens", high: int = USD_PER_MILLION_MAX) -> Field
         except ValueError:
             raise at.wrong(f"must be USD per {unit}, a number from 0 to {high}, no finer than a nano-USD") from None
 
-    return FieldType(f"USD per {unit}", read)
+    schema = {"type": ["number", "string"]}
+    return FieldType(f"USD per {unit}", read, schema=schema)
 
 
 def usd(high: int) -> FieldType:
@@ -404,7 +482,7 @@ def usd(high: int) -> FieldType:
             raise at.wrong(f"must be {description}, no finer than a nano-USD")
         return nusd
 
-    return FieldType(description, read)
+    return FieldType(description, read, schema={"type": ["number", "string"]})
 
 
 def path_of(what: str) -> FieldType:
@@ -416,7 +494,7 @@ def path_of(what: str) -> FieldType:
             raise at.wrong(f"must be the path of a {what}")
         return at.folder / Path(value).expanduser()
 
-    return FieldType(what, read)
+    return FieldType(what, read, schema=TEXT)
 
 
 def secret() -> FieldType:
@@ -436,7 +514,7 @@ def secret() -> FieldType:
             raise at.wrong(f"the secret must be at most {SECRET_CHARS_MAX} visible ASCII characters, without blanks")
         return Secret(value)
 
-    return FieldType("`${VAR}`", read)
+    return FieldType("`${VAR}`", read, schema=TEXT, secret=True)
 
 
 def policy() -> FieldType:
@@ -451,7 +529,8 @@ def policy() -> FieldType:
             for key, value in raw.items()
         }
 
-    return FieldType(f"situation: one of {parts}", read)
+    schema = {"type": "object", "additionalProperties": {"enum": list(map(str, BillableParts))}}
+    return FieldType(f"situation: one of {parts}", read, schema=schema)
 
 
 def _situation(key: object, at: FieldPath) -> str:

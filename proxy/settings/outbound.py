@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from proxy.foundation.secret import Secret
 from proxy.settings.kinds import (
+    TEXT,
     VISIBLE,
     FieldPath,
     FieldType,
@@ -121,7 +122,8 @@ def failures() -> FieldType:
             raise at.wrong(f"must be a {description}")
         return frozenset(given)
 
-    return FieldType(description, read)
+    schema = {"type": "array", "items": {"type": ["integer", "string"]}}
+    return FieldType(description, read, schema=schema)
 
 
 def forward_proxy() -> FieldType:
@@ -137,7 +139,7 @@ def forward_proxy() -> FieldType:
         refuse_literal_password(str(raw), at)
         return found
 
-    return FieldType(f"`none`, or {_URL}", read)
+    return FieldType(f"`none`, or {_URL}", read, schema=TEXT)
 
 
 def proxy_of_environment(base_url: str, env: Mapping[str, str]) -> ForwardProxy | None:

@@ -42,7 +42,7 @@ def _fixed() -> FieldType:
             raise at.wrong("must not contain a name twice")
         return read
 
-    return FieldType("mapping of names to values; `${VAR}` in a value is filled in", read)
+    return FieldType("mapping of names to values; `${VAR}` in a value is filled in", read, secret=True)
 
 
 def _value(name: str, raw: object, at: FieldPath) -> Secret:

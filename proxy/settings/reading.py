@@ -6,7 +6,9 @@ Invariant: unknown fields, duplicate keys and references to unknown names are er
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +17,7 @@ import yaml
 
 from proxy.billing.record import Price
 from proxy.settings.cloud_auth import check_auth
-from proxy.settings.kinds import FieldPath, SettingsError, flag, read_section
+from proxy.settings.kinds import Fault, FieldPath, SettingsError, flag, gathered, read_section
 from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.outbound import TlsSettings, proxy_of_environment
 from proxy.settings.sinks import SinkSettings
@@ -34,23 +36,67 @@ Lookup = Callable[[ProviderSettings, str], Price | None]
 def load(file: Path, env: Mapping[str, str], *, sinks: SinkKinds | None = None) -> Settings:
     """The settings in `file`, with sinks of these kinds. Raises SettingsError, which names the file, also for an
     unreadable one."""
+    text = read_text(file)
+    try:
+        return parse(text, env=env, folder=file.parent, sinks=sinks)
+    except SettingsError as wrong:
+        raise located(wrong, file, text) from wrong.__cause__
+
+
+def read_text(file: Path) -> str:
+    """The text of a configuration file. Raises SettingsError."""
     try:
         with file.open("rb") as opened:
             written = opened.read(FILE_BYTES_MAX + 1)
         if len(written) > FILE_BYTES_MAX:
-            raise SettingsError(f"is longer than {FILE_BYTES_MAX >> 20} MiB; is this the right file?")  # noqa: TRY301
-        return parse(written.decode("utf-8"), env=env, folder=file.parent, sinks=sinks)
+            raise SettingsError(f"{file}: is longer than {FILE_BYTES_MAX >> 20} MiB; is this the right file?")
+        return written.decode("utf-8")
     except OSError as failure:
         raise SettingsError(f"{file}: {failure.strerror}") from failure
     except UnicodeDecodeError:
         raise SettingsError(f"{file}: is not UTF-8 text") from None
-    except SettingsError as wrong:
-        raise SettingsError(f"{file}: {wrong}") from wrong.__cause__
+
+
+def located(wrong: SettingsError, file: Path, text: str) -> SettingsError:
+    """The same faults, each with its place in the file: `tokenweir.yaml:12: listen.port: …`. `text`: the file's."""
+    lines = _Lines(text)
+    faults = tuple(fault._replace(line=fault.line or lines.of(fault.parts)) for fault in wrong.faults)
+    told = (f"{file}:{fault.line}: {fault.text}" if fault.line else f"{file}: {fault.text}" for fault in faults)
+    return SettingsError("\n".join(told), faults)
+
+
+class _Lines:
+    """Finds the lines of settings in a file."""
+
+    def __init__(self, text: str) -> None:
+        self._root = None
+        with suppress(yaml.YAMLError, SettingsError, ValueError, RecursionError):
+            self._root = _Loader(text).get_single_node()
+
+    def of(self, parts: tuple[str | int, ...]) -> int | None:
+        """The line of a field, or of the section that lacks it; None: the whole file lacks it."""
+        node, line = self._root, None
+        for part in parts:
+            found = _below(node, part)
+            if found is None:
+                break
+            key, node = found
+            line = key.start_mark.line + 1
+        return line
+
+
+def _below(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
+    """The node that has the place of a field or an element, and the node of its value; None: there is none."""
+    if isinstance(node, yaml.MappingNode):
+        return next(((key, value) for key, value in node.value if key.value == part), None)
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return node.value[part], node.value[part]
+    return None
 
 
 def parse(text: str, *, env: Mapping[str, str], folder: Path, sinks: SinkKinds | None = None) -> Settings:
     """The settings written in YAML `text`; relative paths are relative to `folder`. Raises SettingsError."""
-    return settings_from(_yaml(text), env=env, folder=folder, sinks=sinks)
+    return settings_from(parsed_yaml(text), env=env, folder=folder, sinks=sinks)
 
 
 def settings_from(raw: object, *, env: Mapping[str, str], folder: Path, sinks: SinkKinds | None = None) -> Settings:
@@ -60,10 +106,18 @@ def settings_from(raw: object, *, env: Mapping[str, str], folder: Path, sinks: S
     if literal is not None:
         at = replace(at, literal_secrets=flag().read(literal, at.under("allow_literal_secrets")))
     settings: Settings = read_section(Settings, raw, at, data_dir=folder / "data")
-    _check_sharing(settings, at)
-    settings = replace(settings, providers=_reached(settings.providers, raw, at))
-    models = {name: _routed(model, settings, at) for name, model in settings.models.items()}
-    return replace(settings, models=models)
+    checked: dict[str, Any] = {}
+
+    def check_providers() -> None:
+        checked["providers"] = _reached(settings.providers, raw, at)
+
+    def check_models() -> None:
+        models = settings.models
+        routed = gathered(partial(_routed, one, settings, at) for one in models.values())
+        checked["models"] = dict(zip(models, routed, strict=True))
+
+    gathered((partial(_check_sharing, settings, at), check_providers, check_models))
+    return replace(settings, **checked)
 
 
 def _check_sharing(settings: Settings, at: FieldPath) -> None:
@@ -82,8 +136,8 @@ def _check_sharing(settings: Settings, at: FieldPath) -> None:
 
 def _reached(providers: Mapping[str, ProviderSettings], raw: Any, at: FieldPath) -> dict[str, ProviderSettings]:
     """The providers, each with the HTTP proxy of the environment unless the file sets one. Raises SettingsError."""
-    found = {}
-    for name, provider in providers.items():
+
+    def read(name: str, provider: ProviderSettings) -> ProviderSettings:
         here, tls = at.under("providers").under(name), provider.tls
         if tls != TlsSettings() and not provider.base_url.startswith("https://"):
             raise here.under("tls").wrong("needs a `base_url` of https://")
@@ -95,8 +149,9 @@ def _reached(providers: Mapping[str, ProviderSettings], raw: Any, at: FieldPath)
                 provider = replace(provider, proxy=proxy_of_environment(provider.base_url, at.env))
             except SettingsError as wrong:
                 raise here.under("proxy").wrong(str(wrong)) from None
-        found[name] = provider
-    return found
+        return provider
+
+    return dict(zip(providers, gathered(partial(read, name, one) for name, one in providers.items()), strict=True))
 
 
 def _check_credentials(provider: ProviderSettings, at: FieldPath) -> None:
@@ -113,17 +168,24 @@ def _check_credentials(provider: ProviderSettings, at: FieldPath) -> None:
 
 
 def require_prices(settings: Settings, lookup: Lookup) -> None:
-    """Refuse named models without a price. Raises SettingsError about the first one."""
-    for model in settings.models.values():
+    """Refuse named models without a price. Raises SettingsError."""
+    at = FieldPath({}, Path(), parts=("models",))
+
+    def require(model: ModelSettings) -> None:
         if model.is_pattern or model.price is not None:
-            continue
+            return
         first = model.providers[0]
         if lookup(settings.providers[first.provider], first.upstream_model) is None:
-            raise SettingsError(
-                f"models.{model.name}.price: is missing, and the built-in price book has no price for "
-                f"{first.upstream_model!r} at {first.provider!r}; write price: {{input: …, output: …}}, "
-                f"in USD per million tokens"
+            raise (
+                at.under(model.name)
+                .under("price")
+                .wrong(
+                    f"is missing, and the built-in price book has no price for {first.upstream_model!r} at "
+                    f"{first.provider!r}; write price: {{input: …, output: …}}, in USD per million tokens"
+                )
             )
+
+    gathered(partial(require, model) for model in settings.models.values())
 
 
 def route(models: Mapping[str, ModelSettings], name: str) -> tuple[ModelSettings, str] | None:
@@ -218,20 +280,25 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise SettingsError(f"line {key.start_mark.line + 1}: duplicate field {key.value!r}")
+                line = key.start_mark.line + 1
+                duplicate = Fault(f"duplicate field {key.value!r}", line=line)
+                raise SettingsError(f"line {line}: {duplicate.text}", (duplicate,))
             seen.add(key.value if isinstance(key, yaml.ScalarNode) else key)
         return node
 
 
-def _yaml(text: str) -> object:
-    """The document. Errors give the number of a line and never quote it: it may contain a secret."""
+def parsed_yaml(text: str) -> object:
+    """The document. Raises SettingsError, with the number of a line and never its text, which may have a secret."""
     try:
         loader = _Loader(text)
         return loader.get_single_data()
     except SettingsError:
         raise
     except yaml.MarkedYAMLError as wrong:
-        line = f"line {wrong.problem_mark.line + 1}: " if wrong.problem_mark else ""
-        raise SettingsError(f"{line}invalid YAML: {wrong.problem}") from None
+        fault = Fault(f"invalid YAML: {wrong.problem}")
+        if wrong.problem_mark is None:
+            raise SettingsError(fault.text) from None
+        line = wrong.problem_mark.line + 1
+        raise SettingsError(f"line {line}: {fault.text}", (fault._replace(line=line),)) from None
     except (yaml.YAMLError, ValueError, RecursionError) as wrong:
         raise SettingsError(f"invalid YAML: {type(wrong).__name__}") from None

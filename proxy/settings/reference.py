@@ -63,7 +63,7 @@ def _meaning_by_kind(settings: Mapping[str, Field[Any]], kinds: int) -> str:
 
 
 def _row(name: str, words: str, setting: Field[Any], meaning: str) -> str:
-    cells = (f"`{name}`", words, _default(setting), meaning)
+    cells = (f"`{name}`", words, default_of(setting), meaning)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -79,7 +79,8 @@ def _cross_reference(kind: FieldType, listed: Mapping[type[Any], str]) -> str:
     return "" if place is None else f"; fields as in `{place}`"
 
 
-def _default(setting: Field[Any]) -> str:
+def default_of(setting: Field[Any]) -> str:
+    """The default as the reference shows it."""
     text: str | None = setting.metadata["shown"]
     if text is not None:
         return text

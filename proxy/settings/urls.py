@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from proxy.metering.dialects import DIALECTS
-from proxy.settings.kinds import VISIBLE, FieldPath, FieldType
+from proxy.settings.kinds import TEXT, VISIBLE, FieldPath, FieldType
 
 
 def url() -> FieldType:
@@ -18,7 +18,7 @@ def url() -> FieldType:
             raise at.wrong(problem)
         return value.rstrip("/")
 
-    return FieldType("URL", read)
+    return FieldType("URL", read, schema=TEXT)
 
 
 def _problem(value: str) -> str | None:

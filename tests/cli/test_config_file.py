@@ -46,8 +46,8 @@ def test_without_a_file_the_places_are_named(places: dict[str, Path], capsys: py
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("providers: [", "tokenweir.yaml: line 1: invalid YAML"),
-        ("providers: {tera: {base_urls: x}}", "tokenweir.yaml: providers.tera."),
+        ("providers: [", "tokenweir.yaml:1: invalid YAML"),
+        ("providers: {tera: {base_urls: x}}", "tokenweir.yaml:1: providers.tera."),
         (None, "tokenweir.yaml: Is a directory"),
     ],
 )

@@ -96,7 +96,7 @@ def test_what_has_no_price_is_counted(run: Commands) -> None:
     assert [total(run)[name] for name in ("unpriced", "unknown_cost")] == [1, 1]
 
 
-def test_a_file_that_is_no_configuration_is_refused_in_one_line(run: Commands, tmp_path: Path) -> None:
+def test_a_file_that_is_no_configuration_is_refused_by_its_fields(run: Commands, tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("models: 7")
     run("simulate", "--since", "30d", "--prices", str(tmp_path / "broken.yaml"), code=1)
-    assert run.err.count("\n") == 1
+    assert [line.split(": ")[-2] for line in run.err.splitlines()] == ["providers", "models"]

@@ -58,7 +58,7 @@ def share(replace: Setter) -> None:
     def client_context() -> ssl.SSLContext:
         return trusted(*map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")))
 
-    parsed = lru_cache(64)(reading._yaml)
+    parsed = lru_cache(64)(reading.parsed_yaml)
     connected = database._connected_sqlite
 
     @wraps(connected)
@@ -67,7 +67,7 @@ def share(replace: Setter) -> None:
         connection.execute("PRAGMA synchronous=OFF")
 
     replace(database, "_connected_sqlite", connected_unsynced)
-    replace(reading, "_yaml", lambda text: deepcopy(parsed(text)))
+    replace(reading, "parsed_yaml", lambda text: deepcopy(parsed(text)))
     replace(client, "client_context", client_context)
     replace(store, "Statements", statements)
     engine = partial(create_engine, execution_options={"compiled_cache": _Compiled()})

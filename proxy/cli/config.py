@@ -1,0 +1,56 @@
+"""`tokenweir config`: check the configuration file, show what it comes to, and print its schema.
+
+Invariant: no server is reached, nothing is written, and no secret is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from proxy.cli.common import (
+    add_command,
+    json_line,
+    load_settings,
+    required_config_file,
+    with_commands,
+    with_config,
+)
+from proxy.cli.doctor import print_findings
+
+
+def add_commands(commands: Any) -> None:
+    config = with_commands(commands, "config", "check and show the configuration file")
+    check = with_config(config, "check", "find everything that is wrong in the file, offline", _check)
+    show = with_config(config, "show", "print every setting that applies, with its default if the file has none", _show)
+    for parser in (check, show):
+        parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    add_command(config, "schema", "print the JSON Schema of the file, for editors", _schema)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from proxy.doctor.examine import offline_checks
+
+    return print_findings(lambda: load_settings(options.config), offline_checks, as_json=options.json)
+
+
+def _show(options: argparse.Namespace) -> None:
+    from proxy.settings.reading import parsed_yaml, read_text
+    from proxy.settings.schema import shown
+    from proxy.sinks.kinds import SINKS
+
+    load_settings(options.config)  # only what is valid is shown
+    document = parsed_yaml(read_text(required_config_file(options.config)))
+    for path, value, is_default in shown(document, SINKS):
+        if options.json:
+            print(json_line({"setting": path, "value": value, "default": is_default}))
+        else:
+            written = value if isinstance(value, str) else json.dumps(value, default=str)
+            print(f"{path} = {written}{'  (default)' if is_default else ''}")
+
+
+def _schema(_: argparse.Namespace) -> None:
+    from proxy.settings.schema import schema
+
+    print(json.dumps(schema(), indent=2, ensure_ascii=False))

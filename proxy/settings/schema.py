@@ -1,0 +1,103 @@
+"""The JSON Schema of the configuration file, for editors; and a file's settings with their defaults.
+
+Invariant: both are made from the declarations, as the reference is. The schema refuses no file that `load` takes; it
+does not know what settings mean together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
+from typing import Any, NamedTuple
+
+from proxy.settings.kinds import VARIABLE, FieldType, setting_name, without_password
+from proxy.settings.reading import SinkKinds
+from proxy.settings.reference import default_of
+from proxy.settings.sinks import SinkSettings
+from proxy.settings.values import Settings
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of the file."""
+    return {"$schema": _DIALECT, "title": "Tokenweir's configuration", **_of_section(Settings)}
+
+
+def _of_section(section: type[Any]) -> dict[str, Any]:
+    known = {setting_name(one): one for one in fields(section) if one.metadata}
+    required = [name for name, one in known.items() if one.default is MISSING and one.default_factory is MISSING]
+    found: dict[str, Any] = {"type": "object", "properties": {name: _of(one) for name, one in known.items()}}
+    if required:
+        found["required"] = required
+    # A kind of sink has fields of its own.
+    return found if section is SinkSettings else {**found, "additionalProperties": False}
+
+
+def _of(setting: Field[Any]) -> dict[str, Any]:
+    kind: FieldType = setting.metadata["kind"]
+    found = dict(kind.schema) if kind.section is None else _of_sections(kind)
+    # A field without a value is left out, as in `models: {"*": {provider: openai, price: }}`.
+    return {"anyOf": [found, {"type": "null"}], "description": setting.metadata["meaning"]}
+
+
+def _of_sections(kind: FieldType) -> dict[str, Any]:
+    assert kind.section is not None
+    one = _of_section(kind.section)
+    if kind.suffix == "[]":
+        return {"type": "array", "items": {"anyOf": [{"type": "string"}, one]} if kind.short else one}
+    return {"type": "object", "additionalProperties": one} if kind.suffix else one
+
+
+class ShownSetting(NamedTuple):
+    """A setting as `tokenweir config show` prints it."""
+
+    path: str
+    value: Any
+    """as written in the file, a secret as `***`; a default as the reference has it"""
+    is_default: bool
+
+
+def shown(document: object, sinks: SinkKinds) -> Iterator[ShownSetting]:
+    """The settings of a valid file, as parsed YAML, and the defaults of the others."""
+    yield from _shown(Settings, document, "", sinks)
+
+
+def _shown(section: type[Any], written: Any, prefix: str, sinks: SinkKinds) -> Iterator[ShownSetting]:
+    if section is SinkSettings:
+        section = sinks[written["kind"]]
+    given = written if isinstance(written, dict) else {}
+    for setting in fields(section):
+        if not setting.metadata:
+            continue
+        kind: FieldType = setting.metadata["kind"]
+        name = setting_name(setting)
+        path, value = f"{prefix}{name}", given.get(name)
+        if kind.section is not None and not kind.suffix and (value is not None or setting.default is not None):
+            yield from _shown(kind.section, value, f"{path}.", sinks)
+        elif value is None:
+            yield ShownSetting(path, default_of(setting).replace("`", ""), is_default=True)
+        elif kind.section is not None and kind.suffix != "[]" and isinstance(value, dict):
+            for each, below in value.items():
+                yield from _shown(kind.section, below, f"{path}.{each}.", sinks)
+        elif kind.suffix == "[]" and kind.section is not None:
+            for number, below in enumerate(value):
+                yield from _element(kind.section, below, f"{path}[{number}]", sinks)
+        else:
+            yield ShownSetting(path, _hidden(kind, value), is_default=False)
+
+
+def _element(section: type[Any], written: Any, path: str, sinks: SinkKinds) -> Iterator[ShownSetting]:
+    if isinstance(written, dict):
+        yield from _shown(section, written, f"{path}.", sinks)
+    else:
+        yield ShownSetting(path, written, is_default=False)
+
+
+def _hidden(kind: FieldType, value: Any) -> Any:
+    """The value without a secret that is written in the file. One in a variable is not known here."""
+    if isinstance(value, dict):
+        return {name: _hidden(kind, below) for name, below in value.items()} if kind.secret else value
+    if not isinstance(value, str):
+        return value
+    return "***" if kind.secret and not VARIABLE.fullmatch(value) else without_password(value)
