@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from proxy.runtime.machine.configuration_file import ConfigurationFile, ConfigurationStatus
     from proxy.runtime.proxy.peer_processes import PeerProcesses
     from proxy.settings import Settings
+    from proxy.settings.values import LogSettings
 
 # A garbage collection per 700 objects (the default) costs a busy proxy 4 % of its time and finds almost no cycles.
 GC_THRESHOLDS = (20_000, 20, 20)
@@ -75,6 +76,8 @@ def add_commands(commands: Any) -> None:
     worker = with_config(
         commands, "worker", "settle records from the queue into the ledger; run any number of workers", _worker
     )
+    for command in (serve, worker):
+        command.add_argument("--log-format", choices=("text", "json"), help="overrides log.format")
     worker.add_argument("--host", help="overrides worker.host")
     worker.add_argument("--port", type=int, help="overrides worker.port; 0: any free one")
 
@@ -84,9 +87,11 @@ def add_commands(commands: Any) -> None:
 def serve_as_one(settings: Settings, file: ConfigurationFile | None, peers: PeerProcesses, line: Connection) -> None:
     """Serve as one of several processes on one port, until SIGTERM or until the parent closes `line`."""
     from proxy.runtime.proxy.process import Proxy
+    from proxy.settings.values import LogFormat
+    from proxy.telemetry.log_lines import log_to_stderr
 
     os.setpgid(0, 0)  # Ctrl-C reaches only the parent, which signals each process once
-    _log_to_stderr()
+    log_to_stderr(as_json=settings.log.format is LogFormat.JSON)
     _survive_hangups()
     try:
         proxy = Proxy(settings, peers, file)
@@ -110,13 +115,14 @@ def _demo(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> int:
     if not 1 <= options.workers <= WORKERS_MAX:
         raise Failure(f"--workers: must be 1 to {WORKERS_MAX}")
-    _log_to_stderr()
     _survive_hangups()
     settings, path = _settings_to_serve(options.config)
-    settings = replace(settings, listen=_with_address(settings.listen, options))
+    settings = replace(
+        settings, listen=_with_address(settings.listen, options), log=_with_format(settings.log, options)
+    )
     from proxy.runtime.machine.configuration_file import ConfigurationFile
 
-    file = None if path is None else ConfigurationFile(path.absolute(), options.host, options.port)
+    file = None if path is None else ConfigurationFile(path.absolute(), options.host, options.port, options.log_format)
     if options.workers > 1:
         from proxy.runtime.proxy.supervisor import Supervisor
 
@@ -180,9 +186,9 @@ def _running_status(file: Path) -> ConfigurationStatus | None:
 
 
 def _worker(options: argparse.Namespace) -> None:
-    _log_to_stderr()
     _survive_hangups()
     settings = load_settings(options.config)
+    _with_format(settings.log, options)
     if settings.queue is None:
         raise Failure("queue: is local, so the proxy settles its records; a worker needs redis://…")
     settings = replace(settings, worker=_with_address(settings.worker, options))
@@ -199,6 +205,17 @@ def _migrate(options: argparse.Namespace) -> None:
     DataFolder(settings.data_dir).make()
     migrate(ledger_url(settings), lambda line: print(f"tokenweir: {line}", file=sys.stderr, flush=True))
     print("tokenweir: the ledger is up to date")
+
+
+def _with_format(log: LogSettings, options: argparse.Namespace) -> LogSettings:
+    """Log to standard error from now on, in the format of the settings, or of the command line."""
+    from proxy.settings.values import LogFormat
+    from proxy.telemetry.log_lines import log_to_stderr
+
+    if options.log_format is not None:
+        log = replace(log, format=LogFormat(options.log_format))
+    log_to_stderr(as_json=log.format is LogFormat.JSON)
+    return log
 
 
 def _with_address(section: Any, options: argparse.Namespace) -> Any:
@@ -219,11 +236,6 @@ def _print_address(host: str) -> Callable[[int], None]:
 def _print_console(url: str | None) -> None:
     if url is not None:
         print(f"tokenweir: console at {url}", flush=True)
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def _survive_hangups() -> None:

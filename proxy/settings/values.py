@@ -117,6 +117,13 @@ class LaterUsage(StrEnum):
     OFF = "off"
 
 
+class LogFormat(StrEnum):
+    """The form of a line of the log."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class Durability(StrEnum):
     """The failure that an acknowledged journal record survives: of the process, or of the power supply."""
 
@@ -321,6 +328,14 @@ class MetricsSettings:
 
 
 @settings_section
+class LogSettings:
+    """The log, on standard error."""
+
+    format: LogFormat = setting(choice(LogFormat), "lines of text, or one JSON object a line", default=LogFormat.TEXT)
+    exchanges: bool = setting(flag(), "one line for each ended exchange", default=True)
+
+
+@settings_section
 class Settings:
     """All settings."""
 
@@ -394,6 +409,7 @@ class Settings:
     metrics: MetricsSettings = setting(
         section(MetricsSettings), "optional series of /metrics", default=MetricsSettings()
     )
+    log: LogSettings = setting(section(LogSettings), "the log, on standard error", default=LogSettings())
     traces: TracesSettings | None = setting(
         section(TracesSettings),
         "spans to an OTLP collector; needs the extra `tokenweir[otlp]`",

@@ -27,6 +27,7 @@ from proxy.telemetry.budget_metrics import BudgetMetrics
 from proxy.telemetry.histogram import Buckets, Series
 from proxy.telemetry.later_metrics import ERROR_BOUNDS, LaterMetrics
 from proxy.telemetry.ledger_metrics import LedgerMetrics
+from proxy.telemetry.log_lines import ExchangeLog
 from proxy.telemetry.project_metrics import OTHER
 from proxy.telemetry.sink_metrics import SinkMetrics
 
@@ -94,10 +95,18 @@ def _is(one: str, state: Callable[[], str]) -> Callable[[], float]:
 class Metrics:
     """The registry and its series. Call from the event-loop thread only, except for `exposition`."""
 
-    def __init__(self, models: Collection[str] = (), *, keys_max: int = 0, projects_max: int = 0) -> None:
+    def __init__(
+        self,
+        models: Collection[str] = (),
+        *,
+        keys_max: int = 0,
+        projects_max: int = 0,
+        log: ExchangeLog | None = None,
+    ) -> None:
         """`models`: the configured names, the only ones used as labels. `keys_max`, `projects_max`: how many keys and
-        projects are used as labels."""
+        projects are used as labels. `log`: gets what is counted, too."""
         self._models = frozenset(models)
+        self._log = log
         disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, which no dashboard uses
         self.registry = r = CollectorRegistry()
         self._series = series = Series(r)
@@ -259,6 +268,8 @@ class Metrics:
     def refused(self, status: int, code: str | None) -> None:
         """Count a refused request."""
         self.refusals.labels(str(status), code or "").inc()
+        if self._log is not None:
+            self._log.refused(status, code)
 
     def attempted(self, attempt: Attempt) -> None:
         """Count a provider that failed before its response; another provider is tried."""
@@ -270,6 +281,8 @@ class Metrics:
         provider, model = opened.provider, self.label(opened.model)
         bound = self._bound.get((provider, model)) or self._bind(provider, model)
         self.exchanges.of[provider, model, record.outcome] += 1
+        if self._log is not None:
+            self._log.ended(record)
         bound.duration.observe(record.duration_ms / 1000)
         if record.first_token_ms is not None and opened.streamed:
             bound.ttft.observe(record.first_token_ms / 1000)

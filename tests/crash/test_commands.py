@@ -142,7 +142,7 @@ def test_every_command_names_the_field_it_cannot_read(
         config.write_text(text)
         assert main([*command, "--config", str(config)]) == 1
         printed = capsys.readouterr()
-        assert re.fullmatch(f"tokenweir: .*{re.escape(said)}.*\n", printed.err)
+        assert re.match(f"tokenweir: .*{re.escape(said)}", printed.err), "others may follow"
         assert printed.out == ""
     assert list(tmp_path.iterdir()) == [config], "a refused command leaves nothing behind"
 

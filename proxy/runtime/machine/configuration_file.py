@@ -13,6 +13,7 @@ import msgspec
 
 from proxy.settings import Settings, SettingsError, load
 from proxy.settings.kinds import setting_name
+from proxy.settings.values import LogFormat
 from proxy.sinks.kinds import SINKS
 
 STATUS_FILE = "configuration.json"
@@ -42,11 +43,12 @@ class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigurationFile(NamedTuple):
-    """Where a proxy has its settings from. `host`, `port`: as the command line overrides them."""
+    """Where a proxy has its settings from. `host`, `port`, `log_format`: as the command line overrides them."""
 
     path: Path
     host: str | None = None
     port: int | None = None
+    log_format: str | None = None
 
     def read(self) -> tuple[Settings, str]:
         """The settings, and the digest of the file. Raises SettingsError."""
@@ -54,7 +56,8 @@ class ConfigurationFile(NamedTuple):
         settings = load(self.path, os.environ, sinks=SINKS)
         listen = settings.listen
         port = listen.port if self.port is None else self.port
-        return replace(settings, listen=replace(listen, host=self.host or listen.host, port=port)), digest
+        log = settings.log if self.log_format is None else replace(settings.log, format=LogFormat(self.log_format))
+        return replace(settings, listen=replace(listen, host=self.host or listen.host, port=port), log=log), digest
 
     def read_again(self, settings: Settings) -> Settings:
         """`settings` after a reload; unchanged if the file cannot be used."""

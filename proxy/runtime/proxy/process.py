@@ -42,6 +42,7 @@ from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.settings import Settings
 from proxy.sinks.sender import start_sinks
 from proxy.telemetry.event_loop import EventLoopWatch
+from proxy.telemetry.log_lines import ExchangeLog
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.project_lookup import start_projects
 
@@ -97,7 +98,9 @@ class Proxy:
         is_first = peers is None or peers.number == 0
         folder = DataFolder(settings.data_dir, None if peers is None else peers.number)
         limits, listen, resume = settings.metrics, settings.listen, settings.resume
-        metrics = Metrics(settings.models, keys_max=limits.keys_max, projects_max=limits.projects_max)
+        log = ExchangeLog(exchanges=settings.log.exchanges)
+        stops.callback(log.close)
+        metrics = Metrics(settings.models, keys_max=limits.keys_max, projects_max=limits.projects_max, log=log)
         exposition = Exposition(metrics, peers)
 
         def waiting(reason: str) -> AbstractAsyncContextManager[None]:
