@@ -39,14 +39,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     typed = sys.argv[1:] if arguments is None else list(arguments)
     try:
         import argparse
-        import signal
 
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as in a shell's background
-            signal.signal(signal.SIGINT, _interrupted)
+        _end_at_once()
         options = _parser(typed).parse_args(typed, argparse.Namespace(typed=typed))
         return _run(options)
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _end_at_once() -> None:
+    """Let Ctrl-C end the process while modules load."""
+    import signal
+    from threading import current_thread, main_thread
+
+    is_ignored = signal.getsignal(signal.SIGINT) is not signal.default_int_handler  # as in a shell's background
+    if not is_ignored and current_thread() is main_thread():  # else called by another program
+        signal.signal(signal.SIGINT, _interrupted)
 
 
 def _interrupted(_: int, frame: FrameType | None) -> None:

@@ -20,13 +20,14 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from proxy.cli.common import CONFIG_HELP, Failure, add_command, config_file, load_settings, with_config
 
 if TYPE_CHECKING:
-    from proxy.runtime.machine.configuration_file import ConfigurationFile, ConfigurationStatus
+    from proxy.runtime.machine.configuration_file import ConfigurationFile
     from proxy.runtime.proxy.peer_processes import PeerProcesses
     from proxy.settings import Settings
     from proxy.settings.values import LogSettings
@@ -116,13 +117,9 @@ def _serve(options: argparse.Namespace) -> int:
     if not 1 <= options.workers <= WORKERS_MAX:
         raise Failure(f"--workers: must be 1 to {WORKERS_MAX}")
     _survive_hangups()
-    settings, path = _settings_to_serve(options.config)
-    settings = replace(
-        settings, listen=_with_address(settings.listen, options), log=_with_format(settings.log, options)
-    )
-    from proxy.runtime.machine.configuration_file import ConfigurationFile
-
-    file = None if path is None else ConfigurationFile(path.absolute(), options.host, options.port, options.log_format)
+    _check_port(options)
+    settings, file = _settings_to_serve(options)
+    settings = replace(settings, log=_with_format(settings.log, options))
     if options.workers > 1:
         from proxy.runtime.proxy.supervisor import Supervisor
 
@@ -141,13 +138,12 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _reload(options: argparse.Namespace) -> None:
-    from proxy.runtime.machine.configuration_file import STATUS_FILE
+    from proxy.runtime.machine.configuration_file import running_status
 
-    settings = load_settings(options.config)  # what is wrong is said here, too
-    file = settings.data_dir / STATUS_FILE
-    before = _running_status(file)
+    settings = load_settings(options.config)  # what is wrong is said here
+    before = running_status(settings.data_dir)
     if before is None:
-        raise Failure(f"no proxy runs with the data folder {settings.data_dir}")
+        raise Failure(f"no proxy runs with the data folder {settings.data_dir} (data_dir)")
     given = config_file(options.config)
     assert given is not None
     if before.file is None:
@@ -156,7 +152,7 @@ def _reload(options: argparse.Namespace) -> None:
         raise Failure(f"the running proxy reads {before.file}, not {given}")
     os.kill(before.pid, signal.SIGHUP)
     deadline = time.monotonic() + RELOAD_S
-    while (now := _running_status(file)) is None or now.attempts == before.attempts:
+    while (now := running_status(settings.data_dir)) is None or now.attempts == before.attempts:
         if time.monotonic() > deadline:
             raise Failure(f"the proxy (process {before.pid}) has not reloaded within {RELOAD_S:.0f} s: see its log")
         time.sleep(0.02)
@@ -165,24 +161,6 @@ def _reload(options: argparse.Namespace) -> None:
     print(f"tokenweir: reloaded {now.file} ({len(settings.providers)} providers, {len(settings.models)} models)")
     if now.need_restart:
         print(f"tokenweir: only a restart applies: {', '.join(now.need_restart)}", file=sys.stderr)
-
-
-def _running_status(file: Path) -> ConfigurationStatus | None:
-    """The status of the proxy that runs with this data folder; None: there is none."""
-    import msgspec
-
-    from proxy.journal.segment import lock
-    from proxy.runtime.machine.configuration_file import ConfigurationStatus
-
-    try:
-        status = msgspec.json.decode(file.read_bytes(), type=ConfigurationStatus)
-        held = lock(Path(status.journal))
-    except (OSError, msgspec.MsgspecError):
-        return None
-    if held is None:
-        return status
-    os.close(held)
-    return None
 
 
 def _worker(options: argparse.Namespace) -> None:
@@ -218,10 +196,14 @@ def _with_format(log: LogSettings, options: argparse.Namespace) -> LogSettings:
     return log
 
 
-def _with_address(section: Any, options: argparse.Namespace) -> Any:
-    """A section of the settings with `host` and `port`, which the command line overrides."""
+def _check_port(options: argparse.Namespace) -> None:
     if options.port is not None and not 0 <= options.port <= 65_535:
         raise Failure("--port: must be 0 to 65535")
+
+
+def _with_address(section: Any, options: argparse.Namespace) -> Any:
+    """A section of the settings with `host` and `port`, which the command line overrides."""
+    _check_port(options)
     port = section.port if options.port is None else options.port
     return replace(section, host=options.host or section.host, port=port)
 
@@ -244,25 +226,33 @@ def _survive_hangups() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))  # the supervisor starts its processes with it blocked
 
 
+_hung_up = Event()
+"""a SIGHUP has come before it could be handled"""
+
+
 def _log_hangup(_number: int, _frame: FrameType | None) -> None:
+    _hung_up.set()
     with suppress(RuntimeError):  # the signal arrived while another line was being written
-        _log.warning("SIGHUP has no effect here: restart to apply a changed configuration")
+        _log.warning("SIGHUP: only a proxy that has started reloads its configuration")
 
 
-def _settings_to_serve(config: Path | None) -> tuple[Settings, Path | None]:
-    """The settings, and the file that has them; None: the environment has them."""
-    file = config_file(config)
-    if file is not None:
-        settings = load_settings(file)
-        print(f"tokenweir: settings from {file.absolute()}")
-        return settings, file
+def _settings_to_serve(options: argparse.Namespace) -> tuple[Settings, ConfigurationFile | None]:
+    """The settings with the overrides of the command line, and the file that has them; None: the environment has."""
+    from proxy.runtime.machine.configuration_file import ConfigurationFile
+
+    path = config_file(options.config)
+    if path is not None:
+        file = ConfigurationFile(path, options.host, options.port, options.log_format)
+        settings, digest = file.read()
+        print(f"tokenweir: settings from {path.absolute()}")
+        return settings, file._replace(path=path.absolute(), digest=digest)
     from proxy.settings import from_environment
 
     settings, taken = from_environment(os.environ)
     print("tokenweir: no configuration file; settings from the environment:")
     for line in taken:
         print(f"  {line}")
-    return settings, None
+    return replace(settings, listen=_with_address(settings.listen, options)), None
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
@@ -307,6 +297,8 @@ async def _serve_until_stopped(
     _on_stop(loop, line, stop.set)
     if service.reload is not None:
         loop.add_signal_handler(signal.SIGHUP, service.reload)
+        if _hung_up.is_set():
+            service.reload()
     # These objects (the price book alone has some hundred thousand) live until the end: exclude them from collections.
     gc.collect()
     gc.freeze()
@@ -323,5 +315,6 @@ async def _serve_until_stopped(
         loop.add_signal_handler(number, hurry)
     if line is not None:
         loop.remove_reader(line.fileno())
+    loop.add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP: the process stops, and reloads nothing")
     print("tokenweir: stopping; draining running streams", flush=True)
     await service.stop()

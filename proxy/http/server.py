@@ -190,12 +190,15 @@ def _unescaped(name: str) -> str:
 _ESCAPED = re.compile(r"%(2b|2d|2e|2f|3a|40|5f)", re.ASCII | re.IGNORECASE)
 
 
+# A base URL that ends with a slash, before a path that begins with one.
+_JOINED = re.compile(r"^((?:/openai)?(?:/v1|/v1beta|/v2|/api)?)//(?!/)", re.ASCII)
+
+
 def _spellings(path: str) -> Iterator[str]:
     """`path` and its corrections, for base URLs with a slash too many, without `/v1`, or with `/v1` twice."""
     yield path
     path = path.removesuffix("/")
-    if path.startswith("//"):
-        path = path[1:]
+    path = _JOINED.sub(r"\1/", path)
     yield path
     yield f"/v1{path}"
     if path.startswith("/v1/v1/"):

@@ -36,7 +36,11 @@ Lookup = Callable[[ProviderSettings, str], Price | None]
 def load(file: Path, env: Mapping[str, str], *, sinks: SinkKinds | None = None) -> Settings:
     """The settings in `file`, with sinks of these kinds. Raises SettingsError, which names the file, also for an
     unreadable one."""
-    text = read_text(file)
+    return load_text(read_text(file), file, env, sinks=sinks)
+
+
+def load_text(text: str, file: Path, env: Mapping[str, str], *, sinks: SinkKinds | None = None) -> Settings:
+    """As `load`, of a file whose text was read."""
     try:
         return parse(text, env=env, folder=file.parent, sinks=sinks)
     except SettingsError as wrong:

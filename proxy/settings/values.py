@@ -419,6 +419,12 @@ class Settings:
     journal: JournalSettings = setting(
         section(JournalSettings), "the file of records that are not in the ledger yet", default=JournalSettings()
     )
+    drain_delay_s: float = setting(
+        seconds(GRACE_S_MAX, zero=True),
+        "how long requests are still accepted after SIGTERM, while `/readyz` answers 503, so that load balancers stop "
+        "sending some; then `shutdown_grace_s` begins",
+        default=0.0,
+    )
     shutdown_grace_s: float = setting(
         seconds(GRACE_S_MAX, zero=True),
         "how long running streams may continue after SIGTERM; then they are cut",

@@ -315,7 +315,8 @@ class Metrics:
 
     def _bind(self, provider: str, model: str) -> _Bound:
         """The series of one provider and model, looked up once: a look-up costs more than an observation."""
-        self.exchanges.of.update(((provider, model, outcome), 0) for outcome in Outcome)
+        for outcome in Outcome:
+            self.exchanges.of.setdefault((provider, model, outcome), 0)
         bound = self._bound[provider, model] = _Bound(
             duration=self.duration.labels(provider, model),
             ttft=self.ttft.labels(provider, model),

@@ -164,12 +164,16 @@ async def test_a_provider_that_stays_the_same_keeps_its_breaker(running: Tokenwe
 
 
 async def test_without_a_proxy_nothing_is_signalled(running: Tokenweir) -> None:
-    assert running.stop() == 0
+    was = status(running)
+    running.kill()
     code, _, said = await asyncio.to_thread(reload, running)
     assert (code, "no proxy runs with the data folder" in said) == (1, True)
-    other = {**status(running), "pid": os.getpid()}  # of a process that has nothing to do with it
+    other = {**was, "pid": os.getpid()}  # its number went to a process that has nothing to do with it
     (running.folder / "data" / STATUS_FILE).write_text(json.dumps(other))
     assert (await asyncio.to_thread(reload, running))[0] == 1, "this process would have ended"
+    running.start()
+    assert running.stop() == 0
+    assert not (running.folder / "data" / STATUS_FILE).exists()
 
 
 async def test_another_file_than_the_running_one_is_refused(running: Tokenweir) -> None:
@@ -181,6 +185,70 @@ async def test_another_file_than_the_running_one_is_refused(running: Tokenweir) 
 
 def set_price(prices: dict[str, Any], document: Any) -> None:
     document["models"]["a/*"].update(prices)
+
+
+async def test_counters_do_not_fall(running: Tokenweir, provider: ScriptedProvider) -> None:
+    key, name = quick_key(running), provider.script("counted", SHORT)
+    async with Stage(running, key) as stage:
+        for number in range(1, 4):
+            await stage.whole(f"old/{name}")
+            running.entries(number)
+            served = [line for line in probed(running, "/metrics").splitlines() if "exchanges_total{" in line]
+            assert sum(float(line.split()[-1]) for line in served) == number
+            await reloaded(running)
+
+
+async def test_a_file_that_never_ends_keeps_nothing_waiting(running: Tokenweir) -> None:
+    text = running.config.read_text()
+    running.config.unlink()
+    os.mkfifo(running.config)
+    assert "is no regular file" in (await reloaded(running))["error"]
+    running.config.unlink()
+    running.config.write_text(text)
+    assert (await reloaded(running))["error"] is None
+    assert running.stop() == 0
+
+
+@pytest.mark.thorough
+async def test_a_process_that_comes_back_has_what_the_others_have(
+    tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider
+) -> None:
+    """Not what they have refused, and not what nobody has reloaded."""
+    fleet = tokenweir(models={"a/*": {"provider": "scripted", "price": PRICE}}, options=("--workers", str(WORKERS)))
+    key, name = quick_key(fleet), provider.script("fleet", SHORT)
+
+    async def kill_all() -> None:
+        for child in members(fleet):
+            child.kill()
+            await until(lambda child=child: child.pid not in {one.pid for one in members(fleet)})  # type: ignore[misc]
+        await until(lambda: len(members(fleet)) == WORKERS)
+        await until(lambda: probed_or_none(fleet) is not None)
+
+    async with Stage(fleet, key) as stage:
+        changed(fleet, partial(add_model, "b/*"))
+        await reloaded(fleet)
+        await asyncio.sleep(0.3)  # the parent looks each 50 ms
+        await kill_all()
+        assert (await stage.whole(f"b/{name}")).status == 200, "what was reloaded"
+        changed(fleet, WRONG[0][0])
+        assert (await reloaded(fleet))["error"] is not None
+        await kill_all()
+        assert (await stage.whole(f"b/{name}")).status == 200, "what was refused does not apply"
+        fleet.config.write_text(yaml.safe_dump(yaml.safe_load(fleet.config.read_text()) | {"models": {}}))
+        await kill_all()
+        assert (await stage.whole(f"b/{name}")).status == 200, "nobody has reloaded it"
+    assert fleet.stop() == 0
+
+
+def probed_or_none(running: Tokenweir) -> str | None:
+    try:
+        return probed(running, "/readyz")
+    except OSError:
+        return None
+
+
+def add_model(name: str, document: Any) -> None:
+    document["models"][name] = {"provider": "scripted", "price": PRICE}
 
 
 @pytest.mark.thorough

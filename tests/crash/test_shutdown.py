@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
+from time import monotonic
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
 from proxy.demo.script import Send, Shape, Stall
 from proxy.demo.shapes import sse as event
 from tests.crash.chaos import Chaos, Instant
-from tests.crash.stage import Stage, begin_stopping, entries_of, left_behind, told, until
+from tests.crash.stage import Stage, begin_stopping, entries_of, left_behind, quick_key, told, until
 from tests.support import sse
 from tests.support.examples import SEED
 from tests.support.net import RawClient, Response
@@ -65,6 +69,23 @@ async def test_what_runs_may_finish_and_nothing_new_begins(
         ("served", "reported", 20)
     }
     assert (left["outcome"], left["usage_source"], left["completion_tokens"]) == ("client_left", "reported", 20)
+
+
+async def test_requests_are_taken_until_load_balancers_have_noticed(
+    tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider
+) -> None:
+    running = tokenweir(drain_delay_s=1.5, shutdown_grace_s=5)
+    key, name = quick_key(running), provider.script("noticed", Shape("openai", tokens=3))
+    async with Stage(running, key) as stage:
+        await begin_stopping(running)
+        with pytest.raises(HTTPError) as refused:
+            await asyncio.to_thread(urlopen, f"{running.url}/readyz", timeout=5)
+        assert (refused.value.code, refused.value.read()[:28]) == (503, b"The proxy is shutting down.\n")
+        assert (await stage.whole(name)).status == 200, "a client that was sent here is served"
+        began = monotonic()
+        assert await asyncio.to_thread(running._wait) == 0
+        assert monotonic() - began < 5
+    assert entries_of(running, name)[0]["outcome"] == "served"
 
 
 async def _refused(stage: Stage, model: str) -> bool:

@@ -97,9 +97,9 @@ class LaterUsageAsker:
         node: str,
         unix_time: Callable[[], float],
     ) -> None:
-        """`node`: the name of this process."""
+        """`providers`: by name, as they are configured at the time. `node`: the name of this process."""
         self._read, self._settle = read, settle
-        self._providers = {name: one for name, one in providers.items() if one.later is not LaterUsage.OFF}
+        self._providers = providers
         self._client = client
         self._node = node
         self._unix_time = unix_time
@@ -113,9 +113,11 @@ class LaterUsageAsker:
         return self._unix_time() - LOOK_BACK_S, ""
 
     async def run(self) -> None:
-        """Ask until cancelled. Without a provider to ask, return at once."""
-        while self._providers:
+        """Ask until cancelled."""
+        while True:
             await asyncio.sleep(LOOK_S)
+            if not any(one.later is not LaterUsage.OFF for one in self._providers.values()):
+                continue
             try:
                 await self.look()
             except Exception as error:  # noqa: BLE001  the ledger is away, or a bug: the next look tries again
@@ -141,13 +143,18 @@ class LaterUsageAsker:
         while more and len(self._pending) < PENDING_MAX:
             found = await self._read(self._cursor)
             for question in found.asked:
-                if question.provider in self._providers and way_of(question) is not None:
+                if self._provider(question) is not None and way_of(question) is not None:
                     self._postpone(question)
             for exchange_id in found.settled:
                 self._pending.pop(exchange_id, None)
             lost = self._state is not None and went_back(self._state, found.state)
             self._cursor, more = (self._start(), True) if lost else (found.cursor, found.more)
             self._state = found.state
+
+    def _provider(self, question: Question) -> Provider | None:
+        """The provider to ask; None: it is not asked, or the configuration has it no longer."""
+        found = self._providers.get(question.provider)
+        return None if found is None or found.later is LaterUsage.OFF else found
 
     def _postpone(self, question: Question, *, at_least_s: float = 0.0) -> None:
         """Ask when it is due next, in `at_least_s` seconds or later."""
@@ -160,9 +167,9 @@ class LaterUsageAsker:
 
     async def _ask(self, question: Question) -> None:
         """Ask about one exchange. Raises LedgerUnavailable: it stays due."""
-        provider, way = self._providers.get(question.provider), way_of(question)
+        provider, way = self._provider(question), way_of(question)
         assert way is not None, "no other question is pending"
-        if provider is None:  # the configuration has it no longer
+        if provider is None:  # the configuration has changed
             self._pending.pop(question.exchange_id, None)
             return
         is_last = self._unix_time() - self._began(question) >= END_S

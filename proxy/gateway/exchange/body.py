@@ -17,7 +17,7 @@ from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.provider import Provider
 from proxy.http.errors import JSON_TYPE
 from proxy.metering.dialect import Dialect
-from proxy.metering.metered import Metered, OpaqueMeter
+from proxy.metering.metered import BodyMeter, Metered, OpaqueMeter
 from proxy.metering.wire.framing import SSE, Framing
 from proxy.telemetry.metrics import Gaps
 
@@ -76,6 +76,15 @@ class Body:
         """True if the client has got the last event. SDKs close as soon as they have read it."""
         self.relay.settle_counts()
         return self.relay.meter.done
+
+
+def metered_anyway(meter: BodyMeter) -> Metered:
+    """The result of an answer that is not relayed; if the meter fails, an estimate from the size."""
+    try:
+        meter.give_up()
+        return meter.close()
+    except Exception:  # noqa: BLE001  a bug of the meter
+        return unread(meter.bytes_seen)
 
 
 def unread(size: int) -> Metered:

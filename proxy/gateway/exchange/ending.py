@@ -13,7 +13,7 @@ from typing import Any
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.record import Outcome
-from proxy.gateway.exchange.body import Body
+from proxy.gateway.exchange.body import Body, metered_anyway
 from proxy.gateway.exchange.client_side import ClientSide
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.metering import Metering
@@ -56,7 +56,12 @@ class Ending:
         if self._exchange.bills is not None or self._exchange.handed_over or self.is_counting:
             return
         details, now = self.details, monotonic()
-        metered = None if body is None else body.result or body.metered_anyway()
+        held = self._asking.held
+        if body is not None:
+            metered: Metered | None = body.result or body.metered_anyway()
+        else:
+            metered = None if held is None else metered_anyway(held)
+        self._exchange.accepted = self._exchange.accepted or held is not None
         if body is not None:
             self._end_tape(body)
         if end is End.BUG:
@@ -69,13 +74,15 @@ class Ending:
         self._exchange.silent_s = (now if first_token_at is None else first_token_at) - asked_at
         refusal = self._asking.refusal
         outcome = outcome_of(end, metered, status=None if refusal is None else refusal.answer.status)
-        if metered is not None:
-            self._asking.ended(failed=outcome is Outcome.UPSTREAM_FAILED and not metered.generated)
         stored = self._metering.stored
         if stored.in_background and metered is not None and body is not None:
             headers = self._asking.headers()
             if stored.hand_over(outcome, metered, body.relay, body.provider, details=details, headers=headers):
                 return
+        if body is not None and metered is not None:
+            is_empty = outcome is Outcome.UPSTREAM_FAILED and not metered.generated
+            if not is_empty or (metered.failed is None and not metered.in_background):
+                self._asking.ended(failed=is_empty)
         refused_bytes = 0 if refusal is None else len(refusal.body or b"")
         self.is_counting = close_counted(
             self._exchange,

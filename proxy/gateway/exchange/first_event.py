@@ -1,13 +1,16 @@
 """Looks whether an accepted answer has failed before its first event: then another provider can be asked.
 
 Invariants: nothing of the answer is taken: the relay gets all of it. It is looked at only until its first event, and
-not longer than a provider's `first_event_s`.
+not longer than a provider's `first_event_s`. An error about the client's request is no failure of the provider, and
+neither is an answer that is made in the background.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import aclosing, suppress
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,11 +19,11 @@ from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.open_exchange import outcome_of
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.refusals import FAILOVER_ON
 from proxy.metering.metered import BodyMeter
 
 # Why an answer failed that has nothing in it, not even a reason.
 EMPTY = "empty_answer"
-
 # No error is longer; and so many bytes are read within one turn of the event loop, whatever they are.
 FAILURE_BYTES_MAX = 16 << 10
 
@@ -28,27 +31,81 @@ FAILURE_BYTES_MAX = 16 << 10
 _BLANK = frozenset((b"", b"null", b"{}", b"[DONE]"))
 # Lists of an event that says nothing if they are empty: so does Azure's first one.
 _LISTS = ("choices", "candidates")
+# Types and codes of errors about the request, in lower case: OpenAI's, vLLM's, Anthropic's and Google's.
+_ABOUT_THE_REQUEST = frozenset((
+    "invalid_request_error", "badrequesterror", "bad_request_error", "invalid_argument", "invalid_prompt",
+    "context_length_exceeded", "request_too_large", "content_policy_violation", "validation_error",
+))  # fmt: skip
 
 
-async def failure_in(answer: Answer, meter: BodyMeter, limit_s: float) -> str | None:
-    """Why the answer failed before its first event, as `Metered.failed` has it, or EMPTY. None: it did not within
-    `limit_s` seconds. `meter`: one for this call alone."""
+class FirstLook(NamedTuple):
+    """What the first event of an answer says."""
+
+    failed: str | None = None
+    """why the answer failed, as `Metered.failed` has it, or EMPTY; None: it has not, as far as it was looked at"""
+    begun: bool = False
+    """the provider answers as it should"""
+
+
+UNKNOWN = FirstLook()
+BEGUN = FirstLook(begun=True)
+
+
+async def first_look(answer: Answer, meter: BodyMeter, limit_s: float, *, may_be_empty: bool) -> FirstLook:
+    """Look until the first event, or the end of the answer, or `limit_s` seconds. `meter`: one for this call alone.
+    `may_be_empty`: no output is an answer, too, as of a transcription."""
     with suppress(TimeoutError, UpstreamFailedError):
         async with asyncio.timeout(limit_s), aclosing(answer.early_pieces()) as pieces:
-            blanks, line, tally = 0, b"", meter.tally
+            blanks, line, seen, tally = 0, b"", b"", meter.tally
             async for piece in pieces:
-                if meter.bytes_seen + len(piece) > FAILURE_BYTES_MAX:
-                    return None
+                seen += piece
+                if len(seen) > FAILURE_BYTES_MAX:
+                    return UNKNOWN
                 meter.feed(piece)
                 meter.fold()
                 *lines, line = (line + piece).split(b"\n")
                 blanks += sum(map(_is_blank, lines))
                 if tally.failed is not None:
-                    return tally.failed
+                    return _failed(tally.failed, seen)
                 if tally.events > blanks or not tally.evidence.empty or tally.usage is not None:
-                    return None
-            return _failure_of(meter)
-    return None
+                    return BEGUN
+            return _look_at_whole(meter, seen, may_be_empty=may_be_empty)
+    return UNKNOWN
+
+
+def _look_at_whole(meter: BodyMeter, seen: bytes, *, may_be_empty: bool) -> FirstLook:
+    """Of an answer that is complete."""
+    metered = meter.close()
+    if metered.failed is not None and not metered.generated:
+        return _failed(metered.failed, seen)
+    goes_on = metered.response_id is not None and not metered.answer_ended  # in the background
+    if metered.generated or goes_on or outcome_of(End.COMPLETE, metered) is Outcome.SERVED:
+        return BEGUN
+    return UNKNOWN if may_be_empty else FirstLook(EMPTY)
+
+
+def _failed(code: str, seen: bytes) -> FirstLook:
+    return BEGUN if any(map(_is_about_the_request, _errors(seen))) else FirstLook(code)
+
+
+def _errors(seen: bytes) -> Iterator[dict[str, Any]]:
+    """The objects that may describe an error, in the events or the answer so far."""
+    texts = [line[5:] for line in seen.split(b"\n") if line.startswith(b"data:")] or [seen]
+    for text in texts:
+        with suppress(ValueError, RecursionError):
+            found = msgspec.json.decode(text)
+            while isinstance(found, dict):
+                yield found
+                found = found.get("error") or found.get("response")
+
+
+def _is_about_the_request(error: dict[str, Any]) -> bool:
+    """Whether each provider would answer so: a status that is no reason to ask another, or such a type or code."""
+    words = [str(error[name]) for name in ("code", "status", "status_code", "type") if name in error]
+    statuses = [word for word in words if len(word) == 3 and word.isdecimal()]
+    if statuses:
+        return any(word.startswith("4") and word not in FAILOVER_ON for word in statuses)
+    return any(word.lower() in _ABOUT_THE_REQUEST for word in words)
 
 
 def _is_blank(line: bytes) -> bool:
@@ -65,11 +122,3 @@ def _is_blank(line: bytes) -> bool:
     except ValueError:
         return False
     return isinstance(event, dict) and any(event.get(name) == [] for name in _LISTS)
-
-
-def _failure_of(meter: BodyMeter) -> str | None:
-    """Of an answer that is complete."""
-    metered = meter.close()
-    if metered.generated or outcome_of(End.COMPLETE, metered) is Outcome.SERVED:
-        return None
-    return metered.failed or EMPTY

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from proxy.foundation.slices import AT_ONCE_BYTES, in_slices
 from proxy.gateway.exchange.admitted import AdmittedRequest
-from proxy.gateway.exchange.first_event import failure_in
+from proxy.gateway.exchange.first_event import first_look
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import UpstreamFailedError
@@ -23,6 +23,7 @@ from proxy.gateway.upstream.credentials import Use
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.provider_call import Failover, ProviderCall
 from proxy.gateway.upstream.refusals import failed_answers_fail_over
+from proxy.http.errors import JSON_TYPE
 from proxy.http.headers import upward
 from proxy.http.request_body import CODECS
 from proxy.metering.compressed import compressed_meter
@@ -71,6 +72,8 @@ class UpstreamRequest(ProviderCall[Answer]):
         self._refused_injected = False
         """the current provider refused the request with `include_usage`; it is sent again without"""
         self._refusal_body: bytes | None = None  # of an error, if it was read already
+        self.held: BodyMeter | None = None
+        """the meter of an accepted answer, while its first event is waited for"""
         self.answer: Answer | None = None
         """the answer for the client; None: there is none yet"""
         self.refusal: Refusal | None = None
@@ -85,12 +88,12 @@ class UpstreamRequest(ProviderCall[Answer]):
         """The framing of an answer's events; None: it is no stream."""
         return self._dialect.framing(answer.content_type, streamed=self._facts.streamed)
 
-    def meter(self, answer: Answer) -> BodyMeter:
-        """A meter of the answer."""
+    def meter(self, answer: Answer, *, holds_text: bool = True) -> BodyMeter:
+        """A meter of the answer. `holds_text`: also for what is counted with a vocabulary."""
         dialect, framing, names = self._dialect, self.framing(answer), self._dialect.headers_read
         told = {name: value for name, value in answer.head.headers if name in names} if names else NO_HEADERS
         counter = self.route.counter
-        room = None if counter is None else counter.room
+        room = None if counter is None or not holds_text else counter.room
         held = None if room is None else AnswerText(room)
         if framing is None:
             meter: BodyMeter = dialect.plain_meter(told, held)
@@ -152,26 +155,33 @@ class UpstreamRequest(ProviderCall[Answer]):
         self.injected, self._refused_injected = self._injects(), False
         self._wire = []
 
-    async def _failure_in(self, found: Answer, began_at: float) -> str | None:
+    async def _failure_in(self, found: Answer) -> str | None:
         """Why an accepted answer has failed before its first event; None: it has not, or nobody else can be asked."""
         provider = self.route.provider
-        unused_s = began_at + provider.limits.first_byte_s * _UNUSED - monotonic()
+        unused_s = self._asked_at + provider.limits.first_byte_s * _UNUSED - monotonic()
         limit_s = min(provider.settings.timeouts.first_event_s, unused_s)
-        if found.status >= 300 or not failed_answers_fail_over(provider.settings.failover_on):
-            return await super()._failure_in(found, began_at)
-        if not self.route.others or limit_s <= 0:
+        if found.status >= 300:
+            return await super()._failure_in(found)
+        if not self.route.others or limit_s <= 0 or not failed_answers_fail_over(provider.settings.failover_on):
             return None  # `ended` knows more
-        failed = await failure_in(found, self.meter(found), limit_s)
-        if failed is None:
-            provider.health.answered()
-        return failed
+        may_be_empty = self._dialect.plain is not None
+        if may_be_empty and self.framing(found) is None and found.content_type != JSON_TYPE:
+            return None  # a sound, or a text: it is relayed as it comes
+        self.held = self.meter(found, holds_text=False)
+        look = await first_look(found, self.held, limit_s, may_be_empty=may_be_empty)
+        self.held = None  # not if it was cancelled: then it ends the exchange
+        if look.begun:
+            self.ended(failed=False)
+        return look.failed
 
     def ended(self, *, failed: bool) -> None:
-        """An accepted answer has ended. `failed`: with nothing in it."""
-        health = self.route.provider.health
+        """The provider's answer, or its first event, is known. `failed`: it has ended with nothing in it."""
+        if self._is_counted:
+            return
+        self._is_counted, health = True, self.route.provider.health
         if failed:
             health.failed(monotonic())
-        else:
+        elif health.failures == self._failures_before:  # else it has failed others meanwhile
             health.answered()
 
     async def _is_changed(self, answer: Answer) -> bool:

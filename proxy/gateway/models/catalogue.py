@@ -6,7 +6,7 @@ model setting that would serve it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from proxy.billing.keys import ApiKey
@@ -25,14 +25,16 @@ class Catalogue:
         """`providers`: name in the settings → provider."""
         self._providers = providers
         self._lists = lists
-        self.use(models)
+        self._models, self._named = models, _named(models, providers)
 
-    def use(self, models: Mapping[str, ModelSettings]) -> None:
-        """List these models from now on; their providers are there."""
-        self._models = models
-        self._named = {
-            name: self._unlisted(name, setting) for name, setting in sorted(models.items()) if not setting.is_pattern
-        }
+    def changed_to(self, models: Mapping[str, ModelSettings], providers: Mapping[str, Provider]) -> Callable[[], None]:
+        """Lists other models as soon as what this returns is called: by then, its own `providers` are these."""
+        named = _named(models, providers)
+
+        def change() -> None:
+            self._models, self._named = models, named
+
+        return change
 
     async def models(self, key: ApiKey) -> dict[str, ListedModel]:
         """Name → model, for all models that `key` may use. May wait for providers' lists."""
@@ -90,11 +92,20 @@ class Catalogue:
         return None if found is None else found[0]
 
     def _unlisted(self, name: str, setting: ModelSettings) -> ListedModel:
-        """A model by the configuration only."""
-        served = [dialects_of(self._providers[target.provider].settings.dialects) for target in setting.providers]
-        return ListedModel(
-            name=name,
-            provider=setting.providers[0].provider,
-            dialects=frozenset().union(*served),
-            output_tokens_max=setting.completion_tokens_max or 0,
-        )
+        return _unlisted(name, setting, self._providers)
+
+
+def _named(models: Mapping[str, ModelSettings], providers: Mapping[str, Provider]) -> dict[str, ListedModel]:
+    named = ((name, setting) for name, setting in sorted(models.items()) if not setting.is_pattern)
+    return {name: _unlisted(name, setting, providers) for name, setting in named}
+
+
+def _unlisted(name: str, setting: ModelSettings, providers: Mapping[str, Provider]) -> ListedModel:
+    """A model by the configuration only."""
+    served = [dialects_of(providers[target.provider].settings.dialects) for target in setting.providers]
+    return ListedModel(
+        name=name,
+        provider=setting.providers[0].provider,
+        dialects=frozenset().union(*served),
+        output_tokens_max=setting.completion_tokens_max or 0,
+    )

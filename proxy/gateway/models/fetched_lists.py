@@ -36,6 +36,7 @@ Models = tuple[ListedModel, ...]
 class _Kept:
     """The kept list of one provider."""
 
+    provider: Provider
     models: Models | None = None
     """the models of the last list; None: never read"""
     due_at: float = 0.0
@@ -65,7 +66,9 @@ class FetchedLists:
     def _refreshed(self, provider: Provider) -> _Kept:
         """Begin to fetch the list if it is due."""
         name = provider.settings.name
-        kept = self._kept.setdefault(name, _Kept())
+        kept = self._kept.get(name)
+        if kept is None or kept.provider is not provider:  # a reload has changed its settings
+            kept = self._kept[name] = _Kept(provider)
         where = provider_list(provider.settings)
         if where is not None and kept.fetching is None and self._now() >= kept.due_at:
             kept.fetching = self._tasks.start(self._refresh(provider, where, kept), name=f"models of {name}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from proxy.metering.dialects import DIALECTS, supports
 
@@ -34,7 +34,7 @@ class ListedModel:
     lifecycle: ModelStatus = ModelStatus.ACTIVE
 
 
-def dialects_of(names: Iterable[str]) -> frozenset[str]:
+@lru_cache(maxsize=256)
+def dialects_of(names: tuple[str, ...]) -> frozenset[str]:
     """The dialects that a provider's settings name, each by its own name."""
-    settings = tuple(names)
-    return frozenset(dialect.name for dialect in DIALECTS if supports(settings, dialect))
+    return frozenset(dialect.name for dialect in DIALECTS if supports(names, dialect))

@@ -46,13 +46,18 @@ class Health:
         until = self._rests_until if self._failures < FAILURES_MAX else max(self._rests_until, self._open_until)
         return max(0.0, until - now)
 
+    @property
+    def failures(self) -> int:
+        """Failures since the last answer."""
+        return self._failures
+
     def asked(self, now: float) -> None:
         """A request is sent. Unless the breaker is closed, this is the trial, and the breaker stays open for others."""
         if self._failures >= FAILURES_MAX:
             self._open_until = now + OPEN_S
 
     def answered(self) -> None:
-        """The provider answered without a server error."""
+        """The provider answered without a server error, and not with an answer that has nothing in it."""
         self._failures = 0
 
     def failed(self, now: float) -> None:

@@ -72,13 +72,16 @@ class ProviderCall(Generic[T]):
         self._tokens = tokens
         self._tried: dict[Credential, int] = {}
         """those that this request was refused with, and the status"""
+        self._asked_at = 0.0
+        self._failures_before = 0  # of the provider, when it was asked
+        self._is_counted = False  # its health knows how this request went
 
     def _send(self, provider: Provider, use: Use | None) -> Awaitable[Answer | T]:
         """Send the request. Raises UpstreamFailedError."""
         raise NotImplementedError
 
-    async def _failure_in(self, found: Answer | T, began_at: float) -> str | None:
-        """Why an accepted answer has failed nevertheless; None: it has not. `began_at`: when it was asked for."""
+    async def _failure_in(self, found: Answer | T) -> str | None:
+        """Why an accepted answer has failed nevertheless; None: it has not."""
         self.route.provider.health.answered()
         return None
 
@@ -96,11 +99,13 @@ class ProviderCall(Generic[T]):
 
     async def ask(self) -> Answer | T | Failover:
         """Ask the current provider. Raises UpstreamFailedError."""
+        self._asked_at, self._is_counted = monotonic(), False
         while True:
             provider, began_at, use = self.route.provider, monotonic(), None
             if provider.pool is not None and (use := self._takes(provider.pool, began_at)) is None:
                 return self._without_credential(provider.pool, began_at)
             provider.health.asked(began_at)
+            self._failures_before = provider.health.failures
             try:
                 found = await self._send(provider, use)
             except UpstreamFailedError as failure:
@@ -120,7 +125,7 @@ class ProviderCall(Generic[T]):
     async def _taken(self, found: Answer | T, provider: Provider, began_at: float) -> Answer | T | Failover:
         """An accepted answer; or another provider, if it failed before anything of it went to the client."""
         try:
-            failed = await self._failure_in(found, began_at)
+            failed = await self._failure_in(found)
         except BaseException:
             if isinstance(found, Answer):
                 found.close()
@@ -129,6 +134,7 @@ class ProviderCall(Generic[T]):
             other = self._failover(began_at, failed, found)
             if other is not None:
                 provider.health.failed(monotonic())
+                self._is_counted = True
                 return other
         elif self.use is not None:
             self._accepted(self.use)

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from proxy.settings import Settings, SettingsError, load
+from proxy.settings import Settings, SettingsError
 from proxy.settings.kinds import setting_name
+from proxy.settings.reading import load_text, read_text
 from proxy.settings.values import LogFormat
 from proxy.sinks.kinds import SINKS
 
 STATUS_FILE = "configuration.json"
+# Of a SHA-256, in hexadecimal.
+DIGEST_DIGITS = 12
 # The fields of `Settings` that a reload changes.
 RELOADED = ("providers", "models", "price_rules", "allow_literal_secrets")
 
 
 class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a proxy runs with: the file STATUS_FILE of its data folder."""
+    """What a proxy runs with: the file STATUS_FILE of its data folder, as long as it runs."""
 
     pid: int
     """the process that takes SIGHUP"""
-    journal: str
-    """the folder of the journal, which is locked while the proxy runs"""
+    started: str
+    """when that process started, as `process_start` has it: another one may get its number later"""
     file: str | None
     """the configuration file; None: settings of the environment"""
     digest: str = ""
@@ -42,6 +47,28 @@ class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
     """settings that the file has changed, and only a restart applies"""
 
 
+def running_status(data_dir: Path) -> ConfigurationStatus | None:
+    """The status of the proxy that runs with this data folder; None: there is none."""
+    try:
+        status = msgspec.json.decode((data_dir / STATUS_FILE).read_bytes(), type=ConfigurationStatus)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return status if status.started and status.started == process_start(status.pid) else None
+
+
+def process_start(pid: int) -> str:
+    """When a process started, in words of the system; empty: there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        pass
+    with suppress(OSError, subprocess.SubprocessError):  # a system without /proc
+        command = ["ps", "-o", "lstart=", "-p", str(pid)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=5)  # noqa: S603  a number
+        return done.stdout.strip()
+    return ""
+
+
 class ConfigurationFile(NamedTuple):
     """Where a proxy has its settings from. `host`, `port`, `log_format`: as the command line overrides them."""
 
@@ -49,30 +76,24 @@ class ConfigurationFile(NamedTuple):
     host: str | None = None
     port: int | None = None
     log_format: str | None = None
+    digest: str = ""
+    """of the file as the settings beside this were read from it"""
 
     def read(self) -> tuple[Settings, str]:
         """The settings, and the digest of the file. Raises SettingsError."""
-        digest = digest_of(self.path)
-        settings = load(self.path, os.environ, sinks=SINKS)
+        text = read_text(self.path)
+        settings = load_text(text, self.path, os.environ, sinks=SINKS)
         listen = settings.listen
         port = listen.port if self.port is None else self.port
         log = settings.log if self.log_format is None else replace(settings.log, format=LogFormat(self.log_format))
-        return replace(settings, listen=replace(listen, host=self.host or listen.host, port=port), log=log), digest
+        settings = replace(settings, listen=replace(listen, host=self.host or listen.host, port=port), log=log)
+        return settings, hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
 
-    def read_again(self, settings: Settings) -> Settings:
-        """`settings` after a reload; unchanged if the file cannot be used."""
-        try:
-            return reloaded(settings, self.read()[0])
-        except SettingsError:
-            return settings
-
-
-def digest_of(file: Path) -> str:
-    """The first 12 hexadecimal digits of the file's SHA-256; empty if it cannot be read."""
-    try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
-    except OSError:
-        return ""
+    def read_again(self) -> tuple[Settings, str]:
+        """As `read`, of a running proxy: only a regular file is read, since others could keep it waiting."""
+        if self.path.exists() and not self.path.is_file():
+            raise SettingsError(f"{self.path}: is no regular file")
+        return self.read()
 
 
 def reloaded(before: Settings, new: Settings) -> Settings:
@@ -82,5 +103,7 @@ def reloaded(before: Settings, new: Settings) -> Settings:
 
 def not_reloaded(before: Settings, new: Settings) -> list[str]:
     """The names of settings that differ, and only a restart applies."""
-    differing = (one for one in fields(Settings) if getattr(before, one.name) != getattr(new, one.name))
-    return [setting_name(one) for one in differing if one.name not in RELOADED]
+    if not new.listen.port:  # any port, which is known by now
+        new = replace(new, listen=replace(new.listen, port=before.listen.port))
+    others = (one for one in fields(Settings) if one.name not in RELOADED)
+    return [setting_name(one) for one in others if getattr(before, one.name) != getattr(new, one.name)]

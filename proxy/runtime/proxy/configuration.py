@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -24,8 +24,8 @@ from proxy.gateway.upstream.routing import Models
 from proxy.runtime.machine.configuration_file import (
     ConfigurationFile,
     ConfigurationStatus,
-    digest_of,
     not_reloaded,
+    process_start,
     reloaded,
 )
 from proxy.runtime.proxy.model_table import model_table, needs_price_book, price_lookup
@@ -36,10 +36,16 @@ from proxy.telemetry.metrics import Metrics
 _log = logging.getLogger(__name__)
 
 
+Follower = Callable[[Settings, Mapping[str, Provider]], Callable[[], None]]
+"""the new settings and providers → what to do when they apply; it is called in a thread"""
+
+
 class _Prepared(NamedTuple):
     settings: Settings
     providers: dict[str, Provider]
     models: Models
+    need_restart: list[str]
+    follow: list[Callable[[], None]]
 
 
 class Configuration:
@@ -54,8 +60,8 @@ class Configuration:
         self.models = Models({}, lambda _name: None)
         self.digest = ""
         """of the file that applies; empty: there is no file"""
-        self.on_change: list[Callable[[], None]] = []
-        """called after a reload"""
+        self.followers: list[Follower] = []
+        """what else follows a reload"""
         self._book = book
         self._metrics = metrics
         self._tokenizers = tokenizers
@@ -68,11 +74,12 @@ class Configuration:
         require_prices(settings, price_lookup(self._book))
         self._tokenizers.read(settings.models.values())
         providers = {name: self._provider(name, settings) for name in settings.providers}
-        return _Prepared(settings, providers, model_table(settings, self._book, providers, self._tokenizers))
+        models = model_table(settings, self._book, providers, self._tokenizers)
+        follow = [follower(settings, providers) for follower in self.followers]
+        return _Prepared(settings, providers, models, not_reloaded(self.settings, settings), follow)
 
     def apply(self, prepared: _Prepared) -> list[str]:
         """Serve new requests by it. Returns the names of settings that have changed, and only a restart applies."""
-        need_restart = not_reloaded(self.settings, prepared.settings)
         self.settings = reloaded(self.settings, prepared.settings)
         for name in self.providers.keys() - prepared.providers.keys():
             self._metrics.providers.forget(name, list(BreakerState))
@@ -82,9 +89,9 @@ class Configuration:
             self._metrics.providers.watch(name, list(BreakerState), partial(_state, provider))
         self._metrics.use_models(self.settings.models)
         self.models.become(prepared.models)
-        for call in self.on_change:
+        for call in prepared.follow:
             call()
-        return need_restart
+        return prepared.need_restart
 
     def _provider(self, name: str, settings: Settings) -> Provider:
         known, wanted = self.providers.get(name), settings.providers[name]
@@ -108,24 +115,28 @@ class Reloader:
         *,
         status: Path | None,
         pid: int,
-        journal: Path,
     ) -> None:
         """`file`: None: the settings come from the environment. `status`: the file to write; None: another process
-        writes it. `pid`: of the process that takes SIGHUP. `journal`: the folder that is locked while it runs."""
+        writes it. `pid`: of the process that takes SIGHUP."""
         self._configuration = configuration
         self._metrics = metrics
         self._file = file
         self._status_file = status
         self._in_order = asyncio.Lock()
-        configuration.digest = "" if file is None else digest_of(file.path)
+        configuration.digest = "" if file is None else file.digest
         self.status = ConfigurationStatus(
             pid=pid,
-            journal=str(journal.absolute()),
+            started=process_start(pid),
             file=None if file is None else str(file.path.absolute()),
             digest=configuration.digest,
             applied_at=time.time(),
         )
         self._noted()
+
+    def close(self) -> None:
+        """The proxy stops: it takes no signal any more."""
+        if self._status_file is not None:
+            self._status_file.unlink(missing_ok=True)
 
     async def run(self) -> None:
         """Reload once."""
@@ -137,7 +148,7 @@ class Reloader:
         if self._file is None:
             return "the settings come from the environment: restart to apply a change"
         try:
-            settings, digest = self._file.read()
+            settings, digest = self._file.read_again()
             return self._configuration.prepared(settings), digest
         except SettingsError as wrong:
             return str(wrong)

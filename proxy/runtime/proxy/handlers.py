@@ -107,7 +107,10 @@ def make_handlers(
         background=background, unix_time=time.time, resuming=resuming,
     )  # fmt: skip
     catalogue = Catalogue(settings.models, providers, FetchedLists(upstream, tasks))
-    configuration.on_change += [lambda: catalogue.use(configuration.settings.models), opener.forget_routes]
+    configuration.followers += [
+        lambda settings, providers: catalogue.changed_to(settings.models, providers),
+        lambda _settings, _providers: opener.forget_routes,
+    ]
     resumption = Resumption(background, owners, ports, keyring, models, providers, admission)
     return Handlers(
         exchanges, sockets, ModelsHandler(keyring, catalogue), responses, batches, resuming, background, resumption,

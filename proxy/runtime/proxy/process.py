@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from proxy.delivery.roster import Roster
     from proxy.runtime.machine.queue import Queue
 
+SHUTTING_DOWN = "The proxy is shutting down."
 # The time for the last settling; what the ledger does not take by then stays in the journal.
 LAST_SETTLE_S = 10.0
 # An exchange that is shut down writes its record within milliseconds.
@@ -74,6 +75,7 @@ class Proxy:
         """reads the configuration file again, and applies it; the log says what came of it. None: before `start`"""
         self._accepting = Accepting(STARTING)
         self._hurried = False
+        self._is_leaving = False
         self._stops = AsyncExitStack()
 
     async def start(self) -> None:
@@ -85,11 +87,14 @@ class Proxy:
 
     async def stop(self) -> None:
         """Stop gracefully. No admitted exchange is lost, even if the time is too short."""
-        self._accepting.reason = "The proxy is shutting down."
+        self._is_leaving = True
+        if self._settings.drain_delay_s:
+            await wait_until(lambda: self._hurried, deadline_s=self._settings.drain_delay_s)
+        self._accepting.reason = SHUTTING_DOWN
         await self._stops.aclose()
 
     def hurry(self) -> None:
-        """End the grace time: stop waiting for running streams."""
+        """End the times of `drain_delay_s` and `shutdown_grace_s`: stop waiting for running streams."""
         self._hurried = True
 
     async def _start(self, stops: AsyncExitStack) -> None:
@@ -117,8 +122,8 @@ class Proxy:
         reloader = Reloader(
             resources.configuration, self._file, metrics,
             status=folder.root / STATUS_FILE if is_first else None, pid=os.getpid() if peers is None else os.getppid(),
-            journal=folder.journal,
         )  # fmt: skip
+        stops.callback(reloader.close)
         self.reload = lambda: tasks.start(reloader.run(), name="reload")
         upstream = UpstreamClient()
         stops.push_async_callback(upstream.close)
@@ -184,7 +189,8 @@ class Proxy:
         self.console_url = console.url
 
         def not_ready() -> str | None:
-            return accepting.reason or ("The journal is broken." if journal.broken else None)
+            leaving = SHUTTING_DOWN if self._is_leaving else None
+            return accepting.reason or leaving or ("The journal is broken." if journal.broken else None)
 
         routes = client_routes(handlers)
         add_probes(

@@ -23,12 +23,14 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import FrameType
 
-from proxy.runtime.machine.configuration_file import ConfigurationFile
+from proxy.runtime.machine.configuration_file import ConfigurationFile, reloaded, running_status
 from proxy.runtime.proxy.peer_processes import PeerProcesses
-from proxy.settings import Settings
+from proxy.settings import Settings, SettingsError
 
 # The pause before a restart; it doubles with each one, up to the second.
 RESTART_S_MIN, RESTART_S_MAX = 0.1, 5.0
+# How long after a SIGHUP the processes may reload.
+ADOPT_S = 30.0
 # After a run of this length the pause is the shortest again.
 WELL_S = 30.0
 # On top of the grace time of the streams, for the last settling.
@@ -64,6 +66,7 @@ class Supervisor:
         self._started = started
         self._members = [_ProxyProcess(number) for number in range(workers)]
         self._stopping = False
+        self._adopt_until = 0.0  # by `time.monotonic`: the processes reload until then
 
     def run(self) -> int:
         """Run the processes until all have ended. Raises OSError if the port is taken."""
@@ -86,10 +89,20 @@ class Supervisor:
             member.terminate()
 
     def _on_hangup(self, _number: int, _frame: FrameType | None) -> None:
-        if self._file is not None:
-            self._settings = self._file.read_again(self._settings)  # for processes that start later
+        self._adopt_until = time.monotonic() + ADOPT_S
         for member in self._members:
             member.send(signal.SIGHUP)
+
+    def _adopt(self) -> None:
+        """Start later processes with what the running ones have reloaded: not with what they have refused."""
+        status = running_status(self._settings.data_dir)
+        if self._file is None or status is None or status.digest == self._file.digest:
+            return
+        with suppress(SettingsError):
+            settings, digest = self._file.read_again()
+            if digest == status.digest:
+                self._settings = reloaded(self._settings, settings)
+                self._file = self._file._replace(digest=digest)
 
     def _start(self, member: _ProxyProcess, folder: Path) -> None:
         peers = PeerProcesses(folder, member.number, len(self._members))
@@ -119,12 +132,15 @@ class Supervisor:
                         _log.error("process %d ended with %s and is started again", member.number, code)
                 if member.running is None and not self._stopping and time.monotonic() >= member.start_at:
                     self._start(member, folder)
+            if time.monotonic() < self._adopt_until:
+                self._adopt()
             connection.wait([m.running.sentinel for m in self._members if m.running is not None], timeout=0.05)
         return 0
 
     def _end(self) -> None:
         """Stop the running processes, and kill those that take too long."""
-        until = time.monotonic() + self._settings.shutdown_grace_s + STOP_S_MORE
+        settings = self._settings
+        until = time.monotonic() + settings.drain_delay_s + settings.shutdown_grace_s + STOP_S_MORE
         for member in self._members:
             member.terminate()
         for member in self._members:

@@ -20,8 +20,8 @@ from proxy.demo.shapes import sse as event
 from proxy.gateway.upstream.health import FAILURES_MAX
 from proxy.gateway.upstream.refusals import REFUSALS
 from tests.crash.stage import Stage, quick_key, until
-from tests.support.net import Response, closed_port
-from tests.support.provider import ScriptedProvider, error_script, hangs_up, silent
+from tests.support.net import Response, chat_request, closed_port, connect
+from tests.support.provider import ScriptedProvider, error_script, hangs_up, json_script, silent
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 
 B_COST = {"input": 0.17, "cached_input": 0.03, "output": 0.91}
@@ -50,6 +50,7 @@ FAILED_ANSWERS = {
 }
 CASES = (
     *FAILED_STREAMS, *FAILED_ANSWERS, "late-event", "last-fails", "empty-breaker", "narrow", "wide", "gone-held",
+    "gone-alone", "own-error", "background", "long-page", "old-stream",
     "plain", "unreachable", "status-429", "status-500", "status-503", "status-529", "rest", "both", "broken", "hangs",
     "mute", "gone-cancel", "gone-drain", "killed", "breaker", "alias", "whole", "late", "client-error",
     "dead-key", "ms", *(f"status-{status}" for status in REFUSALS if status != 429),
@@ -118,7 +119,7 @@ def pairs(
         first_url = closed if case in ("unreachable", "late") else provider_process.base_url
         providers |= {f"a-{case}": section(first_url, case), f"b-{case}": section(second.base_url, case)}
         targets = [{"provider": f"a-{case}", "cost": COST}, {"provider": f"b-{case}", "cost": B_COST}]
-        models[f"{case}/*"] = {"providers": targets, "price": PRICE}
+        models[f"{case}/*"] = {"providers": targets[:1] if case == "gone-alone" else targets, "price": PRICE}
     models["alias-of-one"] = {"alias_of": "one"}
     models["one"] = {"provider": "a-alias", "upstream_model": "alias", "price": PRICE}
     tokenweir = Tokenweir(tmp_path_factory.mktemp("pairs"), providers=providers, models=models)
@@ -314,19 +315,66 @@ async def test_a_provider_may_fail_over_after_more(pair: Pair) -> None:
     assert pair.asked("wide") == (1, 1)
 
 
-async def test_who_leaves_while_the_first_event_is_waited_for_is_not_charged(pair: Pair) -> None:
-    model = pair.plan("gone-held", Script(steps=(Stall(),)), TALE)
+async def test_who_leaves_while_the_first_event_is_waited_for_pays_as_with_one_provider(pair: Pair) -> None:
+    """The provider has accepted the request: the prompt is to be paid."""
+    left = []
+    for case in ("gone-held", "gone-alone"):
+        model = pair.plan(case, Script(steps=(Stall(),)), TALE)
+        async with Stage(pair.tokenweir, pair.key) as stage:
+            client = await stage.ask(model)
+            await until(lambda case=case: pair.asked(case) == (1, 0))  # type: ignore[misc]
+            await asyncio.sleep(0.2)
+            client.close()
+            entries = await asyncio.to_thread(pair.tokenweir.entries_of, model)
+        left += entries
+        assert pair.asked(case) == (1, 0)
+    held, alone = left
+    assert held["outcome"] == alone["outcome"] == "client_left"
+    assert Decimal(held["charge_usd"]) == Decimal(alone["charge_usd"]) > 0
+    assert (held["prompt_tokens"], held["usage_source"]) == (alone["prompt_tokens"], "estimated")
+
+
+async def test_a_client_s_own_error_breaks_no_provider(pair: Pair) -> None:
+    wrong = event({"error": {"message": "maximum context length", "type": "BadRequestError", "code": 400}})
+    script = Script(steps=(Send(wrong), Send(DONE)))
+    model = pair.plan("own-error", script, script)
+    for _ in range(FAILURES_MAX + 1):
+        assert b"maximum context" in (await pair.post(model)).body
+    assert pair.asked("own-error") == (FAILURES_MAX + 1, 0)
+
+
+async def test_a_background_answer_is_asked_for_once(pair: Pair) -> None:
+    queued = {"id": "resp_1", "object": "response", "status": "queued", "background": True, "output": [], "usage": None}
+    model = pair.plan("background", json_script(queued), json_script(queued))
+    request = {"model": model, "input": "hi", "background": True, "store": True}
+    for _ in range(FAILURES_MAX + 1):
+        async with await connect(pair.tokenweir.url) as client:
+            await client.send(chat_request(request, path="/v1/responses", key=pair.key))
+            assert b"resp_1" in (await client.read()).body
+    assert pair.asked("background") == (FAILURES_MAX + 1, 0)
+
+
+async def test_a_long_page_instead_of_an_answer_opens_the_breaker(pair: Pair) -> None:
+    """It is relayed, since it is too long to be held; later requests go to the next provider."""
+    page = Script(steps=(Send(b"<html>" + b"x" * 20_000),), headers=(("Content-Type", "text/html"),))
+    model = pair.plan("long-page", page, TALE)
+    for _ in range(FAILURES_MAX + 1):
+        await pair.post(model)
+    assert pair.asked("long-page") == (FAILURES_MAX, 1)
+
+
+async def test_an_old_stream_that_ends_well_hides_no_failures(pair: Pair) -> None:
+    slow = Script(steps=(Send(event({"choices": [{"index": 0, "delta": {"content": "a"}}]})), Wait(1_500), Send(DONE)))
     async with Stage(pair.tokenweir, pair.key) as stage:
-        client = await stage.ask(model)
-        await until(lambda: pair.asked("gone-held") == (1, 0))
-        await asyncio.sleep(0.2)
-        client.close()
-        entries = await asyncio.to_thread(
-            pair.tokenweir.until, lambda entries: any(one["model"] == model for one in entries)
-        )
-    (line,) = [one for one in entries if one["model"] == model]
-    assert (line["provider"], line["outcome"], line["charge_usd"]) == ("a-gone-held", "client_left", "0")
-    assert pair.asked("gone-held") == (1, 0)
+        _, response = await stage.begin(pair.plan("old-stream", slow, TALE))
+        assert response.status == 200
+        model = pair.plan("old-stream", error_script(500, "broken"), TALE)
+        for _ in range(FAILURES_MAX - 1):
+            await pair.post(model)
+        await asyncio.sleep(1.7)
+        for _ in range(2):
+            await pair.post(model)
+    assert pair.asked("old-stream")[0] == FAILURES_MAX + 1, "the fifth failure has opened it"
 
 
 @pytest.mark.parametrize("case", ["gone-cancel", "gone-drain"])

@@ -80,7 +80,8 @@ def test_found(raw_path: str) -> None:
     ["", "/", "*", CHAT + "//", "//" + CHAT, CHAT.upper(), CHAT[1:], CHAT + "%20", CHAT + ";a", CHAT + "#a",
      CHAT + "\0", "/v1/chat/./completions", "/v1/../v1/chat/completions", "/v1/chat%2fcompletions",
      "/v1/chat/completion%73",
-     "http://test" + CHAT, "/v1//chat/completions", "?" + CHAT, "/v1/v1" + CHAT, "/v1/healthz", "/v1/v1/healthz",
+     "http://test" + CHAT, "/v1///chat/completions", "/v1//healthz", "?" + CHAT, "/v1/v1" + CHAT,
+     "/v1/healthz", "/v1/v1/healthz",
      "/openai/healthz", "/v2/chat/completions", "/openai" + CHAT.upper()],
 )  # fmt: skip
 def test_a_path_is_itself_or_nothing(raw_path: str) -> None:
@@ -109,9 +110,10 @@ def test_head_is_served_where_get_is() -> None:
     ("spelled", "meant"),
     [
         *[(spelled, CHAT) for spelled in (CHAT + "/", "/" + CHAT, "/" + CHAT + "/", "/chat/completions", "/v1" + CHAT,
-                                          "//chat/completions", "/chat/completions/", CHAT + "/?a=b")],
+                                          "//chat/completions", "/chat/completions/", CHAT + "/?a=b",
+                                          "/v1//chat/completions", "/v1//chat/completions/")],
         ("/openai/responses", "/openai/v1/responses"), ("/openai/responses/", "/openai/v1/responses"),
-        ("/models", "/v1/models"), ("/toy/say/", "/toy/say"),
+        ("/models", "/v1/models"), ("/toy/say/", "/toy/say"), ("/openai/v1//responses", "/openai/v1/responses"),
     ],
 )  # fmt: skip
 def test_base_urls_as_people_type_them(spelled: str, meant: str) -> None:
