@@ -209,8 +209,11 @@ def _with_address(section: Any, options: argparse.Namespace) -> Any:
 
 
 def _print_address(host: str) -> Callable[[int], None]:
+    from proxy.foundation.addresses import hosts_of, shown_host
+
     def started(port: int) -> None:
-        print(f"tokenweir: listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
+        others = f", on {', '.join(hosts_of(host))}" if len(hosts_of(host)) > 1 else ""
+        print(f"tokenweir: listening on http://{shown_host(host)}:{port}{others}", flush=True)
 
     return started
 

@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
+from proxy.foundation.addresses import hosts_of
 from proxy.metering.estimator.completion import may_hide
 from proxy.runtime.machine.price_file import PriceFileError, price_book
 from proxy.runtime.proxy.model_table import price_lookup
@@ -78,9 +79,9 @@ def _reachable(settings: Settings) -> Iterator[Finding]:
 
 
 def _is_loopback(host: str) -> bool:
-    """True if only this machine can reach the address."""
+    """True if only this machine can reach the addresses."""
     try:
-        return host == "localhost" or ip_address(host).is_loopback
+        return all(one == "localhost" or ip_address(one).is_loopback for one in hosts_of(host))
     except ValueError:
         return False
 

@@ -20,6 +20,7 @@ from contextlib import asynccontextmanager, suppress
 from aiohttp import HttpVersion10, web
 from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
 
+from proxy.foundation.addresses import hosts_of
 from proxy.http import errors
 from proxy.http.connection import (
     ClientConnection,
@@ -207,6 +208,13 @@ def _spellings(path: str) -> Iterator[str]:
         yield f"/openai/v1{path.removeprefix('/openai')}"
 
 
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as tried:
+        tried.bind((host, 0))
+        return int(tried.getsockname()[1])
+
+
 class CannotListenError(OSError):
     """The address cannot be used; the message is for the operator."""
 
@@ -256,15 +264,18 @@ class Server:
         self._beside: asyncio.Server | None = None
 
     async def start(self, host: str, port: int, *, section: str = "listen", reuse_port: bool = False) -> int:
-        """Listen; return the port (for port 0: the one that the system chose). `section`: of the settings, for errors.
-        Raises OSError."""
+        """Listen; return the port (for port 0: the one that the system chose). `host`: as `hosts_of` reads it.
+        `section`: of the settings, for errors. Raises OSError."""
         if HttpRequestParser is HttpRequestParserPy:  # it accepts some ambiguous requests
             raise OSError("aiohttp has no C parser here: install a build with its C extensions")
         loop = asyncio.get_running_loop()
         # Not `start_serving=True`: cancelled there, it would leave a socket that cannot be closed.
+        hosts = hosts_of(host)
         try:
+            if port == 0 and len(hosts) > 1:
+                port = _free_port(hosts[0])  # else each would get another one
             self._listening = listening = await loop.create_server(
-                self._server, host, port, backlog=BACKLOG, reuse_port=reuse_port or None, start_serving=False
+                self._server, hosts, port, backlog=BACKLOG, reuse_port=reuse_port or None, start_serving=False
             )
         except OSError as failure:
             raise CannotListenError(_why_not(failure, section, host, port)) from failure

@@ -83,7 +83,7 @@ class Worker:
         def waiting(reason: str) -> AbstractAsyncContextManager[None]:
             return serving(_routes(metrics, reason), listen.host, listen.port, refused=metrics.refused)
 
-        queue = await stops.enter_async_context(open_queue(settings))
+        queue = await stops.enter_async_context(open_queue(settings, waiting))
         store, in_thread = await stops.enter_async_context(open_ledger(settings, waiting))
         budgets = open_budgets(settings, f"worker-{os.getpid()}")
         stops.push_async_callback(budgets.aclose)

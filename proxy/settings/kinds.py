@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 VISIBLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
-_HOST = re.compile(r"[A-Za-z0-9_.:-]+", re.ASCII)
+_HOST = re.compile(r"\*|[A-Za-z0-9_.:-]+(?: *, *[A-Za-z0-9_.:-]+){0,15}", re.ASCII)
 # "user:password@host" with a password that is not empty; variables are removed before the match.
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]+@")
 _USER = re.compile(r"://([^/@:]*):([^/@]+)@")
@@ -267,8 +267,8 @@ def texts(pattern: re.Pattern[str], description: str) -> FieldType:
 
 
 def host() -> FieldType:
-    """An address to listen on."""
-    return text(_HOST, "a host name or address")
+    """The addresses to listen on."""
+    return text(_HOST, "a host name or address, several separated by commas, or `*` for all addresses (IPv4 and IPv6)")
 
 
 def choice(options: type[StrEnum]) -> FieldType:

@@ -19,7 +19,7 @@ _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[a-z0-9._-]+(?::[0-9]{1,5})?", re.
 class Listen:
     """The listener for clients."""
 
-    host: str = setting(host(), "address to listen on", default="127.0.0.1")
+    host: str = setting(host(), "addresses to listen on", default="127.0.0.1")
     port: int = setting(whole(0, 65_535), "port to listen on; 0: any free one", default=8080)
 
 
@@ -27,7 +27,7 @@ class Listen:
 class WorkerSettings:
     """The listener of a worker's health checks and metrics."""
 
-    host: str = setting(host(), "address to listen on", default="127.0.0.1")
+    host: str = setting(host(), "addresses to listen on", default="127.0.0.1")
     port: int = setting(whole(0, 65_535), "port of /metrics, /healthz and /readyz; 0: any", default=8081)
 
 
@@ -91,7 +91,7 @@ def admin_secret() -> FieldType:
 class AdminSettings:
     """The listener of the console and its APIs; see `proxy/console`."""
 
-    host: str = setting(host(), "address of the admin listener", default="127.0.0.1")
+    host: str = setting(host(), "addresses of the admin listener", default="127.0.0.1")
     port: int = setting(whole(0, 65_535), "port of the admin listener; 0: any free one", default=8090)
     secret: Secret | None = setting(
         admin_secret(),

@@ -60,7 +60,7 @@ async def test_what_a_proxy_relayed_a_worker_settles(apart: Apart, provider: Scr
     billed = f'tokenweir_project_tokens_total{{project="{DEFAULT_PROJECT}",type="output"}} 36.0'
     await until(lambda: billed in exposition(worker))
     assert worker.stop() == 0
-    assert "SIGHUP has no effect" in worker.log.read_text()
+    assert "SIGHUP: only a proxy" in worker.log.read_text()
     assert proxy.stop() == 0
     assert proxy.command("ledger", "--json").stdout.count("\n") == 3
 

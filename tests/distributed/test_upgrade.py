@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,6 +23,7 @@ from tests.support.net import free_port
 from tests.support.postgres import Server
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import COMMAND, Listening, Tokenweir, provider_section
+from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.thorough
@@ -185,3 +187,44 @@ def test_a_later_ledger_is_used_if_it_says_so_and_refused_otherwise(deployed: To
         assert served.stdout is not None
         served.stdout.close()
         assert f"revision {revision}, which this version cannot use" in deployed.log.read_text()
+
+
+@pytest.mark.parametrize("ledger_url", ["empty"], indirect=True)
+def test_servers_wait_for_a_redis_that_is_not_there(deployed: Tokenweir, valkey: Valkey) -> None:
+    """And then for the ledger, and can be stopped meanwhile."""
+    valkey.kill()
+    deployed.environment["TEST_QUEUE"] = valkey.url
+    worker = deployed.worker()
+    with closing(worker):
+        for server in (deployed, worker):
+            server.launch()
+        for port in ports(deployed):
+            assert "reading the queue server's INFO" in until(port, "/readyz", 503)
+        status, refusal = ask(ports(deployed)[0], "/v1/chat/completions", model="m")
+        assert (status, json.loads(refusal)["error"]["code"]) == (503, "not_accepting")
+        assert "waiting for the queue's Redis" in deployed.log.read_text()
+        valkey.start()
+        for port in ports(deployed):
+            wait_until(lambda port=port: TOLD in ask(port, "/readyz")[1], within_s=WAIT_S)  # type: ignore[misc]
+        assert "the queue's Redis is there" in deployed.log.read_text()
+        for server in (deployed, worker):
+            server.signal(signal.SIGTERM)
+            assert server._wait(10) == 0
+
+
+@pytest.mark.parametrize("ledger_url", ["empty"], indirect=True)
+def test_servers_wait_for_a_postgres_that_cannot_be_reached(deployed: Tokenweir, ledger_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        deployed.environment["TEST_LEDGER"] = f"postgresql://u@127.0.0.1:{nobody.getsockname()[1]}/d"
+        nobody.close()
+        worker = deployed.worker()
+        with closing(worker):
+            for server in (deployed, worker):
+                server.launch()
+            for port in ports(deployed):
+                until(port, "/readyz", 503)
+                assert ask(port, "/healthz")[0] == 200
+            assert "waiting for the ledger" in deployed.log.read_text()
+            for server in (deployed, worker):
+                server.signal(signal.SIGTERM)
+                assert server._wait(10) == 0

@@ -165,7 +165,7 @@ def _lines(body: bytes, key: str) -> dict[str, bytes]:
         "encoded slash": b"/v1%2fchat/completions",
         "encoded letter": b"/v1/chat/completion%73",
         "three slashes": b"///v1/chat/completions",
-        "two slashes within": b"/v1//chat/completions",
+        "two slashes within": b"/v1/chat//completions",
         "backslashes": b"\\v1\\chat\\completions",
         "parameter": b"/v1/chat/completions;x",
         "fragment": b"/v1/chat/completions#x",

@@ -1,8 +1,8 @@
 """The ledger of a deployment: entries, keys, accounts and audit log in one database, for commands and servers.
 
 Invariants: any number of processes use these stores at the same time. No process uses a ledger of an earlier version: a
-command is refused, a server waits until `tokenweir migrate` has run. A SQLite file is upgraded by the first process
-that opens it.
+command is refused, a server waits until the database can be reached and `tokenweir migrate` has run. A SQLite file is
+upgraded by the first process that opens it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from sqlalchemy import Engine
 
@@ -26,21 +27,17 @@ from proxy.ledger.settling.store import LedgerStore
 from proxy.ledger.stored_objects.batches import BatchStore
 from proxy.ledger.stored_objects.files import FileStore
 from proxy.runtime.machine.data_folder import key_pepper, ledger_url
+from proxy.runtime.machine.waiting import Waiting, until_there
 from proxy.settings import Settings
 from proxy.storage.database import LedgerUnavailable, open_engine
 from proxy.storage.executor import BoundedExecutor, InThread
 
 # More calls than a server makes at once, so that an integrity check of a minute delays no other call.
 LEDGER_THREADS = 8
-# A migrated ledger is noticed after this; the query costs a millisecond.
-POLL_S = 1.0
 # Partitions are made months ahead: a failed day is no harm.
 PARTITIONS_S = 86_400.0
 
 _log = logging.getLogger(__name__)
-
-Waiting = Callable[[str], AbstractAsyncContextManager[None]]
-"""given the reason, makes the context in which a server waits"""
 
 
 class LedgerStores:
@@ -79,13 +76,15 @@ class LedgerStores:
 
 @asynccontextmanager
 async def open_ledger(settings: Settings, waiting: Waiting) -> AsyncIterator[tuple[LedgerStores, InThread]]:
-    """Open the stores of a server, and the threads for their calls, as soon as the ledger has this version. Raises
-    LedgerUnavailable, NewerDatabaseError."""
+    """Open the stores of a server, and the threads for their calls, as soon as the ledger can be reached and has this
+    version. Raises NewerDatabaseError; LedgerUnavailable, if it is a file of this machine."""
     url = ledger_url(settings)
     stores = LedgerStores(settings, open_engine(url))  # connects at the first call
     threads = BoundedExecutor(LEDGER_THREADS, name="ledger")
     try:
-        await _until_current(url, threads.run, waiting)
+        absent = (OutdatedLedgerError,) if settings.ledger is None else (OutdatedLedgerError, LedgerUnavailable)
+        check = partial(threads.run, require_current, url)
+        await until_there(check, waiting, absent=absent, what="the ledger of this version")
         yield stores, threads.run
     finally:
         try:
@@ -102,27 +101,3 @@ async def keep_partitions(engine: Engine, in_thread: InThread) -> None:
         except LedgerUnavailable as error:
             _log.warning("partitions of the coming months cannot be created; next try tomorrow: %s", error)
         await asyncio.sleep(PARTITIONS_S)
-
-
-async def _until_current(url: str, in_thread: InThread, waiting: Waiting) -> None:
-    try:
-        await in_thread(require_current, url)
-    except OutdatedLedgerError as error:
-        reason = str(error)
-    else:
-        return
-    _log.error("%s; waiting for the migration", reason)
-    async with waiting(reason):
-        while True:
-            await asyncio.sleep(POLL_S)
-            if await in_thread(_is_current, url):
-                break
-    _log.info("the ledger was migrated: starting")
-
-
-def _is_current(url: str) -> bool:
-    try:
-        require_current(url)
-    except (OutdatedLedgerError, LedgerUnavailable):
-        return False
-    return True

@@ -15,8 +15,9 @@ from proxy.delivery.redis_leases import RedisLeases
 from proxy.delivery.redis_queue import ReclaimLock, RedisQueue
 from proxy.delivery.roster import WorkerRoster
 from proxy.delivery.sharded_queue import ShardedQueue
+from proxy.runtime.machine.waiting import Waiting, until_there
 from proxy.settings import Settings
-from proxy.storage.redis_client import check, open_redis
+from proxy.storage.redis_client import QueueUnavailable, check, open_redis
 
 # Batches at work in one process, at least: while the ledger writes one, the next is taken, read and priced. More of one
 # shard would only wait for its clock.
@@ -63,11 +64,11 @@ class Queue:
 
 
 @asynccontextmanager
-async def open_queue(settings: Settings) -> AsyncIterator[Queue]:
-    """Open and check the queue of a server. Raises QueueUnsuitable, QueueUnavailable."""
+async def open_queue(settings: Settings, waiting: Waiting) -> AsyncIterator[Queue]:
+    """Open and check the queue of a server, as soon as it can be reached. Raises QueueUnsuitable."""
     queue = Queue(settings)
     try:
-        await queue.check()
+        await until_there(queue.check, waiting, absent=(QueueUnavailable,), what="the queue's Redis")
         yield queue
     finally:
         await queue.close()

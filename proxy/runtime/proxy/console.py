@@ -26,6 +26,7 @@ from proxy.console.api.status import StatusApi
 from proxy.console.api.usage import UsageApi
 from proxy.console.ledger_reports import LedgerReports
 from proxy.console.page_routes import add_page
+from proxy.foundation.addresses import shown_host
 from proxy.http.errors import JSON_TYPE
 from proxy.http.probes import HEALTHZ, constant
 from proxy.http.server import Routes, Server
@@ -78,7 +79,7 @@ class Console:
         add_page(routes)
         self._server = Server(routes, refused=refused, headers=HEADERS)
         port = await self._server.start(admin.host, admin.port, section="admin")
-        self.url = f"http://{f'[{admin.host}]' if ':' in admin.host else admin.host}:{port}"
+        self.url = f"http://{shown_host(admin.host)}:{port}"
 
     async def close(self) -> None:
         """Stop listening, and end the threads."""

@@ -12,9 +12,10 @@ from proxy.billing.pricing.book import PriceBook
 from proxy.foundation.outage import OutageLog
 from proxy.keys.keyring import Keyring
 from proxy.runtime.machine.data_folder import DataFolder
-from proxy.runtime.machine.ledger_stores import LedgerStores, Waiting, open_ledger
+from proxy.runtime.machine.ledger_stores import LedgerStores, open_ledger
 from proxy.runtime.machine.price_file import price_book
 from proxy.runtime.machine.traces import close_traces, open_traces
+from proxy.runtime.machine.waiting import Waiting
 from proxy.runtime.proxy.admission import AdmissionService
 from proxy.runtime.proxy.background import Recovered
 from proxy.runtime.proxy.configuration import Configuration
@@ -63,7 +64,7 @@ class Resources:
 async def open_resources(
     settings: Settings, folder: DataFolder, metrics: Metrics, waiting: Waiting, stops: AsyncExitStack
 ) -> Resources:
-    """Open all in this order. `waiting`: serves while the ledger has another version. Raises SettingsError,
+    """Open all in this order. `waiting`: serves while Redis or the ledger is not there. Raises SettingsError,
     JournalUnavailable, ProgressBroken, QueueUnsuitable, OSError."""
     book = price_book(settings.data_dir)
     tokenizers = Tokenizers(settings.models.values(), settings.estimates)
@@ -76,7 +77,7 @@ async def open_resources(
     stops.callback(node.release)
     learned = EstimatorFile(folder.estimator)
 
-    queue = await _open_queue(settings, stops)
+    queue = await _open_queue(settings, waiting, stops)
     store, in_thread = await stops.enter_async_context(open_ledger(settings, waiting))
     recovered = node.recover(learned.estimator, metrics)
 
@@ -94,9 +95,9 @@ async def open_resources(
     )  # fmt: skip
 
 
-async def _open_queue(settings: Settings, stops: AsyncExitStack) -> Queue | None:
+async def _open_queue(settings: Settings, waiting: Waiting, stops: AsyncExitStack) -> Queue | None:
     if settings.queue is None:
         return None
     from proxy.runtime.machine.queue import open_queue
 
-    return await stops.enter_async_context(open_queue(settings))
+    return await stops.enter_async_context(open_queue(settings, waiting))

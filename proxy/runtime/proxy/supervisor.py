@@ -16,13 +16,14 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import connection, get_context
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import FrameType
 
+from proxy.foundation.addresses import hosts_of
 from proxy.runtime.machine.configuration_file import ConfigurationFile, reloaded, running_status
 from proxy.runtime.proxy.peer_processes import PeerProcesses
 from proxy.settings import Settings, SettingsError
@@ -71,8 +72,8 @@ class Supervisor:
     def run(self) -> int:
         """Run the processes until all have ended. Raises OSError if the port is taken."""
         listen = self._settings.listen
-        with closing(_reserved(listen.host, listen.port)) as port, _socket_folder() as folder:
-            self._settings = replace(self._settings, listen=replace(listen, port=port.getsockname()[1]))
+        with _reserved(listen.host, listen.port) as port, _socket_folder() as folder:
+            self._settings = replace(self._settings, listen=replace(listen, port=port))
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._on_signal)
             signal.signal(signal.SIGHUP, self._on_hangup)
@@ -234,15 +235,17 @@ def _remove_left_behind() -> None:
                 os.close(lock)
 
 
-def _reserved(host: str, port: int) -> socket.socket:
-    """A socket that is bound to the port and accepts no connection."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
-    except OSError:
-        bound.close()
-        raise
-    return bound
+@contextmanager
+def _reserved(host: str, port: int) -> Iterator[int]:
+    """The port, with a socket on each address that is bound to it and accepts no connection. Raises OSError."""
+    with ExitStack() as bound:
+        for one in hosts_of(host):
+            family = socket.AF_INET6 if ":" in one else socket.AF_INET
+            made = bound.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made.bind((one, port))
+            port = made.getsockname()[1]
+        yield port
