@@ -250,6 +250,7 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir demo",
         "tokenweir serve",
         "tokenweir reload",
+        "tokenweir init",
         "tokenweir config check",
         "tokenweir config show",
         "tokenweir config schema",

@@ -33,6 +33,7 @@ from proxy.billing.record import BillableParts, Price, PricedUsage
 from proxy.billing.reread import ReadAgain
 from proxy.billing.settlement import amount, incurred, other_models, other_models_detail
 from proxy.billing.units import BILLED_UNITS, BY_PRICE
+from proxy.foundation.names import UnknownNameError
 from proxy.metering.usage import (
     TOKENS_MAX,
     UNIT_COUNTS,
@@ -59,6 +60,10 @@ CORRECTED = "corrected"
 
 class CorrectionError(ValueError):
     """An invalid correction; the message is for the operator."""
+
+
+class UnknownExchangeError(CorrectionError, UnknownNameError):
+    """The ledger has no such exchange."""
 
 
 class CorrectionRequest(Usage, frozen=True, kw_only=True):
@@ -109,7 +114,7 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
         key=lambda one: (one.kind != EntryKind.USAGE, one.seq),
     )
     if not ordered or ordered[0].kind != EntryKind.USAGE:
-        raise CorrectionError("no entry of this exchange is in the ledger")
+        raise UnknownExchangeError("no entry of this exchange is in the ledger")
     statements = [one for one in ordered if is_statement(one)]
     corrections = [one for one in ordered if not is_statement(one) and not _is_moot(one)]
     latest = next(filter(_is_report, corrections), statements[-1])

@@ -1,6 +1,6 @@
 """The `tokenweir` command: option parsing, printed results and exit codes.
 
-Exit codes: 0 success, 1 refusal or failure (the reason is on standard error), 2 wrong usage, 130 interrupted.
+Exit codes: see EXIT_CODES; the reason is on standard error.
 Invariants: these modules parse and print; other packages do the work. A command loads its own module alone, so that it
 starts in a fraction of a second, and Ctrl-C ends it without a traceback.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 COMMANDS: Mapping[str, str] = {
-    "demo": "serve", "serve": "serve", "reload": "serve", "worker": "serve", "migrate": "serve",
+    "init": "init", "demo": "serve", "serve": "serve", "reload": "serve", "worker": "serve", "migrate": "serve",
     "accounts": "accounts", "keys": "keys", "credit": "credit", "budgets": "budgets", "ledger": "ledger",
     "adjust": "corrections", "rerate": "corrections", "simulate": "corrections", "prices": "prices",
     "dead-letters": "dead_letters", "reconcile": "reconcile", "doctor": "doctor", "config": "config",
@@ -30,8 +30,16 @@ COMMANDS: Mapping[str, str] = {
 }  # fmt: skip
 """command → the module here that has it, in the order of the help"""
 
+FAILED, WRONG_USAGE, NOT_FOUND = 1, 2, 3
 # 128 + SIGINT, as shells report a program that Ctrl-C ended.
 INTERRUPTED = 130
+EXIT_CODES: Mapping[int, str] = {
+    0: "done; of a check: nothing is wrong",
+    FAILED: "refused, or failed; of a check: something is wrong",
+    WRONG_USAGE: "a command, an option or a value that does not exist; nothing was done",
+    NOT_FOUND: "no key, account, exchange, model, provider or sink has this name",
+    INTERRUPTED: "ended by Ctrl-C",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,6 +76,7 @@ def _interrupted(_: int, frame: FrameType | None) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from proxy.cli.common import Failure
+    from proxy.foundation.names import UnknownNameError
     from proxy.settings import SettingsError
 
     try:
@@ -75,17 +84,21 @@ def _run(options: argparse.Namespace) -> int:
     except BrokenPipeError:  # the reader of our output, such as `head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except UnknownNameError as unknown:
+        print(f"tokenweir: {unknown}", file=sys.stderr)
+        return NOT_FOUND
     except (Failure, SettingsError, OSError, ValueError) as refusal:
         print(f"tokenweir: {refusal}", file=sys.stderr)
-        return 1
+        return FAILED
     return code or 0
 
 
 def _parser(typed: Sequence[str] = ()) -> argparse.ArgumentParser:
-    import argparse
     from importlib import import_module
 
-    parser = argparse.ArgumentParser(
+    from proxy.cli.parser import Parser
+
+    parser = Parser(
         prog="tokenweir",
         description="A reverse proxy that meters LLM streams and bills each request in an auditable ledger.",
     )

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from proxy.billing.entries import EntryKind, LedgerEntry
-from proxy.cli.common import Failure, json_line, load_settings, store_of, with_config
+from proxy.cli.common import json_line, load_settings, store_of, with_config
+from proxy.foundation.names import UnknownNameError
 from proxy.foundation.times import since_from
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ def _refuse_unknown_names(store: LedgerStores, options: argparse.Namespace) -> N
         from proxy.settings import route
 
         if route(load_settings(options.config).models, options.model) is None:
-            raise Failure(f"--model: the configuration has no model {options.model!r}, and the ledger no entry of it")
+            raise UnknownNameError(
+                f"--model: the configuration has no model {options.model!r}, and the ledger no entry of it"
+            )
 
 
 class Interruption:

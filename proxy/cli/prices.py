@@ -20,6 +20,7 @@ from proxy.cli.common import (
     with_commands,
     with_config,
 )
+from proxy.foundation.names import UnknownNameError
 from proxy.foundation.times import iso_utc, since_from
 from proxy.metering.usage import ServedAs, service_of
 from proxy.settings import ModelSettings, Settings, TargetSettings, route
@@ -116,7 +117,7 @@ def _why(options: argparse.Namespace) -> None:
     at = now if options.at is None else since_from(options.at, now)
     found = route(settings.models, options.model)
     if found is None:
-        raise Failure(f"models: {options.model!r} is not configured")
+        raise UnknownNameError(f"models: {options.model!r} is not configured")
     served_as = service_of(options.tier, options.speed, options.geography)
     named = (options.key, options.project, options.organization)
     payer = Payer(*(name for name in named for name in (name, name)))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
 from proxy.cli.common import Failure, json_line, load_settings, store_of, whole_file
+from proxy.foundation.names import UnknownNameError
 from proxy.foundation.times import since_from
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     with store_of(options) as store:
         ours = {subject: read_ledger_totals(store.engine, options.provider, times) for subject, times in spans.items()}
     if not any(ours.values()) and options.provider not in load_settings(options.config).providers:
-        raise Failure("--provider: no provider of this name is configured or in the ledger")
+        raise UnknownNameError("--provider: no provider of this name is configured or in the ledger")
     compared = compare(bill, ours)
     _print(compared, options)
     if bill.goes_on:
@@ -102,7 +103,7 @@ def _pulled(options: argparse.Namespace, since: float | None, until: float | Non
 
     provider = load_settings(options.config).providers.get(options.provider)
     if provider is None:
-        raise Failure("--provider: no provider of this name is configured")
+        raise UnknownNameError("--provider: no provider of this name is configured")
     content = asyncio.run(pull(provider, *whole_days(since, until, now)))
     if options.save is not None:
         with whole_file(options.save) as file:

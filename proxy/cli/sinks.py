@@ -6,7 +6,8 @@ import argparse
 import time
 from typing import Any
 
-from proxy.cli.common import Failure, json_line, load_settings, store_of, with_commands, with_config
+from proxy.cli.common import json_line, load_settings, store_of, with_commands, with_config
+from proxy.foundation.names import UnknownNameError
 from proxy.foundation.times import iso_utc
 
 
@@ -54,6 +55,6 @@ def _retry(options: argparse.Namespace) -> None:
     from proxy.sinks.progress import retry
 
     if options.name not in load_settings(options.config).sinks:
-        raise Failure(f"sinks: there is no sink {options.name!r}")
+        raise UnknownNameError(f"sinks: there is no sink {options.name!r}")
     with store_of(options) as store:
         print(json_line({"sink": options.name, "retried": retry(store.engine, options.name)}))

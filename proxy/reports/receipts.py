@@ -15,6 +15,7 @@ from proxy.billing.merkle import MerkleTree, path, root_by
 from proxy.billing.money import nusd_from_usd, usd_text
 from proxy.billing.period import Closings, Month
 from proxy.billing.receipt import EMPTY, FORMAT, Line, digest_of, line_leaf, line_of, order_of, scope_leaf
+from proxy.foundation.names import UnknownNameError
 from proxy.ledger.archive.archives import absent, read_archives
 from proxy.ledger.periods.activity import lines_of
 from proxy.ledger.periods.closing import month_digests, read_closings, read_period
@@ -53,7 +54,7 @@ def read_receipt(engine: Engine, exchange_id: str) -> dict[str, Any]:
         closings = read_closings(connection)
         months = _months(connection, exchange_id, closings)
         if not months:
-            raise ValueError(f"{exchange_id}: {absent(connection, exchange_id)}")
+            raise UnknownNameError(f"{exchange_id}: {absent(connection, exchange_id)}")
         issued = [month for month in months if _is_issued(connection, month)]
         if not issued:
             raise ValueError(f"{exchange_id}: {months[0]} is not closed: a receipt is of a closed month")

@@ -13,7 +13,7 @@ import yaml
 from sqlalchemy import Executable
 
 from proxy.billing.entries import LedgerEntry
-from proxy.cli import main
+from proxy.cli import FAILED, NOT_FOUND, main
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 from proxy.sinks.kinds import SINKS
@@ -43,15 +43,16 @@ class Commands:
         self.err = ""
         self.out = ""
 
-    def __call__(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
-        assert main([*arguments, "--config", str(self.config)]) == code, self._capsys.readouterr().err
+    def __call__(self, *arguments: str, code: int | tuple[int, ...] = 0) -> list[dict[str, Any]]:
+        codes = code if isinstance(code, tuple) else (code,)
+        assert main([*arguments, "--config", str(self.config)]) in codes, self._capsys.readouterr().err
         printed = self._capsys.readouterr()
         self.out, self.err = printed.out, printed.err
         return [json.loads(line) for line in printed.out.splitlines() if line.startswith("{")]
 
     def refused(self, *arguments: str) -> str:
-        """What a command prints that fails: one line, and nothing for programs."""
-        assert self(*arguments, code=1) == [], arguments
+        """What a command prints that fails, or knows no such name: one line, and nothing for programs."""
+        assert self(*arguments, code=(FAILED, NOT_FOUND)) == [], arguments
         assert self.err.count("\n") == 1
         return self.err
 

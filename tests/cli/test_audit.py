@@ -14,11 +14,11 @@ pytestmark = pytest.mark.io
 def test_what_was_done_and_tried_is_there_and_what_was_looked_at_is_not(run: Commands) -> None:
     (made,) = run("keys", "create", "--alias", "anna", "--budget", "5")
     run("keys", "list")
-    run("keys", "block", "nobody", code=1)
+    run("keys", "block", "nobody", code=3)
     run("accounts", "update", "proj_default", "--rpm", "9")
     run("credit", "add", "--key", "anna", "--usd", "5", "--reason", "paid")
-    run("adjust", "x", "--reason", "r", "--charge-usd", "0", "--dry-run", code=1)
-    run("adjust", "x", "--reason", "r", "--charge-usd", "0", code=1)
+    run("adjust", "x", "--reason", "r", "--charge-usd", "0", "--dry-run", code=3)
+    run("adjust", "x", "--reason", "r", "--charge-usd", "0", code=3)
     run("budgets", "rebuild")
     lines = run("audit", "--json")
     assert [(line["action"], line["target"], line["result"]) for line in lines] == [

@@ -60,7 +60,7 @@ def test_a_placeholder_fits_the_value_of_its_option() -> None:
 # A command line that is wrong → what is said of it.
 WRONG = {
     "": "usage: tokenweir",
-    "weigh": "invalid choice: 'weigh'",
+    "weigh": "unknown command 'weigh'",
     "serve --config x --port high": "--port",
     "ledger --config x --colour": "--colour",
     "keys": "usage: tokenweir keys",

@@ -103,7 +103,7 @@ def test_what_is_not_served_is_refused_and_what_has_no_price_is_said(run: Comman
         f"{kind}: unknown: the built-in book has no price for anything at own" for kind in ("charge", "cost")
     ]
     run.configure(CONFIG | {"models": {"mine": CONFIG["models"]["mine"]}})
-    run("prices", "why", "anything", code=1)
+    run("prices", "why", "anything", code=3)
     assert run.err == "tokenweir: models: 'anything' is not configured\n"
     run("prices", "why", "mine", "--at", "whenever", code=1)
     assert "not a time: 'whenever'" in run.err

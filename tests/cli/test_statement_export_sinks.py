@@ -54,7 +54,7 @@ def test_a_statement(run: Commands, tmp_path: Path) -> None:
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     run("statement", "--key", "anna", "--month", "2026-13", code=1)
     assert run.err.startswith("tokenweir: month: expected YYYY-MM")
-    run("statement", "--key", "nobody", "--month", month, code=1)
+    run("statement", "--key", "nobody", "--month", month, code=3)
     assert sorted(path.name for path in tmp_path.glob("*page*")) == ["page.html"]
 
 

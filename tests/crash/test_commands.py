@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from proxy.cli import main
+from proxy.cli import NOT_FOUND, main
 from proxy.demo.script import Shape
 from tests.crash.stage import PATIENCE_S, Stage, entries_of
 from tests.support.provider import ScriptedProvider
@@ -149,7 +149,7 @@ def test_every_command_names_the_field_it_cannot_read(
 
 def test_what_is_not_there_is_said(running: Tokenweir, here: None, capsys: pytest.CaptureFixture[str]) -> None:
     config = ["--config", str(running.config)]
-    assert main(["keys", "revoke", "nobody", *config]) == 1
+    assert main(["keys", "revoke", "nobody", *config]) == NOT_FOUND
     said = capsys.readouterr().err
     assert said.startswith("tokenweir: ")
     assert "nobody" in said

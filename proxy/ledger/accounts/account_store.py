@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, or_, sele
 
 from proxy.billing.keys import Account, AccountKind
 from proxy.billing.limits import UNLIMITED, Limits
+from proxy.foundation.names import UnknownNameError
 from proxy.ledger.accounts.limits import (
     LIMITS,
     checked_limits,
@@ -42,7 +43,7 @@ class NameTakenError(AccountError):
     """Another organization, or another project of the same organization, has this name."""
 
 
-class UnknownAccountError(AccountError):
+class UnknownAccountError(AccountError, UnknownNameError):
     """No account has this id, and none or several have this name."""
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Row, func, insert, lit
 
 from proxy.billing.keys import DEFAULT_PROJECT, Account, AccountKind, ApiKey, KeyChanges
 from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, OnStoreOutage
+from proxy.foundation.names import UnknownNameError
 from proxy.ledger.accounts.account_store import IDS_SHOWN_MAX, UnknownAccountError, read_accounts
 from proxy.ledger.accounts.limits import (
     LIMITS,
@@ -53,7 +54,7 @@ class AliasTakenError(KeyStoreError):
     """Another live key has this alias."""
 
 
-class UnknownKeyError(KeyStoreError):
+class UnknownKeyError(KeyStoreError, UnknownNameError):
     """No key has this id, and no live key has this alias."""
 
 

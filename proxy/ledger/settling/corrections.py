@@ -15,9 +15,9 @@ from sqlalchemy import Connection, Engine, Row, select, true, tuple_
 
 from proxy.billing.adjustment import MONEY
 from proxy.billing.correction import (
-    CorrectionError,
     CorrectionRequest,
     ExchangeTotals,
+    UnknownExchangeError,
     corrected,
     exchange_totals,
     rerated,
@@ -132,7 +132,7 @@ class Corrections:
     ) -> LedgerEntry | None:
         """Add the adjustment that gives the exchange the requested totals. Returns the entry; None if nothing changes.
 
-        Raises CorrectionError.
+        Raises CorrectionError, UnknownExchangeError for one that the ledger does not have.
         """
         if dry_run:
             with reading(self._engine) as connection:
@@ -263,10 +263,10 @@ def _repriced(
 
 
 def _totals(connection: Connection, exchange_id: str) -> ExchangeTotals:
-    """The totals of an exchange. Raises CorrectionError."""
+    """The totals of an exchange. Raises CorrectionError, UnknownExchangeError for one that the ledger does not have."""
     entries = entries_of(connection, [exchange_id])[exchange_id]
     if not entries:
-        raise CorrectionError(f"{exchange_id}: {absent(connection, exchange_id)}")
+        raise UnknownExchangeError(f"{exchange_id}: {absent(connection, exchange_id)}")
     return exchange_totals(entries)
 
 

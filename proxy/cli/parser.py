@@ -1,0 +1,58 @@
+"""The parser of the command line: it says what was probably meant, with the usage of the command that was typed."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+_CHOICE = re.compile(r"argument ([^:]+): invalid choice: '([^']*)' \(choose from (.*)\)", re.DOTALL)
+_UNRECOGNIZED = "unrecognized arguments: "
+
+
+class Parser(argparse.ArgumentParser):
+    """Use it as argparse's."""
+
+    commands: Any = None
+
+    def add_subparsers(self, **settings: Any) -> Any:
+        """As argparse's, for once."""
+        self.commands = super().add_subparsers(**settings)
+        return self.commands
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's; exits with 2 and the usage of the command for an argument that it does not know."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self._typed(args or ()).error(_UNRECOGNIZED + " ".join(unknown))
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2, the usage, and what was probably meant."""
+        choice = _CHOICE.search(message)
+        if choice is not None:
+            name, typed, known = choice.groups()
+            words = re.findall(r"[\w.:-]+", known)
+            what = "unknown command" if name == "COMMAND" else f"argument {name}: unknown value"
+            listed = f"; one of {', '.join(words)}" if name != "COMMAND" else ""
+            super().error(f"{what} {typed!r}{_meant(typed, words) or listed}")
+        if message.startswith(_UNRECOGNIZED):
+            typed = message.removeprefix(_UNRECOGNIZED).split()[0].partition("=")[0]
+            known_options = re.findall(r"--[\w-]+", self.format_help())
+            message += _meant(typed, known_options) if typed.startswith("-") else ""
+        super().error(message)
+
+    def _typed(self, words: Sequence[str]) -> Parser:
+        """The parser of the command that was typed."""
+        parser = self
+        for word in words:
+            if parser.commands is not None and word in parser.commands.choices:
+                parser = parser.commands.choices[word]
+        return parser
+
+
+def _meant(typed: str, known: Iterable[str]) -> str:
+    near = get_close_matches(typed, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
