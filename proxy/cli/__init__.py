@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 COMMANDS: Mapping[str, str] = {
     "init": "init", "demo": "serve", "serve": "serve", "reload": "serve", "worker": "serve", "migrate": "serve",
     "accounts": "accounts", "keys": "keys", "credit": "credit", "budgets": "budgets", "ledger": "ledger",
+    "exchange": "ledger",
     "adjust": "corrections", "rerate": "corrections", "simulate": "corrections", "prices": "prices",
     "dead-letters": "dead_letters", "reconcile": "reconcile", "doctor": "doctor", "config": "config",
     "conformance": "conformance",

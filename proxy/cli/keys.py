@@ -36,17 +36,21 @@ def add_commands(commands: Any) -> None:
     create.add_argument(
         "--project", metavar="ID|NAME", help="project that shares its spend and limits (default: default)"
     )
-    create.add_argument("--expires", default=EXPIRES_DEFAULT, metavar="90d", help="lifetime, or never (default 90d)")
+    lifetime = partial(option_value, _lifetime)
+    help_of_expires = "lifetime, or never (default 90d)"
+    create.add_argument("--expires", type=lifetime, default=EXPIRES_DEFAULT, metavar="90d", help=help_of_expires)
     _add_options(create)
     with_config(keys, "list", "print all keys as JSON lines", _list)
     update = command_for_one(keys, "key", "update", "change a key; takes effect within a second", _update)
     update.add_argument("--alias", metavar="NAME", default=argparse.SUPPRESS)
-    update.add_argument("--expires", metavar="90d", default=argparse.SUPPRESS, help="from now, or never")
+    update.add_argument("--expires", type=lifetime, metavar="90d", default=argparse.SUPPRESS, help="from now, or never")
     _add_options(update)
     rotate = command_for_one(keys, "key", "rotate", "give a key a new secret, which is printed once", _rotate)
     grace = f"how long the old secret stays valid, or now (default {GRACE_DEFAULT})"
     grace_s = partial(option_value, seconds_or_now)
     rotate.add_argument("--grace", type=grace_s, default=GRACE_DEFAULT, metavar="24h", help=grace)
+    for command in (create, rotate):
+        command.add_argument("--quiet", action="store_true", help="print the secret alone")
     command_for_one(keys, "key", "block", "reject a key until it is unblocked", partial(_apply, "block"))
     command_for_one(keys, "key", "unblock", "accept a blocked key again", partial(_apply, "unblock"))
     revoke = command_for_one(keys, "key", "revoke", "revoke a key for ever; takes effect within a second", _revoke)
@@ -71,6 +75,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tag", action="append", metavar="TAG", help="label for reports; repeatable", **unset)
 
 
+def _lifetime(text: str) -> str:
+    """The same text. Raises ValueError if it is neither a duration nor `never`."""
+    expires_at_from(text, 0.0)
+    return text
+
+
 def _create(options: argparse.Namespace) -> None:
     from proxy.keys.secrets import new_hashed
 
@@ -90,7 +100,7 @@ def _create(options: argparse.Namespace) -> None:
             limits=limits,
             **fields,
         )
-        print(json_line({"key": secret, **key_json(key)}))
+        print(secret if options.quiet else json_line({"key": secret, **key_json(key)}))
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -116,7 +126,7 @@ def _rotate(options: argparse.Namespace) -> None:
         secret, digest, hint = new_hashed(store.pepper())
         until = time.time() + options.grace
         key = store.keys.rotate(options.key, digest=digest, hint=hint, old_until=until)
-        print(json_line({"key": secret, **key_json(key)}))
+        print(secret if options.quiet else json_line({"key": secret, **key_json(key)}))
 
 
 def _apply(operation: str, options: argparse.Namespace) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Self
 
 from proxy.billing.entries import EntryKind, LedgerEntry
-from proxy.cli.common import json_line, load_settings, store_of, with_config
+from proxy.cli.common import Failure, json_line, load_settings, store_of, with_config
 from proxy.foundation.names import UnknownNameError
 from proxy.foundation.times import since_from
 
@@ -29,7 +32,40 @@ def add_commands(commands: Any) -> None:
         "--since", metavar="TIME", help="began at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
     )
     ledger.add_argument("--explain", action="store_true", help="print the addends of each charge, and flags")
+    ledger.add_argument("--limit", type=int, metavar="N", help="only the last N entries")
+    columns = ledger.add_mutually_exclusive_group()
+    columns.add_argument("--columns", metavar="NAME,…", help="these columns; without it, those that fit the terminal")
+    columns.add_argument("--wide", action="store_true", help="all columns, those of the exchange's id and cost, too")
     ledger.add_argument("--follow", action="store_true", help="keep printing new entries, until Ctrl-C")
+
+    exchange = with_config(commands, "exchange", "print everything about one exchange", _exchange)
+    exchange.add_argument("exchange", metavar="EXCHANGE_ID")
+    exchange.add_argument("--json", action="store_true", help="print one JSON object per entry, with every field")
+
+
+def _exchange(options: argparse.Namespace) -> None:
+    from proxy.reports.exchange_text import exchange_lines
+    from proxy.reports.exchanges import read_exchange
+
+    with store_of(options) as store:
+        found = read_exchange(store.engine, options.exchange)
+        if found is None:
+            raise UnknownNameError(f"{options.exchange}: {_why_absent(store, options.exchange)}")
+        if options.json:
+            for entry in found.entries:
+                until = _entries_until(store, entry)
+                print(_entry_text(entry, until, (), as_json=True, explain=True))
+            return
+        for text in exchange_lines(found):
+            print(text)
+
+
+def _why_absent(store: LedgerStores, exchange_id: str) -> str:
+    from proxy.ledger.archive.archives import absent
+    from proxy.storage.database import reading
+
+    with reading(store.engine) as connection:
+        return absent(connection, exchange_id)
 
 
 def _ledger(options: argparse.Namespace) -> None:
@@ -39,19 +75,21 @@ def _ledger(options: argparse.Namespace) -> None:
 
 def _entries(options: argparse.Namespace, interruption: Interruption) -> None:
     from proxy.reports.entry_reader import EntryFilter, EntryReader
-    from proxy.reports.table_text import HEADER
+    from proxy.reports.table_text import header
 
+    names = _columns(options)
     with store_of(options) as store:
         since = None if options.since is None else since_from(options.since, time.time())
         reader = EntryReader(store.engine, EntryFilter(key_alias=options.key, model=options.model, since=since))
         if not options.json:
-            print(HEADER)
+            print(header(names))
         is_empty = True
         while True:
-            for entry in reader.new_entries():
+            for entry in _last(reader.new_entries(), options.limit):
                 is_empty = False
                 until = _entries_until(store, entry) if options.explain else []
-                print(_entry_text(entry, until, as_json=options.json, explain=options.explain), flush=options.follow)
+                text = _entry_text(entry, until, names, as_json=options.json, explain=options.explain)
+                print(text, flush=options.follow)
                 if interruption.requested:
                     break
             if interruption.requested and not options.follow:  # an incomplete list must not exit with 0
@@ -62,6 +100,25 @@ def _entries(options: argparse.Namespace, interruption: Interruption) -> None:
             if interruption.requested or not options.follow:
                 return
             time.sleep(FOLLOW_S)
+
+
+def _columns(options: argparse.Namespace) -> Sequence[str]:
+    """The columns to print. Raises Failure."""
+    from proxy.reports.table_text import COLUMNS, USUAL, fitting
+
+    if options.wide:
+        return tuple(COLUMNS)
+    if options.columns is not None:
+        names = tuple(name.strip().lower() for name in options.columns.split(","))
+        unknown = [name for name in names if name not in COLUMNS]
+        if unknown:
+            raise Failure(f"--columns: there is no column {unknown[0]!r}: must be of {', '.join(COLUMNS)}")
+        return names
+    return fitting(get_terminal_size().columns) if sys.stdout.isatty() else USUAL
+
+
+def _last(entries: Iterable[LedgerEntry], limit: int | None) -> Iterable[LedgerEntry]:
+    return entries if limit is None else deque(entries, maxlen=max(0, limit))
 
 
 def _refuse_unknown_names(store: LedgerStores, options: argparse.Namespace) -> None:
@@ -105,7 +162,9 @@ def _entries_until(store: LedgerStores, entry: LedgerEntry) -> list[LedgerEntry]
     return [] if found is None else [one for one in found.entries if one.kind != entry.kind or one.seq <= entry.seq]
 
 
-def _entry_text(entry: LedgerEntry, until: Sequence[LedgerEntry], *, as_json: bool, explain: bool) -> str:
+def _entry_text(
+    entry: LedgerEntry, until: Sequence[LedgerEntry], names: Sequence[str], *, as_json: bool, explain: bool
+) -> str:
     from proxy.reports.entry_reader import entry_json
     from proxy.reports.explain import (
         addends_json,
@@ -123,4 +182,4 @@ def _entry_text(entry: LedgerEntry, until: Sequence[LedgerEntry], *, as_json: bo
         return json_line(entry_json(entry) | more)
     why = [batch_text(entry), sum_text(entry), correction_text(until), stated_text(entry)] if explain else []
     why += [*flag_lines(entry), *contradiction_lines(entry), *unread_lines(entry)] if explain else []
-    return "\n    ".join((line(entry), *filter(None, why)))
+    return "\n    ".join((line(entry, names), *filter(None, why)))

@@ -1,38 +1,88 @@
-"""Entries as table lines for a terminal: the main columns and a short explanation. `--json` has all fields."""
+"""Entries as table lines for a terminal: the columns that fit, or those that were chosen. `--json` has all fields."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.money import usd_text
 from proxy.foundation.times import iso_utc
 
-_COLUMNS = (
-    ("TIME (UTC)", 19), ("KEY", 10), ("MODEL", 22), ("OUTCOME", 16),
-    ("PROMPT", 7), ("CACHED", 6), ("OUTPUT", 7), ("CHARGE USD", 14), ("WHY", 0),
-)  # fmt: skip
-_RIGHT = frozenset(("PROMPT", "CACHED", "OUTPUT", "CHARGE USD"))
+
+class _Column(NamedTuple):
+    title: str
+    width: int
+    """0: the rest of the line"""
+    cell: Callable[[LedgerEntry], str]
+    right: bool = False
 
 
-def _row(cells: tuple[str, ...]) -> str:
-    parts = []
-    for (title, width), cell in zip(_COLUMNS, cells, strict=True):
-        shown = cell if not width or len(cell) <= width else cell[: width - 1] + "…"
-        parts.append(shown.rjust(width) if title in _RIGHT else shown.ljust(width))
-    return "  ".join(parts).rstrip()
+def _count(name: str) -> Callable[[LedgerEntry], str]:
+    def cell(entry: LedgerEntry) -> str:
+        count = getattr(entry, name)
+        return "–" if count is None else str(count)
+
+    return cell
 
 
-HEADER = _row(tuple(title for title, _ in _COLUMNS))
+def _charge(entry: LedgerEntry) -> str:
+    return "unpriced" if entry.charge_nusd is None else usd_text(entry.charge_nusd)
 
 
-def line(entry: LedgerEntry) -> str:
+def _cost(entry: LedgerEntry) -> str:
+    return "unknown" if entry.cost_nusd is None else usd_text(entry.cost_nusd)
+
+
+COLUMNS: Mapping[str, _Column] = {
+    "exchange": _Column("EXCHANGE", 36, lambda entry: entry.exchange_id),
+    "time": _Column("TIME (UTC)", 19, lambda entry: iso_utc(entry.started_at)[:19].replace("T", " ")),
+    "key": _Column("KEY", 10, lambda entry: entry.key_alias),
+    "model": _Column("MODEL", 22, lambda entry: entry.model),
+    "provider": _Column("PROVIDER", 12, lambda entry: entry.provider),
+    "outcome": _Column("OUTCOME", 16, lambda entry: entry.outcome),
+    "prompt": _Column("PROMPT", 7, _count("prompt_tokens"), right=True),
+    "cached": _Column("CACHED", 6, _count("cached_tokens"), right=True),
+    "output": _Column("OUTPUT", 7, _count("completion_tokens"), right=True),
+    "charge": _Column("CHARGE USD", 14, _charge, right=True),
+    "cost": _Column("COST USD", 14, _cost, right=True),
+    "why": _Column("WHY", 0, lambda entry: why(entry)),
+}
+USUAL = ("time", "key", "model", "outcome", "prompt", "cached", "output", "charge", "why")
+# In this order, they are left out of a line that is too long.
+_LEFT_OUT = ("why", "cached", "prompt", "outcome", "key", "output")
+_BETWEEN = "  "
+
+
+def fitting(width: int) -> tuple[str, ...]:
+    """The usual columns that fit in so many characters."""
+    names = list(USUAL)
+    for name in _LEFT_OUT:
+        least = sum((COLUMNS[one].width or 20) + len(_BETWEEN) for one in names) - len(_BETWEEN)
+        if least <= width:
+            break
+        names.remove(name)
+    return tuple(names)
+
+
+def header(names: Sequence[str] = USUAL) -> str:
+    """The titles of the columns."""
+    return _row(names, [COLUMNS[name].title for name in names])
+
+
+def line(entry: LedgerEntry, names: Sequence[str] = USUAL) -> str:
     """The table line of one entry."""
-    counts = (entry.prompt_tokens, entry.cached_tokens, entry.completion_tokens)
-    return _row((
-        iso_utc(entry.started_at)[:19].replace("T", " "), entry.key_alias, entry.model, entry.outcome,
-        *("–" if count is None else str(count) for count in counts),
-        "unpriced" if entry.charge_nusd is None else usd_text(entry.charge_nusd), why(entry),
-    ))  # fmt: skip
+    return _row(names, [COLUMNS[name].cell(entry) for name in names])
+
+
+def _row(names: Sequence[str], cells: Sequence[str]) -> str:
+    parts = []
+    for name, cell in zip(names, cells, strict=True):
+        width, right = COLUMNS[name].width, COLUMNS[name].right
+        shown = cell if not width or len(cell) <= width else cell[: width - 1] + "…"
+        parts.append(shown.rjust(width) if right else shown.ljust(width))
+    return _BETWEEN.join(parts).rstrip()
 
 
 def why(entry: LedgerEntry) -> str:

@@ -208,7 +208,6 @@ REFUSED = {
     "budget_window": ["keys", "create", "--alias", "bert", "--budget-window", "soon"],
     "rpm": ["accounts", "create-organization", "acme", "--rpm", "0"],
     "tags": ["keys", "update", "anna", "--tag", "x" * 65],
-    "not a duration": ["keys", "update", "anna", "--expires", "soon"],
     "usd": ["credit", "add", "--key", "anna", "--usd", "0", "--reason", "r"],
     "reason": ["credit", "add", "--key", "anna", "--usd", "1", "--reason", " "],
     "account: 2": ["credit", "add", "--account", "default", "--usd", "1", "--reason", "r"],
@@ -221,3 +220,20 @@ def test_what_cannot_be_is_refused_in_one_line_that_names_it(run: Commands) -> N
     for words, arguments in REFUSED.items():
         assert words in run.refused(*arguments)
     assert (run("keys", "list"), run("accounts", "list"), run("ledger", "--json")) == (*before, [])
+
+
+def test_the_secret_alone_for_scripts(run: Commands, capsys: pytest.CaptureFixture[str]) -> None:
+    run("keys", "create", "--alias", "anna", "--quiet")
+    first = run.out
+    assert first.startswith("tw-")
+    assert first.count("\n") == 1
+    run("keys", "rotate", "anna", "--quiet")
+    assert run.out.startswith("tw-")
+    assert run.out != first
+
+
+@pytest.mark.parametrize("expires", ["90", "soon", "90 d", "-1d"])
+def test_a_wrong_lifetime_is_wrong_usage(run: Commands, expires: str) -> None:
+    with pytest.raises(SystemExit) as refused:
+        run("keys", "create", "--alias", "a", "--expires", expires)
+    assert refused.value.code == 2

@@ -120,3 +120,59 @@ def test_numbers_that_are_not_read_are_shown_with_their_values(run: Commands, mo
     ]
     assert second == ["flag of_another_version", "not read: usage.a.b"]
     assert third == []
+
+
+def in_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 120, 160])
+def test_a_table_fits_the_terminal(run: Commands, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    run.settle(an_entry(1), an_entry(2))
+    in_a_terminal(monkeypatch, columns)
+    run("ledger")
+    first, *lines = run.out.splitlines()
+    assert first.startswith("TIME (UTC)")
+    assert "CHARGE USD" in first
+    assert len(first) <= max(columns, 61)
+    assert all(len(line) <= columns for line in lines) or columns >= 120, "the last column says why, in full"
+    run("ledger", "--wide")
+    assert {"EXCHANGE", "PROVIDER", "COST"} <= set(run.out.splitlines()[0].split())
+
+
+def test_columns_are_chosen_by_name(run: Commands) -> None:
+    one = an_entry(1)
+    run.settle(one)
+    run("ledger", "--columns", "exchange, Charge")
+    header, line = run.out.splitlines()
+    assert header.split() == ["EXCHANGE", "CHARGE", "USD"]
+    assert line.startswith(one.exchange_id)
+    assert "there is no column 'colour': must be of exchange, time, " in run.refused("ledger", "--columns", "colour")
+
+
+def test_the_last_entries_alone(run: Commands) -> None:
+    run.settle(*(an_entry(number) for number in range(5)))
+    listed = [one["exchange_id"] for one in run("ledger", "--json")]
+    assert [one["exchange_id"] for one in run("ledger", "--json", "--limit", "2")] == listed[-2:]
+    assert run("ledger", "--json", "--limit", "0") == []
+
+
+def test_one_exchange_is_shown_whole(run: Commands) -> None:
+    one = an_entry(1)
+    run.settle(one, an_entry(2))
+    run("adjust", one.exchange_id, "--reason", "a goodwill", "--charge-usd", "0")
+    assert [entry["kind"] for entry in run("exchange", one.exchange_id, "--json")] == ["usage", "adjustment"]
+    run("exchange", one.exchange_id)
+    text = run.out
+    for words in (
+        one.exchange_id,
+        one.key_alias,
+        one.model,
+        one.provider,
+        "a goodwill",
+        "in all      0 USD",
+        "details",
+    ):
+        assert words in text
+    assert "the ledger has no such exchange" in run.refused("exchange", "nothing")

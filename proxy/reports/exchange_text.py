@@ -1,0 +1,72 @@
+"""One exchange as lines for a terminal: what was asked, what was counted, and each step to what it costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from proxy.billing.entries import EntryKind, LedgerEntry
+from proxy.billing.money import usd_text
+from proxy.foundation.times import iso_utc
+from proxy.reports.exchanges import SettledExchange
+from proxy.reports.explain import batch_text, correction_text, stated_text, sum_text
+from proxy.reports.flags import contradiction_lines, flag_lines, unread_lines
+from proxy.reports.table_text import why
+
+_NAME_CHARS = 12
+
+
+def exchange_lines(exchange: SettledExchange) -> Iterator[str]:
+    """The terminal entry, then its attempts and corrections in their order, then what is charged in all."""
+    entry = exchange.terminal
+    model = entry.model if entry.upstream_model == entry.model else f"{entry.model} (there: {entry.upstream_model})"
+    yield from _named({
+        "exchange": entry.exchange_id,
+        "began": f"{iso_utc(entry.started_at)}, took {entry.duration_ms:,.1f} ms"
+        + ("" if entry.first_token_ms is None else f", first token after {entry.first_token_ms:,.1f} ms"),
+        "key": f"{entry.key_alias} ({entry.key_id})",
+        "model": f"{model} at {entry.provider}, {entry.endpoint}",
+        "outcome": entry.outcome,
+        "tokens": _tokens(entry),
+        "why": why(entry),
+        "charge": _money(entry.charge_nusd, "unpriced"),
+        "": " ".join(filter(None, (batch_text(entry), sum_text(entry), stated_text(entry)))),
+        "cost": _money(entry.cost_nusd, "unknown"),
+    })  # fmt: skip
+    for text in (*flag_lines(entry), *contradiction_lines(entry), *unread_lines(entry)):
+        yield f"{'':{_NAME_CHARS}}{text}"
+    total: int | None = entry.charge_nusd
+    for later in exchange.entries[1:]:
+        yield ""
+        yield from _named({
+            later.kind: why(later),
+            "charge": _money(later.charge_nusd, "unpriced"),
+            "": correction_text([one for one in exchange.entries if one.kind != later.kind or one.seq <= later.seq])
+            if later.kind == EntryKind.ADJUSTMENT else "",
+        })  # fmt: skip
+        total = None if total is None or later.charge_nusd is None else total + later.charge_nusd
+    if len(exchange.entries) > 1:
+        yield ""
+        yield from _named({"in all": _money(total, "unpriced")})
+    yield ""
+    yield from _named({"details": json.dumps(entry.details, ensure_ascii=False, indent=2)})
+
+
+def _named(values: dict[str, str]) -> Iterator[str]:
+    for name, value in values.items():
+        first, *others = value.split("\n")
+        if first:
+            yield f"{name:{_NAME_CHARS}}{first}"
+        yield from (f"{'':{_NAME_CHARS}}{other}" for other in others)
+
+
+def _money(nusd: int | None, absent: str) -> str:
+    return absent if nusd is None else f"{usd_text(nusd)} USD"
+
+
+def _tokens(entry: LedgerEntry) -> str:
+    counts = {
+        "prompt": entry.prompt_tokens, "cached": entry.cached_tokens, "output": entry.completion_tokens,
+        "of it reasoning": entry.reasoning_tokens,
+    }  # fmt: skip
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items() if count is not None) or "none known"
