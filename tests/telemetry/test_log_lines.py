@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from io import StringIO
 from typing import Any
 
@@ -26,7 +27,6 @@ SERVED = record(opened(1))
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[dict[str, Any]]]]:
     """What was logged, as JSON."""
-    monkeypatch.setattr(log_lines, "WRITE_S", 0.01)
     monkeypatch.setattr(log_lines, "REFUSALS_S", 0.05)
     stream = StringIO()
     handler = logging.StreamHandler(stream)
@@ -40,45 +40,63 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[dict[
     logger.setLevel(level)
 
 
-async def test_each_exchange_has_a_line(written: Callable[[], list[dict[str, Any]]]) -> None:
-    log = ExchangeLog(exchanges=True)
+async def test_each_exchange_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_lines, "WRITE_S", 0.01)
+    lines: list[str] = []
+    log = ExchangeLog(exchanges=True, as_json=True, write=lines.append)
     for _ in range(3):
         log.ended(SERVED)
-    await until(lambda: len(written()) == 3)
-    first = written()[0]
-    began = SERVED.opened
-    assert first["logger"] == "proxy.exchanges"
-    assert first["level"] == "INFO"
+    await until(lambda: len(lines) == 3)
+    first, began = json.loads(lines[0]), SERVED.opened
+    assert (first["logger"], first["level"]) == ("proxy.exchanges", "INFO")
     assert (first["exchange"], first["key"], first["model"]) == (began.exchange_id, began.key_id, began.model)
     assert (first["outcome"], first["usage"], first["duration_ms"]) == ("served", "reported", SERVED.duration_ms)
-    assert f"exchange={began.exchange_id} key={began.key_id} model={began.model}" in first["message"]
+    ended_at = began.started_at + SERVED.duration_ms / 1000
+    assert datetime.fromisoformat(first["time"]).timestamp() == pytest.approx(ended_at, abs=0.001)
     log.ended(SERVED)
     log.close()
-    assert len(written()) == 4, "what is left is written at the end"
+    assert len(lines) == 4, "what is left is written at the end"
 
 
-async def test_they_can_be_switched_off(written: Callable[[], list[dict[str, Any]]]) -> None:
-    log = ExchangeLog(exchanges=False)
+async def test_a_line_of_text_is_that_of_any_other() -> None:
+    lines: list[str] = []
+    log = ExchangeLog(exchanges=True, as_json=False, write=lines.append)
     log.ended(SERVED)
     log.close()
-    assert written() == []
+    began = SERVED.opened
+    like_others = logging.Formatter(log_lines.TEXT_FORMAT)
+    made = logging.LogRecord("proxy.exchanges", logging.INFO, "", 0, "", (), None)
+    made.created = began.started_at + SERVED.duration_ms / 1000
+    made.msecs = int(made.created * 1000) % 1000
+    assert lines[0].startswith(like_others.format(made))
+    assert f"exchange={began.exchange_id} key={began.key_id} model={began.model} " in lines[0]
+    assert lines[0].count("\n") == 1
+
+
+async def test_they_can_be_switched_off() -> None:
+    lines: list[str] = []
+    log = ExchangeLog(exchanges=False, as_json=False, write=lines.append)
+    log.ended(SERVED)
+    log.close()
+    assert lines == []
 
 
 @pytest.mark.parametrize("name", ["a b", "a\nINFO all is well", 'x" outcome=served', "a=b", "\u2028", ""])
-async def test_a_model_s_name_makes_no_field_and_no_line(
-    written: Callable[[], list[dict[str, Any]]], name: str
-) -> None:
-    log = ExchangeLog(exchanges=True)
-    log.ended(replace(SERVED, opened=replace(SERVED.opened, model=name)))
-    log.close()
-    (line,) = written()
-    assert line["model"] == name
-    assert f"model={json.dumps(name)} " in line["message"]
-    assert "\n" not in line["message"]
+async def test_a_model_s_name_makes_no_field_and_no_line(name: str) -> None:
+    for as_json in (False, True):
+        lines: list[str] = []
+        log = ExchangeLog(exchanges=True, as_json=as_json, write=lines.append)
+        log.ended(replace(SERVED, opened=replace(SERVED.opened, model=name)))
+        log.close()
+        assert len(lines[0].splitlines()) == 1
+        if as_json:
+            assert json.loads(lines[0])["model"] == name
+        else:
+            assert f"model={json.dumps(name)} " in lines[0]
 
 
 async def test_refusals_of_one_kind_are_two_lines_in_a_while(written: Callable[[], list[dict[str, Any]]]) -> None:
-    log = ExchangeLog(exchanges=True)
+    log = ExchangeLog(exchanges=True, as_json=False)
     for _ in range(1_000):
         log.refused(401, "invalid_api_key")
     log.refused(404, "model_not_found")

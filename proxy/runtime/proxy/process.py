@@ -40,6 +40,7 @@ from proxy.runtime.proxy.peer_processes import METRICS, PeerProcesses
 from proxy.runtime.proxy.resources import Resources, open_resources
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.settings import Settings
+from proxy.settings.values import LogFormat
 from proxy.sinks.sender import start_sinks
 from proxy.telemetry.event_loop import EventLoopWatch
 from proxy.telemetry.log_lines import ExchangeLog
@@ -103,7 +104,7 @@ class Proxy:
         is_first = peers is None or peers.number == 0
         folder = DataFolder(settings.data_dir, None if peers is None else peers.number)
         limits, listen, resume = settings.metrics, settings.listen, settings.resume
-        log = ExchangeLog(exchanges=settings.log.exchanges)
+        log = ExchangeLog(exchanges=settings.log.exchanges, as_json=settings.log.format is LogFormat.JSON)
         stops.callback(log.close)
         metrics = Metrics(settings.models, keys_max=limits.keys_max, projects_max=limits.projects_max, log=log)
         exposition = Exposition(metrics, peers)
