@@ -45,9 +45,11 @@ def _init(options: argparse.Namespace) -> None:
             file.write(text)
     except FileExistsError:
         raise Failure(f"{options.file}: exists already; name another file, or remove it") from None
+    except OSError as failure:
+        raise Failure(f"{options.file}: cannot be written: {failure.strerror}") from None
     for line in told:
         print(f"tokenweir: {line}", file=sys.stderr)
-    print(f"tokenweir: wrote {options.file}; next: tokenweir serve --config {options.file}")
+    print(f"tokenweir: wrote {options.file}; next: tokenweir config check --config {options.file}")
 
 
 def _from_environment() -> tuple[str, list[str]]:

@@ -78,6 +78,8 @@ def _entries(options: argparse.Namespace, interruption: Interruption) -> None:
     from proxy.reports.table_text import header
 
     names = _columns(options)
+    if options.limit is not None and options.limit < 1:
+        raise Failure("--limit: must be 1 or more")
     with store_of(options) as store:
         since = None if options.since is None else since_from(options.since, time.time())
         reader = EntryReader(store.engine, EntryFilter(key_alias=options.key, model=options.model, since=since))
@@ -118,7 +120,7 @@ def _columns(options: argparse.Namespace) -> Sequence[str]:
 
 
 def _last(entries: Iterable[LedgerEntry], limit: int | None) -> Iterable[LedgerEntry]:
-    return entries if limit is None else deque(entries, maxlen=max(0, limit))
+    return entries if limit is None else deque(entries, maxlen=limit)
 
 
 def _refuse_unknown_names(store: LedgerStores, options: argparse.Namespace) -> None:

@@ -242,13 +242,18 @@ def _log_hangup(_number: int, _frame: FrameType | None) -> None:
 def _settings_to_serve(options: argparse.Namespace) -> tuple[Settings, ConfigurationFile | None]:
     """The settings with the overrides of the command line, and the file that has them; None: the environment has."""
     from proxy.runtime.machine.configuration_file import ConfigurationFile
+    from proxy.settings import SettingsError
 
     path = config_file(options.config)
     if path is not None:
-        file = ConfigurationFile(path, options.host, options.port, options.log_format)
-        settings, digest = file.read()
-        print(f"tokenweir: settings from {path.absolute()}")
-        return settings, file._replace(path=path.absolute(), digest=digest)
+        whole = path.absolute()  # a reload must find the same folders
+        file = ConfigurationFile(whole, options.host, options.port, options.log_format)
+        try:
+            settings, digest = file.read()
+        except SettingsError as wrong:
+            raise SettingsError(str(wrong).replace(str(whole), str(path))) from None
+        print(f"tokenweir: settings from {whole}")
+        return settings, file._replace(digest=digest)
     from proxy.settings import from_environment
 
     settings, taken = from_environment(os.environ)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from proxy.billing.attempts import listed_attempts, may_be_billed
 from proxy.billing.entries import EntryKind, LedgerEntry
-from proxy.billing.money import usd_text
+from proxy.billing.money import Nusd, usd_text
 from proxy.foundation.times import iso_utc
 from proxy.reports.exchanges import SettledExchange
 from proxy.reports.explain import batch_text, correction_text, stated_text, sum_text
@@ -35,19 +36,27 @@ def exchange_lines(exchange: SettledExchange) -> Iterator[str]:
     })  # fmt: skip
     for text in (*flag_lines(entry), *contradiction_lines(entry), *unread_lines(entry)):
         yield f"{'':{_NAME_CHARS}}{text}"
-    total: int | None = entry.charge_nusd
+    for attempt in listed_attempts(entry):
+        billed = attempt.status is not None and may_be_billed(attempt.status)
+        status = "" if attempt.status is None else f" (status {attempt.status})"
+        cost = "unknown: the provider may bill it" if billed else "0 USD"
+        yield from _named(
+            {"attempt": f"{attempt.provider}: {attempt.failed}{status}", "": f"cost {cost}, charge 0 USD"}
+        )
+    total, cost_in_all = entry.charge_nusd, entry.cost_nusd
     for later in exchange.entries[1:]:
         yield ""
         yield from _named({
             later.kind: why(later),
             "charge": _money(later.charge_nusd, "unpriced"),
+            "cost": _money(later.cost_nusd, "unknown"),
             "": correction_text([one for one in exchange.entries if one.kind != later.kind or one.seq <= later.seq])
             if later.kind == EntryKind.ADJUSTMENT else "",
         })  # fmt: skip
-        total = None if total is None or later.charge_nusd is None else total + later.charge_nusd
+        total, cost_in_all = _sum(total, later.charge_nusd), _sum(cost_in_all, later.cost_nusd)
     if len(exchange.entries) > 1:
         yield ""
-        yield from _named({"in all": _money(total, "unpriced")})
+        yield from _named({"in all": f"{_money(total, 'unpriced')}, cost {_money(cost_in_all, 'unknown')}"})
     yield ""
     yield from _named({"details": json.dumps(entry.details, ensure_ascii=False, indent=2)})
 
@@ -58,6 +67,10 @@ def _named(values: dict[str, str]) -> Iterator[str]:
         if first:
             yield f"{name:{_NAME_CHARS}}{first}"
         yield from (f"{'':{_NAME_CHARS}}{other}" for other in others)
+
+
+def _sum(one_nusd: Nusd | None, other_nusd: Nusd | None) -> Nusd | None:
+    return None if one_nusd is None or other_nusd is None else Nusd(one_nusd + other_nusd)
 
 
 def _money(nusd: int | None, absent: str) -> str:

@@ -51,7 +51,7 @@ COLUMNS: Mapping[str, _Column] = {
 }
 USUAL = ("time", "key", "model", "outcome", "prompt", "cached", "output", "charge", "why")
 # In this order, they are left out of a line that is too long.
-_LEFT_OUT = ("why", "cached", "prompt", "outcome", "key", "output")
+_LEFT_OUT = ("why", "cached", "prompt", "output", "key", "outcome")
 _BETWEEN = "  "
 
 

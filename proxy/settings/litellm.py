@@ -67,7 +67,7 @@ _READ = frozenset((
 ))  # fmt: skip
 _RATES = {
     "input_cost_per_token": "input", "output_cost_per_token": "output",
-    "cache_read_input_token_cost": "cached_input", "cache_creation_input_token_cost": "cache_write_input",
+    "cache_read_input_token_cost": "cached_input", "cache_creation_input_token_cost": "cache_write",
 }  # fmt: skip
 _ENVIRONMENT = re.compile(r"os\.environ/([A-Za-z_][A-Za-z0-9_]*)", re.ASCII)
 _NO_COUNTERPART = "has no counterpart"
@@ -133,15 +133,22 @@ class _Conversion:
         if isinstance(given.get("weight"), int):
             target["weight"] = given["weight"]
         info = entry.get("model_info")
-        self._price(name, {**(info if isinstance(info, dict) else {}), **given})
+        self._price(name, target, {**(info if isinstance(info, dict) else {}), **given}, path)
         self._models.setdefault(name, []).append(target)
         for member in given.keys() - _READ:
             self.note(f"{path}.litellm_params.{member}", _NO_COUNTERPART)
 
-    def _price(self, name: str, given: Json) -> None:
+    def _price(self, name: str, target: Json, given: Json, path: str) -> None:
+        """What a deployment costs; the first one that says it is the charge, too."""
         rates = {ours: _per_million(given[theirs]) for theirs, ours in _RATES.items() if given.get(theirs) is not None}
         if "input" in rates and "output" in rates:
-            self._prices.setdefault(name, rates)
+            target["cost"] = rates
+            if self._prices.setdefault(name, rates) != rates:
+                self.note(path, f"{name}: the charge is the price of the first deployment that has one")
+        elif rates:
+            self.note(path, f"{name}: its price lacks input or output, and is left out")
+        if "cost" not in target and given.get("base_model"):
+            self.note(f"{path}.model_info.base_model", "prices are looked up by the model's own name: check `price`")
 
     def _provider(self, kind: _Kind, given: Json, path: str) -> str | None:
         """The name of the provider, which is made if there is none like it."""
@@ -198,25 +205,31 @@ class _Conversion:
             if name == "fallbacks":
                 self._fall_back(value, here)
             elif name == "model_group_alias" and isinstance(value, dict):
-                self._aliases |= {str(alias): str(model) for alias, model in value.items() if isinstance(model, str)}
+                named = {alias: one.get("model") if isinstance(one, dict) else one for alias, one in value.items()}
+                self._aliases |= {str(alias): str(model) for alias, model in named.items()}
             elif value not in (None, False, [], {}):
                 self.note(here, _NOTES.get(here, _NO_COUNTERPART))
+
+    def _dialects(self, target: Json) -> Any:
+        return self._providers[target["provider"]].get("dialects")
 
     def _fall_back(self, value: Any, path: str) -> None:
         pairs = (
             [pair for one in value if isinstance(one, dict) for pair in one.items()] if isinstance(value, list) else []
         )
         for model, others in pairs:
+            mine = self._models.get(str(model))
             targets = [
                 {**target, "upstream_model": target.get("upstream_model", other)}
                 for other in (others if isinstance(others, list) else [])
                 for target in self._models.get(str(other), [])
-                if "*" not in str(other)
+                if "*" not in str(other) and mine and self._dialects(target) == self._dialects(mine[0])
             ]
-            mine = self._models.get(str(model))
             if mine is None or not targets:
-                self.note(path, f"{model}: {_NO_COUNTERPART} without a model of that name")
+                self.note(path, f"{model}: {_NO_COUNTERPART} without models of these names that have the same API")
                 continue
+            if any("weight" in one for one in mine):
+                self.note(path, f"{model}: its providers are asked in order now, without weights")
             known = [(one["provider"], one.get("upstream_model", model)) for one in mine]
             self._in_order.add(str(model))
             mine += [one for one in targets if (one["provider"], one["upstream_model"]) not in known]

@@ -138,8 +138,10 @@ def _word(text: str) -> str:
 
 
 def exchange_fields(record: UsageRecord, client_text: Callable[[str], str] = str) -> dict[str, Any]:
-    """What the line of an exchange says. Times in milliseconds. `client_text`: how a text of the client is written."""
-    opened, usage = record.opened, record.reading.usage
+    """What the line of an exchange says. Times in milliseconds. `client_text`: how a text is written
+    that is not the proxy's."""
+    opened, usage, failed = record.opened, record.reading.usage, record.details.get("failed")
+    attempts = ", ".join(f"{one.provider}: {one.failed}" for one in opened.attempts)
     return {
         "exchange": opened.exchange_id,
         "key": opened.key_id,
@@ -153,5 +155,6 @@ def exchange_fields(record: UsageRecord, client_text: Callable[[str], str] = str
         "output_tokens": usage.completion_tokens,
         "first_token_ms": record.first_token_ms,
         "duration_ms": record.duration_ms,
-        "failed_attempts": len(opened.attempts) or None,
+        "failed": None if failed is None else client_text(str(failed)),
+        "attempts": client_text(attempts) if attempts else None,
     }

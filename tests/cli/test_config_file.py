@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
 
 from proxy.cli import common, main
+from proxy.cli.serve import _settings_to_serve
+from proxy.runtime.machine.configuration_file import not_reloaded
 from tests.cli.commands import Commands
 
 
@@ -72,3 +75,16 @@ def test_a_variable_that_names_no_file_is_an_error(
     (places["here"] / "tokenweir.yaml").write_text("")
     assert main(["keys", "list"]) == 1
     assert capsys.readouterr().err == "tokenweir: elsewhere.yaml: No such file or directory\n"
+
+
+def test_the_folders_of_a_reload_are_those_of_the_start(
+    places: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else each reload would say that `data_dir` needs a restart."""
+    made = Commands(places["here"], capsys)
+    options = argparse.Namespace(config=Path("tokenweir.yaml"), host=None, port=None, log_format=None)
+    settings, file = _settings_to_serve(options)
+    assert file is not None
+    again, digest = file.read_again()
+    assert not_reloaded(settings, again) == []
+    assert (digest, file.path) == (file.digest, made.config)

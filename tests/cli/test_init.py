@@ -24,6 +24,13 @@ model_list:
     litellm_params: {model: gpt-4o-mini, api_key: os.environ/OPENAI_API_KEY}
   - model_name: claude
     litellm_params: {model: anthropic/claude-sonnet-4-5, api_key: os.environ/ANTHROPIC_API_KEY, timeout: 300}
+    model_info:
+      input_cost_per_token: 3.0e-06
+      output_cost_per_token: 1.5e-05
+      cache_read_input_token_cost: 3.0e-07
+      cache_creation_input_token_cost: 3.75e-06
+  - model_name: half
+    litellm_params: {model: openai/gpt-4o, api_key: os.environ/OPENAI_API_KEY, input_cost_per_token: 2.0e-06}
   - model_name: own
     litellm_params:
       model: hosted_vllm/qwen3
@@ -42,11 +49,11 @@ model_list:
     litellm_params: {model: openai/x}
 router_settings:
   routing_strategy: simple-shuffle
-  model_group_alias: {gpt-4: gpt-4o, gone: nothing}
+  model_group_alias: {gpt-4: gpt-4o, gone: nothing, hid: {model: gpt-4o-mini, hidden: true}}
   redis_host: os.environ/REDIS_HOST
 litellm_settings:
   drop_params: true
-  fallbacks: [{gpt-4o-mini: [own]}, {nobody: [own]}]
+  fallbacks: [{gpt-4o-mini: [own]}, {nobody: [own]}, {half: [claude]}]
   cache: false
 general_settings: {master_key: sk-canary-master, database_url: os.environ/DATABASE_URL}
 environment_variables: {X: y}
@@ -74,7 +81,7 @@ def test_the_providers_of_the_environment_are_in_the_file(
     monkeypatch.setenv("TENSORLOOP_API_KEY", "sk-canary-3")
     assert main(["init"]) == 0
     printed = capsys.readouterr()
-    assert "wrote tokenweir.yaml; next: tokenweir serve" in printed.out
+    assert "wrote tokenweir.yaml; next: tokenweir config check" in printed.out
     assert "TENSORLOOP_API_KEY is set but needs TENSORLOOP_BASE_URL, too" in printed.err
     text = (here / "tokenweir.yaml").read_text()
     assert "canary" not in text
@@ -123,22 +130,26 @@ def test_a_litellm_proxy_s_file_is_converted(here: Path, capsys: pytest.CaptureF
         ("openai-2", "gpt-4o-mini", None), ("hosted-vllm", "qwen3", None)
     ]  # fmt: skip
     assert document["models"]["own"]["price"] == {"input": 0.5, "output": 1.5}
+    assert document["models"]["claude"]["price"] == {"input": 3, "output": 15, "cached_input": 0.3, "cache_write": 3.75}
+    assert settings.models["hid"].alias_of == "gpt-4o-mini"
     assert settings.models["gpt-4"].alias_of == "gpt-4o"
     assert settings.models["groq/*"].providers[0].provider == "groq"
     for line in (
         "model_list[1].litellm_params.api_key: the key is not written: set AZURE_API_KEY",
         "model_list[1].litellm_params.api_version: has no counterpart",
-        "model_list[4].litellm_params.temperature: has no counterpart",
-        "model_list[7].litellm_params.model: bedrock: configure this provider by hand",
-        "model_list[8].model_name: is no name here",
+        "model_list[5].litellm_params.temperature: has no counterpart",
+        "model_list[8].litellm_params.model: bedrock: configure this provider by hand",
+        "model_list[9].model_name: is no name here",
         "router_settings.model_group_alias.gone: names no model of the file",
         "router_settings.redis_host: the queue between proxies and workers",
         "litellm_settings.drop_params: parameters are sent as the client wrote them",
-        "litellm_settings.fallbacks: nobody: has no counterpart without a model of that name",
+        "litellm_settings.fallbacks: nobody: has no counterpart without models of these names",
         "general_settings.master_key: Tokenweir's admin secret is another",
         "general_settings.database_url: the ledger needs a database of its own",
         "environment_variables: has no counterpart",
         "models.unpriced.price: is missing",
+        "half: its price lacks input or output",
+        "litellm_settings.fallbacks: half: has no counterpart without models of these names that have the same API",
         "provider anthropic: its models are reached by its own API",
         "keys, teams and their budgets are in LiteLLM's database",
     ):

@@ -155,7 +155,8 @@ def test_the_last_entries_alone(run: Commands) -> None:
     run.settle(*(an_entry(number) for number in range(5)))
     listed = [one["exchange_id"] for one in run("ledger", "--json")]
     assert [one["exchange_id"] for one in run("ledger", "--json", "--limit", "2")] == listed[-2:]
-    assert run("ledger", "--json", "--limit", "0") == []
+    for wrong in ("0", "-1"):
+        assert "--limit: must be 1 or more" in run.refused("ledger", f"--limit={wrong}")
 
 
 def test_one_exchange_is_shown_whole(run: Commands) -> None:
