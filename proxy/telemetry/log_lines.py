@@ -18,6 +18,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from proxy.billing.details import EntryDetails
 from proxy.billing.record import UsageRecord
 
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -140,7 +141,7 @@ def _word(text: str) -> str:
 def exchange_fields(record: UsageRecord, client_text: Callable[[str], str] = str) -> dict[str, Any]:
     """What the line of an exchange says. Times in milliseconds. `client_text`: how a text is written
     that is not the proxy's."""
-    opened, usage, failed = record.opened, record.reading.usage, record.details.get("failed")
+    opened, usage, failed = record.opened, record.reading.usage, EntryDetails.of(record.details).failed
     attempts = ", ".join(f"{one.provider}: {one.failed}" for one in opened.attempts)
     return {
         "exchange": opened.exchange_id,
@@ -155,6 +156,6 @@ def exchange_fields(record: UsageRecord, client_text: Callable[[str], str] = str
         "output_tokens": usage.completion_tokens,
         "first_token_ms": record.first_token_ms,
         "duration_ms": record.duration_ms,
-        "failed": None if failed is None else client_text(str(failed)),
+        "failed": None if failed is None else client_text(failed),
         "attempts": client_text(attempts) if attempts else None,
     }

@@ -77,6 +77,7 @@ def test_a_variable_that_names_no_file_is_an_error(
     assert capsys.readouterr().err == "tokenweir: elsewhere.yaml: No such file or directory\n"
 
 
+@pytest.mark.io
 def test_the_folders_of_a_reload_are_those_of_the_start(
     places: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
