@@ -1,4 +1,4 @@
-"""`tokenweir config`: check the configuration file, show what it comes to, and print its schema.
+"""`tokenweir config`: check the configuration file, show all its settings, and print its schema.
 
 Invariant: no server is reached, nothing is written, and no secret is printed.
 """

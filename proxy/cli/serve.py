@@ -140,7 +140,7 @@ def _serve(options: argparse.Namespace) -> int:
 def _reload(options: argparse.Namespace) -> None:
     from proxy.runtime.machine.configuration_file import running_status
 
-    settings = load_settings(options.config)  # what is wrong is said here
+    settings = load_settings(options.config)  # an invalid file is refused here, before any signal
     before = running_status(settings.data_dir)
     if before is None:
         raise Failure(f"no proxy runs with the data folder {settings.data_dir} (data_dir)")

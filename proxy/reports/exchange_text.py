@@ -1,4 +1,4 @@
-"""One exchange as lines for a terminal: what was asked, what was counted, and each step to what it costs."""
+"""One exchange as lines for a terminal: the request, the counts, and each item of its charge and cost."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from proxy.foundation.secret import Secret
 from proxy.settings.environment import from_environment
-from proxy.settings.kinds import SettingsError
+from proxy.settings.faults import SettingsError
 from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.outbound import CredentialSettings, ForwardProxy, TlsSettings
 from proxy.settings.reading import load, parse, require_prices, route

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxy.settings.kinds import SettingsError
+from proxy.settings.faults import SettingsError
 from proxy.settings.reading import settings_from
 from proxy.settings.values import OnClientDisconnect, Settings
 

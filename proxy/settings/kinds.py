@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
 from proxy.billing.pricing.prices import USD_PER_MILLION_MAX, rate_from_usd
@@ -21,6 +21,7 @@ from proxy.billing.record import BillableParts
 from proxy.billing.settlement import Situation
 from proxy.foundation.durations import seconds_from
 from proxy.foundation.secret import Secret
+from proxy.settings.faults import Fault, SettingsError, gathered
 
 _T = TypeVar("_T")
 
@@ -29,22 +30,10 @@ VISIBLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
 _HOST = re.compile(r"\*|[A-Za-z0-9_.:-]+(?: *, *[A-Za-z0-9_.:-]+){0,15}", re.ASCII)
 # "user:password@host" with a password that is not empty; variables are removed before the match.
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]+@")
-_USER = re.compile(r"://([^/@:]*):([^/@]+)@")
 _SIZE = re.compile(r"([0-9]{1,15}) ?(KiB|MiB|GiB)", re.ASCII)
 _UNIT_BYTES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 # Longer than any provider's key; a longer text is a file pasted in the wrong place.
 SECRET_CHARS_MAX = 4096
-
-
-class Fault(NamedTuple):
-    """What is wrong at one place of the configuration."""
-
-    text: str
-    """begins with the path of the field"""
-    parts: tuple[str | int, ...] = ()
-    """the path: names of fields, and numbers of elements, counted from 0"""
-    line: int | None = None
-    """in the file; None: `parts` give the place"""
 
 
 TEXT: Mapping[str, Any] = {"type": "string"}
@@ -55,32 +44,6 @@ _VARIABLE: Mapping[str, Any] = {"type": "string", "pattern": r"\$\{"}
 def or_variable(schema: Mapping[str, Any]) -> dict[str, Any]:
     """JSON Schema of a value, or a variable that has it."""
     return {"anyOf": [schema, _VARIABLE]}
-
-
-class SettingsError(ValueError):
-    """The configuration is wrong. The text has a line for each fault, which begins with the path of the field."""
-
-    def __init__(self, text: str, faults: tuple[Fault, ...] = ()) -> None:
-        super().__init__(text)
-        self.faults = faults or (Fault(text),)
-
-    @classmethod
-    def of_all(cls, wrongs: Sequence[SettingsError]) -> SettingsError:
-        """One error with the faults of all."""
-        return cls("\n".join(map(str, wrongs)), tuple(fault for one in wrongs for fault in one.faults))
-
-
-def gathered(readers: Iterable[Callable[[], _T]]) -> list[_T]:
-    """The results of all. Raises SettingsError with the faults of each that fails: all are called."""
-    results, wrongs = [], []
-    for read in readers:
-        try:
-            results.append(read())
-        except SettingsError as wrong:
-            wrongs.append(wrong)
-    if wrongs:
-        raise SettingsError.of_all(wrongs)
-    return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,14 +283,6 @@ def refuse_literal_password(url: str, at: FieldPath) -> None:
     """`url`: as written in the file. Raises SettingsError if it has a password that is no `${VAR}`."""
     if not at.literal_secrets and _PASSWORD.search(VARIABLE.sub("", url)):
         raise at.wrong("a password does not belong in this file: write ${VAR}, or set allow_literal_secrets: true")
-
-
-def without_password(url: str) -> str:
-    """A text that may be a URL, as written in the file, with `***` for a password that is no `${VAR}`."""
-    user = _USER.search(url)
-    if user is None or not VARIABLE.sub("", user[2]):
-        return url
-    return f"{url[: user.start(2)]}***{url[user.end(2) :]}"
 
 
 def checked(kind: FieldType, is_valid: Callable[[Any], object], why: str) -> FieldType:

@@ -214,10 +214,8 @@ class _Conversion:
         return self._providers[target["provider"]].get("dialects")
 
     def _fall_back(self, value: Any, path: str) -> None:
-        pairs = (
-            [pair for one in value if isinstance(one, dict) for pair in one.items()] if isinstance(value, list) else []
-        )
-        for model, others in pairs:
+        listed = value if isinstance(value, list) else []
+        for model, others in (pair for one in listed if isinstance(one, dict) for pair in one.items()):
             mine = self._models.get(str(model))
             targets = [
                 {**target, "upstream_model": target.get("upstream_model", other)}

@@ -15,12 +15,12 @@ from typing import Self
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from proxy.foundation.secret import Secret
+from proxy.settings.faults import SettingsError
 from proxy.settings.kinds import (
     TEXT,
     VISIBLE,
     FieldPath,
     FieldType,
-    SettingsError,
     path_of,
     refuse_literal_password,
     secret,

@@ -17,7 +17,8 @@ import yaml
 
 from proxy.billing.record import Price
 from proxy.settings.cloud_auth import check_auth
-from proxy.settings.kinds import Fault, FieldPath, SettingsError, flag, gathered, read_section
+from proxy.settings.faults import Fault, SettingsError, gathered
+from proxy.settings.kinds import FieldPath, flag, read_section
 from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.outbound import TlsSettings, proxy_of_environment
 from proxy.settings.sinks import SinkSettings
@@ -180,14 +181,11 @@ def require_prices(settings: Settings, lookup: Lookup) -> None:
             return
         first = model.providers[0]
         if lookup(settings.providers[first.provider], first.upstream_model) is None:
-            raise (
-                at.under(model.name)
-                .under("price")
-                .wrong(
-                    f"is missing, and the built-in price book has no price for {first.upstream_model!r} at "
-                    f"{first.provider!r}; write price: {{input: …, output: …}}, in USD per million tokens"
-                )
+            why = (
+                f"is missing, and the built-in price book has no price for {first.upstream_model!r} at "
+                f"{first.provider!r}; write price: {{input: …, output: …}}, in USD per million tokens"
             )
+            raise at.under(model.name).under("price").wrong(why)
 
     gathered(partial(require, model) for model in settings.models.values())
 

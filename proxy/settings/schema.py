@@ -6,16 +6,18 @@ does not know what settings mean together.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from typing import Any, NamedTuple
 
-from proxy.settings.kinds import VARIABLE, FieldType, setting_name, without_password
+from proxy.settings.kinds import VARIABLE, FieldType, setting_name
 from proxy.settings.reading import SinkKinds
 from proxy.settings.reference import default_of
 from proxy.settings.sinks import SinkSettings
 from proxy.settings.values import Settings
 
+_USER = re.compile(r"://([^/@:]*):([^/@]+)@")
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -54,7 +56,7 @@ class ShownSetting(NamedTuple):
 
     path: str
     value: Any
-    """as written in the file, a secret as `***`; a default as the reference has it"""
+    """the value in the file, with `***` in place of a secret; or the default, as in the reference"""
     is_default: bool
 
 
@@ -100,4 +102,12 @@ def _hidden(kind: FieldType, value: Any) -> Any:
         return {name: _hidden(kind, below) for name, below in value.items()} if kind.secret else value
     if not isinstance(value, str):
         return value
-    return "***" if kind.secret and not VARIABLE.fullmatch(value) else without_password(value)
+    return "***" if kind.secret and not VARIABLE.fullmatch(value) else _without_password(value)
+
+
+def _without_password(url: str) -> str:
+    """A text that may be a URL, as written in the file, with `***` for a password that is no `${VAR}`."""
+    user = _USER.search(url)
+    if user is None or not VARIABLE.sub("", user[2]):
+        return url
+    return f"{url[: user.start(2)]}***{url[user.end(2) :]}"

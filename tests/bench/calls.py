@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -197,7 +197,13 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tokenweir-calls-") as folder:
         rig = build(Path(folder), max(os.sched_getaffinity(0)))
-        with rig.provided() as port, counted_proxy(Path(folder), port) as (target, counting):
+        # The proxy's log of each exchange is counted, and not shown.
+        with (
+            Path(folder, "log").open("w") as log,
+            redirect_stderr(log),
+            rig.provided() as port,
+            counted_proxy(Path(folder), port) as (target, counting),
+        ):
             print("| calls of | Python functions | all |\n|---|---|---|")
             for said, count in lines(rig, target, counting):
                 if args.only not in said:

@@ -5,6 +5,7 @@ Invariant: only a plain answer of a known, small length is collected; all others
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from proxy.billing.record import Outcome
@@ -17,7 +18,7 @@ from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.provider import Provider
 from proxy.http.errors import JSON_TYPE
 from proxy.metering.dialect import Dialect
-from proxy.metering.metered import BodyMeter, Metered, OpaqueMeter
+from proxy.metering.metered import Metered, OpaqueMeter
 from proxy.metering.wire.framing import SSE, Framing
 from proxy.telemetry.metrics import Gaps
 
@@ -78,13 +79,12 @@ class Body:
         return self.relay.meter.done
 
 
-def metered_anyway(meter: BodyMeter) -> Metered:
-    """The result of an answer that is not relayed; if the meter fails, an estimate from the size."""
+def metered_anyway(read: Callable[[], Metered], size: Callable[[], int]) -> Metered:
+    """What `read` returns; if the meter fails, an estimate from the size in bytes."""
     try:
-        meter.give_up()
-        return meter.close()
-    except Exception:  # noqa: BLE001  a bug of the meter
-        return unread(meter.bytes_seen)
+        return read()
+    except Exception:  # noqa: BLE001  the second time the same bug
+        return unread(size())
 
 
 def unread(size: int) -> Metered:
@@ -109,8 +109,8 @@ def body_of(
     the client gets it."""
     length = answer.head.length
     encoded, content_type = bool(answer.coding), answer.content_type
-    meter = asking.meter(answer)
-    framing = None if encoded else asking.framing(answer)
+    meter, inner = asking.meter(answer)
+    framing = None if encoded else inner
     plain = framing is None and not encoded
     collected = plain and length is not None and length <= PLAIN_BYTES_MAX
     repeated = open_exchange.keeps if plain and content_type == JSON_TYPE else 0

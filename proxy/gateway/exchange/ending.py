@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -19,7 +20,7 @@ from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.metering import Metering
 from proxy.gateway.exchange.open_exchange import OpenExchange, outcome_of
 from proxy.gateway.exchange.upstream_request import UpstreamRequest
-from proxy.metering.metered import Metered
+from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.profile import Counted, Profile
 
 # The longest wait of a record for its count: twice the work that can be queued before it.
@@ -60,7 +61,7 @@ class Ending:
         if body is not None:
             metered: Metered | None = body.result or body.metered_anyway()
         else:
-            metered = None if held is None else metered_anyway(held)
+            metered = None if held is None else metered_anyway(partial(_held, held), lambda: held.bytes_seen)
         self._exchange.accepted = self._exchange.accepted or held is not None
         if body is not None:
             self._end_tape(body)
@@ -117,6 +118,12 @@ class Ending:
         self._recorded = None
         if self._asking.use is not None:
             self._asking.release(None if self._exchange.handed_over else self._exchange.tokens)
+
+
+def _held(meter: BodyMeter) -> Metered:
+    """The result of an answer that ends before anything of it was relayed."""
+    meter.give_up()
+    return meter.close()
 
 
 def close_counted(

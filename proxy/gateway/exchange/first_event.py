@@ -1,4 +1,4 @@
-"""Looks whether an accepted answer has failed before its first event: then another provider can be asked.
+"""Finds answers that have failed before their first event, so that another provider can be asked.
 
 Invariants: nothing of the answer is taken: the relay gets all of it. It is looked at only until its first event, and
 not longer than a provider's `first_event_s`. An error about the client's request is no failure of the provider, and
@@ -20,6 +20,7 @@ from proxy.gateway.exchange.open_exchange import outcome_of
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.refusals import FAILOVER_ON
+from proxy.http.framing import BadFramingError
 from proxy.metering.metered import BodyMeter
 
 # Why an answer failed that has nothing in it, not even a reason.
@@ -54,8 +55,8 @@ BEGUN = FirstLook(begun=True)
 async def first_look(answer: Answer, meter: BodyMeter, limit_s: float, *, may_be_empty: bool) -> FirstLook:
     """Look until the first event, or the end of the answer, or `limit_s` seconds. `meter`: one for this call alone.
     `may_be_empty`: no output is an answer, too, as of a transcription."""
-    with suppress(TimeoutError, UpstreamFailedError):
-        async with asyncio.timeout(limit_s), aclosing(answer.early_pieces()) as pieces:
+    with suppress(TimeoutError, UpstreamFailedError, BadFramingError):
+        async with asyncio.timeout(limit_s), aclosing(answer.early_payload()) as pieces:
             blanks, line, seen, tally = 0, b"", b"", meter.tally
             async for piece in pieces:
                 seen += piece

@@ -147,7 +147,7 @@ class OpenExchange:
             self.durable = self._ports.outbox.reassign(self.opened)
 
     def hand_over(self) -> None:
-        """The provider goes on generating: another part of the proxy polls it, and closes the exchange."""
+        """The provider generates the answer in the background: whoever polls it closes the exchange."""
         self.handed_over = True
         self._facts.prompt.text.drop()
 

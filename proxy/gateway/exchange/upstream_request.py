@@ -22,7 +22,7 @@ from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.credentials import Use
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.provider_call import Failover, ProviderCall
-from proxy.gateway.upstream.refusals import failed_answers_fail_over
+from proxy.gateway.upstream.refusals import FAILED_ANSWER, may_be_answered_elsewhere
 from proxy.http.errors import JSON_TYPE
 from proxy.http.headers import upward
 from proxy.http.request_body import CODECS
@@ -84,13 +84,11 @@ class UpstreamRequest(ProviderCall[Answer]):
             return False
         return self.route.provider.injects(self.route.upstream_model, monotonic())
 
-    def framing(self, answer: Answer) -> Framing | None:
-        """The framing of an answer's events; None: it is no stream."""
-        return self._dialect.framing(answer.content_type, streamed=self._facts.streamed)
-
-    def meter(self, answer: Answer, *, holds_text: bool = True) -> BodyMeter:
-        """A meter of the answer. `holds_text`: also for what is counted with a vocabulary."""
-        dialect, framing, names = self._dialect, self.framing(answer), self._dialect.headers_read
+    def meter(self, answer: Answer, *, holds_text: bool = True) -> tuple[BodyMeter, Framing | None]:
+        """A meter of the answer, and the framing of its events; None: it is no stream. `holds_text`: also for what is
+        counted with a vocabulary."""
+        dialect, names = self._dialect, self._dialect.headers_read
+        framing = dialect.framing(answer.content_type, streamed=self._facts.streamed)
         told = {name: value for name, value in answer.head.headers if name in names} if names else NO_HEADERS
         counter = self.route.counter
         room = None if counter is None or not holds_text else counter.room
@@ -99,7 +97,7 @@ class UpstreamRequest(ProviderCall[Answer]):
             meter: BodyMeter = dialect.plain_meter(told, held)
         else:
             meter = dialect.stream_meter(framing, self.route.provider.settings.cumulative, held, told)
-        return compressed_meter(answer.coding, meter) if answer.coding else meter
+        return (compressed_meter(answer.coding, meter) if answer.coding else meter), framing
 
     async def prepare(self) -> None:
         """Make the bytes of the request to the current provider."""
@@ -155,34 +153,23 @@ class UpstreamRequest(ProviderCall[Answer]):
         self.injected, self._refused_injected = self._injects(), False
         self._wire = []
 
-    async def _failure_in(self, found: Answer) -> str | None:
-        """Why an accepted answer has failed before its first event; None: it has not, or nobody else can be asked."""
-        provider = self.route.provider
-        unused_s = self._asked_at + provider.limits.first_byte_s * _UNUSED - monotonic()
-        limit_s = min(provider.settings.timeouts.first_event_s, unused_s)
-        if found.status >= 300:
-            return await super()._failure_in(found)
-        if not self.route.others or limit_s <= 0 or not failed_answers_fail_over(provider.settings.failover_on):
-            return None  # `ended` knows more
-        may_be_empty = self._dialect.plain is not None
-        if may_be_empty and self.framing(found) is None and found.content_type != JSON_TYPE:
+    async def _failure_in(self, answer: Answer) -> str | None:
+        """Why an accepted answer has failed before its first event; None: it has not, as far as it was looked at."""
+        settings, dialect = self.route.provider.settings, self._dialect
+        unused_s = self._asked_at + self.route.provider.limits.first_byte_s * _UNUSED - monotonic()
+        limit_s = min(settings.timeouts.first_event_s, unused_s)
+        if limit_s <= 0 or not may_be_answered_elsewhere(FAILED_ANSWER, settings.failover_on):
+            return None
+        meter, framing = self.meter(answer, holds_text=False)
+        may_be_empty = dialect.plain is not None
+        if may_be_empty and framing is None and answer.content_type != JSON_TYPE:
             return None  # a sound, or a text: it is relayed as it comes
-        self.held = self.meter(found, holds_text=False)
-        look = await first_look(found, self.held, limit_s, may_be_empty=may_be_empty)
+        self.held = meter
+        look = await first_look(answer, meter, limit_s, may_be_empty=may_be_empty)
         self.held = None  # not if it was cancelled: then it ends the exchange
         if look.begun:
             self.ended(failed=False)
         return look.failed
-
-    def ended(self, *, failed: bool) -> None:
-        """The provider's answer, or its first event, is known. `failed`: it has ended with nothing in it."""
-        if self._is_counted:
-            return
-        self._is_counted, health = True, self.route.provider.health
-        if failed:
-            health.failed(monotonic())
-        elif health.failures == self._failures_before:  # else it has failed others meanwhile
-            health.answered()
 
     async def _is_changed(self, answer: Answer) -> bool:
         """Whether the provider refuses `include_usage`, which is not sent again then; reads the answer."""

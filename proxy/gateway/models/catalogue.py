@@ -46,7 +46,7 @@ class Catalogue:
                 found.setdefault(name, model)
         for name in sorted(key.models or ()):  # allowed by name, and served by a pattern, even if not listed
             if (setting := self._setting(name)) is not None:
-                found.setdefault(name, self._unlisted(name, setting))
+                found.setdefault(name, _unlisted(name, setting, self._providers))
         return found
 
     async def model(self, key: ApiKey, name: str) -> ListedModel | None:
@@ -61,7 +61,7 @@ class Catalogue:
         lists = await self._lists.of(targets)
         listed = dict(self._passed([setting], lists)).get(name)
         may_exist = key.models is not None or len(lists) < len(targets)
-        return self._unlisted(name, setting) if listed is None and may_exist else listed
+        return _unlisted(name, setting, self._providers) if listed is None and may_exist else listed
 
     def _patterns(self, key: ApiKey) -> list[ModelSettings]:
         """The patterns that serve a name which `key` may use."""
@@ -90,9 +90,6 @@ class Catalogue:
         """The model setting that serves `name`."""
         found = route(self._models, name)
         return None if found is None else found[0]
-
-    def _unlisted(self, name: str, setting: ModelSettings) -> ListedModel:
-        return _unlisted(name, setting, self._providers)
 
 
 def _named(models: Mapping[str, ModelSettings], providers: Mapping[str, Provider]) -> dict[str, ListedModel]:

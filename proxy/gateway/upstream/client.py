@@ -59,26 +59,20 @@ EXHAUSTION_OVER_S = 10.0
 class Answer:
     """The head of an answer, and the connection that delivers its body, in use until the body ends."""
 
-    __slots__ = ("_checkout", "_connection", "head", "status")
+    __slots__ = ("_checkout", "_connection", "coding", "content_type", "head", "status")
 
     def __init__(self, head: Head, connection: UpstreamConnection) -> None:
         self.head = head
         self.status = head.status
         """HTTP status"""
+        self.content_type = head.header("content-type").partition(";")[0].strip().lower()
+        """media type, lower case, without parameters"""
+        coding = head.header("content-encoding").strip().lower()
+        self.coding = "" if coding == "identity" else coding
+        """the compression of the body, in lower case; empty: none. A provider may compress although requests decline
+        it"""
         self._connection = connection
         self._checkout = connection.checkout
-
-    @property
-    def content_type(self) -> str:
-        """Media type, lower case, without parameters."""
-        return self.head.header("content-type").partition(";")[0].strip().lower()
-
-    @property
-    def coding(self) -> str:
-        """The compression of the body, in lower case; empty: none. A provider may compress although requests decline
-        it."""
-        coding = self.head.header("content-encoding").strip().lower()
-        return "" if coding == "identity" else coding
 
     def readable(self, body: bytes) -> bytes | None:
         """`body` without compression. None if that cannot be undone, or would be longer than READABLE_BYTES_MAX."""
@@ -94,9 +88,9 @@ class Answer:
             await collected.done
         return collected.done.result()
 
-    def early_pieces(self) -> AsyncGenerator[bytes]:
-        """The pieces of the body that arrive before `relay_to`: see `UpstreamConnection.early_pieces`."""
-        return self._connection.early_pieces()
+    def early_payload(self) -> AsyncGenerator[bytes]:
+        """The body that arrives before `relay_to`: see `UpstreamConnection.early_payload`."""
+        return self._connection.early_payload()
 
     def close(self) -> None:
         """Discard the rest of the body."""

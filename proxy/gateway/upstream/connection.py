@@ -17,6 +17,7 @@ from math import ceil
 from typing import Protocol, TypeAlias, cast
 
 from proxy.foundation.slices import in_slice
+from proxy.gateway.upstream.early import EarlyBody
 from proxy.http import errors
 from proxy.http.errors import ApiError
 from proxy.http.framing import (
@@ -132,8 +133,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._asked: asyncio.Future[Head] | None = None
         self._reader: ChunkReader | LengthReader | None = None
         self._chunks: ChunkReader | None = None  # `_reader`, if it is one: saves a check on the hot path
-        self._early: list[bytes] = []
-        self._awaited_early: asyncio.Future[None] | None = None  # set by the next of them, or the connection's end
+        self._early = EarlyBody()
         self._parts: Parts | None = None  # received bytes that are not read yet; None: all are
         self._catch_up: CatchUp | None = None  # before the next of them
         self._paused = False  # by the exchange
@@ -182,38 +182,29 @@ class UpstreamConnection(asyncio.Protocol):
         protocol.connection_made(self._transport)
         return self._transport, rest
 
-    async def early_pieces(self) -> AsyncGenerator[bytes]:
-        """The pieces of the body that arrive before `relay_to`, which sends them all to the sink. Ends with the body.
-        Raises UpstreamFailedError if the body breaks off, or too much of it has arrived."""
-        reader = LengthReader(None) if self._reader is None else self._reader.afresh()
-        read = 0
-        while True:
-            while read < len(self._early) and reader.rest is None:
-                payload, _ = reader.feed(self._early[read])
-                read += 1
-                yield payload
-                if reader.broken is not None:
-                    raise UpstreamFailedError("bad framing")
-            if reader.rest is not None:
-                return
-            if self._transport is None:
-                if self._said_end and isinstance(reader, LengthReader) and reader.ends_with_connection:
-                    return
-                raise UpstreamFailedError("disconnected")
-            if self._paused:
-                raise UpstreamFailedError("too long")
-            self._awaited_early = asyncio.get_running_loop().create_future()
-            await self._awaited_early
+    def early_payload(self) -> AsyncGenerator[bytes]:
+        """The decoded body, piece by piece as it arrives, before `relay_to`, which sends all of it to the sink. Ends
+        with the body. Raises UpstreamFailedError if it breaks off or too much has arrived, BadFramingError."""
+        assert self._reader is not None, "its head was read, its body is still to come"
+        return self._early.payload(self._reader.afresh(), self._goes_on)
 
-    def _arrived_early(self) -> None:
-        awaited, self._awaited_early = self._awaited_early, None
-        if awaited is not None and not awaited.done():
-            awaited.set_result(None)
+    def _goes_on(self) -> bool:
+        """Whether more of a body without a sink may arrive. Raises UpstreamFailedError."""
+        if self._transport is not None and not self._paused:
+            return True
+        if self._transport is None and self._ended_by_closing:
+            return False
+        raise UpstreamFailedError("disconnected" if self._transport is None else "too long")
+
+    @property
+    def _ended_by_closing(self) -> bool:
+        """Whether the connection's end is the end of the body."""
+        return self._said_end and isinstance(self._reader, LengthReader) and self._reader.ends_with_connection
 
     def relay_to(self, sink: Sink) -> None:
         """Send the body to `sink`."""
         assert self._sink is None, "a body is relayed once"
-        early, self._early = b"".join(self._early), []
+        early = self._early.take() if self._early.size else b""
         self._sink = sink
         assert self._reader is not None, "its head was read, its body is still to come"
         self.resume_reading()
@@ -320,7 +311,7 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = self._unsent = None
         self._gone(self)
-        self._arrived_early()
+        self._early.wake()
         if self._parts is None and (self._reader is None or self._sink is not None):
             if _refused_certificate(exc) and self._asked is not None and not self._asked.done():
                 self._asked.set_exception(NotSentError("not connected: the client certificate is refused"))
@@ -400,17 +391,16 @@ class UpstreamConnection(asyncio.Protocol):
         self._chunks = ChunkReader() if read.chunked else None
         self._reader = self._chunks or LengthReader(read.length)
         if rest:
-            self._early.append(rest)
+            self._early.add(rest)
         if asked is not None and not asked.done():
             asked.set_result(read)
         else:
             self.abort()
 
     def _keep_early(self, piece: bytes) -> None:
-        self._early.append(piece)
-        if sum(map(len, self._early)) > EARLY_BYTES_MAX:
+        self._early.add(piece)
+        if self._early.size > EARLY_BYTES_MAX:
             self.pause_reading()
-        self._arrived_early()
 
     def _feed(self, piece: bytes) -> None:
         """Decode a piece that is not just whole chunks."""
@@ -499,8 +489,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _finish_disconnected(self) -> None:
         """The connection is lost: the end of a body without length, else a failure."""
-        reader = self._reader
-        if self._said_end and isinstance(reader, LengthReader) and reader.ends_with_connection:
+        if self._ended_by_closing:
             self._body_complete(reusable=False)
         else:
             self._break("disconnected")

@@ -28,42 +28,38 @@ class BreakerState(StrEnum):
 class Health:
     """The health of one provider, as observed by this process."""
 
-    __slots__ = ("_failures", "_open_until", "_rests_until")
+    __slots__ = ("_open_until", "_rests_until", "failures")
 
     def __init__(self) -> None:
-        self._failures = 0
+        self.failures = 0
+        """failures since the last answer"""
         self._open_until = 0.0
         self._rests_until = 0.0
 
     def state(self, now: float) -> BreakerState:
         """The state of the breaker; `Retry-After` has no influence."""
-        if self._failures < FAILURES_MAX:
+        if self.failures < FAILURES_MAX:
             return BreakerState.CLOSED
         return BreakerState.OPEN if now < self._open_until else BreakerState.HALF_OPEN
 
     def away_s(self, now: float) -> float:
         """Seconds until the provider is available; 0: now."""
-        until = self._rests_until if self._failures < FAILURES_MAX else max(self._rests_until, self._open_until)
+        until = self._rests_until if self.failures < FAILURES_MAX else max(self._rests_until, self._open_until)
         return max(0.0, until - now)
-
-    @property
-    def failures(self) -> int:
-        """Failures since the last answer."""
-        return self._failures
 
     def asked(self, now: float) -> None:
         """A request is sent. Unless the breaker is closed, this is the trial, and the breaker stays open for others."""
-        if self._failures >= FAILURES_MAX:
+        if self.failures >= FAILURES_MAX:
             self._open_until = now + OPEN_S
 
     def answered(self) -> None:
         """The provider answered without a server error, and not with an answer that has nothing in it."""
-        self._failures = 0
+        self.failures = 0
 
     def failed(self, now: float) -> None:
         """The provider was unreachable, disconnected or timed out before an answer, or answered 5xx."""
-        self._failures += 1
-        if self._failures >= FAILURES_MAX:
+        self.failures += 1
+        if self.failures >= FAILURES_MAX:
             self._open_until = now + OPEN_S
 
     def rests(self, now: float, for_s: float) -> None:

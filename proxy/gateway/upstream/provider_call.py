@@ -25,7 +25,7 @@ from proxy.gateway.upstream.connection import (
 )
 from proxy.gateway.upstream.credentials import Credential, CredentialPool, Use
 from proxy.gateway.upstream.provider import Provider
-from proxy.gateway.upstream.refusals import REFUSALS, may_be_answered_elsewhere, rest_s
+from proxy.gateway.upstream.refusals import REFUSALS, failure_of, may_be_answered_elsewhere, rest_s
 from proxy.gateway.upstream.routing import Route
 
 _log = logging.getLogger(__name__)
@@ -73,16 +73,14 @@ class ProviderCall(Generic[T]):
         self._tried: dict[Credential, int] = {}
         """those that this request was refused with, and the status"""
         self._asked_at = 0.0
-        self._failures_before = 0  # of the provider, when it was asked
-        self._is_counted = False  # its health knows how this request went
+        self._failures_before: int | None = 0  # of the provider, when it was asked; None: this request is counted
 
     def _send(self, provider: Provider, use: Use | None) -> Awaitable[Answer | T]:
         """Send the request. Raises UpstreamFailedError."""
         raise NotImplementedError
 
-    async def _failure_in(self, found: Answer | T) -> str | None:
-        """Why an accepted answer has failed nevertheless; None: it has not."""
-        self.route.provider.health.answered()
+    async def _failure_in(self, answer: Answer) -> str | None:
+        """Why an accepted answer has failed, although its status is a success; None: it has not."""
         return None
 
     async def _is_changed(self, answer: Answer) -> bool:
@@ -99,9 +97,9 @@ class ProviderCall(Generic[T]):
 
     async def ask(self) -> Answer | T | Failover:
         """Ask the current provider. Raises UpstreamFailedError."""
-        self._asked_at, self._is_counted = monotonic(), False
+        began_at = self._asked_at = monotonic()
         while True:
-            provider, began_at, use = self.route.provider, monotonic(), None
+            provider, use = self.route.provider, None
             if provider.pool is not None and (use := self._takes(provider.pool, began_at)) is None:
                 return self._without_credential(provider.pool, began_at)
             provider.health.asked(began_at)
@@ -110,35 +108,46 @@ class ProviderCall(Generic[T]):
                 found = await self._send(provider, use)
             except UpstreamFailedError as failure:
                 return self._unanswered(began_at, failure)
-            if not isinstance(found, Answer) or found.status < 400:
-                return await self._taken(found, provider, began_at)
-            self._note(found, provider, use)
-            if use is not None and self._tries_another(use, found):
-                continue
-            if may_be_answered_elsewhere(found.status, provider.settings.failover_on):
-                failed = "failed" if may_be_billed(found.status) else "refused"
-                if (other := self._failover(began_at, failed, found)) is not None:
+            answer = found if isinstance(found, Answer) else None
+            if answer is None or answer.status < 400:
+                if answer is None or answer.status >= 300 or not self.GENERATES:
+                    provider.health.answered()  # else the end of the answer says whether it was one
+                elif self.route.others and (other := await self._other_than(answer, began_at)) is not None:
                     return other
-            if found.status == 429 or found.status >= 500 or not await self._is_changed(found):
+                if use is not None:
+                    self._accepted(use)
                 return found
+            self._note(answer, provider, use)
+            if use is not None and self._tries_another(use, answer):
+                began_at = monotonic()
+                continue
+            if may_be_answered_elsewhere(failure_of(answer.status), provider.settings.failover_on):
+                failed = "failed" if may_be_billed(answer.status) else "refused"
+                if (other := self._failover(began_at, failed, answer)) is not None:
+                    return other
+            if answer.status == 429 or answer.status >= 500 or not await self._is_changed(answer):
+                return answer
+            began_at = monotonic()
 
-    async def _taken(self, found: Answer | T, provider: Provider, began_at: float) -> Answer | T | Failover:
-        """An accepted answer; or another provider, if it failed before anything of it went to the client."""
+    async def _other_than(self, answer: Answer, began_at: float) -> Failover | None:
+        """Another provider, if this accepted answer failed before anything of it went to the client."""
         try:
-            failed = await self._failure_in(found)
+            failed = await self._failure_in(answer)
         except BaseException:
-            if isinstance(found, Answer):
-                found.close()
+            answer.close()
             raise
-        if failed is not None and isinstance(found, Answer):
-            other = self._failover(began_at, failed, found)
-            if other is not None:
-                provider.health.failed(monotonic())
-                self._is_counted = True
-                return other
-        elif self.use is not None:
-            self._accepted(self.use)
-        return found
+        other = None if failed is None else self._failover(began_at, failed, answer)
+        if other is not None:
+            self.ended(failed=True)
+        return other
+
+    def ended(self, *, failed: bool) -> None:
+        """It is known how the provider has answered. `failed`: with nothing that is an answer."""
+        before, self._failures_before, health = self._failures_before, None, self.route.provider.health
+        if failed and before is not None:
+            health.failed(monotonic())
+        elif before and health.failures == before:  # else it has failed others meanwhile
+            health.answered()
 
     def fail_over(self, failover: Failover) -> None:
         """Ask that provider next."""

@@ -43,16 +43,15 @@ SERVER_ERRORS, FAILED_ANSWER = "5xx", "failed_answer"
 FAILOVER_ON = frozenset((*map(str, REFUSALS), SERVER_ERRORS, FAILED_ANSWER))
 
 
-def may_be_answered_elsewhere(status: int, failover_on: frozenset[str] | None = None) -> bool:
-    """Whether another provider may answer what this one refused with this status. `failover_on`: as the provider's
-    settings have it; None: FAILOVER_ON."""
-    chosen = FAILOVER_ON if failover_on is None else failover_on
-    return (SERVER_ERRORS if status >= 500 else str(status)) in chosen
+def failure_of(status: int) -> str:
+    """A status that is no success, as the setting `failover_on` names it."""
+    return SERVER_ERRORS if status >= 500 else str(status)
 
 
-def failed_answers_fail_over(failover_on: frozenset[str] | None) -> bool:
-    """Whether another provider is asked after an answer that has failed."""
-    return failover_on is None or FAILED_ANSWER in failover_on
+def may_be_answered_elsewhere(failure: str, failover_on: frozenset[str] | None = None) -> bool:
+    """Whether another provider may answer after this failure. `failover_on`: as the provider's settings have it; None:
+    FAILOVER_ON."""
+    return failure in (FAILOVER_ON if failover_on is None else failover_on)
 
 
 def rest_s(status: int, head: Head, unix_now: float) -> float:

@@ -36,7 +36,7 @@ class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None
     """the configuration file; None: settings of the environment"""
     digest: str = ""
-    """of the file as it is applied"""
+    """the digest of the applied file"""
     applied_at: float
     """Unix time"""
     attempts: int = 0
@@ -77,7 +77,7 @@ class ConfigurationFile(NamedTuple):
     port: int | None = None
     log_format: str | None = None
     digest: str = ""
-    """of the file as the settings beside this were read from it"""
+    """the digest of the file when the running settings were read from it"""
 
     def read(self) -> tuple[Settings, str]:
         """The settings, and the digest of the file. Raises SettingsError."""

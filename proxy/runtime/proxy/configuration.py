@@ -59,7 +59,7 @@ class Configuration:
         """by their names in the settings"""
         self.models = Models({}, lambda _name: None)
         self.digest = ""
-        """of the file that applies; empty: there is no file"""
+        """the digest of the applied file; empty: there is no file"""
         self.followers: list[Follower] = []
         """what else follows a reload"""
         self._book = book

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.console.remote_exchanges import RemoteExchanges
@@ -103,10 +104,8 @@ class Proxy:
         settings, peers, accepting = self._settings, self._peers, self._accepting
         is_first = peers is None or peers.number == 0
         folder = DataFolder(settings.data_dir, None if peers is None else peers.number)
-        limits, listen, resume = settings.metrics, settings.listen, settings.resume
-        log = ExchangeLog(exchanges=settings.log.exchanges, as_json=settings.log.format is LogFormat.JSON)
-        stops.callback(log.close)
-        metrics = Metrics(settings.models, keys_max=limits.keys_max, projects_max=limits.projects_max, log=log)
+        listen, resume = settings.listen, settings.resume
+        metrics = _metrics(settings, stops)
         exposition = Exposition(metrics, peers)
 
         def waiting(reason: str) -> AbstractAsyncContextManager[None]:
@@ -120,12 +119,7 @@ class Proxy:
 
         tasks = Tasks()
         stops.push_async_callback(tasks.stop)
-        reloader = Reloader(
-            resources.configuration, self._file, metrics,
-            status=folder.root / STATUS_FILE if is_first else None, pid=os.getpid() if peers is None else os.getppid(),
-        )  # fmt: skip
-        stops.callback(reloader.close)
-        self.reload = lambda: tasks.start(reloader.run(), name="reload")
+        self._reload_on_request(resources, tasks, stops, folder.root / STATUS_FILE if is_first else None)
         upstream = UpstreamClient()
         stops.push_async_callback(upstream.close)
         tapes = None if resume is None else Tapes(
@@ -168,6 +162,15 @@ class Proxy:
         await self._listen(
             stops, resources, handlers, running, exposition, is_first=is_first, keeps_tapes=tapes is not None
         )
+
+    def _reload_on_request(
+        self, resources: Resources, tasks: Tasks, stops: AsyncExitStack, status: Path | None
+    ) -> None:
+        """`status`: the file that says what applies; None: another process writes it."""
+        pid = os.getpid() if self._peers is None else os.getppid()
+        reloader = Reloader(resources.configuration, self._file, resources.metrics, status=status, pid=pid)
+        stops.callback(reloader.close)
+        self.reload = lambda: tasks.start(reloader.run(), name="reload")
 
     async def _listen(
         self,
@@ -221,6 +224,14 @@ class Proxy:
                 exchange.shut_down()
             await wait_until(lambda: not (live or sessions), deadline_s=SHUT_DOWN_S)
         await handlers.background.suspend()
+
+
+def _metrics(settings: Settings, stops: AsyncExitStack) -> Metrics:
+    """With the log's lines of what they count."""
+    limits = settings.metrics
+    log = ExchangeLog(exchanges=settings.log.exchanges, as_json=settings.log.format is LogFormat.JSON)
+    stops.callback(log.close)
+    return Metrics(settings.models, keys_max=limits.keys_max, projects_max=limits.projects_max, log=log)
 
 
 async def _settle_last(settling: Settling, resources: Resources, grace_s: float) -> None:

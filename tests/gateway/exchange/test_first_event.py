@@ -52,7 +52,7 @@ class Early:
         self._pieces = pieces
         self._ends = ends
 
-    async def early_pieces(self) -> AsyncGenerator[bytes]:
+    async def early_payload(self) -> AsyncGenerator[bytes]:
         for piece in self._pieces:
             yield piece
         if self._ends is None:
