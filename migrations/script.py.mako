@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from migrations import steps
+from proxy.migrations import steps
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}

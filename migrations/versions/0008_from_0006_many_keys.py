@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from migrations import steps
+from proxy.migrations import steps
 
 revision = "0008_from_0006"
 down_revision = "0007_from_0006"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from migrations import steps
+from proxy.migrations import steps
 
 revision = "0011_from_0006"
 down_revision = "0010_from_0006"

@@ -28,13 +28,13 @@ from sqlalchemy import (
     update,
 )
 
-from migrations.steps import LOCK_TIMEOUT, retried
 from proxy.billing.entries import EntryKind
 from proxy.billing.period import Closings, Month
 from proxy.ledger.amounts import rows_of, sums_of_entries, utc_day
 from proxy.ledger.archive.archives import Archive
 from proxy.ledger.schema.partitions import DEFAULT_PARTITION, first_id, partition_name, partitions
 from proxy.ledger.schema.tables import archived_receipts, archived_sums, archives, ledger_entries
+from proxy.migrations.steps import LOCK_TIMEOUT, retried
 from proxy.storage.database import is_shared, writing
 
 Receipts = Sequence[tuple[str, int, int]]

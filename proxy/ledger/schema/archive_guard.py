@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 from sqlalchemy import Connection, Engine, exc
 
-from migrations.steps import LOCK_TIMEOUT, retried
 from proxy.billing.period import Month
 from proxy.ledger.schema.partitions import DEFAULT_PARTITION, first_id, partition_name, partitions
+from proxy.migrations.steps import LOCK_TIMEOUT, retried
 from proxy.storage.database import is_shared, writing
 
 _NAME = "archived"

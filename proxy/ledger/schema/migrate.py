@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, column, inspect, select, table
 
-import migrations
-from migrations.steps import LOCK_TIMEOUT, RETRY_S, retried
+from proxy import migrations
 from proxy.ledger.schema.partitions import add_partitions, missing_partitions
 from proxy.ledger.schema.tables import metadata
+from proxy.migrations.steps import LOCK_TIMEOUT, RETRY_S, retried
 from proxy.storage.database import Lock, is_shared, opened, reading, try_hold, writing
 from proxy.storage.postgres import is_postgres, remove_time_limits, require_suitable
 

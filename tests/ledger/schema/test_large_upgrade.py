@@ -18,8 +18,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
-from migrations import steps
 from proxy.ledger.schema.migrate import migrate
+from proxy.migrations import steps
 from proxy.storage.database import open_engine, reading
 from tests.bench.history import fill
 from tests.bench.stores import POSTGRES, Ledger

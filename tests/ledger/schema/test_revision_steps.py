@@ -16,9 +16,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
-import migrations
-from migrations import steps
+from proxy import migrations
 from proxy.ledger.schema import migrate as upgrading
+from proxy.migrations import steps
 from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
 from tests.ledger.entries import a_store, batch_of
 from tests.ledger.schema.revisions import run_revision
