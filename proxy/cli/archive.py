@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import Failure, add_yes, confirm, load_settings, operator, store_of, whole_file, with_config
+from proxy.cli.progress import Progress
 
 if TYPE_CHECKING:
     from proxy.reports.archive import ArchiveOptions
@@ -54,12 +55,15 @@ def _archive(options: argparse.Namespace) -> None:
 def _move(store: LedgerStores, months: list[Any], order: ArchiveOptions) -> None:
     from proxy.reports.archive import archive, archive_logs, finish
 
-    def say(line: str) -> None:
-        print(f"tokenweir: {line}", flush=True)
+    with Progress("archiving", "entries") as progress:
 
-    finish(store.engine, order, say)
-    for month in months:
-        done = archive(store.engine, month, order, whole_file, say)
-        say(f"{month}: {done.entries} entries are in {done.file}, SHA-256 {done.sha256}")
-    for name, rows in archive_logs(store.engine, order, whole_file):
-        say(f"{rows} rows are in {name}")
+        def say(line: str) -> None:
+            progress.say(f"tokenweir: {line}")
+
+        finish(store.engine, order, say)
+        for month in months:
+            progress.what, progress.done = f"archiving {month}", 0
+            done = archive(store.engine, month, order, whole_file, say, progress.each)
+            say(f"{month}: {done.entries} entries are in {done.file}, SHA-256 {done.sha256}")
+        for name, rows in archive_logs(store.engine, order, whole_file):
+            say(f"{rows} rows are in {name}")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import Failure, add_command, json_line, option_value
+from proxy.cli.progress import Progress
 from proxy.foundation.durations import seconds_from
 
 if TYPE_CHECKING:
@@ -81,22 +81,19 @@ def _run(options: argparse.Namespace, cases: list[Case]) -> list[CaseResult]:
         options.gateway, key, options.bills, cases, host.strip("[]"), int(port),
         options.wait, options.restart,
     )  # fmt: skip
-    try:
-        return asyncio.run(run(plan, _progress))
-    except RunError as refusal:
-        raise Failure(str(refusal)) from None
-    finally:
-        _progress("")
+    with Progress("running", "cases", total=len(cases)) as shown:
+
+        def progress(name: str) -> None:
+            shown.what, shown.done = name, shown.done + 1
+
+        try:
+            return asyncio.run(run(plan, progress))
+        except RunError as refusal:
+            raise Failure(str(refusal)) from None
 
 
 def _seconds(text: str) -> float:
     return option_value(seconds_from, text)
-
-
-def _progress(name: str) -> None:
-    """Show the current case on a terminal, in one line that is overwritten."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{name}", end="", file=sys.stderr, flush=True)
 
 
 def _listed(case: Case) -> dict[str, Any]:

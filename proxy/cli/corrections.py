@@ -27,6 +27,7 @@ from proxy.cli.common import (
     store_of,
     with_config,
 )
+from proxy.cli.progress import Progress
 from proxy.foundation.times import since_from
 from proxy.metering.usage import Usage, service_of
 from proxy.settings import Settings, route
@@ -43,9 +44,6 @@ _MONEY = {
     "charge_nusd": ("--charge-usd", "new charge to the owner of the key"),
     "cost_nusd": ("--cost-usd", "new cost at the provider"),
 }
-
-# How often `rerate` reports progress.
-PROGRESS_S = 1.0
 
 
 def add_commands(commands: Any) -> None:
@@ -126,8 +124,12 @@ def _rerate(options: argparse.Namespace) -> None:
     until = now if options.until is None else since_from(options.until, now)
     settings = load_settings(options.config)
     given = _prices(options, settings)
-    with store_of(options) as store:
+    with store_of(options) as store, Progress("rerating", "exchanges") as shown:
         prices = given or _configured(settings, store)
+
+        def progress(so_far: RerateResult) -> None:
+            shown.done = so_far.exchanges
+
         result = Corrections(store.engine, store.ledger, operator()).rerate(
             options.model,
             prices,
@@ -135,7 +137,7 @@ def _rerate(options: argparse.Namespace) -> None:
             until=until,
             reread=options.reread,
             dry_run=options.dry_run,
-            progress=_Progress(),
+            progress=progress,
         )
     if options.verbose:
         for (key_id, alias), change in sorted(result.by_key.items()):
@@ -187,18 +189,6 @@ def _otherwise(now: ExchangeTotals, *, tier: str | None, cache: str | None) -> E
 def _change(change: CorrectionResult) -> dict[str, Any]:
     money = {"charge_usd": usd_text(change.charge_nusd), "cost_usd": usd_text(change.cost_nusd)}
     return {"adjusted": change.adjusted, **money}
-
-
-class _Progress:
-    """Reports progress on standard error."""
-
-    def __init__(self) -> None:
-        self._next_at = time.monotonic() + PROGRESS_S
-
-    def __call__(self, so_far: RerateResult) -> None:
-        if time.monotonic() >= self._next_at:
-            self._next_at = time.monotonic() + PROGRESS_S
-            print(f"tokenweir: {so_far.exchanges} exchanges, {so_far.total.adjusted} adjusted", file=sys.stderr)
 
 
 def _prices(options: argparse.Namespace, settings: Settings) -> Prices | None:

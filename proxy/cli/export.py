@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import Failure, store_of, whole_file, with_config
+from proxy.cli.progress import Progress
 from proxy.foundation.times import since_from
 
 if TYPE_CHECKING:
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
     from proxy.reports.entry_reader import EntryFilter
     from proxy.reports.export import Write
     from proxy.runtime.machine.ledger_stores import LedgerStores
-
-# The shortest time between two updates of the progress bar.
-DRAW_S = 0.2
-BAR_CHARS = 30
-
-_T = TypeVar("_T")
 
 
 def add_commands(commands: Any) -> None:
@@ -78,12 +73,15 @@ def _export(options: argparse.Namespace) -> None:
                 f"tokenweir: the entries until {archived} are archived: see `tokenweir periods list`", file=sys.stderr
             )
         write = _writer(options, in_parquet, balances if archived is None else None)
-        settled: Iterable[Any] = EntryReader(store.engine, entry_filter).settled()
-        if sys.stderr.isatty():
-            settled = with_progress_bar(settled, count_entries(store.engine, entry_filter), sys.stderr)
-        if columns is FOCUS:
-            settled = (one for one in settled if is_charge(one[0]))
-        with nullcontext(sys.stdout.buffer) if options.output is None else whole_file(options.output) as file:
+        with (
+            Progress("exporting", "entries") as progress,
+            nullcontext(sys.stdout.buffer) if options.output is None else whole_file(options.output) as file,
+        ):
+            if progress.is_shown:
+                progress.total = count_entries(store.engine, entry_filter)
+            settled: Iterable[Any] = progress.each(EntryReader(store.engine, entry_filter).settled())
+            if columns is FOCUS:
+                settled = (one for one in settled if is_charge(one[0]))
             write(file, columns, with_owners(settled, partial(owners_of, store.engine), closings))
             file.flush()
 
@@ -110,19 +108,3 @@ def _entry_filter(store: LedgerStores, options: argparse.Namespace, settled_by: 
         key_ids=None if options.key is None else (store.keys.one(options.key).key_id,),
         settled_by=settled_by,
     )
-
-
-def with_progress_bar(items: Iterable[_T], count: int, terminal: IO[str]) -> Iterator[_T]:
-    """Yield `items` and draw a progress bar on a terminal, which is cleared at the end."""
-    drawn_at = 0.0
-    try:
-        for number, item in enumerate(items, 1):
-            if (now := time.monotonic()) - drawn_at >= DRAW_S:
-                drawn_at = now
-                full = BAR_CHARS * number // max(count, number)
-                terminal.write(f"\r{'█' * full}{'░' * (BAR_CHARS - full)} {number:,} of {max(count, number):,}")
-                terminal.flush()
-            yield item
-    finally:
-        terminal.write("\r\x1b[2K")
-        terminal.flush()

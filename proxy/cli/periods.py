@@ -24,6 +24,7 @@ from proxy.cli.common import (
     with_commands,
     with_config,
 )
+from proxy.cli.progress import Progress
 from proxy.foundation.durations import seconds_from
 from proxy.foundation.times import iso_utc
 from proxy.settings import Settings
@@ -181,7 +182,8 @@ def _verified_statement(statement: dict[str, Any], options: argparse.Namespace) 
 
     if options.statement is not None:
         raise Failure("--statement: goes with a receipt")
-    check_statement(statement, None if options.entries is None else _lines(options.entries))
+    with Progress("verifying", "entries", total=statement["entries"]) as progress:
+        check_statement(statement, None if options.entries is None else progress.each(_lines(options.entries)))
     print(f"tokenweir: ok: statement {statement['number']} adds up; digest {statement['digest']}")
     if options.entries is not None:
         print(f"tokenweir: ok: it is the sum of its {statement['entries']} entries, and the digest is theirs")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from proxy.billing.money import usd_text
 from proxy.cli import provider_bill
 from proxy.cli.common import Failure, json_line, load_settings, store_of, with_config
+from proxy.cli.progress import Progress
 from proxy.foundation.durations import seconds_from
 from proxy.foundation.times import since_from
 from proxy.settings import Settings
@@ -97,7 +98,14 @@ def _integrity(options: argparse.Namespace) -> int:
     settings = load_settings(options.config)
     with store_of(options) as store:
         in_flight = None if settings.queue is None else _in_flight(settings)
-        findings = reconcile(store.engine, clock=time.time, since=since, grace_s=grace_s, in_flight=in_flight)
+        with Progress("checking the ledger", "checks") as shown:
+
+            def progress(name: str, done: int, total: int) -> None:
+                shown.what, shown.done, shown.total = f"checking {name}", done, total
+
+            findings = reconcile(
+                store.engine, clock=time.time, since=since, grace_s=grace_s, in_flight=in_flight, progress=progress
+            )
     for finding in findings:
         for line in [json_line(_json(finding))] if options.json else _lines(finding):
             print(line)

@@ -10,9 +10,10 @@ million to find them. The open snapshot delays the cleanup of old row versions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Engine, func, select
@@ -53,25 +54,32 @@ def reconcile(
     since: float | None = None,
     grace_s: float = GRACE_S,
     in_flight: RecordsInFlight | None = None,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> list[CheckFinding]:
     """Run every check, in a fixed order. Raises LedgerUnavailable.
 
     `clock`: Unix seconds, for a database without a clock. `since`: Unix seconds; only entries settled then or later.
-    `in_flight`: the records in flight, read before this call.
+    `in_flight`: the records in flight, read before this call. `progress`: called before each check with its name, the
+    number of checks before it, and of all checks.
     """
+    findings = []
     with snapshot(engine) as connection:
         scope = CheckScope(_now(connection, clock), since, grace_s)
-        return [
-            CheckFinding(name, description, result.differences, tuple(result.examples), result.in_flight)
-            for name, description, result in _findings(connection, scope, in_flight or RecordsInFlight())
-        ]
+        checks = _checks(connection, scope, in_flight or RecordsInFlight())
+        for number, (name, description, check) in enumerate(checks):
+            progress(name, number, len(checks))
+            result = check()
+            findings.append(
+                CheckFinding(name, description, result.differences, tuple(result.examples), result.in_flight)
+            )
+    return findings
 
 
-def _findings(
+def _checks(
     connection: Connection, scope: CheckScope, in_flight: RecordsInFlight
-) -> Iterator[tuple[str, str, CheckResult]]:
-    """Name, meaning and result of each check."""
-    for name, description, check in (
+) -> Sequence[tuple[str, str, Callable[[], CheckResult]]]:
+    """Name, meaning and function of each check."""
+    of_entries: Sequence[tuple[str, str, Callable[[Connection, CheckScope], CheckResult]]] = (
         ("terminal", "each exchange has one terminal entry", check_entries.one_terminal),
         ("duplicates", "no (exchange, kind, seq) twice", check_entries.no_duplicate),
         ("adjustments", "each refers to its exchange and yields the totals that it states", check_entries.adjustments),
@@ -85,20 +93,21 @@ def _findings(
         ("prices", "charge and cost follow from tokens and the pinned price", check_entries.prices),
         ("clock", "no entry is later than the ledger's clock", check_receipts.clock_is_ahead),
         ("periods", "the entries of a closed month are those of its statements", check_periods.closed_months_stay),
-    ):
-        yield name, description, check(connection, scope)
-    journals = Journals(connection, scope, in_flight.queued).find()
-    yield "journals", "every closed journal record has arrived, once", journals
-    yield (
-        "conflicts",
-        "no entry has arrived with two contents",
-        check_receipts.open_dead_letters(connection, conflicts=True),
     )
-    yield "dead letters", "none is open", check_receipts.open_dead_letters(connection, conflicts=False)
+    journals = Journals(connection, scope, in_flight.queued)
+    open_letters = partial(check_receipts.open_dead_letters, connection)
+    checks: list[tuple[str, str, Callable[[], CheckResult]]] = [
+        *((name, description, partial(check, connection, scope)) for name, description, check in of_entries),
+        ("journals", "every closed journal record has arrived, once", journals.find),
+        ("conflicts", "no entry has arrived with two contents", partial(open_letters, conflicts=True)),
+        ("dead letters", "none is open", partial(open_letters, conflicts=False)),
+    ]
     if in_flight.oldest_age_s is not None:
-        leases = check_receipts.leases_end(connection, scope, in_flight.leased)
-        yield "queue", "no record has waited longer than the grace time", check_receipts.queue_moves(scope, in_flight)
-        yield "leases", "no settled exchange still has a lease after the grace time", leases
+        queue = partial(check_receipts.queue_moves, scope, in_flight)
+        leases = partial(check_receipts.leases_end, connection, scope, in_flight.leased)
+        checks.append(("queue", "no record has waited longer than the grace time", queue))
+        checks.append(("leases", "no settled exchange still has a lease after the grace time", leases))
+    return checks
 
 
 @contextmanager

@@ -60,6 +60,8 @@ _ENTRIES = ledger_entries.c
 _DAY_S = 86_400.0
 
 Say = Callable[[str], None]
+Each = Callable[[Iterator[Any]], Iterator[Any]]
+"""the same rows, seen as they are written"""
 WholeFile = Callable[[Path], Any]
 """a context that writes a file, which appears only when it is complete and on the disk"""
 
@@ -137,12 +139,14 @@ def finish(engine: Engine, order: ArchiveOptions, say: Say) -> None:
             contents.remove(engine, one.month, order.now, say)
 
 
-def archive(engine: Engine, month: Month, order: ArchiveOptions, whole_file: WholeFile, say: Say) -> Archive:
+def archive(
+    engine: Engine, month: Month, order: ArchiveOptions, whole_file: WholeFile, say: Say, each: Each = iter
+) -> Archive:
     """Move one month. Raises ArchiveError, ParquetMissing, OSError, LedgerUnavailable; then nothing has changed."""
     path = _free(order.folder, f"entries-{month}", "parquet")
     refuse_until(engine, month, say)
     try:
-        done, sums, received = _stored(engine, month, path, order, whole_file)
+        done, sums, received = _stored(engine, month, path, order, whole_file, each)
         contents.record(engine, done, sums, received)
     except BaseException:
         _reset_guard(engine, say)
@@ -208,14 +212,14 @@ def _free(folder: Path, name: str, kind: str) -> Path:
 
 
 def _stored(
-    engine: Engine, month: Month, path: Path, order: ArchiveOptions, whole_file: WholeFile
+    engine: Engine, month: Month, path: Path, order: ArchiveOptions, whole_file: WholeFile, each: Each
 ) -> tuple[Archive, list[dict[str, Any]], contents.Receipts]:
     """Write and verify the archive file; returns the archive with the sums and receipts to keep, all of one
     snapshot."""
     with snapshot(engine) as connection:
         last = _checked(connection, month, order)
         with whole_file(path) as file, closing(contents.rows(connection, month)) as rows:
-            write_parquet(file, COLUMNS, rows)
+            write_parquet(file, COLUMNS, each(rows))
         totals = contents.totals(connection, month)
         if _read_back(path) != totals:
             raise ArchiveError(f"{path}: differs from the ledger after writing: is the disk sound?")

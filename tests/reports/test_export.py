@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import nusd_from_usd
 from proxy.billing.period import Closings
-from proxy.cli.export import with_progress_bar
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.accounts.owners import Owner
 from proxy.reports import export
@@ -148,10 +147,3 @@ def test_owners_are_asked_for_page_by_page(monkeypatch: pytest.MonkeyPatch) -> N
     assert taken == [0, 1]
     assert len(list(sources)) == 4
     assert asked == [{"key-1"}] * 3
-
-
-def test_a_bar_that_wipes_itself_away() -> None:
-    terminal = io.StringIO()
-    assert list(with_progress_bar(range(3), 3, terminal)) == [0, 1, 2]
-    assert "1 of 3" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\r\x1b[2K")

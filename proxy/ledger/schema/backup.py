@@ -20,7 +20,7 @@ def copy_ledger(file: Path, to: Path) -> None:
         raise LedgerUnavailable(f"there is no ledger at {file}")
     if to.exists():
         raise FileExistsError(f"{to} already exists: use a new folder for each backup")
-    draft = to.with_name(f"{to.name}.new")
+    draft = draft_of(to)
     os.close(os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600))
     try:
         _copy(file, draft)
@@ -30,6 +30,11 @@ def copy_ledger(file: Path, to: Path) -> None:
     sync(draft)
     draft.replace(to)
     sync(to.parent)
+
+
+def draft_of(to: Path) -> Path:
+    """The file that grows while `copy_ledger` copies to `to`."""
+    return to.with_name(f"{to.name}.new")
 
 
 def _copy(file: Path, draft: Path) -> None:
