@@ -67,8 +67,9 @@ def _conformance(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace, cases: list[Case]) -> list[CaseResult]:
     from proxy.conformance.run import Plan, RunError, run
+    from proxy.settings.variables import variable
 
-    key = options.key or os.environ.get(_KEY, "")
+    key = options.key or variable(os.environ, _KEY) or ""
     for name, value in (("--gateway", options.gateway), ("--key", key), ("--bills", options.bills)):
         if not value:
             raise Failure(f"{name} is required")

@@ -56,16 +56,17 @@ def _from_environment() -> tuple[str, list[str]]:
     """The file's text, and what to say about it."""
     from proxy.settings.environment import KNOWN
 
-    found = [known for known in KNOWN if os.environ.get(known.key_variable)]
-    usable = [known for known in found if known.base_url or os.environ.get(known.url_variable)]
+    found = [known for known in KNOWN if known.has_key(os.environ)]
+    usable = [known for known in found if known.has_url(os.environ)]
     told = [f"{one.key_variable} is set but needs {one.url_variable}, too" for one in found if one not in usable]
     if not usable:
         usable = [KNOWN[0]]
         told.append(f"no provider's key is in the environment: set {KNOWN[0].key_variable}, or edit the file")
     providers, models = "", ""
     for known in usable:
-        url = f"${{{known.url_variable}}}" if os.environ.get(known.url_variable) else known.base_url
-        providers += f"  {known.name}:\n    base_url: {url}\n    api_key: ${{{known.key_variable}}}\n"
+        providers += (
+            f"  {known.name}:\n    base_url: {known.url_written(os.environ)}\n    api_key: ${{{known.key_variable}}}\n"
+        )
         if known.on_client_disconnect == "drain":
             providers += "    on_client_disconnect: drain     # it bills what it generates after the client has left\n"
         pattern = '"*"' if len(usable) == 1 else f'"{known.name}/*"'

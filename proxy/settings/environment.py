@@ -12,6 +12,7 @@ from pathlib import Path
 from proxy.settings.faults import SettingsError
 from proxy.settings.reading import settings_from
 from proxy.settings.values import OnClientDisconnect, Settings
+from proxy.settings.variables import variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,18 @@ class KnownProvider:
     def url_variable(self) -> str:
         """The environment variable of the provider's base URL."""
         return f"{self.prefix}_BASE_URL"
+
+    def has_key(self, env: Mapping[str, str]) -> bool:
+        """True if the environment, or a file that it names, has the key. Raises SettingsError."""
+        return bool(variable(env, self.key_variable))
+
+    def has_url(self, env: Mapping[str, str]) -> bool:
+        """True if the base URL is known. Raises SettingsError."""
+        return bool(self.base_url or variable(env, self.url_variable))
+
+    def url_written(self, env: Mapping[str, str]) -> str:
+        """The base URL as a configuration file has it. Raises SettingsError."""
+        return f"${{{self.url_variable}}}" if variable(env, self.url_variable) else self.base_url or ""
 
 
 KNOWN: tuple[KnownProvider, ...] = (
@@ -57,8 +70,8 @@ def from_environment(env: Mapping[str, str], *, folder: Path = Path()) -> tuple[
 
     A single provider serves every model name; of several, each serves `provider/model`.
     """
-    with_key = [known for known in KNOWN if env.get(known.key_variable)]
-    usable = [known for known in with_key if known.base_url or env.get(known.url_variable)]
+    with_key = [known for known in KNOWN if known.has_key(env)]
+    usable = [known for known in with_key if known.has_url(env)]
     if not usable:
         lacking = [f"; {known.key_variable} is set but needs {known.url_variable} too" for known in with_key]
         variables = ", ".join(known.key_variable for known in KNOWN)
@@ -77,9 +90,8 @@ def _pattern(known: KnownProvider, usable: list[KnownProvider]) -> str:
 
 
 def _provider(known: KnownProvider, env: Mapping[str, str]) -> dict[str, str]:
-    custom_url = f"${{{known.url_variable}}}" if env.get(known.url_variable) else None
     return {
-        "base_url": custom_url or known.base_url or "",
+        "base_url": known.url_written(env),
         "api_key": f"${{{known.key_variable}}}",
         "on_client_disconnect": known.on_client_disconnect.value,
     }

@@ -22,6 +22,7 @@ from proxy.billing.settlement import Situation
 from proxy.foundation.durations import seconds_from
 from proxy.foundation.secret import Secret
 from proxy.settings.faults import Fault, SettingsError, gathered
+from proxy.settings.variables import SECRET_CHARS_MAX, not_set, variable
 
 _T = TypeVar("_T")
 
@@ -32,8 +33,6 @@ _HOST = re.compile(r"\*|[A-Za-z0-9_.:-]+(?: *, *[A-Za-z0-9_.:-]+){0,15}", re.ASC
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]+@")
 _SIZE = re.compile(r"([0-9]{1,15}) ?(KiB|MiB|GiB)", re.ASCII)
 _UNIT_BYTES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-# Longer than any provider's key; a longer text is a file pasted in the wrong place.
-SECRET_CHARS_MAX = 4096
 
 
 TEXT: Mapping[str, Any] = {"type": "string"}
@@ -82,9 +81,12 @@ class FieldPath:
         return VARIABLE.sub(self._variable, text)
 
     def _variable(self, match: re.Match[str]) -> str:
-        value = self.env.get(match[1])
+        try:
+            value = variable(self.env, match[1])
+        except SettingsError as wrong:
+            raise self.wrong(str(wrong)) from None
         if value is None:
-            raise self.wrong(f"the environment variable {match[1]} is not set")
+            raise self.wrong(not_set(match[1]))
         return value
 
 

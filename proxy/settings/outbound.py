@@ -30,6 +30,7 @@ from proxy.settings.kinds import (
     whole,
 )
 from proxy.settings.models import PROVIDER_NAME, WEIGHT_MAX
+from proxy.settings.variables import variable
 
 _URL = "http://[user:password@]host:port or https://…"
 # Above all limits that providers grant; a larger number is a typing error.
@@ -145,15 +146,17 @@ def forward_proxy() -> FieldType:
 def proxy_of_environment(base_url: str, env: Mapping[str, str]) -> ForwardProxy | None:
     """The proxy in `HTTPS_PROXY`, for a provider at https:// that is not in `NO_PROXY` and not on this machine. Raises
     SettingsError."""
-    variable = next((name for name in ("https_proxy", "HTTPS_PROXY") if env.get(name)), None)
     parts = urlsplit(base_url)
     excepted = (env.get("no_proxy") or env.get("NO_PROXY") or "").replace(",", " ").split()
-    if variable is None or parts.scheme != "https" or _is_direct(parts.hostname or "", excepted):
+    if parts.scheme != "https" or _is_direct(parts.hostname or "", excepted):
         return None
-    value = env[variable]
+    given = ((name, variable(env, name)) for name in ("https_proxy", "HTTPS_PROXY"))
+    name, value = next(((name, value) for name, value in given if value), ("", ""))
+    if not value:
+        return None
     found = ForwardProxy.of(value if "://" in value else f"http://{value}")
     if found is None:
-        raise SettingsError(f"the environment variable {variable} must be {_URL}; or write `none` here")
+        raise SettingsError(f"the environment variable {name} must be {_URL}; or write `none` here")
     return found
 
 

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 from proxy.foundation.secret import Secret
 from proxy.settings.kinds import (
-    SECRET_CHARS_MAX,
     VARIABLE,
     VISIBLE,
     FieldPath,
@@ -20,6 +19,7 @@ from proxy.settings.kinds import (
     text,
 )
 from proxy.settings.urls import url
+from proxy.settings.variables import SECRET_CHARS_MAX
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}", re.ASCII)
 # Headers that the exporter sets itself.

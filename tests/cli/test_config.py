@@ -37,7 +37,7 @@ models:
 FAULTS = """\
 1: listen.prot: unknown field; did you mean port?
 2: exchanges_max: must be a whole number from 1 to 1048576
-6: providers.openai.api_key: the environment variable NOT_SET is not set
+6: providers.openai.api_key: the environment variable NOT_SET is not set (nor NOT_SET_FILE)
 8: providers.other.base_url: must be a URL, http://host… or https://host…
 11: providers.other.credentials[0].api_key: is missing
 11: providers.other.credentials[1].rpm: must be a whole number from 1 to 10000000

@@ -148,6 +148,30 @@ async def test_which_configuration_runs_is_shown(running: Tokenweir) -> None:
     assert info not in probed(running, "/metrics")
 
 
+async def test_a_secret_in_a_file_is_read_again(
+    tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider
+) -> None:
+    running = tokenweir(models={"old/*": {"provider": "scripted", "price": PRICE}}, start=False)
+    secret = running.folder / "provider-key"
+    secret.write_text(f"{running.environment.pop('TEST_PROVIDER_KEY')}\n")
+    running.environment["TEST_PROVIDER_KEY_FILE"] = str(secret)
+    key, name = quick_key(running.start()), provider.script("secret", SHORT)
+    async with Stage(running, key) as stage:
+        assert (await stage.whole(f"old/{name}")).status == 200
+        secret.write_text("sk-canary-second")
+        assert (await reloaded(running))["error"] is None
+        assert (await stage.whole(f"old/{name}")).status == 200
+        secret.write_text("sk-canary-third\n\n")
+        assert f"TEST_PROVIDER_KEY_FILE: {secret}: begins or ends" in (await reloaded(running))["error"]
+        assert (await stage.whole(f"old/{name}")).status == 200
+    sent = [
+        value for one in provider.log(name) for header, value in one["headers"] if header.lower() == "authorization"
+    ]
+    assert sent == [f"Bearer {running.PROVIDER_KEY}", "Bearer sk-canary-second", "Bearer sk-canary-second"]
+    secret.unlink()
+    assert b"canary" not in running.outputs()
+
+
 async def test_a_provider_that_stays_the_same_keeps_its_breaker(running: Tokenweir) -> None:
     changed(
         running,

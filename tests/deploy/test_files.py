@@ -16,6 +16,7 @@ import yaml
 from proxy import __version__
 from proxy.cli import _parser
 from proxy.settings import Settings, parse
+from proxy.settings.variables import variable
 from tests.deploy import chart
 from tests.deploy.edges import program
 from tests.deploy.prefixes import prefixes
@@ -162,6 +163,15 @@ def test_units_are_what_systemd_takes_and_open_little(unit: str, tmp_path: Path)
     offline = [analyze, "security", "--offline=true", f"--threshold={EXPOSURE_MAX * 10:g}", "--no-pager", str(placed)]
     measured = subprocess.run(offline, capture_output=True, text=True, check=False)
     assert measured.returncode == 0, measured.stdout[-200:] + measured.stderr
+
+
+@pytest.mark.parametrize("unit", sorted((DEPLOY / "systemd").glob("*.service")), ids=lambda unit: unit.name)
+def test_a_unit_gets_the_secrets_of_a_folder_as_credentials(unit: Path, tmp_path: Path) -> None:
+    """systemd names a file of a folder by the credential's name, an underscore and its own."""
+    loaded = dict(re.findall(r"^LoadCredential=(\w+):(\S+)$", unit.read_text(), re.MULTILINE))
+    (named,) = [name for name, place in loaded.items() if place == "/etc/tokenweir/credentials"]
+    (tmp_path / f"{named}_OPENAI_API_KEY").write_text("sk-1\n")
+    assert variable({"CREDENTIALS_DIRECTORY": str(tmp_path)}, "OPENAI_API_KEY") == "sk-1"
 
 
 @pytest.mark.external

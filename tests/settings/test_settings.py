@@ -583,7 +583,10 @@ def test_no_refusal_quotes_a_value() -> None:
 def test_variables_are_filled_in_anywhere_and_missing_ones_named() -> None:
     assert settings(changed("listen/host", "a.${HOST}")).listen.host == "a.host.example"
     assert settings(changed("listen/port", "${PORT}")).listen.port == 9001
-    assert refusal(changed("listen/host", "${NOPE}")) == "listen.host: the environment variable NOPE is not set"
+    assert (
+        refusal(changed("listen/host", "${NOPE}"))
+        == "listen.host: the environment variable NOPE is not set (nor NOPE_FILE)"
+    )
     assert refusal(changed(f"{M}/price/input", "${NOPE}")).startswith("models.electron.price.input: the environment")
 
 
