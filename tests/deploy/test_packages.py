@@ -78,9 +78,9 @@ class Installed:
         environment = folder / "environment"
         run([sys.executable, "-m", "venv", "--without-pip", environment], folder, {})
         self.python = environment / "bin" / "python"
-        (site,) = environment.glob("lib/python3.*/site-packages")
+        (self.site,) = environment.glob("lib/python3.*/site-packages")
         shared = [path for path in sys.path if path.endswith("site-packages")]
-        (site / "shared.pth").write_text("\n".join(shared))
+        (self.site / "shared.pth").write_text("\n".join(shared))
         pip: list[str | Path] = [self.python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
         run([*pip, "--ignore-installed", "--no-build-isolation", *package], folder, {"HOME": str(folder)})
         self.folder, self.home = folder / "empty", folder / "home"
@@ -126,7 +126,7 @@ def contents(wheel: Path) -> dict[str, int]:
 def test_the_wheel_has_the_import_package_and_nothing_beside_it(packages: Packages) -> None:
     names = set(contents(packages.wheel))
     information = f"tokenweir-{__version__}.dist-info"
-    assert {name.partition("/")[0] for name in names} == {"proxy", information}
+    assert {name.partition("/")[0] for name in names} == {"proxy", "tokenweir_command.py", information}
     assert f"{information}/licenses/LICENSE" in names
     kept = {str(path.relative_to(ROOT)) for path in (ROOT / "proxy").rglob("*") if is_kept(path)}
     kept |= {f"proxy/{path.relative_to(ROOT)}" for path in (ROOT / "migrations").rglob("*") if is_kept(path)}
@@ -192,6 +192,24 @@ def is_ready(url: str) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
+
+
+def test_an_extra_is_added_without_looking_for_tokenweir(installed: Installed) -> None:
+    """As messages say: `pip install 'tokenweir[NAME]'`."""
+    extras = "bedrock,otlp,pdf,tokenizers,vertex"  # the tests have these
+    installed.run("python", "-m", "pip", "install", "--quiet", "--no-index", f"tokenweir[{extras}]")
+
+
+def test_another_module_of_the_name_is_named(installed: Installed) -> None:
+    (installed.folder / "proxy.py").write_text("print('another program')")
+    assert installed.run("tokenweir", "--version") == f"tokenweir {__version__}\n"
+    tokenweir = installed.python.with_name("tokenweir")
+    environment = {"PYTHONPATH": str(installed.folder)}
+    done = subprocess.run([tokenweir, "--version"], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(
+        f"tokenweir: {installed.folder}/proxy.py would be imported instead of {installed.site}"
+    )
 
 
 def test_an_editable_install_finds_the_migrations(packages: Packages, tmp_path: Path) -> None:
