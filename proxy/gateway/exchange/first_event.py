@@ -59,17 +59,21 @@ async def first_look(answer: Answer, meter: BodyMeter, limit_s: float, *, may_be
         async with asyncio.timeout(limit_s), aclosing(answer.early_payload()) as pieces:
             blanks, line, seen, tally = 0, b"", b"", meter.tally
             async for piece in pieces:
-                seen += piece
-                if len(seen) > FAILURE_BYTES_MAX:
-                    return UNKNOWN
-                meter.feed(piece)
-                meter.fold()
-                *lines, line = (line + piece).split(b"\n")
-                blanks += sum(map(_is_blank, lines))
-                if tally.failed is not None:
-                    return _failed(tally.failed, seen)
-                if tally.events > blanks or not tally.evidence.empty or tally.usage is not None:
-                    return BEGUN
+                # By lines, so that an error in the same piece does not hide an event that came before it.
+                for part in piece.splitlines(keepends=True):
+                    seen += part
+                    line += part
+                    if len(seen) > FAILURE_BYTES_MAX:
+                        return UNKNOWN
+                    meter.feed(part)
+                    meter.fold()
+                    if line.endswith(b"\n"):
+                        blanks += _is_blank(line)
+                        line = b""
+                    if tally.failed is not None:
+                        return _failed(tally.failed, seen)
+                    if tally.events > blanks or not tally.evidence.empty or tally.usage is not None:
+                        return BEGUN
             return _look_at_whole(meter, seen, may_be_empty=may_be_empty)
     return UNKNOWN
 

@@ -6,7 +6,6 @@ Each test has two providers of its own, whose health no other test touches: `a-<
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -20,34 +19,12 @@ from proxy.demo.shapes import sse as event
 from proxy.gateway.upstream.health import FAILURES_MAX
 from proxy.gateway.upstream.refusals import REFUSALS
 from tests.crash.stage import Stage, quick_key, until
+from tests.gateway.exchange.failures import B_COST, ERROR, FAILED_ANSWERS, FAILED_STREAMS, money
 from tests.support.net import Response, chat_request, closed_port, connect
 from tests.support.provider import ScriptedProvider, error_script, hangs_up, json_script, silent
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 
-B_COST = {"input": 0.17, "cached_input": 0.03, "output": 0.91}
 TALE = Shape("openai", tokens=7)
-ERROR = {"error": {"message": "overloaded", "type": "server_error", "code": "overloaded"}}
-JSON = (("Content-Type", "application/json"),)
-# Answers with status 200 in which nothing is: of a stream, and of a plain answer.
-FAILED_STREAMS = {
-    "error-event": Script(steps=(Send(event(ERROR)), Send(DONE))),
-    "named-error": Script(steps=(Send(b"event: error\n" + event(ERROR)),)),
-    "empty-stream": Script(steps=()),
-    "closed-stream": Script(steps=(), framing="close"),
-    "only-done": Script(steps=(Send(DONE),)),
-    "no-choices": Script(steps=(Send(event({"id": "1", "choices": []})), Send(DONE))),
-    "null-event": Script(steps=(Send(b": wait\n\n"), Send(b"data: null\n\n"), Send(DONE))),
-    "html": Script(steps=(Send(b"<html>Bad gateway</html>"),), headers=(("Content-Type", "text/html"),)),
-    "json-error": Script(steps=(Send(json.dumps(ERROR).encode()),), headers=JSON),
-    "gzip-error": Script(steps=(Send(event(ERROR)),), gzip=True),
-}
-FAILED_ANSWERS = {
-    "plain-error": Script(steps=(Send(json.dumps(ERROR).encode()),), headers=JSON, framing="length"),
-    "plain-null": Script(steps=(Send(b"null"),), headers=JSON, framing="length"),
-    "plain-empty": Script(steps=(), headers=JSON, framing="length"),
-    "plain-nothing": Script(steps=(Send(b'{"choices": []}'),), headers=JSON),
-    "plain-html": Script(steps=(Send(b"<html>Bad gateway</html>"),), headers=(("Content-Type", "text/html"),)),
-}
 CASES = (
     *FAILED_STREAMS, *FAILED_ANSWERS, "late-event", "last-fails", "empty-breaker", "narrow", "wide", "gone-held",
     "gone-alone", "own-error", "background", "long-page", "old-stream",
@@ -140,13 +117,6 @@ def pair(pairs: tuple[Tokenweir, str, ScriptedProvider], provider: ScriptedProvi
     tokenweir, key, second = pairs
     second.reset()
     return Pair(tokenweir, key, provider, second)
-
-
-def money(entry: Entry, prices: dict[str, float]) -> Decimal:
-    """What its tokens come to."""
-    rates = {name: Decimal(str(price)) for name, price in prices.items()}
-    tokens = entry["prompt_tokens"] * rates["input"] + entry["completion_tokens"] * rates["output"]
-    return tokens.scaleb(-6)
 
 
 def assert_failed_over(lines: list[Entry], case: str, *, status: int | None) -> None:

@@ -107,6 +107,9 @@ async def test_an_answer_without_an_event_is_a_failure(dialect: Dialect) -> None
 async def test_the_first_event_of_an_answer_is_none(name: str, event: object) -> None:
     for pieces in cuts(sse(event)):
         assert await found(meter_of(named(name)), *pieces, ends=None) == BEGUN, "it is not looked at any longer"
+    error = COHERE_ERROR if name == "cohere.chat" else ERROR
+    for pieces in cuts(sse(event) + sse(error, "error")):
+        assert await found(meter_of(named(name)), *pieces, ends=None) == BEGUN, "the error is not the first event"
 
 
 @pytest.mark.parametrize("empty", [{"choices": []}, {"id": "", "choices": [], "prompt_filter_results": [{}]}])
