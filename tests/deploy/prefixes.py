@@ -15,7 +15,7 @@ from proxy.metering.dialects import DIALECTS
 from proxy.metering.stored_objects import OBJECT_APIS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-FILES = ("edge/Caddyfile", "edge/haproxy.cfg", "edge/nginx.conf", "helm/tokenweir/templates/ingress.yaml")
+FILES = ("edge/Caddyfile", "edge/haproxy.cfg", "edge/nginx.conf", "helm/tokenweir/templates/_helpers.tpl")
 _LIST = re.compile(r"\w+(?:\|\w+){3,}")
 
 
