@@ -9,7 +9,7 @@ COMPILED := $(VENV)/.compiled
 LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install ready demo test all-tests test-fast test-thorough test-cost check checks check-deploy coverage bench faults soak real lock clean
+.PHONY: help install ready demo dist test all-tests test-fast test-thorough test-cost check checks check-deploy coverage bench faults soak real lock clean
 help:            ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
@@ -113,5 +113,17 @@ lock: $(READY)   ## update requirements/: all packages; those for runtime; those
 	@$(LOCK) -c requirements/dev.txt pyproject.toml -o requirements/runtime.txt
 	@$(LOCK) -c requirements/dev.txt --group build -o requirements/build.txt
 
+# The SBOM lists what requirements/runtime.txt installs on this machine, with the wheel. The wheel is made of the sdist:
+# setuptools would take files of an earlier version from build/ along.
+SBOM := build/sbom
+dist: $(READY)   ## the wheel, the sdist and an SBOM (CycloneDX) of the runtime packages with their licences, in dist/
+	@rm -rf dist $(SBOM)
+	@$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist
+	@$(BIN)/uv venv --quiet --python $(BIN)/python $(SBOM)
+	@$(BIN)/uv pip install --quiet --python $(SBOM) $(LOCKED) -r requirements/runtime.txt
+	@$(BIN)/uv pip install --quiet --python $(SBOM) --no-deps dist/*.whl
+	@$(BIN)/cyclonedx-py environment $(SBOM) --pyproject pyproject.toml --output-reproducible -o "$$(ls dist/*.tar.gz | sed 's/tar\.gz$$/cdx.json/')"
+	@ls dist
+
 clean:           ## remove generated files
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -17,10 +17,13 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from proxy import __version__
 from tests.support.net import free_port
@@ -218,3 +221,28 @@ def test_an_editable_install_finds_the_migrations(packages: Packages, tmp_path: 
     assert "0001" in editable.run(
         "python", "-c", "from proxy.ledger.schema import migrate; print(migrate._revisions())"
     )
+
+
+def test_the_sbom_has_every_runtime_package_with_its_licence(tmp_path: Path) -> None:
+    """As `make dist` makes it, of the metadata of the packages that the tests have."""
+    lines = re.findall(r"^(\w.*?) \\$", (ROOT / "requirements" / "runtime.txt").read_text(), re.MULTILINE)
+    wanted = [one for one in map(Requirement, lines) if one.marker is None or one.marker.evaluate()]
+    pinned = {canonicalize_name(one.name): str(one.specifier).removeprefix("==") for one in wanted}
+    environment = tmp_path / "environment"
+    run([sys.executable, "-m", "venv", "--without-pip", environment], tmp_path, {})
+    (site,) = environment.glob("lib/python3.*/site-packages")
+    for one in distributions():
+        if canonicalize_name(one.name) in pinned:
+            folder = site / f"{one.name}-{one.version}.dist-info"
+            folder.mkdir()
+            (folder / "METADATA").write_text(one.read_text("METADATA") or "")
+    made = tmp_path / "sbom.json"
+    tool = [sys.executable, "-m", "cyclonedx_py", "environment", environment, "--pyproject", ROOT / "pyproject.toml"]
+    run([*tool, "--output-reproducible", "-o", made], tmp_path, {})
+    sbom = json.loads(made.read_bytes())
+    assert (sbom["metadata"]["component"]["name"], sbom["metadata"]["component"]["version"]) == (
+        "tokenweir",
+        __version__,
+    )
+    assert {canonicalize_name(one["name"]): one["version"] for one in sbom["components"]} == pinned
+    assert [one["name"] for one in sbom["components"] if not one.get("licenses")] == []
