@@ -86,6 +86,10 @@ REFUSED = {
     "an empty image": ({"image": {"repository": ""}}, "/image/repository"),
     "a text for a number": ({"proxy": {"replicas": "2"}}, "/proxy/replicas"),
     "no secret": ({"existingSecret": ""}, "/existingSecret"),
+    "values of an earlier chart": (  # what --reuse-values leaves
+        dict.fromkeys(("networkPolicy", "serviceAccount", "httpRoute", "imagePullSecrets", "extraEnv")),
+        "use --reset-then-reuse-values in place of --reuse-values",
+    ),
     "a list for one": ({"httpRoute": {"parentRefs": {"name": "a"}}}, "/httpRoute/parentRefs"),
 }
 # Kubernetes refuses an upgrade that changes one of these. They are those of 0.1.0: never change them.
@@ -286,6 +290,18 @@ def test_the_route_of_the_gateway_is_that_of_the_ingress() -> None:
     for rule in route["rules"]:
         assert rule["backendRefs"] == [{"name": "tw", "port": service["ports"][0]["port"]}]
         assert rule["timeouts"] == {"request": "0s", "backendRequest": "0s"}
+
+
+@pytest.mark.external
+def test_null_leaves_a_part_out() -> None:
+    """An empty one would be merged with the default."""
+    made = manifests({
+        "httpRoute": {**FEATURES["http route"]["httpRoute"], "timeouts": None},
+        "networkPolicy": {"enabled": True, "egress": {"redis": None}},
+    })  # fmt: skip
+    assert "timeouts" not in str(made["HTTPRoute", "tw"])
+    assert "6379" not in str(made["NetworkPolicy", "tw"])
+    assert {name: found for name, one in made.items() if (found := faults(one))} == {}
 
 
 @pytest.mark.external
