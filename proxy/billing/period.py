@@ -57,7 +57,7 @@ def month_from(text: str) -> Month:
     """Parses "2026-11". Raises ValueError."""
     match = _MONTH.fullmatch(text)
     if match is None or not 1970 <= int(match[1]) < 9999:
-        raise ValueError(f"month: expected YYYY-MM, for example 2026-11, not {text!r}")
+        raise ValueError(f"expected YYYY-MM, for example 2026-11, not {text!r}")
     return _month(int(match[1]), int(match[2]))
 
 

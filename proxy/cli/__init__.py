@@ -37,8 +37,8 @@ INTERRUPTED = 130
 EXIT_CODES: Mapping[int, str] = {
     0: "done; of a check: nothing is wrong",
     FAILED: "refused, or failed; of a check: something is wrong",
-    WRONG_USAGE: "a command, an option or a value that does not exist; nothing was done",
-    NOT_FOUND: "no key, account, exchange, model, provider or sink has this name",
+    WRONG_USAGE: "a command, an option or a value that is wrong; nothing was done",
+    NOT_FOUND: "no key, account, exchange, dead letter, model, provider or sink has this name",
     INTERRUPTED: "ended by Ctrl-C",
 }
 
@@ -76,7 +76,7 @@ def _interrupted(_: int, frame: FrameType | None) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from proxy.cli.common import Failure
+    from proxy.cli.common import Failure, WrongUsage
     from proxy.foundation.names import UnknownNameError
     from proxy.settings import SettingsError
 
@@ -88,6 +88,9 @@ def _run(options: argparse.Namespace) -> int:
     except UnknownNameError as unknown:
         print(f"tokenweir: {unknown}", file=sys.stderr)
         return NOT_FOUND
+    except WrongUsage as wrong:
+        print(f"tokenweir: {wrong}", file=sys.stderr)
+        return WRONG_USAGE
     except (Failure, SettingsError, OSError, ValueError) as refusal:
         print(f"tokenweir: {refusal}", file=sys.stderr)
         return FAILED

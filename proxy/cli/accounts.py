@@ -12,6 +12,7 @@ from proxy.billing.keys import Account
 from proxy.billing.limits import Limits
 from proxy.cli.common import command_for_one, json_line, store_of, with_commands, with_config
 from proxy.cli.limit_options import account_json, add_limits, limit_changes, paid_json
+from proxy.cli.values import NAME
 from proxy.foundation.ids import new_id
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def add_commands(commands: Any) -> None:
         _create_organization,
         action="account.create-organization",
     )
-    organization.add_argument("name", metavar="NAME")
+    organization.add_argument("name", type=NAME, metavar="NAME")
     add_limits(organization)
     project = with_config(
         accounts,
@@ -37,11 +38,11 @@ def add_commands(commands: Any) -> None:
         _create_project,
         action="account.create-project",
     )
-    project.add_argument("name", metavar="NAME")
+    project.add_argument("name", type=NAME, metavar="NAME")
     project.add_argument("--organization", required=True, metavar="ID|NAME")
     add_limits(project)
     update = command_for_one(accounts, "account", "update", "change an account; takes effect within a second", _update)
-    update.add_argument("--name", metavar="NAME", default=argparse.SUPPRESS)
+    update.add_argument("--name", type=NAME, metavar="NAME", default=argparse.SUPPRESS)
     add_limits(update)
     command_for_one(
         accounts, "account", "block", "reject all keys of an account until it is unblocked", partial(_apply, "block")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import Failure, add_yes, confirm, load_settings, operator, store_of, whole_file, with_config
+from proxy.cli.common import add_yes, confirm, load_settings, operator, store_of, whole_file, with_config
 from proxy.cli.progress import Progress
+from proxy.cli.values import folder, month
 
 if TYPE_CHECKING:
     from proxy.reports.archive import ArchiveOptions
@@ -23,22 +23,21 @@ def add_commands(commands: Any) -> None:
         _archive,
         action="archive",
     )
-    archive.add_argument("--before", required=True, metavar="2026-01", help="archive the months before this month")
-    archive.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="folder of the files")
+    archive.add_argument(
+        "--before", type=month, required=True, metavar="2026-01", help="archive the months before this month"
+    )
+    archive.add_argument("--to", type=folder, required=True, metavar="FOLDER", help="folder of the files")
     archive.add_argument("--dry-run", action="store_true", help="only print the months")
     add_yes(archive)
 
 
 def _archive(options: argparse.Namespace) -> None:
-    from proxy.billing.period import month_from
     from proxy.reports.archive import ArchiveOptions, alone, months_before
     from proxy.reports.export import require_parquet
 
     require_parquet()
-    if not options.to.is_dir():
-        raise Failure(f"--to: {options.to} is not a folder")
     configured = load_settings(options.config).sinks
-    order = ArchiveOptions(month_from(options.before), options.to, operator(), time.time(), tuple(configured))
+    order = ArchiveOptions(options.before, options.to, operator(), time.time(), tuple(configured))
     with store_of(options) as store, alone(store.engine):
         months = months_before(store.engine, order)
         if options.dry_run:

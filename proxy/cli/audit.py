@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import json_line, store_of, with_config
-from proxy.foundation.times import iso_utc, since_from
+from proxy.cli.values import moment
+from proxy.foundation.times import iso_utc
 
 if TYPE_CHECKING:
     from proxy.ledger.accounts.audit_log import AuditEntry
@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 def add_commands(commands: Any) -> None:
     audit = with_config(commands, "audit", "print the audit log of operators, oldest first", _audit)
     audit.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
-    audit.add_argument("--since", metavar="TIME", help="at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d")
+    audit.add_argument(
+        "--since",
+        type=moment,
+        default=0.0,
+        metavar="TIME",
+        help="at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d",
+    )
 
 
 def _audit(options: argparse.Namespace) -> None:
     with store_of(options) as store:
-        since = 0.0 if options.since is None else since_from(options.since, time.time())
-        for line in store.audit_log.since(since):
+        for line in store.audit_log.since(options.since):
             print(_json(line) if options.json else _text(line))
 
 

@@ -15,16 +15,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 
-from proxy.billing.money import Nusd, nusd_from_usd
 from proxy.foundation.files import sync
 
 if TYPE_CHECKING:
     from proxy.runtime.machine.ledger_stores import LedgerStores
     from proxy.settings import Settings
-
-_T = TypeVar("_T")
 
 Command = Callable[[argparse.Namespace], int | None]
 """runs a command; returns its exit code, None: 0"""
@@ -38,6 +35,10 @@ CONFIG_HELP = f"configuration file (default: {CONFIG_VARIABLE}, {', '.join(map(s
 
 class Failure(Exception):  # noqa: N818  most are wrong usage, not bugs
     """Printed on standard error; exit code 1."""
+
+
+class WrongUsage(Failure):
+    """Options that do not go together. Printed on standard error; exit code 2."""
 
 
 def add_command(
@@ -87,19 +88,6 @@ def owner_of(store: LedgerStores, options: argparse.Namespace) -> tuple[str, str
         return key.key_id, "key", key.alias
     account = store.accounts.one(options.account)
     return account.account_id, account.kind.value, account.name
-
-
-def option_value(read: Callable[[str], _T], text: str) -> _T:
-    """Parse an option with `read`, so that argparse prints the message of a ValueError."""
-    try:
-        return read(text)
-    except ValueError as wrong:
-        raise argparse.ArgumentTypeError(str(wrong)) from None
-
-
-def nusd(text: str) -> Nusd:
-    """The type of an option in USD. Returns nano-dollars."""
-    return option_value(nusd_from_usd, text)
 
 
 @contextmanager

@@ -11,9 +11,9 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import Failure, add_command, json_line, option_value
+from proxy.cli.common import Failure, WrongUsage, add_command, json_line
 from proxy.cli.progress import Progress
-from proxy.foundation.durations import seconds_from
+from proxy.cli.values import duration, option_value
 
 if TYPE_CHECKING:
     from proxy.conformance.cases import Case
@@ -26,21 +26,26 @@ _PROVIDER = "127.0.0.1:9911"
 def add_commands(commands: Any) -> None:
     help_text = "run a suite of exchanges with known bills against any gateway"
     conformance = add_command(commands, "conformance", help_text, _conformance)
-    conformance.add_argument("--gateway", metavar="URL", help="the gateway's address: http://127.0.0.1:8080")
+    conformance.add_argument("--gateway", type=_url, metavar="URL", help="the gateway's address: http://127.0.0.1:8080")
     conformance.add_argument("--key", help=f"a key of the gateway (default: ${_KEY})")
     bills = (
         "prints what the gateway booked: one JSON object per line, with model, prompt_tokens, completion_tokens and, "
     )
     conformance.add_argument("--bills", metavar="COMMAND", help=bills + "if known, charge_usd or cost_usd")
     provider = f"address at which the suite's provider listens (default {_PROVIDER})"
-    conformance.add_argument("--provider", metavar="HOST:PORT", default=_PROVIDER, help=provider)
+    conformance.add_argument("--provider", type=_address, metavar="HOST:PORT", default=_PROVIDER, help=provider)
     restart = "kills the gateway with SIGKILL and starts it again; without it, these cases are skipped"
     conformance.add_argument("--restart", metavar="COMMAND", help=restart)
     conformance.add_argument(
-        "--only", metavar="NAME", action="append", default=[], help="cases: chat-stream, anthropic-*; may be repeated"
+        "--only",
+        type=_pattern,
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="cases: chat-stream, anthropic-*; may be repeated",
     )
     wait_help = "longest wait for the bills (default 30s)"
-    conformance.add_argument("--wait", type=_seconds, metavar="30s", default="30s", help=wait_help)
+    conformance.add_argument("--wait", type=duration, metavar="30s", default="30s", help=wait_help)
     conformance.add_argument("--json", action="store_true", help="print one JSON object per case")
     conformance.add_argument("--list", action="store_true", help="print the cases without running them")
 
@@ -72,14 +77,10 @@ def _run(options: argparse.Namespace, cases: list[Case]) -> list[CaseResult]:
     key = options.key or variable(os.environ, _KEY) or ""
     for name, value in (("--gateway", options.gateway), ("--key", key), ("--bills", options.bills)):
         if not value:
-            raise Failure(f"{name} is required")
-    if not options.gateway.startswith(("http://", "https://")):
-        raise Failure(f"--gateway {options.gateway}: must be a URL, such as http://127.0.0.1:8080")
-    host, _, port = options.provider.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65_535:
-        raise Failure(f"--provider {options.provider}: must be HOST:PORT, such as {_PROVIDER}")
+            raise WrongUsage(f"{name} is required")
+    host, port = options.provider
     plan = Plan(
-        options.gateway, key, options.bills, cases, host.strip("[]"), int(port),
+        options.gateway, key, options.bills, cases, host, port,
         options.wait, options.restart,
     )  # fmt: skip
     with Progress("running", "cases", total=len(cases)) as shown:
@@ -93,8 +94,24 @@ def _run(options: argparse.Namespace, cases: list[Case]) -> list[CaseResult]:
             raise Failure(str(refusal)) from None
 
 
-def _seconds(text: str) -> float:
-    return option_value(seconds_from, text)
+def _url(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"must be a URL, such as http://127.0.0.1:8080, not {text!r}")
+    return text
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise argparse.ArgumentTypeError(f"must be HOST:PORT, such as {_PROVIDER}, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def _pattern(text: str) -> str:
+    from proxy.conformance.cases import selected
+
+    option_value(lambda one: selected([one]), text)
+    return text
 
 
 def _listed(case: Case) -> dict[str, Any]:

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from proxy.billing.correction import AMOUNT_NUSD_MAX
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import usd_text
 from proxy.cli.common import (
     Failure,
+    WrongUsage,
     json_line,
     load_settings,
-    nusd,
     operator,
-    option_value,
     store_of,
     with_config,
 )
 from proxy.cli.progress import Progress
-from proxy.foundation.times import since_from
-from proxy.metering.usage import Usage, service_of
-from proxy.settings import Settings, route
+from proxy.cli.values import REASON, Usd, Whole, moment, option_value
+from proxy.metering.usage import TOKENS_MAX, UNIT_COUNTS, UNITS_MAX, Usage, service_of
+from proxy.settings import Settings, SettingsError, route
 from proxy.settings.kinds import FieldPath
 from proxy.settings.prices import PRICE
 
@@ -55,19 +55,23 @@ def add_commands(commands: Any) -> None:
         action="adjust",
     )
     adjust.add_argument("exchange_id", metavar="EXCHANGE_ID")
-    adjust.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the entry")
+    adjust.add_argument("--reason", type=REASON, required=True, metavar="TEXT", help="recorded in the entry")
     for name, (option, help_text) in _MONEY.items():
-        adjust.add_argument(option, dest=name, type=nusd, metavar="USD", help=help_text)
+        adjust.add_argument(option, dest=name, type=Usd(0, AMOUNT_NUSD_MAX), metavar="USD", help=help_text)
     for name in _COUNTS:
-        adjust.add_argument(_option(name), type=int, metavar="N", help="charge and cost are recalculated, unless given")
+        most = UNITS_MAX if name in UNIT_COUNTS else TOKENS_MAX
+        words = "charge and cost are recalculated, unless given"
+        adjust.add_argument(_option(name), type=Whole(0, most), metavar="N", help=words)
     adjust.add_argument("--dry-run", action="store_true", help="print the entry without writing it")
 
     rerate = with_config(
         commands, "rerate", "recalculate past exchanges of a model at other prices", _rerate, action="rerate"
     )
     rerate.add_argument("--model", required=True, metavar="MODEL", help="model name as clients request it")
-    rerate.add_argument("--since", required=True, metavar="TIME", help="began at or after: 2026-11-01, 24h, 7d, …")
-    rerate.add_argument("--until", metavar="TIME", help="began before (default: now)")
+    rerate.add_argument(
+        "--since", type=moment, required=True, metavar="TIME", help="began at or after: 2026-11-01, 24h, 7d, …"
+    )
+    rerate.add_argument("--until", type=moment, metavar="TIME", help="began before (default: now)")
     price = 'such as {"input": 0.15, "output": 0.6} (default: the configured prices)'
     rerate.add_argument("--price", type=partial(option_value, json.loads), metavar="JSON", help=price)
     rerate.add_argument("--input", metavar="USD", help="per million prompt tokens, instead of --price")
@@ -87,8 +91,10 @@ def add_commands(commands: Any) -> None:
         "compute the charges and costs of past exchanges at other prices; writes nothing",
         _simulate,
     )
-    simulate.add_argument("--since", required=True, metavar="TIME", help="began at or after: 2026-11-01, 24h, 30d, …")
-    simulate.add_argument("--until", metavar="TIME", help="began before (default: now)")
+    simulate.add_argument(
+        "--since", type=moment, required=True, metavar="TIME", help="began at or after: 2026-11-01, 24h, 30d, …"
+    )
+    simulate.add_argument("--until", type=moment, metavar="TIME", help="began before (default: now)")
     simulate.add_argument("--model", metavar="MODEL", help="model name as clients request it (default: all)")
     simulate.add_argument(
         "--prices", type=Path, metavar="FILE", help="configuration with the prices to apply (default: --config)"
@@ -120,8 +126,7 @@ def _rerate(options: argparse.Namespace) -> None:
     from proxy.ledger.settling.corrections import Corrections
 
     now = time.time()
-    since = since_from(options.since, now)
-    until = now if options.until is None else since_from(options.until, now)
+    until = now if options.until is None else options.until
     settings = load_settings(options.config)
     given = _prices(options, settings)
     with store_of(options) as store, Progress("rerating", "exchanges") as shown:
@@ -133,7 +138,7 @@ def _rerate(options: argparse.Namespace) -> None:
         result = Corrections(store.engine, store.ledger, operator()).rerate(
             options.model,
             prices,
-            since=since,
+            since=options.since,
             until=until,
             reread=options.reread,
             dry_run=options.dry_run,
@@ -150,13 +155,12 @@ def _simulate(options: argparse.Namespace) -> None:
     from proxy.ledger.settling.corrections import Corrections
 
     now = time.time()
-    since = since_from(options.since, now)
-    until = now if options.until is None else since_from(options.until, now)
+    until = now if options.until is None else options.until
     settings = load_settings(options.prices or options.config)
     with store_of(options) as store:
         prices = _configured(settings, store)
         result = Corrections(store.engine, store.ledger).simulate(
-            prices, since=since, until=until, model=options.model,
+            prices, since=options.since, until=until, model=options.model,
             otherwise=partial(_otherwise, tier=options.tier, cache=options.cache),
         )  # fmt: skip
     for (key_id, alias, model), sums in sorted(result.by_key.items()):
@@ -196,12 +200,16 @@ def _prices(options: argparse.Namespace, settings: Settings) -> Prices | None:
     by_name = {"input": options.input, "output": options.output, "cached_input": options.cached_input}
     given = {name: value for name, value in by_name.items() if value is not None}
     if options.price is not None and given:
-        raise Failure("--price: cannot be combined with --input, --output or --cached-input")
+        raise WrongUsage("--price: cannot be combined with --input, --output or --cached-input")
     if options.price is None and not given:
         if route(settings.models, options.model) is None:
             raise Failure(f"models: {options.model!r} is no longer configured; set the price with --input and --output")
         return None
-    lists = PRICE.read(given if options.price is None else options.price, FieldPath({}, Path(), parts=("price",)))
+    try:
+        lists = PRICE.read(given if options.price is None else options.price, FieldPath({}, Path(), parts=("price",)))
+    except SettingsError as wrong:
+        by_options = str(wrong).replace("price.", "", 1) if options.price is None else str(wrong)
+        raise WrongUsage(f"--{by_options}") from None
 
     def prices(entry: LedgerEntry, model: str | None, /) -> tuple[Any, None]:
         return lists.at(entry.started_at) if model is None else None, None

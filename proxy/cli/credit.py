@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from proxy.billing.limits import BUDGET_NUSD_MAX
 from proxy.cli.common import (
     add_owner_options,
     json_line,
-    nusd,
     owner_of,
     store_of,
     with_commands,
     with_config,
 )
+from proxy.cli.values import REASON, Usd
 from proxy.foundation.ids import exchange_id
 
 
@@ -21,8 +22,10 @@ def add_commands(commands: Any) -> None:
     credit = with_commands(commands, "credit", "record payments of keys and accounts")
     add = with_config(credit, "add", "record a payment; a negative amount is a refund", _add, action="credit.add")
     add_owner_options(add)
-    add.add_argument("--usd", dest="nusd", type=nusd, required=True, metavar="USD")
-    add.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the entry")
+    add.add_argument(
+        "--usd", dest="nusd", type=Usd(-BUDGET_NUSD_MAX, BUDGET_NUSD_MAX, not_zero=True), required=True, metavar="USD"
+    )
+    add.add_argument("--reason", type=REASON, required=True, metavar="TEXT", help="recorded in the entry")
 
 
 def _add(options: argparse.Namespace) -> None:

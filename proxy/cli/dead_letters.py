@@ -14,6 +14,7 @@ from proxy.billing.entries import LedgerEntry
 from proxy.billing.record import validate_record
 from proxy.billing.settlement import entry
 from proxy.cli.common import json_line, store_of, with_commands, with_config
+from proxy.cli.values import REASON, Printable
 from proxy.foundation.times import iso_utc
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # In a list for people: enough of an id to name a dead letter.
 _ID_CHARS = 12
+DEAD_LETTER_ID = Printable(64, chars_min=8)
 
 
 def add_commands(commands: Any) -> None:
@@ -30,11 +32,11 @@ def add_commands(commands: Any) -> None:
     listed.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
     retry = with_config(dead_letters, "retry", "settle them again", _retry, action="dead-letters.retry")
     which = retry.add_mutually_exclusive_group(required=True)
-    which.add_argument("id", nargs="?", metavar="ID", help="an id, or its first characters")
+    which.add_argument("id", nargs="?", type=DEAD_LETTER_ID, metavar="ID", help="an id, or its first characters")
     which.add_argument("--all", action="store_true", help="all open dead letters")
     drop = with_config(dead_letters, "drop", "mark one as dropped; it is kept", _drop, action="dead-letters.drop")
-    drop.add_argument("id", metavar="ID", help="an id, or its first characters")
-    drop.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the dead letter")
+    drop.add_argument("id", type=DEAD_LETTER_ID, metavar="ID", help="an id, or its first characters")
+    drop.add_argument("--reason", type=REASON, required=True, metavar="TEXT", help="recorded in the dead letter")
 
 
 def _list(options: argparse.Namespace) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import Failure, store_of, whole_file, with_config
+from proxy.cli.common import WrongUsage, store_of, whole_file, with_config
 from proxy.cli.progress import Progress
-from proxy.foundation.times import since_from
+from proxy.cli.values import moment
 
 if TYPE_CHECKING:
     from proxy.reports.beancount import Balances
@@ -33,9 +32,9 @@ def add_commands(commands: Any) -> None:
         help="csv (default), parquet, FOCUS 1.2, or double entry for Beancount",
     )
     export.add_argument(
-        "--since", metavar="TIME", help="began at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
+        "--since", type=moment, metavar="TIME", help="began at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
     )
-    export.add_argument("--until", metavar="TIME", help="began before")
+    export.add_argument("--until", type=moment, metavar="TIME", help="began before")
     export.add_argument("--key", metavar="KEY_ID|ALIAS", help="only this key")
     export.add_argument(
         "--output",
@@ -58,9 +57,9 @@ def _export(options: argparse.Namespace) -> None:
 
     in_parquet = options.format == "parquet" or (options.output is not None and options.output.suffix == ".parquet")
     if options.format in ("csv", "beancount") and in_parquet:
-        raise Failure(f"--output: ends in .parquet, but --format is {options.format}")
+        raise WrongUsage(f"--output: ends in .parquet, but --format is {options.format}")
     if in_parquet and options.output is None and sys.stdout.isatty():
-        raise Failure("--output: is required for Parquet if standard output is a terminal")
+        raise WrongUsage("--output: is required for Parquet if standard output is a terminal")
     columns = FOCUS if options.format == "focus" else ENTRIES
     with store_of(options) as store:
         with reading(store.engine) as connection:
@@ -101,10 +100,9 @@ def _entry_filter(store: LedgerStores, options: argparse.Namespace, settled_by: 
     """The filter of the options. Entries settled during the export are left for the next export."""
     from proxy.reports.entry_reader import EntryFilter
 
-    now = time.time()
     return EntryFilter(
-        since=None if options.since is None else since_from(options.since, now),
-        until=None if options.until is None else since_from(options.until, now),
+        since=options.since,
+        until=options.until,
         key_ids=None if options.key is None else (store.keys.one(options.key).key_id,),
         settled_by=settled_by,
     )

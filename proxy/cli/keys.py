@@ -19,36 +19,35 @@ from proxy.cli.common import (
     confirm,
     json_line,
     load_settings,
-    option_value,
     store_of,
     with_commands,
     with_config,
 )
-from proxy.cli.limit_options import NONE, account_json, add_limits, key_json, limit_changes, paid_json
-from proxy.foundation.durations import seconds_or_now
+from proxy.cli.limit_options import account_json, add_limits, key_json, limit_changes, paid_json
+from proxy.cli.values import NAME, NONE, TAG, duration_or_now, lifetime
 from proxy.foundation.ids import new_id
 
 
 def add_commands(commands: Any) -> None:
     keys = with_commands(commands, "keys", "create, list and change API keys")
     create = with_config(keys, "create", "create a key; its secret is printed once", _create, action="key.create")
-    create.add_argument("--alias", required=True, metavar="NAME", help="display name; unique among usable keys")
+    create.add_argument(
+        "--alias", type=NAME, required=True, metavar="NAME", help="display name; unique among usable keys"
+    )
     create.add_argument(
         "--project", metavar="ID|NAME", help="project that shares its spend and limits (default: default)"
     )
-    lifetime = partial(option_value, _lifetime)
     help_of_expires = "lifetime, or never (default 90d)"
     create.add_argument("--expires", type=lifetime, default=EXPIRES_DEFAULT, metavar="90d", help=help_of_expires)
     _add_options(create)
     with_config(keys, "list", "print all keys as JSON lines", _list)
     update = command_for_one(keys, "key", "update", "change a key; takes effect within a second", _update)
-    update.add_argument("--alias", metavar="NAME", default=argparse.SUPPRESS)
+    update.add_argument("--alias", type=NAME, metavar="NAME", default=argparse.SUPPRESS)
     update.add_argument("--expires", type=lifetime, metavar="90d", default=argparse.SUPPRESS, help="from now, or never")
     _add_options(update)
     rotate = command_for_one(keys, "key", "rotate", "give a key a new secret, which is printed once", _rotate)
     grace = f"how long the old secret stays valid, or now (default {GRACE_DEFAULT})"
-    grace_s = partial(option_value, seconds_or_now)
-    rotate.add_argument("--grace", type=grace_s, default=GRACE_DEFAULT, metavar="24h", help=grace)
+    rotate.add_argument("--grace", type=duration_or_now, default=GRACE_DEFAULT, metavar="24h", help=grace)
     for command in (create, rotate):
         command.add_argument("--quiet", action="store_true", help="print the secret alone")
     command_for_one(keys, "key", "block", "reject a key until it is unblocked", partial(_apply, "block"))
@@ -72,13 +71,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on-exhausted", choices=[one.value for one in OnExhausted], help=words, **unset)
     words = "while the budget store is unavailable: reject or admit requests (default: closed where money is limited)"
     parser.add_argument("--on-store-outage", choices=[*(one.value for one in OnStoreOutage), NONE], help=words, **unset)
-    parser.add_argument("--tag", action="append", metavar="TAG", help="label for reports; repeatable", **unset)
-
-
-def _lifetime(text: str) -> str:
-    """The same text. Raises ValueError if it is neither a duration nor `never`."""
-    expires_at_from(text, 0.0)
-    return text
+    parser.add_argument(
+        "--tag", type=TAG, action="append", metavar="TAG", help="label for reports; repeatable", **unset
+    )
 
 
 def _create(options: argparse.Namespace) -> None:

@@ -12,9 +12,9 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Self
 
 from proxy.billing.entries import EntryKind, LedgerEntry
-from proxy.cli.common import Failure, json_line, load_settings, store_of, with_config
+from proxy.cli.common import json_line, load_settings, store_of, with_config
+from proxy.cli.values import Whole, moment
 from proxy.foundation.names import UnknownNameError
-from proxy.foundation.times import since_from
 
 if TYPE_CHECKING:
     from proxy.runtime.machine.ledger_stores import LedgerStores
@@ -29,12 +29,14 @@ def add_commands(commands: Any) -> None:
     ledger.add_argument("--key", metavar="ALIAS", help="only this key")
     ledger.add_argument("--model", metavar="MODEL", help="only this model")
     ledger.add_argument(
-        "--since", metavar="TIME", help="began at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
+        "--since", type=moment, metavar="TIME", help="began at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
     )
     ledger.add_argument("--explain", action="store_true", help="print the addends of each charge, and flags")
-    ledger.add_argument("--limit", type=int, metavar="N", help="only the last N entries")
+    ledger.add_argument("--limit", type=Whole(1), metavar="N", help="only the last N entries")
     columns = ledger.add_mutually_exclusive_group()
-    columns.add_argument("--columns", metavar="NAME,…", help="these columns; without it, those that fit the terminal")
+    columns.add_argument(
+        "--columns", type=_column_names, metavar="NAME,…", help="these columns; without it, those that fit the terminal"
+    )
     columns.add_argument("--wide", action="store_true", help="all columns, those of the exchange's id and cost, too")
     ledger.add_argument("--follow", action="store_true", help="keep printing new entries, until Ctrl-C")
 
@@ -78,11 +80,9 @@ def _entries(options: argparse.Namespace, interruption: Interruption) -> None:
     from proxy.reports.table_text import header
 
     names = _columns(options)
-    if options.limit is not None and options.limit < 1:
-        raise Failure("--limit: must be 1 or more")
     with store_of(options) as store:
-        since = None if options.since is None else since_from(options.since, time.time())
-        reader = EntryReader(store.engine, EntryFilter(key_alias=options.key, model=options.model, since=since))
+        entry_filter = EntryFilter(key_alias=options.key, model=options.model, since=options.since)
+        reader = EntryReader(store.engine, entry_filter)
         if not options.json:
             print(header(names))
         is_empty = True
@@ -105,18 +105,26 @@ def _entries(options: argparse.Namespace, interruption: Interruption) -> None:
 
 
 def _columns(options: argparse.Namespace) -> Sequence[str]:
-    """The columns to print. Raises Failure."""
+    """The columns to print."""
     from proxy.reports.table_text import COLUMNS, USUAL, fitting
 
     if options.wide:
         return tuple(COLUMNS)
     if options.columns is not None:
-        names = tuple(name.strip().lower() for name in options.columns.split(","))
-        unknown = [name for name in names if name not in COLUMNS]
-        if unknown:
-            raise Failure(f"--columns: there is no column {unknown[0]!r}: must be of {', '.join(COLUMNS)}")
+        names: Sequence[str] = options.columns
         return names
     return fitting(get_terminal_size().columns) if sys.stdout.isatty() else USUAL
+
+
+def _column_names(text: str) -> Sequence[str]:
+    """The type of `--columns`."""
+    from proxy.reports.table_text import COLUMNS
+
+    names = tuple(name.strip().lower() for name in text.split(","))
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no column {unknown[0]!r}: must be of {', '.join(COLUMNS)}")
+    return names
 
 
 def _last(entries: Iterable[LedgerEntry], limit: int | None) -> Iterable[LedgerEntry]:

@@ -10,15 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.keys import Account, ApiKey
-from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits
-from proxy.billing.money import Nusd, usd_text
-from proxy.cli.common import nusd, option_value
+from proxy.billing.limits import BUDGET_NUSD_MAX, CALENDAR_MONTH, LIFETIME, RATE_MAX, Limits
+from proxy.billing.money import usd_text
+from proxy.cli.values import Usd, Whole, window
 from proxy.foundation.times import iso_utc
 
 if TYPE_CHECKING:
     from proxy.reports.totals import SpendAndCredit
-
-NONE = "none"
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
@@ -27,10 +25,12 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     def option(name: str, kind: Callable[[str], Any], metavar: str, words: str) -> None:
         parser.add_argument(name, type=kind, metavar=metavar, help=words, default=argparse.SUPPRESS)
 
-    option("--budget", nusd_or_none, "USD", "maximum spend in each window; none removes the limit")
+    option(
+        "--budget", Usd(0, BUDGET_NUSD_MAX, or_none=True), "USD", "maximum spend in each window; none removes the limit"
+    )
     option(
         "--budget-window",
-        str,
+        window,
         "WINDOW",
         f"window of the budget: 30d (rolling; the default), 12h, …, {CALENDAR_MONTH}, or {LIFETIME} (never resets)",
     )
@@ -46,9 +46,10 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="return the cost of each answer in its usage",
     )
-    option("--rpm", count_or_none, "N", "requests in any 60 s; none removes the limit")
-    option("--tpm", count_or_none, "N", "tokens in any 60 s; none removes the limit")
-    option("--parallel", count_or_none, "N", "concurrent exchanges; none removes the limit")
+    rate = Whole(1, RATE_MAX, or_none=True)
+    option("--rpm", rate, "N", "requests in any 60 s; none removes the limit")
+    option("--tpm", rate, "N", "tokens in any 60 s; none removes the limit")
+    option("--parallel", rate, "N", "concurrent exchanges; none removes the limit")
 
 
 def limit_changes(options: argparse.Namespace) -> dict[str, Any]:
@@ -56,22 +57,6 @@ def limit_changes(options: argparse.Namespace) -> dict[str, Any]:
     given = vars(options)
     named = {name: name for name in Limits.__struct_fields__} | {"budget_nusd": "budget"}
     return {name: given[option] for name, option in named.items() if option in given}
-
-
-def nusd_or_none(text: str) -> Nusd | None:
-    """The type of an option in USD, or `none`. Returns nano-dollars."""
-    return None if text == NONE else nusd(text)
-
-
-def count_or_none(text: str) -> int | None:
-    """The type of an option that is a whole number or `none`."""
-    return None if text == NONE else option_value(_count, text)
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal():
-        raise ValueError(f"not a whole number: {text!r}")
-    return int(text)
 
 
 def key_json(key: ApiKey) -> dict[str, Any]:

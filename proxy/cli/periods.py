@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import (
     Failure,
+    WrongUsage,
     add_yes,
     confirm,
     json_line,
@@ -25,7 +27,7 @@ from proxy.cli.common import (
     with_config,
 )
 from proxy.cli.progress import Progress
-from proxy.foundation.durations import seconds_from
+from proxy.cli.values import duration, month
 from proxy.foundation.times import iso_utc
 from proxy.settings import Settings
 
@@ -45,9 +47,9 @@ def add_commands(commands: Any) -> None:
     close = with_config(
         periods, "close", "close a month, and all open months before it", _close, action="periods.close"
     )
-    close.add_argument("month", metavar="2026-11", help="calendar month in UTC; must be over")
+    close.add_argument("month", type=month, metavar="2026-11", help="calendar month in UTC; must be over")
     left = close.add_mutually_exclusive_group()
-    left.add_argument("--wait", metavar="10m", help="how long to wait for unsettled records")
+    left.add_argument("--wait", type=duration, default=0, metavar="10m", help="how long to wait for unsettled records")
     left.add_argument(
         "--leave", action="store_true", help="close even if records are pending; they go on a later statement"
     )
@@ -62,8 +64,14 @@ def add_commands(commands: Any) -> None:
     verify.add_argument(
         "--statement", type=Path, metavar="FILE", help="statement that must contain the receipt's exchange"
     )
-    verify.add_argument("--digest", metavar="HEX", help="digest that the file must lead to")
+    verify.add_argument("--digest", type=_digest, metavar="HEX", help="digest that the file must lead to")
     verify.set_defaults(run=_verify)
+
+
+def _digest(text: str) -> str:
+    if not re.fullmatch("[0-9a-f]{64}", text):
+        raise argparse.ArgumentTypeError(f"must be a digest of 64 hexadecimal digits, not {text!r}")
+    return text
 
 
 _VERIFY = "check a statement or a receipt from files alone: every sum, and every digest"
@@ -105,11 +113,10 @@ def _archive_json(archive: Archive | None) -> dict[str, Any] | None:
 
 
 def _close(options: argparse.Namespace) -> None:
-    from proxy.billing.period import month_from
     from proxy.ledger.periods.closing import PeriodError, close, issue_all
 
-    month = month_from(options.month)
-    until = time.monotonic() + (0.0 if options.wait is None else seconds_from(options.wait))
+    month = options.month
+    until = time.monotonic() + options.wait
     settings = load_settings(options.config)
     with store_of(options) as store:
         left = [] if _is_closed(store, month) else _unsettled(settings, store, month)
@@ -181,7 +188,7 @@ def _verified_statement(statement: dict[str, Any], options: argparse.Namespace) 
     from proxy.reports.receipts import check_statement
 
     if options.statement is not None:
-        raise Failure("--statement: goes with a receipt")
+        raise WrongUsage("--statement: goes with a receipt")
     with Progress("verifying", "entries", total=statement["entries"]) as progress:
         check_statement(statement, None if options.entries is None else progress.each(_lines(options.entries)))
     print(f"tokenweir: ok: statement {statement['number']} adds up; digest {statement['digest']}")
@@ -194,7 +201,7 @@ def _verified_receipt(receipt: dict[str, Any], options: argparse.Namespace) -> s
     from proxy.reports.receipts import check_receipt
 
     if options.entries is not None:
-        raise Failure("--entries: goes with a statement")
+        raise WrongUsage("--entries: goes with a statement")
     digests = check_receipt(receipt)
     if options.statement is not None:
         statement = _json_file(options.statement)

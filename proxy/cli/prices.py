@@ -20,9 +20,10 @@ from proxy.cli.common import (
     with_commands,
     with_config,
 )
+from proxy.cli.values import Whole, moment
 from proxy.foundation.names import UnknownNameError
-from proxy.foundation.times import iso_utc, since_from
-from proxy.metering.usage import ServedAs, service_of
+from proxy.foundation.times import iso_utc
+from proxy.metering.usage import TOKENS_MAX, ServedAs, service_of
 from proxy.settings import ModelSettings, Settings, TargetSettings, route
 from proxy.settings.prices import PriceLists
 
@@ -34,14 +35,23 @@ def add_commands(commands: Any) -> None:
     prices = with_commands(commands, "prices", "prices of models")
     why = with_config(prices, "why", "print the price that applies to a model's requests, and the reason", _why)
     why.add_argument("model", metavar="MODEL", help="model name as clients request it")
-    why.add_argument("--prompt-tokens", type=int, default=0, metavar="N", help="length of the prompt (default: short)")
+    why.add_argument(
+        "--prompt-tokens",
+        type=Whole(0, TOKENS_MAX),
+        default=0,
+        metavar="N",
+        help="length of the prompt (default: short)",
+    )
     why.add_argument("--tier", metavar="WORD", help="service tier that the answer reports")
     why.add_argument("--speed", metavar="WORD", help="speed that the answer reports")
     why.add_argument("--geography", metavar="WORD", help="geography that the answer reports")
     for payer in ("key", "project", "organization"):
         why.add_argument(f"--{payer}", default="", metavar="ID|NAME", help=f"{payer} that pays, for price_rules")
     why.add_argument(
-        "--at", metavar="TIME", help="when the request began: 2026-11-01, 2026-11-01T12:00Z, 24h (default: now)"
+        "--at",
+        type=moment,
+        metavar="TIME",
+        help="when the request began: 2026-11-01, 2026-11-01T12:00Z, 24h (default: now)",
     )
     why.add_argument("--json", action="store_true", help="print one JSON object for each price")
 
@@ -114,7 +124,7 @@ _PACKAGE = "package"
 
 def _why(options: argparse.Namespace) -> None:
     settings, now = load_settings(options.config), time.time()
-    at = now if options.at is None else since_from(options.at, now)
+    at = now if options.at is None else options.at
     found = route(settings.models, options.model)
     if found is None:
         raise UnknownNameError(f"models: {options.model!r} is not configured")

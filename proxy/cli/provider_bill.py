@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
-from proxy.cli.common import Failure, json_line, load_settings, store_of, whole_file
+from proxy.cli.common import Failure, WrongUsage, json_line, load_settings, store_of, whole_file
+from proxy.cli.values import moment
 from proxy.foundation.names import UnknownNameError
-from proxy.foundation.times import since_from
 
 if TYPE_CHECKING:
     from proxy.reconciliation.provider_bill.bill import BillSubject, ProviderBill
@@ -54,7 +54,7 @@ def add_options(reconcile: argparse.ArgumentParser) -> None:
     bill.add_argument(
         "--save", type=Path, metavar="FILE", help="with --pull: write the pulled pages to a file, for --file"
     )
-    bill.add_argument("--until", metavar="TIME", help="only usage before this time (see --since)")
+    bill.add_argument("--until", type=moment, metavar="TIME", help="only usage before this time (see --since)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -80,15 +80,13 @@ def _bill(options: argparse.Namespace) -> tuple[ProviderBill, dict[BillSubject, 
     from proxy.reconciliation.provider_bill.file import read_bill
 
     if options.file is None and not options.pull:
-        raise Failure("--provider: needs the provider's export: --file, or --pull")
+        raise WrongUsage("--provider: needs the provider's export: --file, or --pull")
     if options.save is not None and not options.pull:
-        raise Failure("--save: needs --pull")
-    now = time.time()
-    since, until = (None if text is None else since_from(text, now) for text in (options.since, options.until))
+        raise WrongUsage("--save: needs --pull")
     where = f"providers.{options.provider}" if options.pull else str(options.file)
     try:
-        with _pulled(options, since, until, now) if options.pull else options.file.open("rb") as file:
-            bill = read_bill(file, since=since, until=until)
+        with _pulled(options, time.time()) if options.pull else options.file.open("rb") as file:
+            bill = read_bill(file, since=options.since, until=options.until)
         spans = {subject: bill.spans(subject) for subject in bill.subjects}
     except BillError as wrong:
         raise Failure(f"{where}: {wrong}") from wrong
@@ -97,14 +95,14 @@ def _bill(options: argparse.Namespace) -> tuple[ProviderBill, dict[BillSubject, 
     return bill, spans
 
 
-def _pulled(options: argparse.Namespace, since: float | None, until: float | None, now: float) -> BytesIO:
+def _pulled(options: argparse.Namespace, now: float) -> BytesIO:
     """The pages of the provider's API, as a file for --save. Raises Failure, PullError."""
     from proxy.reconciliation.provider_bill.pull import pull, whole_days
 
     provider = load_settings(options.config).providers.get(options.provider)
     if provider is None:
         raise UnknownNameError("--provider: no provider of this name is configured")
-    content = asyncio.run(pull(provider, *whole_days(since, until, now)))
+    content = asyncio.run(pull(provider, *whole_days(options.since, options.until, now)))
     if options.save is not None:
         with whole_file(options.save) as file:
             file.write(content)

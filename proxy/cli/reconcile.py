@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
 from proxy.cli import provider_bill
-from proxy.cli.common import Failure, json_line, load_settings, store_of, with_config
+from proxy.cli.common import WrongUsage, json_line, load_settings, store_of, with_config
 from proxy.cli.progress import Progress
-from proxy.foundation.durations import seconds_from
-from proxy.foundation.times import since_from
+from proxy.cli.values import duration, moment
 from proxy.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,9 +33,9 @@ def add_commands(commands: Any) -> None:
     form.add_argument("--json", action="store_true", help="print one JSON object per check, or per compared number")
     form.add_argument("--csv", action="store_true", help="with --provider: print one CSV line per compared number")
     since = "only entries settled since 24h, 2026-11-01, … (quicker); with --provider: only usage since"
-    reconcile.add_argument("--since", metavar="TIME", help=since)
+    reconcile.add_argument("--since", type=moment, metavar="TIME", help=since)
     reconcile.add_argument(
-        "--grace", default="5m", metavar="5m", help="how long a record may be in flight (default 5m)"
+        "--grace", type=duration, default="5m", metavar="5m", help="how long a record may be in flight (default 5m)"
     )
     reconcile.add_argument(
         "--estimates",
@@ -50,16 +49,15 @@ def _reconcile(options: argparse.Namespace) -> int:
     if options.provider is not None:
         return provider_bill.run(options)
     if options.file is not None or options.pull or options.save or options.until is not None or options.csv:
-        raise Failure("--file, --pull, --save, --until and --csv: need --provider")
+        raise WrongUsage("--file, --pull, --save, --until and --csv: need --provider")
     return _estimates(options) if options.estimates else _integrity(options)
 
 
 def _estimates(options: argparse.Namespace) -> int:
     from proxy.reconciliation.estimates import estimates
 
-    since = None if options.since is None else since_from(options.since, time.time())
     with store_of(options) as store:
-        found = estimates(store.engine, since)
+        found = estimates(store.engine, options.since)
     for of_model in found:
         print(json_line(_estimates_json(of_model)) if options.json else _estimates_line(of_model))
     return 0
@@ -93,8 +91,6 @@ def _estimates_line(of_model: ModelEstimates) -> str:
 def _integrity(options: argparse.Namespace) -> int:
     from proxy.reconciliation.reconcile import reconcile
 
-    grace_s = seconds_from(options.grace)
-    since = None if options.since is None else since_from(options.since, time.time())
     settings = load_settings(options.config)
     with store_of(options) as store:
         in_flight = None if settings.queue is None else _in_flight(settings)
@@ -104,7 +100,12 @@ def _integrity(options: argparse.Namespace) -> int:
                 shown.what, shown.done, shown.total = f"checking {name}", done, total
 
             findings = reconcile(
-                store.engine, clock=time.time, since=since, grace_s=grace_s, in_flight=in_flight, progress=progress
+                store.engine,
+                clock=time.time,
+                since=options.since,
+                grace_s=options.grace,
+                in_flight=in_flight,
+                progress=progress,
             )
     for finding in findings:
         for line in [json_line(_json(finding))] if options.json else _lines(finding):

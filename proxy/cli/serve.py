@@ -25,6 +25,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from proxy.cli.common import CONFIG_HELP, Failure, add_command, config_file, load_settings, with_config
+from proxy.cli.values import PORT, Whole
 
 if TYPE_CHECKING:
     from proxy.runtime.machine.configuration_file import ConfigurationFile
@@ -62,9 +63,13 @@ def add_commands(commands: Any) -> None:
     serve = add_command(commands, "serve", "run the proxy: relay and meter requests", _serve)
     serve.add_argument("--config", type=Path, metavar="FILE", help=f"{CONFIG_HELP}; else the environment")
     serve.add_argument("--host", help="overrides listen.host")
-    serve.add_argument("--port", type=int, help="overrides listen.port; 0: any free one")
+    serve.add_argument("--port", type=PORT, help="overrides listen.port; 0: any free one")
     serve.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="number of processes that share the port (default 1)"
+        "--workers",
+        type=Whole(1, WORKERS_MAX),
+        default=1,
+        metavar="N",
+        help="number of processes that share the port (default 1)",
     )
 
     with_config(
@@ -80,7 +85,7 @@ def add_commands(commands: Any) -> None:
     for command in (serve, worker):
         command.add_argument("--log-format", choices=("text", "json"), help="overrides log.format")
     worker.add_argument("--host", help="overrides worker.host")
-    worker.add_argument("--port", type=int, help="overrides worker.port; 0: any free one")
+    worker.add_argument("--port", type=PORT, help="overrides worker.port; 0: any free one")
 
     with_config(commands, "migrate", "create the ledger, or upgrade it to this version, while servers run", _migrate)
 
@@ -114,10 +119,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    if not 1 <= options.workers <= WORKERS_MAX:
-        raise Failure(f"--workers: must be 1 to {WORKERS_MAX}")
     _survive_hangups()
-    _check_port(options)
     settings, file = _settings_to_serve(options)
     settings = replace(settings, log=_with_format(settings.log, options))
     if options.workers > 1:
@@ -196,14 +198,8 @@ def _with_format(log: LogSettings, options: argparse.Namespace) -> LogSettings:
     return log
 
 
-def _check_port(options: argparse.Namespace) -> None:
-    if options.port is not None and not 0 <= options.port <= 65_535:
-        raise Failure("--port: must be 0 to 65535")
-
-
 def _with_address(section: Any, options: argparse.Namespace) -> Any:
     """A section of the settings with `host` and `port`, which the command line overrides."""
-    _check_port(options)
     port = section.port if options.port is None else options.port
     return replace(section, host=options.host or section.host, port=port)
 

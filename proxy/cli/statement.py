@@ -8,7 +8,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import Failure, add_owner_options, json_line, owner_of, store_of, whole_file, with_config
+from proxy.cli.common import (
+    Failure,
+    WrongUsage,
+    add_owner_options,
+    json_line,
+    owner_of,
+    store_of,
+    whole_file,
+    with_config,
+)
+from proxy.cli.values import month
 
 if TYPE_CHECKING:
     from proxy.reports.statement import Statement
@@ -23,7 +33,7 @@ def add_commands(commands: Any) -> None:
         _statement,
     )
     add_owner_options(statement)
-    statement.add_argument("--month", required=True, metavar="2026-11", help="calendar month in UTC")
+    statement.add_argument("--month", type=month, required=True, metavar="2026-11", help="calendar month in UTC")
     statement.add_argument("--format", choices=("html", "csv", "json", "pdf"), default="html")
     statement.add_argument("--output", type=Path, metavar="FILE", help="instead of standard output")
     statement.add_argument(
@@ -32,16 +42,14 @@ def add_commands(commands: Any) -> None:
 
 
 def _statement(options: argparse.Namespace) -> None:
-    from proxy.billing.period import month_from
     from proxy.reports.statement import read_statement
 
-    month = month_from(options.month)
-    if month.since > time.time():
-        raise Failure(f"--month: {month} has not begun")
+    if options.month.since > time.time():
+        raise WrongUsage(f"--month: {options.month} has not begun")
     if options.format == "pdf" and options.output is None and sys.stdout.isatty():
-        raise Failure("--output: is required for PDF if standard output is a terminal")
+        raise WrongUsage("--output: is required for PDF if standard output is a terminal")
     with store_of(options) as store:
-        statement = read_statement(store.engine, _owner(store, options), month)
+        statement = read_statement(store.engine, _owner(store, options), options.month)
         if options.entries is not None:
             _write_entries(store, statement, options.entries)
     content = _rendered(statement, options.format)

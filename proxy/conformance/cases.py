@@ -144,7 +144,7 @@ def selected(patterns: Sequence[str]) -> list[Case]:
     names = [case.upstream_model for case in CASES]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise ValueError(f"--only {pattern}: no case has this name: see --list")
+            raise ValueError(f"no case has the name {pattern!r}: see --list")
     return [case for case in CASES if not patterns or any(fnmatchcase(case.upstream_model, one) for one in patterns)]
 
 

@@ -13,7 +13,7 @@ import yaml
 from sqlalchemy import Executable
 
 from proxy.billing.entries import LedgerEntry
-from proxy.cli import FAILED, NOT_FOUND, main
+from proxy.cli import FAILED, NOT_FOUND, WRONG_USAGE, main
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 from proxy.sinks.kinds import SINKS
@@ -45,16 +45,22 @@ class Commands:
 
     def __call__(self, *arguments: str, code: int | tuple[int, ...] = 0) -> list[dict[str, Any]]:
         codes = code if isinstance(code, tuple) else (code,)
-        assert main([*arguments, "--config", str(self.config)]) in codes, self._capsys.readouterr().err
+        try:
+            ended = main([*arguments, "--config", str(self.config)])
+        except SystemExit as wrong:
+            ended = int(wrong.code or 0)
+        assert ended in codes, self._capsys.readouterr().err
         printed = self._capsys.readouterr()
         self.out, self.err = printed.out, printed.err
         return [json.loads(line) for line in printed.out.splitlines() if line.startswith("{")]
 
     def refused(self, *arguments: str) -> str:
-        """What a command prints that fails, or knows no such name: one line, and nothing for programs."""
-        assert self(*arguments, code=(FAILED, NOT_FOUND)) == [], arguments
-        assert self.err.count("\n") == 1
-        return self.err
+        """What a command prints that fails, or knows no such name or value: one line, after the usage if there is one,
+        and nothing for programs."""
+        assert self(*arguments, code=(FAILED, WRONG_USAGE, NOT_FOUND)) == [], arguments
+        *usage, said = self.err.splitlines()
+        assert not usage or usage[0].startswith("usage: tokenweir ")
+        return said
 
     def configure(self, settings: dict[str, Any]) -> None:
         self.config.write_text(yaml.safe_dump(settings))

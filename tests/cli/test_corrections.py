@@ -84,8 +84,8 @@ def test_adjust_refuses_in_one_line(run: Commands) -> None:
     refusals: list[tuple[list[str], str]] = [
         (["nobody's", "--reason", "r", "--charge-usd", "0"], "no such exchange"),
         ([NAME, "--reason", "r"], "nothing is set"),
-        ([NAME, "--reason", "", "--charge-usd", "0"], "a reason has"),
-        ([NAME, "--reason", "r", "--charge-usd", "-1"], "charge_usd"),
+        ([NAME, "--reason", "", "--charge-usd", "0"], "--reason: must be 1 to 500"),
+        ([NAME, "--reason", "r", "--charge-usd", "-1"], "--charge-usd: must be 0 to 1000000 USD"),
         ([NAME, "--reason", "r", "--prompt-tokens", "1"], "cached_tokens"),
     ]
     for arguments, words in refusals:
@@ -125,8 +125,8 @@ def test_rerate_looks_only_at_its_time_and_its_model(run: Commands) -> None:
 def test_rerate_refuses_in_one_line(run: Commands) -> None:
     refusals = [
         (["--model", "other"], "'other' is no longer configured"),
-        (["--input", "1"], "price.output: is missing"),
-        (["--input", "free", "--output", "1"], "price.input: must be USD per million tokens"),
+        (["--input", "1"], "--output: is missing"),
+        (["--input", "free", "--output", "1"], "--input: must be USD per million tokens"),
         (["--price", "[1]"], "price: must be a mapping"),
         (["--price", '{"input": 1, "output": 1, "images": 2}'], "price.images: unknown field"),
         (["--price", "{}", "--input", "1"], "--price: cannot be combined with"),
@@ -203,7 +203,7 @@ def test_reconcile_counts_what_is_on_its_way(run: Commands) -> None:
     run.settle(a_real_entry(9), node=NODE, seq=FIRST + 9)
     run("reconcile")
     assert "(6 in flight)" in run.out
-    run("reconcile", "--grace", "soon", code=1)
+    run("reconcile", "--grace", "soon", code=2)
     assert "not a duration" in run.err
 
 

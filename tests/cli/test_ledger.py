@@ -156,7 +156,7 @@ def test_the_last_entries_alone(run: Commands) -> None:
     listed = [one["exchange_id"] for one in run("ledger", "--json")]
     assert [one["exchange_id"] for one in run("ledger", "--json", "--limit", "2")] == listed[-2:]
     for wrong in ("0", "-1"):
-        assert "--limit: must be 1 or more" in run.refused("ledger", f"--limit={wrong}")
+        assert "--limit: must be a whole number, 1 or more" in run.refused("ledger", f"--limit={wrong}")
 
 
 def test_one_exchange_is_shown_whole(run: Commands) -> None:

@@ -80,7 +80,7 @@ def test_a_statement_is_checked_from_files(files: Any, capsys: Any) -> None:
         assert f"the sum of its {entries} entries" in out
         digest = json.loads(Path(typed[0]).read_text())["digest"]
         assert main(["verify", typed[0], "--digest", digest]) == 0
-        assert main(["verify", typed[0], "--digest", "00"]) == 1
+        assert main(["verify", typed[0], "--digest", "0" * 64]) == 1
 
 
 FORGERIES: list[tuple[int, dict[str, object], str]] = [

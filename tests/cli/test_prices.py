@@ -105,5 +105,5 @@ def test_what_is_not_served_is_refused_and_what_has_no_price_is_said(run: Comman
     run.configure(CONFIG | {"models": {"mine": CONFIG["models"]["mine"]}})
     run("prices", "why", "anything", code=3)
     assert run.err == "tokenweir: models: 'anything' is not configured\n"
-    run("prices", "why", "mine", "--at", "whenever", code=1)
+    run("prices", "why", "mine", "--at", "whenever", code=2)
     assert "not a time: 'whenever'" in run.err

@@ -106,7 +106,6 @@ def test_refusals_are_one_line(run: Run) -> None:
         (usage(), ["--since", "2026-11-01T01:00"], "usage.json: no bucket is within --since and --until"),
         (page(*usage()["data"], openai(completions(), end=60)), [], "usage.json: two buckets of usage overlap"),
         (page(openai(day=9)), ["--provider", "terra"], "--provider: no provider of this name is configured"),
-        (usage(), ["--since", "yesterday"], "not a time"),
         (usage(), ["--file", "nowhere.json"], "nowhere.json"),
     ]
     for document, options, words in refusals:
@@ -127,5 +126,5 @@ def test_refusals_are_one_line(run: Run) -> None:
     ],
 )
 def test_options_that_go_together(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reconcile", "--config", "none.yaml", *arguments]) == 1
+    assert main(["reconcile", "--config", "none.yaml", *arguments]) == 2
     assert words in capsys.readouterr().err

@@ -52,8 +52,8 @@ def test_a_statement(run: Commands, tmp_path: Path) -> None:
     run("statement", "--key", "anna", "--month", month, "--output", str(page))
     assert page.read_text().startswith("<!doctype html>")
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
-    run("statement", "--key", "anna", "--month", "2026-13", code=1)
-    assert run.err.startswith("tokenweir: month: expected YYYY-MM")
+    run("statement", "--key", "anna", "--month", "2026-13", code=2)
+    assert "--month: expected YYYY-MM" in run.err
     run("statement", "--key", "nobody", "--month", month, code=3)
     assert sorted(path.name for path in tmp_path.glob("*page*")) == ["page.html"]
 
@@ -72,7 +72,7 @@ def test_an_export(run: Commands, tmp_path: Path) -> None:
     for shape, count in (("focus", 2), ("csv", 3)):
         run("export", "--output", str(file), "--format", shape)
         assert len(file.read_text().splitlines()) == 1 + count
-    run("export", "--output", str(tmp_path / "x.parquet"), code=1)
+    run("export", "--output", str(tmp_path / "x.parquet"), code=2)
     assert "ends in .parquet, but --format is csv" in run.err
     assert not (tmp_path / "x.parquet").exists()
 

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, func, literal, select, update
 from proxy.billing.correction import REASON_CHARS_MAX
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.settlement import record_hash
+from proxy.foundation.names import UnknownNameError
 from proxy.ledger.schema.tables import dead_letters
 from proxy.ledger.settling.settling import DROPPED, OPEN, RETRIED
 from proxy.ledger.settling.store import Arrival, LedgerStore, Settled
@@ -64,16 +65,17 @@ class DeadLetters:
             return [StoredDeadLetter(*row) for row in connection.execute(query)]
 
     def named(self, prefix: str) -> StoredDeadLetter:
-        """The open dead letter whose id begins with `prefix`. Raises DeadLetterError unless exactly one matches."""
+        """The open dead letter whose id begins with `prefix`. Raises UnknownNameError if none matches,
+        DeadLetterError if several do or it is closed."""
         if len(prefix) < ID_CHARS_MIN:
             raise DeadLetterError(f"id: give at least the first {ID_CHARS_MIN} characters, not {prefix!r}")
         query = select(dead_letters).where(_COLUMNS.id.startswith(prefix, autoescape=True)).limit(2)
         with reading(self._engine) as connection:
             matches = [StoredDeadLetter(*row) for row in connection.execute(query)]
-        if len(matches) != 1:
-            raise DeadLetterError(
-                f"{'several dead letters have' if matches else 'no dead letter has'} the id {prefix!r}…"
-            )
+        if not matches:
+            raise UnknownNameError(f"no dead letter has the id {prefix!r}…")
+        if len(matches) > 1:
+            raise DeadLetterError(f"several dead letters have the id {prefix!r}…")
         if matches[0].state != OPEN:
             raise DeadLetterError(f"the dead letter {matches[0].id} is already {matches[0].state}")
         return matches[0]
