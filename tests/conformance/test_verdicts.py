@@ -89,7 +89,7 @@ def test_the_example_has_the_prices_of_the_suite() -> None:
 def test_cases_are_selected_by_name() -> None:
     assert selected([]) == list(CASES)
     assert [one.upstream_model for one in selected(["gemini-j*", "chat-stream"])] == ["chat-stream", "gemini-json"]
-    with pytest.raises(ValueError, match="--only chat-strem: no case has this name"):
+    with pytest.raises(ValueError, match="no case has the name 'chat-strem'"):
         selected(["chat-strem"])
 
 

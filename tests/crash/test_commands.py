@@ -119,7 +119,7 @@ COMMANDS = (
     ("rerate", "--model", "m", "--since", "1h"),
     ("dead-letters", "list"),
     ("dead-letters", "retry", "--all"),
-    ("dead-letters", "drop", "an-id", "--reason", "r"),
+    ("dead-letters", "drop", "an-unknown-id", "--reason", "r"),
     ("reconcile",),
 )
 WRONG = {
@@ -153,5 +153,5 @@ def test_what_is_not_there_is_said(running: Tokenweir, here: None, capsys: pytes
     said = capsys.readouterr().err
     assert said.startswith("tokenweir: ")
     assert "nobody" in said
-    assert main(["ledger", "--since", "yesterday", *config]) == 1
-    assert "not a time" in capsys.readouterr().err
+    assert main(["dead-letters", "drop", "an-unknown-id", "--reason", "r", *config]) == NOT_FOUND
+    assert "no dead letter has the id" in capsys.readouterr().err

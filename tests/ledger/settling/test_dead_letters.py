@@ -14,6 +14,7 @@ from sqlalchemy import Engine, event, select
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.settlement import entry
+from proxy.foundation.names import UnknownNameError
 from proxy.journal.frames import decode_record, record_payload
 from proxy.ledger.schema.tables import dead_letters
 from proxy.ledger.settling.dead_letters import ID_CHARS_MIN, DeadLetterError, DeadLetters, StoredDeadLetter
@@ -164,7 +165,7 @@ def test_a_letter_is_named_by_the_beginning_of_its_id(engine: Engine, letters: D
     for letter in letters.open():
         assert letters.named(letter.id) == letters.named(letter.id[:ID_CHARS_MIN]) == letter
     for nobody in ("0" * 64, "%" * ID_CHARS_MIN, "_" * ID_CHARS_MIN):
-        with pytest.raises(DeadLetterError, match="no dead letter"):
+        with pytest.raises(UnknownNameError, match="no dead letter"):
             letters.named(nobody)
     with pytest.raises(DeadLetterError, match="first 8 characters"):
         letters.named(letters.open()[0].id[: ID_CHARS_MIN - 1])
