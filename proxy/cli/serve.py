@@ -71,6 +71,11 @@ def add_commands(commands: Any) -> None:
         metavar="N",
         help="number of processes that share the port (default 1)",
     )
+    serve.add_argument(
+        "--take-over",
+        action="store_true",
+        help="take the place of the proxy that runs with the same data folder, for an upgrade: no request is refused",
+    )
 
     with_config(
         commands,
@@ -125,15 +130,21 @@ def _serve(options: argparse.Namespace) -> int:
     if options.workers > 1:
         from proxy.runtime.proxy.supervisor import Supervisor
 
+        if options.take_over:
+            raise Failure("--take-over: replaces one process by one, not with --workers")
         started_all = _print_address(settings.listen.host)
         return Supervisor(settings, file, options.workers, serve_as_one, started=started_all).run()
+    from proxy.runtime.proxy.handover import activated, take_over
     from proxy.runtime.proxy.process import Proxy
 
-    proxy = Proxy(settings, file=file)
+    succession = take_over(settings) if options.take_over else activated(os.environ)
+    proxy = Proxy(settings, file=file, succession=succession)
 
     def started(port: int) -> None:
         _print_console(proxy.console_url)
         _print_address(settings.listen.host)(port)
+        if succession.predecessor is not None:
+            print(f"tokenweir: process {succession.predecessor.pid} finishes its exchanges, and ends", flush=True)
 
     _run(_serve_until_stopped(proxy, started))
     return 0

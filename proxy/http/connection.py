@@ -350,6 +350,10 @@ class ClientRequest(web.BaseRequest):
         self.headers, self.method, self.raw_path = message.headers, message.method, message.path
         self.version = message.version
 
+    def close_after(self) -> None:
+        """Let the answer say that the connection is closed after it."""
+        self._message = self._message._replace(should_close=True)
+
 
 class ClientServer(web.Server):
     """aiohttp's low-level server with `ClientConnection`s."""

@@ -14,7 +14,7 @@ import errno
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from aiohttp import HttpVersion10, web
@@ -260,33 +260,65 @@ class Server:
             keepalive_timeout=KEEP_ALIVE_S,
             lingering_time=2.0,
         )
-        self._listening: asyncio.Server | None = None
+        self._listening: list[asyncio.Server] = []
         self._beside: asyncio.Server | None = None
+        self._is_replaced = False
 
-    async def start(self, host: str, port: int, *, section: str = "listen", reuse_port: bool = False) -> int:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        section: str = "listen",
+        reuse_port: bool = False,
+        sockets: Sequence[socket.socket] = (),
+    ) -> int:
         """Listen; return the port (for port 0: the one that the system chose). `host`: as `hosts_of` reads it.
-        `section`: of the settings, for errors. Raises OSError."""
+        `section`: of the settings, for errors. `sockets`: to listen on in place of `host` and `port`. Raises
+        OSError."""
         if HttpRequestParser is HttpRequestParserPy:  # it accepts some ambiguous requests
             raise OSError("aiohttp has no C parser here: install a build with its C extensions")
         loop = asyncio.get_running_loop()
         # Not `start_serving=True`: cancelled there, it would leave a socket that cannot be closed.
         hosts = hosts_of(host)
         try:
-            if port == 0 and len(hosts) > 1:
-                port = _free_port(hosts[0])  # else each would get another one
-            self._listening = listening = await loop.create_server(
-                self._server, hosts, port, backlog=BACKLOG, reuse_port=reuse_port or None, start_serving=False
-            )
+            for one in sockets:
+                made = await loop.create_server(self._server, sock=one, backlog=BACKLOG, start_serving=False)
+                self._listening.append(made)
+            if not sockets:
+                if port == 0 and len(hosts) > 1:
+                    port = _free_port(hosts[0])  # else each would get another one
+                made = await loop.create_server(
+                    self._server, hosts, port, backlog=BACKLOG, reuse_port=reuse_port or None, start_serving=False
+                )
+                self._listening.append(made)
         except OSError as failure:
             raise CannotListenError(_why_not(failure, section, host, port)) from failure
-        await listening.start_serving()
-        return int(listening.sockets[0].getsockname()[1])
+        for listening in self._listening:
+            await listening.start_serving()
+        return int(self.sockets[0].getsockname()[1])
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """Those that it listens on."""
+        return [one for listening in self._listening for one in listening.sockets]
 
     async def listen_at(self, path: str) -> None:
         """Listen also on a Unix socket, and replace an earlier socket at this path. Raises OSError."""
         with suppress(FileNotFoundError):
             os.unlink(path)
         self._beside = await asyncio.get_running_loop().create_unix_server(self._server, path)
+
+    def leave_to_another(self) -> None:
+        """Accept no new connections: another process accepts on the same sockets. A connection gets the answer to the
+        request that it sends next, and is closed after it."""
+        self._is_replaced = True
+        self._stop()
+
+    @property
+    def has_connections(self) -> bool:
+        """Whether a client is connected."""
+        return bool(self._server.connections)
 
     async def stop_listening(self) -> None:
         """Accept no new connections and close idle ones; running requests continue."""
@@ -299,14 +331,15 @@ class Server:
         await self._server.shutdown(timeout=1.0)
 
     def _stop(self) -> None:
-        for listening in (self._listening, self._beside):
-            if listening is not None:
-                listening.close()
+        for listening in (*self._listening, *filter(None, [self._beside])):
+            listening.close()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         assert isinstance(connection, ClientConnection)
         try:
+            if self._is_replaced and isinstance(request, ClientRequest):
+                request.close_after()
             if connection.is_pipelined:  # on some versions of Python, aiohttp serves all that have come at once
                 await asyncio.sleep(0)
             if self._cors is not None:
@@ -359,12 +392,18 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    routes: Routes, host: str, port: int, *, refused: Callable[[int, str | None], None], reuse_port: bool = False
+    routes: Routes,
+    host: str,
+    port: int,
+    *,
+    refused: Callable[[int, str | None], None],
+    reuse_port: bool = False,
+    sockets: Sequence[socket.socket] = (),
 ) -> AsyncIterator[None]:
     """A server for as long as the context lasts. Raises OSError."""
     server = Server(routes, refused=refused)
     try:
-        await server.start(host, port, reuse_port=reuse_port)
+        await server.start(host, port, reuse_port=reuse_port, sockets=[one.dup() for one in sockets])
         yield
     finally:
         await server.close()

@@ -118,6 +118,16 @@ def lock(directory: Path) -> int | None:
     return fd
 
 
+def is_locked(directory: Path) -> bool:
+    """Whether a process has the folder's lock."""
+    if not directory.is_dir():
+        return False
+    fd = lock(directory)
+    if fd is not None:
+        os.close(fd)
+    return fd is None
+
+
 def keep_aside(directory: Path, name: str, content: bytes) -> str:
     """Copy `content` into the quarantine; return the file's name. Equal content is stored once."""
     quarantine = directory / "quarantine"

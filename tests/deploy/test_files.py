@@ -16,6 +16,7 @@ import yaml
 from proxy import __version__
 from proxy.cli import _parser
 from proxy.settings import Settings, parse
+from proxy.settings.listeners import Listen
 from proxy.settings.variables import variable
 from tests.deploy import chart
 from tests.deploy.edges import program
@@ -163,6 +164,18 @@ def test_units_are_what_systemd_takes_and_open_little(unit: str, tmp_path: Path)
     offline = [analyze, "security", "--offline=true", f"--threshold={EXPOSURE_MAX * 10:g}", "--no-pager", str(placed)]
     measured = subprocess.run(offline, capture_output=True, text=True, check=False)
     assert measured.returncode == 0, measured.stdout[-200:] + measured.stderr
+
+
+@pytest.mark.external
+def test_the_socket_is_the_port_of_the_service(tmp_path: Path) -> None:
+    analyze = program("systemd-analyze")
+    for kind in ("socket", "service"):
+        text = (DEPLOY / "systemd" / f"tokenweir.{kind}").read_text()
+        (tmp_path / f"tokenweir.{kind}").write_text(text.replace("/opt/tokenweir/bin/tokenweir", "/bin/true"))
+    placed = str(tmp_path / "tokenweir.socket")
+    verified = subprocess.run([analyze, "verify", placed], capture_output=True, text=True, check=False)
+    assert (verified.returncode, verified.stderr) == (0, "")
+    assert f"ListenStream=127.0.0.1:{Listen().port}\n" in (DEPLOY / "systemd" / "tokenweir.socket").read_text()
 
 
 @pytest.mark.parametrize("unit", sorted((DEPLOY / "systemd").glob("*.service")), ids=lambda unit: unit.name)

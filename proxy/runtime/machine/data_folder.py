@@ -3,8 +3,12 @@ the folder of that process."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 
+from proxy.foundation.files import replace_text
+from proxy.journal.segment import is_locked
 from proxy.keys.secrets import load_pepper
 from proxy.settings import Settings
 from proxy.storage.database import sqlite_url
@@ -30,12 +34,25 @@ class DataFolder:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def left_behind(self, workers: int) -> list[DataFolder]:
-        """The folders with journals of processes that are no longer started. There are `workers` numbered processes now
-        (0: one process without a number); their own folders are left out, locked or not."""
+        """The folders with journals of processes that have ended, or that this one replaces. There are `workers`
+        numbered processes now (0: this one alone); their own folders are left out, locked or not."""
         names = (path.name.removeprefix(_OWN.format("")) for path in self.root.glob(_OWN.format("*")))
         numbered = [DataFolder(self.root, int(name)) for name in names if name.isdecimal() and int(name) >= workers]
-        unnumbered = [DataFolder(self.root)] if workers else []
-        return [folder for folder in (*unnumbered, *numbered) if folder.journal.is_dir()]
+        found = [folder for folder in (DataFolder(self.root), *numbered) if folder.journal.is_dir()]
+        return [folder for folder in found if folder.own != self.own]
+
+    def unlocked(self) -> DataFolder:
+        """This folder, or the first other one of its data directory that no process uses."""
+        numbered = (DataFolder(self.root, number) for number in count())
+        return next(folder for folder in chain([self], numbered) if not is_locked(folder.journal))
+
+    def inherit(self) -> None:
+        """Take the learned state of the process that this one replaces: the one that was saved last."""
+        saved = [one for one in (folder.estimator for folder in (self, *self.left_behind(0))) if one.is_file()]
+        newest = max(saved, key=lambda one: one.stat().st_mtime, default=self.estimator)
+        if newest != self.estimator:
+            with suppress(OSError):
+                replace_text(self.estimator, newest.read_text())
 
 
 def ledger_file(settings: Settings) -> Path:

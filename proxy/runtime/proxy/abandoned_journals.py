@@ -1,4 +1,4 @@
-"""Settles the journals of processes that are no longer started, after `--workers` was reduced."""
+"""Settles the journals of processes that do not start again: after `--workers` was reduced, or `serve --take-over`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from proxy.runtime.proxy.background import Resumption
 from proxy.runtime.proxy.node import Node
 from proxy.runtime.proxy.resources import Resources
 
+# Between two looks whether a running process has ended.
+LOCKED_S = 1.0
 # An attempt to settle everything; another one follows.
 ATTEMPT_S = 30.0
 
@@ -22,17 +24,14 @@ _log = logging.getLogger(__name__)
 
 async def settle_abandoned(folders: Iterable[DataFolder], resources: Resources, resumption: Resumption) -> None:
     """Settle the records in `folders`, without a time limit, and keep the settled records for their time. The journal
-    of a running process is skipped."""
+    of a running process waits for its end: it is draining."""
     # All at once: an answer that is made in the background can keep one of them open for hours.
     await asyncio.gather(*(_settle(folder, resources, resumption) for folder in folders))
 
 
 async def _settle(folder: DataFolder, resources: Resources, resumption: Resumption) -> None:
     async with AsyncExitStack() as opened:
-        try:
-            node = Node(folder, resources.settings)
-        except JournalInUse:
-            return  # another proxy on this data directory
+        node = await _opened(folder, resources)
         opened.callback(node.release)
         _log.info("settling the journal of %s, a process that is no longer started", folder.own.name)
         recovered = node.recover(resources.learned.estimator, resources.metrics)
@@ -48,3 +47,12 @@ async def _settle(folder: DataFolder, resources: Resources, resumption: Resumpti
             await asyncio.sleep(ATTEMPT_S)
         while not await settling.close(ATTEMPT_S):
             pass
+
+
+async def _opened(folder: DataFolder, resources: Resources) -> Node:
+    """Once no other process has it."""
+    while True:
+        try:
+            return Node(folder, resources.settings)
+        except JournalInUse:
+            await asyncio.sleep(LOCKED_S)

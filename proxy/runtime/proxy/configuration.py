@@ -27,6 +27,7 @@ from proxy.runtime.machine.configuration_file import (
     not_reloaded,
     process_start,
     reloaded,
+    running_status,
 )
 from proxy.runtime.proxy.model_table import model_table, needs_price_book, price_lookup
 from proxy.runtime.proxy.tokenizers import Tokenizers
@@ -131,12 +132,18 @@ class Reloader:
             digest=configuration.digest,
             applied_at=time.time(),
         )
+        metrics.configured(configuration.digest, failed=False)
+
+    def started(self) -> None:
+        """The proxy serves, and takes the signal from now on."""
         self._noted()
 
     def close(self) -> None:
         """The proxy stops: it takes no signal any more."""
         if self._status_file is not None:
-            self._status_file.unlink(missing_ok=True)
+            written = running_status(self._status_file.parent)
+            if written is None or written.pid == self.status.pid:  # else it is of the process that serves now
+                self._status_file.unlink(missing_ok=True)
 
     async def run(self) -> None:
         """Reload once."""

@@ -6,8 +6,9 @@ Invariants: it is off without a secret; it reads the ledger on its own threads, 
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -64,8 +65,8 @@ class Console:
         """Add the only endpoint on the clients' listener: an exchange, for the key that sent its request."""
         add(routes, self._exchanges.one_endpoint, Sessions(self._keyring, None))
 
-    async def start(self, refused: Callable[[int, str | None], None]) -> None:
-        """Listen, if a secret is configured. Raises OSError."""
+    async def start(self, refused: Callable[[int, str | None], None], sockets: Sequence[socket.socket] = ()) -> None:
+        """Listen, if a secret is configured. `sockets`: in place of the address in the settings. Raises OSError."""
         admin = self._settings.admin
         if admin.secret is None:
             return
@@ -78,8 +79,13 @@ class Console:
         routes.local("GET", "/healthz", HEALTHZ)
         add_page(routes)
         self._server = Server(routes, refused=refused, headers=HEADERS)
-        port = await self._server.start(admin.host, admin.port, section="admin")
+        port = await self._server.start(admin.host, admin.port, section="admin", sockets=sockets)
         self.url = f"http://{shown_host(admin.host)}:{port}"
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """Those that it listens on."""
+        return [] if self._server is None else self._server.sockets
 
     async def close(self) -> None:
         """Stop listening, and end the threads."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ from proxy.http.cors import Cors
 from proxy.http.probes import add_probes
 from proxy.http.server import Server, serving, wait_until
 from proxy.journal.journal import Journal
+from proxy.journal.log import JournalInUse
+from proxy.journal.segment import is_locked
 from proxy.runtime.machine.configuration_file import STATUS_FILE, ConfigurationFile
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.integrity_check import count_letters
@@ -36,6 +39,7 @@ from proxy.runtime.proxy.abandoned_journals import settle_abandoned
 from proxy.runtime.proxy.configuration import Reloader
 from proxy.runtime.proxy.console import Console
 from proxy.runtime.proxy.handlers import STARTING, Handlers, client_routes, make_handlers, waiting_routes
+from proxy.runtime.proxy.handover import FIRST, Listeners, Succession, offer, open_offer
 from proxy.runtime.proxy.node import Settling
 from proxy.runtime.proxy.peer_processes import METRICS, PeerProcesses
 from proxy.runtime.proxy.resources import Resources, open_resources
@@ -63,10 +67,14 @@ class Proxy:
     """`start` it, then `stop` it."""
 
     def __init__(
-        self, settings: Settings, peers: PeerProcesses | None = None, file: ConfigurationFile | None = None
+        self,
+        settings: Settings,
+        peers: PeerProcesses | None = None,
+        file: ConfigurationFile | None = None,
+        succession: Succession = FIRST,
     ) -> None:
         """`peers`: the processes on this port, where there are several. `file`: where the settings come from; None:
-        from the environment."""
+        from the environment. `succession`: what it takes over."""
         self.port = 0
         self.console_url: str | None = None
         """the URL of the console; None: the console is off, or another process has it"""
@@ -75,6 +83,8 @@ class Proxy:
         self._file = file
         self.reload: Callable[[], object] | None = None
         """reads the configuration file again, and applies it; the log says what came of it. None: before `start`"""
+        self._succession = succession
+        self._is_replaced = False
         self._accepting = Accepting(STARTING)
         self._hurried = False
         self._is_leaving = False
@@ -85,14 +95,14 @@ class Proxy:
         async with AsyncExitStack() as stops:
             await self._start(stops)
             self._stops = stops.pop_all()
-        self._accepting.reason = None
 
     async def stop(self) -> None:
         """Stop gracefully. No admitted exchange is lost, even if the time is too short."""
         self._is_leaving = True
-        if self._settings.drain_delay_s:
+        if self._settings.drain_delay_s and not self._is_replaced:
             await wait_until(lambda: self._hurried, deadline_s=self._settings.drain_delay_s)
-        self._accepting.reason = SHUTTING_DOWN
+        if not self._is_replaced:
+            self._accepting.reason = SHUTTING_DOWN
         await self._stops.aclose()
 
     def hurry(self) -> None:
@@ -103,23 +113,28 @@ class Proxy:
         """Start the parts in their order; each registers its stop before anything can fail."""
         settings, peers, accepting = self._settings, self._peers, self._accepting
         is_first = peers is None or peers.number == 0
-        folder = DataFolder(settings.data_dir, None if peers is None else peers.number)
+        folder = self._folder()
         listen, resume = settings.listen, settings.resume
         metrics = _metrics(settings, stops)
         exposition = Exposition(metrics, peers)
 
         def waiting(reason: str) -> AbstractAsyncContextManager[None]:
-            """Refuse requests on the same port, and report the reason to monitors."""
+            """Refuse requests on the same port, and report the reason to monitors: unless another process serves."""
+            if self._succession.predecessor is not None:
+                return nullcontext()
             routes = waiting_routes()
             add_probes(routes, not_ready=lambda: reason, exposition=exposition.of_all)
-            return serving(routes, listen.host, listen.port, refused=metrics.refused, reuse_port=peers is not None)
+            return serving(
+                routes, listen.host, listen.port, refused=metrics.refused, reuse_port=peers is not None,
+                sockets=self._succession.of("listen"),
+            )  # fmt: skip
 
         resources = await open_resources(settings, folder, metrics, waiting, stops)
         settling, journal = resources.settling(resources.node, resources.recovered), resources.node.journal
 
         tasks = Tasks()
         stops.push_async_callback(tasks.stop)
-        self._reload_on_request(resources, tasks, stops, folder.root / STATUS_FILE if is_first else None)
+        reloader = self._reload_on_request(resources, tasks, stops, folder.root / STATUS_FILE if is_first else None)
         upstream = UpstreamClient()
         stops.push_async_callback(upstream.close)
         tapes = None if resume is None else Tapes(
@@ -159,18 +174,42 @@ class Proxy:
             tasks.start(roster.run(), name="proxies")
             if is_first:
                 stops.push_async_callback(roster.leave)
-        await self._listen(
+        listening = await self._listen(
             stops, resources, handlers, running, exposition, is_first=is_first, keeps_tapes=tapes is not None
         )
+        if self._succession.predecessor is not None:
+            await self._succession.predecessor.leave()
+        reloader.started()
+        if peers is None and (asked := open_offer(settings.data_dir)) is not None:
+            tasks.start(offer(asked, listening, self._replace), name="handover")
+
+    def _folder(self) -> DataFolder:
+        """The data folder of this process. Raises JournalInUse."""
+        peers = self._peers
+        folder = DataFolder(self._settings.data_dir, None if peers is None else peers.number)
+        if self._succession.is_beside:
+            folder = folder.unlocked()
+            folder.make()
+            folder.inherit()
+        elif any(is_locked(one.journal) for one in folder.left_behind(0 if peers is None else peers.count)):
+            raise JournalInUse(f"another process uses the data folder {folder.root}")
+        return folder
+
+    def _replace(self) -> None:
+        """Another process serves in place of this one."""
+        if not self._is_leaving:
+            self._is_replaced = True
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _reload_on_request(
         self, resources: Resources, tasks: Tasks, stops: AsyncExitStack, status: Path | None
-    ) -> None:
+    ) -> Reloader:
         """`status`: the file that says what applies; None: another process writes it."""
         pid = os.getpid() if self._peers is None else os.getppid()
         reloader = Reloader(resources.configuration, self._file, resources.metrics, status=status, pid=pid)
         stops.callback(reloader.close)
         self.reload = lambda: tasks.start(reloader.run(), name="reload")
+        return reloader
 
     async def _listen(
         self,
@@ -182,14 +221,14 @@ class Proxy:
         *,
         is_first: bool,
         keeps_tapes: bool,
-    ) -> None:
-        """Serve the console, then clients: all parts run by now."""
+    ) -> Callable[[], Listeners]:
+        """Serve the console, then clients: all parts run by now. Returns what tells the sockets."""
         settings, peers, accepting, metrics = self._settings, self._peers, self._accepting, resources.metrics
         listen, journal = settings.listen, resources.node.journal
         console = Console(settings, resources.store, resources.keyring, resources.admission.store, running)
         stops.push_async_callback(console.close)
         if is_first:
-            await console.start(metrics.refused)
+            await console.start(metrics.refused, self._succession.of("admin"))
         self.console_url = console.url
 
         def not_ready() -> str | None:
@@ -204,20 +243,31 @@ class Proxy:
         cors = None if settings.cors is None else Cors(settings.cors.origins)
         server = Server(routes, refused=metrics.refused, cors=cors)
         stops.push_async_callback(server.close)
-        self.port = await server.start(listen.host, listen.port, reuse_port=peers is not None)
+        accepting.reason = None
+        self.port = await server.start(
+            listen.host, listen.port, reuse_port=peers is not None, sockets=self._succession.of("listen")
+        )
         if peers is not None and keeps_tapes:
             await server.listen_at(peers.http_socket)
         stops.push_async_callback(self._finish_exchanges, server, handlers)
         stops.callback(EventLoopWatch(metrics.late).stop)
+        return lambda: {"listen": server.sockets, "admin": console.sockets}
 
     async def _finish_exchanges(self, server: Server, handlers: Handlers) -> None:
         """Accept no new connection; after the grace time, end the exchanges that still run."""
-        await server.stop_listening()
         live, sessions = handlers.exchanges.live, handlers.sockets.sessions
+        until = time.monotonic() + self._settings.shutdown_grace_s
         for session in list(sessions):
             session.stop()
+        if self._is_replaced:
+            server.leave_to_another()
+            await wait_until(
+                lambda: not server.has_connections or self._hurried, deadline_s=self._settings.shutdown_grace_s
+            )
+            self._accepting.reason = SHUTTING_DOWN
+        await server.stop_listening()
         finished = await wait_until(
-            lambda: not (live or sessions) or self._hurried, deadline_s=self._settings.shutdown_grace_s
+            lambda: not (live or sessions) or self._hurried, deadline_s=until - time.monotonic()
         )
         if self._hurried or not finished:
             for exchange in list(live):

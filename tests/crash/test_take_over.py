@@ -1,0 +1,241 @@
+"""`serve --take-over`: a new process takes the place of the running one; no request is refused, no stream is cut, and
+each is billed once, whoever dies on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy.demo.script import Shape
+from proxy.runtime.machine.configuration_file import STATUS_FILE
+from proxy.runtime.proxy import handover
+from tests.crash.stage import PATIENCE_S, Stage, quick_key, until
+from tests.support import sse
+from tests.support.net import ask, chat_request, connect
+from tests.support.provider import ScriptedProvider
+from tests.support.tokenweir import Tokenweir
+
+UNREACHABLE = {
+    "ledger": "postgresql://127.0.0.1:1/x", "key_pepper": "5e" * 32, "allow_literal_secrets": True,
+}  # fmt: skip
+SHORT = Shape("openai", tokens=6)
+SLOW = Shape("openai", tokens=60, pace_ms=20)
+Start = Callable[..., Tokenweir]
+
+
+class Generation(Tokenweir):
+    """The same deployment, in a process of its own that takes over from the one before."""
+
+    def __init__(self, before: Tokenweir) -> None:
+        self.__dict__.update(before.__dict__)
+        self.child = None
+        self._arguments = (*before._arguments[:3], "--take-over")
+
+
+def status_pid(running: Tokenweir) -> int:
+    return int(json.loads((running.folder / "data" / STATUS_FILE).read_text())["pid"])
+
+
+async def taken_over(running: Tokenweir) -> Tokenweir:
+    new = Generation(running)
+    await asyncio.to_thread(new.start)
+    assert (new.url, new.console_url) == (running.url, running.console_url)
+    return new
+
+
+async def ended(old: Tokenweir) -> None:
+    assert old.child is not None
+    await until(lambda: old.child is not None and old.child.poll() is not None)
+    assert old._wait() == 0
+
+
+class Traffic:
+    """Clients that ask until they are stopped: each request on a new connection, or many on one that is kept."""
+
+    def __init__(self, running: Tokenweir, key: str, model: str) -> None:
+        self._url, self._key, self._model = running.url, key, model
+        self.answered = 0
+        self.stopping = False
+
+    async def on_new_connections(self) -> None:
+        while not self.stopping:
+            async with await connect(self._url) as client:
+                await self._ask(client)
+
+    async def on_kept_connections(self) -> None:
+        while not self.stopping:
+            async with await connect(self._url) as client:
+                closes = False
+                while not (self.stopping or closes):
+                    closes = await self._ask(client)
+
+    async def _ask(self, client: Any) -> bool:
+        """Whether the answer says that the connection is closed after it."""
+        await client.send(chat_request(ask(self._model), key=self._key))
+        response = await client.read(PATIENCE_S)
+        assert response.status == 200, response.body
+        assert sse.done(response.body)
+        self.answered += 1
+        return bool(response.header("connection") == "close")
+
+
+async def test_no_request_is_refused_and_no_stream_is_cut(tokenweir: Start, provider: ScriptedProvider) -> None:
+    first = tokenweir(admin={"port": 0, "secret": secrets.token_hex(32)}, allow_literal_secrets=True)
+    key, slow, short = quick_key(first), provider.script("slow", SLOW), provider.script("short", SHORT)
+    traffic, generations = Traffic(first, key, short), [first]
+    async with Stage(first, key) as stage, asyncio.TaskGroup() as clients:
+        streams = []
+        for work in (traffic.on_new_connections, traffic.on_kept_connections):
+            for _ in range(3):
+                clients.create_task(work())
+        for _ in range(3):
+            streams += [await stage.begin(slow) for _ in range(4)]
+            seen = traffic.answered
+            await until(lambda seen=seen: traffic.answered > seen + 20)  # type: ignore[misc]
+            generations.append(await taken_over(generations[-1]))
+        seen = traffic.answered
+        await until(lambda: traffic.answered > seen + 20)
+        traffic.stopping = True
+        for client, response in streams:
+            assert sse.done((await client.read_body(response, timeout_s=PATIENCE_S)).body)
+    last = generations[-1]
+    for one in generations[:-1]:
+        await ended(one)
+    assert last.child is not None
+    assert status_pid(last) == last.child.pid
+    total = traffic.answered + len(streams)
+    entries = await asyncio.to_thread(last.entries, total)
+    assert len({one["exchange_id"] for one in entries}) == len(entries) == total
+    assert {one["outcome"] for one in entries} == {"served"}
+    assert last.unreconciled() == []
+    assert last.stop() == 0
+
+
+async def test_who_dies_before_it_serves_changes_nothing(tokenweir: Start, provider: ScriptedProvider) -> None:
+    first = tokenweir()
+    key, short = quick_key(first), provider.script("short", SHORT)
+    right = first.config.read_text()
+    first.config.write_text(yaml.safe_dump({**yaml.safe_load(right), **UNREACHABLE}))
+    waits = Generation(first)
+    waits.launch()  # it has the sockets, and waits for Postgres
+    await until(lambda: "waiting" in first.log.read_text())
+    async with Stage(first, key) as stage:
+        assert (await stage.whole(short)).status == 200
+        waits.kill()
+        first.config.write_text(right)
+        assert (await stage.whole(short)).status == 200
+        second = await taken_over(first)
+        assert (await stage.whole(short)).status == 200
+    await ended(first)
+    assert len(second.entries(3)) == 3
+    assert second.stop() == 0
+
+
+async def test_the_new_one_settles_what_the_old_one_leaves(tokenweir: Start, provider: ScriptedProvider) -> None:
+    """A kill while it drains: its exchanges are recovered from its journal, each once."""
+    first = tokenweir()
+    key, slow = quick_key(first), provider.script("slow", SLOW)
+    async with Stage(first, key) as stage, AsyncExitStack():
+        for _ in range(4):
+            await stage.begin(slow)
+        second = await taken_over(first)
+        first.kill()
+        entries = await asyncio.to_thread(second.entries, 4)
+    assert {one["outcome"] for one in entries} == {"crashed"}
+    assert len(entries) == 4
+    assert second.unreconciled() == []
+    assert second.stop() == 0
+
+
+async def test_without_the_option_a_second_process_is_refused(tokenweir: Start) -> None:
+    first = tokenweir()
+    second = await taken_over(first)
+    await ended(first)
+    third = Generation(second)
+    third._arguments = third._arguments[:3]
+    with pytest.raises(AssertionError, match="another process"):
+        third.start()
+    third._wait()
+    assert second.stop() == 0
+    alone = Generation(second)
+    alone.start()  # nobody is there to take over from
+    assert alone.stop() == 0
+
+
+async def test_other_users_get_no_listener(tokenweir: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tokenweir()
+    data = first.folder / "data"
+    monkeypatch.setattr(os, "getuid", lambda: 4_711)
+    with pytest.raises(handover.HandoverError, match="of another user"):
+        handover._predecessor(data)
+    monkeypatch.undo()
+    found = handover._predecessor(data)
+    assert found is not None
+    assert found.pid == status_pid(first)
+    for one in found.listeners["listen"]:
+        one.close()
+    found._connected.close()
+    assert first.stop() == 0
+
+
+async def test_who_dies_while_it_hands_over_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    here, there = socket.socketpair()
+    there.close()
+    await handover.Predecessor(here, 4_711, {}).leave()
+    assert "process 4711 does not answer any more" in caplog.text
+
+
+def test_systemd_keeps_the_socket_open(tokenweir: Start, provider: ScriptedProvider) -> None:
+    """A connection that comes while no process runs is answered by the next one."""
+    first = tokenweir()
+    key, short = quick_key(first), provider.script("short", SHORT)
+    assert first.stop() == 0
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(chat_request(ask(short), key=key))
+            for turn in range(2):
+                child = _activated(first, listening)
+                try:
+                    assert child.stdout is not None
+                    assert any(f"listening on http://127.0.0.1:{port}" in line for line in child.stdout)
+                    if turn == 0:
+                        client.settimeout(PATIENCE_S)
+                        assert client.recv(64).startswith(b"HTTP/1.1 200")
+                finally:
+                    child.send_signal(signal.SIGTERM)
+                    assert child.stdout is not None
+                    child.stdout.read()
+                    assert child.wait(PATIENCE_S) == 0
+                    child.stdout.close()
+
+
+_AS_SYSTEMD = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+
+
+def _activated(first: Tokenweir, listening: socket.socket) -> subprocess.Popen[str]:
+    """A process that has the socket as systemd passes it: file descriptor 3."""
+    command = [sys.executable, "-c", _AS_SYSTEMD, str(listening.fileno()), "-m", "proxy", *first._arguments[:3]]
+    return subprocess.Popen(
+        command, cwd=first.folder, env=first.environment, stdout=subprocess.PIPE, text=True,
+        pass_fds=[listening.fileno()],
+    )  # fmt: skip
