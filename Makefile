@@ -7,6 +7,7 @@ RUNTIME := $(VENV)/.runtime
 READY := $(VENV)/.ready
 COMPILED := $(VENV)/.compiled
 LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11
+EXTRAS := bedrock otlp parquet pdf tokenizers vertex
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help install ready demo dist test all-tests test-fast test-thorough test-cost check checks check-deploy coverage bench faults soak real lock clean
@@ -73,7 +74,7 @@ test-fast: $(READY)    ## tests that start no process and open no socket or data
 test-thorough: $(READY) ## what costs more than make test may take: whole deployments in many faults, both databases, our tools
 	@$(PYTEST) $(TOGETHER) -m "$(THOROUGH)"
 
-check-deploy: $(READY) ## tests that need another program: nginx, HAProxy, Caddy, Helm, systemd, Prometheus, Node, curl, Chromium, a C compiler, or root and network namespaces
+check-deploy: $(READY) ## tests that need another program: nginx, HAProxy, Caddy, Helm, systemd, Prometheus, Podman, Node, curl, Chromium, a C compiler, or root and network namespaces
 	@$(PYTEST) -n 2 --dist worksteal -m "$(DEPLOY)"
 
 coverage: $(READY)     ## branch coverage of make test, make test-thorough and make check-deploy, subprocesses included
@@ -108,10 +109,14 @@ soak: $(READY)   ## all faults mixed for an hour (TOKENWEIR_SOAK_S: seconds)
 real: $(READY)   ## recorded answers of real providers at every chunking, a real llama-server, official SDKs and agents (if installed)
 	@$(BIN)/python -m pytest -m real -n 0 --timeout 3600
 
-lock: $(READY)   ## update requirements/: all packages; those for runtime; those for the build
+lock: $(READY)   ## update requirements/: all packages; those for runtime; those for the build; what each extra adds
 	@$(LOCK) --group dev --group build pyproject.toml -o requirements/dev.txt
 	@$(LOCK) -c requirements/dev.txt pyproject.toml -o requirements/runtime.txt
 	@$(LOCK) -c requirements/dev.txt --group build -o requirements/build.txt
+	@for extra in $(EXTRAS); do \
+		$(LOCK) -c requirements/dev.txt --extra $$extra $$(sed -n 's/^\([a-z0-9-]*\)==.*/--no-emit-package \1/p' requirements/runtime.txt) \
+			--no-header pyproject.toml -o requirements/extras/$$extra.txt || exit 1; \
+	done
 
 # The SBOM lists what requirements/runtime.txt installs on this machine, with the wheel. The wheel is made of the sdist:
 # setuptools would take files of an earlier version from build/ along.

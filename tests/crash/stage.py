@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import signal
 from contextlib import AsyncExitStack
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -119,6 +120,13 @@ def left_behind(tokenweir: Tokenweir) -> tuple[int, int, int]:
     left = len(journal.unfinished()), journal.depth, len(journal.damage)
     journal.close()
     return left
+
+
+def charge(entry: dict[str, Any], price: dict[str, float]) -> Decimal:
+    """USD of an entry's reported tokens at these rates, in USD per million."""
+    rates = {name: Decimal(str(rate)) for name, rate in price.items()}
+    tokens: Decimal = entry["prompt_tokens"] * rates["input"] + entry["completion_tokens"] * rates["output"]
+    return tokens.scaleb(-6)
 
 
 def entries_of(tokenweir: Tokenweir, *models: str, timeout_s: float = PATIENCE_S) -> list[dict[str, Any]]:

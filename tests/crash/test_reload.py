@@ -17,7 +17,7 @@ import yaml
 
 from proxy.demo.script import Shape
 from proxy.runtime.machine.configuration_file import STATUS_FILE
-from tests.crash.stage import WORKERS, Stage, members, quick_key, until
+from tests.crash.stage import WORKERS, Stage, charge, members, quick_key, until
 from tests.support import sse
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import PRICE, Tokenweir
@@ -70,12 +70,6 @@ async def reloaded(running: Tokenweir) -> dict[str, Any]:
 def probed(running: Tokenweir, path: str) -> str:
     with urlopen(f"{running.url}{path}", timeout=5) as answer:
         return str(answer.read().decode())
-
-
-def charge(entry: dict[str, Any], price: dict[str, float]) -> Decimal:
-    rates = {name: Decimal(str(rate)) for name, rate in price.items()}
-    tokens: Decimal = entry["prompt_tokens"] * rates["input"] + entry["completion_tokens"] * rates["output"]
-    return tokens.scaleb(-6)
 
 
 async def test_a_model_is_added_repriced_and_taken_away(running: Tokenweir, provider: ScriptedProvider) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_a_container_runs_as_nobody_and_its_commands_are_ours() -> None:
 
 
 def test_what_runs_is_pinned_as_it_is_tested() -> None:
-    """runtime.txt and build.txt are parts of dev.txt: the same versions and hashes, and none of our tools."""
+    """All lists are parts of dev.txt: the same versions and hashes, and none of our tools. No test reads Parquet's."""
 
     def pins(file: Path) -> set[str]:
         bare = re.sub(
@@ -95,6 +96,11 @@ def test_what_runs_is_pinned_as_it_is_tested() -> None:
 
     runs, builds, all_of_it = (pins(ROOT / "requirements" / f"{name}.txt") for name in ("runtime", "build", "dev"))
     assert runs | builds <= all_of_it
+    extras = {file.stem: pins(file) for file in (ROOT / "requirements" / "extras").iterdir()}
+    assert set(extras) == set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    parquet = extras.pop("parquet")
+    assert [one.partition("==")[0] for one in parquet] == ["pyarrow"]
+    assert set().union(*extras.values()) <= all_of_it - runs
     assert [one.partition("==")[0] for one in builds] == ["setuptools"]
     assert not [one for one in runs if one.startswith(("pytest", "mypy", "ruff", "openai"))]
     assert "://" not in "".join(runs)
