@@ -15,6 +15,7 @@ from typing import Any
 
 from proxy.delivery.leases import LeaseCount, LeaseParts
 from proxy.storage.redis_client import RedisClient, Word, map_errors, pipelined
+from proxy.storage.redis_keys import PREFIX, RedisKeys
 
 _BEAT, _OPENED, _PROGRESS = b"@", b"o", b"p"
 # A field in the hash of all nodes, written at each read of them. No node has this name.
@@ -34,10 +35,10 @@ return 0
 class RedisLeases:
     """A LeaseRegistry on Redis. Every method raises QueueUnavailable."""
 
-    def __init__(self, redis: RedisClient, *, prefix: str = "tokenweir") -> None:
+    def __init__(self, redis: RedisClient, *, prefix: str = PREFIX) -> None:
         self._redis: Any = redis  # the library types its answers for all protocols at once
-        self._prefix = _bytes(prefix)
-        self._nodes = self._prefix + b":nodes"
+        self._keys = RedisKeys(prefix)
+        self._nodes = _bytes(self._keys.nodes())
 
     async def renew(
         self, node: str, beat: str, changed: Mapping[str, LeaseParts], ended: Collection[str]
@@ -102,7 +103,7 @@ class RedisLeases:
         name = _OPENED + _bytes(exchange_id)
         async with map_errors(self._redis, "reading a lease"):
             [nodes] = await pipelined(self._redis, [("HKEYS", self._nodes)])
-            commands = [("HGET", self._prefix + b":" + node + b":leases", name) for node in nodes if node != _CHECKED]
+            commands = [("HGET", self._key(_text(node)), name) for node in nodes if node != _CHECKED]
             answers = await pipelined(self._redis, commands) if commands else []
         return next((one for one in answers if one is not None), None)
 
@@ -124,7 +125,7 @@ class RedisLeases:
                 await self._redis.eval(_DISMISS, 1, self._nodes, _bytes(node), _bytes(beat))
 
     def _key(self, node: str) -> bytes:
-        return self._prefix + b":" + _bytes(node) + b":leases"
+        return _bytes(self._keys.leases(node))
 
 
 def _fields_of(exchange_ids: Collection[str]) -> list[bytes]:

@@ -19,6 +19,7 @@ from redis.exceptions import ResponseError
 from proxy.delivery.delivery import DeliveredRecord
 from proxy.journal.journal import Pending
 from proxy.storage.redis_client import BLOCK_MS, QueueUnavailable, RedisClient, Word, map_errors, pipelined
+from proxy.storage.redis_keys import PREFIX, RedisKeys
 
 GROUP = "settlers"
 
@@ -70,7 +71,7 @@ class RedisQueue:
         redis: RedisClient,
         *,
         consumer: str,
-        prefix: str = "tokenweir",
+        prefix: str = PREFIX,
         shard: int = 0,
         claim_after_ms: int = CLAIM_AFTER_MS,
         block_ms: int = BLOCK_MS,
@@ -84,7 +85,7 @@ class RedisQueue:
         while another worker takes from this stream; both may do so for a moment."""
         self.shard = shard
         self._redis: Any = redis  # the library types its answers for all protocols at once
-        self._key = f"{{{prefix}:{shard}}}:records".encode()
+        self._key = RedisKeys(prefix).records(shard).encode()
         self._consumer = consumer
         self._claim_after_ms = claim_after_ms
         self._block_ms = block_ms

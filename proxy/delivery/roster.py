@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from proxy.storage.redis_client import QueueUnavailable, RedisClient, map_errors
+from proxy.storage.redis_keys import PREFIX, RedisKeys
 
 # One that has died is missed for so long; a claim on a worker's records lasts longer.
 LIVE_S, RENEW_S = 5.0, 1.0
@@ -31,10 +32,10 @@ return redis.call('ZRANGE', KEYS[1], 0, -1)
 class Roster:
     """The names of the live processes of one kind."""
 
-    def __init__(self, redis: RedisClient, name: str, *, kind: str, prefix: str = "tokenweir") -> None:
+    def __init__(self, redis: RedisClient, name: str, *, kind: str, prefix: str = PREFIX) -> None:
         """`name`: this process's, unique among its `kind`."""
         self._redis: Any = redis
-        self._key = f"{{{prefix}}}:{kind}".encode()
+        self._key = RedisKeys(prefix).roster(kind).encode()
         self._name = name.encode()
         self._names: list[bytes] = []
         """the sorted names of the live processes"""
@@ -67,7 +68,7 @@ class Roster:
 class WorkerRoster(Roster):
     """The workers of a queue."""
 
-    def __init__(self, redis: RedisClient, worker: str, *, shards: int, prefix: str = "tokenweir") -> None:
+    def __init__(self, redis: RedisClient, worker: str, *, shards: int, prefix: str = PREFIX) -> None:
         """`worker`: the unique name of this worker."""
         # Workers with another number of shards divide theirs by themselves, while a deployment changes it.
         super().__init__(redis, worker, kind=f"workers:{shards}", prefix=prefix)

@@ -12,7 +12,7 @@ from redis.asyncio import RedisCluster
 from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
 from proxy.runtime.machine.queue import Queue
-from proxy.storage.redis_client import RedisClient, map_errors
+from proxy.storage.redis_client import RedisClient, map_errors, refusal
 from proxy.storage.redis_client import check as require_suitable
 
 # Above this share of its memory, a ledger outage soon fills the queue; records then stay in the journals.
@@ -20,14 +20,16 @@ _FULL_SHARE = 0.8
 
 
 def check(case: CheckedDeployment) -> list[Finding]:
-    """Check that Redis is suitable, a primary, persistent, below its memory limit, and drained by workers. Raises
-    QueueUnsuitable, QueueUnavailable."""
+    """Check that Redis gives its user all rights, is suitable, a primary, persistent, below its memory limit, and
+    drained by workers. Raises QueueUnsuitable, QueueUnavailable."""
     return asyncio.run(_findings(case))
 
 
 async def _findings(case: CheckedDeployment) -> list[Finding]:
     queue = Queue(case.settings)
     try:
+        if reason := await refusal(queue.redis):
+            return [error("queue", reason, "all rights that it needs: docs/how-to/use-several-machines.md")]
         await require_suitable(queue.redis)
         servers = await _server_details(queue.redis)
         age_s = max([await shard.oldest_age_s() for shard in queue.shards])
@@ -58,8 +60,6 @@ def _server(server: Mapping[str, Any]) -> Iterator[Finding]:
     kind = "Valkey" if "valkey_version" in server else "Redis"
     version = server.get("valkey_version", server.get("redis_version"))
     yield ok("queue", f"{kind} {version}, which evicts no records")
-    if server.get("role") not in (None, "master"):
-        yield error("queue", "it is a replica and accepts no records", "point the URL to the primary or to Sentinel")
     yield from _persistence(server)
     limit = int(server.get("maxmemory") or 0)
     if limit and int(server.get("used_memory", 0)) > limit * _FULL_SHARE:

@@ -11,6 +11,7 @@ from typing import Any
 from proxy.keys.idempotency import ClaimsUnavailable, IdempotencyRecord
 from proxy.keys.response_owners import OWNERS_S
 from proxy.storage.redis_client import RedisClient, map_errors
+from proxy.storage.redis_keys import PREFIX, RedisKeys
 
 _CLAIM = """
 local there = redis.call("HMGET", KEYS[1], "x", "b", "e", "r")
@@ -35,42 +36,41 @@ class RedisClaims:
     """A ClaimStore and an OwnerStore on Redis."""
 
     def __init__(
-        self, redis: RedisClient, *, retention_s: float, owners_s: float = OWNERS_S, prefix: str = "tokenweir"
+        self, redis: RedisClient, *, retention_s: float, owners_s: float = OWNERS_S, prefix: str = PREFIX
     ) -> None:
         """`redis` is shared: `aclose` does not close it. `owners_s`: how long owners are remembered."""
         self._redis: Any = redis
         self._retention_ms = int(retention_s * 1000)
         self._owners_ms = int(owners_s * 1000)
-        self._owners = f"{prefix}:owner:"
-        self._prefix = f"{prefix}:claim:"
+        self._keys = RedisKeys(prefix)
 
     async def claim(self, name: str, body: str, exchange_id: str) -> IdempotencyRecord | None:
         async with map_errors(self._redis, "claiming an Idempotency-Key", ClaimsUnavailable):
-            there = await self._redis.eval(_CLAIM, 1, self._prefix + name, exchange_id, body, self._retention_ms)
+            there = await self._redis.eval(_CLAIM, 1, self._keys.claim(name), exchange_id, body, self._retention_ms)
         if not there or there[0].decode() == exchange_id:
             return None
         return IdempotencyRecord(there[0].decode(), there[1].decode() == body, there[2] == b"1", there[3])
 
     async def end(self, name: str, exchange_id: str, answer: bytes | None) -> None:
         async with map_errors(self._redis, "ending a claim", ClaimsUnavailable):
-            await self._redis.eval(_END, 1, self._prefix + name, exchange_id, answer or b"")
+            await self._redis.eval(_END, 1, self._keys.claim(name), exchange_id, answer or b"")
 
     async def release(self, name: str, exchange_id: str) -> None:
         async with map_errors(self._redis, "releasing a claim", ClaimsUnavailable):
-            await self._redis.eval(_RELEASE, 1, self._prefix + name, exchange_id)
+            await self._redis.eval(_RELEASE, 1, self._keys.claim(name), exchange_id)
 
     async def remember(self, name: str, owner: bytes) -> None:
         async with map_errors(self._redis, "storing the owner of a response", ClaimsUnavailable):
-            await self._redis.set(self._owners + name, owner, px=self._owners_ms)
+            await self._redis.set(self._keys.owner(name), owner, px=self._owners_ms)
 
     async def recall(self, name: str) -> bytes | None:
         async with map_errors(self._redis, "looking up the owner of a response", ClaimsUnavailable):
-            owner: bytes | None = await self._redis.get(self._owners + name)
+            owner: bytes | None = await self._redis.get(self._keys.owner(name))
         return owner
 
     async def forget(self, name: str) -> None:
         async with map_errors(self._redis, "deleting the owner of a response", ClaimsUnavailable):
-            await self._redis.delete(self._owners + name)
+            await self._redis.delete(self._keys.owner(name))
 
     async def aclose(self) -> None:
         """No-op: the owner of `redis` closes it."""

@@ -81,13 +81,13 @@ class Worker:
         metrics = Metrics(settings.models, keys_max=limits.keys_max, projects_max=limits.projects_max)
 
         def waiting(reason: str) -> AbstractAsyncContextManager[None]:
-            return serving(_routes(metrics, reason), listen.host, listen.port, refused=metrics.refused)
+            return serving(_routes(metrics, lambda: reason), listen.host, listen.port, refused=metrics.refused)
 
         queue = await stops.enter_async_context(open_queue(settings, waiting))
         store, in_thread = await stops.enter_async_context(open_ledger(settings, waiting))
         budgets = open_budgets(settings, f"worker-{os.getpid()}")
         stops.push_async_callback(budgets.aclose)
-        server = Server(_routes(metrics), refused=metrics.refused)
+        server = Server(_routes(metrics, lambda: queue.refusal), refused=metrics.refused)
         stops.push_async_callback(server.close)
         self.port = await server.start(listen.host, listen.port, section="worker")
         stops.push_async_callback(server.stop_listening)
@@ -104,6 +104,7 @@ class Worker:
             )
             for lane in queue.lanes
         ]  # fmt: skip
+        tasks.start(queue.watch_rights(), name="rights")
         tasks.start(queue.roster.run(), name="roster")
         for number, settler in enumerate(settlers):
             tasks.start(settler.run(), name=f"settler-{number}")
@@ -161,10 +162,10 @@ async def _finish(roster: WorkerRoster, settlers: Sequence[Settler]) -> None:
     await asyncio.gather(*(settler.close(LAST_SETTLE_S) for settler in settlers))
 
 
-def _routes(metrics: Metrics, not_ready: str | None = None) -> Routes:
+def _routes(metrics: Metrics, not_ready: Callable[[], str | None]) -> Routes:
     async def exposition() -> bytes:
         return metrics.exposition()
 
     routes = Routes()
-    add_probes(routes, not_ready=lambda: not_ready, exposition=exposition)
+    add_probes(routes, not_ready=not_ready, exposition=exposition)
     return routes

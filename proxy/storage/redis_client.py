@@ -18,9 +18,12 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, BusyLoadingError, ReadOnlyError, RedisClusterException, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from proxy.storage.redis_errors import SentinelError, explained, lacks, sentinel_server, server_of
+from proxy.storage.redis_rights import lacking
 
 RedisClient: TypeAlias = Redis | RedisCluster
 Word: TypeAlias = str | bytes | int
@@ -37,7 +40,6 @@ VERSION_MIN = (6, 2)
 _PORT, _SENTINEL_PORT = 6379, 26379
 _TLS_OPTIONS = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname"})
 _OPTIONS = _TLS_OPTIONS | {"db", "sentinel_username", "sentinel_password"}
-_MESSAGE_CHARS_MAX = 200
 
 
 class QueueUnavailable(OSError):  # noqa: N818  named like LedgerUnavailable and JournalUnavailable
@@ -73,7 +75,10 @@ def open_redis(url: str) -> RedisClient:
 
 
 async def check(redis: RedisClient) -> None:
-    """Check the server. Raises QueueUnsuitable if it could lose records; QueueUnavailable if it does not answer."""
+    """Check the server. Raises QueueUnsuitable if it could lose records; QueueUnavailable if it does not answer, is no
+    primary, or refuses the user."""
+    if reason := await refusal(redis):
+        raise QueueUnavailable(reason)
     async with map_errors(redis, "reading the queue server's INFO"):
         if isinstance(redis, RedisCluster):
             await redis.initialize()
@@ -82,6 +87,21 @@ async def check(redis: RedisClient) -> None:
             answers = [await redis.info()]
     for answer in answers:
         _check_server(answer)
+        if answer.get("role", "master") != "master":
+            raise QueueUnavailable(explained(ReadOnlyError("READONLY"), server_of(redis)))
+        if answer.get("loading"):
+            raise QueueUnavailable(explained(BusyLoadingError("LOADING"), server_of(redis)))
+
+
+async def refusal(redis: RedisClient) -> str | None:
+    """Why the server refuses the user of the URL: a password that it does not accept, or a right that the user lacks.
+    None: it does not refuse. Raises QueueUnavailable if it does not answer."""
+    async with map_errors(redis, "checking the server"):
+        try:
+            rights = await lacking(redis)
+        except AuthenticationError as error:
+            return explained(error, server_of(redis))
+        return f"{server_of(redis).name} {lacks(rights, server_of(redis))}" if rights else None
 
 
 @asynccontextmanager
@@ -104,7 +124,7 @@ async def map_errors(
             raise
         with suppress(RedisError, OSError):
             await _renew(redis, error)
-        failed = unavailable(f"{doing}: {_message(error)}")
+        failed = unavailable(f"{doing}: {explained(error, server_of(redis))}")
     if task.cancelling() > cancelled_before:  # before Python 3.12, wait_for in the library can swallow a cancellation
         raise asyncio.CancelledError
     if failed is not None:
@@ -181,6 +201,7 @@ class _Address:
             "protocol": 2,
             "decode_responses": False,
             "retry": Retry(NoBackoff(), 0),
+            "driver_info": None,  # two commands of each connection, which need a right of their own
         }
         if self.tls:
             options |= {name: value for name, value in self.options.items() if name in _TLS_OPTIONS}
@@ -207,6 +228,31 @@ class _PrimaryPool(SentinelConnectionPool):
         await self.sentinel_manager.aclose()
 
 
+class _Sentinel(Sentinel):
+    """The sentinels; a failure says why each of them names no primary."""
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        """The address of the primary. Raises SentinelError."""
+        reasons: list[str] = []
+        for number, sentinel in enumerate(self.sentinels):
+            server = sentinel_server(sentinel)
+            try:
+                watched: Any = await sentinel.sentinel_masters()
+            except (RedisError, OSError) as error:
+                reasons.append(explained(error, server))
+                continue
+            state = watched.get(service_name)
+            if state is None:
+                names = ", ".join(watched) or "nothing"
+                reasons.append(f"{server.name} watches {names}, not {service_name!r}: correct the name in the URL")
+            elif not self.check_master_state(state, service_name):
+                reasons.append(f"{server.name} sees no living primary of {service_name!r}: wait for the failover")
+            else:
+                self.sentinels.insert(0, self.sentinels.pop(number))
+                return state["ip"], state["port"]
+        raise SentinelError("; ".join(reasons))
+
+
 def _open_sentinel(address: _Address) -> Redis:
     service = address.path.strip("/").partition("/")[0]
     if not service:
@@ -216,7 +262,7 @@ def _open_sentinel(address: _Address) -> Redis:
         "username": address.options.get("sentinel_username"),
         "password": address.options.get("sentinel_password"),
     }
-    sentinel = Sentinel(address.hosts, sentinel_kwargs=sentinel_options, **address.connection())  # type: ignore[no-untyped-call]
+    sentinel = _Sentinel(address.hosts, sentinel_kwargs=sentinel_options, **address.connection())  # type: ignore[no-untyped-call]
     client: Redis = sentinel.master_for(service, connection_pool_class=_PrimaryPool)
     return client
 
@@ -269,10 +315,3 @@ async def _renew(redis: RedisClient, error: Exception) -> None:
             await redis.aclose()  # the next command reads the topology again
     elif isinstance(error, ReadOnlyError):  # the address may resolve to another server by now
         await redis.connection_pool.disconnect(inuse_connections=False)
-
-
-def _message(error: Exception) -> str:
-    text = str(error)
-    if isinstance(error, ResponseError):  # a server may quote the command's arguments
-        text = text.partition(", with args")[0]
-    return f"{type(error).__name__}: {text[:_MESSAGE_CHARS_MAX]}"

@@ -246,7 +246,7 @@ async def test_a_full_server_refuses_records_and_gives_them_out(make: Make, tmp_
     options = "--maxmemory", "2mb", "--maxmemory-policy", "noeviction"
     with closing(Valkey(tmp_path / "small", *options).start()) as server:
         queue = make(url=server.url)
-        with pytest.raises(QueueUnavailable, match="OutOfMemory"):
+        with pytest.raises(QueueUnavailable, match="has no memory left"):
             await fill(queue)
         assert await queue.depth() > 0
         while taken := await queue.take(100):
@@ -261,7 +261,7 @@ async def test_a_server_that_became_a_replica_refuses_until_it_is_a_primary_agai
     await queue.take(1)
     valkey.ask("REPLICAOF", "127.0.0.1", "1")
     connections = valkey.ask("INFO", "stats").partition(b"total_connections_received:")[2].split()[0]
-    with pytest.raises(QueueUnavailable, match="ReadOnlyError"):
+    with pytest.raises(QueueUnavailable, match="is a replica"):
         await queue.add(records(1, 3), "node")
     with pytest.raises(QueueUnavailable):
         await queue.take(10)

@@ -40,6 +40,7 @@ from proxy.budgets.store import BudgetsIncomplete, BudgetsUnavailable, OwnReserv
 from proxy.budgets.verdicts import bounds_rate
 from proxy.ledger.settling.spend import batches
 from proxy.storage.redis_client import RedisClient, map_errors
+from proxy.storage.redis_keys import PREFIX, RedisKeys
 
 # All nodes that are awake have re-announced by then, unless data is lost repeatedly. A client waits no longer.
 WARM_S_MAX = 3.0
@@ -68,7 +69,7 @@ class RedisBudgets:
         redis: RedisClient,
         *,
         node: str,
-        prefix: str = "tokenweir",
+        prefix: str = PREFIX,
         away_s: float = 0.0,
         known_nodes: KnownNodes | None = None,
         unix_time: Callable[[], float] | None = None,
@@ -84,7 +85,7 @@ class RedisBudgets:
         """the server's clock minus `monotonic`, which does not jump when the machine's clock is set"""
         self._redis: Any = redis  # the library's return types cover all protocols
         self._node = node
-        self._prefix = f"{{{prefix}:budgets}}:"  # a hash tag: one slot of a cluster
+        self._key = RedisKeys(prefix).budgets
         self._away_us = int(away_s * _US)
         self._known_nodes = known_nodes or KnownNodes(None)
         self._unix_time = unix_time
@@ -367,9 +368,6 @@ class RedisBudgets:
         if generation != self._generation or fencing_token not in expected:
             self._suspected_losses += 1
         self._generation, self._fencing_token = generation, fencing_token
-
-    def _key(self, name: str) -> str:
-        return self._prefix + name
 
 
 class _RateWindows:

@@ -6,9 +6,11 @@ refused at the start.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from proxy.delivery.redis_leases import RedisLeases
@@ -17,11 +19,15 @@ from proxy.delivery.roster import WorkerRoster
 from proxy.delivery.sharded_queue import ShardedQueue
 from proxy.runtime.machine.waiting import Waiting, until_there
 from proxy.settings import Settings
-from proxy.storage.redis_client import QueueUnavailable, check, open_redis
+from proxy.storage.redis_client import QueueUnavailable, check, open_redis, refusal
 
 # Batches at work in one process, at least: while the ledger writes one, the next is taken, read and priced. More of one
 # shard would only wait for its clock.
 LANES = 2
+# Interval of the checks of the rights in Redis: they take a millisecond.
+RIGHTS_S = 5.0
+
+_log = logging.getLogger(__name__)
 
 
 class Queue:
@@ -50,6 +56,8 @@ class Queue:
         """the receiving ends of the streams; only workers use them"""
         self.shards = self.lanes[: settings.queue_shards]
         """one lane of each stream"""
+        self.refusal: str | None = None
+        """why the server refuses this process, which is not ready then, as last seen; None: it does not"""
         self.leases = RedisLeases(self.redis)
         self.outgoing = ShardedQueue(self.shards)
         """the sending end of all streams; only proxies use it"""
@@ -57,6 +65,20 @@ class Queue:
     async def check(self) -> None:
         """Check the server. Raises QueueUnsuitable, whose message is for the operator; QueueUnavailable."""
         await check(self.redis)
+
+    async def watch_rights(self) -> None:
+        """Keep `refusal` up to date, and log its changes, until cancelled. It stays as it is during an outage."""
+        while True:
+            await asyncio.sleep(RIGHTS_S)
+            with suppress(QueueUnavailable):
+                self._note(await refusal(self.redis))
+
+    def _note(self, reason: str | None) -> None:
+        if reason is not None and reason != self.refusal:
+            _log.error("%s (not ready until then)", reason)
+        elif reason is None and self.refusal is not None:
+            _log.warning("the queue's Redis gives all rights again")
+        self.refusal = reason
 
     async def close(self) -> None:
         """Close the connections."""

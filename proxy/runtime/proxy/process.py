@@ -170,6 +170,8 @@ class Proxy:
 
         stops.callback(resources.tokenizers.close)
         resources.tokenizers.start()
+        if queue is not None:
+            tasks.start(queue.watch_rights(), name="rights")
         if roster is not None:
             tasks.start(roster.run(), name="proxies")
             if is_first:
@@ -233,7 +235,9 @@ class Proxy:
 
         def not_ready() -> str | None:
             leaving = SHUTTING_DOWN if self._is_leaving else None
-            return accepting.reason or leaving or ("The journal is broken." if journal.broken else None)
+            broken = "The journal is broken." if journal.broken else None
+            refused = None if resources.queue is None else resources.queue.refusal
+            return accepting.reason or leaving or broken or refused
 
         routes = client_routes(handlers)
         add_probes(
