@@ -8,6 +8,8 @@ reported no usage.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 from msgspec import structs
 
@@ -25,6 +27,18 @@ def may_be_billed(status: int) -> bool:
 _TIMEOUTS = frozenset((408, 499))
 
 
+def unknown_costs(entry: LedgerEntry) -> list[str]:
+    """The providers of the listed attempts whose cost is unknown: the cost of `entry` does not have it."""
+    with suppress(ValueError):
+        return [attempt.provider for attempt in listed_attempts(entry) if not is_cost_known(attempt)]
+    return []
+
+
+def is_cost_known(attempt: Attempt) -> bool:
+    """Whether the cost of a failed attempt is 0; else it is unknown."""
+    return attempt.status is None or not may_be_billed(attempt.status)
+
+
 def listed_attempts(entry: LedgerEntry) -> list[Attempt]:
     """The attempts that a terminal entry lists. Raises ValueError if they cannot be decoded."""
     listed = EntryDetails.of(entry.details).attempts
@@ -37,7 +51,7 @@ def attempt_entries(entry: LedgerEntry) -> list[LedgerEntry]:
 
 
 def _attempt_entry(entry: LedgerEntry, attempt: Attempt, seq: int) -> LedgerEntry:
-    cost_known = attempt.status is None or not may_be_billed(attempt.status)
+    cost_known = is_cost_known(attempt)
     details = EntryDetails(
         failed=attempt.failed, upstream_status=attempt.status, cost_unknown=None if cost_known else True
     )

@@ -171,6 +171,18 @@ def corrected(now: ExchangeTotals, request: CorrectionRequest, why: str) -> Ledg
     return _adjustment(now, after.usage, charge_nusd, cost_nusd, details)
 
 
+def replaced_amounts(entries: Sequence[LedgerEntry], request: CorrectionRequest) -> dict[str, Nusd | None]:
+    """The amounts that an operator has set, and that `corrected` calculates anew from the counts of `request`: by
+    field, in nUSD. Raises as `exchange_totals`."""
+    now, by_hand, counts = exchange_totals(entries), set[str](), frozenset(COUNTS)
+    for one in sorted((one for one in entries if one.kind == EntryKind.ADJUSTMENT), key=lambda one: one.seq):
+        names = set_by_operator([one])
+        by_hand = (by_hand - set(MONEY) if names & counts else by_hand) | (names & set(MONEY))
+    if counts.isdisjoint(request.changes):
+        return {}
+    return {name: getattr(now, name) for name in MONEY if name in by_hand and name not in request.changes}
+
+
 def rerated(
     now: ExchangeTotals,
     price: Price | None,

@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ from proxy.billing.money import usd_text
 from proxy.cli.common import (
     Failure,
     WrongUsage,
+    add_yes,
+    confirm,
     json_line,
     load_settings,
     operator,
@@ -63,6 +66,7 @@ def add_commands(commands: Any) -> None:
         words = "charge and cost are recalculated, unless given"
         adjust.add_argument(_option(name), type=Whole(0, most), metavar="N", help=words)
     adjust.add_argument("--dry-run", action="store_true", help="print the entry without writing it")
+    add_yes(adjust)
 
     rerate = with_config(
         commands, "rerate", "recalculate past exchanges of a model at other prices", _rerate, action="rerate"
@@ -115,11 +119,25 @@ def _adjust(options: argparse.Namespace) -> None:
     request = CorrectionRequest(**{name: getattr(options, name) for name in (*_COUNTS, *_MONEY)})
     with store_of(options) as store:
         corrections = Corrections(store.engine, store.ledger, operator())
+        _confirm_replacing(options, corrections.replaced_by_hand(options.exchange_id, request))
         line = corrections.adjust(options.exchange_id, request, options.reason, dry_run=options.dry_run)
     if line is None:
         print("tokenweir: the exchange already has these values; nothing was written", file=sys.stderr)
     else:
         print(json_line(entry_json(line)))
+
+
+def _confirm_replacing(options: argparse.Namespace, amounts: Mapping[str, int | None]) -> None:
+    """Ask before an amount that an operator has set is calculated anew. Raises Failure."""
+    if not amounts:
+        return
+    words = " and ".join(
+        f"the {name.removesuffix('_nusd')} of {'unknown' if nusd is None else usd_text(nusd)} USD"
+        for name, nusd in amounts.items()
+    )
+    print(f"tokenweir: {words} was set by an operator; it is calculated anew from the tokens", file=sys.stderr)
+    if not options.dry_run:
+        confirm(options, "Replace it?")
 
 
 def _rerate(options: argparse.Namespace) -> None:

@@ -24,8 +24,9 @@ from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from proxy.cli.common import CONFIG_HELP, Failure, add_command, config_file, load_settings, with_config
+from proxy.cli.common import CONFIG_HELP, Failure, WrongUsage, add_command, config_file, load_settings, with_config
 from proxy.cli.values import PORT, Whole
+from proxy.foundation.times import iso_utc
 
 if TYPE_CHECKING:
     from proxy.runtime.machine.configuration_file import ConfigurationFile
@@ -131,9 +132,10 @@ def _serve(options: argparse.Namespace) -> int:
         from proxy.runtime.proxy.supervisor import Supervisor
 
         if options.take_over:
-            raise Failure("--take-over: replaces one process by one, not with --workers")
+            raise WrongUsage("--take-over: replaces one process by one, not with --workers")
         started_all = _print_address(settings.listen.host)
         return Supervisor(settings, file, options.workers, serve_as_one, started=started_all).run()
+    from proxy.journal.log import JournalInUse
     from proxy.runtime.proxy.handover import activated, take_over
     from proxy.runtime.proxy.process import Proxy
 
@@ -146,8 +148,26 @@ def _serve(options: argparse.Namespace) -> int:
         if succession.predecessor is not None:
             print(f"tokenweir: process {succession.predecessor.pid} finishes its exchanges, and ends", flush=True)
 
-    _run(_serve_until_stopped(proxy, started))
+    try:
+        _run(_serve_until_stopped(proxy, started))
+    except Failure as refusal:
+        if isinstance(refusal.__cause__, JournalInUse):
+            raise Failure(_in_use(settings.data_dir)) from None
+        raise
     return 0
+
+
+def _in_use(data_dir: Path) -> str:
+    """Why a second proxy cannot use this data folder."""
+    from proxy.runtime.machine.configuration_file import running_status
+
+    running = running_status(data_dir)
+    by = "another process" if running is None else f"process {running.pid}, since {iso_utc(running.started_at)[:19]}Z"
+    return (
+        f"data_dir: {data_dir} is used by {by}. To apply a changed configuration to it: `tokenweir reload`; to replace "
+        "it: `serve --take-over`; for more processes on one port: `serve --workers N`; for a second proxy, set another "
+        "data_dir"
+    )
 
 
 def _reload(options: argparse.Namespace) -> None:

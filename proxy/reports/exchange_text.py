@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from proxy.billing.attempts import listed_attempts, may_be_billed
+from proxy.billing.attempts import is_cost_known, listed_attempts, unknown_costs
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.money import Nusd, usd_text
 from proxy.foundation.times import iso_utc
@@ -32,12 +32,12 @@ def exchange_lines(exchange: SettledExchange) -> Iterator[str]:
         "why": why(entry),
         "charge": _money(entry.charge_nusd, "unpriced"),
         "": " ".join(filter(None, (batch_text(entry), sum_text(entry), stated_text(entry)))),
-        "cost": _money(entry.cost_nusd, "unknown"),
+        "cost": _money(entry.cost_nusd, "unknown") + _of_attempts(entry),
     })  # fmt: skip
     for text in (*flag_lines(entry), *contradiction_lines(entry), *unread_lines(entry)):
         yield f"{'':{_NAME_CHARS}}{text}"
     for attempt in listed_attempts(entry):
-        billed = attempt.status is not None and may_be_billed(attempt.status)
+        billed = not is_cost_known(attempt)
         status = "" if attempt.status is None else f" (status {attempt.status})"
         cost = "unknown: the provider may bill it" if billed else "0 USD"
         yield from _named(
@@ -56,9 +56,16 @@ def exchange_lines(exchange: SettledExchange) -> Iterator[str]:
         total, cost_in_all = _sum(total, later.charge_nusd), _sum(cost_in_all, later.cost_nusd)
     if len(exchange.entries) > 1:
         yield ""
-        yield from _named({"in all": f"{_money(total, 'unpriced')}, cost {_money(cost_in_all, 'unknown')}"})
+        cost = _money(cost_in_all, "unknown") + _of_attempts(entry)
+        yield from _named({"in all": f"{_money(total, 'unpriced')}, cost {cost}"})
     yield ""
     yield from _named({"details": json.dumps(entry.details, ensure_ascii=False, indent=2)})
+
+
+def _of_attempts(entry: LedgerEntry) -> str:
+    """Words beside a cost that lacks those of failed attempts."""
+    providers = unknown_costs(entry)
+    return f", and an unknown cost of the attempt at {', '.join(providers)}" if providers else ""
 
 
 def _named(values: dict[str, str]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from proxy.billing.attempts import unknown_costs
 from proxy.billing.details import EntryDetails
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.money import usd_text
@@ -32,7 +33,9 @@ def _charge(entry: LedgerEntry) -> str:
 
 
 def _cost(entry: LedgerEntry) -> str:
-    return "unknown" if entry.cost_nusd is None else usd_text(entry.cost_nusd)
+    if entry.cost_nusd is None:
+        return "unknown"
+    return usd_text(entry.cost_nusd) + (" + unknown" if unknown_costs(entry) else "")
 
 
 COLUMNS: Mapping[str, _Column] = {
@@ -46,7 +49,7 @@ COLUMNS: Mapping[str, _Column] = {
     "cached": _Column("CACHED", 6, _count("cached_tokens"), right=True),
     "output": _Column("OUTPUT", 7, _count("completion_tokens"), right=True),
     "charge": _Column("CHARGE USD", 14, _charge, right=True),
-    "cost": _Column("COST USD", 14, _cost, right=True),
+    "cost": _Column("COST USD", 17, _cost, right=True),
     "why": _Column("WHY", 0, lambda entry: why(entry)),
 }
 USUAL = ("time", "key", "model", "outcome", "prompt", "cached", "output", "charge", "why")
@@ -106,4 +109,5 @@ def why(entry: LedgerEntry) -> str:
     parts += [f"no price for {', '.join(details.unpriced_units)}"] if details.unpriced_units else []
     parts += [f"not read: {', '.join(details.unread)}"] if details.unread else []
     parts += [] if details.upstream_status is None else [f"upstream status {details.upstream_status}"]
+    parts += [f"cost of the attempt at {', '.join(unknown)} unknown"] if (unknown := unknown_costs(entry)) else []
     return "; ".join(parts)

@@ -5,7 +5,7 @@ Invariant: unknown fields, duplicate keys and references to unknown names are er
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
@@ -110,7 +110,10 @@ def settings_from(raw: object, *, env: Mapping[str, str], folder: Path, sinks: S
     literal = raw.get("allow_literal_secrets") if isinstance(raw, dict) else None
     if literal is not None:
         at = replace(at, literal_secrets=flag().read(literal, at.under("allow_literal_secrets")))
-    settings: Settings = read_section(Settings, raw, at, data_dir=folder / "data")
+    try:
+        settings: Settings = read_section(Settings, raw, at, data_dir=folder / "data")
+    except SettingsError as wrong:
+        raise SettingsError.of_all([wrong, *_unknown_providers(raw, at)]) from wrong.__cause__
     checked: dict[str, Any] = {}
 
     def check_providers() -> None:
@@ -123,6 +126,33 @@ def settings_from(raw: object, *, env: Mapping[str, str], folder: Path, sinks: S
 
     gathered((partial(_check_sharing, settings, at), check_providers, check_models))
     return replace(settings, **checked)
+
+
+def _unknown_providers(raw: Any, at: FieldPath) -> list[SettingsError]:
+    """The references to unknown providers in a document with other faults, whose models were not read."""
+    providers, models = (raw.get(name) if isinstance(raw, dict) else None for name in ("providers", "models"))
+    if not isinstance(providers, dict) or not isinstance(models, dict):
+        return []
+    wrongs = []
+    for name, model in models.items():
+        if not isinstance(model, dict):
+            continue
+        here = at.under("models").under(str(name))
+        listed = model.get("providers")
+        targets = [(model, here)]
+        for number, target in enumerate(listed if isinstance(listed, list) else ()):
+            fields_of = target if isinstance(target, dict) else {"provider": target}
+            targets.append((fields_of, here.under("providers").numbered(number)))
+        wrongs += [
+            _unknown_provider(providers, place)
+            for target, place in targets
+            if isinstance(target.get("provider"), str) and target["provider"] not in providers
+        ]
+    return wrongs
+
+
+def _unknown_provider(providers: Iterable[str], at: FieldPath) -> SettingsError:
+    return at.under("provider").wrong(f"unknown provider; must be one of {', '.join(map(str, providers))}")
 
 
 def _check_sharing(settings: Settings, at: FieldPath) -> None:
@@ -234,8 +264,7 @@ def _routed(model: ModelSettings, settings: Settings, at: FieldPath) -> ModelSet
 def _target(target: TargetSettings, model: ModelSettings, settings: Settings, at: FieldPath) -> TargetSettings:
     """`target` with its upstream name. Raises SettingsError if its provider does not exist."""
     if target.provider not in settings.providers:
-        known = ", ".join(settings.providers)
-        raise at.under("provider").wrong(f"unknown provider; must be one of {known}")
+        raise _unknown_provider(settings.providers, at)
     if model.is_pattern and target.upstream_model:
         raise at.under("upstream_model").wrong("cannot be set for a name with *: the requested name is sent upstream")
     return replace(target, upstream_model=target.upstream_model or ("" if model.is_pattern else model.name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable
@@ -27,6 +28,13 @@ CONFIG: dict[str, Any] = {
     "providers": {"tera": {"base_url": "http://127.0.0.1:1/v1"}},
     "models": {"tera-large": MODEL},
 }
+
+
+class Terminal(io.StringIO):
+    """Standard input of somebody who types this."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Commands:

@@ -44,6 +44,7 @@ FAULTS = """\
 10: providers.other.timeouts.idle_s: must be seconds, > 0 and ≤ 86400
 14: models.gpt-4.1.price.input: must be USD per million tokens, a number from 0 to 10000, no finer than a nano-USD
 14: models.gpt-4.1.price.output: is missing
+13: models.*.providers[1].provider: unknown provider; must be one of openai, other
 """
 RIGHT = """\
 allow_literal_secrets: true

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +16,7 @@ from proxy.cli.common import operator
 from proxy.journal.frames import record_payload
 from proxy.ledger.schema.tables import balances, dead_letters
 from proxy.ledger.settling.store import DeadLetter
-from tests.cli.commands import CONFIG, MODEL, Commands
+from tests.cli.commands import CONFIG, MODEL, Commands, Terminal
 from tests.ledger.entries import stored
 from tests.ledger.priced_entries import COST, FIRST, NODE, PRICE, a_real_entry, a_real_record
 
@@ -91,6 +92,24 @@ def test_adjust_refuses_in_one_line(run: Commands) -> None:
     for arguments, words in refusals:
         assert words in run.refused("adjust", *arguments)
     assert len(run("ledger", "--json")) == 3
+
+
+def test_an_amount_set_by_hand_is_replaced_after_a_question(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("adjust", NAME, "--reason", "goodwill", "--charge-usd", "0.25")
+    anew = ("adjust", NAME, "--reason", "recount", "--completion-tokens", "40")
+    run(*anew, "--dry-run")
+    assert run.err == (
+        "tokenweir: the charge of 0.25 USD was set by an operator; it is calculated anew from the tokens\n"
+    )
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    run(*anew, code=1)
+    assert run.err.endswith("Replace it? [y/N] tokenweir: nothing was changed\n")
+    assert len(run(*anew, "--charge-usd", "0.25")) == 1  # the same amount, by hand again
+    run("adjust", NAME, "--reason", "recount", "--completion-tokens", "30", "--yes")
+    assert "was set by an operator" in run.err
+    assert run.err.count("\n") == 1
+    run("adjust", NAME, "--reason", "recount", "--completion-tokens", "20")
+    assert run.err == "", "it is no longer the one that was set by hand"
 
 
 def test_rerate_to_the_prices_of_the_configuration_and_to_given_ones(run: Commands) -> None:

@@ -159,6 +159,21 @@ def test_the_last_entries_alone(run: Commands) -> None:
         assert "--limit: must be a whole number, 1 or more" in run.refused("ledger", f"--limit={wrong}")
 
 
+def test_the_unknown_cost_of_an_attempt_is_named_beside_the_entry(run: Commands) -> None:
+    failed = {"provider": "first", "upstream_model": "m", "failed": "stalled", "started_at": 1.0, "duration_ms": 1.0}
+    details = {"billed": "nothing", "attempts": [{**failed, "status": 504}, {**failed, "status": 429}]}
+    one = replace(an_entry(1), details=details, cost_nusd=0)
+    run.settle(one)
+    run("ledger", "--columns", "cost,why")
+    terminal = next(line for line in run.out.splitlines() if line.endswith("; cost of the attempt at first unknown"))
+    assert terminal.startswith("      0 + unknown  ")
+    run("exchange", one.exchange_id)
+    assert "\ncost        0 USD, and an unknown cost of the attempt at first\n" in run.out
+    run("adjust", one.exchange_id, "--reason", "r", "--cost-usd", "1")
+    run("exchange", one.exchange_id)
+    assert "USD, cost 1 USD, and an unknown cost of the attempt at first\n" in run.out
+
+
 def test_one_exchange_is_shown_whole(run: Commands) -> None:
     one = an_entry(1)
     run.settle(one, an_entry(2))

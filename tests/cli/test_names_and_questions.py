@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from pathlib import Path
 
@@ -10,16 +9,9 @@ import pytest
 import yaml
 
 from proxy.cli import main
-from tests.cli.commands import CONFIG, Commands
+from tests.cli.commands import CONFIG, Commands, Terminal
 
 pytestmark = pytest.mark.io
-
-
-class Terminal(io.StringIO):
-    """Standard input of somebody who types this."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def test_a_name_that_does_not_exist_is_an_error(run: Commands) -> None:

@@ -147,6 +147,15 @@ def test_every_command_names_the_field_it_cannot_read(
     assert list(tmp_path.iterdir()) == [config], "a refused command leaves nothing behind"
 
 
+def test_a_second_proxy_is_told_which_process_has_the_data_folder(running: Tokenweir, here: None) -> None:
+    done = running.command("serve", "--port", "0", check=False)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert last.startswith(f"tokenweir: data_dir: {running.config.parent / 'data'} is used by process ")
+    assert re.search(r"process \d+, since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ\. ", last)
+    assert all(words in last for words in ("`tokenweir reload`", "`serve --workers N`", "set another data_dir"))
+
+
 def test_what_is_not_there_is_said(running: Tokenweir, here: None, capsys: pytest.CaptureFixture[str]) -> None:
     config = ["--config", str(running.config)]
     assert main(["keys", "revoke", "nobody", *config]) == NOT_FOUND

@@ -20,6 +20,7 @@ from proxy.billing.correction import (
     UnknownExchangeError,
     corrected,
     exchange_totals,
+    replaced_amounts,
     rerated,
 )
 from proxy.billing.details import EntryDetails
@@ -144,6 +145,11 @@ class Corrections:
                     settling.insert([Arrival(line) for line in lines])
         return lines[0] if lines else None
 
+    def replaced_by_hand(self, exchange_id: str, request: CorrectionRequest) -> dict[str, Nusd | None]:
+        """See `replaced_amounts`. Raises UnknownExchangeError."""
+        with reading(self._engine) as connection:
+            return replaced_amounts(_entries(connection, exchange_id), request)
+
     def _signed(self, *lines: LedgerEntry | None) -> list[LedgerEntry]:
         """The lines that are not None, with the operator's name."""
         made = [line for line in lines if line is not None]
@@ -264,10 +270,15 @@ def _repriced(
 
 def _totals(connection: Connection, exchange_id: str) -> ExchangeTotals:
     """The totals of an exchange. Raises CorrectionError, UnknownExchangeError for one that the ledger does not have."""
+    return exchange_totals(_entries(connection, exchange_id))
+
+
+def _entries(connection: Connection, exchange_id: str) -> list[LedgerEntry]:
+    """All entries of an exchange. Raises UnknownExchangeError."""
     entries = entries_of(connection, [exchange_id])[exchange_id]
     if not entries:
         raise UnknownExchangeError(f"{exchange_id}: {absent(connection, exchange_id)}")
-    return exchange_totals(entries)
+    return entries
 
 
 def entries_of(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, list[LedgerEntry]]:

@@ -33,6 +33,8 @@ class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
     """the process that takes SIGHUP"""
     started: str
     """when that process started, as `process_start` has it: another one may get its number later"""
+    started_at: float = 0.0
+    """likewise, in Unix time"""
     file: str | None
     """the configuration file; None: settings of the environment"""
     digest: str = ""

@@ -128,6 +128,7 @@ class Reloader:
         self.status = ConfigurationStatus(
             pid=pid,
             started=process_start(pid),
+            started_at=time.time(),
             file=None if file is None else str(file.path.absolute()),
             digest=configuration.digest,
             applied_at=time.time(),
