@@ -4,10 +4,15 @@ Invariants: an event has the id of its entry, at every attempt (with a suffix wh
 a server that deduplicates by id counts no usage twice. Meters get usage and corrections, not top-ups, and no exchanges
 without usage and charge; no meter gets the provider's cost.
 
-Headers of a signed request:
+Headers of a signed request (https://www.standardwebhooks.com):
 
-    X-Tokenweir-Id         id of the event; the same for every attempt
-    X-Tokenweir-Timestamp  Unix seconds of this attempt
+    webhook-id             id of the event; the same for every attempt
+    webhook-timestamp      Unix seconds of this attempt
+    webhook-signature      v1,base64(HMAC-SHA256(key, id + "." + timestamp + "." + body)); `key`: the secret, or what
+                           stands in base64 after `whsec_`
+
+and those of 0.1, until 0.3: X-Tokenweir-Id, X-Tokenweir-Timestamp, and
+
     X-Tokenweir-Signature  v1=hex(HMAC-SHA256(secret, timestamp + "." + body))
 
 To add a kind: a module with its settings and its format, and one line in `kinds.py`.
@@ -18,7 +23,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 from abc import ABC, abstractmethod
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -28,6 +35,9 @@ from proxy.billing.money import usd_text
 from proxy.foundation.secret import Secret
 from proxy.reports.export import ExportedEntry
 from proxy.settings.sinks import CustomerSource, SinkSettings
+
+# Of a secret in base64.
+_ENCODED = "whsec_"
 
 _S = TypeVar("_S", bound=SinkSettings)
 
@@ -166,15 +176,24 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 def signed(secret: Secret, event_id: str, body: bytes, unix_s: float) -> dict[str, str]:
     """The headers of a signed request."""
-    timestamp = str(int(unix_s))
+    timestamp, text = str(int(unix_s)), secret.reveal()
+    of_all = _mac(_webhook_key(text), f"{event_id}.{timestamp}.".encode() + body)
     return {
+        "webhook-id": event_id,
+        "webhook-timestamp": timestamp,
+        "webhook-signature": f"v1,{b64encode(of_all).decode()}",
         "X-Tokenweir-Id": event_id,
         "X-Tokenweir-Timestamp": timestamp,
-        "X-Tokenweir-Signature": signature(secret, timestamp, body),
+        "X-Tokenweir-Signature": f"v1={_mac(text.encode(), timestamp.encode() + b'.' + body).hex()}",
     }
 
 
-def signature(secret: Secret, timestamp: str, body: bytes) -> str:
-    """The value of X-Tokenweir-Signature."""
-    mac = hmac.new(secret.reveal().encode(), timestamp.encode() + b"." + body, hashlib.sha256)
-    return f"v1={mac.hexdigest()}"
+def _webhook_key(secret: str) -> bytes:
+    if secret.startswith(_ENCODED):
+        with suppress(ValueError):
+            return b64decode(secret.removeprefix(_ENCODED), validate=True)
+    return secret.encode()
+
+
+def _mac(key: bytes, signed_bytes: bytes) -> bytes:
+    return hmac.digest(key, signed_bytes, hashlib.sha256)

@@ -28,7 +28,7 @@ from proxy.ledger.accounts.limits import limits_row
 from proxy.ledger.schema.tables import api_keys
 from proxy.sinks import alert_webhook
 from proxy.sinks.alert_webhook import AT_ONCE, Webhook, body_of
-from proxy.sinks.format import signature
+from proxy.sinks.format import signed
 from proxy.storage.database import LedgerUnavailable, writing
 from tests.budgets.receiver import SECRET, Receiver
 from tests.budgets.recorder import FollowerRecorder
@@ -127,7 +127,18 @@ def test_the_body_says_who_what_and_until_when() -> None:
 def test_the_signature_is_what_anybody_can_compute() -> None:
     # printf '1700000000.{"id":"a"}' | openssl dgst -sha256 -hmac key
     known = "fad30145c01573f08f1afb0c980e06ad3ec016de1aec117fea804b6e6b4eed38"
-    assert signature(Secret("key"), "1700000000", b'{"id":"a"}') == f"v1={known}"
+    headers = signed(Secret("key"), "a", b'{"id":"a"}', 1_700_000_000.9)
+    assert headers["X-Tokenweir-Signature"] == f"v1={known}"
+    # printf 'a.1700000000.{"id":"a"}' | openssl dgst -sha256 -hmac key -binary | base64
+    assert headers["webhook-signature"] == "v1,oHyJN/8yzjKonofmLGlT0/272tajRrYsZmsX8RquaUA="
+
+
+def test_it_is_that_of_standard_webhooks() -> None:
+    """Their own example."""
+    secret, event_id = Secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), "msg_p5jXN8AQM9LWM0D4loKWxJek"
+    headers = signed(secret, event_id, b'{"test": 2432232314}', 1_614_265_330.0)
+    assert (headers["webhook-id"], headers["webhook-timestamp"]) == (event_id, "1614265330")
+    assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
 # -- failures

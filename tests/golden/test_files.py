@@ -78,7 +78,8 @@ def test_sinks_are_sent_the_same(kind: str) -> None:
     for of in ("usage", "adjustment", "credit"):
         for event in shape.events(ExportedEntry(an_entry(of), BEGAN + 900, owner)):
             one = shape.request([event], BEGAN + 901)
-            sent.append({"of": of, "url": one.url, "headers": dict(one.headers), "body": one.body.decode()})
+            headers = {name: value for name, value in one.headers.items() if not name.startswith("webhook-")}  # of 0.2
+            sent.append({"of": of, "url": one.url, "headers": headers, "body": one.body.decode()})
     assert sent == BODIES[kind]
 
 
