@@ -39,7 +39,8 @@ HEALTH_S = 15
 VERSION_MIN = (6, 2)
 _PORT, _SENTINEL_PORT = 6379, 26379
 _TLS_OPTIONS = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname"})
-_OPTIONS = _TLS_OPTIONS | {"db", "sentinel_username", "sentinel_password"}
+_SENTINEL_OPTIONS = frozenset({"sentinel_username", "sentinel_password"})
+_OPTIONS = _TLS_OPTIONS | _SENTINEL_OPTIONS | {"db"}
 
 
 class QueueUnavailable(OSError):  # noqa: N818  named like LedgerUnavailable and JournalUnavailable
@@ -173,8 +174,7 @@ class _Address:
         elif scheme not in {"redis", "rediss"} or kind not in {"", "sentinel", "cluster"}:
             raise ValueError(f"{parts.scheme}:// is not a scheme of a queue's URL")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        if unknown := options.keys() - _OPTIONS:
-            raise ValueError(f"the queue's URL has unknown options: {', '.join(sorted(unknown))}")
+        _check_options(options, parts.scheme)
         user, _, hosts = parts.netloc.rpartition("@")
         username, _, password = user.partition(":")
         return cls(
@@ -214,9 +214,28 @@ class _Address:
         text = self.options.get("db") or (self.path.rpartition("/")[2] if self.kind == "single" else "")
         if self.kind == "sentinel":
             text = text or self.path.strip("/").partition("/")[2]
+        if self.kind == "cluster":
+            text = text or self.path.strip("/")
         if text and not (text.isascii() and text.isdigit()):
             raise ValueError("the queue's database is not a number")
+        if self.kind == "cluster" and int(text or 0):
+            raise ValueError("the queue's database must be 0: a cluster has no other")
         return int(text or 0)
+
+
+def _check_options(options: Mapping[str, str], scheme: str) -> None:
+    """Refuse options without effect. Raises ValueError."""
+    for applies, names, why in (
+        (False, options.keys() - _OPTIONS, f"unknown options (known: {', '.join(sorted(_OPTIONS))})"),
+        (scheme.startswith("rediss"), options.keys() & _TLS_OPTIONS, f"options of TLS, which {scheme}:// does not use"),
+        (
+            scheme.endswith("+sentinel"),
+            options.keys() & _SENTINEL_OPTIONS,
+            f"options of a sentinel, not of {scheme}://",
+        ),
+    ):
+        if names and not applies:
+            raise ValueError(f"the queue's URL has {why}: {', '.join(sorted(names))}")
 
 
 class _PrimaryPool(SentinelConnectionPool):

@@ -56,10 +56,17 @@ async def ping(client: RedisClient) -> None:
         (f"redis://u:{QUOTED}@h:99999", "port is not a number"),
         (f"redis://u:{QUOTED}@a:1,b:2", "has several hosts"),
         (f"redis://u:{QUOTED}@h/one", "database is not a number"),
-        (f"redis://u:{QUOTED}@h?socket_timeout=0.1", "unknown options: socket_timeout"),
+        (f"redis://u:{QUOTED}@h?socket_timeout=0.1", r"unknown options \(known: .*\): socket_timeout"),
         (f"redis+sentinel://u:{QUOTED}@h", "must end in /service"),
         (f"redis+sentinel://u:{QUOTED}@h/main/x", "database is not a number"),
         (f"redis://u:{QUOTED}@[::1", "URL is invalid"),
+        (f"redis+cluster://u:{QUOTED}@h/1", "must be 0: a cluster has no other"),
+        (f"redis+cluster://u:{QUOTED}@h?db=1", "must be 0: a cluster has no other"),
+        (f"redis://u:{QUOTED}@h?ssl_ca_certs=x", "options of TLS, which redis:// does not use: ssl_ca_certs"),
+        (
+            f"redis://u:{QUOTED}@h?sentinel_password={QUOTED}",
+            "options of a sentinel, not of redis://: sentinel_p",
+        ),
     ],
 )
 def test_an_address_that_is_none_is_refused_without_a_word_of_it(url: str, words: str) -> None:
