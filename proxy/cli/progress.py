@@ -58,13 +58,13 @@ class Progress:
             yield item
             self.done += 1
 
-    def say(self, line: str) -> None:
-        """Print a line on standard output, above the progress."""
+    def say(self, line: str, *, file: IO[str] | None = None) -> None:
+        """Print a line on standard output, or in `file`, above the progress."""
         with self._lock:
             if self.is_shown:
                 sys.stderr.write(_ERASED)
                 sys.stderr.flush()
-            print(line, flush=True)
+            print(line, file=file, flush=True)
 
     def _draw(self) -> None:
         if self._ended.wait(AFTER_S):

@@ -1,4 +1,4 @@
-"""The long-running commands `tokenweir serve`, `worker` and `demo`; and `migrate`.
+"""The long-running commands `tokenweir serve`, `worker` and `demo`; and `reload`.
 
 Invariants: the first SIGTERM or SIGINT stops gracefully; the second ends running streams at once, settled and with an
 error event; the third ends the process without cleanup. SIGHUP makes a proxy reload its configuration; a worker,
@@ -92,8 +92,6 @@ def add_commands(commands: Any) -> None:
         command.add_argument("--log-format", choices=("text", "json"), help="overrides log.format")
     worker.add_argument("--host", help="overrides worker.host")
     worker.add_argument("--port", type=PORT, help="overrides worker.port; 0: any free one")
-
-    with_config(commands, "migrate", "create the ledger, or upgrade it to this version, while servers run", _migrate)
 
 
 def serve_as_one(settings: Settings, file: ConfigurationFile | None, peers: PeerProcesses, line: Connection) -> None:
@@ -206,16 +204,6 @@ def _worker(options: argparse.Namespace) -> None:
     from proxy.runtime.worker import Worker
 
     _run(_serve_until_stopped(Worker(settings), _print_address(settings.worker.host)))
-
-
-def _migrate(options: argparse.Namespace) -> None:
-    from proxy.ledger.schema.migrate import migrate
-    from proxy.runtime.machine.data_folder import DataFolder, ledger_url
-
-    settings = load_settings(options.config)
-    DataFolder(settings.data_dir).make()
-    migrate(ledger_url(settings), lambda line: print(f"tokenweir: {line}", file=sys.stderr, flush=True))
-    print("tokenweir: the ledger is up to date")
 
 
 def _with_format(log: LogSettings, options: argparse.Namespace) -> LogSettings:

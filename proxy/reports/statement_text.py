@@ -249,7 +249,7 @@ def _csv_booking(kind: str, booking: Booking, column: str, text: Callable[[int],
 def _usages_json(usages: Usages) -> dict[str, Any]:
     return {
         "requests": usages.requests,
-        "counts": dict(usages.counts),
+        "counts": _in_order(usages.counts),
         "charge_usd": usd_text(usages.charge_nusd),
         "estimated_requests": usages.estimated,
         "estimated_usd": usd_text(usages.estimated_nusd),
@@ -266,9 +266,14 @@ def _booking_json(booking: Booking, column: str) -> dict[str, Any]:
         "key": booking.key_alias,
         "model": booking.model,
         "reason": booking.why,
-        "counts": dict(booking.counts),
+        "counts": _in_order(booking.counts),
         column: usd_text(booking.nusd),
     }
+
+
+def _in_order(counts: Mapping[str, int]) -> dict[str, int]:
+    """In the order of COUNTS: databases keep another, and a statement never changes."""
+    return {name: counts[name] for name in COUNTS if name in counts}
 
 
 def _summary(statement: Statement, text: Callable[[int], str]) -> Section:

@@ -11,7 +11,20 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
-from sqlalchemy import Column, Connection, Dialect, String, Table, TypeDecorator, bindparam, cast, column, func, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    Dialect,
+    LargeBinary,
+    String,
+    Table,
+    TypeDecorator,
+    bindparam,
+    cast,
+    column,
+    func,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 OnConflict = Callable[[Any], Any]
@@ -100,4 +113,6 @@ def _input_columns(table: Table, computed: Mapping[str, Any]) -> list[Column[Any
 def _binder(one: Column[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
     """Converts a value to a JSON type; None if the column needs no conversion."""
     kind = one.type
+    if isinstance(kind, LargeBinary):
+        return lambda value: None if value is None else f"\\x{value.hex()}"
     return (lambda value: kind.process_bind_param(value, dialect)) if isinstance(kind, TypeDecorator) else None

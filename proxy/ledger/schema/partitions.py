@@ -7,14 +7,18 @@ Partitions of archived months are never created again: see proxy/ledger/archive.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, date, datetime
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, select, text
 
+from proxy.ledger.schema.tables import ledger_entries
 from proxy.storage.database import Lock, hold, is_shared, writing
 
 # Entries of last month may still arrive; workers make partitions daily, so three months ahead are ample.
 MONTHS_BACK, MONTHS_AHEAD = 1, 3
+# Ids that say an earlier year are not of a clock.
+FIRST_YEAR = 2020
 
 DEFAULT_PARTITION = "ledger_entries_default"
 
@@ -44,13 +48,28 @@ def make_partitions(engine: Engine, now: float) -> list[str]:
 def add_partitions(connection: Connection, now: float) -> list[str]:
     """`make_partitions` within the caller's transaction."""
     missing = missing_partitions(connection, now)
-    if not missing:
-        return []
+    return add_months(connection, missing) if missing else []
+
+
+def add_months(connection: Connection, months: Iterable[datetime]) -> list[str]:
+    """Create the missing partitions of `months`, each given as its first moment; returns their names."""
     hold(connection, Lock.SCHEMA)
-    missing = missing_partitions(connection, now)  # another worker may have created them before the lock was free
+    existing = partitions(connection)  # another worker may have created them before the lock was free
+    missing = [month for month in months if partition_name(month) not in existing]
     for month in missing:
         _add(connection, month)
     return [partition_name(month) for month in missing]
+
+
+def months_of_entries(connection: Connection, now: float) -> list[datetime]:
+    """The months with entries, each as its first moment, up to those that get a partition at `now` (Unix seconds)."""
+    ids, last, found = ledger_entries.c.exchange_id, _months(now)[-1], []
+    for number in range(12 * (last.year - FIRST_YEAR) + last.month):
+        month, end = _month(FIRST_YEAR, number + 1), _month(FIRST_YEAR, number + 2)
+        of_month = select(ids).where(ids >= first_id(month), ids < first_id(end))
+        if connection.execute(of_month.limit(1)).first() is not None:
+            found.append(month)
+    return found
 
 
 def missing_partitions(connection: Connection, now: float) -> list[datetime]:
@@ -83,7 +102,7 @@ def _months(now: float) -> list[datetime]:
 
 
 def _month(year: int, number: int) -> datetime:
-    """`number`: 1 to 12; 13 is next year's January, 0 last year's December."""
+    """The first moment of a month. `number`: from January of `year`, which is 1; 13 is next year's, 0 last December."""
     return datetime(year + (number - 1) // 12, (number - 1) % 12 + 1, 1, tzinfo=UTC)
 
 

@@ -35,7 +35,7 @@ _NEXT_OF_ALL = (
     "UPDATE ledger_clock SET settled_at = greatest(statement_timestamp(), newest + interval '1 microsecond') "
     "FROM (SELECT max(settled_at) AS newest FROM ledger_clock) AS clocks RETURNING settled_at"
 )
-_MISSING = "the row of table ledger_clock is missing: was the ledger restored in part?"
+_MISSING = "the row of table ledger_clock is missing: was the ledger restored in part, or a copy not finished?"
 
 
 def clock_id(shard: int) -> int:

@@ -1,0 +1,1 @@
+"""Copies a ledger from SQLite to Postgres, and compares the two."""

@@ -1,0 +1,1 @@
+"""Copies of ledgers, from SQLite to Postgres."""
