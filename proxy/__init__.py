@@ -23,4 +23,4 @@ Packages import one another in one direction only: see the import contract in `p
 runs nothing.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -7,6 +7,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -175,8 +176,29 @@ def distribution(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"[\s<>=!~;\[@]", requirement.strip(), maxsplit=1)[0]).lower()
 
 
+# Version → the first digits of the SHA-256 of its section in the changelog, which does not change after its release.
+RELEASED = {"0.1.0": "f615e03929bd1f37"}
+
+
+def changelog() -> dict[str, str]:
+    """Version → section, newest first."""
+    parts = re.split(r"^## (.+)\n", (ROOT / "CHANGELOG.md").read_text("utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], map(str.strip, parts[2::2]), strict=True))
+
+
 def test_there_is_one_version() -> None:
-    assert pyproject()["project"]["version"] == proxy.__version__
+    chart = ROOT / "deploy" / "helm" / "tokenweir"
+    told = re.findall(r"^(?:version|appVersion): (.+)$", (chart / "Chart.yaml").read_text("utf-8"), re.MULTILINE)
+    told += re.findall(r"^  tag: (.+)$", (chart / "values.yaml").read_text("utf-8"), re.MULTILINE)
+    found = [pyproject()["project"]["version"], next(iter(changelog())), *(one.strip('"') for one in told)]
+    assert found == [proxy.__version__] * 5
+
+
+def test_the_changelog_of_a_release_does_not_change() -> None:
+    """A new line belongs to the first section."""
+    sections = changelog()
+    assert {name: sha256(sections[name].encode()).hexdigest()[:16] for name in RELEASED} == RELEASED
+    assert proxy.__version__ not in RELEASED
 
 
 def pinned() -> dict[str, str]:

@@ -105,7 +105,8 @@ class Upgraded(Tokenweir):
 
     def settled(self, count: int) -> list[dict[str, Any]]:
         """The entries as the command of the version prints them, which has nothing to object to them."""
-        entries = wait_until(lambda: found if len(found := self.ledger()) >= count else None, within_s=WAIT_S)
+        wait_until(lambda: len(self.ledger()) >= count, self.log_tail, within_s=WAIT_S, poll_s=0.5)
+        entries = self.ledger()
         assert len(entries) == count
         code, printed = self.found("reconcile", "--grace", "1s")
         assert code == 0, printed
