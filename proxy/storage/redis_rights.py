@@ -75,6 +75,9 @@ _OF_EACH_KEY = "".join(
     f"get {key}\nset {key} v\n" for key in (_RECORDS, _BUDGETS, _ROSTER, _NODES, _LEASES, _CLAIM, _OWNER)
 )
 
+# All at once would keep the streams of a proxy waiting for milliseconds.
+_AT_ONCE = 8
+
 
 def commands(*, cluster: bool = False) -> list[str]:
     """The rights to commands, as an access list has them, without `+`."""
@@ -109,9 +112,11 @@ async def _lacking(connection: Any, calls: str) -> list[str]:
         await connection.connect()
         await connection.send_command("MULTI")
         await connection.read_response()
-        await connection.send_packed_command(connection.pack_commands(sent))
-        for call in sent:
-            found.update(_missing(await _error(connection), call))
+        for at in range(0, len(sent), _AT_ONCE):
+            part = sent[at : at + _AT_ONCE]
+            await connection.send_packed_command(connection.pack_commands(part))
+            for call in part:
+                found.update(_missing(await _error(connection), call))
     except ResponseError as error:  # to connect, or to begin
         if (right := missing_right(error)) is None:
             raise

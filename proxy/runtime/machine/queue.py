@@ -24,7 +24,7 @@ from proxy.storage.redis_client import QueueUnavailable, check, open_redis, refu
 # Batches at work in one process, at least: while the ledger writes one, the next is taken, read and priced. More of one
 # shard would only wait for its clock.
 LANES = 2
-# Interval of the checks of the rights in Redis: they take a millisecond.
+# Interval of the checks of the rights in Redis: each takes some milliseconds, in small parts.
 RIGHTS_S = 5.0
 
 _log = logging.getLogger(__name__)
