@@ -92,9 +92,14 @@ def moment(value: object, at: FieldPath) -> float:
 _USD_MAX = {PARTS_PER_NUSD: USD_EACH_MAX, PER_HOUR_OF_MS: USD_PER_HOUR_MAX}
 
 
+def usd_max(unit: Unit) -> int:
+    """The highest price of a unit, in USD."""
+    return _USD_MAX.get(unit.scale, USD_PER_MILLION_MAX)
+
+
 def _field_of(unit: Unit) -> tuple[str, object, Any]:
     """The field of the unit's price."""
-    kind = rate(unit.sold_by, _USD_MAX.get(unit.scale, USD_PER_MILLION_MAX)) if unit.sold_by else rate()
+    kind = rate(unit.sold_by, usd_max(unit)) if unit.sold_by else rate()
     if unit.price in ("input", "output"):
         return unit.price, int, setting(kind, unit.help)
     default = f"`{unit.of}`" if unit.of else "not priced" if unit.count else "no fee"

@@ -23,7 +23,7 @@ from proxy.billing.record import Price, Rates
 from proxy.billing.units import BILLED_UNITS
 
 if TYPE_CHECKING:
-    from genai_prices.types import ModelPrice, Provider, TieredPrices
+    from genai_prices.types import ModelInfo, ModelPrice, Provider, TieredPrices
 
 # Cached look-ups, including misses: with the model "*", any client may send any name.
 PRICES_KEPT = 4096
@@ -106,14 +106,15 @@ class PriceBook:
         """`providers`: other lists than the package's, with the `name` of their version."""
         self.version = name if providers is not None else f"genai-prices-{version('genai-prices')}"
         if providers is not None:
-            self.__dict__["_providers"] = providers
+            self.__dict__["providers"] = providers
         self._known = lru_cache(maxsize=PRICES_KEPT)(self._look_up)
 
     def load(self) -> None:
-        _ = self._providers
+        _ = self.providers
 
     @cached_property
-    def _providers(self) -> Sequence[Provider]:
+    def providers(self) -> Sequence[Provider]:
+        """The lists, as the package has them."""
         from genai_prices.data import providers
 
         return providers
@@ -129,15 +130,10 @@ class PriceBook:
             return None
         return self._known(provider, base_url, model.lower(), int(at // MINUTE_S))
 
-    def listed(self, at: float) -> dict[tuple[str, str], tuple[Rates, ...]]:
-        """(provider, model) → the price tiers at this time (Unix seconds), without those of our own table."""
-        moment = datetime.fromtimestamp(at, UTC)
-        lists = (
-            ((provider.id, model.id), _tiers(model.get_prices(moment)))
-            for provider in self._providers
-            for model in provider.models
-        )
-        return {name: tiers for name, tiers in lists if tiers}
+    def find(self, *, provider: str, base_url: str, model: str) -> ModelInfo | None:
+        """The model of the book whose prices `price` takes."""
+        listed_by = self._provider(provider, base_url, model)
+        return None if listed_by is None else self._of_provider(listed_by, model)
 
     def _look_up(self, provider: str, base_url: str, model: str, minute: int) -> Price | None:
         price = self._listed(provider, base_url, model, minute)
@@ -147,30 +143,35 @@ class PriceBook:
 
     def _listed(self, provider: str, base_url: str, model: str, minute: int) -> Price | None:
         listed_by = self._provider(provider, base_url, model)
-        if listed_by is None:
-            return None
-        if listed_by.id == _AWS and (arn := _ARN.fullmatch(model)) is not None:
-            model = arn[1]
-        listed = listed_by.find_model(model, all_providers=list(self._providers))
-        if listed is None:
+        if listed_by is None or (listed := self._of_provider(listed_by, model)) is None:
             return None
         at = datetime.fromtimestamp(minute * MINUTE_S, UTC)
         tiers = _tiers(listed.get_prices(_deepseek_time(at) if listed.id in _OF_PEAK_DAYS else at))
         if not tiers:
             return None
-        own = dict(_own(listed_by.id, model, urlsplit(base_url).hostname or ""))
+        own = dict(_own(listed_by.id, _bare(listed_by.id, model), urlsplit(base_url).hostname or ""))
         name = f"{self.version}+{_READ}" if own else self.version
         return Price(name, tiers, {}, own, lacking=_lacking(listed.get_prices(at)))
+
+    def _of_provider(self, listed_by: Provider, model: str) -> ModelInfo | None:
+        found = listed_by.find_model(_bare(listed_by.id, model), all_providers=list(self.providers))
+        return None if found is None or found.prices == [] else found
 
     def _provider(self, name: str, base_url: str, model: str) -> Provider | None:
         from genai_prices.data_snapshot import find_provider_by_id
 
         is_bedrock = _BEDROCK.fullmatch(urlsplit(base_url).hostname or "") is not None
-        for provider in self._providers:
+        for provider in self.providers:
             if re.match(provider.api_pattern, base_url) or (is_bedrock and provider.id == _AWS):
                 return provider
-        by_model = (p for p in self._providers if p.model_match is not None and p.model_match.is_match(model))
-        return find_provider_by_id(list(self._providers), name) or next(by_model, None)
+        by_model = (p for p in self.providers if p.model_match is not None and p.model_match.is_match(model))
+        return find_provider_by_id(list(self.providers), name) or next(by_model, None)
+
+
+def _bare(provider: str, model: str) -> str:
+    """The name of a model, without the ARN that it may be in at Bedrock."""
+    arn = _ARN.fullmatch(model) if provider == _AWS else None
+    return model if arn is None else arn[1]
 
 
 def _own(provider: str, model: str, host: str) -> Iterator[tuple[str, str]]:
@@ -192,6 +193,7 @@ _BEIJING = timezone(timedelta(hours=8))
 # Those of 2026 since then; in later years a holiday is priced as the weekday that it is, which is too much.
 _HOLIDAYS = frozenset(date(2026, month, day) for month, days in ((9, (25, 26, 27)), (10, range(1, 8))) for day in days)
 _NOON = time(12, tzinfo=UTC)
+_DAY_S = 86_400.0
 
 
 def _deepseek_time(at: datetime) -> datetime:
@@ -199,6 +201,41 @@ def _deepseek_time(at: datetime) -> datetime:
     day = at.astimezone(_BEIJING).date()
     day_off = day >= _WEEKENDS_FROM and (day.weekday() >= 5 or day in _HOLIDAYS)
     return at if day >= _PEAKS_FROM and not day_off and at.date() == day else datetime.combine(day, _NOON)
+
+
+class Listed(NamedTuple):
+    """The prices of a model at one time."""
+
+    tiers: tuple[Rates, ...]
+    """empty: it has none"""
+    lacking: tuple[str, ...]
+    """as `Price.lacking`"""
+
+
+def listed_at(model: ModelInfo, at: float) -> Listed:
+    """The prices that the book has for a model at this time (Unix seconds), without those of our own table."""
+    prices = model.get_prices(datetime.fromtimestamp(at, UTC)) if model.prices != [] else None
+    return Listed((), ()) if prices is None else Listed(_tiers(prices), _lacking(prices))
+
+
+def turning_points(model: ModelInfo, since: float) -> set[float]:
+    """Times (Unix seconds) by which a model has had, from `since` on, each of its prices: by the starts of its lists,
+    and by the hours that begin or end one."""
+    from genai_prices.types import ModelPrice, StartDateConstraint
+
+    if isinstance(model.prices, ModelPrice):
+        return set()
+    days, hours = {datetime.fromtimestamp(since, UTC).date()}, {time(tzinfo=UTC)}
+    for constraint in (conditional.constraint for conditional in model.prices):
+        if isinstance(constraint, StartDateConstraint):
+            days.add(constraint.start_date)
+        elif constraint is not None:
+            hours |= {
+                hour if hour.tzinfo else hour.replace(tzinfo=UTC)
+                for hour in (constraint.start_time, constraint.end_time)
+            }
+    points = {datetime.combine(day, hour).timestamp() for day in days for hour in hours}
+    return {point for point in points if point >= since - _DAY_S}
 
 
 # Price in the book → name in `Rates`, and units of ours per unit of the book. For the same name, the later one wins.
