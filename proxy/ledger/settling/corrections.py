@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
-from sqlalchemy import Connection, Engine, Row, select, true, tuple_
+from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, or_, select, true, tuple_
 
 from proxy.billing.adjustment import MONEY
 from proxy.billing.correction import (
@@ -38,6 +38,12 @@ from proxy.storage.database import reading
 BATCH_EXCHANGES = 500
 
 _COLUMNS = ledger_entries.c
+_ALL = true()
+# With the condition of the index.
+_UNPRICED = and_(_COLUMNS.charge_nusd.is_(None), or_(_COLUMNS.cost_nusd.is_(None), _COLUMNS.charge_nusd.is_(None)))
+
+Cursor = tuple[float, str]
+"""(start in Unix seconds, id) of an exchange"""
 
 Prices = Callable[[LedgerEntry, str | None], tuple[Price | None, Price | None]]
 """(terminal entry, another model that the exchange used, or None) → the price of the charge and the price of the
@@ -119,6 +125,11 @@ class Simulation:
     """exchanges that cannot be priced because their entries are malformed; no sum includes them"""
 
 
+class _Repricing(NamedTuple):
+    reread: bool = False
+    unpriced_only: bool = False
+
+
 class Corrections:
     """Writes corrections. Every method raises LedgerUnavailable."""
 
@@ -174,10 +185,20 @@ class Corrections:
         """
         result = RerateResult()
         for ids in self._pages(model, since, until):
-            for line in self._batch(ids, prices, result, reread=reread, dry_run=dry_run):
+            for line in self._batch(ids, prices, result, _Repricing(reread=reread), dry_run=dry_run):
                 result.add(line)
             progress(result)
         return result
+
+    def rate_unpriced(self, prices: Prices, after: Cursor, until: float, total: CorrectionResult) -> Cursor | None:
+        """Adjust the next exchanges without a charge that began before `until` (Unix seconds) to these prices, if there
+        is one by now; a cost that is known stays. Idempotent. Adds to `total`. Returns where to go on; None: all are
+        done."""
+        page = self._page(None, after, until, _UNPRICED)
+        ids = [row.exchange_id for row in page]
+        for line in self._batch(ids, prices, RerateResult(), _Repricing(unpriced_only=True), dry_run=False):
+            total.add(line)
+        return (page[-1].started_at, ids[-1]) if page else None
 
     def simulate(
         self,
@@ -219,12 +240,16 @@ class Corrections:
             after = (page[-1].started_at, page[-1].exchange_id)
             yield [row.exchange_id for row in page]
 
-    def _page(self, model: str | None, after: tuple[float, str], until: float) -> Sequence[Row[Any, Any]]:
+    def _page(
+        self, model: str | None, after: Cursor, until: float, where: ColumnElement[bool] = _ALL
+    ) -> Sequence[Row[Any, Any]]:
         """The next exchanges by start time, as (started_at, exchange_id)."""
         cursor = (_COLUMNS.started_at, _COLUMNS.exchange_id)
         query = select(*cursor).where(
             true() if model is None else _COLUMNS.model == model,
+            where,
             _COLUMNS.kind == EntryKind.USAGE,
+            _COLUMNS.started_at >= after[0],
             _COLUMNS.started_at < until,
             tuple_(*cursor) > after,
         )
@@ -232,34 +257,39 @@ class Corrections:
             return connection.execute(query.order_by(*cursor).limit(BATCH_EXCHANGES)).all()
 
     def _batch(
-        self, ids: Sequence[str], prices: Prices, result: RerateResult, *, reread: bool, dry_run: bool
+        self, ids: Sequence[str], prices: Prices, result: RerateResult, how: _Repricing, *, dry_run: bool
     ) -> list[LedgerEntry]:
         """Reprice a batch. Reads without the settling lock first, because most batches need no adjustment."""
         result.exchanges += len(ids)
         with reading(self._engine) as connection:
-            lines = self._signed(*_repriced(entries_of(connection, ids), prices, result, reread=reread))
+            lines = self._signed(*_repriced(entries_of(connection, ids), prices, result, how))
         if dry_run or not lines:
             return lines
         with self._store.settling() as settling:
             entries = entries_of(settling.connection, [line.exchange_id for line in lines])
-            lines = self._signed(*_repriced(entries, prices, RerateResult(), reread=reread))
+            lines = self._signed(*_repriced(entries, prices, RerateResult(), how))
             if lines:
                 settling.insert([Arrival(line) for line in lines])
         return lines
 
 
 def _repriced(
-    entries: Mapping[str, Iterable[LedgerEntry]], prices: Prices, result: RerateResult, *, reread: bool
+    entries: Mapping[str, Iterable[LedgerEntry]], prices: Prices, result: RerateResult, how: _Repricing
 ) -> list[LedgerEntry]:
     """The adjustments that are needed."""
     lines: list[LedgerEntry] = []
     for one in entries.values():
         try:
             totals = exchange_totals(one)
-            read = read_again(totals.terminal) if reread else None
+            if how.unpriced_only and totals.charge_nusd is not None:
+                continue
+            read = read_again(totals.terminal) if how.reread else None
             used = totals.other_models if read is None else read.other_models
             others = {one.model: prices(totals.terminal, one.model) for one in used}
-            line = rerated(totals, *prices(totals.terminal, None), others, read)
+            price, cost = prices(totals.terminal, None)
+            if how.unpriced_only and totals.cost_nusd is not None:
+                cost = None
+            line = rerated(totals, price, cost, others, read)
         except ValueError:  # a malformed exchange must not stop the others
             result.unreadable += 1
             continue

@@ -230,3 +230,33 @@ def test_what_changes_between_the_look_and_the_lock_is_seen(
     line = of(engine, 0)[1]
     assert line == rerated(exchange_totals([a_real_entry(0)]), DEARER, None)
     assert_right(engine)
+
+
+@on_both_databases
+def test_what_had_no_price_is_rated_once_by_any_number_of_processes(engine: Engine, ledger_url: str) -> None:
+    """What has a charge is not looked at, and a cost that is known stays."""
+    unpriced = [a_real_entry(n, price=None) for n in range(4)]
+    settle(engine, *unpriced, a_real_entry(4), a_real_entry(5, price=None, cost=None))
+    barrier = Barrier(3)
+
+    def rate(_: int) -> int:
+        total, after = CorrectionResult(), (0.0, "")
+        barrier.wait()
+        own = open_engine(ledger_url)
+        try:
+            corrections = Corrections(own, a_real_store(own), "prices.refresh")
+            while after is not None:
+                after = corrections.rate_unpriced(at(PRICE, DEARER), after, 2e9, total)
+            return total.adjusted
+        finally:
+            own.dispose()
+
+    with ThreadPoolExecutor(3) as threads:
+        assert sum(threads.map(rate, range(3))) == 5
+    for number in range(4):
+        first, adjustment = of(engine, number)
+        assert (first.charge_nusd, adjustment.charge_nusd) == (None, a_real_entry(number).charge_nusd)
+        assert adjustment.cost_nusd in (0, None)
+    assert [one.cost_nusd for one in of(engine, 5)] == [None, a_real_entry(5, price=DEARER).charge_nusd]
+    assert len(of(engine, 4)) == 1
+    assert_right(engine)
