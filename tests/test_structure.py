@@ -307,6 +307,8 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir adjust",
         "tokenweir rerate",
         "tokenweir simulate",
+        "tokenweir prices show",
+        "tokenweir prices refresh",
         "tokenweir prices why",
         "tokenweir prices diff",
         "tokenweir prices update",

@@ -237,7 +237,7 @@ def _prices(options: argparse.Namespace, settings: Settings) -> Prices | None:
 
 def _configured(settings: Settings, store: LedgerStores) -> Prices:
     from proxy.ledger.accounts.owners import payer_of
-    from proxy.runtime.machine.price_file import price_book
+    from proxy.runtime.machine.price_check import book_in_use
     from proxy.runtime.machine.price_lookup import PriceLookup
 
-    return PriceLookup(settings, price_book(settings.data_dir), payer_of(store.engine))
+    return PriceLookup(settings, book_in_use(settings, store.engine)[1], payer_of(store.engine))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,12 @@ from proxy.settings import ModelSettings, Settings, TargetSettings, route
 from proxy.settings.prices import PriceLists
 
 if TYPE_CHECKING:
+    from proxy.billing.pricing.book import PriceBook
+    from proxy.ledger.price_list import PriceListState
+    from proxy.runtime.machine.ledger_stores import LedgerStores
+    from proxy.runtime.machine.price_acceptance import Accepted, ModelChange
     from proxy.runtime.machine.price_file import PriceChange
+    from proxy.settings.price_refresh import RefreshSettings
 
 
 def add_commands(commands: Any) -> None:
@@ -55,6 +62,14 @@ def add_commands(commands: Any) -> None:
     )
     why.add_argument("--json", action="store_true", help="print one JSON object for each price")
 
+    show = with_config(prices, "show", "print which price book applies, since when, and what was refused", _show)
+    show.add_argument("--json", action="store_true", help="print one JSON object")
+    refresh = with_config(
+        prices, "refresh", "fetch a newer price list as `prices.refresh` does, now", _refresh, action="refresh prices"
+    )
+    refresh.add_argument("--dry-run", action="store_true", help="print the changes without applying them")
+    refresh.add_argument("--json", action="store_true", help="print one JSON object for each model")
+
     source = "a file or a URL in the format of the data of genai-prices"
     diff = with_config(prices, "diff", "print the prices that differ in another price book", _diff)
     diff.add_argument("source", metavar="FILE|URL", help=source)
@@ -70,16 +85,21 @@ def add_commands(commands: Any) -> None:
 
 def _update(options: argparse.Namespace) -> None:
     """Install a price book. Suspicious changes are listed, and need `--confirm`."""
-    from proxy.runtime.machine.price_file import book_from, fetched, path_in
+    from proxy.billing.pricing.book import PriceBook
+    from proxy.runtime.machine.price_check import book_in_use
+    from proxy.runtime.machine.price_file import book_from, changes, fetched, path_in, version_of
 
-    file = path_in(load_settings(options.config).data_dir)
-    with store_of(options):
+    settings = load_settings(options.config)
+    file = path_in(settings.data_dir)
+    with store_of(options) as store:
+        state, before = book_in_use(settings, store.engine)
         if options.source == _PACKAGE:
+            then = _share(settings, store, state, PriceBook().version, None)
             file.unlink(missing_ok=True)
-            print("tokenweir: the price book is the installed package's; restart the proxies")
+            print(f"tokenweir: the price book is the installed package's; {then}")
             return
         content = fetched(options.source)
-        found = _changes(options, content)
+        found = list(changes(before, book_from(content, options.source), time.time()))
         doubtful = [change for change in found if change.suspicious]
         if doubtful and not options.confirm:
             for change in doubtful:
@@ -88,9 +108,116 @@ def _update(options: argparse.Namespace) -> None:
                 f"{len(doubtful)} of {len(found)} changes remove a price or move it by more than a factor of 3; "
                 f"if that is right, repeat with --confirm"
             )
+        then = _share(settings, store, state, version_of(content), content)
         with whole_file(file) as written:
             written.write(content)
-    print(f"tokenweir: {len(found)} prices changed ({book_from(content, options.source).version}); restart the proxies")
+    print(f"tokenweir: {len(found)} prices changed ({version_of(content)}); {then}")
+
+
+def _share(settings: Settings, store: LedgerStores, state: PriceListState, version: str, content: bytes | None) -> str:
+    """Give the list to the proxies if they refresh their prices. Returns what is to be done."""
+    from proxy.ledger.price_list import replace_list
+
+    if settings.prices.refresh is None:
+        return "restart the proxies"
+    if not replace_list(store.engine, state.version, version, content, time.time()):
+        raise Failure("a proxy has refreshed the prices meanwhile: repeat the command")
+    return "running proxies apply it within seconds"
+
+
+def _refresh(options: argparse.Namespace) -> None:
+    from proxy.runtime.machine.price_check import book_in_use, record
+
+    settings = load_settings(options.config)
+    refresh = settings.prices.refresh
+    if refresh is None:
+        raise Failure("prices.refresh is not set: write `prices: {refresh: {}}`, or use `tokenweir prices update`")
+    with store_of(options) as store:
+        state, before = book_in_use(settings, store.engine)
+        accepted = asyncio.run(_newest(settings, refresh, before))
+        found = [*accepted.changes, *accepted.refused]
+        for line in [json_line(_model_json(one)) for one in found] if options.json else _table(found):
+            print(line)
+        if not options.dry_run and not record(store.engine, state, accepted, refresh.every_s):
+            raise Failure("a proxy has refreshed the prices meanwhile: repeat the command")
+    then = "nothing was applied" if options.dry_run else "running proxies apply it within seconds"
+    counts = f"{len(accepted.changes)} models changed, {len(accepted.refused)} refused ({accepted.book.version})"
+    print(f"tokenweir: {counts}; {then}", file=sys.stderr)
+
+
+async def _newest(settings: Settings, refresh: RefreshSettings, before: PriceBook) -> Accepted:
+    from proxy.gateway.upstream.client import UpstreamClient
+    from proxy.runtime.machine.price_check import newest
+
+    client = UpstreamClient()
+    try:
+        return await newest(client, refresh, settings, before)
+    finally:
+        await client.close()
+
+
+def _model_json(change: ModelChange) -> dict[str, Any]:
+    prices = [
+        {"price": one.price, "above_prompt_tokens": one.above_prompt_tokens, "old": _usd(one.old), "new": _usd(one.new)}
+        for one in change.prices
+    ]
+    of = {"provider": change.provider, "model": change.model, "since": iso_utc(change.since)}
+    return {**of, "prices": prices, "refused": change.refused or None}
+
+
+_TITLES = ("PROVIDER", "MODEL", "PRICE", "OLD", "NEW", "SINCE (UTC)", "RESULT")
+
+
+def _table(found: list[ModelChange]) -> Iterator[str]:
+    """A row for each price, in USD."""
+    rows = [
+        (
+            change.provider, change.model, one.name, _usd(one.old) or "–", _usd(one.new) or "–",
+            iso_utc(change.since)[:16].replace("T", " "), f"refused: {change.refused}" if change.refused else "applies",
+        )
+        for change in found
+        for one in change.prices
+    ]  # fmt: skip
+    if rows:
+        widths = [max(map(len, column)) for column in zip(_TITLES, *rows, strict=True)]
+        for row in (_TITLES, *rows):
+            yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _show(options: argparse.Namespace) -> None:
+    settings = load_settings(options.config)
+    shown = _own_book(settings) if settings.prices.refresh is None else _refreshed_book(options, settings)
+    if options.json:
+        print(json_line(shown))
+        return
+    for name, value in shown.items():
+        for one in value if isinstance(value, list) else [value]:
+            print(f"{name}: {'–' if one is None else one}")
+
+
+def _own_book(settings: Settings) -> dict[str, Any]:
+    from proxy.runtime.machine.price_file import path_in, price_book
+
+    book, file = price_book(settings.data_dir), path_in(settings.data_dir)
+    since = iso_utc(file.stat().st_mtime) if file.exists() else None
+    return {"list": book.version, "since": since, "from": str(file) if file.exists() else "the installed package"}
+
+
+def _refreshed_book(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    from proxy.runtime.machine.price_check import book_in_use
+
+    refresh = settings.prices.refresh
+    assert refresh is not None, "the caller has looked"
+    with store_of(options) as store:
+        state, book = book_in_use(settings, store.engine)
+    times = {"since": state.accepted_at, "checked": state.checked_at, "next_check": state.next_at or None}
+    return {
+        "list": book.version,
+        **{name: None if at is None else iso_utc(at) for name, at in times.items()},
+        "from": refresh.source,
+        "failed": state.error,
+        "refused": list(state.refused),
+    }
 
 
 def _diff(options: argparse.Namespace) -> None:
@@ -110,9 +237,7 @@ def _changes(options: argparse.Namespace, content: bytes) -> list[PriceChange]:
 
 
 def _change_line(change: PriceChange) -> str:
-    above = f" above {change.above_prompt_tokens} tokens" if change.above_prompt_tokens else ""
-    old, new = (_usd(nusd) or "no price" for nusd in (change.old, change.new))
-    return f"{change.provider} {change.model} {change.price}{above}: {old} → {new}"
+    return f"{change.provider} {change.model} {change.text}"
 
 
 def _usd(nusd: int | None) -> str | None:

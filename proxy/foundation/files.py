@@ -24,6 +24,15 @@ def sync(path: Path) -> None:
         os.close(fd)
 
 
+def replace_whole(file: Path, content: bytes) -> None:
+    """Replace the file's content atomically and durably; the file is readable by its owner only. Raises OSError."""
+    new = file.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    write_private(new, content)
+    os.replace(new, file)
+    sync(file.parent)
+
+
 def replace_text(file: Path, text: str) -> None:
     """Replace the file's content by `text` atomically; the file is readable by its owner only. Not durable. Raises
     OSError."""

@@ -20,7 +20,8 @@ from proxy.settings.cloud_auth import check_auth
 from proxy.settings.faults import Fault, SettingsError, gathered
 from proxy.settings.kinds import FieldPath, flag, read_section
 from proxy.settings.models import ModelSettings, TargetSettings
-from proxy.settings.outbound import TlsSettings, proxy_of_environment
+from proxy.settings.outbound import ForwardProxy, TlsSettings, proxy_of_environment
+from proxy.settings.price_refresh import PricesSettings
 from proxy.settings.sinks import SinkSettings
 from proxy.settings.values import ProviderSettings, Settings
 
@@ -119,12 +120,15 @@ def settings_from(raw: object, *, env: Mapping[str, str], folder: Path, sinks: S
     def check_providers() -> None:
         checked["providers"] = _reached(settings.providers, raw, at)
 
+    def check_prices() -> None:
+        checked["prices"] = _refresh(settings.prices, raw, at)
+
     def check_models() -> None:
         models = settings.models
         routed = gathered(partial(_routed, one, settings, at) for one in models.values())
         checked["models"] = dict(zip(models, routed, strict=True))
 
-    gathered((partial(_check_sharing, settings, at), check_providers, check_models))
+    gathered((partial(_check_sharing, settings, at), check_providers, check_prices, check_models))
     return replace(settings, **checked)
 
 
@@ -173,20 +177,41 @@ def _reached(providers: Mapping[str, ProviderSettings], raw: Any, at: FieldPath)
     """The providers, each with the HTTP proxy of the environment unless the file sets one. Raises SettingsError."""
 
     def read(name: str, provider: ProviderSettings) -> ProviderSettings:
-        here, tls = at.under("providers").under(name), provider.tls
-        if tls != TlsSettings() and not provider.base_url.startswith("https://"):
-            raise here.under("tls").wrong("needs a `base_url` of https://")
-        if tls.key_file is not None and tls.cert_file is None:
-            raise here.under("tls").under("cert_file").wrong("is missing: `key_file` is its private key")
+        here = at.under("providers").under(name)
+        _check_tls(provider.tls, provider.base_url, "base_url", here)
         _check_credentials(provider, here)
         if raw["providers"][name].get("proxy") is None:
-            try:
-                provider = replace(provider, proxy=proxy_of_environment(provider.base_url, at.env))
-            except SettingsError as wrong:
-                raise here.under("proxy").wrong(str(wrong)) from None
+            provider = replace(provider, proxy=_usual_proxy(provider.base_url, here))
         return provider
 
     return dict(zip(providers, gathered(partial(read, name, one) for name, one in providers.items()), strict=True))
+
+
+def _check_tls(tls: TlsSettings, url: str, setting: str, at: FieldPath) -> None:
+    """`setting`: the name of the URL's."""
+    if tls != TlsSettings() and not url.startswith("https://"):
+        raise at.under("tls").wrong(f"needs a `{setting}` of https://")
+    if tls.key_file is not None and tls.cert_file is None:
+        raise at.under("tls").under("cert_file").wrong("is missing: `key_file` is its private key")
+
+
+def _usual_proxy(url: str, at: FieldPath) -> ForwardProxy | None:
+    """The HTTP proxy of the environment."""
+    try:
+        return proxy_of_environment(url, at.env)
+    except SettingsError as wrong:
+        raise at.under("proxy").wrong(str(wrong)) from None
+
+
+def _refresh(prices: PricesSettings, raw: Any, at: FieldPath) -> PricesSettings:
+    """The settings with the HTTP proxy of the environment, unless the file sets one. Raises SettingsError."""
+    refresh, here = prices.refresh, at.under("prices").under("refresh")
+    if refresh is None:
+        return prices
+    _check_tls(refresh.tls, refresh.source, "from", here)
+    if raw["prices"]["refresh"].get("proxy") is None:
+        refresh = replace(refresh, proxy=_usual_proxy(refresh.source, here))
+    return replace(prices, refresh=refresh)
 
 
 def _check_credentials(provider: ProviderSettings, at: FieldPath) -> None:

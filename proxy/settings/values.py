@@ -42,6 +42,7 @@ from proxy.settings.kinds import (
 from proxy.settings.listeners import AdminSettings, CorsSettings, Listen, ResumeSettings, WorkerSettings
 from proxy.settings.models import MODEL_NAME, PROVIDER_NAME, ModelSettings
 from proxy.settings.outbound import CredentialSettings, ForwardProxy, TlsSettings, failures, forward_proxy
+from proxy.settings.price_refresh import PricesSettings
 from proxy.settings.price_rules import PRICE_RULES
 from proxy.settings.provider_headers import HeaderSettings
 from proxy.settings.sinks import SinkSettings
@@ -456,6 +457,7 @@ class Settings:
         sections(ModelSettings, MODEL_NAME, "1 to 200 of A-Z a-z 0-9 _ . : / @ + -, or *, or prefix/*"),
         "the models that clients may request; `*` passes any name upstream, `prefix/*` the part after the slash",
     )
+    prices: PricesSettings = setting(section(PricesSettings), "the built-in price book", default=PricesSettings())
     price_rules: Mapping[str, PriceRule] = setting(
         PRICE_RULES,
         "changes of price lists for some requests: by who pays, model, provider, date and hour",

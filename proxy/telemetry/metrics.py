@@ -28,6 +28,7 @@ from proxy.telemetry.histogram import Buckets, Series
 from proxy.telemetry.later_metrics import ERROR_BOUNDS, LaterMetrics
 from proxy.telemetry.ledger_metrics import LedgerMetrics
 from proxy.telemetry.log_lines import ExchangeLog
+from proxy.telemetry.price_metrics import PriceMetrics
 from proxy.telemetry.project_metrics import OTHER
 from proxy.telemetry.sink_metrics import SinkMetrics
 
@@ -134,6 +135,7 @@ class Metrics:
         self.providers = ProviderMetrics(series)
         self.sinks = SinkMetrics(series)
         self.later = LaterMetrics(series, self.label)
+        self.prices = PriceMetrics(series)
 
     def _make_counts(self, series: Series) -> None:
         """Counters of exchanges."""

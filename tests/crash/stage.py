@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from decimal import Decimal
 from functools import partial
 from typing import Any
+from urllib.request import urlopen
 
 import psutil
 
@@ -91,6 +93,12 @@ async def begin_stopping(tokenweir: Tokenweir, number: signal.Signals = signal.S
     assert "stopping" in await asyncio.to_thread(tokenweir.child.stdout.readline)
 
 
+def probed(running: Tokenweir, path: str) -> str:
+    """What a path answers."""
+    with urlopen(f"{running.url}{path}", timeout=5) as answer:
+        return str(answer.read().decode())
+
+
 def quick_key(tokenweir: Tokenweir, limits: Limits = UNLIMITED, *, alias: str = "test") -> str:
     """A new key, without starting a process."""
     return quick_keys(tokenweir, 1, limits, alias=alias)[0]
@@ -122,7 +130,7 @@ def left_behind(tokenweir: Tokenweir) -> tuple[int, int, int]:
     return left
 
 
-def charge(entry: dict[str, Any], price: dict[str, float]) -> Decimal:
+def charge(entry: dict[str, Any], price: Mapping[str, float]) -> Decimal:
     """USD of an entry's reported tokens at these rates, in USD per million."""
     rates = {name: Decimal(str(rate)) for name, rate in price.items()}
     tokens: Decimal = entry["prompt_tokens"] * rates["input"] + entry["completion_tokens"] * rates["output"]

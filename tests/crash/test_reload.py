@@ -10,14 +10,13 @@ from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 import yaml
 
 from proxy.demo.script import Shape
 from proxy.runtime.machine.configuration_file import STATUS_FILE
-from tests.crash.stage import WORKERS, Stage, charge, members, quick_key, until
+from tests.crash.stage import WORKERS, Stage, charge, members, probed, quick_key, until
 from tests.support import sse
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import PRICE, Tokenweir
@@ -65,11 +64,6 @@ async def reloaded(running: Tokenweir) -> dict[str, Any]:
     running.signal(signal.SIGHUP)
     await until(lambda: status(running)["attempts"] > before)
     return status(running)
-
-
-def probed(running: Tokenweir, path: str) -> str:
-    with urlopen(f"{running.url}{path}", timeout=5) as answer:
-        return str(answer.read().decode())
 
 
 async def test_a_model_is_added_repriced_and_taken_away(running: Tokenweir, provider: ScriptedProvider) -> None:

@@ -457,3 +457,22 @@ stored_batches = Table(
     Index("ix_stored_batches_project_id_created_at", "project_id", "created_at"),
     _partial("ix_stored_batches_next_at", "next_at", "state IN ('creating', 'running')"),
 )
+
+# The price list that all proxies apply, if they refresh their prices: one row.
+price_lists = Table(
+    "price_lists",
+    metadata,
+    Column("name", _text(), primary_key=True),
+    # Null: none was accepted yet.
+    Column("version", _text()),
+    # Compressed. Null: the list of the installed package.
+    Column("content", LargeBinary),
+    Column("accepted_at", UtcTime),
+    # The last successful check, and when the next one is due.
+    Column("checked_at", UtcTime),
+    Column("next_at", UtcTime, nullable=False),
+    # Of the last successful check: a line for each model whose earlier prices stay.
+    Column("refused", _json(), nullable=False),
+    # Why the last check failed; null: it did not.
+    Column("error", _text()),
+)

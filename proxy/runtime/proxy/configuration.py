@@ -43,6 +43,7 @@ Follower = Callable[[Settings, Mapping[str, Provider]], Callable[[], None]]
 
 class _Prepared(NamedTuple):
     settings: Settings
+    book: PriceBook
     providers: dict[str, Provider]
     models: Models
     need_restart: list[str]
@@ -63,25 +64,27 @@ class Configuration:
         """the digest of the applied file; empty: there is no file"""
         self.followers: list[Follower] = []
         """what else follows a reload"""
-        self._book = book
+        self.book = book
+        """the built-in price book that applies"""
         self._metrics = metrics
         self._tokenizers = tokenizers
-        self.apply(self.prepared(settings))
+        self.apply(self.prepared(settings, book))
 
-    def prepared(self, settings: Settings) -> _Prepared:
+    def prepared(self, settings: Settings, book: PriceBook) -> _Prepared:
         """What `apply` changes to. May be called in a thread. Raises SettingsError: the settings cannot be used."""
         if needs_price_book(settings):
-            self._book.load()
-        require_prices(settings, price_lookup(self._book))
+            book.load()
+        require_prices(settings, price_lookup(book))
         self._tokenizers.read(settings.models.values())
         providers = {name: self._provider(name, settings) for name in settings.providers}
-        models = model_table(settings, self._book, providers, self._tokenizers)
+        models = model_table(settings, book, providers, self._tokenizers)
         follow = [follower(settings, providers) for follower in self.followers]
-        return _Prepared(settings, providers, models, not_reloaded(self.settings, settings), follow)
+        return _Prepared(settings, book, providers, models, not_reloaded(self.settings, settings), follow)
 
     def apply(self, prepared: _Prepared) -> list[str]:
         """Serve new requests by it. Returns the names of settings that have changed, and only a restart applies."""
         self.settings = reloaded(self.settings, prepared.settings)
+        self.book = prepared.book
         for name in self.providers.keys() - prepared.providers.keys():
             self._metrics.providers.forget(name, list(BreakerState))
         self.providers.clear()
@@ -151,13 +154,21 @@ class Reloader:
         async with self._in_order:
             self._finish(await asyncio.to_thread(self._prepare))
 
+    async def use_book(self, book: PriceBook) -> None:
+        """Serve new requests at the prices of this book. Raises SettingsError: a configured model has none in it, and
+        nothing has changed."""
+        configuration = self._configuration
+        async with self._in_order:
+            prepared = await asyncio.to_thread(configuration.prepared, configuration.settings, book)
+            configuration.apply(prepared)
+
     def _prepare(self) -> tuple[_Prepared, str] | str:
         """Read the file. Returns what to apply and its digest, or why it cannot be used."""
         if self._file is None:
             return "the settings come from the environment: restart to apply a change"
         try:
             settings, digest = self._file.read_again()
-            return self._configuration.prepared(settings), digest
+            return self._configuration.prepared(settings, self._configuration.book), digest
         except SettingsError as wrong:
             return str(wrong)
 

@@ -79,7 +79,7 @@ class LaterUsageService:
         return answered(
             now,
             answer,
-            PriceLookup(settings, resources.book, payer_of(resources.store.engine)),
+            PriceLookup(settings, self._configuration.book, payer_of(resources.store.engine)),
             of_provider.bill,
             of_provider.not_billed,
             estimates=of_provider.usage.refuted is Refuted.ESTIMATE,

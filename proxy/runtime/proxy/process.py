@@ -33,6 +33,7 @@ from proxy.runtime.machine.configuration_file import STATUS_FILE, ConfigurationF
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.integrity_check import count_letters
 from proxy.runtime.machine.ledger_stores import keep_partitions
+from proxy.runtime.machine.price_file import path_in
 from proxy.runtime.machine.traces import close_traces
 from proxy.runtime.machine.unsettled import close_months
 from proxy.runtime.proxy.abandoned_journals import settle_abandoned
@@ -42,6 +43,7 @@ from proxy.runtime.proxy.handlers import STARTING, Handlers, client_routes, make
 from proxy.runtime.proxy.handover import FIRST, Listeners, Succession, offer, open_offer
 from proxy.runtime.proxy.node import Settling
 from proxy.runtime.proxy.peer_processes import METRICS, PeerProcesses
+from proxy.runtime.proxy.price_refresh import PriceRefresh
 from proxy.runtime.proxy.resources import Resources, open_resources
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.settings import Settings
@@ -164,6 +166,10 @@ class Proxy:
         handlers.later_usage.start(tasks)
         stops.push_async_callback(handlers.batches.close)
         _start_maintenance(resources, tasks, is_first=is_first)
+        if settings.prices.refresh is not None:
+            copy = path_in(folder.root) if is_first else None
+            prices = PriceRefresh(settings.prices.refresh, resources, reloader, upstream, copy)
+            tasks.start(prices.run(), name="prices")
         if is_first:
             left = folder.left_behind(0 if peers is None else peers.count)
             tasks.start(settle_abandoned(left, resources, handlers.resumption), name="abandoned")

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from proxy.billing.pricing.book import PriceBook
 from proxy.foundation.outage import OutageLog
 from proxy.keys.keyring import Keyring
 from proxy.runtime.machine.data_folder import DataFolder
@@ -38,7 +37,6 @@ class Resources:
     settings: Settings
     """those of the start; of providers, models and prices, `configuration` has those that apply"""
     metrics: Metrics
-    book: PriceBook
     tokenizers: Tokenizers
     configuration: Configuration
     traces: Traces | None
@@ -66,9 +64,8 @@ async def open_resources(
 ) -> Resources:
     """Open all in this order. `waiting`: serves while Redis or the ledger is not there. Raises SettingsError,
     JournalUnavailable, ProgressBroken, QueueUnsuitable, OSError."""
-    book = price_book(settings.data_dir)
     tokenizers = Tokenizers(settings.models.values(), settings.estimates)
-    configuration = Configuration(settings, book, metrics, tokenizers)
+    configuration = Configuration(settings, price_book(settings.data_dir), metrics, tokenizers)
     traces = open_traces(settings.traces, metrics)
     stops.push_async_callback(close_traces, traces, 0.0)  # a graceful stop has closed them beside the last settling
 
@@ -90,7 +87,7 @@ async def open_resources(
     stops.push_async_callback(admission.close)
     stops.callback(learned.save)
     return Resources(
-        settings, metrics, book, tokenizers, configuration, traces, node, learned, queue, store, in_thread, recovered,
+        settings, metrics, tokenizers, configuration, traces, node, learned, queue, store, in_thread, recovered,
         keyring, admission,
     )  # fmt: skip
 

@@ -1,0 +1,80 @@
+"""The settings of prices that refresh themselves. Invariant: a list comes by TLS, or from this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from proxy.settings.kinds import FieldType, checked, duration, flag, section, setting, settings_section
+from proxy.settings.outbound import ForwardProxy, TlsSettings, forward_proxy
+from proxy.settings.urls import url
+
+PUBLISHED = "https://raw.githubusercontent.com/pydantic/genai-prices/refs/heads/main/prices/new_data/v2/data.json"
+# Providers announce prices days ahead; a shorter interval is a burden for those who publish the list.
+EVERY_S_MIN = 60
+
+
+def _every() -> FieldType:
+    kind = checked(duration(), lambda value: value is not None and value >= EVERY_S_MIN, "must be a minute or longer")
+    return replace(kind, description="a duration (24h, 30m, …), a minute or longer")
+
+
+def _source() -> FieldType:
+    return checked(
+        url(), _is_safe, "must be https://, or http:// to this machine: a list that is changed on its way costs money"
+    )
+
+
+def _is_safe(value: str) -> bool:
+    parts = urlsplit(value)
+    host = parts.hostname or ""
+    try:
+        return parts.scheme == "https" or ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@settings_section
+class RefreshSettings:
+    """How the built-in price book is refreshed."""
+
+    every_s: int = setting(
+        _every(),
+        "how long a list applies before it is fetched again; a restart does not count",
+        default=86_400,
+        shown="`24h`",
+        name="every",
+    )
+    source: str = setting(
+        _source(),
+        "URL of the list, in the format of genai-prices; no redirect is followed",
+        default=PUBLISHED,
+        shown="the published list of genai-prices, at raw.githubusercontent.com",
+        name="from",
+    )
+    rate_unpriced: bool = setting(
+        flag(),
+        "rate exchanges of the last 31 days that have no price, once a list or the configuration has one: by "
+        "adjustments, as `tokenweir rerate` does",
+        default=False,
+    )
+    tls: TlsSettings = setting(section(TlsSettings), "certificates; they are always verified", default=TlsSettings())
+    proxy: ForwardProxy | None = setting(
+        forward_proxy(),
+        "the HTTP proxy to reach it through, by CONNECT",
+        default=None,
+        shown="`HTTPS_PROXY` of the environment, as for `providers`",
+    )
+
+
+@settings_section
+class PricesSettings:
+    """The built-in price book."""
+
+    refresh: RefreshSettings | None = setting(
+        section(RefreshSettings),
+        "fetches newer prices while the proxies run; `{}`: the published list, once a day",
+        default=None,
+        shown="off",
+    )
