@@ -62,14 +62,14 @@ def explained(error: Exception, server: RedisServer) -> str:
         return str(error)
     code, text = getattr(error, "status_code", None), str(error)
     text = f"{code} {text}" if code and not text.startswith(code) else text
+    if isinstance(error, ResponseError):  # a server may quote the command's arguments
+        text = text.partition(", with args")[0]
     if (right := missing_right(error)) is not None:
         return f"{server.name} {lacks([right], server)}"
     for known, says in _KNOWN:
         if known.search(text):
             detail = text[:_MESSAGE_CHARS_MAX].rstrip(".")
             return f"{server.name} {says.format(**server._asdict() | _HINTS[server.tls], detail=detail)}"
-    if isinstance(error, ResponseError):  # a server may quote the command's arguments
-        text = text.partition(", with args")[0]
     return f"{server.name}: {type(error).__name__}: {text[:_MESSAGE_CHARS_MAX]}"
 
 

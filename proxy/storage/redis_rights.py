@@ -3,7 +3,8 @@
 The check opens a connection, begins a transaction (MULTI), sends each command of the product, and closes the
 connection. A server checks rights when it queues a command, and executes none of an unfinished transaction.
 
-Invariant: the check changes nothing in the server, and needs no right to read access lists.
+Invariant: the check changes nothing in the server, and needs no right to read access lists. A server that has no
+transactions is not checked.
 """
 
 from __future__ import annotations
@@ -111,13 +112,14 @@ async def _lacking(connection: Any, calls: str) -> list[str]:
     try:
         await connection.connect()
         await connection.send_command("MULTI")
-        await connection.read_response()
+        if (refused := await _error(connection)) is not None:  # without a transaction, the calls would be executed
+            return sorted(_missing(refused, ()))
         for at in range(0, len(sent), _AT_ONCE):
             part = sent[at : at + _AT_ONCE]
             await connection.send_packed_command(connection.pack_commands(part))
             for call in part:
                 found.update(_missing(await _error(connection), call))
-    except ResponseError as error:  # to connect, or to begin
+    except ResponseError as error:  # to connect
         if (right := missing_right(error)) is None:
             raise
         return [right]

@@ -17,6 +17,7 @@ from proxy.storage.redis_client import QueueUnavailable, check, open_redis, refu
 from proxy.storage.redis_keys import PREFIX, RedisKeys
 from proxy.storage.redis_rights import access_list, commands
 from tests.support.net import free_port
+from tests.support.scripted_redis import ScriptedRedis
 from tests.support.valkey import Valkey
 
 ROOT = Path(proxy.__file__).parent
@@ -122,6 +123,13 @@ async def test_several_are_named_together_and_a_database_needs_its_own(server: V
     assert "refuses the user 'tw' with this password" in (
         await lacks(allow(server).replace("canary", "canary-2")) or ""
     )
+
+
+@pytest.mark.io
+async def test_a_server_without_transactions_is_not_checked() -> None:
+    async with ScriptedRedis({"MULTI": b"-ERR unknown command 'MULTI'\r\n"}) as server:
+        assert await lacks(server.url) is None
+        assert server.asked[-1] == [b"MULTI"]
 
 
 @pytest.mark.process

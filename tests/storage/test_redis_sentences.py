@@ -56,6 +56,7 @@ async def said(url: str, word: str = "PING") -> str:
         ("NOPERM No permissions to access a key", "the right to ~tokenweir:* ~{tokenweir}:* ~{tokenweir:*: ACL"),
         ("ERR ACL failure in script: User u has no permissions to run the 'hget' command script: on @user_script:1.",
          "the right to +hget: ACL SETUSER default +hget"),
+        ("ERR unknown command 'XLEN', with args beginning with: 'SSL canary'", "unknown command 'XLEN'"),
         ("WRONGTYPE Operation against a key", "ResponseError: WRONGTYPE Operation against a key"),
     ],
 )  # fmt: skip
