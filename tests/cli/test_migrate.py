@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import os
 import signal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
+from proxy.billing.entries import LedgerEntry
+from proxy.billing.settlement import entry
 from proxy.cli import WRONG_USAGE, main
 from proxy.journal.journal import Journal
 from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.schema.tables import ledger_entries, usage_daily
+from proxy.reports.usage import DAY_S, UsageFilter, read_usage
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.storage.database import open_engine, sqlite_url
 from tests.cli.commands import CONFIG, Commands
 from tests.golden.reading import load_sqlite
-from tests.ledger.entries import a_store, an_entry, arriving, count
-from tests.ledger.priced_entries import a_real_entry
+from tests.ledger.entries import a_store, an_entry, arriving, count, id_at
+from tests.ledger.priced_entries import a_real_record
 from tests.support.processes import Copied
 from tests.support.waiting import wait_until
 
@@ -28,7 +33,7 @@ pytestmark = pytest.mark.io
 
 NOWHERE = "postgresql://u@127.0.0.1:1/d"
 MONTH, STARTED_AT = "2026-01", 1_768_900_000.25
-EXCHANGE = a_real_entry(3).exchange_id
+EXCHANGE = id_at(datetime.fromtimestamp(STARTED_AT, UTC), 3)
 REPORTS: tuple[tuple[str, ...], ...] = (
     ("ledger", "--wide"),
     ("ledger", "--wide", "--explain"),
@@ -51,11 +56,17 @@ JSON_REPORTS = (("ledger", "--json"), ("ledger", "--json", "--explain"), ("excha
 """those with an entry's details, whose fields Postgres puts in an order of its own"""
 
 
+def a_settled_exchange(number: int, key_id: str) -> LedgerEntry:
+    record = a_real_record(number, key=key_id, started_at=STARTED_AT)
+    exchange_id = id_at(datetime.fromtimestamp(STARTED_AT, UTC), number)
+    return entry(replace(record, opened=replace(record.opened, exchange_id=exchange_id)))
+
+
 @pytest.fixture
 def filled(run: Commands) -> Commands:
     """A month is closed: exchanges of two keys, a top-up, a correction, a limit."""
     keys = [run("keys", "create", "--alias", alias)[0]["key_id"] for alias in ("anna", "bert")]
-    run.settle(*(a_real_entry(number, key=keys[number % 2], started_at=STARTED_AT) for number in range(7)), node="n")
+    run.settle(*(a_settled_exchange(number, keys[number % 2]) for number in range(7)), node="n")
     run("credit", "add", "--key", "anna", "--usd", "12.345678901", "--reason", "prepaid")
     run("adjust", EXCHANGE, "--charge-usd", "0.000000001", "--reason", "goodwill")
     run("keys", "update", "bert", "--budget", "7")
@@ -69,7 +80,13 @@ def printed(run: Commands) -> list[Any]:
     for command in REPORTS:
         run(*command, code=(0, 1))
         found.append((command, run.out, run.err))
-    return [*found, *((command, run(*command)) for command in JSON_REPORTS)]
+    found += ((command, run(*command)) for command in JSON_REPORTS)
+    day = int(STARTED_AT // DAY_S) * DAY_S
+    for bucket_s in (DAY_S, 3_600):
+        wanted = UsageFilter(begin=day, end=day + DAY_S, bucket_s=bucket_s, by_key=True, by_model=True)
+        found.append(run.ledger(lambda store: read_usage(store.engine, wanted, 99)))  # noqa: B023  called at once
+        assert found[-1][0]
+    return found
 
 
 def move(url: str, file: Path, *more: str) -> int:
