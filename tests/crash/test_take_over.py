@@ -165,7 +165,7 @@ async def test_without_the_option_a_second_process_is_refused(tokenweir: Start) 
     await ended(first)
     third = Generation(second)
     third._arguments = third._arguments[:3]
-    with pytest.raises(AssertionError, match="another process"):
+    with pytest.raises(AssertionError, match="is used by process"):
         third.start()
     third._wait()
     assert second.stop() == 0
