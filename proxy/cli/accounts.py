@@ -12,6 +12,7 @@ from proxy.billing.keys import Account
 from proxy.billing.limits import Limits
 from proxy.cli.common import command_for_one, json_line, store_of, with_commands, with_config
 from proxy.cli.limit_options import account_json, add_limits, limit_changes, paid_json
+from proxy.cli.output import add_list_options, print_list
 from proxy.cli.values import NAME
 from proxy.foundation.ids import new_id
 
@@ -51,7 +52,8 @@ def add_commands(commands: Any) -> None:
     command_for_one(
         accounts, "account", "info", "show an account, its organization, its limits and its spend", _info, audited=False
     )
-    with_config(accounts, "list", "print all accounts as JSON lines", _list)
+    listed = with_config(accounts, "list", "print all accounts", _list)
+    add_list_options(listed, quiet="id")
 
 
 @contextmanager
@@ -102,6 +104,7 @@ def _info(options: argparse.Namespace) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
+    from proxy.cli.list_tables import ACCOUNTS
+
     with _accounts(options) as accounts:
-        for account in accounts.every():
-            print(json_line(account_json(account)))
+        print_list(options, ACCOUNTS, map(account_json, accounts.every()), "account_id")

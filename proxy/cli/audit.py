@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import json_line, store_of, with_config
+from proxy.cli.output import print_table
 from proxy.cli.values import moment
 from proxy.foundation.times import iso_utc
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Any) -> None:
     audit = with_config(commands, "audit", "print the audit log of operators, oldest first", _audit)
-    audit.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
+    form = audit.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
+    form.add_argument("--wide", action="store_true", help="print every column, however long the lines")
     audit.add_argument(
         "--since",
         type=moment,
@@ -27,20 +30,19 @@ def add_commands(commands: Any) -> None:
 
 
 def _audit(options: argparse.Namespace) -> None:
+    from proxy.cli.list_tables import AUDIT
+
     with store_of(options) as store:
-        for line in store.audit_log.since(options.since):
-            print(_json(line) if options.json else _text(line))
+        lines = map(_json, store.audit_log.since(options.since))
+        if options.json:
+            for line in lines:
+                print(json_line(line))
+        else:
+            print_table(AUDIT, lines, wide=options.wide)
 
 
-def _json(line: AuditEntry) -> str:
+def _json(line: AuditEntry) -> dict[str, Any]:
     fields = asdict(line)
     # As /v1/audit names them.
     renamed = {"id": fields.pop("act_id"), "at": iso_utc(fields.pop("at")), "message": fields.pop("words")}
-    return json_line({**renamed, **fields})
-
-
-def _text(line: AuditEntry) -> str:
-    at = iso_utc(line.at)[:19].replace("T", " ")
-    result = line.result if line.words is None else f"{line.result}: {line.words}"
-    actor = f"{line.actor} ({line.via}, {line.origin or '–'})"
-    return f"{at}  {actor}  {line.action} {line.target or '–'}  {result}"
+    return {**renamed, **fields}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
 from proxy.cli.common import json_line, load_settings, store_of, with_commands, with_config
+from proxy.cli.output import print_table
 from proxy.foundation.times import iso_utc
 from proxy.settings import Settings
 
@@ -20,31 +21,31 @@ if TYPE_CHECKING:
     from proxy.billing.reservation import CounterState
     from proxy.budgets.thresholds import Subject
 
-_HEADER = (
-    f"{'SCOPE':40}  {'USAGE SINCE':16}  {'BUDGET':>12}  {'SPENT':>12}  {'HELD':>12}  {'RUNNING':>7}  {'UNSETTLED':>9}"
-)
-
 
 def add_commands(commands: Any) -> None:
     budgets = with_commands(commands, "budgets", "show spend and reservations of each budget, or rebuild the counters")
     show = with_config(budgets, "show", "print the state of every limit counter in use; spend is by usage date", _show)
-    show.add_argument("--json", action="store_true", help="print one JSON object per line")
+    form = show.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object per line")
+    form.add_argument("--wide", action="store_true", help="print every column, however long the lines")
     help_text = "compare every counter with the ledger, print each difference, and reload all counters"
     with_config(budgets, "rebuild", help_text, _rebuild, action="budgets.rebuild")
 
 
 def _show(options: argparse.Namespace) -> None:
     from proxy.budgets.thresholds import subjects
+    from proxy.cli.list_tables import BUDGETS
     from proxy.ledger.settling.spend import scope_of
 
     with store_of(options) as store:
         states = asyncio.run(_counter_states(load_settings(options.config)))
         known = subjects(store.engine, {scope_of(state.counter_id) for state in states})
-    if not options.json:
-        print(_HEADER)
-    for state in states:
-        shown = _json(state, known.get(scope_of(state.counter_id)))
-        print(json_line(shown) if options.json else _line(shown))
+    shown = [_json(state, known.get(scope_of(state.counter_id))) for state in states]
+    if options.json:
+        for one in shown:
+            print(json_line(one))
+    else:
+        print_table(BUDGETS, shown, wide=options.wide)
 
 
 def _rebuild(options: argparse.Namespace) -> None:
@@ -85,12 +86,3 @@ def _json(state: CounterState, subject: Subject | None) -> dict[str, Any]:
         "running": state.open,
         "unsettled": state.closed,
     }
-
-
-def _line(shown: dict[str, Any]) -> str:
-    """A line of the table. A dash: no limit, or not loaded yet."""
-    credit = " (less credit)" if shown["counter_id"] != shown["scope_id"] else ""
-    scope = f"{shown['scope_kind'] or ''} {shown['name'] or shown['scope_id']}{credit}".strip()
-    since = "–" if shown["window_start"] is None else shown["window_start"][:16].replace("T", " ")
-    money = "  ".join(f"{shown[name] or '–':>12}" for name in ("budget_usd", "spent_usd", "held_usd"))
-    return f"{scope:40}  {since:16}  {money}  {shown['running']:>7}  {shown['unsettled']:>9}"

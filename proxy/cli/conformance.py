@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import Failure, WrongUsage, add_command, json_line
+from proxy.cli.output import cut_to_terminal, painted
 from proxy.cli.progress import Progress
 from proxy.cli.values import duration, option_value
 
@@ -61,7 +62,7 @@ def _conformance(options: argparse.Namespace) -> int:
         return 0
     results = _run(options, cases)
     if not options.json:
-        print(f"  {'case':31}  {'relayed':16}  {'billed':30}  completion tokens: booked, true")
+        print(cut_to_terminal(f"  {'case':31}  {'relayed':16}  {'billed':30}  completion tokens: booked, true"))
     for result in results:
         print(json_line(_json(result)) if options.json else _line(result))
     if not options.json:
@@ -144,4 +145,6 @@ def _json(result: CaseResult) -> dict[str, Any]:
 def _line(result: CaseResult) -> str:
     sign = ("✓" if result.right else "✗") if result.ran else "·"
     counts = f"{result.bill.completion_tokens:5} {result.truth.completion_tokens:5}" if result.ran else ""
-    return f"{sign} {result.case.upstream_model:31}  {result.relayed:16}  {result.billed:30}  {counts}".rstrip()
+    line = f"{sign} {result.case.upstream_model:31}  {result.relayed:16}  {result.billed:30}  {counts}".rstrip()
+    severity = ("ok" if result.right else "error") if result.ran else "warning"
+    return painted(sign, severity) + cut_to_terminal(line)[1:]

@@ -14,6 +14,7 @@ from proxy.billing.entries import LedgerEntry
 from proxy.billing.record import validate_record
 from proxy.billing.settlement import entry
 from proxy.cli.common import json_line, store_of, with_commands, with_config
+from proxy.cli.output import print_table
 from proxy.cli.values import REASON, Printable
 from proxy.foundation.times import iso_utc
 
@@ -29,7 +30,9 @@ DEAD_LETTER_ID = Printable(64, chars_min=8)
 def add_commands(commands: Any) -> None:
     dead_letters = with_commands(commands, "dead-letters", "list, retry or drop records that could not be settled")
     listed = with_config(dead_letters, "list", "print the open dead letters, oldest first", _list)
-    listed.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
+    form = listed.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
+    form.add_argument("--wide", action="store_true", help="print every column, however long the lines")
     retry = with_config(dead_letters, "retry", "settle them again", _retry, action="dead-letters.retry")
     which = retry.add_mutually_exclusive_group(required=True)
     which.add_argument("id", nargs="?", type=DEAD_LETTER_ID, metavar="ID", help="an id, or its first characters")
@@ -40,16 +43,24 @@ def add_commands(commands: Any) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
+    from proxy.cli.list_tables import DEAD_LETTERS
+
     with store_of(options) as store:
         dead_letters = _dead_letters(store)
+        rows = []
         for dead_letter in dead_letters.open():
             differences = _differences(store, dead_letters, dead_letter)
-            if options.json:
-                print(json_line({**_json(dead_letter), **({"differences": differences} if differences else {})}))
-            else:
-                print(_line(dead_letter))
-                for name, (ours, theirs) in differences.items():
-                    print(f"    {name}: the ledger has {ours}, the record {theirs}")
+            rows.append({**_json(dead_letter), **({"differences": differences} if differences else {})})
+    if options.json:
+        for row in rows:
+            print(json_line(row))
+    elif rows:
+        print_table(DEAD_LETTERS, rows, wide=options.wide, below=_print_differences)
+
+
+def _print_differences(row: dict[str, Any]) -> None:
+    for name, (ours, theirs) in row.get("differences", {}).items():
+        print(f"    {name}: the ledger has {ours}, the record {theirs}")
 
 
 def _retry(options: argparse.Namespace) -> int:
@@ -127,8 +138,3 @@ def _dead_letters(store: LedgerStores) -> DeadLetters:
 
 def _json(dead_letter: StoredDeadLetter) -> dict[str, Any]:
     return {name: iso_utc(value) if isinstance(value, float) else value for name, value in asdict(dead_letter).items()}
-
-
-def _line(dead_letter: StoredDeadLetter) -> str:
-    times = f"{iso_utc(dead_letter.last_seen)[:19].replace('T', ' ')}  {dead_letter.times_seen:>4} ×"
-    return f"{dead_letter.id[:_ID_CHARS]}  {times}  {dead_letter.exchange_id or '–':36}  {dead_letter.reason}"

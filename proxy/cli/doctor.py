@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import CONFIG_HELP, add_command, config_file, json_line, load_settings
+from proxy.cli.output import painted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,4 +75,4 @@ def _settings(config: Path | None) -> Settings:
 
 def _lines(finding: Finding) -> list[str]:
     advice = [f"  {'':18}  → {finding.advice}"] if finding.advice else []
-    return [f"{_SIGNS[finding.severity]} {finding.check:18}  {finding.message}", *advice]
+    return [f"{painted(_SIGNS[finding.severity], finding.severity)} {finding.check:18}  {finding.message}", *advice]

@@ -24,6 +24,7 @@ from proxy.cli.common import (
     with_config,
 )
 from proxy.cli.limit_options import account_json, add_limits, key_json, limit_changes, paid_json
+from proxy.cli.output import add_list_options, print_list
 from proxy.cli.values import NAME, NONE, TAG, duration_or_now, lifetime
 from proxy.foundation.ids import new_id
 
@@ -40,7 +41,8 @@ def add_commands(commands: Any) -> None:
     help_of_expires = "lifetime, or never (default 90d)"
     create.add_argument("--expires", type=lifetime, default=EXPIRES_DEFAULT, metavar="90d", help=help_of_expires)
     _add_options(create)
-    with_config(keys, "list", "print all keys as JSON lines", _list)
+    listed = with_config(keys, "list", "print all keys", _list)
+    add_list_options(listed, quiet="id")
     update = command_for_one(keys, "key", "update", "change a key; takes effect within a second", _update)
     update.add_argument("--alias", type=NAME, metavar="NAME", default=argparse.SUPPRESS)
     update.add_argument("--expires", type=lifetime, metavar="90d", default=argparse.SUPPRESS, help="from now, or never")
@@ -99,9 +101,10 @@ def _create(options: argparse.Namespace) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
+    from proxy.cli.list_tables import KEYS
+
     with store_of(options) as store:
-        for key in store.keys.every():
-            print(json_line(key_json(key)))
+        print_list(options, KEYS, map(key_json, store.keys.every()), "key_id")
 
 
 def _update(options: argparse.Namespace) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Self
 
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.cli.common import json_line, load_settings, store_of, with_config
+from proxy.cli.output import Form, form_of
 from proxy.cli.values import Whole, moment
 from proxy.foundation.names import UnknownNameError
 
@@ -56,7 +55,7 @@ def _exchange(options: argparse.Namespace) -> None:
         if options.json:
             for entry in found.entries:
                 until = _entries_until(store, entry)
-                print(_entry_text(entry, until, (), as_json=True, explain=True))
+                print(_entry_text(entry, until, ((), None, None), as_json=True, explain=True))
             return
         for text in exchange_lines(found):
             print(text)
@@ -77,20 +76,20 @@ def _ledger(options: argparse.Namespace) -> None:
 
 def _entries(options: argparse.Namespace, interruption: Interruption) -> None:
     from proxy.reports.entry_reader import EntryFilter, EntryReader
-    from proxy.reports.table_text import header
+    from proxy.reports.table_text import ENTRIES
 
-    names = _columns(options)
+    form = _form(options)
     with store_of(options) as store:
         entry_filter = EntryFilter(key_alias=options.key, model=options.model, since=options.since)
         reader = EntryReader(store.engine, entry_filter)
         if not options.json:
-            print(header(names))
+            print(ENTRIES.header(*form[:2]))
         is_empty = True
         while True:
             for entry in _last(reader.new_entries(), options.limit):
                 is_empty = False
                 until = _entries_until(store, entry) if options.explain else []
-                text = _entry_text(entry, until, names, as_json=options.json, explain=options.explain)
+                text = _entry_text(entry, until, form, as_json=options.json, explain=options.explain)
                 print(text, flush=options.follow)
                 if interruption.requested:
                     break
@@ -104,16 +103,12 @@ def _entries(options: argparse.Namespace, interruption: Interruption) -> None:
             time.sleep(FOLLOW_S)
 
 
-def _columns(options: argparse.Namespace) -> Sequence[str]:
-    """The columns to print."""
-    from proxy.reports.table_text import COLUMNS, USUAL, fitting
+def _form(options: argparse.Namespace) -> Form:
+    """The columns to print, and how."""
+    from proxy.reports.table_text import ENTRIES
 
-    if options.wide:
-        return tuple(COLUMNS)
-    if options.columns is not None:
-        names: Sequence[str] = options.columns
-        return names
-    return fitting(get_terminal_size().columns) if sys.stdout.isatty() else USUAL
+    names, width, paint = form_of(ENTRIES, wide=options.wide)
+    return (names, width, paint) if options.columns is None else (options.columns, None, paint)
 
 
 def _column_names(text: str) -> Sequence[str]:
@@ -172,9 +167,7 @@ def _entries_until(store: LedgerStores, entry: LedgerEntry) -> list[LedgerEntry]
     return [] if found is None else [one for one in found.entries if one.kind != entry.kind or one.seq <= entry.seq]
 
 
-def _entry_text(
-    entry: LedgerEntry, until: Sequence[LedgerEntry], names: Sequence[str], *, as_json: bool, explain: bool
-) -> str:
+def _entry_text(entry: LedgerEntry, until: Sequence[LedgerEntry], form: Form, *, as_json: bool, explain: bool) -> str:
     from proxy.reports.entry_reader import entry_json
     from proxy.reports.explain import (
         addends_json,
@@ -185,11 +178,11 @@ def _entry_text(
         sum_text,
     )
     from proxy.reports.flags import contradiction_lines, flag_lines, unread_lines
-    from proxy.reports.table_text import line
+    from proxy.reports.table_text import ENTRIES
 
     if as_json:
         more = {"addends": addends_json(entry)} | correction_json(until) if explain else {}
         return json_line(entry_json(entry) | more)
     why = [batch_text(entry), sum_text(entry), correction_text(until), stated_text(entry)] if explain else []
     why += [*flag_lines(entry), *contradiction_lines(entry), *unread_lines(entry)] if explain else []
-    return "\n    ".join((line(entry, names), *filter(None, why)))
+    return "\n    ".join((ENTRIES.line(entry, *form), *filter(None, why)))

@@ -26,6 +26,7 @@ from proxy.cli.common import (
     with_commands,
     with_config,
 )
+from proxy.cli.output import add_list_options, print_list
 from proxy.cli.progress import Progress
 from proxy.cli.values import duration, month
 from proxy.foundation.times import iso_utc
@@ -34,6 +35,7 @@ from proxy.settings import Settings
 if TYPE_CHECKING:
     from proxy.billing.period import Month
     from proxy.ledger.archive.archives import Archive
+    from proxy.ledger.periods.closing import Period
     from proxy.runtime.machine.ledger_stores import LedgerStores
     from proxy.runtime.machine.unsettled import Unsettled
 
@@ -43,7 +45,8 @@ LOOK_S = 1.0
 
 def add_commands(commands: Any) -> None:
     periods = with_commands(commands, "periods", "close months, so that their statements never change")
-    with_config(periods, "list", "list the closed months, oldest first", _list)
+    listed = with_config(periods, "list", "list the closed months, oldest first", _list)
+    add_list_options(listed)
     close = with_config(
         periods, "close", "close a month, and all open months before it", _close, action="periods.close"
     )
@@ -78,24 +81,28 @@ _VERIFY = "check a statement or a receipt from files alone: every sum, and every
 
 
 def _list(options: argparse.Namespace) -> None:
+    from proxy.cli.list_tables import PERIODS
     from proxy.ledger.archive.archives import read_archives
     from proxy.ledger.periods.closing import read_periods
     from proxy.storage.database import reading
 
     with store_of(options) as store, reading(store.engine) as connection:
         archives = {archive.month: archive for archive in read_archives(connection)}
-        for period in read_periods(connection):
-            fields = {
-                "month": str(period.month),
-                "closed_at": iso_utc(period.closed_at),
-                "closed_by": period.closed_by,
-                "issued_at": None if period.issued_at is None else iso_utc(period.issued_at),
-                "entries": period.entries,
-                "digest": period.digest,
-                "left_behind": list(period.left_behind),
-                "archive": _archive_json(archives.get(period.month)),
-            }
-            print(json_line(fields))
+        shown = (_period_json(period, archives.get(period.month)) for period in read_periods(connection))
+        print_list(options, PERIODS, shown)
+
+
+def _period_json(period: Period, archive: Archive | None) -> dict[str, Any]:
+    return {
+        "month": str(period.month),
+        "closed_at": iso_utc(period.closed_at),
+        "closed_by": period.closed_by,
+        "issued_at": None if period.issued_at is None else iso_utc(period.issued_at),
+        "entries": period.entries,
+        "digest": period.digest,
+        "left_behind": list(period.left_behind),
+        "archive": _archive_json(archive),
+    }
 
 
 def _archive_json(archive: Archive | None) -> dict[str, Any] | None:

@@ -11,16 +11,20 @@ import asyncio
 import csv
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from io import BytesIO
 from math import ceil
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
 from proxy.cli.common import Failure, WrongUsage, json_line, load_settings, store_of, whole_file
+from proxy.cli.output import print_table
 from proxy.cli.values import moment
 from proxy.foundation.names import UnknownNameError
+from proxy.reports.tables import Column, Table
 
 if TYPE_CHECKING:
     from proxy.reconciliation.provider_bill.bill import BillSubject, ProviderBill
@@ -118,8 +122,10 @@ def _print(compared: Compared, options: argparse.Namespace) -> None:
         lines.writeheader()
         lines.writerows(map(_fields, _every(compared)))
     else:
-        for line in _table(compared):
-            print(line)
+        rows = [_cells(row) for row in _every(compared)]
+        print_table(_table_of(rows), rows, wide=options.wide)
+        differ = sum(row.verdict.value == "differs" for row in (*compared.rows, *compared.models))
+        print(f"{differ} numbers differ" if differ else "every difference is explained")
 
 
 def _every(compared: Compared) -> Iterator[Row]:
@@ -144,22 +150,20 @@ def _amount(row: Row, value: int) -> Any:
     return usd_text(value) if row.kind.value.endswith("_usd") else value
 
 
-def _table(compared: Compared) -> Iterator[str]:
-    """The table for people; its last line is the result."""
-    cells = [
-        [title.upper() for title in ("day", "model", "kind", *_NUMBERS, "verdict")],
-        *map(_cells, _every(compared)),
-    ]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
-    numbers = range(3, 3 + len(_NUMBERS))
-    for line in cells:
-        parts = (
-            text.rjust(w) if at in numbers else text.ljust(w)
-            for at, (text, w) in enumerate(zip(line, widths, strict=True))
-        )
-        yield "  ".join(parts).rstrip()
-    differ = sum(row.verdict.value == "differs" for row in (*compared.rows, *compared.models))
-    yield f"{differ} numbers differ" if differ else "every difference is explained"
+def _table_of(rows: Sequence[list[str]]) -> Table:
+    """The table for people, as wide as its cells."""
+    names = ("day", "model", "kind", *_NUMBERS, "verdict")
+
+    def column(at: int, name: str) -> Column:
+        width = max(len(name), *(len(row[at]) for row in rows)) if name != "verdict" else 0
+        return Column(name.upper(), width, itemgetter(at), right=name in _NUMBERS, severity=partial(_severity, name))
+
+    columns = {name: column(at, name) for at, name in enumerate(names)}
+    return Table(columns, names, left_out=("estimated", "kind", "ledger"))
+
+
+def _severity(name: str, row: list[str]) -> str | None:
+    return "error" if name == "verdict" and row[-1].startswith("differs") else None
 
 
 def _cells(row: Row) -> list[str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from proxy.billing.money import usd_text
 from proxy.cli import provider_bill
 from proxy.cli.common import WrongUsage, json_line, load_settings, store_of, with_config
+from proxy.cli.output import cut_to_terminal, painted
 from proxy.cli.progress import Progress
 from proxy.cli.values import duration, moment
 from proxy.settings import Settings
@@ -31,6 +32,7 @@ def add_commands(commands: Any) -> None:
     )
     form = reconcile.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object per check, or per compared number")
+    form.add_argument("--wide", action="store_true", help="with --provider: print every column, however long")
     form.add_argument("--csv", action="store_true", help="with --provider: print one CSV line per compared number")
     since = "only entries settled since 24h, 2026-11-01, … (quicker); with --provider: only usage since"
     reconcile.add_argument("--since", type=moment, metavar="TIME", help=since)
@@ -59,7 +61,7 @@ def _estimates(options: argparse.Namespace) -> int:
     with store_of(options) as store:
         found = estimates(store.engine, options.since)
     for of_model in found:
-        print(json_line(_estimates_json(of_model)) if options.json else _estimates_line(of_model))
+        print(json_line(_estimates_json(of_model)) if options.json else cut_to_terminal(_estimates_line(of_model)))
     return 0
 
 
@@ -143,4 +145,6 @@ def _lines(finding: CheckFinding) -> list[str]:
     examples = (
         "    " + ", ".join(f"{name}: {value}" for name, value in example.items()) for example in finding.examples
     )
-    return [f"{finding.name:12}  {result:10}  {finding.description}{in_flight}", *examples]
+    rest = cut_to_terminal(f"{finding.name:12}  {result:10}  {finding.description}{in_flight}")[24:]
+    shown = painted(f"{result:10}", "ok" if finding.ok else "error")
+    return [f"{finding.name:12}  {shown}{rest}", *examples]

@@ -7,13 +7,15 @@ import time
 from typing import Any
 
 from proxy.cli.common import json_line, load_settings, store_of, with_commands, with_config
+from proxy.cli.output import add_list_options, print_list
 from proxy.foundation.names import UnknownNameError
 from proxy.foundation.times import iso_utc
 
 
 def add_commands(commands: Any) -> None:
     sinks = with_commands(commands, "sinks", "show and retry the sinks that push entries to other systems")
-    with_config(sinks, "status", "print the progress and the rejected entries of each sink, as JSON lines", _status)
+    status = with_config(sinks, "status", "print the progress and the rejected entries of each sink", _status)
+    add_list_options(status)
     retry = with_config(
         sinks, "retry", "send rejected entries again, and end the wait after failures", _retry, action="sinks.retry"
     )
@@ -21,10 +23,15 @@ def add_commands(commands: Any) -> None:
 
 
 def _status(options: argparse.Namespace) -> None:
+    from proxy.cli.list_tables import SINKS
+
     settings = load_settings(options.config)
     with store_of(options) as store:
-        for name, sink in settings.sinks.items():
-            print(json_line({"sink": name, "kind": sink.kind, **_status_json(store.engine, name)}))
+        shown = (
+            {"sink": name, "kind": sink.kind, **_status_json(store.engine, name)}
+            for name, sink in settings.sinks.items()
+        )
+        print_list(options, SINKS, shown)
 
 
 def _status_json(engine: Any, name: str) -> dict[str, Any]:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
 from proxy.billing.attempts import unknown_costs
 from proxy.billing.details import EntryDetails
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.money import usd_text
+from proxy.billing.record import Outcome
 from proxy.foundation.times import iso_utc
-
-
-class _Column(NamedTuple):
-    title: str
-    width: int
-    """0: the rest of the line"""
-    cell: Callable[[LedgerEntry], str]
-    right: bool = False
+from proxy.reports.tables import Column, Table
 
 
 def _count(name: str) -> Callable[[LedgerEntry], str]:
@@ -38,54 +31,26 @@ def _cost(entry: LedgerEntry) -> str:
     return usd_text(entry.cost_nusd) + (" + unknown" if unknown_costs(entry) else "")
 
 
-COLUMNS: Mapping[str, _Column] = {
-    "exchange": _Column("EXCHANGE", 36, lambda entry: entry.exchange_id),
-    "time": _Column("TIME (UTC)", 19, lambda entry: iso_utc(entry.started_at)[:19].replace("T", " ")),
-    "key": _Column("KEY", 10, lambda entry: entry.key_alias),
-    "model": _Column("MODEL", 22, lambda entry: entry.model),
-    "provider": _Column("PROVIDER", 12, lambda entry: entry.provider),
-    "outcome": _Column("OUTCOME", 16, lambda entry: entry.outcome),
-    "prompt": _Column("PROMPT", 7, _count("prompt_tokens"), right=True),
-    "cached": _Column("CACHED", 6, _count("cached_tokens"), right=True),
-    "output": _Column("OUTPUT", 7, _count("completion_tokens"), right=True),
-    "charge": _Column("CHARGE USD", 14, _charge, right=True),
-    "cost": _Column("COST USD", 17, _cost, right=True),
-    "why": _Column("WHY", 0, lambda entry: why(entry)),
+_SEVERITY = {
+    Outcome.UPSTREAM_FAILED: "error", Outcome.UPSTREAM_STALLED: "error", Outcome.CRASHED: "error",
+    Outcome.REFUSED_UPSTREAM: "warning", Outcome.BUDGET_CUT: "warning", Outcome.SHUT_DOWN: "warning",
+}  # fmt: skip
+COLUMNS: Mapping[str, Column] = {
+    "exchange": Column("EXCHANGE", 36, lambda entry: entry.exchange_id),
+    "time": Column("TIME (UTC)", 19, lambda entry: iso_utc(entry.started_at)[:19].replace("T", " ")),
+    "key": Column("KEY", 10, lambda entry: entry.key_alias),
+    "model": Column("MODEL", 22, lambda entry: entry.model),
+    "provider": Column("PROVIDER", 12, lambda entry: entry.provider),
+    "outcome": Column("OUTCOME", 16, lambda entry: entry.outcome, severity=lambda entry: _SEVERITY.get(entry.outcome)),
+    "prompt": Column("PROMPT", 7, _count("prompt_tokens"), right=True),
+    "cached": Column("CACHED", 6, _count("cached_tokens"), right=True),
+    "output": Column("OUTPUT", 7, _count("completion_tokens"), right=True),
+    "charge": Column("CHARGE USD", 14, _charge, right=True),
+    "cost": Column("COST USD", 17, _cost, right=True),
+    "why": Column("WHY", 0, lambda entry: why(entry)),
 }
 USUAL = ("time", "key", "model", "outcome", "prompt", "cached", "output", "charge", "why")
-# In this order, they are left out of a line that is too long.
-_LEFT_OUT = ("why", "cached", "prompt", "output", "key", "outcome")
-_BETWEEN = "  "
-
-
-def fitting(width: int) -> tuple[str, ...]:
-    """The usual columns that fit in so many characters."""
-    names = list(USUAL)
-    for name in _LEFT_OUT:
-        least = sum((COLUMNS[one].width or 20) + len(_BETWEEN) for one in names) - len(_BETWEEN)
-        if least <= width:
-            break
-        names.remove(name)
-    return tuple(names)
-
-
-def header(names: Sequence[str] = USUAL) -> str:
-    """The titles of the columns."""
-    return _row(names, [COLUMNS[name].title for name in names])
-
-
-def line(entry: LedgerEntry, names: Sequence[str] = USUAL) -> str:
-    """The table line of one entry."""
-    return _row(names, [COLUMNS[name].cell(entry) for name in names])
-
-
-def _row(names: Sequence[str], cells: Sequence[str]) -> str:
-    parts = []
-    for name, cell in zip(names, cells, strict=True):
-        width, right = COLUMNS[name].width, COLUMNS[name].right
-        shown = cell if not width or len(cell) <= width else cell[: width - 1] + "…"
-        parts.append(shown.rjust(width) if right else shown.ljust(width))
-    return _BETWEEN.join(parts).rstrip()
+ENTRIES = Table(COLUMNS, USUAL, left_out=("why", "cached", "prompt", "output", "key", "outcome"))
 
 
 def why(entry: LedgerEntry) -> str:

@@ -170,7 +170,7 @@ def test_a_conflict_shows_what_differs(run: Commands) -> None:
     assert float(theirs) - float(ours) == pytest.approx(1)
     run("dead-letters", "list")
     assert f"\n    charge_usd: the ledger has {ours}, the record {theirs}\n" in run.out
-    assert run.out.count("\n") == 4
+    assert run.out.count("\n") == 5
 
 
 def test_dead_letters_are_listed_retried_and_dropped(run: Commands) -> None:
@@ -184,7 +184,7 @@ def test_dead_letters_are_listed_retried_and_dropped(run: Commands) -> None:
     assert {one["state"] for one in listed} == {"open"}
     ids = {one["payload"]: one["id"] for one in listed}
     assert run("dead-letters", "list") == []
-    assert [line.split()[0] for line in run.out.splitlines()] == [one["id"][:12] for one in listed]
+    assert [line.split()[0] for line in run.out.splitlines()[1:]] == [one["id"][:12] for one in listed]
 
     (retried,) = run("dead-letters", "retry", ids[payloads[0]][:8])
     assert retried == {"id": ids[payloads[0]], "exchange_id": None, "result": "inserted"}

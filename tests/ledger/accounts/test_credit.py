@@ -24,7 +24,7 @@ from proxy.ledger.schema.tables import balances, ledger_entries, usage_daily
 from proxy.ledger.settling.corrections import Corrections
 from proxy.ledger.settling.store import Arrival
 from proxy.reports.entry_reader import EntryFilter, EntryReader, entry_json
-from proxy.reports.table_text import line
+from proxy.reports.table_text import ENTRIES
 from proxy.reports.totals import SpendAndCredit, read_paid
 from proxy.storage.database import reading, writing
 from tests.ledger.entries import balances_of, days_of, emptied, stored
@@ -109,7 +109,7 @@ def test_nonsense_is_refused_and_its_field_named(engine: Engine, nusd: int, why:
 
 
 def test_a_person_sees_what_it_is(engine: Engine) -> None:
-    shown = line(pay(engine, 50 * USD))
+    shown = ENTRIES.line(pay(engine, 50 * USD))
     assert " credit " in shown
     assert shown.endswith("-50  credit: paid by card")
 

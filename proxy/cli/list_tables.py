@@ -1,0 +1,141 @@
+"""The tables of the commands that list keys, accounts, months, … : columns over the rows that `--json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from proxy.reports.tables import Column, Table
+
+Row = dict[str, Any]
+
+# In a list for people: enough of an id to name a dead letter.
+_ID_CHARS = 12
+
+
+def _field(name: str) -> Callable[[Row], str]:
+    return lambda row: "–" if row.get(name) is None else str(row[name])
+
+
+def _moment(name: str, chars: int = 16) -> Callable[[Row], str]:
+    return lambda row: "–" if row.get(name) is None else row[name][:chars].replace("T", " ")
+
+
+def _limit(name: str) -> Callable[[Row], str]:
+    return lambda row: str(row["limits"].get(name, "–"))
+
+
+def _state(row: Row) -> str:
+    return "revoked" if row.get("revoked_at") else "blocked" if row["blocked_at"] else "active"
+
+
+def _state_severity(row: Row) -> str | None:
+    return {"revoked": "error", "blocked": "warning"}.get(_state(row))
+
+
+def _scope(row: Row) -> str:
+    """The name of a budget's owner."""
+    credit = " (less credit)" if row["counter_id"] != row["scope_id"] else ""
+    return f"{row['scope_kind'] or ''} {row['name'] or row['scope_id']}{credit}".strip()
+
+
+_STATE = Column("STATE", 7, _state, severity=_state_severity)
+_BUDGET = Column("BUDGET USD", 12, _limit("budget_usd"), right=True)
+_WINDOW = Column("WINDOW", 14, _limit("budget_window"))
+
+KEYS = Table(
+    {
+        "alias": Column("ALIAS", 20, _field("alias")),
+        "key_id": Column("ID", 24, _field("key_id")),
+        "state": _STATE,
+        "expires": Column("EXPIRES", 10, _moment("expires_at", 10)),
+        "budget": _BUDGET,
+        "window": _WINDOW,
+        "project": Column("PROJECT", 25, _field("project_id")),
+        "models": Column("MODELS", 0, lambda row: "all" if row["models"] is None else ", ".join(row["models"])),
+    },
+    ("alias", "key_id", "state", "expires", "budget", "window", "models"),
+    left_out=("models", "window", "budget", "expires"),
+)
+ACCOUNTS = Table(
+    {
+        "name": Column("NAME", 20, _field("name")),
+        "account_id": Column("ID", 25, _field("account_id")),
+        "kind": Column("KIND", 12, _field("kind")),
+        "state": _STATE,
+        "budget": _BUDGET,
+        "window": _WINDOW,
+        "parent": Column("ORGANIZATION", 24, _field("parent_id")),
+    },
+    ("name", "account_id", "kind", "state", "budget", "window"),
+    left_out=("window", "budget", "state"),
+)
+PERIODS = Table(
+    {
+        "month": Column("MONTH", 7, _field("month")),
+        "closed": Column("CLOSED (UTC)", 16, _moment("closed_at")),
+        "by": Column("BY", 12, _field("closed_by")),
+        "entries": Column("ENTRIES", 11, _field("entries"), right=True),
+        "archive": Column("ARCHIVE", 24, lambda row: row["archive"]["file"] if row["archive"] else "–"),
+        "digest": Column("DIGEST", 0, _field("digest")),
+    },
+    ("month", "closed", "by", "entries", "archive", "digest"),
+    left_out=("digest", "archive"),
+)
+SINKS = Table(
+    {
+        "sink": Column("SINK", 16, _field("sink")),
+        "kind": Column("KIND", 12, _field("kind")),
+        "state": Column(
+            "STATE", 10, _field("state"),
+            severity=lambda row: {"failing": "error", "behind": "warning", "up_to_date": "ok"}.get(row["state"]),
+        ),
+        "sent": Column("SENT", 9, _field("sent"), right=True),
+        "pending": Column("PENDING", 8, _field("pending"), right=True),
+        "rejected": Column("REJECTED", 8, lambda row: str(len(row.get("rejected", ()))), right=True),
+        "error": Column("LAST ERROR", 0, _field("last_error")),
+    },
+    ("sink", "kind", "state", "sent", "pending", "rejected", "error"),
+    left_out=("error", "kind"),
+)  # fmt: skip
+AUDIT = Table(
+    {
+        "time": Column("TIME (UTC)", 19, _moment("at", 19)),
+        "actor": Column("ACTOR", 12, _field("actor")),
+        "via": Column("VIA", 7, _field("via")),
+        "origin": Column("ORIGIN", 16, _field("origin")),
+        "action": Column("ACTION", 19, _field("action")),
+        "target": Column("TARGET", 16, _field("target")),
+        "result": Column(
+            "RESULT", 0,
+            lambda row: row["result"] if row["message"] is None else f"{row['result']}: {row['message']}",
+            severity=lambda row: None if row["result"] == "done" else "error",
+        ),
+    },
+    ("time", "actor", "via", "origin", "action", "target", "result"),
+    left_out=("origin", "via", "actor"),
+)  # fmt: skip
+BUDGETS = Table(
+    {
+        "scope": Column("SCOPE", 30, _scope),
+        "since": Column("USAGE SINCE", 16, _moment("window_start")),
+        "budget": Column("BUDGET", 12, _field("budget_usd"), right=True),
+        "spent": Column("SPENT", 12, _field("spent_usd"), right=True),
+        "held": Column("HELD", 12, _field("held_usd"), right=True),
+        "running": Column("RUNNING", 7, _field("running"), right=True),
+        "unsettled": Column("UNSETTLED", 9, _field("unsettled"), right=True),
+    },
+    ("scope", "since", "budget", "spent", "held", "running", "unsettled"),
+    left_out=("unsettled", "running", "since"),
+)
+DEAD_LETTERS = Table(
+    {
+        "id": Column("ID", _ID_CHARS, lambda row: row["id"][:_ID_CHARS]),
+        "seen": Column("LAST SEEN (UTC)", 19, _moment("last_seen", 19)),
+        "times": Column("TIMES", 5, _field("times_seen"), right=True),
+        "exchange": Column("EXCHANGE", 36, _field("exchange_id")),
+        "reason": Column("REASON", 0, _field("reason"), severity=lambda _: "error"),
+    },
+    ("id", "seen", "times", "exchange", "reason"),
+    left_out=("exchange", "times"),
+)
