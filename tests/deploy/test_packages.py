@@ -29,7 +29,7 @@ from proxy import __version__
 from tests.support.net import free_port
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.thorough, pytest.mark.process, pytest.mark.io]
+pytestmark = [pytest.mark.thorough, pytest.mark.process, pytest.mark.io, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "data", "dist", "node_modules")
