@@ -106,7 +106,7 @@ faults: $(READY) ## long runs: hundreds of kills, and random examples
 soak: $(READY)   ## all faults mixed for an hour (TOKENWEIR_SOAK_S: seconds)
 	@TOKENWEIR_SOAK_S=$${TOKENWEIR_SOAK_S:-3600} $(BIN)/python -m pytest -m slow -n 0 --timeout 0 tests/distributed/test_soak.py
 
-real: $(READY)   ## recorded answers of real providers at every chunking, a real llama-server, official SDKs and agents (if installed)
+real: $(READY)   ## recorded answers of real providers at every chunking, a real llama-server, official SDKs and agents, Kubernetes' API server (if installed)
 	@$(BIN)/python -m pytest -m real -n 0 --timeout 3600
 
 lock: $(READY)   ## update requirements/: all packages; those for runtime; those for the build; what each extra adds

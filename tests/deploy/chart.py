@@ -6,15 +6,18 @@ python -m tests.deploy.chart      writes the configuration's part of the schema,
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from proxy.settings.schema import schema
+from tests.deploy.edges import program
+
+Manifests = dict[tuple[str, str], dict[str, Any]]
 
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "tokenweir"
 VALUES_SCHEMA = CHART / "values.schema.json"
@@ -28,11 +31,8 @@ _PREFIX = "config"
 
 def helm(*arguments: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
     """Run helm; skips the test where there is none. Debian has none: .ci/run builds it with Go."""
-    found = shutil.which("helm") or shutil.which("helm", path=Path.home() / "go" / "bin")
-    if found is None:
-        pytest.skip("helm is not installed here: the chart was not rendered")
     return subprocess.run(
-        [found, *arguments, "--values", "-"],
+        [program("helm"), *arguments, "--values", "-"],
         input=yaml.safe_dump(values or {}), capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -47,6 +47,28 @@ def rendered(values: dict[str, Any]) -> str:
     done = template(values)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def manifests(values: dict[str, Any]) -> Manifests:
+    """What the chart makes of these values, by kind and name; each is there once."""
+    made = [one for one in yaml.safe_load_all(_rendered(json.dumps(values))) if one]
+    by_kind = {(one["kind"], one["metadata"]["name"]): one for one in made}
+    assert len(by_kind) == len(made)
+    return by_kind
+
+
+@cache
+def _rendered(values: str) -> str:
+    return rendered(json.loads(values))
+
+
+def pods(made: Manifests) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The component and the specification of every pod."""
+    for one in made.values():
+        spec = one.get("spec", {})
+        template = spec.get("jobTemplate", {"spec": spec})["spec"].get("template")
+        if template is not None:
+            yield template["metadata"]["labels"]["app.kubernetes.io/component"], template["spec"]
 
 
 def definitions() -> dict[str, Any]:

@@ -24,8 +24,9 @@ START_S_MAX = 15.0
 
 
 def program(name: str) -> str:
-    """Where it is; skips the test if nowhere. Debian keeps servers where an ordinary user's PATH does not look."""
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    """Where it is; skips the test if nowhere. Debian keeps servers, and Go its programs, where a user's PATH may not
+    look."""
+    found = shutil.which(name) or shutil.which(name, path=f"/usr/sbin:/usr/local/sbin:{Path.home()}/go/bin")
     if found is None:
         pytest.skip(f"{name} is not installed here")
     return found

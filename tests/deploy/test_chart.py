@@ -8,59 +8,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pytest
 import yaml
 
 from tests.deploy import chart
+from tests.deploy.chart import manifests, pods
+from tests.deploy.chart_values import ALL, CA, EDGE, FEATURES, REGION, VALUES_OF_0_1
 from tests.deploy.kubernetes import faults
 from tests.deploy.prefixes import prefixes
 
-Manifests = dict[tuple[str, str], dict[str, Any]]
-
-EDGE = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}]
-CA = {"name": "ca", "configMap": {"name": "ca"}}
-REGION = {"name": "AWS_REGION", "value": "eu-central-1"}
-NODES = [{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["llm"]}]}]
-FEATURES: dict[str, dict[str, Any]] = {
-    "none": {},
-    "autoscaling": {"proxy": {"autoscaling": {"enabled": True, "metrics": [
-        {"type": "Pods", "pods": {
-            "metric": {"name": "streams"}, "target": {"type": "AverageValue", "averageValue": "400"},
-        }},
-    ]}}},
-    "console": {"admin": {"existingSecret": "admin"}},
-    "dashboards": {"dashboards": {"enabled": True}},
-    "dual stack": {"service": {"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6", "IPv4"]}},
-    "environment": {"extraEnv": [REGION], "extraEnvFrom": [{"secretRef": {"name": "more"}}]},
-    "files": {"extraVolumes": [CA], "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ca", "readOnly": True}]},
-    "http route": {"httpRoute": {
-        "enabled": True, "parentRefs": [{"name": "public", "namespace": "gateways"}],
-        "hostnames": ["llm.example.com"], "annotations": {"a": "b"},
-    }},
-    "identity": {"serviceAccount": {"create": True, "annotations": {"eks.amazonaws.com/role-arn": "arn"}}},
-    "ingress": {"ingress": {"enabled": True}},
-    "network": {"networkPolicy": {
-        "enabled": True, "clients": EDGE, "operators": EDGE,
-        "extraEgress": [{"to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}], "ports": [{"port": 4318}]}],
-    }},
-    "placement": {
-        "affinity": {"nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": NODES},
-        }},
-        "nodeSelector": {"kubernetes.io/arch": "arm64"}, "tolerations": [{"key": "llm", "operator": "Exists"}],
-        "topologySpreadConstraints": [{
-            "maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule",
-        }],
-    },
-    "pod monitor": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
-    "reconcile": {"reconcile": {"providers": {"openai": "openai-admin"}}},
-    "registry": {"imagePullSecrets": [{"name": "registry"}]},
-    "rules": {"rules": {"enabled": True}},
-}  # fmt: skip
-ALL = {name: value for feature in FEATURES.values() for name, value in feature.items()}
 # Each is named; the last part is the typo.
 TYPOS = [
     "imagePullSecret", "image.tags", "admin.secret", "proxy.replica", "proxy.autoscaling.enable",
@@ -112,58 +70,6 @@ IMMUTABLE = {
     },
     ("Service", "tw-proxies"): {"clusterIP": "None"},
 }  # fmt: skip
-# Every value that 0.1.0 had, but for resources.
-VALUES_OF_0_1 = """
-image: {repository: registry.example/tokenweir, tag: "0.1.0", pullPolicy: Always}
-existingSecret: mine
-config:
-  listen: {host: 0.0.0.0, port: 8080}
-  worker: {host: 0.0.0.0, port: 8081}
-  data_dir: /var/lib/tokenweir
-  queue: ${REDIS_URL}
-  ledger: ${DATABASE_URL}
-  key_pepper: ${TOKENWEIR_PEPPER}
-  shutdown_grace_s: 90
-  providers: {openai: {base_url: "https://api.openai.com/v1", api_key: "${OPENAI_API_KEY}"}}
-  models: {"*": {provider: openai}}
-admin: {existingSecret: admin}
-proxy: {replicas: 3, terminationGracePeriodSeconds: 120, journal: {storageClassName: "", size: 4Gi}}
-worker: {replicas: 2, terminationGracePeriodSeconds: 60}
-reconcile: {providers: {openai: openai-admin}, schedule: "30 6 * * *"}
-service: {type: LoadBalancer, port: 80}
-ingress: {enabled: true, className: nginx, host: llm.example.com, tlsSecret: tls, annotations: {a: b}}
-podMonitor: {enabled: true, interval: 15s, labels: {a: b}}
-rules: {enabled: true, labels: {a: b}}
-dashboards: {enabled: true, labels: {a: b}}
-nodeSelector: {a: b}
-tolerations: [{key: a, operator: Exists}]
-"""
-
-
-def manifests(values: dict[str, Any]) -> Manifests:
-    """What the chart makes of these values, by kind and name."""
-    made = [one for one in yaml.safe_load_all(_rendered(json.dumps(values))) if one]
-    return {(one["kind"], one["metadata"]["name"]): one for one in made}
-
-
-@cache
-def _rendered(values: str) -> str:
-    return chart.rendered(json.loads(values))
-
-
-def pods(made: Manifests) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The component and the specification of every pod."""
-    for one in made.values():
-        spec = one.get("spec", {})
-        template = spec.get("jobTemplate", {"spec": spec})["spec"].get("template")
-        if template is not None:
-            yield template["metadata"]["labels"]["app.kubernetes.io/component"], template["spec"]
-
-
-def nested(path: str, value: Any) -> dict[str, Any]:
-    """`a.b` → `{a: {b: value}}`."""
-    first, _, rest = path.partition(".")
-    return {first: nested(rest, value) if rest else value}
 
 
 def properties(schema: dict[str, Any], root: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -378,7 +284,7 @@ def test_a_change_of_the_configuration_restarts_proxies_or_does_not(restarts: bo
 
 
 @pytest.mark.external
-@pytest.mark.parametrize("values", [{}, yaml.safe_load(VALUES_OF_0_1), ALL], ids=["defaults", "values of 0.1", "all"])
+@pytest.mark.parametrize("values", [{}, VALUES_OF_0_1, ALL], ids=["defaults", "values of 0.1", "all"])
 def test_an_upgrade_from_0_1_changes_nothing_immutable(values: dict[str, Any]) -> None:
     made = manifests(values)
     for name, fields in IMMUTABLE.items():

@@ -52,12 +52,9 @@ def settings_of(text: str, env: set[str]) -> Settings:
     return parse(text, env={name: values[name] for name in env}, folder=Path())
 
 
-def rendered(**values: Any) -> dict[tuple[str, str], dict[str, Any]]:
-    """What the chart makes of these values, by kind and name; each is there once."""
-    made = [one for one in yaml.safe_load_all(chart.rendered(values)) if one]
-    by_kind = {(one["kind"], one["metadata"]["name"]): one for one in made}
-    assert len(by_kind) == len(made)
-    return by_kind
+def rendered(**values: Any) -> chart.Manifests:
+    """What the chart makes of these values."""
+    return chart.manifests(values)
 
 
 def mounted(by_kind: dict[tuple[str, str], dict[str, Any]], kind: str, name: str) -> str:
