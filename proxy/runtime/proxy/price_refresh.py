@@ -8,6 +8,7 @@ folder is a copy, for a start without the ledger and for commands; the first pro
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Callable, Collection
@@ -106,6 +107,7 @@ class PriceRefresh:
             book = PriceBook() if content is None else await asyncio.to_thread(book_from, content, "the price list")
             try:
                 await self._reloader.use_book(book)
+                gc.freeze()  # as at the start: with its objects, a full collection would stop all streams for 60 ms
                 _log.info("price list %s applies", version)
             except SettingsError as wrong:
                 self._unusable_with = settings
