@@ -72,6 +72,7 @@ PRIVATE: dict[str, dict[Any, set[str]]] = {
         },
         BaseProtocol: {"_buffer_paused", "_pause_transport_reading", "_reading_paused", "_resume_transport_reading"},
         aiohttp.web_protocol: {"_ErrInfo"},
+        web.BaseRequest: {"_message"},
         web.Response: {"_req"},
         web.Server: {"_kwargs", "_loop"},
     },
