@@ -6,9 +6,23 @@ Invariants: without a secret the admin listener is off; a secret that is easy to
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from enum import StrEnum
 
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import FieldType, checked, host, secret, setting, settings_section, size, texts, whole
+from proxy.settings.kinds import (
+    FieldType,
+    checked,
+    choice,
+    host,
+    secret,
+    sections,
+    setting,
+    settings_section,
+    size,
+    texts,
+    whole,
+)
 from proxy.settings.urls import url
 
 # Browsers send it in lower case; applications have schemes of their own: tauri://localhost, app://obsidian.md.
@@ -87,6 +101,36 @@ def admin_secret() -> FieldType:
     return checked(secret(), is_random, why + "generate it with `openssl rand -hex 32`")
 
 
+class OperatorRole(StrEnum):
+    """What an operator may do; each role includes those before it."""
+
+    READ = "read"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+    def includes(self, other: OperatorRole) -> bool:
+        """Whether this role may do what `other` may."""
+        order = list(OperatorRole)
+        return order.index(self) >= order.index(other)
+
+
+# `admin` is the operator of `admin.secret`.
+_OPERATOR = re.compile(r"(?!admin$)[a-z0-9][a-z0-9_.@-]{0,63}", re.ASCII)
+
+
+@settings_section
+class OperatorSettings:
+    """One person who signs in to the console."""
+
+    name: str
+    secret: Secret = setting(admin_secret(), "this operator's sign-in secret, 32 characters or more")
+    role: OperatorRole = setting(
+        choice(OperatorRole),
+        "`read`: all reports; `operate`: also keys, accounts and their limits; `admin`: also credit",
+        default=OperatorRole.READ,
+    )
+
+
 @settings_section
 class AdminSettings:
     """The listener of the console and its APIs; see `proxy/console`."""
@@ -95,6 +139,13 @@ class AdminSettings:
     port: int = setting(whole(0, 65_535), "port of the admin listener; 0: any free one", default=8090)
     secret: Secret | None = setting(
         admin_secret(),
-        "the operators' sign-in secret, 32 characters or more; without one the listener is off",
+        "the sign-in secret of the operator `admin`, 32 characters or more; without it and `operators` the listener "
+        "is off",
         default=None,
+    )
+    operators: Mapping[str, OperatorSettings] = setting(
+        sections(OperatorSettings, _OPERATOR, "1 to 64 of a-z 0-9 _ . @ -, not `admin`"),
+        "other operators, by the name that the audit log shows",
+        default_factory=dict,
+        shown="none",
     )

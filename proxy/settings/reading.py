@@ -19,6 +19,7 @@ from proxy.billing.record import Price
 from proxy.settings.cloud_auth import check_auth
 from proxy.settings.faults import Fault, SettingsError, gathered
 from proxy.settings.kinds import FieldPath, flag, read_section
+from proxy.settings.listeners import AdminSettings
 from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.outbound import ForwardProxy, TlsSettings, proxy_of_environment
 from proxy.settings.price_refresh import PricesSettings
@@ -128,7 +129,8 @@ def settings_from(raw: object, *, env: Mapping[str, str], folder: Path, sinks: S
         routed = gathered(partial(_routed, one, settings, at) for one in models.values())
         checked["models"] = dict(zip(models, routed, strict=True))
 
-    gathered((partial(_check_sharing, settings, at), check_providers, check_prices, check_models))
+    check_operators = partial(_check_operators, settings.admin, at)
+    gathered((partial(_check_sharing, settings, at), check_operators, check_providers, check_prices, check_models))
     return replace(settings, **checked)
 
 
@@ -171,6 +173,15 @@ def _check_sharing(settings: Settings, at: FieldPath) -> None:
         raise at.under("key_pepper").wrong(
             "is missing: proxies that share a ledger must hash keys alike; generate one with `tokenweir keys pepper`"
         )
+
+
+def _check_operators(admin: AdminSettings, at: FieldPath) -> None:
+    """The audit log could not say who of two with one secret it was."""
+    secrets = set() if admin.secret is None else {admin.secret.reveal()}
+    for name, one in admin.operators.items():
+        if one.secret.reveal() in secrets:
+            raise at.under("admin").under("operators").under(name).under("secret").wrong("is another operator's, too")
+        secrets.add(one.secret.reveal())
 
 
 def _reached(providers: Mapping[str, ProviderSettings], raw: Any, at: FieldPath) -> dict[str, ProviderSettings]:

@@ -27,9 +27,16 @@ from proxy.runtime.proxy.console import Console
 from proxy.settings import Settings, parse
 
 SECRET = "a-secret-of-0123456789-abcdefghij"
+READER, WORKER = "a-reader-of-0123456789-abcdefghijk", "a-worker-of-0123456789-abcdefghijk"
 PEPPER = "5e" * 32
+SECRETS = {"ADMIN": SECRET, "READER": READER, "WORKER": WORKER, "PEPPER": PEPPER}
 CONFIG = """
-admin: {port: 0, secret: "${ADMIN}"}
+admin:
+  port: 0
+  secret: "${ADMIN}"
+  operators:
+    ann@example.com: {secret: "${READER}"}
+    ben: {secret: "${WORKER}", role: operate}
 key_pepper: "${PEPPER}"
 providers: {tera: {base_url: "http://127.0.0.1:1/v1"}}
 models: {"*": {provider: tera}}
@@ -82,7 +89,11 @@ class Stand:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._console: Console = self._run(
-            self._started(parse(CONFIG, env={"ADMIN": SECRET, "PEPPER": PEPPER}, folder=folder))
+            self._started(
+                parse(
+                    CONFIG, env={"ADMIN": SECRET, "READER": READER, "WORKER": WORKER, "PEPPER": PEPPER}, folder=folder
+                )
+            )
         )
         assert self._console.url is not None
         self.url = self._console.url
@@ -104,13 +115,16 @@ class Stand:
         self._run(self._keyring.refresh())
         return secret
 
-    def __call__(self, method: str, path: str, body: Any = None, *, key: str | None = SECRET) -> Answered:
-        """One request; a body that is bytes goes as it is."""
+    def __call__(
+        self, method: str, path: str, body: Any = None, *, key: str | None = SECRET, **headers: str
+    ) -> Answered:
+        """One request; a body that is bytes goes as it is. `headers`: more of them, with `_` for `-`."""
         where = urlsplit(self.url)
         connection = HTTPConnection(where.hostname or "", where.port, timeout=10)
         sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         try:
-            connection.request(method, path, sent, {} if key is None else {"Authorization": f"Bearer {key}"})
+            given = {} if key is None else {"Authorization": f"Bearer {key}"}
+            connection.request(method, path, sent, given | {one.replace("_", "-"): headers[one] for one in headers})
             response = connection.getresponse()
             text = response.read()
             is_json = response.headers.get_content_type() == "application/json"

@@ -17,7 +17,7 @@ from proxy.demo.script import Shape
 from tests.console.entries import entry, rerated
 from tests.console.furnished import KEYS, furnish, running
 from tests.console.serving import opened
-from tests.console.stand import SECRET, Stand
+from tests.console.stand import READER, SECRET, Stand
 from tests.ledger.priced_entries import settle
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
@@ -82,6 +82,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 def sign_in(page: Page, url: str, secret: str = SECRET) -> None:
     page.goto(url)
+    page.wait_for_selector("#credential:focus")
     page.keyboard.type(secret)  # the field has the focus
     page.keyboard.press("Enter")
     page.wait_for_selector("nav")
@@ -112,16 +113,35 @@ def width(page: Page) -> int:
 
 def test_who_is_neither_gets_a_word_and_no_further(stand: Stand, page: Page) -> None:
     page.goto(stand.url)
+    page.wait_for_selector("#credential:focus")
     page.keyboard.type("a-secret-that-nobody-has")
     page.keyboard.press("Enter")
-    page.get_by_text("neither the admin secret nor an active key").wait_for()
+    page.get_by_text("neither an operator's secret nor an active key").wait_for()
     assert page.locator("nav").count() == 0
     sign_in(page, stand.url)
     page.reload()
     heading(page, "Live")
+    assert page.evaluate("document.cookie + sessionStorage.length") == "0", "no script can read the session"
+    second = page.context.new_page()
+    second.goto(stand.url)
+    heading(second, "Live")
     page.get_by_role("button", name="Sign out").click()
     heading(page, "Sign in")
     assert page.evaluate("sessionStorage.length + Object.keys(localStorage).length") == 0
+    second.reload()
+    heading(second, "Sign in")
+    second.close()
+
+
+def test_who_may_only_read_sees_all_and_no_button_that_changes(stand: Stand, page: Page) -> None:
+    furnish(stand)
+    sign_in(page, stand.url, READER)
+    assert "ann@example.com (read)" in page.inner_text("header")
+    assert "support-bot-production" in see(page, "exchanges")
+    for view in ("keys", "projects"):
+        told = see(page, view)
+        assert "Actions" not in told
+        assert page.get_by_role("button", name=re.compile("New|Limits|Block|Top up|Rotate")).count() == 0, view
 
 
 def test_no_view_is_wider_than_a_phone(stand: Stand, page: Page) -> None:

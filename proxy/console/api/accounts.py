@@ -45,6 +45,7 @@ from proxy.ledger.accounts.credit import add_credit
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.settling.store import LedgerStore
 from proxy.reports.totals import SpendAndCredit
+from proxy.settings.listeners import OperatorRole
 from proxy.storage.executor import BoundedExecutor
 
 PAGE_DEFAULT, PAGE_MAX = 50, 100
@@ -174,10 +175,11 @@ class AccountsApi:
             self.pay,
             NewCredit,
             Credited,
+            OperatorRole.ADMIN,
         )
         yield Endpoint(
             method="GET", path="/account/list", summary="Organizations and projects, oldest first.", serve=self.listed,
-            query=AccountsQuery, answers={200: AccountPage}, operator=True,
+            query=AccountsQuery, answers={200: AccountPage}, role=OperatorRole.READ,
         )  # fmt: skip
 
     async def new(self, call: ApiCall) -> ApiReply:

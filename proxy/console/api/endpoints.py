@@ -16,11 +16,12 @@ from aiohttp import web
 
 from proxy.billing.money import Nusd, usd_text
 from proxy.console.api.reading import read_json, read_query
-from proxy.console.api.sessions import ConsoleSession, Sessions, operator_only
+from proxy.console.api.sessions import ConsoleSession, Sessions
 from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError, overloaded
 from proxy.http.headers import SERVER
 from proxy.http.server import Routes, Serve
+from proxy.settings.listeners import OperatorRole
 from proxy.storage.executor import ExecutorFull
 
 HEADERS: Mapping[str, str] = {
@@ -91,8 +92,8 @@ class Endpoint:
     """status below 400 → body type; every route may also answer `Refusal`"""
     query: type[msgspec.Struct] = Nothing
     body: type[msgspec.Struct] | None = None
-    operator: bool = False
-    """True: the route is for the operator only"""
+    role: OperatorRole | None = None
+    """the role that an operator needs at least; None: keys may call it, too"""
 
     @property
     def placeholder(self) -> str | None:
@@ -102,12 +103,15 @@ class Endpoint:
 
 
 def operation(
-    path: str, summary: str, serve: Callable[[ApiCall], Awaitable[ApiReply]], body: type[msgspec.Struct], result: Any
+    path: str,
+    summary: str,
+    serve: Callable[[ApiCall], Awaitable[ApiReply]],
+    body: type[msgspec.Struct],
+    result: Any,
+    role: OperatorRole = OperatorRole.OPERATE,
 ) -> Endpoint:
-    """A POST for the operator only."""
-    return Endpoint(
-        method="POST", path=path, summary=summary, serve=serve, body=body, answers={200: result}, operator=True
-    )
+    """A POST for operators."""
+    return Endpoint(method="POST", path=path, summary=summary, serve=serve, body=body, answers={200: result}, role=role)
 
 
 def add(routes: Routes, endpoint: Endpoint, sessions: Sessions) -> None:
@@ -123,8 +127,8 @@ def add(routes: Routes, endpoint: Endpoint, sessions: Sessions) -> None:
 def _serving(endpoint: Endpoint, sessions: Sessions, named: str) -> Serve:
     async def serve(request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
         session = await sessions.of(request)
-        if endpoint.operator and session.key is not None:
-            raise operator_only()
+        if endpoint.role is not None:
+            session.check_role(endpoint.role)
         query = read_query(request, endpoint.query)
         body = None if endpoint.body is None else await read_json(request, endpoint.body)
         try:
@@ -133,9 +137,31 @@ def _serving(endpoint: Endpoint, sessions: Sessions, named: str) -> Serve:
             raise overloaded("Too many console requests; try again later.", code="console_busy") from None
         except OSError:
             raise unavailable() from None
-        return reply if isinstance(reply, web.StreamResponse) else answer(reply)
+        if isinstance(reply, web.StreamResponse):
+            return reply
+        response = answer(reply)
+        sessions.renew(session, request, response)
+        return response
 
     return serve
+
+
+def add_session(routes: Routes, me: Callable[[ApiCall], Awaitable[ApiReply]], sessions: Sessions) -> None:
+    """Adds the routes that begin and end an operator's session. `me`: describes the caller."""
+
+    async def sign_in(request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
+        session = await sessions.of(request)
+        response = answer(await me(ApiCall(request, session, Nothing(), None, "")))
+        sessions.sign_in(session, request, response)
+        return response
+
+    async def sign_out(request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
+        response = web.Response(status=204, headers=HEADERS)
+        sessions.sign_out(request, response)
+        return response
+
+    routes.local("POST", "/v1/session", sign_in)
+    routes.local("DELETE", "/v1/session", sign_out)
 
 
 def answer(reply: ApiReply) -> web.Response:

@@ -18,6 +18,7 @@ from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.audit_log import AuditEntry, AuditLog
 from proxy.ledger.settling.spend import scope_of
 from proxy.reports.totals import SpendAndCredit
+from proxy.settings.listeners import OperatorRole
 from proxy.storage.executor import BoundedExecutor
 
 AUDIT_DEFAULT, AUDIT_MAX = 50, 500
@@ -27,6 +28,10 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
     """The caller of the request."""
 
     role: Literal["operator", "key"]
+    name: str | None = None
+    """of the operator, as the audit log has it"""
+    may: OperatorRole | None = None
+    """what the operator may do"""
     key_id: str | None
     key_alias: str | None
 
@@ -90,6 +95,15 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
     next_after: str | None
 
 
+async def me(call: ApiCall) -> ApiReply:
+    """The caller."""
+    key, operator = call.session.key, call.session.operator
+    if operator is not None:
+        return ApiReply(Me(role="operator", name=operator.name, may=operator.role, key_id=None, key_alias=None))
+    assert key is not None
+    return ApiReply(Me(role="key", key_id=key.key_id, key_alias=key.alias))
+
+
 @dataclass(frozen=True, slots=True)
 class StatusApi:
     """The routes `/v1/me`, `/v1/budgets` and `/v1/audit`."""
@@ -104,22 +118,15 @@ class StatusApi:
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""
-        yield Endpoint(method="GET", path="/v1/me", summary="The signed-in caller.", serve=self.me, answers={200: Me})
+        yield Endpoint(method="GET", path="/v1/me", summary="The signed-in caller.", serve=me, answers={200: Me})
         yield Endpoint(
             method="GET", path="/v1/budgets", summary="Spent and reserved amounts of each budget.",
             serve=self.budgets, answers={200: Budgets},
         )  # fmt: skip
         yield Endpoint(
             method="GET", path="/v1/audit", summary="The audit log, newest first.",
-            serve=self.audit, query=AuditQuery, answers={200: AuditPage}, operator=True,
+            serve=self.audit, query=AuditQuery, answers={200: AuditPage}, role=OperatorRole.READ,
         )  # fmt: skip
-
-    async def me(self, call: ApiCall) -> ApiReply:
-        """The caller."""
-        key = call.session.key
-        if key is None:
-            return ApiReply(Me(role="operator", key_id=None, key_alias=None))
-        return ApiReply(Me(role="key", key_id=key.key_id, key_alias=key.alias))
 
     async def budgets(self, call: ApiCall) -> ApiReply:
         """The budgets that the caller may see. Raises OSError."""

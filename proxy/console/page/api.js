@@ -1,11 +1,15 @@
-// Requests to the proxy. Invariants: the credential is in this tab's session storage and in one request header, nowhere
-// else; every failure is an error with a readable message.
+// Requests to the proxy. Invariants: an operator's secret is exchanged for a cookie that no script can read, and kept
+// nowhere; a key is in this tab's session storage and in one request header; every failure is an error with a readable
+// message.
 
 const KEPT = "tokenweir.credential";
 
-export const credential = () => sessionStorage.getItem(KEPT);
-export const remember = (text) => sessionStorage.setItem(KEPT, text);
-export const forget = () => sessionStorage.removeItem(KEPT);
+const credential = () => sessionStorage.getItem(KEPT);
+const remember = (text) => sessionStorage.setItem(KEPT, text);
+const forget = () => sessionStorage.removeItem(KEPT);
+
+/** True if this tab has a key. */
+export const hasKey = () => Boolean(credential());
 
 /** A failed request. `status` 0: no answer; `param`: the field that caused it. */
 export class Refused extends Error {
@@ -23,15 +27,16 @@ function address(path, query) {
 
 /**
  * @param {string} path
- * @param {{method?: string, query?: object, body?: any, signal?: AbortSignal, accept?: string, as?: string}} [options]
+ * @param {{method?: string, query?: object, body?: any, signal?: AbortSignal, accept?: string, as?: string, quiet?: boolean}} [options]
  */
-async function sent(path, { method = "GET", query, body, signal, accept, as = credential() } = {}) {
-  const headers = { Authorization: `Bearer ${as}`, Accept: accept ?? "application/json" };
+async function sent(path, { method = "GET", query, body, signal, accept, as = credential(), quiet = false } = {}) {
+  const headers = { Accept: accept ?? "application/json" };
+  if (as) headers.Authorization = `Bearer ${as}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response;
   try {
     response = await fetch(address(path, query), {
-      method, headers, signal, body: body && JSON.stringify(body), cache: "no-store", credentials: "omit",
+      method, headers, signal, body: body && JSON.stringify(body), cache: "no-store", credentials: "same-origin",
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
@@ -39,7 +44,7 @@ async function sent(path, { method = "GET", query, body, signal, accept, as = cr
   }
   if (response.ok) return response;
   const refusal = new Refused(response.status, (await response.json().catch(() => ({}))).error);
-  if (response.status === 401 && as === credential()) {
+  if (response.status === 401 && as === credential() && !quiet) {
     forget();
     dispatchEvent(new CustomEvent("signed-out", { detail: "You were signed out: your credential is no longer valid." }));
   }
@@ -48,6 +53,26 @@ async function sent(path, { method = "GET", query, body, signal, accept, as = cr
 
 /** The body of an answer. Raises Refused. */
 export const ask = async (path, options) => (await sent(path, options)).json();
+
+/** Signs in with an operator's secret or a key. Returns the caller. Raises Refused. */
+export async function signedIn(text) {
+  try {
+    const me = await ask("v1/session", { method: "POST", as: text });
+    forget();
+    return me;
+  } catch (error) {
+    if (error.code !== "operator_only") throw error;
+    const me = await ask("v1/me", { as: text });
+    remember(text);
+    return me;
+  }
+}
+
+/** Ends the session of the operator, or forgets the key. */
+export async function signedOut() {
+  if (!credential()) await sent("v1/session", { method: "DELETE" }).catch(() => null);
+  forget();
+}
 
 export const post = (path, body) => ask(path, { method: "POST", body });
 

@@ -1,6 +1,6 @@
 // The page: sign-in, navigation, theme. Invariant: one view at a time; leaving a view aborts its requests and timers.
 
-import { ask, credential, forget, remember } from "./api.js";
+import { ask, hasKey, signedIn, signedOut } from "./api.js";
 import { el, failure, say } from "./dom.js";
 import * as audit from "./audit.js";
 import * as budgets from "./budgets.js";
@@ -54,7 +54,7 @@ const mayView = (name) => me.role === "operator" || !VIEWS[name].operator;
 function drawHeader(current) {
   const links = me && Object.keys(VIEWS).filter(mayView).map((name) =>
     el("a", { href: `#/${name}`, "aria-current": name === current && "page" }, titleOf(name)));
-  const who = me && el("span", { class: "who" }, me.role === "operator" ? "Operator" : me.key_alias);
+  const who = me && el("span", { class: "who" }, me.role === "operator" ? `${me.name} (${me.may})` : me.key_alias);
   header.replaceChildren(...[
     el("div", { class: "brand" }, el("img", { src: "page/icon.svg", alt: "", width: 24, height: 24 }), "Tokenweir"),
     links && el("nav", { "aria-label": "Views" }, links),
@@ -90,8 +90,8 @@ async function show(moved) {
 
 // -- signing in and out
 
-function signOut(words) {
-  forget();
+async function signOut(words) {
+  await signedOut();
   me = null;
   shown.abort();
   signIn(words);
@@ -112,7 +112,7 @@ function signIn(words) {
     try {
       await enter(field.value.trim());
     } catch (error) {
-      const shownError = error.status === 401 ? new Error("This is neither the admin secret nor an active key.") : error;
+      const shownError = error.status === 401 ? new Error("This is neither an operator's secret nor an active key.") : error;
       trouble.replaceChildren(failure(shownError));
       button.disabled = false;
       field.select();
@@ -120,16 +120,15 @@ function signIn(words) {
   };
   main.replaceChildren(el("form", { class: "card sign-in", submit },
     el("h1", {}, "Sign in"),
-    el("label", { for: "credential" }, "Admin secret or key"), field,
-    el("p", { class: "quiet small", id: "what" }, "The admin secret shows all data. A key (tw-…) shows only its own data. This tab keeps the credential until you sign out or close the tab."),
+    el("label", { for: "credential" }, "Operator's secret or key"), field,
+    el("p", { class: "quiet small", id: "what" }, "An operator sees all data, in every tab of this browser, for 8 hours after the last use. A key (tw-…) shows only its own data, in this tab."),
     trouble, button));
   field.focus();
 }
 
 async function enter(text) {
   if (!/^[\x21-\x7e]+$/.test(text)) throw new Error("A secret or a key contains only ASCII characters and no spaces.");
-  me = await ask("v1/me", { as: text });
-  remember(text);
+  me = await signedIn(text);
   await show(true);
 }
 
@@ -138,10 +137,10 @@ async function begin() {
   addEventListener("hashchange", () => me && location.hash !== "#main" && show(true));
   addEventListener("signed-out", (/** @type {CustomEvent} */ event) => signOut(event.detail));
   document.getElementById("skip").addEventListener("click", (event) => (event.preventDefault(), main.focus()));
-  if (!credential()) return signIn();
   try {
-    me = await ask("v1/me");
+    me = await ask("v1/me", { quiet: !hasKey() });
   } catch (error) {
+    if (error.status === 401 && !hasKey()) return signIn();
     drawHeader();
     if (error.status !== 401) main.replaceChildren(failure(error, begin));
     return undefined;

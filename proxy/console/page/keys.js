@@ -63,23 +63,23 @@ function block(key, done) {
   });
 }
 
-function actions(key, again) {
+function actions(key, again, me) {
   if (key.revoked) return "–";
   const button = (words, act) => el("button", { type: "button", class: "small", "aria-label": `${words}: ${key.key_alias}`, click: () => act(key, again) }, words);
   const change = (one, done) => keyForm(one, {}, () => done(`${one.key_alias} is changed.`));
   const pay = (one, done) => creditForm(one.key_alias, one, { key: one.token }, (paid) => done(`$${paid.usd} credit added for ${one.key_alias}.`));
-  return el("div", { class: "row" }, button("Limits", change), takesCredit(key) && button("Top up", pay),
+  return el("div", { class: "row" }, button("Limits", change), me.may === "admin" && takesCredit(key) && button("Top up", pay),
     button("Rotate", renew), button(key.blocked ? "Unblock" : "Block", block), button("Revoke", revoke));
 }
 
-const columns = (again, projects, blocked) => [
+const columns = (again, projects, blocked, me) => [
   { label: "Name", long: true, cell: (key) => [el("a", { href: `#/exchanges?${new URLSearchParams({ key_id: key.token })}` }, key.key_alias), el("div", { class: "quiet small" }, key.key_name)] },
   { label: "Project", long: true, cell: (key) => projects[key.team_id] ?? key.team_id },
   { label: "Status", cell: (key) => state(key, blocked) },
   { label: "Spend, all time", number: true, cell: (key) => money(key.spend) },
   { label: "Limits", long: true, cell: limits },
   { label: "Expires", cell: (key) => (key.expires ? date(key.expires) : "never") },
-  { label: "Actions", cell: (key) => actions(key, again) },
+  { label: "Actions", cell: (key) => actions(key, again, me), hidden: me.may === "read" },
 ];
 
 async function own(body, signal) {
@@ -111,7 +111,7 @@ export async function show(body, { me, signal, query }) {
   let names = {};
   const made = () => keyForm(null, names, (key) => secretShown(key, fill));
   const make = el("button", { type: "button", class: "main", click: made }, "New key");
-  body.replaceChildren(el("div", { class: "row spread" }, make, el("label", { class: "check" }, revoked, "Show revoked keys")), place);
+  body.replaceChildren(el("div", { class: "row spread" }, me.may === "read" ? el("span") : make, el("label", { class: "check" }, revoked, "Show revoked keys")), place);
   async function fill(words) {
     const [every, accounts] = await Promise.all([everyKey(signal), everyAccount(signal)]);
     const found = every.filter((key) => !only || key.team_id === only);
@@ -120,7 +120,7 @@ export async function show(body, { me, signal, query }) {
     const projects = projectsOf(accounts);
     names = projects.names;
     const caption = `${many(keys.length, "key")}${only ? ` of ${names[only] ?? only}` : ""}${hidden ? `, ${count(hidden)} revoked hidden` : ""}, newest first`;
-    const lines = table({ caption, columns: columns(fill, names, projects.blocked), rows: keys });
+    const lines = table({ caption, columns: columns(fill, names, projects.blocked, me), rows: keys });
     const focused = place.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : false;
     place.replaceChildren(only ? el("p", { class: "small" }, el("a", { href: "#/keys" }, "Show the keys of all projects")) : "",
       keys.length ? lines : empty("No keys yet.", "Create a key. In your client, use its secret as the API key and the address of this proxy as the base URL."));

@@ -15,12 +15,12 @@ function block(one, done) {
   return confirmed(`Block ${one.name}?`, `Requests of every key of this ${one.kind} are refused until you unblock it. Running requests continue.`, "Block", act);
 }
 
-function actions(one, again) {
+function actions(one, again, me) {
   const button = (words, act) => el("button", { type: "button", class: "small", "aria-label": `${words}: ${one.kind} ${one.name}`, click: act }, words);
   const pay = () => creditForm(one.name, one, { account: one.id }, (paid) => again(`$${paid.usd} credit added for ${one.name}.`));
   return el("div", { class: "row" },
     button("Limits", () => accountForm(one, one.kind, {}, () => again(`${one.name} is changed.`))),
-    takesCredit(one) && button("Top up", pay), button(one.blocked ? "Unblock" : "Block", () => block(one, again)));
+    me.may === "admin" && takesCredit(one) && button("Top up", pay), button(one.blocked ? "Unblock" : "Block", () => block(one, again)));
 }
 
 function name(one) {
@@ -33,16 +33,16 @@ const state = (one, above) => {
   return el("span", { class: `mark ${label === "active" ? "good" : "careful"}` }, label);
 };
 
-const columns = (again, byId) => [
+const columns = (again, byId, me) => [
   { label: "Name", long: true, cell: name },
   { label: "Status", cell: (one) => state(one, byId.get(one.organization_id)) },
   { label: "Spend, all time", number: true, cell: (one) => money(one.spend) },
   { label: "Limits", long: true, cell: limits },
-  { label: "Actions", cell: (one) => actions(one, again) },
+  { label: "Actions", cell: (one) => actions(one, again, me), hidden: me.may === "read" },
 ];
 
 /** All organizations, each followed by its projects. */
-export async function show(body, { signal }) {
+export async function show(body, { me, signal }) {
   body.replaceChildren(loading());
   let organizations = [];
   const place = el("div", {}, loading());
@@ -50,7 +50,7 @@ export async function show(body, { signal }) {
   const make = (kind) => el("button", { type: "button", class: kind === "project" && "main", click: () =>
     accountForm(null, kind, above(), (one) => fill(`${one.name} is created.`)) }, `New ${kind}`);
   const first = make("project");
-  body.replaceChildren(el("div", { class: "row spread" }, el("div", { class: "row" }, first, make("organization"))), place,
+  body.replaceChildren(me.may === "read" ? "" : el("div", { class: "row spread" }, el("div", { class: "row" }, first, make("organization"))), place,
     el("p", { class: "quiet small" }, "A request must be within the limits of its key, its project and its organization. Spend by project is under ", el("a", { href: "#/spend?by=project" }, "Spend"), "."));
   async function fill(words) {
     const every = await everyAccount(signal);
@@ -59,7 +59,7 @@ export async function show(body, { signal }) {
     const byId = new Map(every.map((one) => [one.id, one]));
     const caption = `${many(organizations.length, "organization")}, ${many(rows.length - organizations.length, "project")}`;
     const focused = place.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : false;
-    place.replaceChildren(table({ caption, columns: columns(fill, byId), rows }));
+    place.replaceChildren(table({ caption, columns: columns(fill, byId, me), rows }));
     if (focused !== false) ([...place.querySelectorAll("button")].find((one) => one.getAttribute("aria-label") === focused) ?? first).focus();
     if (words) say(words);
   }

@@ -17,13 +17,13 @@ from proxy.budgets.store import BudgetStore
 from proxy.budgets.thresholds import subjects
 from proxy.console.api.accounts import AccountsApi
 from proxy.console.api.audited_operations import AuditedOperations
-from proxy.console.api.endpoints import HEADERS, Endpoint, add
+from proxy.console.api.endpoints import HEADERS, Endpoint, add, add_session
 from proxy.console.api.exchanges import ExchangesApi
 from proxy.console.api.keys import KeysApi
 from proxy.console.api.live import LiveApi
 from proxy.console.api.openapi import document
 from proxy.console.api.sessions import Sessions
-from proxy.console.api.status import StatusApi
+from proxy.console.api.status import StatusApi, me
 from proxy.console.api.usage import UsageApi
 from proxy.console.ledger_reports import LedgerReports
 from proxy.console.page_routes import add_page
@@ -63,16 +63,17 @@ class Console:
 
     def add_public(self, routes: Routes) -> None:
         """Add the only endpoint on the clients' listener: an exchange, for the key that sent its request."""
-        add(routes, self._exchanges.one_endpoint, Sessions(self._keyring, None))
+        add(routes, self._exchanges.one_endpoint, Sessions(self._keyring, None, time.time))
 
     async def start(self, refused: Callable[[int, str | None], None], sockets: Sequence[socket.socket] = ()) -> None:
         """Listen, if a secret is configured. `sockets`: in place of the address in the settings. Raises OSError."""
         admin = self._settings.admin
-        if admin.secret is None:
+        if admin.secret is None and not admin.operators:
             return
         routes = Routes()
-        sessions = Sessions(self._keyring, admin.secret)
+        sessions = Sessions(self._keyring, admin, time.time)
         table = list(self._table(sessions))
+        add_session(routes, me, sessions)
         for endpoint in table:
             add(routes, endpoint, sessions)
         routes.local("GET", "/openapi.json", constant(msgspec.json.encode(document(table)), JSON_TYPE))
