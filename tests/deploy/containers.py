@@ -57,7 +57,7 @@ class Engine:
         self._folder.mkdir(parents=True, exist_ok=True)
         self.environment = {
             **os.environ,
-            "CONTAINERS_CONF": str(self._written("containers.conf", _containers_conf())),
+            "CONTAINERS_CONF": str(self._written("containers.conf", _containers_conf(self._folder))),
             "CONTAINERS_STORAGE_CONF": str(self._written("storage.conf", _storage_conf(self._folder))),
             "DISABLE_HC_SYSTEMD": "true",  # health checks run when a test asks for them
         }
@@ -159,7 +159,7 @@ class Engine:
         return wheels
 
 
-def _containers_conf() -> str:
+def _containers_conf(folder: Path) -> str:
     """Limits that this machine allows: Podman's own are higher. crun refuses cgroups in their hybrid mode, runc does
     not."""
     files = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], FILES_MAX)
@@ -167,6 +167,7 @@ def _containers_conf() -> str:
     return (
         f'[containers]\ndefault_ulimits = ["nofile={files}:{files}", "nproc=4096:4096"]\n'
         f'[engine]\n{runtime}cgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
+        f'[network]\nnetwork_backend = "netavark"\nnetwork_config_dir = "{folder}/networks"\n'
     )
 
 
