@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Engine, select, update
@@ -83,7 +84,8 @@ def replace_list(engine: Engine, before: str | None, version: str, content: byte
     False: another list applies by now. Raises LedgerUnavailable."""
     compressed = None if content is None else zlib.compress(content)
     same = _ROW.version.is_(None) if before is None else _ROW.version == before
-    values = {"version": version, "content": compressed, "accepted_at": now}
+    changed = {"version": version, "content": compressed, "accepted_at": now}
+    values: dict[str, Any] = {**changed, "refused": [], "error": None}
     with _changing(engine) as connection:
         return connection.execute(update(price_lists).where(same).values(values)).rowcount == 1
 

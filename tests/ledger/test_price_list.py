@@ -62,3 +62,5 @@ def test_a_list_replaces_the_one_that_it_was_compared_with(engine: Engine) -> No
     assert (failed.version, failed.accepted_at, len(failed.error or "")) == ("package", NOW + 1, 500)
     record_check(engine, NOW + 2, DAY_S, ["a", "b"])
     assert read_state(engine) == PriceListState("package", NOW + 1, NOW + 2, NOW + 2 + DAY_S, ["a", "b"], None)
+    assert replace_list(engine, "package", "confirmed", b"[]", NOW + 3)
+    assert read_state(engine) == PriceListState("confirmed", NOW + 3, NOW + 2, NOW + 2 + DAY_S, [], None)
