@@ -129,7 +129,7 @@ def test_a_wrong_value_is_wrong_usage_and_names_its_option(
     for action in [action for name, action in options(_parser(command.split())) if name == command]:
         if is_free(action) or isinstance(action, argparse.BooleanOptionalAction):
             continue
-        name = "/".join(action.option_strings) or action.metavar
+        name = "/".join(action.option_strings) or action.metavar or action.dest
         said = []
         for value in WRONG_VALUES:
             ended = code_of(words_of(command, action, value))
