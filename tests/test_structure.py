@@ -326,6 +326,7 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir export",
         "tokenweir sinks status",
         "tokenweir sinks retry",
+        "tokenweir completion",
     }
 
 
