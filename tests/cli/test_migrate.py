@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -165,10 +167,14 @@ def test_a_ledger_that_a_proxy_uses_is_not_moved(postgres_ledger_url: str, tmp_p
         journal.close()
 
 
-def test_an_earlier_ledger_is_left_as_it_is(postgres_ledger_url: str, tmp_path: Path, run: Commands) -> None:
+def test_an_earlier_ledger_is_left_as_it_is(postgres_url: str, tmp_path: Path, run: Commands) -> None:
+    """And so is the target."""
     load_sqlite("ledger-sqlite.sql", tmp_path / "old.db")
-    told = run.refused("migrate", "--from", f"sqlite:{tmp_path / 'old.db'}", "--to", postgres_ledger_url)
+    told = run.refused("migrate", "--from", f"sqlite:{tmp_path / 'old.db'}", "--to", postgres_url)
     assert "run `tokenweir migrate` with its configuration first" in told
+    with psycopg.connect(postgres_url) as connection, closing(sqlite3.connect(tmp_path / "old.db")) as old:
+        assert connection.execute("SELECT to_regclass('ledger_entries')").fetchone() == (None,)
+        assert old.execute("SELECT version_num FROM alembic_version").fetchone() == ("0005",)
 
 
 @pytest.mark.thorough

@@ -42,13 +42,17 @@ _TABLES = (ledger_entries, *(table for table in metadata.sorted_tables if table 
 _FILLED = (accounts, account_clock, ledger_clock)
 
 
-def copy_ledger(source: Connection, target: Engine, progress: Progress, say: Callable[[str], None]) -> LedgerSums:
-    """Copy all rows that the target lacks, then compare all of them. `source`: a write transaction, so that others
-    wait. `target`: migrated. Raises DifferentLedgerError, OutdatedLedgerError, LedgerUnavailable."""
+def require_current(source: Connection) -> None:
+    """Raises OutdatedLedgerError for a source of an earlier version, NewerDatabaseError for one of a later."""
     if not is_newest(source):
         raise OutdatedLedgerError(
             "the ledger to copy is of an earlier version: run `tokenweir migrate` with its configuration first"
         )
+
+
+def copy_ledger(source: Connection, target: Engine, progress: Progress, say: Callable[[str], None]) -> LedgerSums:
+    """Copy all rows that the target lacks, then compare all of them. `source`: a write transaction, so that others
+    wait. Both are of this version. Raises DifferentLedgerError, LedgerUnavailable."""
     is_whole = not _begin(target)
     if not is_whole:
         _copy_all(source, target, progress)

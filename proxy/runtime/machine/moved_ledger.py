@@ -21,7 +21,7 @@ from proxy.journal.segment import lock
 from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.settling.spend import settled
 from proxy.ledger.transfer.comparing import DifferentLedgerError, LedgerSums
-from proxy.ledger.transfer.copying import Progress, copy_ledger
+from proxy.ledger.transfer.copying import Progress, copy_ledger, require_current
 from proxy.reconciliation.reconcile import CheckFinding, reconcile
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.storage.database import LedgerUnavailable, opened, sqlite_url, writing
@@ -49,12 +49,17 @@ def move_ledger(file: Path, url: str, progress: Progress, say: Callable[[str], N
     """
     if not file.is_file():
         raise LedgerUnavailable(f"there is no ledger at {file}")
-    with _unused(file.parent), opened(sqlite_url(file)) as source, opened(url) as target:
+    with (
+        _unused(file.parent),
+        opened(sqlite_url(file)) as source,
+        opened(url) as target,
+        writing(source) as snapshot,
+    ):
+        require_current(snapshot)
         migrate(url, say)
-        with writing(source) as snapshot:
-            sums = copy_ledger(snapshot, target, progress, say)
-            faults = _faults(source, target, progress)
-            return MovedLedger(sums, faults, _unsettled(file.parent, source))
+        sums = copy_ledger(snapshot, target, progress, say)
+        faults = _faults(source, target, progress)
+        return MovedLedger(sums, faults, _unsettled(file.parent, source))
 
 
 def _journals(data_dir: Path) -> list[Path]:

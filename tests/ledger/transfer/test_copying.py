@@ -27,7 +27,6 @@ from sqlalchemy import (
 
 from proxy.ledger.schema.archive_guard import is_refused
 from proxy.ledger.schema.column_types import Money, UtcTime
-from proxy.ledger.schema.migrate import OutdatedLedgerError, _revisions
 from proxy.ledger.schema.partitions import partitions
 from proxy.ledger.schema.tables import (
     account_clock,
@@ -43,8 +42,7 @@ from proxy.ledger.schema.tables import (
 from proxy.ledger.transfer import comparing
 from proxy.ledger.transfer.comparing import DifferentLedgerError, LedgerSums
 from proxy.ledger.transfer.copying import copy_ledger
-from proxy.storage.database import LedgerUnavailable, open_engine, reading, sqlite_url, writing
-from tests.golden.reading import load_sqlite
+from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
 from tests.ledger.entries import a_ledger, a_store, an_entry, arriving, id_at
 from tests.ledger.priced_entries import a_real_entry, settle
 
@@ -243,16 +241,6 @@ def test_a_text_that_postgres_does_not_store_is_named(source: Engine, target: En
         DifferentLedgerError, match=r"table ledger_entries: Postgres cannot store the row exchange_id .*1"
     ):
         copied(source, target)
-
-
-def test_an_earlier_ledger_is_to_be_upgraded_first(tmp_path: Path, target: Engine) -> None:
-    load_sqlite("ledger-sqlite.sql", tmp_path / "old.db")
-    old = open_engine(sqlite_url(tmp_path / "old.db"))
-    with pytest.raises(OutdatedLedgerError, match="tokenweir migrate"):
-        copied(old, target)
-    with reading(old) as connection:
-        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one() < _revisions()[-1]
-    old.dispose()
 
 
 @pytest.mark.thorough
