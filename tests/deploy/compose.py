@@ -11,7 +11,6 @@ import json
 import shutil
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -104,7 +103,7 @@ class Compose:
         if not shutil.which("netavark", path="/usr/lib/podman:/usr/libexec/podman"):
             pytest.skip("netavark, by which containers find one another, is not installed here")
         self.engine = engine
-        self.project = f"tokenweir-{uuid.uuid4().hex[:8]}"
+        self.project = engine.new_name()
         self.folder = folder / "deploy"
         shutil.copytree(DEPLOY, self.folder, ignore=shutil.ignore_patterns("helm", "screenshots", "edge"))
         services: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import resource
 import shutil
 import signal
@@ -61,6 +62,18 @@ class Engine:
             "CONTAINERS_STORAGE_CONF": str(self._written("storage.conf", _storage_conf(self._folder))),
             "DISABLE_HC_SYSTEMD": "true",  # health checks run when a test asks for them
         }
+        self._end_orphans()
+
+    def new_name(self) -> str:
+        """For a container, a volume or a project; it begins with the process of its test."""
+        return f"tokenweir-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+    def _end_orphans(self) -> None:
+        """Containers of a test run that was killed: some restart for ever."""
+        for name in self("ps", "--all", "--format", "{{.Names}}").stdout.split():
+            owner = re.match(r"tokenweir-(\d+)-", name)
+            if owner and not Path("/proc", owner[1]).exists():
+                self("rm", "--force", "--volumes", "--ignore", name)
 
     def _written(self, name: str, text: str) -> Path:
         path = self._folder / name
@@ -180,7 +193,7 @@ class Contained(Tokenweir):
 
     def __init__(self, engine: Engine, image: str, folder: Path, **settings: Any) -> None:
         self.image = image
-        self.volume = self.name = f"tokenweir-{uuid.uuid4().hex[:12]}"
+        self.volume = self.name = engine.new_name()
         """the data, and the container of `serve`"""
         self._engine_of = engine
         engine("volume", "create", self.volume)
