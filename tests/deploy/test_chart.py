@@ -262,6 +262,8 @@ def test_ports_and_the_rest_of_the_console_are_those_of_the_configuration() -> N
     assert yaml.safe_load(data["tokenweir.yaml"])["admin"] == {
         "host": "*", "port": 9002, "secret": "${TOKENWEIR_ADMIN_SECRET}",
     }  # fmt: skip
+    assert "admin" not in yaml.safe_load(data["worker.yaml"])
+    assert "admin" not in yaml.safe_load(made["ConfigMap", "tw-migrate"]["data"]["tokenweir.yaml"])
     assert made["Service", "tw-proxies"]["spec"]["ports"][0]["port"] == 9000
     assert {rule["ports"][0]["port"] for rule in made["NetworkPolicy", "tw-proxies"]["spec"]["ingress"]} == {9000, 9002}
 
