@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.keys import Account
 from proxy.billing.limits import Limits
-from proxy.cli.common import command_for_one, json_line, store_of, with_commands, with_config
+from proxy.cli.common import command_for_one, json_line, print_json, store_of, with_commands, with_config
 from proxy.cli.limit_options import account_json, add_limits, limit_changes, paid_json
 from proxy.cli.output import add_list_options, print_list
 from proxy.cli.values import NAME
@@ -29,6 +29,7 @@ def add_commands(commands: Any) -> None:
         "create an organization",
         _create_organization,
         action="account.create-organization",
+        quiet="id",
     )
     organization.add_argument("name", type=NAME, metavar="NAME")
     add_limits(organization)
@@ -38,6 +39,7 @@ def add_commands(commands: Any) -> None:
         "create a project in an organization",
         _create_project,
         action="account.create-project",
+        quiet="id",
     )
     project.add_argument("name", type=NAME, metavar="NAME")
     project.add_argument("--organization", required=True, metavar="ID|NAME")
@@ -66,7 +68,7 @@ def _create_organization(options: argparse.Namespace) -> None:
     limits = Limits(**limit_changes(options))
     with _accounts(options) as accounts:
         account = accounts.create_organization(account_id=new_id("org"), name=options.name, limits=limits)
-        print(json_line(account_json(account)))
+        print_json(options, account_json(account), "account_id")
 
 
 def _create_project(options: argparse.Namespace) -> None:
@@ -75,7 +77,7 @@ def _create_project(options: argparse.Namespace) -> None:
         account = accounts.create_project(
             account_id=new_id("proj"), name=options.name, organization=options.organization, limits=limits
         )
-        print(json_line(account_json(account)))
+        print_json(options, account_json(account), "account_id")
 
 
 def _update(options: argparse.Namespace) -> None:

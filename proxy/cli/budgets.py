@@ -29,7 +29,7 @@ def add_commands(commands: Any) -> None:
     form.add_argument("--json", action="store_true", help="print one JSON object per line")
     form.add_argument("--wide", action="store_true", help="print every column, however long the lines")
     help_text = "compare every counter with the ledger, print each difference, and reload all counters"
-    with_config(budgets, "rebuild", help_text, _rebuild, action="budgets.rebuild")
+    with_config(budgets, "rebuild", help_text, _rebuild, action="budgets.rebuild", quiet="")
 
 
 def _show(options: argparse.Namespace) -> None:

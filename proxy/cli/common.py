@@ -42,19 +42,31 @@ class WrongUsage(Failure):
 
 
 def add_command(
-    commands: Any, name: str, help_text: str, run: Command, *, action: str | None = None
+    commands: Any, name: str, help_text: str, run: Command, *, action: str | None = None, quiet: str | None = None
 ) -> argparse.ArgumentParser:
-    """Add a command. `action`: its name in the audit log; None: the command changes no data."""
+    """Add a command. `action`: its name in the audit log; None: the command changes no data. `quiet`: see
+    `print_json`."""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
     parser.set_defaults(run=run, action=action)
+    if quiet is not None:
+        form = parser.add_mutually_exclusive_group()
+        form.add_argument("--json", action="store_true", help="print JSON lines: it does so in any case")
+        if quiet:
+            form.add_argument("--quiet", action="store_true", help=f"print the {quiet} alone")
     return parser
 
 
+def print_json(options: argparse.Namespace, fields: dict[str, Any], quiet: str = "") -> None:
+    """Print the object of a command that has `quiet`, what `--quiet` prints, in its `add_command`; empty: it has only
+    `--json`. `quiet`: the name of that field."""
+    print(fields[quiet] if quiet and options.quiet else json_line(fields))
+
+
 def with_config(
-    commands: Any, name: str, help_text: str, run: Command, *, action: str | None = None
+    commands: Any, name: str, help_text: str, run: Command, *, action: str | None = None, quiet: str | None = None
 ) -> argparse.ArgumentParser:
     """Add a command that needs the configuration file."""
-    parser = add_command(commands, name, help_text, run, action=action)
+    parser = add_command(commands, name, help_text, run, action=action, quiet=quiet)
     parser.add_argument("--config", type=Path, metavar="FILE", help=CONFIG_HELP)
     return parser
 
@@ -69,7 +81,8 @@ def command_for_one(
     commands: Any, kind: str, name: str, help_text: str, run: Command, *, audited: bool = True
 ) -> argparse.ArgumentParser:
     """Add a command for one existing key or account (`kind`). `audited`: False if the command changes no data."""
-    parser = with_config(commands, name, help_text, run, action=f"{kind}.{name}" if audited else None)
+    quiet = "" if name != "rotate" else "secret"
+    parser = with_config(commands, name, help_text, run, action=f"{kind}.{name}" if audited else None, quiet=quiet)
     parser.add_argument(kind, metavar="KEY_ID|ALIAS" if kind == "key" else "ID|NAME")
     return parser
 

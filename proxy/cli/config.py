@@ -26,7 +26,7 @@ def add_commands(commands: Any) -> None:
     show = with_config(config, "show", "print every setting that applies, with its default if the file has none", _show)
     for parser in (check, show):
         parser.add_argument("--json", action="store_true", help="print one JSON object per line")
-    add_command(config, "schema", "print the JSON Schema of the file, for editors", _schema)
+    add_command(config, "schema", "print the JSON Schema of the file, for editors", _schema, quiet="")
 
 
 def _check(options: argparse.Namespace) -> int:

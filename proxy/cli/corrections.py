@@ -27,6 +27,7 @@ from proxy.cli.common import (
     json_line,
     load_settings,
     operator,
+    print_json,
     store_of,
     with_config,
 )
@@ -56,6 +57,7 @@ def add_commands(commands: Any) -> None:
         "correct the counts or the amounts of an exchange by an adjustment entry",
         _adjust,
         action="adjust",
+        quiet="id of the entry",
     )
     adjust.add_argument("exchange_id", metavar="EXCHANGE_ID")
     adjust.add_argument("--reason", type=REASON, required=True, metavar="TEXT", help="recorded in the entry")
@@ -69,7 +71,7 @@ def add_commands(commands: Any) -> None:
     add_yes(adjust)
 
     rerate = with_config(
-        commands, "rerate", "recalculate past exchanges of a model at other prices", _rerate, action="rerate"
+        commands, "rerate", "recalculate past exchanges of a model at other prices", _rerate, action="rerate", quiet=""
     )
     rerate.add_argument("--model", required=True, metavar="MODEL", help="model name as clients request it")
     rerate.add_argument(
@@ -94,6 +96,7 @@ def add_commands(commands: Any) -> None:
         "simulate",
         "compute the charges and costs of past exchanges at other prices; writes nothing",
         _simulate,
+        quiet="",
     )
     simulate.add_argument(
         "--since", type=moment, required=True, metavar="TIME", help="began at or after: 2026-11-01, 24h, 30d, …"
@@ -124,7 +127,7 @@ def _adjust(options: argparse.Namespace) -> None:
     if line is None:
         print("tokenweir: the exchange already has these values; nothing was written", file=sys.stderr)
     else:
-        print(json_line(entry_json(line)))
+        print_json(options, entry_json(line), "entry_id")
 
 
 def _confirm_replacing(options: argparse.Namespace, amounts: Mapping[str, int | None]) -> None:

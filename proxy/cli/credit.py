@@ -8,8 +8,8 @@ from typing import Any
 from proxy.billing.limits import BUDGET_NUSD_MAX
 from proxy.cli.common import (
     add_owner_options,
-    json_line,
     owner_of,
+    print_json,
     store_of,
     with_commands,
     with_config,
@@ -20,7 +20,14 @@ from proxy.foundation.ids import exchange_id
 
 def add_commands(commands: Any) -> None:
     credit = with_commands(commands, "credit", "record payments of keys and accounts")
-    add = with_config(credit, "add", "record a payment; a negative amount is a refund", _add, action="credit.add")
+    add = with_config(
+        credit,
+        "add",
+        "record a payment; a negative amount is a refund",
+        _add,
+        action="credit.add",
+        quiet="id of the entry",
+    )
     add_owner_options(add)
     add.add_argument(
         "--usd", dest="nusd", type=Usd(-BUDGET_NUSD_MAX, BUDGET_NUSD_MAX, not_zero=True), required=True, metavar="USD"
@@ -37,4 +44,4 @@ def _add(options: argparse.Namespace) -> None:
         line = add_credit(
             store.ledger, exchange_id=exchange_id(), scope_id=scope_id, name=name, nusd=options.nusd, why=options.reason
         )
-    print(json_line(entry_json(line)))
+    print_json(options, entry_json(line), "entry_id")

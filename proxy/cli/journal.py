@@ -13,7 +13,7 @@ def add_commands(commands: Any) -> None:
     help_text = (
         "compare the settled records that the journals of this machine keep with the ledger, and settle the lost"
     )
-    replay = with_config(journal, "replay", help_text, _replay, action="journal.replay")
+    replay = with_config(journal, "replay", help_text, _replay, action="journal.replay", quiet="")
     replay.add_argument("--dry-run", action="store_true", help="only count them")
 
 

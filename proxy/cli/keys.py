@@ -19,6 +19,7 @@ from proxy.cli.common import (
     confirm,
     json_line,
     load_settings,
+    print_json,
     store_of,
     with_commands,
     with_config,
@@ -31,7 +32,9 @@ from proxy.foundation.ids import new_id
 
 def add_commands(commands: Any) -> None:
     keys = with_commands(commands, "keys", "create, list and change API keys")
-    create = with_config(keys, "create", "create a key; its secret is printed once", _create, action="key.create")
+    create = with_config(
+        keys, "create", "create a key; its secret is printed once", _create, action="key.create", quiet="secret"
+    )
     create.add_argument(
         "--alias", type=NAME, required=True, metavar="NAME", help="display name; unique among usable keys"
     )
@@ -50,8 +53,6 @@ def add_commands(commands: Any) -> None:
     rotate = command_for_one(keys, "key", "rotate", "give a key a new secret, which is printed once", _rotate)
     grace = f"how long the old secret stays valid, or now (default {GRACE_DEFAULT})"
     rotate.add_argument("--grace", type=duration_or_now, default=GRACE_DEFAULT, metavar="24h", help=grace)
-    for command in (create, rotate):
-        command.add_argument("--quiet", action="store_true", help="print the secret alone")
     command_for_one(keys, "key", "block", "reject a key until it is unblocked", partial(_apply, "block"))
     command_for_one(keys, "key", "unblock", "accept a blocked key again", partial(_apply, "unblock"))
     revoke = command_for_one(keys, "key", "revoke", "revoke a key for ever; takes effect within a second", _revoke)
@@ -97,7 +98,7 @@ def _create(options: argparse.Namespace) -> None:
             limits=limits,
             **fields,
         )
-        print(secret if options.quiet else json_line({"key": secret, **key_json(key)}))
+        print_json(options, {"key": secret, **key_json(key)}, "key")
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -124,7 +125,7 @@ def _rotate(options: argparse.Namespace) -> None:
         secret, digest, hint = new_hashed(store.pepper())
         until = time.time() + options.grace
         key = store.keys.rotate(options.key, digest=digest, hint=hint, old_until=until)
-        print(secret if options.quiet else json_line({"key": secret, **key_json(key)}))
+        print_json(options, {"key": secret, **key_json(key)}, "key")
 
 
 def _apply(operation: str, options: argparse.Namespace) -> None:

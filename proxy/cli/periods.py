@@ -58,7 +58,11 @@ def add_commands(commands: Any) -> None:
     )
     add_yes(close)
     receipt = with_config(
-        commands, "receipt", "write the receipt of an exchange: its lines on statements, with the proof", _receipt
+        commands,
+        "receipt",
+        "write the receipt of an exchange: its lines on statements, with the proof",
+        _receipt,
+        quiet="",
     )
     receipt.add_argument("exchange_id", metavar="EXCHANGE_ID")
     verify = commands.add_parser("verify", help="check a statement or a receipt from files alone", description=_VERIFY)

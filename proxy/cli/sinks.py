@@ -17,7 +17,12 @@ def add_commands(commands: Any) -> None:
     status = with_config(sinks, "status", "print the progress and the rejected entries of each sink", _status)
     add_list_options(status)
     retry = with_config(
-        sinks, "retry", "send rejected entries again, and end the wait after failures", _retry, action="sinks.retry"
+        sinks,
+        "retry",
+        "send rejected entries again, and end the wait after failures",
+        _retry,
+        action="sinks.retry",
+        quiet="",
     )
     retry.add_argument("name", metavar="NAME")
 

@@ -164,3 +164,20 @@ def code_of(typed: list[str]) -> int:
 def test_a_value_out_of_range_too(command: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert code_of(shlex.split(command)) == 2
     assert says in capsys.readouterr().err.splitlines()[-1]
+
+
+# Commands that print no data: they serve, ask, or write files in a format of their own.
+WITHOUT_JSON = {
+    "archive", "backup", "completion", "demo", "export", "init", "keys pepper", "periods close", "prices update",
+    "reload", "serve", "statement", "verify", "worker",
+}  # fmt: skip
+
+
+def test_every_command_that_prints_data_has_json() -> None:
+    lacking = set()
+    for name in {name for name, _ in options(_parser()) if name}:
+        own = {
+            option for one, action in options(_parser(name.split())) if one == name for option in action.option_strings
+        }
+        lacking |= set() if "--json" in own else {name}
+    assert lacking == WITHOUT_JSON

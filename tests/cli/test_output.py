@@ -106,3 +106,12 @@ def test_what_is_wrong_is_red(filled: Commands, monkeypatch: pytest.MonkeyPatch)
     filled("doctor", "--json", code=(0, 1))
     assert "\x1b" not in filled.out
     assert json.loads(filled.out.splitlines()[0])
+
+
+def test_an_id_alone_for_scripts(run: Commands) -> None:
+    run("accounts", "create-organization", "acme", "--quiet")
+    organization = run.out.strip()
+    [project] = run("accounts", "create-project", "web", "--organization", organization, "--json")
+    assert project["parent_id"] == organization
+    run("credit", "add", "--account", "web", "--usd", "1", "--reason", "r", "--quiet")
+    assert run.out.strip() == run("ledger", "--json")[0]["entry_id"]
