@@ -71,7 +71,7 @@ def _reachable(settings: Settings) -> Iterator[Finding]:
                 f"/metrics at {name} {host} needs no authentication and shows the spend at each provider",
                 "allow only the metrics scraper to reach it; the edge proxy should forward only `/v1/`",
             )
-    if (admin.secret is not None or admin.operators) and not _is_loopback(admin.host):
+    if admin.is_on and not _is_loopback(admin.host):
         yield _note(
             f"admin.host {admin.host}: other machines can reach it; the secret, sent without TLS, gives full control",
             "use 127.0.0.1 and a tunnel (ssh -L, kubectl port-forward), or an edge proxy with TLS for operators only",

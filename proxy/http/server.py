@@ -41,6 +41,8 @@ from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
 KEEP_ALIVE_S = 75.0
 # Connections that wait to be accepted while the event loop is busy.
 BACKLOG = 4096
+# Turns of the event loop from an accepted connection to its protocol: two in asyncio, one in uvloop.
+CONNECTING_TURNS = 3
 
 Serve = Callable[[web.BaseRequest, ClientConnection], Awaitable[web.StreamResponse]]
 ServeMetered = Callable[[web.BaseRequest, ClientConnection, Dialect, str | None], Awaitable[web.StreamResponse]]
@@ -309,11 +311,17 @@ class Server:
             os.unlink(path)
         self._beside = await asyncio.get_running_loop().create_unix_server(self._server, path)
 
-    def leave_to_another(self) -> None:
+    async def leave_to_another(self) -> None:
         """Accept no new connections: another process accepts on the same sockets. A connection gets the answer to the
-        request that it sends next, and is closed after it."""
+        request that it sends next, and is closed after it. Every accepted one is in `has_connections` afterwards."""
         self._is_replaced = True
+        loop = asyncio.get_running_loop()
+        # asyncio loses a connection that it has accepted, if the server is closed before its protocol is made.
+        for one in self.sockets:
+            loop.remove_reader(one.fileno())
+        await _turns(CONNECTING_TURNS)
         self._stop()
+        await _turns(CONNECTING_TURNS)  # uvloop makes the protocol later, also after it was closed
 
     @property
     def has_connections(self) -> bool:
@@ -407,6 +415,12 @@ async def serving(
         yield
     finally:
         await server.close()
+
+
+async def _turns(count: int) -> None:
+    """Let the event loop run so many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 async def wait_until(condition: Callable[[], bool], *, deadline_s: float, every_s: float = 0.02) -> bool:

@@ -149,3 +149,8 @@ class AdminSettings:
         default_factory=dict,
         shown="none",
     )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anybody can sign in."""
+        return self.secret is not None or bool(self.operators)

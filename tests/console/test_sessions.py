@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from http.cookies import SimpleCookie
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,9 +21,9 @@ NEW_KEY = {"key_alias": "new"}
 
 def cookie_of(answered: Answered) -> str:
     """What the browser sends back."""
-    morsel = SimpleCookie(answered.headers["Set-Cookie"])[sessions.COOKIE]
+    (morsel,) = SimpleCookie(answered.headers["Set-Cookie"]).values()
     assert (morsel["httponly"], morsel["samesite"], morsel["path"]) == (True, "Strict", "/")
-    return f"{sessions.COOKIE}={morsel.coded_value}"
+    return f"{morsel.key}={morsel.coded_value}"
 
 
 def signed_in(stand: Stand, secret: str = SECRET) -> str:
@@ -87,7 +88,8 @@ def test_a_session_that_is_used_goes_on_and_another_ends(stand: Stand) -> None:
     now = int(time.time())
 
     def asked(until: int) -> Answered:
-        return stand("GET", "/v1/me", key=None, Cookie=f"{sessions.COOKIE}={operator.cookie(until)}")
+        name = sessions.cookie_name(urlsplit(stand.url).netloc)
+        return stand("GET", "/v1/me", key=None, Cookie=f"{name}={operator.cookie(until)}")
 
     fresh, used = asked(now + sessions.SESSION_S), asked(now + 60)
     assert (fresh.status, "Set-Cookie" in fresh.headers) == (200, False)
@@ -114,6 +116,19 @@ def test_signing_out_forgets_it_and_tls_keeps_it_there(stand: Stand) -> None:
     behind_tls = stand("POST", "/v1/session", X_Forwarded_Proto="https")
     assert "Secure" in behind_tls.headers["Set-Cookie"]
     assert "Secure" not in stand("POST", "/v1/session").headers["Set-Cookie"]
+
+
+def test_consoles_on_two_ports_of_a_host_have_two_cookies(stand: Stand) -> None:
+    """Browsers send a cookie to every port, and keep one of each name."""
+    hosts = {"console.example:8090": READER, "console.example:8091": SECRET, "console.example": WORKER, "[::1]": SECRET}
+    kept = {host: cookie_of(stand("POST", "/v1/session", key=secret, Host=host)) for host, secret in hosts.items()}
+    names = [one.partition("=")[0] for one in kept.values()]
+    assert names == ["tokenweir_session_8090", "tokenweir_session_8091", "tokenweir_session", "tokenweir_session"]
+    all_of_them = "; ".join(one for host, one in kept.items() if host != "[::1]")
+    for host, name in (("console.example:8090", "ann@example.com"), ("console.example:8091", "admin")):
+        assert stand("GET", "/v1/me", key=None, Cookie=all_of_them, Host=host).body["name"] == name
+    out = stand("DELETE", "/v1/session", key=None, Host="console.example:8091")
+    assert out.headers["Set-Cookie"].startswith("tokenweir_session_8091=")
 
 
 def test_two_operators_have_two_secrets() -> None:

@@ -123,6 +123,80 @@ async def test_no_request_is_refused_and_no_stream_is_cut(tokenweir: Start, prov
     assert last.stop() == 0
 
 
+async def test_the_console_of_the_new_one_alone_answers_while_the_old_one_drains(
+    tokenweir: Start, provider: ScriptedProvider
+) -> None:
+    """Its operators and its address apply, however long the streams of the old one run."""
+    console = {"port": 0, "secret": secrets.token_hex(32)}
+    first = tokenweir(admin=console, allow_literal_secrets=True)
+    key, slow = quick_key(first), provider.script("slow", SLOW)
+    settings = yaml.safe_load(first.config.read_text())
+    async with Stage(first, key) as stage:
+        await stage.begin(slow)
+        first.config.write_text(yaml.safe_dump({**settings, "admin": {**console, "secret": secrets.token_hex(32)}}))
+        second = await taken_over(first)
+        for _ in range(20):
+            assert await console_status(second.console_url, console["secret"]) == 401
+        await stage.begin(slow)
+        first.config.write_text(yaml.safe_dump({**settings, "admin": {"port": 0}}))
+        third = Generation(second)
+        await asyncio.to_thread(third.start)
+        with pytest.raises(ConnectionRefusedError):
+            await connect(second.console_url)
+    for one in (first, second):
+        one.signal(signal.SIGTERM)
+        await ended(one)
+    assert third.stop() == 0
+
+
+async def console_status(url: str, secret: Any) -> int:
+    async with await connect(url) as client:
+        await client.send(f"GET /v1/me HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\n\r\n".encode())
+        return (await client.read(PATIENCE_S)).status
+
+
+async def test_monitors_see_one_proxy_that_is_ready(tokenweir: Start) -> None:
+    first = tokenweir()
+    async with await connect(first.url) as monitor:
+        for expected in (None, "close"):
+            await monitor.send(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = await monitor.read(PATIENCE_S)
+            assert (answer.status, answer.header("connection")) == (200, expected)
+            if expected is None:
+                second = await taken_over(first)
+    await ended(first)
+    assert second.stop() == 0
+
+
+async def test_who_waits_before_it_stops_is_replaced(tokenweir: Start, provider: ScriptedProvider) -> None:
+    """After SIGTERM, in its `drain_delay_s`: its open connections are answered, and it does not wait longer."""
+    first = tokenweir(drain_delay_s=60)
+    key, short = quick_key(first), provider.script("short", SHORT)
+    first.config.write_text(yaml.safe_dump({**yaml.safe_load(first.config.read_text()), "drain_delay_s": 0}))
+    async with await connect(first.url) as client:
+        for turn in range(2):
+            await client.send(chat_request(ask(short), key=key))
+            assert (await client.read(PATIENCE_S)).status == 200
+            if turn == 0:
+                first.signal(signal.SIGTERM)
+                second = await taken_over(first)
+    await ended(first)
+    assert second.stop() == 0
+
+
+async def test_who_dies_before_its_answer_is_taken_for_serving(tokenweir: Start) -> None:
+    first = tokenweir()
+    found = handover._predecessor(first.folder / "data")
+    assert found is not None
+    for one in found.listeners["listen"]:
+        assert not one.get_inheritable()
+        one.close()
+    found._connected.sendall(b"serves")
+    found._connected.close()
+    await ended(first)
+    assert "failed" not in first.log.read_text()
+
+
 async def test_who_dies_before_it_serves_changes_nothing(tokenweir: Start, provider: ScriptedProvider) -> None:
     first = tokenweir()
     key, short = quick_key(first), provider.script("short", SHORT)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections.abc import Callable
 
 import pytest
+import uvloop
 
-from proxy.http.server import CannotListenError, Routes, Server
+from proxy.http.probes import HEALTHZ
+from proxy.http.server import CannotListenError, Routes, Server, wait_until
 
 pytestmark = pytest.mark.io
 
@@ -35,3 +38,42 @@ async def test_a_port_that_needs_more_rights(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_server", create_server)
     assert await refusal("127.0.0.1", 80) == ("worker.port: this user may not listen on 80: choose a port from 1024 up")
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_who_leaves_to_another_serves_what_it_has_accepted(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Whatever the turn of the event loop in which it leaves; what it has not accepted is the other's."""
+
+    async def served(turns: int) -> tuple[bool, bool]:
+        routes = Routes()
+        routes.local("GET", "/healthz", HEALTHZ)
+        server = Server(routes, refused=lambda *_: None)
+        port = await server.start("127.0.0.1", 0)
+        with server.sockets[0].dup() as kept, socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await server.leave_to_another()
+            await wait_until(lambda: not server.has_connections, deadline_s=5)
+            await server.close()
+            answer = await asyncio.to_thread(_answer, client)
+            kept.setblocking(False)
+            try:
+                kept.accept()[0].close()
+            except BlockingIOError:
+                return answer, False
+            return answer, True
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        for turns in range(7):
+            here, left = runner.run(served(turns))
+            assert here is not left, f"lost after {turns} turns"
+
+
+def _answer(client: socket.socket) -> bool:
+    """Whether an answer has come by now: the server has closed."""
+    client.settimeout(0.01)
+    try:
+        return client.recv(1_000).startswith(b"HTTP/1.1 200")
+    except OSError:
+        return False

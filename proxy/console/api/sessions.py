@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.cookies import SimpleCookie
@@ -31,9 +32,11 @@ from proxy.settings.listeners import AdminSettings, OperatorRole
 ADMIN = "admin"
 """the name of the operator of `admin.secret` in the audit log"""
 COOKIE = "tokenweir_session"
+"""the beginning of the cookie's name"""
 SESSION_S = 8 * 3600
 # A session that is used gets its whole time again, at most this often.
 RENEWED_S = 300
+_PORT = re.compile(r":([0-9]{1,5})$", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class Sessions:
         """The caller. Raises ApiError 401, 403 for a change from another page, or 429 after too many failed
         sign-ins."""
         text = presented(request, parse)
-        if text is None and self._operators and (cookie := request.cookies.get(COOKIE)) is not None:
+        if text is None and self._operators and (cookie := request.cookies.get(cookie_name(request.host))) is not None:
             return self._of_cookie(cookie, request)
         if text:
             given = _digest(text)
@@ -168,13 +171,21 @@ def _is_from_our_page(request: web.BaseRequest) -> bool:
     return origin is None or urlsplit(origin).netloc == request.headers.get("Host")
 
 
+def cookie_name(host: str) -> str:
+    """The name of the session's cookie. `host`: the Host header. Browsers send a cookie to all ports of a host, so that
+    consoles on two ports would end each other's sessions under one name."""
+    port = _PORT.search(host)
+    return COOKIE if port is None else f"{COOKIE}_{port[1]}"
+
+
 def _set_cookie(request: web.BaseRequest, text: str, age_s: int) -> str:
-    cookie: SimpleCookie = SimpleCookie({COOKIE: text})
+    name = cookie_name(request.host)
+    cookie: SimpleCookie = SimpleCookie({name: text})
     attributes = {"path": "/", "max-age": str(age_s), "httponly": "1", "samesite": "Strict"}
     if request.headers.get("X-Forwarded-Proto") == "https":
         attributes["secure"] = "1"
-    cookie[COOKIE].update(attributes)
-    return cookie[COOKIE].OutputString()
+    cookie[name].update(attributes)
+    return cookie[name].OutputString()
 
 
 def _of_secret(secret: Secret) -> bytes:

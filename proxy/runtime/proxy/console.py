@@ -68,7 +68,7 @@ class Console:
     async def start(self, refused: Callable[[int, str | None], None], sockets: Sequence[socket.socket] = ()) -> None:
         """Listen, if a secret is configured. `sockets`: in place of the address in the settings. Raises OSError."""
         admin = self._settings.admin
-        if admin.secret is None and not admin.operators:
+        if not admin.is_on:
             return
         routes = Routes()
         sessions = Sessions(self._keyring, admin, time.time)
@@ -87,6 +87,11 @@ class Console:
     def sockets(self) -> list[socket.socket]:
         """Those that it listens on."""
         return [] if self._server is None else self._server.sockets
+
+    async def leave_to_another(self) -> None:
+        """Accept no new connections: those of the process that takes over have its operators."""
+        if self._server is not None:
+            await self._server.leave_to_another()
 
     async def close(self) -> None:
         """Stop listening, and end the threads."""

@@ -96,8 +96,9 @@ def take_over(settings: Settings) -> Succession:
         return Succession(is_beside=True)
     kept = {
         name: earlier.listeners[name]
-        for name, section in (("listen", settings.listen), ("admin", settings.admin))
-        if name in earlier.listeners and _is_at(earlier.listeners[name], hosts_of(section.host), section.port)
+        for name, section, is_on in (("listen", settings.listen, True), ("admin", settings.admin, settings.admin.is_on))
+        # Connections to a socket that nobody accepts on would wait for ever.
+        if is_on and name in earlier.listeners and _is_at(earlier.listeners[name], hosts_of(section.host), section.port)
     }
     for name in earlier.listeners.keys() - kept.keys():
         for one in earlier.listeners[name]:
@@ -124,7 +125,7 @@ def _predecessor(data_dir: Path) -> Predecessor | None:
             connected.connect(_address(data_dir))
             _check_user(connected)
             message, descriptors, _flags, _sender = socket.recv_fds(connected, _MESSAGE_BYTES_MAX, _SOCKETS_MAX)
-            sockets = [opened.enter_context(socket.socket(fileno=one)) for one in descriptors]
+            sockets = [opened.enter_context(_own(one)) for one in descriptors]
             offer = msgspec.json.decode(message, type=_Offer)
         except (ConnectionRefusedError, FileNotFoundError):
             return None
@@ -143,9 +144,13 @@ def activated(environment: Mapping[str, str]) -> Succession:
     names = environment.get("LISTEN_FDNAMES", "").split(":")
     sections = [name if name == "admin" else "listen" for name in (*names, *[""] * count)[:count]]
     descriptors = range(_FIRST_ACTIVATED, _FIRST_ACTIVATED + count)
-    for one in descriptors:
-        os.set_inheritable(one, False)
-    return Succession(_by_section(zip(sections, (socket.socket(fileno=one) for one in descriptors), strict=True)))
+    return Succession(_by_section(zip(sections, map(_own, descriptors), strict=True)))
+
+
+def _own(descriptor: int) -> socket.socket:
+    """The socket of a file descriptor that another process has opened; programs that this one starts do not get it."""
+    os.set_inheritable(descriptor, False)
+    return socket.socket(fileno=descriptor)
 
 
 def open_offer(data_dir: Path) -> socket.socket | None:
@@ -170,12 +175,16 @@ async def offer(asked: socket.socket, listeners: Callable[[], Listeners], replac
     with asked:
         while True:
             asking, _sender = await loop.sock_accept(asked)
-            with asking, suppress(OSError):
-                _check_user(asking)
-                if await _hand_over(asking, listeners()):
+            with asking:
+                serves = False
+                with suppress(OSError):
+                    _check_user(asking)
+                    serves = await _hand_over(asking, listeners())
+                if serves:
                     asked.close()  # the new one takes the name
                     replaced()
-                    await loop.sock_sendall(asking, _LEAVES)
+                    with suppress(OSError):  # it may have died since
+                        await loop.sock_sendall(asking, _LEAVES)
                     return
 
 

@@ -102,7 +102,7 @@ class Proxy:
         """Stop gracefully. No admitted exchange is lost, even if the time is too short."""
         self._is_leaving = True
         if self._settings.drain_delay_s and not self._is_replaced:
-            await wait_until(lambda: self._hurried, deadline_s=self._settings.drain_delay_s)
+            await wait_until(lambda: self._hurried or self._is_replaced, deadline_s=self._settings.drain_delay_s)
         if not self._is_replaced:
             self._accepting.reason = SHUTTING_DOWN
         await self._stops.aclose()
@@ -205,8 +205,8 @@ class Proxy:
 
     def _replace(self) -> None:
         """Another process serves in place of this one."""
+        self._is_replaced = True
         if not self._is_leaving:
-            self._is_replaced = True
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _reload_on_request(
@@ -240,7 +240,7 @@ class Proxy:
         self.console_url = console.url
 
         def not_ready() -> str | None:
-            leaving = SHUTTING_DOWN if self._is_leaving else None
+            leaving = SHUTTING_DOWN if self._is_leaving and not self._is_replaced else None
             broken = "The journal is broken." if journal.broken else None
             refused = None if resources.queue is None else resources.queue.refusal
             return accepting.reason or leaving or broken or refused
@@ -259,18 +259,19 @@ class Proxy:
         )
         if peers is not None and keeps_tapes:
             await server.listen_at(peers.http_socket)
-        stops.push_async_callback(self._finish_exchanges, server, handlers)
+        stops.push_async_callback(self._finish_exchanges, server, console, handlers)
         stops.callback(EventLoopWatch(metrics.late).stop)
         return lambda: {"listen": server.sockets, "admin": console.sockets}
 
-    async def _finish_exchanges(self, server: Server, handlers: Handlers) -> None:
+    async def _finish_exchanges(self, server: Server, console: Console, handlers: Handlers) -> None:
         """Accept no new connection; after the grace time, end the exchanges that still run."""
         live, sessions = handlers.exchanges.live, handlers.sockets.sessions
         until = time.monotonic() + self._settings.shutdown_grace_s
         for session in list(sessions):
             session.stop()
         if self._is_replaced:
-            server.leave_to_another()
+            await console.leave_to_another()
+            await server.leave_to_another()
             await wait_until(
                 lambda: not server.has_connections or self._hurried, deadline_s=self._settings.shutdown_grace_s
             )
