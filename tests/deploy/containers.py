@@ -111,9 +111,10 @@ class Engine:
         """The name of the image of deploy/Dockerfile; layers that have not changed are those of the last run."""
         tag = f"localhost/tokenweir:{hashlib.sha256(str((extras, options)).encode()).hexdigest()[:12]}"
         with self._alone():
-            base, wheels = (
-                self.base(),
-                self._wheels(["runtime", "build", *(f"extras/{one}" for one in extras.split(",") if one in EXTRAS)]),
+            base = self.base()
+            self._require_containers(base)
+            wheels = self._wheels(
+                ["runtime", "build", *(f"extras/{one}" for one in extras.split(",") if one in EXTRAS)]
             )
             self(
                 "build", "--quiet", "--format", "docker", "--network", "none", "--build-arg", f"BASE={base}",
@@ -123,6 +124,12 @@ class Engine:
             )  # fmt: skip
             self("image", "prune", "--force", "--filter", "until=24h")
         return tag
+
+    def _require_containers(self, base: str) -> None:
+        """Skip the test where the machine itself gives no container its rights, as within some others."""
+        tried = self("run", "--rm", "--network", "none", base, "true", check=False)
+        if tried.returncode != 0:
+            pytest.skip(f"this machine runs no containers: {tried.stderr[-300:].strip()}")
 
     def base(self) -> str:
         """Debian's Python, from its packages without their scripts: a tenth of a second is what the others need."""

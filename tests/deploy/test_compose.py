@@ -16,7 +16,7 @@ from tests.deploy.containers import Engine
 from tests.support import sse
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.external, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.external, pytest.mark.privileged, pytest.mark.timeout(600)]
 # Of the built-in price book, in USD per million tokens.
 PRICE = {"input": 0.15, "output": 0.6}
 PROXIES, WORKERS = ("tokenweir-1", "tokenweir-2"), 2

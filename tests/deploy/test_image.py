@@ -20,7 +20,7 @@ from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import PRICE, STOP_S_MAX, provider_section
 
 # A build for the first time: its base image, 36 wheels, and their byte code.
-pytestmark = [pytest.mark.external, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.external, pytest.mark.privileged, pytest.mark.timeout(600)]
 ENVIRONMENT = {"PATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "TOKENWEIR_HEALTH", "container"}
 NAMES = ("whole", "cut", "last")
 # Ends well within the time for running streams, or never.

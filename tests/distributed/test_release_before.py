@@ -28,7 +28,7 @@ from tests.support.tokenweir import COMMAND, ROOT, Listening, Tokenweir, provide
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.thorough, pytest.mark.process, pytest.mark.io, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.io, pytest.mark.timeout(400)]
 
 BEFORE, COMMIT = "0.1.0", "fe545caf"
 WAIT_S = 60.0
