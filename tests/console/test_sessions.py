@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from proxy.console.api import sessions
+from proxy.console.api import live, sessions
 from proxy.settings import SettingsError, parse
 from proxy.settings.listeners import OperatorRole
 from tests.console.stand import READER, SECRET, WORKER, Answered, Stand
@@ -96,6 +96,18 @@ def test_a_session_that_is_used_goes_on_and_another_ends(stand: Stand) -> None:
     assert int(cookie_of(used).split(".")[-2]) >= now + sessions.SESSION_S
     ended = asked(now - 1)
     assert (ended.status, ended.body["error"]["code"]) == (401, "session_ended")
+
+
+def test_who_watches_goes_on(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream renews the session in its head, and ends in time for the next one to do so."""
+    monkeypatch.setattr(live, "EVERY_S", 0.02)
+    operator = sessions.Operator("ben", OperatorRole.OPERATE, sessions._digest(WORKER))
+    name = sessions.cookie_name(urlsplit(stand.url).netloc)
+    until = int(time.time()) + sessions.SESSION_S // 2 + 1
+    cookie = f"{name}={operator.cookie(until)}"
+    watched = stand("GET", "/v1/live", key=None, Cookie=cookie, Accept="text/event-stream")
+    assert watched.body.startswith(b"event: live")
+    assert int(cookie_of(watched).split(".")[-2]) > until
 
 
 def test_what_was_made_up_or_changed_is_no_session(stand: Stand) -> None:

@@ -248,6 +248,17 @@ async def test_without_the_option_a_second_process_is_refused(tokenweir: Start) 
     assert alone.stop() == 0
 
 
+@pytest.mark.io
+def test_a_host_without_an_address_is_the_listeners_own_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as here:
+        port = here.getsockname()[1]
+        for hosts, wanted, same in (
+            (["127.0.0.1"], port, True), (["127.0.0.1"], 0, True), (["127.0.0.1"], port + 1, False),
+            (["127.0.0.1", "::1"], port, False), (["no.such.host.invalid"], port, False),
+        ):  # fmt: skip
+            assert handover._is_at([here], hosts, wanted) is same, hosts
+
+
 async def test_other_users_get_no_listener(tokenweir: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     first = tokenweir()
     data = first.folder / "data"

@@ -121,19 +121,22 @@ class LiveApi:
     async def live(self, call: ApiCall) -> ApiReply | web.StreamResponse:
         """A snapshot, or a stream of snapshots. Raises ApiError."""
         if _EVENTS in call.request.headers.get("Accept", ""):
-            return await self._watched(call.request)
+            return await self._watched(call.request, call.session)
         return ApiReply(await self._snapshot(call.session))
 
-    async def _watched(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Streams snapshots until the client disconnects or its credential is no longer valid."""
+    async def _watched(self, request: web.BaseRequest, session: ConsoleSession) -> web.StreamResponse:
+        """Streams snapshots until the client disconnects or its credential is no longer valid. Only a response's head
+        renews a session: the stream ends once it is half over, and the next one goes on with it."""
         if self._watchers >= WATCHERS_MAX:
             raise overloaded("Too many clients watch this route already; try again later.", code="console_busy")
         self._watchers += 1
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": _EVENTS, "X-Accel-Buffering": "no"})
+        self._sessions.renew(session, request, response)
+        renewed = self._sessions.is_half_over(session)
         try:
             await response.prepare(request)
             with suppress(ConnectionError, ApiError):
-                while True:
+                while renewed or not self._sessions.is_half_over(session):
                     session = await self._sessions.of(request)
                     await response.write(b"event: live\ndata: " + encoded(await self._snapshot(session)) + b"\n\n")
                     await asyncio.sleep(EVERY_S)

@@ -144,6 +144,10 @@ class Sessions:
         if session.until is not None and session.until < self._unix_time() + SESSION_S - RENEWED_S:
             self.sign_in(session, request, response)
 
+    def is_half_over(self, session: ConsoleSession) -> bool:
+        """Whether a session has less than half of its time left."""
+        return session.until is not None and session.until < self._unix_time() + SESSION_S / 2
+
     def _refusal(self, reason: str) -> ApiError:
         refusal = errors.key_refused(reason)
         if refusal.code != "invalid_api_key":

@@ -108,7 +108,10 @@ def take_over(settings: Settings) -> Succession:
 
 def _is_at(sockets: Sequence[socket.socket], hosts: Sequence[str], port: int) -> bool:
     """Whether they listen on exactly these addresses. `port`: 0: any."""
-    found = (one for host in hosts for one in socket.getaddrinfo(host, port or None, type=socket.SOCK_STREAM))
+    try:
+        found = [one for host in hosts for one in socket.getaddrinfo(host, port or None, type=socket.SOCK_STREAM)]
+    except socket.gaierror:  # the new listener fails by it, and names the setting
+        return False
     names = [one.getsockname()[:2] for one in sockets]
     wanted = {(one[4][0], port or (names[0][1] if names else 0)) for one in found}
     return wanted == set(names)
