@@ -64,7 +64,10 @@ def _reachable(settings: Settings) -> Iterator[Finding]:
             f"listen.host {listen}: other machines can reach it, without TLS",
             "allow only a TLS-terminating edge proxy to reach it: see deploy/edge/",
         )
-    metrics_hosts = {"listen.host": listen} | ({} if settings.queue is None else {"worker.host": settings.worker.host})
+    metrics = settings.metrics
+    metrics_hosts = {"listen.host": listen} if metrics.port is None else {"metrics.host": metrics.host}
+    if settings.queue is not None:
+        metrics_hosts["worker.host"] = settings.worker.host
     for name, host in metrics_hosts.items():
         if not _is_loopback(host):
             yield _note(

@@ -30,20 +30,25 @@ def add_probes(
     routes: Routes,
     *,
     not_ready: Callable[[], str | None],
-    exposition: Callable[[], Awaitable[bytes]],
+    exposition: Callable[[], Awaitable[bytes]] | None,
     digest: Callable[[], str] = str,
 ) -> None:
-    """`not_ready`: the reason why no new requests are accepted; None: they are. `digest`: of the configuration file
-    that applies; empty: there is none."""
+    """`not_ready`: the reason why no new requests are accepted; None: they are. `exposition`: None: another listener
+    has `/metrics`. `digest`: of the configuration file that applies; empty: there is none."""
 
     async def readyz(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
         reason = not_ready()
         lines = [reason or "ready", *([f"configuration {digest()}"] if digest() else [])]
         return web.Response(status=503 if reason else 200, text="".join(f"{line}\n" for line in lines))
 
-    async def metrics(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
-        return web.Response(body=await exposition(), headers={"Content-Type": CONTENT_TYPE})
-
     routes.local("GET", "/healthz", HEALTHZ)
     routes.local("GET", "/readyz", readyz)
-    routes.local("GET", "/metrics", metrics)
+    if exposition is not None:
+        routes.local("GET", "/metrics", _metrics(exposition))
+
+
+def _metrics(exposition: Callable[[], Awaitable[bytes]]) -> Serve:
+    async def serve(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
+        return web.Response(body=await exposition(), headers={"Content-Type": CONTENT_TYPE})
+
+    return serve

@@ -248,7 +248,7 @@ class Server:
     ) -> None:
         """`headers`: defaults for every response, unless the route has set or sent its own. `cors`: the rules for
         pages of other origins; None: browsers refuse these."""
-        self._routes = routes
+        self.routes = routes
         self._cors = cors
         # aiohttp adds its name and version, and Python's, to each of its responses that has no such header.
         self._headers = {**dict((SERVER,)), **(headers or {})}
@@ -360,10 +360,10 @@ class Server:
                 return self._refuse(refusal, request.raw_path, connection)
             try:
                 if self._cors is not None and self._cors.is_preflight(request):
-                    response: web.StreamResponse = self._cors.preflight(request, self._routes.allowed(request.raw_path))
+                    response: web.StreamResponse = self._cors.preflight(request, self.routes.allowed(request.raw_path))
                 else:
                     is_socket = must_close and asks_for_websocket(request)
-                    serve = self._routes.find(WEBSOCKET if is_socket else request.method, request.raw_path)
+                    serve = self.routes.find(WEBSOCKET if is_socket else request.method, request.raw_path)
                     if is_socket:
                         Cors.check_socket(self._cors, request)
                     response = await serve(request, connection)
@@ -390,7 +390,7 @@ class Server:
         self._refused(refusal.status, refusal.code)
         if connection.is_broken:
             must_close, made = True, LastResponse
-        response = refused_response(refusal, refusal.shape or self._routes.shape(path), made)
+        response = refused_response(refusal, refusal.shape or self.routes.shape(path), made)
         response.headers.update(self._headers)
         response.headers.update(connection.headers)
         if must_close:

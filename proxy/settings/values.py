@@ -24,6 +24,7 @@ from proxy.settings.kinds import (
     duration,
     flag,
     flag_or_auto,
+    host,
     local_or_url,
     path_of,
     pepper,
@@ -314,8 +315,15 @@ class ProviderSettings:
 
 @settings_section
 class MetricsSettings:
-    """Optional series of /metrics."""
+    """Where `/metrics` is, and its optional series."""
 
+    port: int | None = setting(
+        whole(0, 65_535),
+        "port of a listener for `/metrics`, `/healthz` and `/readyz` alone; the clients' port then has no `/metrics`",
+        default=None,
+        shown="the clients' port",
+    )
+    host: str = setting(host(), "addresses of that listener", default="127.0.0.1")
     keys_max: int = setting(
         whole(0, METRIC_KEYS_MAX),
         "number of keys with their own series, by id, first come first served; 0: none",

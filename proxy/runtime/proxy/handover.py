@@ -29,7 +29,7 @@ from proxy.foundation.addresses import hosts_of
 from proxy.settings import Settings
 
 Listeners = Mapping[str, Sequence[Any]]
-"""section of the settings (`listen`, `admin`) → its listening sockets"""
+"""section of the settings (`listen`, `admin`, `metrics`) → its listening sockets"""
 
 # Each step of the exchange takes milliseconds, and a start of the new proxy between them some seconds.
 ANSWER_S = 5.0
@@ -94,11 +94,17 @@ def take_over(settings: Settings) -> Succession:
     earlier = _predecessor(settings.data_dir)
     if earlier is None:
         return Succession(is_beside=True)
+    admin, metrics = settings.admin, settings.metrics
+    sections = {
+        "listen": (settings.listen.host, settings.listen.port),
+        "admin": (admin.host, admin.port if admin.is_on else None),
+        "metrics": (metrics.host, metrics.port),
+    }
     kept = {
         name: earlier.listeners[name]
-        for name, section, is_on in (("listen", settings.listen, True), ("admin", settings.admin, settings.admin.is_on))
+        for name, (host, port) in sections.items()
         # Connections to a socket that nobody accepts on would wait for ever.
-        if is_on and name in earlier.listeners and _is_at(earlier.listeners[name], hosts_of(section.host), section.port)
+        if port is not None and name in earlier.listeners and _is_at(earlier.listeners[name], hosts_of(host), port)
     }
     for name in earlier.listeners.keys() - kept.keys():
         for one in earlier.listeners[name]:
@@ -145,7 +151,7 @@ def activated(environment: Mapping[str, str]) -> Succession:
         return FIRST
     count = int(environment.get("LISTEN_FDS", "0"))
     names = environment.get("LISTEN_FDNAMES", "").split(":")
-    sections = [name if name == "admin" else "listen" for name in (*names, *[""] * count)[:count]]
+    sections = [name if name in ("admin", "metrics") else "listen" for name in (*names, *[""] * count)[:count]]
     descriptors = range(_FIRST_ACTIVATED, _FIRST_ACTIVATED + count)
     return Succession(_by_section(zip(sections, map(_own, descriptors), strict=True)))
 

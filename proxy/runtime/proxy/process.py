@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from proxy.gateway.tapes.tapes import Tapes
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.http.cors import Cors
 from proxy.http.probes import add_probes
-from proxy.http.server import Server, serving, wait_until
+from proxy.http.server import Routes, Server, serving, wait_until
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalInUse
 from proxy.journal.segment import is_locked
@@ -125,7 +125,8 @@ class Proxy:
             if self._succession.predecessor is not None:
                 return nullcontext()
             routes = waiting_routes()
-            add_probes(routes, not_ready=lambda: reason, exposition=exposition.of_all)
+            of_all = exposition.of_all if settings.metrics.port is None else None
+            add_probes(routes, not_ready=lambda: reason, exposition=of_all)
             return serving(
                 routes, listen.host, listen.port, refused=metrics.refused, reuse_port=peers is not None,
                 sockets=self._succession.of("listen"),
@@ -245,10 +246,16 @@ class Proxy:
             refused = None if resources.queue is None else resources.queue.refusal
             return accepting.reason or leaving or broken or refused
 
+        probes = partial(add_probes, not_ready=not_ready, digest=lambda: resources.configuration.digest)
+        monitor = Server(Routes(), refused=metrics.refused)
+        stops.push_async_callback(monitor.close)
+        if settings.metrics.port is not None and is_first:
+            probes(monitor.routes, exposition=exposition.of_all)
+            await monitor.start(
+                settings.metrics.host, settings.metrics.port, section="metrics", sockets=self._succession.of("metrics")
+            )
         routes = client_routes(handlers)
-        add_probes(
-            routes, not_ready=not_ready, exposition=exposition.of_all, digest=lambda: resources.configuration.digest
-        )
+        probes(routes, exposition=exposition.of_all if settings.metrics.port is None else None)
         console.add_public(routes)
         cors = None if settings.cors is None else Cors(settings.cors.origins)
         server = Server(routes, refused=metrics.refused, cors=cors)
@@ -259,19 +266,22 @@ class Proxy:
         )
         if peers is not None and keeps_tapes:
             await server.listen_at(peers.http_socket)
-        stops.push_async_callback(self._finish_exchanges, server, console, handlers)
+        beside = (console.leave_to_another, monitor.leave_to_another)
+        stops.push_async_callback(self._finish_exchanges, server, beside, handlers)
         stops.callback(EventLoopWatch(metrics.late).stop)
-        return lambda: {"listen": server.sockets, "admin": console.sockets}
+        return lambda: {"listen": server.sockets, "admin": console.sockets, "metrics": monitor.sockets}
 
-    async def _finish_exchanges(self, server: Server, console: Console, handlers: Handlers) -> None:
+    async def _finish_exchanges(
+        self, server: Server, beside: Iterable[Callable[[], Awaitable[None]]], handlers: Handlers
+    ) -> None:
         """Accept no new connection; after the grace time, end the exchanges that still run."""
         live, sessions = handlers.exchanges.live, handlers.sockets.sessions
         until = time.monotonic() + self._settings.shutdown_grace_s
         for session in list(sessions):
             session.stop()
         if self._is_replaced:
-            await console.leave_to_another()
-            await server.leave_to_another()
+            for leave in (*beside, server.leave_to_another):
+                await leave()
             await wait_until(
                 lambda: not server.has_connections or self._hurried, deadline_s=self._settings.shutdown_grace_s
             )
