@@ -231,19 +231,20 @@ async def test_a_restart_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"gateway": ""}, "--gateway is required"),
+        ({"gateway": ""}, "--gateway: must be a URL"),
         ({"key": ""}, "--key is required"),
         ({"bills": ""}, "--bills is required"),
-        ({"gateway": "127.0.0.1:8080"}, "--gateway 127.0.0.1:8080: must be a URL"),
-        ({"provider": "9911"}, "--provider 9911: must be HOST:PORT"),
-        ({"provider": "127.0.0.1:http"}, "--provider 127.0.0.1:http: must be HOST:PORT"),
-        ({"only": "chat-strem"}, "--only chat-strem: no case has this name"),
+        ({"gateway": "127.0.0.1:8080"}, "--gateway: must be a URL"),
+        ({"provider": "9911"}, "--provider: must be HOST:PORT"),
+        ({"provider": "127.0.0.1:http"}, "--provider: must be HOST:PORT"),
+        ({"only": "chat-strem"}, "--only: no case has the name 'chat-strem'"),
     ],
 )
 def test_wrong_usage_names_the_option(capsys: pytest.CaptureFixture[str], more: dict[str, str], reason: str) -> None:
     options: dict[str, Any] = {"gateway": "http://127.0.0.1:1", "key": "k", "bills": "true", **more}
     arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
-    assert main(["conformance", *arguments]) == 1
+    with pytest.raises(SystemExit, match=r"^2$"):
+        sys.exit(main(["conformance", *arguments]))
     assert reason in capsys.readouterr().err
 
 

@@ -64,6 +64,14 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
         {f"tokenweir_configuration_reload_failed{WHO}": "1x120"}, AT_A,
         "a:1 could not reload its configuration; the one before applies.",
     ),
+    "TokenweirPricesNotRefreshed": (
+        {f"tokenweir_price_list_check_failed{WHO}": "1x120"}, {},
+        "No newer price list could be used for an hour; the one before applies.",
+    ),
+    "TokenweirPricesRefused": (
+        {f"tokenweir_price_list_refused_models{WHO}": "3x120"}, {},
+        "New prices of 3 models are refused; their earlier prices apply.",
+    ),
     "TokenweirJournalUnwritten": (
         {f"tokenweir_journal_unwritten_records{WHO}": "4x120"}, AT_A,
         "The disk of a:1 refuses 4 records; they are in memory only.",

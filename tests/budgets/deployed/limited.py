@@ -69,7 +69,7 @@ class Limited:
     ) -> Response:
         """One request, read to its end. `options`: headers, and more of the body."""
         headers = options.pop("headers", None)
-        limit = {} if max_tokens is None else {"max_tokens": max_tokens}
+        limit: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
         body = ask(model, stream=stream, **limit, **options)
         async with await connect(self.url) as client:
             await client.send(chat_request(body, key=key, headers=headers))
