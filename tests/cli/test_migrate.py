@@ -95,6 +95,7 @@ def move(url: str, file: Path, *more: str) -> int:
     return main(["migrate", "--from", f"sqlite:{file}", "--to", url, *more])
 
 
+@pytest.mark.thorough
 def test_every_report_prints_the_same(
     filled: Commands,
     postgres_url: str,

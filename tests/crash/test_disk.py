@@ -144,7 +144,7 @@ async def test_a_second_process_on_the_same_data_refuses(
 ) -> None:
     second = await asyncio.to_thread(running.command, "serve", check=False)
     assert second.returncode == 1
-    assert "another process has the journal" in second.stderr
+    assert "is used by process" in second.stderr
     assert "Traceback" not in second.stderr
     provider.script("unharmed", PLAIN)
     async with Stage(running, key) as stage:

@@ -91,6 +91,7 @@ class Traffic:
         return bool(response.header("connection") == "close")
 
 
+@pytest.mark.thorough
 async def test_no_request_is_refused_and_no_stream_is_cut(tokenweir: Start, provider: ScriptedProvider) -> None:
     first = tokenweir(admin={"port": 0, "secret": secrets.token_hex(32)}, allow_literal_secrets=True)
     key, slow, short = quick_key(first), provider.script("slow", SLOW), provider.script("short", SHORT)
@@ -282,6 +283,7 @@ async def test_who_dies_while_it_hands_over_is_replaced(caplog: pytest.LogCaptur
     assert "process 4711 does not answer any more" in caplog.text
 
 
+@pytest.mark.thorough
 def test_systemd_keeps_the_socket_open(tokenweir: Start, provider: ScriptedProvider) -> None:
     """A connection that comes while no process runs is answered by the next one."""
     first = tokenweir()

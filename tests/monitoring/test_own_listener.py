@@ -23,7 +23,9 @@ def status(url: str) -> int:
         return refused.code
 
 
-@pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["alone", "fleet"])
+@pytest.mark.parametrize(
+    "options", [pytest.param((), id="alone"), pytest.param(("--workers", "2"), id="fleet", marks=pytest.mark.thorough)]
+)
 def test_metrics_are_on_their_own_port_alone(tokenweir: Callable[..., Tokenweir], options: tuple[str, ...]) -> None:
     port = free_port()
     running = tokenweir(metrics={"port": port}, options=options)
