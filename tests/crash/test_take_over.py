@@ -25,7 +25,7 @@ from tests.crash.stage import PATIENCE_S, Stage, quick_key, until
 from tests.support import sse
 from tests.support.net import ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
-from tests.support.tokenweir import Tokenweir
+from tests.support.tokenweir import STOP_S_MAX, Tokenweir
 
 UNREACHABLE = {
     "ledger": "postgresql://127.0.0.1:1/x", "key_pepper": "5e" * 32, "allow_literal_secrets": True,
@@ -42,6 +42,12 @@ class Generation(Tokenweir):
         self.__dict__.update(before.__dict__)
         self.child = None
         self._arguments = (*before._arguments[:3], "--take-over")
+        self._engine = self._reader = self._watch = None
+
+    def stop(self, timeout_s: float = STOP_S_MAX) -> int:
+        code = super().stop(timeout_s)
+        self.close()
+        return code
 
 
 def status_pid(running: Tokenweir) -> int:
