@@ -247,8 +247,11 @@ async def test_a_process_that_comes_back_has_what_the_others_have(
         await kill_all()
         assert (await stage.whole(f"b/{name}")).status == 200, "what was refused does not apply"
         fleet.config.write_text(yaml.safe_dump(yaml.safe_load(fleet.config.read_text()) | {"models": {}}))
+        before = status(fleet)
         await kill_all()
         assert (await stage.whole(f"b/{name}")).status == 200, "nobody has reloaded it"
+        await until(lambda: status(fleet)["applied_at"] > before["applied_at"])
+        assert status(fleet)["attempts"] == before["attempts"] == 2, "`reload` waits for the next number"
     assert fleet.stop() == 0
 
 

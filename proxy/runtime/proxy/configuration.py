@@ -128,6 +128,7 @@ class Reloader:
         self._status_file = status
         self._in_order = asyncio.Lock()
         configuration.digest = "" if file is None else file.digest
+        earlier = None if status is None else running_status(status.parent)
         self.status = ConfigurationStatus(
             pid=pid,
             started=process_start(pid),
@@ -135,6 +136,8 @@ class Reloader:
             file=None if file is None else str(file.path.absolute()),
             digest=configuration.digest,
             applied_at=time.time(),
+            # A process that a supervisor starts again counts on: `tokenweir reload` waits for the next number.
+            attempts=earlier.attempts if earlier is not None and earlier.pid == pid else 0,
         )
         metrics.configured(configuration.digest, failed=False)
 
