@@ -346,7 +346,7 @@ async def test_a_promoted_ledger_is_read_anew_though_its_clock_is_ahead(
 async def test_an_outage_is_said_once_and_nothing_is_lost(
     one: Follower, store: Store, ledger: Ledger, seen: FollowerRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing(_follower: Follower) -> None:
+    async def nothing(*_: object) -> None:
         """In place of the steps whose outages are others: they may be due in between."""
 
     for step in ("tidy", "measure"):
