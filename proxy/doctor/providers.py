@@ -27,7 +27,7 @@ from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.cloud.fetched import CredentialFailedError
-from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.tunnel import ProxyFailedError
 from proxy.metering.dialect import KeyHeader

@@ -13,7 +13,8 @@ from aiohttp import web
 
 from proxy.gateway.upstream.body_end import BodyEnd
 from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import CatchUp, UpstreamFailedError
+from proxy.gateway.upstream.connection import CatchUp
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 from proxy.http import errors
 from proxy.http.connection import ClientConnection

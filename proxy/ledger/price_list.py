@@ -36,7 +36,7 @@ class PriceListState(msgspec.Struct, frozen=True):
     """the last successful check"""
     next_at: float = 0.0
     refused: Sequence[str] = ()
-    """of the last successful check: a line for each model whose earlier prices stay"""
+    """the refused changes of the last successful check, one line for each model"""
     error: str | None = None
     """why the last check failed; None: it did not"""
 

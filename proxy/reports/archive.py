@@ -61,7 +61,7 @@ _DAY_S = 86_400.0
 
 Say = Callable[[str], None]
 Each = Callable[[Iterator[Any]], Iterator[Any]]
-"""the same rows, seen as they are written"""
+"""wraps the rows that are written, to count them; yields the same rows"""
 WholeFile = Callable[[Path], Any]
 """a context that writes a file, which appears only when it is complete and on the disk"""
 

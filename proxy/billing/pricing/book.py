@@ -209,7 +209,7 @@ class Listed(NamedTuple):
     tiers: tuple[Rates, ...]
     """empty: it has none"""
     lacking: tuple[str, ...]
-    """as `Price.lacking`"""
+    """the kinds of tokens without a price, see `Price.lacking`"""
 
 
 def listed_at(model: ModelInfo, at: float) -> Listed:

@@ -125,8 +125,8 @@ class LiveApi:
         return ApiReply(await self._snapshot(call.session))
 
     async def _watched(self, request: web.BaseRequest, session: ConsoleSession) -> web.StreamResponse:
-        """Streams snapshots until the client disconnects or its credential is no longer valid. Only a response's head
-        renews a session: the stream ends once it is half over, and the next one goes on with it."""
+        """Streams snapshots until the client disconnects or its credential is no longer valid. A session can be renewed
+        in the head of a response only: the stream ends when half of the session is over, and the page asks again."""
         if self._watchers >= WATCHERS_MAX:
             raise overloaded("Too many clients watch this route already; try again later.", code="console_busy")
         self._watchers += 1

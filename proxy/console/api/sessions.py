@@ -46,7 +46,7 @@ class Operator:
     name: str
     role: OperatorRole
     digest: bytes
-    """of the secret"""
+    """SHA-256 of the secret"""
 
     def cookie(self, until: int) -> str:
         """The content of a session's cookie. `until`: Unix seconds."""

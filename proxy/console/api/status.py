@@ -29,7 +29,7 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
 
     role: Literal["operator", "key"]
     name: str | None = None
-    """of the operator, as the audit log has it"""
+    """the operator's name in the audit log; None: the caller is a key"""
     may: OperatorRole | None = None
     """what the operator may do"""
     key_id: str | None

@@ -15,7 +15,8 @@ from proxy.foundation.times import retry_after_s
 from proxy.gateway.background.polling import PollResult
 from proxy.gateway.upstream.body_end import BodyEnd, metered_to_end
 from proxy.gateway.upstream.client import Answer, UpstreamClient
-from proxy.gateway.upstream.connection import CatchUp, UpstreamFailedError
+from proxy.gateway.upstream.connection import CatchUp
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 from proxy.http.errors import JSON_TYPE
 from proxy.metering.compressed import compressed_meter

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from proxy.foundation.slices import Slice
 from proxy.gateway.upstream.client import Answer, UpstreamClient
-from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 from proxy.http import errors
 from proxy.http.headers import upward

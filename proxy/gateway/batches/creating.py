@@ -42,7 +42,7 @@ from proxy.gateway.exchange.refusals import RequestedAmounts, refusal
 from proxy.gateway.passing import passed
 from proxy.gateway.ports import Reserve
 from proxy.gateway.upstream.client import Answer, UpstreamClient
-from proxy.gateway.upstream.connection import NotSentError, UpstreamFailedError
+from proxy.gateway.upstream.failures import NotSentError, UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route
 from proxy.http import errors

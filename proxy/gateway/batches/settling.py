@@ -19,7 +19,7 @@ from proxy.gateway.batches.lines_in import name_digest
 from proxy.gateway.batches.ports import BatchPorts
 from proxy.gateway.batches.records import LinePrices, LineRecords, batch_record
 from proxy.gateway.upstream.client import UpstreamClient
-from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route, only_at
 from proxy.http.errors import ApiError

@@ -36,7 +36,7 @@ from proxy.gateway.exchange.stored_response import StoredResponse
 from proxy.gateway.exchange.upstream_request import UpstreamRequest
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider_call import Failover
 from proxy.http import errors
 from proxy.http.errors import ApiError

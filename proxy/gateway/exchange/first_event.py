@@ -18,7 +18,7 @@ from proxy.billing.record import Outcome
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.open_exchange import outcome_of
 from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.refusals import FAILOVER_ON
 from proxy.http.framing import BadFramingError
 from proxy.metering.metered import BodyMeter

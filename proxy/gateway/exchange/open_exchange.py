@@ -147,7 +147,7 @@ class OpenExchange:
             self.durable = self._ports.outbox.reassign(self.opened)
 
     def hand_over(self) -> None:
-        """The provider generates the answer in the background: whoever polls it closes the exchange."""
+        """From now on, another object closes this exchange: the one that polls the background response."""
         self.handed_over = True
         self._facts.prompt.text.drop()
 

@@ -18,8 +18,8 @@ from proxy.gateway.exchange.admitted import AdmittedRequest
 from proxy.gateway.exchange.first_event import first_look
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.credentials import Use
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.provider_call import Failover, ProviderCall
 from proxy.gateway.upstream.refusals import FAILED_ANSWER, may_be_answered_elsewhere

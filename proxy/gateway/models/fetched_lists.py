@@ -16,7 +16,7 @@ from proxy.foundation.tasks import Tasks
 from proxy.gateway.models.listed_model import ListedModel
 from proxy.gateway.models.provider_lists import ProviderList, UnreadableListError, provider_list, read_list
 from proxy.gateway.upstream.client import UpstreamClient
-from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 
 # A person waits for the list, at most once in RETRY_S for a provider that hangs.

@@ -26,7 +26,7 @@ from proxy.gateway.background.stored_answer import StoredAnswer, poll
 from proxy.gateway.passing import passed
 from proxy.gateway.resume.handler import ResumeHandler
 from proxy.gateway.upstream.client import UpstreamClient
-from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 from proxy.http import errors
 from proxy.http.connection import ClientConnection

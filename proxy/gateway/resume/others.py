@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from proxy.gateway.upstream.client import Answer, UpstreamClient
-from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 from proxy.metering.dialect import KeyHeader
 from proxy.settings import ProviderSettings, Timeouts

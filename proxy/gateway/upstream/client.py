@@ -22,13 +22,8 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 
 from proxy.foundation.outage import Outage, OutageLog
 from proxy.foundation.tls import client_context
-from proxy.gateway.upstream.connection import (
-    NotSentError,
-    OutOfConnectionsError,
-    Sink,
-    UpstreamConnection,
-    UpstreamFailedError,
-)
+from proxy.gateway.upstream.connection import Sink, UpstreamConnection
+from proxy.gateway.upstream.failures import NotSentError, OutOfConnectionsError, UpstreamFailedError
 from proxy.gateway.upstream.provider import Origin, Provider
 from proxy.gateway.upstream.tunnel import Egress, connect_in, open_tunnel
 from proxy.http.framing import Head

@@ -13,13 +13,11 @@ import asyncio
 import select
 import ssl
 from collections.abc import AsyncGenerator, Callable, Iterator
-from math import ceil
 from typing import Protocol, TypeAlias, cast
 
 from proxy.foundation.slices import in_slice
 from proxy.gateway.upstream.early import EarlyBody
-from proxy.http import errors
-from proxy.http.errors import ApiError
+from proxy.gateway.upstream.failures import NotSentError, UpstreamFailedError
 from proxy.http.framing import (
     HEAD_BYTES_MAX,
     BadFramingError,
@@ -43,40 +41,6 @@ PIECE_BYTES_MAX = 4096
 
 CatchUp: TypeAlias = Callable[[], bool]
 """Does some milliseconds of the work that a piece has left. Returns whether all of it is done."""
-
-
-class UpstreamFailedError(Exception):
-    """The provider was unreachable or disconnected. The message contains no address and no secret."""
-
-    def refusal(self) -> ApiError:
-        """The error response to the client."""
-        return errors.upstream_failed()
-
-
-class NotSentError(UpstreamFailedError):
-    """No byte of the request reached the provider, so it cannot have served it."""
-
-
-class NoCredentialError(NotSentError):
-    """Each of the provider's credentials is paused or at a limit."""
-
-    def __init__(self, retry_after_s: float, *, rejected: bool) -> None:
-        """`rejected`: the provider rejected all of them."""
-        super().__init__("no credential: all rejected" if rejected else "no credential: all at their limits")
-        self._retry_after_s = retry_after_s
-        self._rejected = rejected
-
-    def refusal(self) -> ApiError:
-        if self._rejected:
-            return errors.upstream_auth()
-        return errors.upstream_limited(retry_after_s=max(1, ceil(self._retry_after_s)))
-
-
-class OutOfConnectionsError(NotSentError):
-    """This machine can make no connection: it has no descriptors, ports or memory left. No provider is at fault."""
-
-    def refusal(self) -> ApiError:
-        return errors.out_of_connections()
 
 
 def _refused_certificate(failure: Exception | None) -> bool:

@@ -17,13 +17,8 @@ from typing import ClassVar, Generic, TypeVar
 from proxy.billing.attempts import may_be_billed
 from proxy.billing.record import Attempt
 from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import (
-    NoCredentialError,
-    NotSentError,
-    OutOfConnectionsError,
-    UpstreamFailedError,
-)
 from proxy.gateway.upstream.credentials import Credential, CredentialPool, Use
+from proxy.gateway.upstream.failures import NoCredentialError, NotSentError, OutOfConnectionsError, UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.refusals import REFUSALS, failure_of, may_be_answered_elsewhere, rest_s
 from proxy.gateway.upstream.routing import Route

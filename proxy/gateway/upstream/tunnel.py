@@ -16,7 +16,8 @@ from typing import Self, cast
 
 from proxy.foundation.outage import Outage, OutageLog
 from proxy.foundation.tls import TlsFileError, client_context
-from proxy.gateway.upstream.connection import NotSentError, UpstreamConnection
+from proxy.gateway.upstream.connection import UpstreamConnection
+from proxy.gateway.upstream.failures import NotSentError
 from proxy.http import errors
 from proxy.http.errors import ApiError
 from proxy.http.framing import HEAD_BYTES_MAX, BadFramingError, read_head

@@ -21,8 +21,9 @@ from proxy.gateway.exchange.upstream_request import target
 from proxy.gateway.passing import refusal_body
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer, UpstreamClient
-from proxy.gateway.upstream.connection import UpstreamConnection, UpstreamFailedError
+from proxy.gateway.upstream.connection import UpstreamConnection
 from proxy.gateway.upstream.credentials import Use
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.provider_call import Failover, MayAsk, ProviderCall
 from proxy.gateway.upstream.routing import Route

@@ -23,7 +23,7 @@ from proxy.gateway.exchange.refusals import too_many_at_once
 from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
 from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.ports import Ports
-from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider, TimeLimits
 from proxy.gateway.upstream.provider_call import MayAsk
 from proxy.gateway.upstream.routing import Route

@@ -23,7 +23,7 @@ from proxy.foundation.slices import in_slices
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.ports import Ports
-from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider import TimeLimits
 from proxy.gateway.upstream.provider_call import Failover, MayAsk
 from proxy.gateway.upstream.routing import Route

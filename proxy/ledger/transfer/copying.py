@@ -1,8 +1,9 @@
 """Copies a ledger on SQLite into a database on Postgres.
 
-Invariants: the source is only read, in one snapshot, and nobody can write to it meanwhile. The copy has no clock until
-all of its rows were read again and are equal to the source's: without a clock nothing can be settled in it. Each batch
-is one transaction, so a copy that was interrupted is continued by another run. An entry of the target is never changed.
+Invariants: the source is only read, in one snapshot; its write lock is held during the copy. The row of `ledger_clock`
+is copied last, after all other rows were compared with the source's: nothing can be settled in a ledger without it.
+Each batch is one transaction, so a copy that was interrupted is continued by another run. An entry of the target is
+never changed.
 
 Every table of the schema is copied, whatever it has: there is no list to forget a new one in.
 """
@@ -36,7 +37,7 @@ from proxy.storage.prepared import PreparedInsert, prepared_insert
 Progress = Callable[[str, str, int, int], None]
 """receives what is done (`copying`, `comparing`), the unit of the numbers, how many so far, and of all"""
 
-# The entries first: by them a ledger of another deployment is told from an interrupted copy.
+# The entries first: they show whether the target is an interrupted copy, or the ledger of another deployment.
 _TABLES = (ledger_entries, *(table for table in metadata.sorted_tables if table not in (ledger_entries, ledger_clock)))
 # These have rows in a new ledger.
 _FILLED = (accounts, account_clock, ledger_clock)

@@ -32,9 +32,9 @@ class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     """the process that takes SIGHUP"""
     started: str
-    """when that process started, as `process_start` has it: another one may get its number later"""
+    """the start of that process, in the form of `process_start`: another process may get the same pid later"""
     started_at: float = 0.0
-    """likewise, in Unix time"""
+    """the start of that process, in Unix seconds"""
     file: str | None
     """the configuration file; None: settings of the environment"""
     digest: str = ""

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from proxy.billing.pricing.book import PriceBook
 from proxy.gateway.upstream.client import Answer, UpstreamClient
-from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 from proxy.ledger.price_list import PriceListState, read_content, read_state, record_check, replace_list
 from proxy.metering.dialect import KeyHeader

@@ -48,7 +48,7 @@ class HandoverError(OSError):
 class _Offer(msgspec.Struct, frozen=True):
     pid: int
     sections: list[str]
-    """of each file descriptor"""
+    """the section of each file descriptor that comes with this message"""
 
 
 class Predecessor:
@@ -103,7 +103,7 @@ def take_over(settings: Settings) -> Succession:
     kept = {
         name: earlier.listeners[name]
         for name, (host, port) in sections.items()
-        # Connections to a socket that nobody accepts on would wait for ever.
+        # A socket that is kept and not used would let clients wait for ever.
         if port is not None and name in earlier.listeners and _is_at(earlier.listeners[name], hosts_of(host), port)
     }
     for name in earlier.listeners.keys() - kept.keys():

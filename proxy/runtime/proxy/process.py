@@ -36,6 +36,7 @@ from proxy.runtime.machine.ledger_stores import keep_partitions
 from proxy.runtime.machine.price_file import path_in
 from proxy.runtime.machine.traces import close_traces
 from proxy.runtime.machine.unsettled import close_months
+from proxy.runtime.machine.waiting import Waiting
 from proxy.runtime.proxy.abandoned_journals import settle_abandoned
 from proxy.runtime.proxy.configuration import Reloader
 from proxy.runtime.proxy.console import Console
@@ -116,23 +117,9 @@ class Proxy:
         settings, peers, accepting = self._settings, self._peers, self._accepting
         is_first = peers is None or peers.number == 0
         folder = self._folder()
-        listen, resume = settings.listen, settings.resume
         metrics = _metrics(settings, stops)
         exposition = Exposition(metrics, peers)
-
-        def waiting(reason: str) -> AbstractAsyncContextManager[None]:
-            """Refuse requests on the same port, and report the reason to monitors: unless another process serves."""
-            if self._succession.predecessor is not None:
-                return nullcontext()
-            routes = waiting_routes()
-            of_all = exposition.of_all if settings.metrics.port is None else None
-            add_probes(routes, not_ready=lambda: reason, exposition=of_all)
-            return serving(
-                routes, listen.host, listen.port, refused=metrics.refused, reuse_port=peers is not None,
-                sockets=self._succession.of("listen"),
-            )  # fmt: skip
-
-        resources = await open_resources(settings, folder, metrics, waiting, stops)
+        resources = await open_resources(settings, folder, metrics, self._waiting(metrics, exposition), stops)
         settling, journal = resources.settling(resources.node, resources.recovered), resources.node.journal
 
         tasks = Tasks()
@@ -140,11 +127,7 @@ class Proxy:
         reloader = self._reload_on_request(resources, tasks, stops, folder.root / STATUS_FILE if is_first else None)
         upstream = UpstreamClient()
         stops.push_async_callback(upstream.close)
-        tapes = None if resume is None else Tapes(
-            bytes_max=resume.bytes_max, total_bytes_max=resume.total_bytes_max, kept_s=60.0 * resume.minutes
-        )  # fmt: skip
-        if tapes is not None:
-            stops.callback(tapes.close)
+        tapes = _tapes(settings, stops)
         queue = resources.queue
         roster = _roster(settings, queue)
         processes = [] if peers is None else [other_on(path) for path in peers.http_sockets]
@@ -167,10 +150,7 @@ class Proxy:
         handlers.later_usage.start(tasks)
         stops.push_async_callback(handlers.batches.close)
         _start_maintenance(resources, tasks, is_first=is_first)
-        if settings.prices.refresh is not None:
-            copy = path_in(folder.root) if is_first else None
-            prices = PriceRefresh(settings.prices.refresh, resources, reloader, upstream, copy)
-            tasks.start(prices.run(), name="prices")
+        _follow_prices(resources, tasks, reloader, upstream, folder if is_first else None)
         if is_first:
             left = folder.left_behind(0 if peers is None else peers.count)
             tasks.start(settle_abandoned(left, resources, handlers.resumption), name="abandoned")
@@ -186,11 +166,32 @@ class Proxy:
         listening = await self._listen(
             stops, resources, handlers, running, exposition, is_first=is_first, keeps_tapes=tapes is not None
         )
+        await self._serves(listening, reloader, tasks)
+
+    async def _serves(self, listening: Callable[[], Listeners], reloader: Reloader, tasks: Tasks) -> None:
+        """Let the process before stop, and the next one take over."""
         if self._succession.predecessor is not None:
             await self._succession.predecessor.leave()
         reloader.started()
-        if peers is None and (asked := open_offer(settings.data_dir)) is not None:
+        if self._peers is None and (asked := open_offer(self._settings.data_dir)) is not None:
             tasks.start(offer(asked, listening, self._replace), name="handover")
+
+    def _waiting(self, metrics: Metrics, exposition: Exposition) -> Waiting:
+        """Makes the server that refuses requests while the ledger or Redis is not there, and tells monitors why."""
+        listen, sockets = self._settings.listen, self._succession.of("listen")
+        of_all = exposition.of_all if self._settings.metrics.port is None else None
+
+        def waiting(reason: str) -> AbstractAsyncContextManager[None]:
+            if self._succession.predecessor is not None:  # which serves meanwhile
+                return nullcontext()
+            routes = waiting_routes()
+            add_probes(routes, not_ready=lambda: reason, exposition=of_all)
+            return serving(
+                routes, listen.host, listen.port, refused=metrics.refused, reuse_port=self._peers is not None,
+                sockets=sockets,
+            )  # fmt: skip
+
+        return waiting
 
     def _folder(self) -> DataFolder:
         """The data folder of this process. Raises JournalInUse."""
@@ -303,6 +304,26 @@ def _metrics(settings: Settings, stops: AsyncExitStack) -> Metrics:
     log = ExchangeLog(exchanges=settings.log.exchanges, as_json=settings.log.format is LogFormat.JSON)
     stops.callback(log.close)
     return Metrics(settings.models, keys_max=limits.keys_max, projects_max=limits.projects_max, log=log)
+
+
+def _tapes(settings: Settings, stops: AsyncExitStack) -> Tapes | None:
+    """The kept streams; None: none is kept."""
+    resume = settings.resume
+    if resume is None:
+        return None
+    tapes = Tapes(bytes_max=resume.bytes_max, total_bytes_max=resume.total_bytes_max, kept_s=60.0 * resume.minutes)
+    stops.callback(tapes.close)
+    return tapes
+
+
+def _follow_prices(
+    resources: Resources, tasks: Tasks, reloader: Reloader, upstream: UpstreamClient, folder: DataFolder | None
+) -> None:
+    """Refresh the prices, if that is set. `folder`: where the list is copied to; None: another process does that."""
+    refresh = resources.settings.prices.refresh
+    if refresh is not None:
+        copy = None if folder is None else path_in(folder.root)
+        tasks.start(PriceRefresh(refresh, resources, reloader, upstream, copy).run(), name="prices")
 
 
 async def _settle_last(settling: Settling, resources: Resources, grace_s: float) -> None:

@@ -17,7 +17,7 @@ from proxy.foundation import slices
 from proxy.gateway.batches import asking
 from proxy.gateway.batches.asking import lines_in
 from proxy.gateway.batches.lines_in import name_digest
-from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.metering.file_ids import file_ids, may_name_files
 from proxy.metering.stored_objects import ANTHROPIC_BATCHES, OPENAI_BATCHES
 from proxy.metering.stored_objects.api import ResultLine

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.gateway.exchange.first_event import BEGUN, EMPTY, UNKNOWN, FirstLook, first_look
 from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.metering.dialect import NO_HEADERS, Dialect
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.metered import BodyMeter

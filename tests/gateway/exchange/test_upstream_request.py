@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from proxy.billing.record import Attempt
 from proxy.gateway.exchange.upstream_request import UpstreamRequest
 from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamFailedError
 from proxy.gateway.upstream.credentials import Use
+from proxy.gateway.upstream.failures import NotSentError, OutOfConnectionsError, UpstreamFailedError
 from proxy.gateway.upstream.health import FAILURES_MAX, BreakerState
 from proxy.gateway.upstream.provider import WITHOUT_USAGE_MAX, WITHOUT_USAGE_S, Provider
 from proxy.gateway.upstream.provider_call import ProviderCall

@@ -15,7 +15,8 @@ import pytest
 
 from proxy.gateway.upstream import client as module
 from proxy.gateway.upstream.client import EXHAUSTION_OVER_S, IDLE_MAX, UpstreamClient
-from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamConnection
+from proxy.gateway.upstream.connection import UpstreamConnection
+from proxy.gateway.upstream.failures import NotSentError, OutOfConnectionsError
 from proxy.gateway.upstream.provider import Origin, Provider
 from proxy.settings import ProviderSettings
 from tests.gateway.upstream.connections import FakeTransport, Heard

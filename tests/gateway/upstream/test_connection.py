@@ -9,13 +9,8 @@ import socket
 import pytest
 
 from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import (
-    EARLY_BYTES_MAX,
-    INTERIM_MAX,
-    WRITTEN_BYTES_MAX,
-    UpstreamConnection,
-    UpstreamFailedError,
-)
+from proxy.gateway.upstream.connection import EARLY_BYTES_MAX, INTERIM_MAX, WRITTEN_BYTES_MAX, UpstreamConnection
+from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.http.framing import HEAD_BYTES_MAX
 from tests.gateway.upstream.connections import CHUNKED, CLOSED, LAST, Heard, Pool
 from tests.http.frames import framed, unframed

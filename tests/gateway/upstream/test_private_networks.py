@@ -18,7 +18,7 @@ import pytest
 import uvloop
 
 from proxy.gateway.upstream.client import UpstreamClient
-from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamFailedError
+from proxy.gateway.upstream.failures import NotSentError, OutOfConnectionsError, UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.tunnel import ProxyFailedError
 from proxy.settings import ForwardProxy, ProviderSettings, Secret, SettingsError, Timeouts, TlsSettings

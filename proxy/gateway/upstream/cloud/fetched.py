@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 from proxy.foundation.outage import Outage, OutageLog
-from proxy.gateway.upstream.connection import NotSentError
+from proxy.gateway.upstream.failures import NotSentError
 from proxy.http import errors
 from proxy.http.errors import ApiError
 
