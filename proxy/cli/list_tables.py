@@ -139,3 +139,18 @@ DEAD_LETTERS = Table(
     ("id", "seen", "times", "exchange", "reason"),
     left_out=("exchange", "times"),
 )
+PRICE_CHANGES = Table(
+    {
+        "provider": Column("PROVIDER", 12, _field("provider")),
+        "model": Column("MODEL", 28, _field("model")),
+        "price": Column("PRICE", 16, _field("price")),
+        "old": Column("OLD", 9, _field("old"), right=True),
+        "new": Column("NEW", 9, _field("new"), right=True),
+        "since": Column("SINCE (UTC)", 16, _moment("since")),
+        "result": Column(
+            "RESULT", 0, _field("result"), severity=lambda row: None if row["result"] == "applies" else "warning"
+        ),
+    },
+    ("provider", "model", "price", "old", "new", "since", "result"),
+    left_out=("since", "provider", "old"),
+)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from proxy.billing.money import usd_text
 from proxy.billing.pricing.prices import applied, price_text, unpriced_service
@@ -22,6 +24,8 @@ from proxy.cli.common import (
     with_commands,
     with_config,
 )
+from proxy.cli.list_tables import PRICE_CHANGES
+from proxy.cli.output import print_table
 from proxy.cli.values import Whole, moment
 from proxy.foundation.names import UnknownNameError
 from proxy.foundation.times import iso_utc
@@ -29,13 +33,14 @@ from proxy.metering.usage import TOKENS_MAX, ServedAs, service_of
 from proxy.settings import ModelSettings, Settings, TargetSettings, route
 from proxy.settings.prices import PriceLists
 
+_T = TypeVar("_T")
+
 if TYPE_CHECKING:
-    from proxy.billing.pricing.book import PriceBook
+    from proxy.gateway.upstream.client import UpstreamClient
     from proxy.ledger.price_list import PriceListState
     from proxy.runtime.machine.ledger_stores import LedgerStores
-    from proxy.runtime.machine.price_acceptance import Accepted, ModelChange
+    from proxy.runtime.machine.price_acceptance import ModelChange
     from proxy.runtime.machine.price_file import PriceChange
-    from proxy.settings.price_refresh import RefreshSettings
 
 
 def add_commands(commands: Any) -> None:
@@ -87,7 +92,7 @@ def _update(options: argparse.Namespace) -> None:
     """Install a price book. Suspicious changes are listed, and need `--confirm`."""
     from proxy.billing.pricing.book import PriceBook
     from proxy.runtime.machine.price_check import book_in_use
-    from proxy.runtime.machine.price_file import book_from, changes, fetched, path_in, version_of
+    from proxy.runtime.machine.price_file import book_from, changes, path_in, version_of
 
     settings = load_settings(options.config)
     file = path_in(settings.data_dir)
@@ -98,7 +103,7 @@ def _update(options: argparse.Namespace) -> None:
             file.unlink(missing_ok=True)
             print(f"tokenweir: the price book is the installed package's; {then}")
             return
-        content = fetched(options.source)
+        content = _content(options.source)
         found = list(changes(before, book_from(content, options.source), time.time()))
         doubtful = [change for change in found if change.suspicious]
         if doubtful and not options.confirm:
@@ -126,7 +131,7 @@ def _share(settings: Settings, store: LedgerStores, state: PriceListState, versi
 
 
 def _refresh(options: argparse.Namespace) -> None:
-    from proxy.runtime.machine.price_check import book_in_use, record
+    from proxy.runtime.machine.price_check import book_in_use, newest, record
 
     settings = load_settings(options.config)
     refresh = settings.prices.refresh
@@ -134,10 +139,13 @@ def _refresh(options: argparse.Namespace) -> None:
         raise Failure("prices.refresh is not set: write `prices: {refresh: {}}`, or use `tokenweir prices update`")
     with store_of(options) as store:
         state, before = book_in_use(settings, store.engine)
-        accepted = asyncio.run(_newest(settings, refresh, before))
+        accepted = _asked(lambda client: newest(client, refresh, settings, before))
         found = [*accepted.changes, *accepted.refused]
-        for line in [json_line(_model_json(one)) for one in found] if options.json else _table(found):
-            print(line)
+        if options.json:
+            for one in found:
+                print(json_line(_model_json(one)))
+        elif found:
+            print_table(PRICE_CHANGES, _rows(found))
         if not options.dry_run and not record(store.engine, state, accepted, refresh.every_s):
             raise Failure("a proxy has refreshed the prices meanwhile: repeat the command")
     then = "nothing was applied" if options.dry_run else "running proxies apply it within seconds"
@@ -145,15 +153,31 @@ def _refresh(options: argparse.Namespace) -> None:
     print(f"tokenweir: {counts}; {then}", file=sys.stderr)
 
 
-async def _newest(settings: Settings, refresh: RefreshSettings, before: PriceBook) -> Accepted:
+def _asked(call: Callable[[UpstreamClient], Coroutine[Any, Any, _T]]) -> _T:
+    """The result of a call that needs a client for HTTP."""
     from proxy.gateway.upstream.client import UpstreamClient
-    from proxy.runtime.machine.price_check import newest
 
-    client = UpstreamClient()
-    try:
-        return await newest(client, refresh, settings, before)
-    finally:
-        await client.close()
+    async def work() -> _T:
+        client = UpstreamClient()
+        try:
+            return await call(client)
+        finally:
+            await client.close()
+
+    return asyncio.run(work())
+
+
+def _content(source: str) -> bytes:
+    """The content of a file, or of an http or https URL. Raises PriceFileError, SettingsError."""
+    from proxy.runtime.machine.price_check import fetched
+    from proxy.runtime.machine.price_file import read_list
+    from proxy.settings.outbound import proxy_of_environment
+    from proxy.settings.price_refresh import RefreshSettings
+
+    if not source.startswith(("http://", "https://")):
+        return read_list(Path(source))
+    address = RefreshSettings(source=source, proxy=proxy_of_environment(source, os.environ))
+    return _asked(lambda client: fetched(client, address))
 
 
 def _model_json(change: ModelChange) -> dict[str, Any]:
@@ -165,23 +189,13 @@ def _model_json(change: ModelChange) -> dict[str, Any]:
     return {**of, "prices": prices, "refused": change.refused or None}
 
 
-_TITLES = ("PROVIDER", "MODEL", "PRICE", "OLD", "NEW", "SINCE (UTC)", "RESULT")
-
-
-def _table(found: list[ModelChange]) -> Iterator[str]:
-    """A row for each price, in USD."""
-    rows = [
-        (
-            change.provider, change.model, one.name, _usd(one.old) or "–", _usd(one.new) or "–",
-            iso_utc(change.since)[:16].replace("T", " "), f"refused: {change.refused}" if change.refused else "applies",
-        )
-        for change in found
-        for one in change.prices
-    ]  # fmt: skip
-    if rows:
-        widths = [max(map(len, column)) for column in zip(_TITLES, *rows, strict=True)]
-        for row in (_TITLES, *rows):
-            yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+def _rows(found: Iterable[ModelChange]) -> Iterator[dict[str, Any]]:
+    """Of a table: one for each price, in USD."""
+    for change in found:
+        result = f"refused: {change.refused}" if change.refused else "applies"
+        of = {"provider": change.provider, "model": change.model, "since": iso_utc(change.since), "result": result}
+        for one in change.prices:
+            yield {**of, "price": one.name, "old": _usd(one.old), "new": _usd(one.new)}
 
 
 def _show(options: argparse.Namespace) -> None:
@@ -221,9 +235,7 @@ def _refreshed_book(options: argparse.Namespace, settings: Settings) -> dict[str
 
 
 def _diff(options: argparse.Namespace) -> None:
-    from proxy.runtime.machine.price_file import fetched
-
-    for change in _changes(options, fetched(options.source)):
+    for change in _changes(options, _content(options.source)):
         line = {**change._asdict(), "old": _usd(change.old), "new": _usd(change.new), "suspicious": change.suspicious}
         print(json_line(line) if options.json else _change_line(change))
 

@@ -96,4 +96,4 @@ def test_a_book_is_fetched_from_a_url(run: Commands) -> None:
         run("prices", "diff", f"{url}/missing", code=1)
     assert f"{url}/missing: " in run.err
     run("prices", "diff", f"{url}/data.json", code=1)
-    assert "refused" in run.err
+    assert "not connected" in run.err

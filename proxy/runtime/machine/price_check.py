@@ -35,7 +35,7 @@ def book_in_use(settings: Settings, engine: Engine) -> tuple[PriceListState, Pri
 
 async def newest(client: UpstreamClient, refresh: RefreshSettings, settings: Settings, before: PriceBook) -> Accepted:
     """What applies of the list at the configured address. `before`: the book in use. Raises PriceFileError: nothing."""
-    content = await _fetched(client, refresh)
+    content = await fetched(client, refresh)
     used = [
         (target.provider, settings.providers[target.provider].base_url, target.upstream_model)
         for model in settings.models.values()
@@ -55,8 +55,8 @@ def record(engine: Engine, state: PriceListState, accepted: Accepted, every_s: f
     return True
 
 
-async def _fetched(client: UpstreamClient, refresh: RefreshSettings) -> bytes:
-    """The list at the configured address. Raises PriceFileError."""
+async def fetched(client: UpstreamClient, refresh: RefreshSettings) -> bytes:
+    """The content of the list at the address in `refresh`. Raises PriceFileError."""
     server = ProviderSettings(name="prices.refresh", base_url=refresh.source, tls=refresh.tls, proxy=refresh.proxy)
     try:
         provider = Provider.of(server, write_stall_s=FETCH_S_MAX)

@@ -12,9 +12,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.error import URLError
-from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 import msgspec
 
@@ -144,19 +141,15 @@ def _check_patterns(raw: Any) -> None:
             _check_patterns(one)
 
 
-def fetched(source: str) -> bytes:
-    """The content of a file, or of an http or https URL. Raises PriceFileError."""
+def read_list(file: Path) -> bytes:
+    """The content of a file. Raises PriceFileError."""
     try:
-        if urlsplit(source).scheme in ("http", "https"):
-            with urlopen(source, timeout=FETCH_S_MAX) as answer:  # noqa: S310  of these schemes
-                content: bytes = answer.read(BYTES_MAX + 1)
-        else:
-            with Path(source).open("rb") as file:
-                content = file.read(BYTES_MAX + 1)
-    except (OSError, URLError, ValueError) as failure:
-        raise PriceFileError(f"{source}: {getattr(failure, 'strerror', None) or failure}") from None
+        with file.open("rb") as opened:
+            content = opened.read(BYTES_MAX + 1)
+    except OSError as failure:
+        raise PriceFileError(f"{file}: {failure.strerror}") from None
     if len(content) > BYTES_MAX:
-        raise PriceFileError(f"{source}: is longer than {BYTES_MAX >> 20} MiB; is this a price book?")
+        raise PriceFileError(f"{file}: is longer than {BYTES_MAX >> 20} MiB; is this a price book?")
     return content
 
 
