@@ -142,6 +142,8 @@ SDKS = {
     "boto3",
     "botocore",
     "google",
+    "jsonschema",
+    "kubernetes_validate",
     "mistral_common",
     "openai",
     "playwright",

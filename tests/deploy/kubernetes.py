@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jsonschema
-import kubernetes_validate
+if TYPE_CHECKING:
+    import jsonschema
 
 # The oldest that the chart takes, and the newest that the package has.
 VERSIONS = ("1.27", "1.37")
@@ -27,6 +27,8 @@ def faults(manifest: dict[str, Any]) -> list[str]:
 
 
 def _fault(manifest: dict[str, Any], version: str) -> str | None:
+    import kubernetes_validate
+
     try:
         kubernetes_validate.validate(manifest, version, strict=True)
     except kubernetes_validate.ValidationError as error:
@@ -36,6 +38,8 @@ def _fault(manifest: dict[str, Any], version: str) -> str | None:
 
 @cache
 def _validator(crd: Path) -> jsonschema.Draft7Validator:
+    import jsonschema
+
     return jsonschema.Draft7Validator(_strict(json.loads(crd.read_text())))
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.net import free_port
 from tests.support.tokenweir import Tokenweir
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 
 def status(url: str) -> int:
@@ -23,9 +23,7 @@ def status(url: str) -> int:
         return refused.code
 
 
-@pytest.mark.parametrize(
-    "options", [pytest.param((), id="alone"), pytest.param(("--workers", "2"), id="fleet", marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("options", [pytest.param((), id="alone"), pytest.param(("--workers", "2"), id="fleet")])
 def test_metrics_are_on_their_own_port_alone(tokenweir: Callable[..., Tokenweir], options: tuple[str, ...]) -> None:
     port = free_port()
     running = tokenweir(metrics={"port": port}, options=options)
