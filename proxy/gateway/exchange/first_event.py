@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from proxy.billing.record import Outcome
+from proxy.foundation.slices import Slice
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.exchange.open_exchange import outcome_of
 from proxy.gateway.upstream.client import Answer
@@ -25,7 +26,7 @@ from proxy.metering.metered import BodyMeter
 
 # Why an answer failed that has nothing in it, not even a reason.
 EMPTY = "empty_answer"
-# No error is longer; and so many bytes are read within one turn of the event loop, whatever they are.
+# No error is longer.
 FAILURE_BYTES_MAX = 16 << 10
 
 # Events that say nothing, so that the next one decides.
@@ -57,10 +58,11 @@ async def first_look(answer: Answer, meter: BodyMeter, limit_s: float, *, may_be
     `may_be_empty`: no output is an answer, too, as of a transcription."""
     with suppress(TimeoutError, UpstreamFailedError, BadFramingError):
         async with asyncio.timeout(limit_s), aclosing(answer.early_payload()) as pieces:
-            blanks, line, seen, tally = 0, b"", b"", meter.tally
+            blanks, line, seen, tally, current = 0, b"", bytearray(), meter.tally, Slice()
             async for piece in pieces:
                 # By lines, so that an error in the same piece does not hide an event that came before it.
                 for part in piece.splitlines(keepends=True):
+                    await current.give_way()
                     seen += part
                     line += part
                     if len(seen) > FAILURE_BYTES_MAX:
@@ -71,10 +73,10 @@ async def first_look(answer: Answer, meter: BodyMeter, limit_s: float, *, may_be
                         blanks += _is_blank(line)
                         line = b""
                     if tally.failed is not None:
-                        return _failed(tally.failed, seen)
+                        return _failed(tally.failed, bytes(seen))
                     if tally.events > blanks or not tally.evidence.empty or tally.usage is not None:
                         return BEGUN
-            return _look_at_whole(meter, seen, may_be_empty=may_be_empty)
+            return _look_at_whole(meter, bytes(seen), may_be_empty=may_be_empty)
     return UNKNOWN
 
 

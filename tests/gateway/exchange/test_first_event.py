@@ -9,13 +9,14 @@ from typing import cast
 
 import pytest
 
-from proxy.gateway.exchange.first_event import BEGUN, EMPTY, UNKNOWN, FirstLook, first_look
+from proxy.gateway.exchange.first_event import BEGUN, EMPTY, FAILURE_BYTES_MAX, UNKNOWN, FirstLook, first_look
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.metering.dialect import NO_HEADERS, Dialect
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.metered import BodyMeter
 from proxy.metering.tally import Tally
+from tests.support.turns import measured_turns
 
 ERROR = {"type": "error", "error": {"type": "overloaded_error", "code": 529, "message": "overloaded"}}
 COHERE_ERROR = {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": "overloaded"}}
@@ -30,6 +31,8 @@ def streams(dialect: Dialect) -> bool:
 
 
 STREAMED = list(filter(streams, DIALECTS))
+# Twice what a turn may take.
+TURN_S_MAX = 0.04
 NAMES = [one.name for one in STREAMED]
 # Endpoints where any bytes are an answer.
 NOT_JSON = ("speech", "transcriptions", "translations", "realtime")
@@ -142,6 +145,15 @@ async def test_who_says_nothing_and_who_says_much_are_relayed() -> None:
     assert await found(meter, ends=None, limit_s=0.01) == UNKNOWN
     assert await found(meter_of(named("openai.chat")), b": wait\n\n", ends=False) == UNKNOWN, "it broke off"
     assert await found(meter_of(named("openai.chat")), b": wait\n\n" * 3_000, ends=True) == UNKNOWN
+
+
+@pytest.mark.parametrize("part", [b"\n", b": \n", b"data:\n", b"data: {}\n\n", b'data: {"choices":[]}\n\n'])
+async def test_whatever_comes_before_the_first_event_stops_nobody(part: bytes) -> None:
+    wire = part * (FAILURE_BYTES_MAX // len(part) + 1)
+    async with measured_turns() as turns:
+        await asyncio.sleep(0)  # it measures from its first turn on
+        assert await found(meter_of(named("openai.chat")), wire, ends=None, limit_s=5.0) in (UNKNOWN, BEGUN)
+    assert turns.longest_s < TURN_S_MAX
 
 
 ABOUT_THE_REQUEST: tuple[object, ...] = (
