@@ -78,10 +78,10 @@ def with_commands(commands: Any, name: str, help_text: str) -> Any:
 
 
 def command_for_one(
-    commands: Any, kind: str, name: str, help_text: str, run: Command, *, audited: bool = True
+    commands: Any, kind: str, name: str, help_text: str, run: Command, *, audited: bool = True, quiet: str = ""
 ) -> argparse.ArgumentParser:
-    """Add a command for one existing key or account (`kind`). `audited`: False if the command changes no data."""
-    quiet = "" if name != "rotate" else "secret"
+    """Add a command for one existing key or account (`kind`). `audited`: False if the command changes no data. `quiet`:
+    see `print_json`."""
     parser = with_config(commands, name, help_text, run, action=f"{kind}.{name}" if audited else None, quiet=quiet)
     parser.add_argument(kind, metavar="KEY_ID|ALIAS" if kind == "key" else "ID|NAME")
     return parser

@@ -50,7 +50,9 @@ def add_commands(commands: Any) -> None:
     update.add_argument("--alias", type=NAME, metavar="NAME", default=argparse.SUPPRESS)
     update.add_argument("--expires", type=lifetime, metavar="90d", default=argparse.SUPPRESS, help="from now, or never")
     _add_options(update)
-    rotate = command_for_one(keys, "key", "rotate", "give a key a new secret, which is printed once", _rotate)
+    rotate = command_for_one(
+        keys, "key", "rotate", "give a key a new secret, which is printed once", _rotate, quiet="secret"
+    )
     grace = f"how long the old secret stays valid, or now (default {GRACE_DEFAULT})"
     rotate.add_argument("--grace", type=duration_or_now, default=GRACE_DEFAULT, metavar="24h", help=grace)
     command_for_one(keys, "key", "block", "reject a key until it is unblocked", partial(_apply, "block"))
