@@ -202,6 +202,6 @@ async def test_all_processes_of_a_machine_have_one_list_and_one_of_them_fetches_
     version = published.put(known=DEAR)
     await refresh(fleet)
     await until(lambda: fleet.log.read_text().count(f"price list {version} applies") == WORKERS)
-    assert path_in(fleet.folder / "data").read_bytes() == published.content
+    await until(lambda: path_in(fleet.folder / "data").read_bytes() == published.content)
     assert fleet.found("prices", "update", str(path_in(fleet.folder / "data")))[0] == 0
     assert published.fetched == 2
