@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 COMMANDS: Mapping[str, str] = {
-    "init": "init", "demo": "serve", "serve": "serve", "reload": "serve", "worker": "serve", "migrate": "migrate",
+    "init": "init", "demo": "serve", "serve": "serve", "reload": "reload", "worker": "serve", "migrate": "migrate",
     "accounts": "accounts", "keys": "keys", "credit": "credit", "budgets": "budgets", "ledger": "ledger",
     "exchange": "ledger",
     "adjust": "corrections", "rerate": "corrections", "simulate": "corrections", "prices": "prices",

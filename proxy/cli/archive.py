@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import add_yes, confirm, load_settings, operator, store_of, whole_file, with_config
+from proxy.cli.output import add_json, result_line
 from proxy.cli.progress import Progress
 from proxy.cli.values import folder, month
 
@@ -28,6 +30,7 @@ def add_commands(commands: Any) -> None:
     )
     archive.add_argument("--to", type=folder, required=True, metavar="FOLDER", help="folder of the files")
     archive.add_argument("--dry-run", action="store_true", help="only print the months")
+    add_json(archive, "print one JSON object for each month, and for each file of dead letters or audit log")
     add_yes(archive)
 
 
@@ -42,27 +45,29 @@ def _archive(options: argparse.Namespace) -> None:
         months = months_before(store.engine, order)
         if options.dry_run:
             for month in months:
-                print(f"tokenweir: {month} would be archived")
+                print(result_line(options, {"month": str(month)}, f"{month} would be archived"))
         else:
             if months:
                 confirm(options, f"Move the entries of {', '.join(map(str, months))} from the ledger to {options.to}?")
-            _move(store, months, order)
-    if not months:
+            _move(options, store, months, order)
+    if not months and not options.json:
         print(f"tokenweir: every closed month before {order.before} is archived already")
 
 
-def _move(store: LedgerStores, months: list[Any], order: ArchiveOptions) -> None:
+def _move(options: argparse.Namespace, store: LedgerStores, months: list[Any], order: ArchiveOptions) -> None:
     from proxy.reports.archive import archive, archive_logs, finish
 
     with Progress("archiving", "entries") as progress:
 
         def say(line: str) -> None:
-            progress.say(f"tokenweir: {line}")
+            progress.say(f"tokenweir: {line}", file=sys.stderr)
 
         finish(store.engine, order, say)
         for month in months:
             progress.what, progress.done = f"archiving {month}", 0
             done = archive(store.engine, month, order, whole_file, say, progress.each)
-            say(f"{month}: {done.entries} entries are in {done.file}, SHA-256 {done.sha256}")
+            fields = {"month": str(month), "file": done.file, "sha256": done.sha256, "entries": done.entries}
+            text = f"{month}: {done.entries} entries are in {done.file}, SHA-256 {done.sha256}"
+            progress.say(result_line(options, fields, text))
         for name, rows in archive_logs(store.engine, order, whole_file):
-            say(f"{rows} rows are in {name}")
+            progress.say(result_line(options, {"file": name, "rows": rows}, f"{rows} rows are in {name}"))

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import json_line, store_of, with_config
-from proxy.cli.output import print_table
+from proxy.cli.output import add_json, print_table
 from proxy.cli.values import moment
 from proxy.foundation.times import iso_utc
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_commands(commands: Any) -> None:
     audit = with_config(commands, "audit", "print the audit log of operators, oldest first", _audit)
     form = audit.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
+    add_json(form, "print one JSON object per line, with every field")
     form.add_argument("--wide", action="store_true", help="print every column, however long the lines")
     audit.add_argument(
         "--since",

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proxy.cli.common import Failure, load_settings, with_config
+from proxy.cli.common import Failure, json_line, load_settings, with_config
+from proxy.cli.output import add_json
 from proxy.cli.progress import Progress
 from proxy.foundation.files import write_private
 
@@ -21,6 +22,7 @@ def add_commands(commands: Any) -> None:
         commands, "backup", "copy a SQLite ledger and the key pepper, also while a server runs", _backup
     )
     backup.add_argument("folder", type=Path, metavar="FOLDER", help="destination; created if it does not exist")
+    add_json(backup, "print the paths of the copies as one JSON object")
 
 
 def _backup(options: argparse.Namespace) -> None:
@@ -34,11 +36,16 @@ def _backup(options: argparse.Namespace) -> None:
     ledger, copy = ledger_file(settings), options.folder / "ledger.db"
     with Progress("copying", "MB", total=_megabytes(ledger), measure=partial(_megabytes, draft_of(copy))):
         copy_ledger(ledger, copy)
-    print(f"tokenweir: {options.folder / 'ledger.db'}")
-    pepper = settings.data_dir / "pepper"
-    if settings.key_pepper is None and pepper.exists():
-        write_private(options.folder / "pepper", pepper.read_bytes())
-        print(f"tokenweir: {options.folder / 'pepper'} (store it apart from the ledger, or encrypt both)")
+    if not options.json:
+        print(f"tokenweir: {copy}")
+    pepper, its_copy = settings.data_dir / "pepper", options.folder / "pepper"
+    has_pepper = settings.key_pepper is None and pepper.exists()
+    if has_pepper:
+        write_private(its_copy, pepper.read_bytes())
+    if options.json:
+        print(json_line({"ledger": str(copy), "pepper": str(its_copy) if has_pepper else None}))
+    elif has_pepper:
+        print(f"tokenweir: {its_copy} (store it apart from the ledger, or encrypt both)")
 
 
 def _megabytes(file: Path) -> int:

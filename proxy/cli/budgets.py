@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
 from proxy.cli.common import json_line, load_settings, store_of, with_commands, with_config
-from proxy.cli.output import print_table
+from proxy.cli.output import add_json, print_table
 from proxy.foundation.times import iso_utc
 from proxy.settings import Settings
 
@@ -26,7 +26,7 @@ def add_commands(commands: Any) -> None:
     budgets = with_commands(commands, "budgets", "show spend and reservations of each budget, or rebuild the counters")
     show = with_config(budgets, "show", "print the state of every limit counter in use; spend is by usage date", _show)
     form = show.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print one JSON object per line")
+    add_json(form)
     form.add_argument("--wide", action="store_true", help="print every column, however long the lines")
     help_text = "compare every counter with the ledger, print each difference, and reload all counters"
     with_config(budgets, "rebuild", help_text, _rebuild, action="budgets.rebuild", quiet="")

@@ -18,6 +18,7 @@ from proxy.cli.common import (
     with_config,
 )
 from proxy.cli.doctor import print_findings
+from proxy.cli.output import add_json
 
 
 def add_commands(commands: Any) -> None:
@@ -25,7 +26,7 @@ def add_commands(commands: Any) -> None:
     check = with_config(config, "check", "find everything that is wrong in the file, offline", _check)
     show = with_config(config, "show", "print every setting that applies, with its default if the file has none", _show)
     for parser in (check, show):
-        parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+        add_json(parser)
     add_command(config, "schema", "print the JSON Schema of the file, for editors", _schema, quiet="")
 
 

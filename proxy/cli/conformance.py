@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import Failure, WrongUsage, add_command, json_line
-from proxy.cli.output import cut_to_terminal, painted
+from proxy.cli.output import add_json, cut_to_terminal, painted
 from proxy.cli.progress import Progress
 from proxy.cli.values import duration, option_value
 
@@ -47,7 +47,7 @@ def add_commands(commands: Any) -> None:
     )
     wait_help = "longest wait for the bills (default 30s)"
     conformance.add_argument("--wait", type=duration, metavar="30s", default="30s", help=wait_help)
-    conformance.add_argument("--json", action="store_true", help="print one JSON object per case")
+    add_json(conformance, "print one JSON object per case")
     conformance.add_argument("--list", action="store_true", help="print the cases without running them")
 
 

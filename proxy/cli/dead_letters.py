@@ -14,7 +14,7 @@ from proxy.billing.entries import LedgerEntry
 from proxy.billing.record import validate_record
 from proxy.billing.settlement import entry
 from proxy.cli.common import json_line, store_of, with_commands, with_config
-from proxy.cli.output import print_table
+from proxy.cli.output import add_json, print_table
 from proxy.cli.values import REASON, Printable
 from proxy.foundation.times import iso_utc
 
@@ -31,7 +31,7 @@ def add_commands(commands: Any) -> None:
     dead_letters = with_commands(commands, "dead-letters", "list, retry or drop records that could not be settled")
     listed = with_config(dead_letters, "list", "print the open dead letters, oldest first", _list)
     form = listed.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
+    add_json(form, "print one JSON object per line, with every field")
     form.add_argument("--wide", action="store_true", help="print every column, however long the lines")
     retry = with_config(dead_letters, "retry", "settle them again", _retry, action="dead-letters.retry", quiet="")
     which = retry.add_mutually_exclusive_group(required=True)

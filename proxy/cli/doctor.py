@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import CONFIG_HELP, add_command, config_file, json_line, load_settings
-from proxy.cli.output import painted
+from proxy.cli.output import add_json, painted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ def add_commands(commands: Any) -> None:
     doctor.add_argument("--config", type=Path, metavar="FILE", help=f"{CONFIG_HELP}; else the environment")
     call = "request one token of this model; the provider bills it, the ledger does not record it"
     doctor.add_argument("--call", metavar="MODEL", help=call)
-    doctor.add_argument("--json", action="store_true", help="print one JSON object per line")
+    add_json(doctor)
 
 
 def _doctor(options: argparse.Namespace) -> int:

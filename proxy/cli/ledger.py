@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.cli.common import json_line, load_settings, store_of, with_config
-from proxy.cli.output import Form, form_of
+from proxy.cli.output import Form, add_json, form_of
 from proxy.cli.values import Whole, moment
 from proxy.foundation.names import UnknownNameError
 
@@ -24,7 +24,7 @@ FOLLOW_S = 0.25
 
 def add_commands(commands: Any) -> None:
     ledger = with_config(commands, "ledger", "print the entries, oldest first", _ledger)
-    ledger.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
+    add_json(ledger, "print one JSON object per line, with every field")
     ledger.add_argument("--key", metavar="ALIAS", help="only this key")
     ledger.add_argument("--model", metavar="MODEL", help="only this model")
     ledger.add_argument(
@@ -41,7 +41,7 @@ def add_commands(commands: Any) -> None:
 
     exchange = with_config(commands, "exchange", "print everything about one exchange", _exchange)
     exchange.add_argument("exchange", metavar="EXCHANGE_ID")
-    exchange.add_argument("--json", action="store_true", help="print one JSON object per entry, with every field")
+    add_json(exchange, "print one JSON object per entry, with every field")
 
 
 def _exchange(options: argparse.Namespace) -> None:

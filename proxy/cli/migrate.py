@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
 from proxy.cli.common import WrongUsage, json_line, load_settings, with_config
+from proxy.cli.output import add_json
 from proxy.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def add_commands(commands: Any) -> None:
         metavar="postgresql://…",
         help="to this empty database (default: `ledger` of the configuration)",
     )
-    move.add_argument("--json", action="store_true", help="print what was moved as one JSON object")
+    add_json(move, "print what was moved as one JSON object")
 
 
 def _migrate(options: argparse.Namespace) -> None:

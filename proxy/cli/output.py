@@ -39,15 +39,20 @@ def painted(text: str, severity: str) -> str:
     return f"\x1b[{_COLOURS[severity]}m{text}\x1b[0m" if has_colour() else text
 
 
-def add_json(parser: argparse.ArgumentParser, help_text: str = "print one JSON object per line") -> None:
-    """Add `--json`."""
-    parser.add_argument("--json", action="store_true", help=help_text)
+def add_json(options: argparse._ActionsContainer, help_text: str = "print one JSON object per line") -> None:
+    """Add `--json` to a command, or to a group of its options."""
+    options.add_argument("--json", action="store_true", help=help_text)
+
+
+def result_line(options: argparse.Namespace, fields: dict[str, Any], text: str) -> str:
+    """A result of a command that has `--json`: the object of these fields for programs, else `text`."""
+    return json_line(fields) if options.json else f"tokenweir: {text}"
 
 
 def add_list_options(parser: argparse.ArgumentParser, quiet: str | None = None) -> None:
     """Add the options of a command that lists rows. `quiet`: what `--quiet` prints of each."""
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print one JSON object per line, as without a terminal")
+    add_json(form, "print one JSON object per line, as without a terminal")
     form.add_argument("--wide", action="store_true", help="print every column, however long the lines")
     if quiet is not None:
         form.add_argument("--quiet", action="store_true", help=f"print the {quiet} alone")

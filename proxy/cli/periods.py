@@ -26,7 +26,7 @@ from proxy.cli.common import (
     with_commands,
     with_config,
 )
-from proxy.cli.output import add_list_options, print_list
+from proxy.cli.output import add_json, add_list_options, print_list, result_line
 from proxy.cli.progress import Progress
 from proxy.cli.values import duration, month
 from proxy.foundation.times import iso_utc
@@ -57,6 +57,7 @@ def add_commands(commands: Any) -> None:
         "--leave", action="store_true", help="close even if records are pending; they go on a later statement"
     )
     add_yes(close)
+    add_json(close, "print one JSON object for each month that it closes, as `periods list` does")
     receipt = with_config(
         commands,
         "receipt",
@@ -72,6 +73,7 @@ def add_commands(commands: Any) -> None:
         "--statement", type=Path, metavar="FILE", help="statement that must contain the receipt's exchange"
     )
     verify.add_argument("--digest", type=_digest, metavar="HEX", help="digest that the file must lead to")
+    add_json(verify, "print one JSON object for each digest that the file leads to")
     verify.set_defaults(run=_verify)
 
 
@@ -124,7 +126,8 @@ def _archive_json(archive: Archive | None) -> dict[str, Any] | None:
 
 
 def _close(options: argparse.Namespace) -> None:
-    from proxy.ledger.periods.closing import PeriodError, close, issue_all
+    from proxy.ledger.periods.closing import PeriodError, close, issue_all, read_periods
+    from proxy.storage.database import reading
 
     month = options.month
     until = time.monotonic() + options.wait
@@ -140,6 +143,12 @@ def _close(options: argparse.Namespace) -> None:
             confirm(options, f"Close {month} and every open month before it, for ever?")
         months = close(store.ledger, month, by=operator(), left_behind=left)
         issue_all(store.engine)
+        if options.json:
+            with reading(store.engine) as connection:
+                for period in read_periods(connection):
+                    if period.month in months:
+                        print(json_line(_period_json(period, None)))
+            return
     if not months:
         print(f"tokenweir: {month} was closed already")
     for one in months:
@@ -202,8 +211,11 @@ def _verified_statement(statement: dict[str, Any], options: argparse.Namespace) 
         raise WrongUsage("--statement: goes with a receipt")
     with Progress("verifying", "entries", total=statement["entries"]) as progress:
         check_statement(statement, None if options.entries is None else progress.each(_lines(options.entries)))
-    print(f"tokenweir: ok: statement {statement['number']} adds up; digest {statement['digest']}")
-    if options.entries is not None:
+    proven = {name: statement[name] for name in ("number", "month", "scope_id", "digest")}
+    entries = None if options.entries is None else statement["entries"]
+    text = f"ok: statement {statement['number']} adds up; digest {statement['digest']}"
+    print(result_line(options, {"object": "statement", **proven, "entries": entries}, text))
+    if options.entries is not None and not options.json:
         print(f"tokenweir: ok: it is the sum of its {statement['entries']} entries, and the digest is theirs")
     return {statement["digest"]}
 
@@ -214,15 +226,19 @@ def _verified_receipt(receipt: dict[str, Any], options: argparse.Namespace) -> s
     if options.entries is not None:
         raise WrongUsage("--entries: goes with a statement")
     digests = check_receipt(receipt)
+    exchange_id, proven, number = receipt["exchange_id"], digests, None
     if options.statement is not None:
         statement = _json_file(options.statement)
-        found = digests.get((statement["month"], statement["scope_id"]))
-        if found is None or found != statement.get("digest"):
-            raise Failure(f"{options.statement}: statement {statement.get('number')} does not have this exchange")
-        print(f"tokenweir: ok: {receipt['exchange_id']} is in statement {statement['number']}; digest {found}")
-    else:
-        for (month, scope_id), digest in digests.items():
-            print(f"tokenweir: ok: {receipt['exchange_id']} leads to the digest of {month} {scope_id}: {digest}")
+        number, scope = statement.get("number"), (statement["month"], statement["scope_id"])
+        if scope not in digests or digests[scope] != statement.get("digest"):
+            raise Failure(f"{options.statement}: statement {number} does not have this exchange")
+        proven = {scope: digests[scope]}
+    for (of_month, scope_id), digest in proven.items():
+        fields = {"object": "receipt", "exchange_id": exchange_id, "number": number, "month": of_month}
+        text = f"ok: {exchange_id} is in statement {number}; digest {digest}"
+        if number is None:
+            text = f"ok: {exchange_id} leads to the digest of {of_month} {scope_id}: {digest}"
+        print(result_line(options, {**fields, "scope_id": scope_id, "digest": digest}, text))
     return set(digests.values())
 
 

@@ -25,7 +25,7 @@ from proxy.cli.common import (
     with_config,
 )
 from proxy.cli.list_tables import PRICE_CHANGES
-from proxy.cli.output import print_table
+from proxy.cli.output import add_json, print_table
 from proxy.cli.values import Whole, moment
 from proxy.foundation.names import UnknownNameError
 from proxy.foundation.times import iso_utc
@@ -65,20 +65,20 @@ def add_commands(commands: Any) -> None:
         metavar="TIME",
         help="when the request began: 2026-11-01, 2026-11-01T12:00Z, 24h (default: now)",
     )
-    why.add_argument("--json", action="store_true", help="print one JSON object for each price")
+    add_json(why, "print one JSON object for each price")
 
     show = with_config(prices, "show", "print which price book applies, since when, and what was refused", _show)
-    show.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(show, "print one JSON object")
     refresh = with_config(
         prices, "refresh", "fetch a newer price list as `prices.refresh` does, now", _refresh, action="refresh prices"
     )
     refresh.add_argument("--dry-run", action="store_true", help="print the changes without applying them")
-    refresh.add_argument("--json", action="store_true", help="print one JSON object for each model")
+    add_json(refresh, "print one JSON object for each model")
 
     source = "a file or a URL in the format of the data of genai-prices"
     diff = with_config(prices, "diff", "print the prices that differ in another price book", _diff)
     diff.add_argument("source", metavar="FILE|URL", help=source)
-    diff.add_argument("--json", action="store_true", help="print one JSON object for each price")
+    add_json(diff, "print one JSON object for each price")
     update = with_config(
         prices, "update", "use another price book after the next start", _update, action="update prices"
     )
@@ -86,6 +86,7 @@ def add_commands(commands: Any) -> None:
     update.add_argument(
         "--confirm", action="store_true", help="accept missing prices, and changes by more than a factor of 3"
     )
+    add_json(update, "print one JSON object for each price that changes; if it is refused, for each doubtful one")
 
 
 def _update(options: argparse.Namespace) -> None:
@@ -99,16 +100,18 @@ def _update(options: argparse.Namespace) -> None:
     with store_of(options) as store:
         state, before = book_in_use(settings, store.engine)
         if options.source == _PACKAGE:
-            then = _share(settings, store, state, PriceBook().version, None)
+            book = PriceBook()
+            found = list(changes(before, book, time.time())) if options.json else []
+            then = _share(settings, store, state, book.version, None)
             file.unlink(missing_ok=True)
-            print(f"tokenweir: the price book is the installed package's; {then}")
+            _print_update(options, found, f"the price book is the installed package's; {then}")
             return
         content = _content(options.source)
         found = list(changes(before, book_from(content, options.source), time.time()))
         doubtful = [change for change in found if change.suspicious]
         if doubtful and not options.confirm:
             for change in doubtful:
-                print(_change_line(change))
+                print(_change_line(options, change))
             raise Failure(
                 f"{len(doubtful)} of {len(found)} changes remove a price or move it by more than a factor of 3; "
                 f"if that is right, repeat with --confirm"
@@ -116,7 +119,15 @@ def _update(options: argparse.Namespace) -> None:
         then = _share(settings, store, state, version_of(content), content)
         with whole_file(file) as written:
             written.write(content)
-    print(f"tokenweir: {len(found)} prices changed ({version_of(content)}); {then}")
+    _print_update(options, found, f"{len(found)} prices changed ({version_of(content)}); {then}")
+
+
+def _print_update(options: argparse.Namespace, found: Iterable[PriceChange], text: str) -> None:
+    """Print the changes for programs, which have `text` on standard error."""
+    if options.json:
+        for change in found:
+            print(_change_line(options, change))
+    print(f"tokenweir: {text}", file=sys.stderr if options.json else sys.stdout)
 
 
 def _share(settings: Settings, store: LedgerStores, state: PriceListState, version: str, content: bytes | None) -> str:
@@ -236,8 +247,7 @@ def _refreshed_book(options: argparse.Namespace, settings: Settings) -> dict[str
 
 def _diff(options: argparse.Namespace) -> None:
     for change in _changes(options, _content(options.source)):
-        line = {**change._asdict(), "old": _usd(change.old), "new": _usd(change.new), "suspicious": change.suspicious}
-        print(json_line(line) if options.json else _change_line(change))
+        print(_change_line(options, change))
 
 
 def _changes(options: argparse.Namespace, content: bytes) -> list[PriceChange]:
@@ -248,8 +258,11 @@ def _changes(options: argparse.Namespace, content: bytes) -> list[PriceChange]:
     return list(changes(applies, book_from(content, options.source), time.time()))
 
 
-def _change_line(change: PriceChange) -> str:
-    return f"{change.provider} {change.model} {change.text}"
+def _change_line(options: argparse.Namespace, change: PriceChange) -> str:
+    if not options.json:
+        return f"{change.provider} {change.model} {change.text}"
+    usd = {"old": _usd(change.old), "new": _usd(change.new)}
+    return json_line({**change._asdict(), **usd, "suspicious": change.suspicious})
 
 
 def _usd(nusd: int | None) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from proxy.billing.money import usd_text
 from proxy.cli import provider_bill
 from proxy.cli.common import WrongUsage, json_line, load_settings, store_of, with_config
-from proxy.cli.output import cut_to_terminal, painted
+from proxy.cli.output import add_json, cut_to_terminal, painted
 from proxy.cli.progress import Progress
 from proxy.cli.values import duration, moment
 from proxy.settings import Settings
@@ -31,7 +31,7 @@ def add_commands(commands: Any) -> None:
         commands, "reconcile", "check every invariant of the ledger, or compare it with a provider's bill", _reconcile
     )
     form = reconcile.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print one JSON object per check, or per compared number")
+    add_json(form, "print one JSON object per check, or per compared number")
     form.add_argument("--wide", action="store_true", help="with --provider: print every column, however long")
     form.add_argument("--csv", action="store_true", help="with --provider: print one CSV line per compared number")
     since = "only entries settled since 24h, 2026-11-01, … (quicker); with --provider: only usage since"

@@ -1,4 +1,4 @@
-"""The long-running commands `tokenweir serve`, `worker` and `demo`; and `reload`.
+"""The long-running commands `tokenweir serve`, `worker` and `demo`.
 
 Invariants: the first SIGTERM or SIGINT stops gracefully; the second ends running streams at once, settled and with an
 error event; the third ends the process without cleanup. SIGHUP makes a proxy reload its configuration; a worker,
@@ -14,7 +14,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
@@ -41,8 +40,6 @@ GC_THRESHOLDS = (20_000, 20, 20)
 SWITCH_S = 0.000_5
 # A larger number is a typing error.
 WORKERS_MAX = 256
-# How long `reload` waits for the running proxy.
-RELOAD_S = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -76,13 +73,6 @@ def add_commands(commands: Any) -> None:
         "--take-over",
         action="store_true",
         help="take the place of the proxy that runs with the same data folder, for an upgrade: no request is refused",
-    )
-
-    with_config(
-        commands,
-        "reload",
-        "make the running proxy read its configuration again: providers, models and prices; nothing is interrupted",
-        _reload,
     )
 
     worker = with_config(
@@ -166,32 +156,6 @@ def _in_use(data_dir: Path) -> str:
         "it: `serve --take-over`; for more processes on one port: `serve --workers N`; for a second proxy, set another "
         "data_dir"
     )
-
-
-def _reload(options: argparse.Namespace) -> None:
-    from proxy.runtime.machine.configuration_file import running_status
-
-    settings = load_settings(options.config)  # an invalid file is refused here, before any signal
-    before = running_status(settings.data_dir)
-    if before is None:
-        raise Failure(f"no proxy runs with the data folder {settings.data_dir} (data_dir)")
-    given = config_file(options.config)
-    assert given is not None
-    if before.file is None:
-        raise Failure("the running proxy has its settings from the environment: restart it to apply a change")
-    if Path(before.file).resolve() != given.resolve():
-        raise Failure(f"the running proxy reads {before.file}, not {given}")
-    os.kill(before.pid, signal.SIGHUP)
-    deadline = time.monotonic() + RELOAD_S
-    while (now := running_status(settings.data_dir)) is None or now.attempts == before.attempts:
-        if time.monotonic() > deadline:
-            raise Failure(f"the proxy (process {before.pid}) has not reloaded within {RELOAD_S:.0f} s: see its log")
-        time.sleep(0.02)
-    if now.error is not None:
-        raise Failure(f"nothing has changed: {now.error}")
-    print(f"tokenweir: reloaded {now.file} ({len(settings.providers)} providers, {len(settings.models)} models)")
-    if now.need_restart:
-        print(f"tokenweir: only a restart applies: {', '.join(now.need_restart)}", file=sys.stderr)
 
 
 def _worker(options: argparse.Namespace) -> None:

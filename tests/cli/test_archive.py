@@ -44,6 +44,7 @@ def test_a_month_is_archived(run: Commands, tmp_path: Path) -> None:
     statement = run("statement", "--key", "anna", "--month", MONTH, "--format", "json")
     run(*typed, "--dry-run")
     assert run.out == f"tokenweir: {MONTH} would be archived\n"
+    assert run(*typed, "--dry-run", "--json") == [{"month": MONTH}]
     run(*typed)
     file = tmp_path / f"entries-{MONTH}.parquet"
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -64,6 +65,17 @@ def test_a_month_is_archived(run: Commands, tmp_path: Path) -> None:
     acts = [(one["action"], one["result"]) for one in run("audit", "--json")]
     assert ("archive", "refused") in acts
     assert ("archive", "done") in acts
+
+
+def test_a_program_gets_an_object_for_each_file(run: Commands, tmp_path: Path) -> None:
+    run("periods", "close", NEXT)
+    typed = ("archive", "--before", NEXT, "--to", str(tmp_path), "--json")
+    [archived, *logs] = run(*typed)
+    file = tmp_path / f"entries-{MONTH}.parquet"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert archived == {"month": MONTH, "file": file.name, "sha256": digest, "entries": 2}
+    assert [set(one) for one in logs] == [{"file", "rows"}] * len(logs)
+    assert (run(*typed), run.out) == ([], "")
 
 
 def test_a_folder_that_is_not_there_is_named(run: Commands, tmp_path: Path) -> None:

@@ -78,7 +78,14 @@ def test_a_statement_is_checked_from_files(files: Any, capsys: Any) -> None:
         out = capsys.readouterr().out
         assert "adds up" in out
         assert f"the sum of its {entries} entries" in out
-        digest = json.loads(Path(typed[0]).read_text())["digest"]
+        assert main(["verify", *typed, "--json"]) == 0
+        (proven,) = map(json.loads, capsys.readouterr().out.splitlines())
+        statement = json.loads(Path(typed[0]).read_text())
+        digest = statement["digest"]
+        assert proven == {
+            "object": "statement", "number": statement["number"], "month": MONTH, "scope_id": statement["scope_id"],
+            "digest": digest, "entries": entries,
+        }  # fmt: skip
         assert main(["verify", typed[0], "--digest", digest]) == 0
         assert main(["verify", typed[0], "--digest", "0" * 64]) == 1
 
@@ -120,6 +127,13 @@ def test_a_receipt_leads_to_every_statement_above_it(run: Commands, files: Any, 
         statement = files(*owner)[0]
         assert main(["verify", str(file), "--statement", statement]) == 0
         assert f"{exchange_id} is in statement {MONTH}-" in capsys.readouterr().out
+        assert main(["verify", str(file), "--statement", statement, "--json"]) == 0
+        (proven,) = map(json.loads, capsys.readouterr().out.splitlines())
+        assert (proven["exchange_id"], proven["number"]) == (exchange_id, f"{MONTH}-{proven['scope_id']}")
+    assert main(["verify", str(file), "--json"]) == 0
+    every = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {(one["object"], one["number"], one["month"]) for one in every} == {("receipt", None, MONTH)}
+    assert len({one["scope_id"] for one in every}) == len(every) == 4
     (period,) = run("periods", "list")
     assert main(["verify", str(file), "--digest", period["digest"]]) == 0
     assert main(["verify", str(file), "--statement", files("--key", "bert")[0]]) == 1
@@ -130,7 +144,9 @@ def test_a_receipt_leads_to_every_statement_above_it(run: Commands, files: Any, 
 
 
 def test_a_month_that_is_open_has_no_receipt_and_no_entries(run: Commands, tmp_path: Path) -> None:
-    run("periods", "close", MONTH)
+    (closed,) = run("periods", "close", MONTH, "--json")
+    assert (closed["month"], run("periods", "list")) == (MONTH, [closed])
+    assert run("periods", "close", MONTH, "--json") == []
     assert "is not closed" in run.refused("receipt", run.entries[7].exchange_id)
     assert "no such exchange" in run.refused("receipt", "0192")
     entries = str(tmp_path / "entries")

@@ -57,11 +57,13 @@ def test_another_book_is_compared_used_and_given_up(run: Commands, tmp_path: Pat
         "provider": "openai", "model": "gpt-5.1", "price": "input", "above_prompt_tokens": 0, "old": "1.25",
         "new": "1.5", "suspicious": False,
     }  # fmt: skip
-    run("prices", "update", str(tmp_path / "dearer"))
+    assert run("prices", "update", str(tmp_path / "dearer"), "--json") == changed
+    assert run.err.startswith("tokenweir: 2 prices changed ")
     assert input_price(run)[0] == "1.5"
     act = run("audit", "--json", "--since", "1h")[0]
     assert act["action"] == "update prices"
-    run("prices", "update", "package")
+    back = run("prices", "update", "package", "--json")
+    assert {"1.5"} == {one["old"] for one in back if (one["model"], one["price"]) == ("gpt-5.1", "input")}
     assert input_price(run) == installed
 
 
@@ -71,6 +73,8 @@ def test_what_vanishes_or_moves_too_far_needs_a_confirmation(run: Commands, tmp_
     assert "openai gpt-5.1 input: 1.25 → 1250\n" in run.out
     assert "openai gpt-6 output: 8 → no price\n" in run.out
     assert "5 of 5 changes remove a price or move it by more than a factor of 3" in run.err
+    doubtful = run("prices", "update", str(tmp_path / "absurd"), "--json", code=1)
+    assert [one["suspicious"] for one in doubtful] == [True] * 5
     assert input_price(run)[0] == "1.25"
     run("prices", "update", str(tmp_path / "absurd"), "--confirm")
     assert input_price(run)[0] == "1250"

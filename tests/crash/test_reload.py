@@ -291,3 +291,34 @@ async def test_twenty_reloads_under_streams_touch_none(
         assert Decimal(one["charge_usd"]) in right
     assert {child.pid for child in members(fleet)} == before
     assert fleet.stop() == 0
+
+
+@pytest.mark.thorough
+async def test_the_command_prints_the_result_of_each_process_and_fails_if_one_does_not_answer(
+    tokenweir: Callable[..., Tokenweir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = tokenweir(models={"a/*": {"provider": "scripted", "price": PRICE}}, options=("--workers", str(WORKERS)))
+
+    def found() -> tuple[int, list[dict[str, Any]]]:
+        code, printed = fleet.found("reload", "--json")
+        return code, [json.loads(line) for line in printed.splitlines()]
+
+    changed(fleet, partial(add_model, "b/*"))
+    changed(fleet, lambda document: document.update(exchanges_max=64))
+    code, results = await asyncio.to_thread(found)
+    assert (code, [one["process"] for one in results]) == (0, list(range(WORKERS)))
+    assert {one["pid"] for one in results} == {child.pid for child in members(fleet)}
+    assert {(one["digest"], *one["need_restart"], one["error"]) for one in results} == {
+        (status(fleet)["digest"], "exchanges_max", None)
+    }
+    monkeypatch.setattr("proxy.cli.reload.RELOAD_S", 1.0)
+    silent = next(child for child in members(fleet) if child.pid == results[1]["pid"])
+    silent.suspend()
+    changed(fleet, partial(add_model, "c/*"))
+    code, results = await asyncio.to_thread(found)
+    assert (code, results[0]["error"], results[1]["error"]) == (1, None, "no answer within 1 s: see the log")
+    silent.resume()
+    code, printed = await asyncio.to_thread(fleet.found, "reload")
+    assert (code, printed.count("3 models"), "process 1: reloaded" in printed) == (0, WORKERS, True)
+    assert fleet.stop() == 0
+    assert not list((fleet.folder / "data").glob("configuration*"))

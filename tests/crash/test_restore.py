@@ -6,6 +6,7 @@ The steps are those of docs/operations/running.md, with its commands and Postgre
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import sqlite3
 import stat
@@ -117,6 +118,11 @@ def test_a_backup_writes_over_nothing_and_is_its_owners(
     ]
     assert main(command) == 1
     assert "already exists" in capsys.readouterr().err
+    other = tmp_path / "other"
+    capsys.readouterr()
+    assert main(["backup", str(other), "--json", "--config", str(made.config)]) == 0
+    copies = {"ledger": str(other / "ledger.db"), "pepper": str(other / "pepper")}
+    assert json.loads(capsys.readouterr().out) == copies
     with closing(sqlite3.connect(kept[0])) as copy:
         assert copy.execute("SELECT count(*) FROM api_keys").fetchone() == (1,)
 

@@ -19,7 +19,7 @@ from proxy.settings.reading import load_text, read_text
 from proxy.settings.values import LogFormat
 from proxy.sinks.kinds import SINKS
 
-STATUS_FILE = "configuration.json"
+STATUS_FILE, _STATUS_FILE_OF = "configuration.json", "configuration-{}.json"
 # Of a SHA-256, in hexadecimal.
 DIGEST_DIGITS = 12
 # The fields of `Settings` that a reload changes.
@@ -27,7 +27,7 @@ RELOADED = ("providers", "models", "price_rules", "allow_literal_secrets")
 
 
 class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a proxy runs with: the file STATUS_FILE of its data folder, as long as it runs."""
+    """What a proxy runs with: a file in its data folder, see `status_file`, as long as it runs."""
 
     pid: int
     """the process that takes SIGHUP"""
@@ -35,6 +35,10 @@ class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
     """the start of that process, in the form of `process_start`: another process may get the same pid later"""
     started_at: float = 0.0
     """the start of that process, in Unix seconds"""
+    processes: int = 1
+    """how many processes are on the port; each has its own file"""
+    process: int = 0
+    """the process that wrote this: a child of `pid` where there are several"""
     file: str | None
     """the configuration file; None: settings of the environment"""
     digest: str = ""
@@ -49,10 +53,15 @@ class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
     """settings that the file has changed, and only a restart applies"""
 
 
-def running_status(data_dir: Path) -> ConfigurationStatus | None:
-    """The status of the proxy that runs with this data folder; None: there is none."""
+def status_file(data_dir: Path, number: int) -> Path:
+    """The file with the status of a process; `number`: among those on one port, 0 if it is alone."""
+    return data_dir / (_STATUS_FILE_OF.format(number) if number else STATUS_FILE)
+
+
+def running_status(data_dir: Path, number: int = 0) -> ConfigurationStatus | None:
+    """The status of the proxy that runs with this data folder; None: there is none. `number`: see `status_file`."""
     try:
-        status = msgspec.json.decode((data_dir / STATUS_FILE).read_bytes(), type=ConfigurationStatus)
+        status = msgspec.json.decode(status_file(data_dir, number).read_bytes(), type=ConfigurationStatus)
     except (OSError, msgspec.MsgspecError):
         return None
     return status if status.started and status.started == process_start(status.pid) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -28,6 +29,7 @@ from proxy.runtime.machine.configuration_file import (
     process_start,
     reloaded,
     running_status,
+    status_file,
 )
 from proxy.runtime.proxy.model_table import model_table, needs_price_book, price_lookup
 from proxy.runtime.proxy.tokenizers import Tokenizers
@@ -117,22 +119,26 @@ class Reloader:
         file: ConfigurationFile | None,
         metrics: Metrics,
         *,
-        status: Path | None,
-        pid: int,
+        data_dir: Path,
+        number: int = 0,
+        processes: int = 1,
     ) -> None:
-        """`file`: None: the settings come from the environment. `status`: the file to write; None: another process
-        writes it. `pid`: of the process that takes SIGHUP."""
+        """`file`: None: the settings come from the environment. `number`: of this process among so many `processes` on
+        the port, whose parent takes SIGHUP for them."""
         self._configuration = configuration
         self._metrics = metrics
         self._file = file
-        self._status_file = status
+        self._data_dir, self._number = data_dir, number
         self._in_order = asyncio.Lock()
         configuration.digest = "" if file is None else file.digest
-        earlier = None if status is None else running_status(status.parent)
+        pid = os.getpid() if processes == 1 else os.getppid()
+        earlier = running_status(data_dir, number)
         self.status = ConfigurationStatus(
             pid=pid,
             started=process_start(pid),
             started_at=time.time(),
+            processes=processes,
+            process=os.getpid(),
             file=None if file is None else str(file.path.absolute()),
             digest=configuration.digest,
             applied_at=time.time(),
@@ -147,10 +153,9 @@ class Reloader:
 
     def close(self) -> None:
         """The proxy stops: it takes no signal any more."""
-        if self._status_file is not None:
-            written = running_status(self._status_file.parent)
-            if written is None or written.pid == self.status.pid:  # else it is of the process that serves now
-                self._status_file.unlink(missing_ok=True)
+        written = running_status(self._data_dir, self._number)
+        if written is None or written.pid == self.status.pid:  # else it is of the process that serves now
+            status_file(self._data_dir, self._number).unlink(missing_ok=True)
 
     async def run(self) -> None:
         """Reload once."""
@@ -196,8 +201,8 @@ class Reloader:
     def _noted(self) -> None:
         status = self.status
         self._metrics.configured(status.digest, failed=status.error is not None)
-        if self._status_file is not None:
-            try:
-                replace_text(self._status_file, msgspec.json.encode(status).decode())
-            except OSError as failure:
-                _log.warning("%s cannot be written: %s", self._status_file, failure.strerror)
+        path = status_file(self._data_dir, self._number)
+        try:
+            replace_text(path, msgspec.json.encode(status).decode())
+        except OSError as failure:
+            _log.warning("%s cannot be written: %s", path, failure.strerror)

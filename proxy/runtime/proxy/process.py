@@ -14,7 +14,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.console.remote_exchanges import RemoteExchanges
@@ -29,7 +28,7 @@ from proxy.http.server import Routes, Server, serving, wait_until
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalInUse
 from proxy.journal.segment import is_locked
-from proxy.runtime.machine.configuration_file import STATUS_FILE, ConfigurationFile
+from proxy.runtime.machine.configuration_file import ConfigurationFile
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.integrity_check import count_letters
 from proxy.runtime.machine.ledger_stores import keep_partitions
@@ -124,7 +123,7 @@ class Proxy:
 
         tasks = Tasks()
         stops.push_async_callback(tasks.stop)
-        reloader = self._reload_on_request(resources, tasks, stops, folder.root / STATUS_FILE if is_first else None)
+        reloader = self._reload_on_request(resources, tasks, stops)
         upstream = UpstreamClient()
         stops.push_async_callback(upstream.close)
         tapes = _tapes(settings, stops)
@@ -211,12 +210,12 @@ class Proxy:
         if not self._is_leaving:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def _reload_on_request(
-        self, resources: Resources, tasks: Tasks, stops: AsyncExitStack, status: Path | None
-    ) -> Reloader:
-        """`status`: the file that says what applies; None: another process writes it."""
-        pid = os.getpid() if self._peers is None else os.getppid()
-        reloader = Reloader(resources.configuration, self._file, resources.metrics, status=status, pid=pid)
+    def _reload_on_request(self, resources: Resources, tasks: Tasks, stops: AsyncExitStack) -> Reloader:
+        number, count = (0, 1) if self._peers is None else (self._peers.number, self._peers.count)
+        reloader = Reloader(
+            resources.configuration, self._file, resources.metrics, data_dir=self._settings.data_dir, number=number,
+            processes=count,
+        )  # fmt: skip
         stops.callback(reloader.close)
         self.reload = lambda: tasks.start(reloader.run(), name="reload")
         return reloader

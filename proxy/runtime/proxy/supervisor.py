@@ -112,9 +112,9 @@ class Supervisor:
         # It inherits this: a SIGHUP waits until it can handle it.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
         running.start()
+        member.began(running, parent_end)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
         child_end.close()
-        member.began(running, parent_end)
 
     def _watch(self, folder: Path) -> int:
         """Watch the processes, and return when all have ended."""
