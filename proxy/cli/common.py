@@ -134,7 +134,10 @@ def required_config_file(given: Path | None) -> Path:
     file = config_file(given)
     if file is None:
         places = " and ".join(map(str, CONFIG_PLACES))
-        raise Failure(f"no configuration file: name one with --config or {CONFIG_VARIABLE} ({places} do not exist)")
+        raise Failure(
+            f"no configuration file: `tokenweir init` writes one, --config or {CONFIG_VARIABLE} names one "
+            f"({places} do not exist)"
+        )
     return file
 
 

@@ -390,7 +390,12 @@ def main() -> None:
     options = parser.parse_args()
     _, open_files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files_max, open_files_max))
-    asyncio.run(serve(options.host, options.port, pace_ms=options.pace_ms, parent=options.parent))
+    try:
+        asyncio.run(serve(options.host, options.port, pace_ms=options.pace_ms, parent=options.parent))
+    except OSError as failure:  # another one runs already, most likely
+        parser.exit(
+            1, f"{parser.prog}: cannot listen on {options.host}:{options.port}: {os.strerror(failure.errno or 0)}\n"
+        )
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def test_without_a_file_the_places_are_named(places: dict[str, Path], capsys: py
     for command in (["ledger"], ["migrate"], ["reconcile", "--json"], ["worker"]):
         assert main(command) == 1
         said = capsys.readouterr().err
-        assert "no configuration file: name one with --config or TOKENWEIR_CONFIG" in said
+        assert "no configuration file: `tokenweir init` writes one, --config or TOKENWEIR_CONFIG names one" in said
         assert "tokenweir.yaml and " in said
 
 

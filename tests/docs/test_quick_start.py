@@ -47,6 +47,15 @@ class Pasted:
 def pasted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pasted]:
     """The proxy and the provider that the block started go on until the end of the module."""
     folder = tmp_path_factory.mktemp("quick-start")
+    ports, block = prepared(folder)
+    with pasting(block, folder, folder / "bin", PASTE_S_MAX) as output:
+        key = re.search(r"key: (\S+)", output)
+        url = f"http://127.0.0.1:{ports[PROXY]}/v1"
+        yield Pasted(output, folder, {"KEY": key[1] if key else "", "TOKENWEIR_URL": url, "PATH": os.defpath})
+
+
+def prepared(folder: Path) -> tuple[dict[int, int], str]:
+    """A folder to paste the block in: the ports instead of those of the README, and the block with them."""
     ignored = shutil.ignore_patterns("data")
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=ignored)
     (folder / ".venv").symlink_to(sys.prefix, target_is_directory=True)
@@ -58,11 +67,7 @@ def pasted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pasted]:
     config = folder / "examples" / "tokenweir.yaml"
     text = f"listen: {{port: {ports[PROXY]}}}\n{config.read_text()}"
     config.write_text(text.replace("admin:\n", f"admin:\n  port: {ports[CONSOLE]}\n"))
-    block = re.sub(r"\b80[89]\d\b", lambda port: str(ports[int(port[0])]), BLOCK)
-    with pasting(block, folder, programs, PASTE_S_MAX) as output:
-        key = re.search(r"key: (\S+)", output)
-        url = f"http://127.0.0.1:{ports[PROXY]}/v1"
-        yield Pasted(output, folder, {"KEY": key[1] if key else "", "TOKENWEIR_URL": url, "PATH": os.defpath})
+    return ports, re.sub(r"\b80[89]\d\b", lambda port: str(ports[int(port[0])]), BLOCK)
 
 
 def test_it_installs_and_uses_the_ports_that_are_the_defaults() -> None:
@@ -81,6 +86,18 @@ def test_pasted_whole_it_streams_and_explains(pasted: Pasted) -> None:
     assert "".join(re.findall(r'"delta":\{"content":"([^"]*)"', pasted.output)) == TALE
     entry = pasted.output[pasted.output.index("TIME (UTC)") :].split("key: ")[0]
     assert explained(entry) == explained(PRINTED)
+
+
+@pytest.mark.process
+@pytest.mark.thorough
+def test_pasted_twice_it_streams_twice(tmp_path: Path) -> None:
+    """What runs already says so in a line; the key and the secret stay."""
+    ports, block = prepared(tmp_path)
+    with pasting(block * 2, tmp_path, tmp_path / "bin", PASTE_S_MAX) as output:
+        assert output.count("data: [DONE]") == 2, output
+        assert len(set(re.findall(r"key: .*", output))) == 1
+        assert f"cannot listen on 127.0.0.1:{ports[PROVIDER]}: Address already in use" in output
+        assert "Traceback" not in output
 
 
 @pytest.mark.process

@@ -261,7 +261,7 @@ def _require_alias(connection: Connection, key: ApiKey, now: float) -> None:
     """Check that no other live key has the alias of a live key. Raises AliasTakenError."""
     same = _keys(connection, _COLUMNS.alias == key.alias) if key.live(now) else []
     if any(one.live(now) for one in same if one.key_id != key.key_id):
-        raise AliasTakenError(f"alias: another live key already has {key.alias!r}")
+        raise AliasTakenError(f"alias: another live key already has {key.alias!r}: choose another, or rotate that key")
 
 
 def _require_project(connection: Connection, project_id: str) -> None:
