@@ -94,6 +94,13 @@ def candidates(provider: ProviderSettings) -> list[str]:
     return [url for url in dict.fromkeys([*known, *built]) if url != provider.base_url]
 
 
+def likely_base_url(provider: ProviderSettings) -> str | None:
+    """What a base URL without a path should most likely be. None: it has a path, or needs none."""
+    if urlsplit(provider.base_url).path.strip("/") or not _ENDS.get(_families(provider)[0]):
+        return None
+    return next(iter(candidates(provider)), None)
+
+
 def _paths(path: str, end: str | None) -> Iterator[str]:
     if end is None:
         return

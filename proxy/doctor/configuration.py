@@ -8,6 +8,7 @@ from functools import partial
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from proxy.doctor.base_urls import likely_base_url
 from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
 from proxy.foundation.addresses import hosts_of
 from proxy.metering.estimator.completion import may_hide
@@ -51,6 +52,11 @@ def _notes(settings: Settings) -> Iterator[Finding]:
             yield _note(
                 f"providers.{provider.name}: http://: its key and all prompts are sent unencrypted",
                 "use https://, unless you control the whole network path",
+            )
+        if (likely := likely_base_url(provider)) is not None:
+            yield _note(
+                f"providers.{provider.name}.base_url: has no path; the usual one is {likely}",
+                "correct it, or ask the address: `tokenweir doctor`",
             )
         if all(target.provider != provider.name for model in settings.models.values() for target in model.providers):
             yield _note(f"providers.{provider.name}: no model uses it", "name it under models, or remove it")

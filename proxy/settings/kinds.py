@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
@@ -160,8 +160,15 @@ def _unknown(name: str, known: Mapping[str, Field[Any]]) -> str:
     renamed = {field.metadata["formerly"]: new for new, field in known.items()}
     if name in renamed:
         return f"was renamed: write {renamed[name]}"
-    near = get_close_matches(name, known, n=1)
-    return f"unknown field{f'; did you mean {near[0]}?' if near else ''}"
+    if name.isdecimal():  # in `{input: 0,15}`, YAML reads two fields
+        return "unknown field; a number has a decimal point, not a comma"
+    return f"unknown field{_similar(name, known)}"
+
+
+def _similar(name: object, known: Iterable[str]) -> str:
+    """The most similar of the known words, as the end of a message."""
+    near = get_close_matches(str(name), known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def section(cls: type[Any]) -> FieldType:
@@ -254,8 +261,11 @@ def choices(options: tuple[str, ...]) -> FieldType:
     shown = ", ".join(f"`{option}`" for option in options)
 
     def read(raw: object, at: FieldPath) -> tuple[str, ...]:
-        if not isinstance(raw, list) or not raw or any(one not in options for one in raw):
+        if not isinstance(raw, list) or not raw:
             raise at.wrong(f"must be a list of one or more of {shown}")
+        for number, one in enumerate(raw):
+            if one not in options:
+                raise at.numbered(number).wrong(f"unknown{_similar(one, options) or f': must be one of {shown}'}")
         return tuple(raw)
 
     schema = {"type": "array", "minItems": 1, "items": {"enum": list(options)}}

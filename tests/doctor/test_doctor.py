@@ -201,6 +201,21 @@ def test_what_is_unwise_in_a_configuration_that_is_allowed(tmp_path: Path) -> No
     assert "tokenizers" in [check.name for check in checks(uncounted)]
 
 
+@pytest.mark.parametrize(
+    ("base_url", "usual"),
+    [
+        ("https://api.openai.com", "https://api.openai.com/v1"),
+        ("https://gateway.test/", "https://gateway.test/v1"),
+        ("https://api.openai.com/v1", None),
+        ("https://gateway.test/of-its-own", None),
+    ],
+)
+def test_a_base_url_without_a_path_is_doubtful(tmp_path: Path, base_url: str, usual: str | None) -> None:
+    words = said(configuration.settings_valid(case_of(tmp_path, providers={"scripted": provider_section(base_url)})))
+    assert ("base_url: has no path" in words) == (usual is not None)
+    assert usual is None or f"the usual one is {usual}" in words
+
+
 def test_who_reaches_what_is_not_for_clients(tmp_path: Path) -> None:
     """Nothing to say where it is off, or on this machine alone."""
     everywhere = {"host": "0.0.0.0"}
