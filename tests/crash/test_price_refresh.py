@@ -160,6 +160,7 @@ async def test_new_prices_are_for_new_requests_and_what_had_none_is_rated_once(
     assert "refused: input moves too far, 1 → 1000" in running.said("prices", "show")
 
 
+@pytest.mark.thorough
 async def test_a_list_that_cannot_be_used_changes_nothing_and_is_said_once(
     deployed: Callable[..., Tokenweir], published: Published
 ) -> None:

@@ -28,6 +28,7 @@ def machines(tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_
             assert "Traceback" not in one.tokenweir.log.read_text(), one.tokenweir.log.read_text()[-3000:]
 
 
+@pytest.mark.thorough
 @pytest.mark.waits
 async def test_a_server_that_forgets_everything_opens_nothing_and_locks_nobody_out(
     machines: Machines, valkey: Valkey
