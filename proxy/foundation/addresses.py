@@ -1,10 +1,12 @@
-"""The addresses that a listener's `host` means: one, several separated by commas, or `*`."""
+"""Addresses: those that a listener's `host` means (one, several separated by commas, or `*`), and safe URLs."""
 
 from __future__ import annotations
 
 import socket
 from contextlib import suppress
 from functools import cache
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 EVERY = "*"
 
@@ -20,6 +22,19 @@ def shown_host(host: str) -> str:
     """The host of a URL that reaches the listener from this machine, or from where its first address is."""
     first = "127.0.0.1" if host == EVERY else hosts_of(host)[0]
     return f"[{first}]" if ":" in first else first
+
+
+def is_tls_or_loopback(url: str) -> bool:
+    """Whether nobody between can read or change what is sent to this URL: it is https://, or of this machine. Raises
+    ValueError if it cannot be parsed."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme == "https" or (parts.scheme == "http" and host == "localhost"):
+        return bool(host)
+    try:
+        return parts.scheme == "http" and ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @cache

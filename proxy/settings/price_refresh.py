@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import ip_address
-from urllib.parse import urlsplit
 
+from proxy.foundation.addresses import is_tls_or_loopback
 from proxy.settings.kinds import FieldType, checked, duration, flag, section, setting, settings_section
 from proxy.settings.outbound import ForwardProxy, TlsSettings, forward_proxy
 from proxy.settings.urls import url
@@ -22,17 +21,10 @@ def _every() -> FieldType:
 
 def _source() -> FieldType:
     return checked(
-        url(), _is_safe, "must be https://, or http:// to this machine: a list that is changed on its way costs money"
+        url(),
+        is_tls_or_loopback,
+        "must be https://, or http:// to this machine: a list that is changed on its way costs money",
     )
-
-
-def _is_safe(value: str) -> bool:
-    parts = urlsplit(value)
-    host = parts.hostname or ""
-    try:
-        return parts.scheme == "https" or ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @settings_section

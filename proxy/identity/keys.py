@@ -1,0 +1,89 @@
+"""The public keys of an issuer (a JSON Web Key Set), by which its tokens are verified.
+
+Invariants: only asymmetric algorithms exist here. A key verifies only the algorithms of its type, its curve, and its
+own `alg`; the token's header selects among the issuer's keys and brings none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from proxy.identity.documents import IdentityProviderError, KeptDocument
+
+if TYPE_CHECKING:
+    from jwt import PyJWK
+
+ALGORITHMS: Mapping[str, tuple[str, str | None]] = {
+    "RS256": ("RSA", None), "RS384": ("RSA", None), "RS512": ("RSA", None),
+    "PS256": ("RSA", None), "PS384": ("RSA", None), "PS512": ("RSA", None),
+    "ES256": ("EC", "P-256"), "ES384": ("EC", "P-384"), "ES512": ("EC", "P-521"), "EdDSA": ("OKP", "Ed25519"),
+}  # fmt: skip
+"""algorithm → type and curve of its keys"""
+
+# Identity providers have two to ten keys.
+KEYS_MAX = 100
+# A modulus of 8,192 bits has 1,366 characters; larger ones only cost time.
+_MEMBER_CHARS_MAX = 1_400
+_EXPONENT_CHARS_MAX = 8
+
+Jwk = Mapping[str, Any]
+
+
+class IssuerKeys:
+    """The keys, fetched when they are needed and kept; see `KeptDocument`."""
+
+    def __init__(self, fetch: Callable[[], Awaitable[Any]], **options: Any) -> None:
+        """`fetch`: the key set's document; raises IdentityProviderError. `options`: of `KeptDocument`."""
+
+        async def keys() -> tuple[Jwk, ...]:
+            return _keys(await fetch())
+
+        self._kept = KeptDocument(keys, **options)
+
+    async def of(self, key_id: str | None, algorithm: str) -> PyJWK | None:
+        """The only key that the token can be signed with; None: there is none, or the token leaves it open. Raises
+        IdentityProviderError."""
+        keys = await self._kept.value(lambda kept: bool(_matching(kept, key_id, algorithm)))
+        found = _matching(keys, key_id, algorithm)
+        if len(found) != 1:
+            return None
+        from jwt import PyJWK, PyJWTError  # 0.2 s, for those who use it
+
+        try:
+            return PyJWK(dict(found[0]), algorithm)
+        except (PyJWTError, ValueError, TypeError):
+            return None
+
+
+def _keys(document: Any) -> tuple[Jwk, ...]:
+    keys = document.get("keys") if isinstance(document, dict) else None
+    usable = tuple(filter(_is_public, keys)) if isinstance(keys, list) and len(keys) <= KEYS_MAX else ()
+    if not usable:
+        raise IdentityProviderError("the identity provider's key set has no usable keys")
+    return usable
+
+
+def _is_public(key: Any) -> bool:
+    """Whether it may verify signatures: a public key for them, of a size that cannot be used to waste time."""
+    if not isinstance(key, dict) or "d" in key or key.get("use", "sig") != "sig":
+        return False
+    uses = key.get("key_ops", ["verify"])
+    return (
+        isinstance(uses, list)
+        and "verify" in uses
+        and all(len(key[name]) <= _MEMBER_CHARS_MAX for name in ("n", "x", "y") if isinstance(key.get(name), str))
+        and len(str(key.get("e", ""))) <= _EXPONENT_CHARS_MAX
+    )
+
+
+def _matching(keys: Sequence[Jwk], key_id: str | None, algorithm: str) -> list[Jwk]:
+    kind, curve = ALGORITHMS[algorithm]
+    return [
+        key
+        for key in keys
+        if key.get("kty") == kind
+        and (curve is None or key.get("crv") == curve)
+        and key.get("alg", algorithm) == algorithm
+        and key_id in (None, key.get("kid"))
+    ]
