@@ -1,21 +1,19 @@
 """The settings of the listeners for clients, for monitors and for the operators.
 
-Invariants: without a secret the admin listener is off; a secret that is easy to guess is rejected.
+Invariant: the admin listener is off if nobody can sign in.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from enum import StrEnum
 
+from proxy.foundation.addresses import is_tls_or_loopback
 from proxy.foundation.secret import Secret
 from proxy.settings.kinds import (
-    FieldType,
     checked,
-    choice,
     host,
-    secret,
+    section,
     sections,
     setting,
     settings_section,
@@ -23,6 +21,7 @@ from proxy.settings.kinds import (
     texts,
     whole,
 )
+from proxy.settings.operators import OPERATOR_NAME, OidcSettings, OperatorSettings, admin_secret
 from proxy.settings.urls import url
 
 # Browsers send it in lower case; applications have schemes of their own: tauri://localhost, app://obsidian.md.
@@ -84,53 +83,6 @@ class CorsSettings:
     )
 
 
-# 32 hexadecimal digits are 128 bits; `openssl rand -hex 32` prints twice that.
-SECRET_CHARS_MIN = 32
-# Random text of that length has more; "changeme" four times has seven.
-DISTINCT_CHARS_MIN = 10
-
-
-def admin_secret() -> FieldType:
-    """A secret that is long and random."""
-
-    def is_random(value: Secret) -> bool:
-        text = value.reveal()
-        return len(text) >= SECRET_CHARS_MIN and len(set(text)) >= DISTINCT_CHARS_MIN
-
-    why = f"too easy to guess: must be at least {SECRET_CHARS_MIN} random characters; "
-    return checked(secret(), is_random, why + "generate it with `openssl rand -hex 32`")
-
-
-class OperatorRole(StrEnum):
-    """What an operator may do; each role includes those before it."""
-
-    READ = "read"
-    OPERATE = "operate"
-    ADMIN = "admin"
-
-    def includes(self, other: OperatorRole) -> bool:
-        """Whether this role may do what `other` may."""
-        order = list(OperatorRole)
-        return order.index(self) >= order.index(other)
-
-
-# `admin` is the operator of `admin.secret`.
-_OPERATOR = re.compile(r"(?!admin$)[a-z0-9][a-z0-9_.@-]{0,63}", re.ASCII)
-
-
-@settings_section
-class OperatorSettings:
-    """One person who signs in to the console."""
-
-    name: str
-    secret: Secret = setting(admin_secret(), "this operator's sign-in secret, 32 characters or more")
-    role: OperatorRole = setting(
-        choice(OperatorRole),
-        "`read`: all reports; `operate`: also keys, accounts and their limits; `admin`: also credit",
-        default=OperatorRole.READ,
-    )
-
-
 @settings_section
 class AdminSettings:
     """The listener of the console and its APIs; see `proxy/console`."""
@@ -139,18 +91,27 @@ class AdminSettings:
     port: int = setting(whole(0, 65_535), "port of the admin listener; 0: any free one", default=8090)
     secret: Secret | None = setting(
         admin_secret(),
-        "the sign-in secret of the operator `admin`, 32 characters or more; without it and `operators` the listener "
-        "is off",
+        "the sign-in secret of the operator `admin`, 32 characters or more; without it, `operators` and `oidc` the "
+        "listener is off",
         default=None,
     )
     operators: Mapping[str, OperatorSettings] = setting(
-        sections(OperatorSettings, _OPERATOR, "1 to 64 of a-z 0-9 _ . @ -, not `admin`"),
+        sections(OperatorSettings, OPERATOR_NAME, "1 to 64 of a-z 0-9 _ . @ -, not `admin`"),
         "other operators, by the name that the audit log shows",
         default_factory=dict,
         shown="none",
+    )
+    oidc: OidcSettings | None = setting(
+        section(OidcSettings), "sign-in by an identity provider (OpenID Connect)", default=None, shown="off"
+    )
+    public_url: str | None = setting(
+        checked(url(), is_tls_or_loopback, "must be https://, or http:// of this machine"),
+        "the console's address in browsers, needed for `oidc`: its redirect address is this and "
+        "`/v1/session/oidc/callback`",
+        default=None,
     )
 
     @property
     def is_on(self) -> bool:
         """Whether anybody can sign in."""
-        return self.secret is not None or bool(self.operators)
+        return self.secret is not None or bool(self.operators) or self.oidc is not None

@@ -92,6 +92,11 @@ class ForwardProxy:
     credentials: Secret | None
     """`user:password`"""
 
+    @property
+    def url(self) -> str:
+        """Without the credentials."""
+        return f"{'https' if self.tls else 'http'}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
     @classmethod
     def of(cls, url: str) -> Self | None:
         """The proxy at this URL; None if the URL is not that of an HTTP proxy."""

@@ -124,13 +124,15 @@ def settings_from(raw: object, *, env: Mapping[str, str], folder: Path, sinks: S
     def check_prices() -> None:
         checked["prices"] = _refresh(settings.prices, raw, at)
 
+    def check_admin() -> None:
+        checked["admin"] = _admin(settings.admin, raw, at)
+
     def check_models() -> None:
         models = settings.models
         routed = gathered(partial(_routed, one, settings, at) for one in models.values())
         checked["models"] = dict(zip(models, routed, strict=True))
 
-    check_operators = partial(_check_operators, settings.admin, at)
-    gathered((partial(_check_sharing, settings, at), check_operators, check_providers, check_prices, check_models))
+    gathered((partial(_check_sharing, settings, at), check_admin, check_providers, check_prices, check_models))
     return replace(settings, **checked)
 
 
@@ -175,12 +177,27 @@ def _check_sharing(settings: Settings, at: FieldPath) -> None:
         )
 
 
+def _admin(admin: AdminSettings, raw: Any, at: FieldPath) -> AdminSettings:
+    """The settings with the HTTP proxy of the environment, unless the file sets one. Raises SettingsError."""
+    here, oidc = at.under("admin"), admin.oidc
+    _check_operators(admin, here)
+    if oidc is None:
+        return admin
+    if admin.public_url is None:
+        raise here.under("public_url").wrong("is missing: `oidc` needs it, because a request's Host can be forged")
+    place = here.under("oidc")
+    _check_tls(oidc.tls, oidc.issuer, "issuer", place)
+    if raw["admin"]["oidc"].get("proxy") is None:
+        oidc = replace(oidc, proxy=_usual_proxy(oidc.issuer, place))
+    return replace(admin, oidc=oidc)
+
+
 def _check_operators(admin: AdminSettings, at: FieldPath) -> None:
     """The audit log could not say who of two with one secret it was."""
     secrets = set() if admin.secret is None else {admin.secret.reveal()}
     for name, one in admin.operators.items():
         if one.secret.reveal() in secrets:
-            raise at.under("admin").under("operators").under(name).under("secret").wrong("is another operator's, too")
+            raise at.under("operators").under(name).under("secret").wrong("is another operator's, too")
         secrets.add(one.secret.reveal())
 
 

@@ -79,7 +79,7 @@ class Counters:
 class Stand:
     """Listens until it is closed."""
 
-    def __init__(self, folder: Path, engine: Engine) -> None:
+    def __init__(self, folder: Path, engine: Engine, config: str = CONFIG) -> None:
         self.engine = engine
         self.inside = Inside()
         self.budgets = Counters()
@@ -88,13 +88,7 @@ class Stand:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._console: Console = self._run(
-            self._started(
-                parse(
-                    CONFIG, env={"ADMIN": SECRET, "READER": READER, "WORKER": WORKER, "PEPPER": PEPPER}, folder=folder
-                )
-            )
-        )
+        self._console: Console = self._run(self._started(parse(config, env=SECRETS, folder=folder)))
         assert self._console.url is not None
         self.url = self._console.url
 

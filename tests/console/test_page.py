@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,8 +19,11 @@ from proxy.demo.script import Shape
 from tests.console.entries import entry, rerated
 from tests.console.furnished import KEYS, furnish, running
 from tests.console.serving import opened
-from tests.console.stand import READER, SECRET, Stand
+from tests.console.stand import CONFIG, READER, SECRET, Stand
+from tests.ledger.entries import a_ledger
 from tests.ledger.priced_entries import settle
+from tests.support.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider
+from tests.support.net import free_port
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
 
@@ -109,6 +114,35 @@ def until(page: Page, true: str) -> None:
 
 def width(page: Page) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth"))
+
+
+def test_a_button_leads_through_the_identity_provider_and_back(page: Page, tmp_path: Path) -> None:
+    """With the page's own policy, and a browser's rules for cookies."""
+    provider, engine = IdentityProvider(), a_ledger(tmp_path)
+    provider.claims = {"sub": "user-1", "email": "ann@example.com", "email_verified": True, "groups": "ops"}
+    oidc = {"issuer": provider.url, "client_id": CLIENT_ID, "client_secret": CLIENT_SECRET, "label": "Example SSO",
+            "role_claim": "groups", "roles": {"ops": "operate"}}  # fmt: skip
+    port = free_port()
+    admin = f"  port: {port}\n  public_url: http://127.0.0.1:{port}\n  oidc: {json.dumps(oidc)}\n"
+    stand = Stand(tmp_path, engine, CONFIG.replace("  port: 0\n", admin) + "allow_literal_secrets: true\n")
+    try:
+        page.goto(stand.url)
+        button = page.get_by_role("link", name="Sign in with Example SSO")
+        button.click()
+        page.get_by_text("ann@example.com (operate)").wait_for()
+        assert page.url.startswith(f"{stand.url}/")
+        assert "code=" not in page.url
+        page.get_by_role("button", name="Sign out").click()
+        provider.claims["groups"] = "others"
+        button.click()
+        heading(page, "Not signed in")
+        page.get_by_role("link", name="Back to the sign-in").click()
+        page.wait_for_selector("#credential:focus")
+        assert width(page) <= PHONE["width"]
+    finally:
+        stand.close()
+        provider.close()
+        engine.dispose()
 
 
 def test_who_is_neither_gets_a_word_and_no_further(stand: Stand, page: Page) -> None:

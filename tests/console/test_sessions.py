@@ -11,7 +11,7 @@ import pytest
 
 from proxy.console.api import live, sessions
 from proxy.settings import SettingsError, parse
-from proxy.settings.listeners import OperatorRole
+from proxy.settings.operators import OperatorRole
 from tests.console.stand import READER, SECRET, WORKER, Answered, Stand
 
 pytestmark = pytest.mark.io

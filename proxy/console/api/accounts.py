@@ -45,7 +45,7 @@ from proxy.ledger.accounts.credit import add_credit
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.settling.store import LedgerStore
 from proxy.reports.totals import SpendAndCredit
-from proxy.settings.listeners import OperatorRole
+from proxy.settings.operators import OperatorRole
 from proxy.storage.executor import BoundedExecutor
 
 PAGE_DEFAULT, PAGE_MAX = 50, 100

@@ -21,7 +21,7 @@ from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError, overloaded
 from proxy.http.headers import SERVER
 from proxy.http.server import Routes, Serve
-from proxy.settings.listeners import OperatorRole
+from proxy.settings.operators import OperatorRole
 from proxy.storage.executor import ExecutorFull
 
 HEADERS: Mapping[str, str] = {
@@ -146,8 +146,14 @@ def _serving(endpoint: Endpoint, sessions: Sessions, named: str) -> Serve:
     return serve
 
 
-def add_session(routes: Routes, me: Callable[[ApiCall], Awaitable[ApiReply]], sessions: Sessions) -> None:
-    """Adds the routes that begin and end an operator's session. `me`: describes the caller."""
+def add_session(
+    routes: Routes,
+    me: Callable[[ApiCall], Awaitable[ApiReply]],
+    sessions: Sessions,
+    oidc: Mapping[str, str] | None = None,
+) -> None:
+    """Adds the routes that begin and end an operator's session. `me`: describes the caller. `oidc`: what the page shows
+    of the sign-in by the identity provider."""
 
     async def sign_in(request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
         session = await sessions.of(request)
@@ -160,6 +166,10 @@ def add_session(routes: Routes, me: Callable[[ApiCall], Awaitable[ApiReply]], se
         sessions.sign_out(request, response)
         return response
 
+    async def ways(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
+        return answer(ApiReply({"object": "sign_in", "oidc": oidc}))
+
+    routes.local("GET", "/v1/session", ways)
     routes.local("POST", "/v1/session", sign_in)
     routes.local("DELETE", "/v1/session", sign_out)
 

@@ -18,7 +18,7 @@ from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.audit_log import AuditEntry, AuditLog
 from proxy.ledger.settling.spend import scope_of
 from proxy.reports.totals import SpendAndCredit
-from proxy.settings.listeners import OperatorRole
+from proxy.settings.operators import OperatorRole
 from proxy.storage.executor import BoundedExecutor
 
 AUDIT_DEFAULT, AUDIT_MAX = 50, 500

@@ -122,8 +122,17 @@ function signIn(words) {
     el("h1", {}, "Sign in"),
     el("label", { for: "credential" }, "Operator's secret or key"), field,
     el("p", { class: "quiet small", id: "what" }, "An operator sees all data, in every tab of this browser, for 8 hours after the last use. A key (tw-…) shows only its own data, in this tab."),
-    trouble, button));
+    trouble, button, identityLink()));
   field.focus();
+}
+
+/** The way to the identity provider, empty where none is configured. */
+function identityLink() {
+  const place = el("div", {});
+  ask("v1/session", { quiet: true }).then(({ oidc }) => {
+    if (oidc) place.replaceChildren(el("a", { class: "button", href: oidc.url }, `Sign in with ${oidc.label}`));
+  }, () => null);
+  return place;
 }
 
 async function enter(text) {

@@ -25,17 +25,21 @@ from proxy.console.api.openapi import document
 from proxy.console.api.sessions import Sessions
 from proxy.console.api.status import StatusApi, me
 from proxy.console.api.usage import UsageApi
+from proxy.console.identity_sign_in import IdentitySignIn
 from proxy.console.ledger_reports import LedgerReports
 from proxy.console.page_routes import add_page
 from proxy.foundation.addresses import shown_host
+from proxy.foundation.tls import TlsFileError, client_context
 from proxy.http.errors import JSON_TYPE
 from proxy.http.probes import HEALTHZ, constant
 from proxy.http.server import Routes, Server
+from proxy.identity.documents import DocumentClient
 from proxy.keys.keyring import Keyring
 from proxy.reports.totals import read_paid
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
-from proxy.settings import Settings
+from proxy.settings import Settings, SettingsError
+from proxy.settings.listeners import AdminSettings
 from proxy.storage.executor import BoundedExecutor
 
 # A few reads of the ledger at once and a few that wait, so that no dashboard slows the settling down.
@@ -66,14 +70,18 @@ class Console:
         add(routes, self._exchanges.one_endpoint, Sessions(self._keyring, None, time.time))
 
     async def start(self, refused: Callable[[int, str | None], None], sockets: Sequence[socket.socket] = ()) -> None:
-        """Listen, if a secret is configured. `sockets`: in place of the address in the settings. Raises OSError."""
+        """Listen, if a secret is configured. `sockets`: in place of the address in the settings. Raises OSError,
+        SettingsError for a certificate's file."""
         admin = self._settings.admin
         if not admin.is_on:
             return
         routes = Routes()
-        sessions = Sessions(self._keyring, admin, time.time)
+        identity = _identity_sign_in(admin, self._store)
+        sessions = Sessions(self._keyring, admin, time.time, None if identity is None else identity.operators)
         table = list(self._table(sessions))
-        add_session(routes, me, sessions)
+        add_session(routes, me, sessions, None if identity is None else identity.link)
+        if identity is not None:
+            identity.add(routes, sessions)
         for endpoint in table:
             add(routes, endpoint, sessions)
         routes.local("GET", "/openapi.json", constant(msgspec.json.encode(document(table)), JSON_TYPE))
@@ -125,3 +133,18 @@ class Console:
         yield from status.endpoints()
         yield from keys.endpoints()
         yield from accounts.endpoints()
+
+
+def _identity_sign_in(admin: AdminSettings, store: LedgerStores) -> IdentitySignIn | None:
+    """None: it is off. Raises SettingsError."""
+    oidc = admin.oidc
+    if oidc is None:
+        return None
+    assert admin.public_url is not None, "checked with the settings"
+    try:
+        tls = client_context(oidc.tls.ca_file, oidc.tls.cert_file, oidc.tls.key_file)
+    except TlsFileError as wrong:
+        raise SettingsError(f"admin.oidc.tls.{wrong}") from None
+    proxy = oidc.proxy
+    documents = DocumentClient(tls) if proxy is None else DocumentClient(tls, proxy.url, proxy.credentials)
+    return IdentitySignIn(oidc, admin.public_url, documents, store.pepper(), unix_time=time.time)
