@@ -24,11 +24,13 @@ from aiohttp import web
 
 from proxy.console.api.endpoints import HEADERS
 from proxy.console.api.sessions import IdentityOperators, Operator, Sessions, cookie_text
+from proxy.foundation.tls import TlsFileError, client_context
 from proxy.http.connection import ClientConnection
 from proxy.http.server import Routes
 from proxy.identity.code_flow import CodeFlow, FlowSecrets, error_code
 from proxy.identity.documents import DocumentClient, IdentityProviderError
 from proxy.identity.tokens import InvalidTokenError
+from proxy.settings.faults import SettingsError
 from proxy.settings.operators import OidcSettings
 
 PATH = "/v1/session/oidc"
@@ -67,25 +69,14 @@ class SignInRefusedError(Exception):
 class IdentitySignIn:
     """The routes that begin and end a sign-in."""
 
-    def __init__(
-        self,
-        oidc: OidcSettings,
-        public_url: str,
-        documents: DocumentClient,
-        pepper: bytes,
-        *,
-        unix_time: Callable[[], float],
-    ) -> None:
-        """`pepper`: the secret that the proxies share."""
+    def __init__(self, oidc: OidcSettings, public_url: str, pepper: bytes, *, unix_time: Callable[[], float]) -> None:
+        """`pepper`: the secret that the proxies share. Raises SettingsError for a certificate's file."""
         self._oidc = oidc
         self._url = public_url
         self._unix_time = unix_time
         self._waiting = 0
         self._key = _key(oidc, pepper)
-        self._flow = CodeFlow(
-            documents, issuer=oidc.issuer, client_id=oidc.client_id, client_secret=oidc.client_secret,
-            redirect_uri=f"{public_url}{CALLBACK}",
-        )  # fmt: skip
+        self._flow = code_flow(oidc, public_url)
         parts = urlsplit(public_url)
         self._secure = parts.scheme == "https"
         # Browsers accept the prefix from https:// only, and then no other host of the domain can set the cookie.
@@ -196,6 +187,20 @@ class IdentitySignIn:
         return web.Response(
             status=refused.status, text=text, content_type="text/html", charset="utf-8", headers=PAGE_HEADERS
         )
+
+
+def code_flow(oidc: OidcSettings, public_url: str) -> CodeFlow:
+    """The flow with these settings. Raises SettingsError for a certificate's file."""
+    try:
+        tls = client_context(oidc.tls.ca_file, oidc.tls.cert_file, oidc.tls.key_file)
+    except TlsFileError as wrong:
+        raise SettingsError(f"admin.oidc.tls.{wrong}") from None
+    proxy = oidc.proxy
+    documents = DocumentClient(tls) if proxy is None else DocumentClient(tls, proxy.url, proxy.credentials)
+    return CodeFlow(
+        documents, issuer=oidc.issuer, client_id=oidc.client_id, client_secret=oidc.client_secret,
+        redirect_uri=f"{public_url}{CALLBACK}",
+    )  # fmt: skip
 
 
 def claim_values(claims: Mapping[str, Any], name: str) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Thread
 
-from proxy.doctor import configuration, ledger, machine, providers, queue
+from proxy.doctor import configuration, identity_provider, ledger, machine, providers, queue
 from proxy.doctor.finding import CheckedDeployment, Finding, error
 
 # A healthy server answers in milliseconds; our clients allow 5 s to connect.
@@ -47,6 +47,8 @@ def checks(case: CheckedDeployment) -> list[Check]:
     ]
     if case.settings.queue is not None:
         listed.append(Check("queue", queue.check))
+    if case.settings.admin.oidc is not None:
+        listed.append(Check(identity_provider.TITLE, identity_provider.check, identity_provider.CHECK_S))
     listed += [Check(f"provider {name}", partial(providers.check, name)) for name in case.settings.providers]
     if case.call is not None:
         listed.append(Check(f"call {case.call}", providers.call, providers.CALL_S + CHECK_S))

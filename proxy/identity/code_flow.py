@@ -61,6 +61,10 @@ class CodeFlow:
         self._configuration = KeptDocument(self._discover)
         self._keys = IssuerKeys(self._key_set)
 
+    async def check(self) -> None:
+        """Fetch the issuer's configuration and keys. Raises IdentityProviderError."""
+        await self._keys.check()
+
     async def location(self, secrets: FlowSecrets, scopes: frozenset[str]) -> str:
         """The URL at the issuer to which the browser goes. Raises IdentityProviderError."""
         configuration = await self._configuration.value()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -78,8 +79,9 @@ class DocumentClient:
         self, method: str, url: str, form: Mapping[str, str] | None, headers: Mapping[str, str]
     ) -> tuple[int, bytes]:
         sent = {"User-Agent": "tokenweir", "Accept": "application/json", "Accept-Encoding": "identity", **headers}
-        credentials = None if self.proxy_credentials is None else self.proxy_credentials.reveal().partition(":")
-        authentication = None if credentials is None else aiohttp.BasicAuth(credentials[0], credentials[2])
+        to_proxy = {}
+        if self.proxy_credentials is not None:
+            to_proxy["Proxy-Authorization"] = f"Basic {b64encode(self.proxy_credentials.reveal().encode()).decode()}"
         async with (
             # One connection for one request: sign-ins are rare, and nothing stays open.
             aiohttp.ClientSession(
@@ -88,7 +90,7 @@ class DocumentClient:
             ) as session,
             session.request(
                 method, url, data=form, headers=sent, allow_redirects=False,
-                proxy=self.proxy_url, proxy_auth=authentication,
+                proxy=self.proxy_url, proxy_headers=to_proxy,
             ) as answer,
         ):  # fmt: skip
             if 300 <= answer.status < 400:
@@ -135,7 +137,7 @@ class KeptDocument(Generic[_T]):
         try:
             self._value = await self._fetch()
         except IdentityProviderError as failure:
-            self._failure = failure
+            self._failure, self._retry_at = failure, self._clock() + RETRY_S
         except BaseException:  # nobody waits for it any more; the next caller does not wait for RETRY_S
             self._retry_at = float("-inf")
             raise
@@ -159,6 +161,10 @@ def _is_safe(url: str) -> bool:
 def _reason(failure: Exception) -> str:
     if isinstance(failure, aiohttp.ClientConnectorCertificateError):
         return "its certificate cannot be verified"
+    if isinstance(failure, aiohttp.ClientHttpProxyError):
+        return f"the HTTP proxy answers {failure.status}"
+    if isinstance(failure, aiohttp.ClientProxyConnectionError):
+        return f"the HTTP proxy cannot be reached: {failure.strerror or type(failure).__name__}"
     if isinstance(failure, aiohttp.ClientConnectorError):
         return f"cannot be reached: {failure.strerror or type(failure).__name__}"
     return f"answers no valid HTTP ({type(failure).__name__})"

@@ -41,6 +41,10 @@ class IssuerKeys:
 
         self._kept = KeptDocument(keys, **options)
 
+    async def check(self) -> None:
+        """Fetch the keys. Raises IdentityProviderError."""
+        await self._kept.value()
+
     async def of(self, key_id: str | None, algorithm: str) -> PyJWK | None:
         """The only key that the token can be signed with; None: there is none, or the token leaves it open. Raises
         IdentityProviderError."""

@@ -462,6 +462,13 @@ def test_a_provider_that_is_down_is_said_and_comes_back(
     assert Browser(stand).sign_in().status == 302
 
 
+def test_only_a_few_wait_for_the_provider(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = Browser(stand)
+    answer = browser.answer()
+    monkeypatch.setattr(identity_sign_in, "WAITING_MAX", 0)
+    refused(browser.finish(answer), 503, "Too many sign-ins wait")
+
+
 def test_the_client_secret_of_another_is_refused_in_words(open_stand: Opener) -> None:
     refused(Browser(open_stand(client_secret="wrong")).sign_in(), 502, "refused the code: invalid_client")
 

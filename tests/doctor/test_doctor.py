@@ -30,6 +30,7 @@ from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import Settings, parse
 from proxy.storage.database import writing
 from tests.journal.records import opened, record
+from tests.support.identity_provider import IdentityProvider
 from tests.support.net import closed_port
 from tests.support.postgres import Server
 from tests.support.provider import ScriptedProvider, json_instead
@@ -507,6 +508,19 @@ def test_several_machines(tmp_path: Path, postgres: Server, valkey: Valkey) -> N
     gone = looked(case, "ledger")
     assert marks(gone) == {"ledger": "error"}
     assert PEPPER not in said(gone)
+
+
+def test_the_identity_provider_of_the_console(tmp_path: Path) -> None:
+    provider = IdentityProvider()
+    oidc = {"issuer": provider.url, "client_id": "x", "client_secret": "x", "role_claim": "x", "roles": {"x": "read"}}
+    admin = {"public_url": "https://console.example", "oidc": oidc}
+    case = case_of(tmp_path, admin=admin, allow_literal_secrets=True)
+    (good,) = looked(case, "identity provider")
+    provider.close()
+    (bad,) = looked(case, "identity provider")
+    assert (good.severity, good.message) == ("ok", f"{provider.url}: has its configuration and keys")
+    assert (bad.severity, provider.url in bad.message, "cannot be reached" in bad.message) == ("warning", True, True)
+    assert looked(case_of(tmp_path), "identity provider") == []
 
 
 def test_a_check_that_hangs_or_breaks_hides_no_other(tmp_path: Path) -> None:

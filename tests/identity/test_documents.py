@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from proxy.foundation.secret import Secret
 from proxy.foundation.tls import client_context
 from proxy.identity.documents import DocumentClient, IdentityProviderError, KeptDocument
 from tests.support.certificates import Authority
+from tests.support.connect_proxy import connect_proxy
 from tests.support.web_server import as_json, serving
 
 pytestmark = pytest.mark.io
@@ -118,6 +120,43 @@ async def test_its_certificate_is_verified(tmp_path: Path, client: DocumentClien
         assert await DocumentClient(client_context(authority.file)).get(url) == {}
     finally:
         await runner.cleanup()
+
+
+async def test_through_an_http_proxy(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+
+    async def serve(_: web.BaseRequest) -> web.StreamResponse:
+        return as_json({})
+
+    runner = web.ServerRunner(web.Server(serve))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=authority.server_context(authority.issue("sso"))).start()
+    where = f"127.0.0.1:{runner.addresses[0][1]}"
+    tls = client_context(authority.file)
+    async with connect_proxy(credentials="user:pass word") as proxy:
+        address = f"http://127.0.0.1:{proxy.port}"
+        assert await DocumentClient(tls, address, Secret("user:pass word")).get(f"https://{where}/") == {}
+        told = await failure(DocumentClient(tls, address), f"https://{where}/")
+        assert told == f"https://{where}/: the HTTP proxy answers 407"
+        assert proxy.targets == [where] * 2
+    assert "the HTTP proxy cannot be reached" in await failure(DocumentClient(tls, address), f"https://{where}/")
+    await runner.cleanup()
+
+
+async def test_who_waits_for_a_failure_gets_it() -> None:
+    """One after the other they would wait for minutes."""
+    now = 0.0
+
+    async def fetch() -> None:
+        nonlocal now
+        await asyncio.sleep(0)
+        now += 10.0
+        raise IdentityProviderError("down")
+
+    kept = KeptDocument(fetch, clock=lambda: now)
+    failures = await asyncio.gather(*(kept.value() for _ in range(5)), return_exceptions=True)
+    assert [str(one) for one in failures] == ["down"] * 5
+    assert now == 10.0
 
 
 async def test_one_fetch_serves_all_who_wait_and_none_is_spoilt_by_those_who_leave() -> None:

@@ -29,16 +29,14 @@ from proxy.console.identity_sign_in import IdentitySignIn
 from proxy.console.ledger_reports import LedgerReports
 from proxy.console.page_routes import add_page
 from proxy.foundation.addresses import shown_host
-from proxy.foundation.tls import TlsFileError, client_context
 from proxy.http.errors import JSON_TYPE
 from proxy.http.probes import HEALTHZ, constant
 from proxy.http.server import Routes, Server
-from proxy.identity.documents import DocumentClient
 from proxy.keys.keyring import Keyring
 from proxy.reports.totals import read_paid
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
-from proxy.settings import Settings, SettingsError
+from proxy.settings import Settings
 from proxy.settings.listeners import AdminSettings
 from proxy.storage.executor import BoundedExecutor
 
@@ -141,10 +139,4 @@ def _identity_sign_in(admin: AdminSettings, store: LedgerStores) -> IdentitySign
     if oidc is None:
         return None
     assert admin.public_url is not None, "checked with the settings"
-    try:
-        tls = client_context(oidc.tls.ca_file, oidc.tls.cert_file, oidc.tls.key_file)
-    except TlsFileError as wrong:
-        raise SettingsError(f"admin.oidc.tls.{wrong}") from None
-    proxy = oidc.proxy
-    documents = DocumentClient(tls) if proxy is None else DocumentClient(tls, proxy.url, proxy.credentials)
-    return IdentitySignIn(oidc, admin.public_url, documents, store.pepper(), unix_time=time.time)
+    return IdentitySignIn(oidc, admin.public_url, store.pepper(), unix_time=time.time)
