@@ -145,6 +145,14 @@ def mark_failed(engine: Engine, alert: Alert, why: str, now: float) -> str:
     return state
 
 
+def end_wait(engine: Engine, now: float) -> None:
+    """Make alerts due that wait after failures, except those that a sender may be delivering. Raises
+    LedgerUnavailable."""
+    waiting = (_COLUMNS.state == OPEN) & (_COLUMNS.next_at > now + CLAIM_S)
+    with writing(engine) as connection:
+        connection.execute(update(budget_alerts).where(waiting).values(next_at=now))
+
+
 def forget(engine: Engine, before: float, now: float) -> int:
     """Delete the alerts created before `before` (Unix seconds) that are sent or abandoned, and return their number.
     Alerts of the current window stay, so that no threshold is reported twice. Raises LedgerUnavailable."""

@@ -31,7 +31,7 @@ def add_commands(commands: Any) -> None:
     reload = with_config(
         commands,
         "reload",
-        "make the running proxy read its configuration again: providers, models and prices; nothing is interrupted",
+        "make the running proxy read its configuration again: providers, models, prices, sinks; nothing is interrupted",
         _reload,
     )
     add_json(reload, "print one JSON object for each process")

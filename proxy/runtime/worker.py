@@ -39,7 +39,7 @@ from proxy.runtime.machine.queue import open_queue
 from proxy.runtime.machine.unsettled import close_months
 from proxy.runtime.proxy.admission import LedgerFollowing
 from proxy.settings import Settings
-from proxy.sinks.sender import start_sinks
+from proxy.sinks.deliveries import Deliveries
 from proxy.storage.executor import InThread
 from proxy.telemetry.event_loop import EventLoopWatch
 from proxy.telemetry.metrics import Metrics
@@ -111,7 +111,7 @@ class Worker:
         stops.push_async_callback(_finish, queue.roster, settlers)
 
         engine = store.engine
-        LedgerFollowing(settings, budgets, engine, metrics, in_thread).start(tasks)
+        LedgerFollowing(budgets, engine, metrics, in_thread).start(tasks)
         responses = RedisClaims(queue.redis, retention_s=settings.idempotency.retention_s)
         dead = DeadNodes(store, in_thread, responses, budgets, metrics)
         sweeper = Sweeper(
@@ -122,7 +122,7 @@ class Worker:
         tasks.start(close_months(settings, engine, store.ledger, in_thread), name="periods")
         tasks.start(keep_partitions(engine, in_thread), name="partitions")
         tasks.start(check_integrity(settings, engine, metrics, in_thread), name="integrity")
-        start_sinks(settings, engine, metrics.sinks, tasks, in_thread)
+        Deliveries(engine, metrics, tasks, in_thread).use(settings)
         start_projects(metrics, engine, tasks, in_thread)
         tasks.start(count_letters(engine, metrics, in_thread), name="letters")
         stops.callback(EventLoopWatch(metrics.late).stop)

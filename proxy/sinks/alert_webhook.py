@@ -24,6 +24,7 @@ from proxy.budgets.observers import WebhookObserver
 from proxy.budgets.thresholds import GIVE_UP_S, GIVEN_UP, Alert, Subject, claim, mark_failed, mark_sent, subjects
 from proxy.foundation.outage import Outage
 from proxy.foundation.secret import Secret
+from proxy.foundation.tasks import Steps
 from proxy.foundation.times import iso_utc
 from proxy.sinks.format import signed
 from proxy.sinks.posting import open_session, post
@@ -61,12 +62,17 @@ class Webhook:
         self._outage = Outage(observer)
         self._in_thread = in_thread
         self._answer_s = answer_s
+        self._steps = Steps()
 
     async def run(self) -> None:
-        """Runs until cancelled; an alert under way is then sent again."""
-        while True:
+        """Runs until `finish`, or until cancelled; an alert under way is then sent again."""
+        while not self._steps.finished:
             if await self._outage.attempt(self.send, 0) < AT_ONCE:
-                await asyncio.sleep(POLL_S)
+                await self._steps.pause(POLL_S)
+
+    def finish(self) -> None:
+        """Ends `run` after the alerts under way."""
+        self._steps.finish()
 
     async def send(self) -> int:
         """Sends up to AT_ONCE due alerts; returns the number of attempts. Raises LedgerUnavailable."""

@@ -175,6 +175,12 @@ def release(engine: Engine, name: str, by: str) -> None:
 WAITING_MAX = 100_000
 
 
+def end_wait(engine: Engine, name: str) -> None:
+    """Makes the next attempt of a failing sink due. Raises LedgerUnavailable."""
+    with writing(engine) as connection:
+        _end_wait(connection, name)
+
+
 def sink_status(engine: Engine, name: str) -> SinkStatus | None:
     """The status of a sink; None if it has never run. Raises LedgerUnavailable."""
     sink = _read(engine, name)
@@ -199,9 +205,13 @@ def dead_letters(engine: Engine, name: str) -> list[SinkDeadLetter]:
 def retry(engine: Engine, name: str) -> int:
     """Marks all open dead letters for a retry, at once; returns their number. Raises LedgerUnavailable."""
     with writing(engine) as connection:
-        connection.execute(update(sinks).where(_SINKS.name == name).values(next_at=0.0))
+        _end_wait(connection, name)
         is_open = (_LETTERS.sink == name) & (_LETTERS.state == OPEN)
         return connection.execute(update(sink_letters).where(is_open).values(state=AGAIN)).rowcount
+
+
+def _end_wait(connection: Connection, name: str) -> None:
+    connection.execute(update(sinks).where(_SINKS.name == name).values(next_at=0.0))
 
 
 def _read(engine: Engine, name: str) -> SinkState | None:

@@ -5,13 +5,13 @@ Invariants:
 - An entry that the server rejects as invalid becomes a dead letter and does not block later entries.
 - Any other failure stops the sink. It is retried without limit, with exponential backoff or after `Retry-After`.
 - Only the process that holds the claim of a sink sends; it moves the cursor after each chunk.
+- A sink with other settings continues at the cursor, after the chunk that is sent with the earlier ones.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -21,11 +21,10 @@ import aiohttp
 from sqlalchemy import Engine
 
 from proxy.foundation.outage import Outage, OutageLog
-from proxy.foundation.tasks import Tasks
+from proxy.foundation.tasks import Steps
 from proxy.ledger.accounts.owners import owners_of
 from proxy.ledger.settling.spend import batches
 from proxy.reports.export import ExportedEntry
-from proxy.settings import Settings
 from proxy.settings.sinks import SinkSettings
 from proxy.sinks import progress
 from proxy.sinks.format import PostResult, SinkEvent, Unsendable
@@ -49,15 +48,6 @@ RETRY_S_MIN, RETRY_S_MAX = 1.0, 600.0
 REFUSED = frozenset({400, 409, 413, 422})
 
 _log = logging.getLogger(__name__)
-
-
-def start_sinks(settings: Settings, engine: Engine, metrics: SinkMetrics, tasks: Tasks, in_thread: InThread) -> None:
-    """Starts a sender task for each configured sink."""
-    for name, sink in settings.sinks.items():
-        sender = SinkSender(
-            engine, sink, unix_time=time.time, observer=SinkObserver(metrics, name), in_thread=in_thread
-        )
-        tasks.start(sender.run(), name=f"sink-{name}")
 
 
 class RetryLater(Exception):  # noqa: N818  a state of the server, no bug
@@ -132,16 +122,21 @@ class SinkSender:
         self._answer_s = answer_s
         self._me = uuid4().hex
         self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._steps = Steps()
 
     async def run(self) -> None:
-        """Runs until cancelled; a chunk under way is then sent again."""
+        """Runs until `finish`, or until cancelled; a chunk under way is then sent again."""
         try:
-            while True:
+            while not self._steps.finished:
                 if not await self._outage.attempt(self.poll, otherwise=False):
-                    await asyncio.sleep(POLL_S)
+                    await self._steps.pause(POLL_S)
         finally:
             with suppress(OSError):  # the claim then expires by itself
                 await self._in_thread(progress.release, self._engine, self._name, self._me)
+
+    def finish(self) -> None:
+        """Ends `run` after the chunk under way."""
+        self._steps.finish()
 
     async def poll(self) -> bool:
         """Sends up to one page of entries. True if there may be more. Raises LedgerUnavailable."""
@@ -173,6 +168,8 @@ class SinkSender:
         pending = await self._in_thread(progress.pending, self._engine, sink)
         async with open_session(self._answer_s) as session:
             for chunk in [*batches(resent, self._chunk), *batches(pending, self._chunk)]:
+                if self._steps.finished:
+                    return False
                 try:
                     async with asyncio.timeout(CHUNK_S):
                         refused = await self._send(session, chunk)

@@ -31,3 +31,8 @@ class SinkMetrics:
         self.rejected = series.gauge(
             "tokenweir_sink_rejected_entries", "Rejected events: entries that a sink's server refused.", _SINK
         )
+
+    def forget(self, sink: str) -> None:
+        """Export the status of this sink no longer."""
+        for one in (self.lag, self.pending, self.rejected):
+            one.remove(sink)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from proxy.cli import common, main
 from proxy.cli.serve import _settings_to_serve
+from proxy.foundation.secret import Secret
 from proxy.runtime.machine.configuration_file import not_reloaded
 from tests.cli.commands import Commands
 
@@ -88,4 +90,8 @@ def test_the_folders_of_a_reload_are_those_of_the_start(
     assert file is not None
     again, digest = file.read_again()
     assert not_reloaded(settings, again) == []
+    alerts = replace(again.alerts, url="https://alerts.test")
+    assert not_reloaded(settings, replace(again, alerts=alerts)) == []
+    of_workers = replace(settings, queue=Secret("redis://queue.test"))
+    assert not_reloaded(of_workers, replace(of_workers, alerts=alerts)) == ["alerts"], "a worker needs a restart"
     assert (digest, file.path) == (file.digest, made.config)

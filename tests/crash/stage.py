@@ -19,6 +19,7 @@ from proxy.journal.journal import Journal
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
+from proxy.sinks.kinds import SINKS
 from tests.support import waiting
 from tests.support.net import RawClient, Response, ask, chat_request, connect
 from tests.support.tokenweir import Tokenweir
@@ -106,7 +107,7 @@ def quick_key(tokenweir: Tokenweir, limits: Limits = UNLIMITED, *, alias: str = 
 
 def quick_keys(tokenweir: Tokenweir, number: int, limits: Limits = UNLIMITED, *, alias: str = "new") -> list[str]:
     """So many new keys, as fast as they can be made."""
-    store = LedgerStores.open(load(tokenweir.config, tokenweir.environment))
+    store = LedgerStores.open(load(tokenweir.config, tokenweir.environment, sinks=SINKS))
     made = [new_secret().reveal() for _ in range(number)]
     for place, secret in enumerate(made):
         store.keys.create(

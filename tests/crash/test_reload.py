@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
@@ -16,6 +15,7 @@ import yaml
 
 from proxy.demo.script import Shape
 from proxy.runtime.machine.configuration_file import STATUS_FILE
+from tests.crash.reloading import changed, reload, reloaded, status
 from tests.crash.stage import WORKERS, Stage, charge, members, probed, quick_key, until
 from tests.support import sse
 from tests.support.provider import ScriptedProvider
@@ -38,32 +38,6 @@ WRONG: tuple[tuple[Callable[[Any], object], str], ...] = (
 @pytest.fixture
 def running(tokenweir: Callable[..., Tokenweir]) -> Tokenweir:
     return tokenweir(models={"old/*": {"provider": "scripted", "price": PRICE}})
-
-
-def changed(running: Tokenweir, change: Callable[[Any], object]) -> None:
-    """Change the configuration file."""
-    document = yaml.safe_load(running.config.read_text())
-    change(document)
-    running.config.write_text(yaml.safe_dump(document))
-
-
-def status(running: Tokenweir) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((running.folder / "data" / STATUS_FILE).read_text())
-    return found
-
-
-def reload(running: Tokenweir) -> tuple[int, str, str]:
-    """The exit code of the command, and what it has printed."""
-    done = running.command("reload", check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
-async def reloaded(running: Tokenweir) -> dict[str, Any]:
-    """Send SIGHUP. Returns the status afterwards."""
-    before = status(running)["attempts"]
-    running.signal(signal.SIGHUP)
-    await until(lambda: status(running)["attempts"] > before)
-    return status(running)
 
 
 async def test_a_model_is_added_repriced_and_taken_away(running: Tokenweir, provider: ScriptedProvider) -> None:

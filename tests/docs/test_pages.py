@@ -12,6 +12,7 @@ import pytest
 from proxy.http.probes import add_probes
 from proxy.metering.counts import _WHOLES
 from proxy.metering.dialects import DIALECTS
+from proxy.runtime.machine.configuration_file import RELOADED
 from proxy.runtime.proxy.handlers import client_routes
 from proxy.settings import load, reference
 from proxy.sinks.kinds import SINKS
@@ -137,3 +138,10 @@ def test_the_configuration_of_the_clouds_loads(tmp_path: Path) -> None:
     file.write_text(text.split("```yaml\n")[1].split("```")[0])
     providers = load(file, {}).providers
     assert [one.auth is not None for one in providers.values()] == [True, True]
+
+
+def test_what_a_reload_changes_is_listed() -> None:
+    text = (ROOT / "docs" / "operations" / "running.md").read_text()
+    rows = text.split("| setting | after a reload |")[1].split("| any other |")[0]
+    listed = [name for row in rows.splitlines() for name in re.findall(r"`(\w+)`", row[2:].split(" |")[0])]
+    assert listed == list(RELOADED)

@@ -22,8 +22,10 @@ from proxy.sinks.kinds import SINKS
 STATUS_FILE, _STATUS_FILE_OF = "configuration.json", "configuration-{}.json"
 # Of a SHA-256, in hexadecimal.
 DIGEST_DIGITS = 12
-# The fields of `Settings` that a reload changes.
-RELOADED = ("providers", "models", "price_rules", "allow_literal_secrets")
+# The fields of `Settings` that a reload changes; any other needs a restart. docs/operations/running.md has this list.
+RELOADED = ("providers", "models", "price_rules", "sinks", "alerts", "allow_literal_secrets")
+# Those that workers use, if there is a queue: a worker needs a restart.
+OF_WORKERS = frozenset({"sinks", "alerts"})
 
 
 class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,12 +111,17 @@ class ConfigurationFile(NamedTuple):
 
 def reloaded(before: Settings, new: Settings) -> Settings:
     """The settings that apply after a reload."""
-    return replace(before, **{name: getattr(new, name) for name in RELOADED})
+    return replace(before, **{name: getattr(new, name) for name in _reloaded_by(before)})
 
 
 def not_reloaded(before: Settings, new: Settings) -> list[str]:
     """The names of settings that differ, and only a restart applies."""
     if not new.listen.port:  # any port, which is known by now
         new = replace(new, listen=replace(new.listen, port=before.listen.port))
-    others = (one for one in fields(Settings) if one.name not in RELOADED)
+    others = (one for one in fields(Settings) if one.name not in _reloaded_by(before))
     return [setting_name(one) for one in others if getattr(before, one.name) != getattr(new, one.name)]
+
+
+def _reloaded_by(before: Settings) -> list[str]:
+    """The names of the settings that a reload of a proxy with these settings changes."""
+    return [name for name in RELOADED if before.queue is None or name not in OF_WORKERS]

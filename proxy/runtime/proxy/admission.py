@@ -26,7 +26,7 @@ from proxy.budgets.admission import ANSWER_S, Admission, ClosedReservations, Ope
 from proxy.budgets.alerting import Thresholds
 from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
-from proxy.budgets.observers import AdmissionObserver, FollowerObserver, ThresholdObserver, WebhookObserver
+from proxy.budgets.observers import AdmissionObserver, FollowerObserver, ThresholdObserver
 from proxy.budgets.open_budgets import open_budgets
 from proxy.budgets.store import BudgetStore
 from proxy.foundation.outage import Outage, OutageLog
@@ -42,7 +42,6 @@ from proxy.ledger.settling.clock import level_clocks
 from proxy.ledger.stored_objects.batches import BatchStore
 from proxy.runtime.machine.data_folder import DataFolder, key_pepper
 from proxy.settings import Settings
-from proxy.sinks.alert_webhook import Webhook
 from proxy.storage.executor import InThread
 from proxy.telemetry.metrics import Metrics
 
@@ -63,11 +62,10 @@ _log = logging.getLogger(__name__)
 
 
 class LedgerFollowing:
-    """Adds settled spend to the budget counters, and sends alerts."""
+    """Adds settled spend to the budget counters, and records alerts."""
 
     def __init__(
         self,
-        settings: Settings,
         store: BudgetStore,
         engine: Engine,
         metrics: Metrics,
@@ -87,12 +85,6 @@ class LedgerFollowing:
             on_settled=on_settled,
             observer=FollowerObserver(metrics.budgets),
         )
-        self._webhook = None
-        if settings.alerts.url is not None and settings.alerts.secret is not None:
-            self._webhook = Webhook(
-                engine, url=settings.alerts.url, secret=settings.alerts.secret, unix_time=time.time,
-                observer=WebhookObserver(metrics.budgets), in_thread=in_thread,
-            )  # fmt: skip
 
     def start(self, tasks: Tasks) -> None:
         """Start the tasks that follow the ledger."""
@@ -102,8 +94,6 @@ class LedgerFollowing:
         leveling = Outage(OutageLog("advancing the ledger's clocks"))
         level = partial(self._in_thread, level_clocks, self._engine)
         tasks.start(self._repeat(level, LEVEL_S, leveling), name="clocks")
-        if self._webhook is not None:
-            tasks.start(self._webhook.run(), name="webhook")
 
     async def _add_up(self) -> None:
         """Update the sums of the accounts' charges."""
@@ -144,7 +134,7 @@ class AdmissionService:
         self._follows = queue is None  # with a queue, workers do
         self.store = open_budgets(settings, node, folder.known_nodes)
         closed, observer = ClosedReservations(), AdmissionObserver(metrics.budgets)
-        self._following = LedgerFollowing(settings, self.store, engine, metrics, in_thread, on_settled=closed.forget)
+        self._following = LedgerFollowing(self.store, engine, metrics, in_thread, on_settled=closed.forget)
         follower = self._following.follower
         self.admission = Admission(
             self.store, closed, seed=follower.seed, settled=follower.counted, tidy=partial(follower.tidy, 0.0),

@@ -1,4 +1,4 @@
-"""The part of the configuration that a running proxy can change: providers, models and prices.
+"""The part of the configuration that a running proxy can change: providers, models and prices, and what follows them.
 
 Invariants: a reload changes all of it or nothing. An exchange keeps the provider and the prices that it was admitted
 with. A provider whose settings stay the same keeps its state: health, credentials, what it has refused.
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 Follower = Callable[[Settings, Mapping[str, Provider]], Callable[[], None]]
-"""the new settings and providers → what to do when they apply; it is called in a thread"""
+"""the settings and providers that will apply → what to do when they do; it is called in a thread"""
 
 
 class _Prepared(NamedTuple):
@@ -80,12 +80,13 @@ class Configuration:
         self._tokenizers.read(settings.models.values())
         providers = {name: self._provider(name, settings) for name in settings.providers}
         models = model_table(settings, book, providers, self._tokenizers)
-        follow = [follower(settings, providers) for follower in self.followers]
-        return _Prepared(settings, book, providers, models, not_reloaded(self.settings, settings), follow)
+        applied = reloaded(self.settings, settings)
+        follow = [follower(applied, providers) for follower in self.followers]
+        return _Prepared(applied, book, providers, models, not_reloaded(self.settings, settings), follow)
 
     def apply(self, prepared: _Prepared) -> list[str]:
         """Serve new requests by it. Returns the names of settings that have changed, and only a restart applies."""
-        self.settings = reloaded(self.settings, prepared.settings)
+        self.settings = prepared.settings
         self.book = prepared.book
         for name in self.providers.keys() - prepared.providers.keys():
             self._metrics.providers.forget(name, list(BreakerState))

@@ -48,7 +48,7 @@ from proxy.runtime.proxy.resources import Resources, open_resources
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.settings import Settings
 from proxy.settings.values import LogFormat
-from proxy.sinks.sender import start_sinks
+from proxy.sinks.deliveries import Deliveries
 from proxy.telemetry.event_loop import EventLoopWatch
 from proxy.telemetry.log_lines import ExchangeLog
 from proxy.telemetry.metrics import Metrics
@@ -352,7 +352,9 @@ def _add_gauges(metrics: Metrics, handlers: Handlers, journal: Journal) -> None:
 def _start_maintenance(resources: Resources, tasks: Tasks, *, is_first: bool) -> None:
     settings, metrics, store, in_thread = resources.settings, resources.metrics, resources.store, resources.in_thread
     if resources.queue is None:  # with a queue, the workers do this
-        start_sinks(settings, store.engine, metrics.sinks, tasks, in_thread)
+        deliveries = Deliveries(store.engine, metrics, tasks, in_thread)
+        deliveries.use(settings)
+        resources.configuration.followers.append(lambda settings, _providers: deliveries.prepared(settings))
         tasks.start(count_letters(store.engine, metrics, in_thread), name="letters")
         if is_first:
             tasks.start(close_months(settings, store.engine, store.ledger, in_thread), name="periods")

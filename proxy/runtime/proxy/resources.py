@@ -35,7 +35,7 @@ class Resources:
     """Open until the process stops."""
 
     settings: Settings
-    """those of the start; of providers, models and prices, `configuration` has those that apply"""
+    """those of the start; `configuration` has those that apply after a reload"""
     metrics: Metrics
     tokenizers: Tokenizers
     configuration: Configuration
