@@ -269,6 +269,9 @@ def test_another_browser_cannot_end_it(stand: Stand) -> None:
     assert victim.me().status == 401
     mine, answer = attacker.answer(), victim.answer()
     refused(victim.finish({"code": mine["code"], "state": answer["state"]}), 502, "invalid_grant")  # PKCE
+    mine, answer = attacker.answer(), victim.answer()
+    twice = f"{CALLBACK}?{urlencode(answer)}&{urlencode(mine)}"
+    refused(victim.get(twice), 400, "not begun in this browser")
     assert victim.cookies == {}
 
 

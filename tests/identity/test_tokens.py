@@ -9,6 +9,7 @@ from typing import Any
 
 import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from proxy.identity.documents import IdentityProviderError
@@ -43,7 +44,8 @@ async def test_a_token_of_each_kind_of_key_is_accepted() -> None:
     for key in (rsa_key(), ec_key(), SigningKey("rsa-1", "PS512", rsa_key().private)):
         assert (await verifier(*keys).claims(key.signed(claims(aud=["other", AUDIENCE]))))["sub"] == "user-1"
     without_id = SigningKey(None, "ES256", ec_key().private)
-    assert await verifier(*keys).claims(without_id.signed(claims()))
+    other_curve = jwt.algorithms.ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP384R1()).public_key(), as_dict=True)
+    assert await verifier(*keys, other_curve).claims(without_id.signed(claims()))
 
 
 @pytest.mark.parametrize(
@@ -98,6 +100,8 @@ async def test_the_key_is_the_issuers_and_of_its_kind() -> None:
         assert "known key" in await refused(token, {**ec_key().jwk, **wrong}, rsa_key().jwk)
     for unusable in ({"use": "enc"}, {"key_ops": ["encrypt"]}, {"key_ops": "verify"}, {"d": "AA"}):
         assert "known key" in await refused(token, {**ec_key().jwk, **unusable}, rsa_key().jwk)
+    published = {**jwt.algorithms.ECAlgorithm.to_jwk(ec_key().private, as_dict=True), "kid": "ec-1"}  # not a secret
+    assert "known key" in await refused(token, published, rsa_key().jwk)
     assert "known key" in await refused(token, ec_key().jwk, ec_key("other").jwk | {"kid": "ec-1"})
     assert "known key" in await refused(SigningKey(None, "ES256", ec_key().private).signed(claims()),
                                         ec_key().jwk, ec_key("other").jwk)  # fmt: skip
@@ -125,9 +129,10 @@ async def test_rubbish_is_refused(token: str) -> None:
 
 
 async def test_extensions_are_refused() -> None:
-    for header in ({"crit": ["exp"], "exp": 1}, {"crit": ["b64"], "b64": False}, {"b64": False}, {"crit": []}):
-        what = {"alg": "ES256", "kid": "ec-1", **header}
-        assert await refused(unsigned(what, claims()), ec_key().jwk)
+    for header in ({"crit": ["exp"], "exp": 1}, {"crit": []}, {"crit": "exp"}, {"crit": ["b64", "exp"]}):
+        assert "malformed" in await refused(ec_key().signed(claims(), **header), ec_key().jwk)
+    detached = unsigned({"alg": "ES256", "kid": "ec-1", "crit": ["b64"], "b64": False}, claims(), b"x" * 64)
+    assert "malformed" in await refused(detached, ec_key().jwk)
 
 
 async def test_a_signed_payload_that_is_no_object_is_refused() -> None:
