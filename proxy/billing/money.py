@@ -21,6 +21,8 @@ PARTS_PER_NUSD = 18_000_000
 PER_MILLION = PARTS_PER_NUSD // 1_000_000
 PER_THOUSAND = PARTS_PER_NUSD // 1_000
 PER_HOUR_OF_MS = PARTS_PER_NUSD // 3_600_000
+# Of a femto-USD: one token at 1 nUSD per million.
+_PARTS_PER_FUSD = PARTS_PER_NUSD // 1_000_000
 
 
 def nusd_from_usd(usd: Decimal | str | int) -> Nusd:
@@ -52,6 +54,11 @@ def total_nusd(amounts: Iterable[Nusd | None]) -> Nusd:
 def nusd_rounded_half_up(parts: int) -> Nusd:
     """Σ counts × prices, all ≥ 0, in PARTS_PER_NUSD → nUSD. Rounded once, for the whole sum, half up."""
     return Nusd((2 * parts + PARTS_PER_NUSD) // (2 * PARTS_PER_NUSD))
+
+
+def usd_rounded_half_up(parts: int) -> Decimal:
+    """A count × its price, ≥ 0, in PARTS_PER_NUSD → USD of 15 places: exact, but for times at a price per hour."""
+    return Decimal((parts + _PARTS_PER_FUSD // 2) // _PARTS_PER_FUSD).scaleb(-15)
 
 
 def nusd_from_usd_rounded_half_up(usd: Decimal) -> Nusd:

@@ -29,7 +29,7 @@ def add_commands(commands: Any) -> None:
         "--format",
         choices=("csv", "parquet", "focus", "beancount"),
         default="csv",
-        help="csv (default), parquet, FOCUS 1.2, or double entry for Beancount",
+        help="csv (default), parquet, FOCUS 1.2 (a row for each billed unit), or double entry for Beancount",
     )
     export.add_argument(
         "--since", type=moment, metavar="TIME", help="began at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
@@ -51,7 +51,7 @@ def _export(options: argparse.Namespace) -> None:
     from proxy.ledger.settling.spend import clock_of
     from proxy.reports.entry_reader import EntryReader, count_entries
     from proxy.reports.export import ENTRIES, with_owners
-    from proxy.reports.focus import FOCUS, is_charge
+    from proxy.reports.focus import FOCUS, focus_rows
     from proxy.reports.totals import read_balances
     from proxy.storage.database import reading
 
@@ -79,9 +79,8 @@ def _export(options: argparse.Namespace) -> None:
             if progress.is_shown:
                 progress.total = count_entries(store.engine, entry_filter)
             settled: Iterable[Any] = progress.each(EntryReader(store.engine, entry_filter).settled())
-            if columns is FOCUS:
-                settled = (one for one in settled if is_charge(one[0]))
-            write(file, columns, with_owners(settled, partial(owners_of, store.engine), closings))
+            sources: Iterable[Any] = with_owners(settled, partial(owners_of, store.engine), closings)
+            write(file, columns, focus_rows(sources) if columns is FOCUS else sources)
             file.flush()
 
 

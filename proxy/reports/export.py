@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum, auto
+from functools import lru_cache
 from operator import attrgetter
 from typing import IO, Any
 
@@ -41,7 +42,7 @@ class ColumnType(Enum):
     MONEY = auto()
     """nUSD in the entry, USD in the file"""
     DECIMAL = auto()
-    """a whole number, written as a decimal"""
+    """a whole number or a Decimal, of at most 15 places"""
     TIME = auto()
     """Unix seconds in the entry, ISO 8601 or a UTC timestamp in the file"""
     SECOND = auto()
@@ -79,7 +80,7 @@ class Column:
     name: str
     kind: ColumnType
     of: Callable[[Any], Any]
-    """the column's value in a source: an ExportedEntry or, in an archive, a row"""
+    """the column's value in a source: an ExportedEntry, a FocusRow or, in an archive, a row of the table"""
 
 
 class ParquetMissing(ValueError):  # noqa: N818  a missing extra, no bug
@@ -123,8 +124,7 @@ def write_csv(file: IO[bytes], columns: Sequence[Column], sources: Iterable[Any]
         table.writerow([column.name for column in columns])
         shown = [(_CSV[column.kind], column.of) for column in columns]
         for source in sources:
-            values = ((show, of(source)) for show, of in shown)
-            table.writerow(["" if value is None else show(value) for show, value in values])
+            table.writerow(["" if (value := of(source)) is None else show(value) for show, of in shown])
     finally:
         text.detach()
 
@@ -138,7 +138,8 @@ def require_parquet() -> None:
 
 
 def write_parquet(file: IO[bytes], columns: Sequence[Column], sources: Iterable[Any]) -> None:
-    """Parquet with money as decimals of 9 places and times in UTC to the microsecond. Raises ParquetMissing."""
+    """Parquet with money as decimals of 9 places, other decimals of 15 places, and times in UTC to the microsecond.
+    Raises ParquetMissing."""
     require_parquet()
     import pyarrow
     from pyarrow import parquet
@@ -150,7 +151,7 @@ def write_parquet(file: IO[bytes], columns: Sequence[Column], sources: Iterable[
         ColumnType.NUMBER: pyarrow.float64(),
         ColumnType.FLAG: pyarrow.bool_(),
         ColumnType.MONEY: pyarrow.decimal128(24, 9),
-        ColumnType.DECIMAL: pyarrow.decimal128(24, 9),
+        ColumnType.DECIMAL: pyarrow.decimal128(38, 15),
         ColumnType.TIME: pyarrow.timestamp("us", tz="UTC"),
         ColumnType.SECOND: pyarrow.timestamp("us", tz="UTC"),
     }
@@ -181,6 +182,7 @@ def _json_text(value: Any) -> str:
     return msgspec.json.encode(value, order="sorted").decode()
 
 
+@lru_cache(maxsize=64)  # rows of one entry, and of one month, share them
 def _second(unix_s: float) -> str:
     return f"{iso_utc(unix_s)[:19]}Z"
 
@@ -199,7 +201,7 @@ _CSV: dict[ColumnType, Callable[[Any], str]] = {
     ColumnType.COUNT: str,
     ColumnType.NUMBER: repr,
     ColumnType.MONEY: lambda nusd: f"{usd(nusd):f}",
-    ColumnType.DECIMAL: str,
+    ColumnType.DECIMAL: lambda number: f"{Decimal(number).normalize():f}",
     ColumnType.TIME: iso_utc,
     ColumnType.SECOND: _second,
     ColumnType.FLAG: lambda flag: "true" if flag else "false",

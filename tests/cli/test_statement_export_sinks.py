@@ -69,7 +69,7 @@ def test_an_export(run: Commands, tmp_path: Path) -> None:
     assert len(file.read_text().splitlines()) == 1
     in_vain = replace(a_real_entry(0), kind="attempt", seq=1, entry_id="attempt-1", charge_nusd=0)
     run.settle(in_vain)
-    for shape, count in (("focus", 2), ("csv", 3)):
+    for shape, count in (("focus", 8), ("csv", 3)):
         run("export", "--output", str(file), "--format", shape)
         assert len(file.read_text().splitlines()) == 1 + count
     run("export", "--output", str(tmp_path / "x.parquet"), code=2)

@@ -1,4 +1,4 @@
-"""Entries as files: every one of them once, exact in every format, and as FOCUS 1.2 wants it."""
+"""Entries as files: every one of them once, and exact in every format."""
 
 from __future__ import annotations
 
@@ -20,23 +20,12 @@ from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.accounts.owners import Owner
 from proxy.reports import export
 from proxy.reports.export import ENTRIES, Column, ExportedEntry, with_owners, write_csv, write_parquet
-from proxy.reports.focus import FOCUS
 from tests.ledger.entries import an_entry
 from tests.ledger.priced_entries import a_real_entry
 
 NOVEMBER = datetime(2026, 11, 5, 12, 30, 0, 250_000, tzinfo=UTC).timestamp()
 DECEMBER = datetime(2026, 12, 2, tzinfo=UTC).timestamp()
 OWNER = Owner("key-1", "anna", "proj-1", "web", "org-1", "acme", ("team:a", "prod"))
-
-# Name → whether it may be null, of FOCUS 1.2's mandatory columns.
-MANDATORY = {
-    "BilledCost": False, "BillingAccountId": False, "BillingAccountName": True, "BillingCurrency": False,
-    "BillingPeriodEnd": False, "BillingPeriodStart": False, "ChargeCategory": False, "ChargeClass": True,
-    "ChargeDescription": True, "ChargePeriodEnd": False, "ChargePeriodStart": False, "ContractedCost": False,
-    "EffectiveCost": False, "InvoiceIssuerName": False, "ListCost": False, "PricingQuantity": True,
-    "PricingUnit": True, "ProviderName": False, "PublisherName": False, "ServiceCategory": False,
-    "ServiceName": False,
-}  # fmt: skip
 
 
 def some() -> list[ExportedEntry]:
@@ -90,40 +79,6 @@ def test_parquet_says_the_same() -> None:
     assert rows[0]["charge_usd"] == Decimal(entry.charge_nusd or 0).scaleb(-9)
     assert rows[0]["started_at"] == datetime(2026, 11, 5, 12, 30, 0, 250_000, tzinfo=UTC)
     assert (rows[2]["charge_usd"], rows[2]["prompt_tokens"], rows[2]["model"]) == (None, None, "=1+1")
-    assert sum(row["BilledCost"] for row in in_parquet(FOCUS, some())) == Decimal(billed()).scaleb(-9)
-
-
-def billed() -> int:
-    """nUSD of all."""
-    return sum(one.entry.charge_nusd or 0 for one in some())
-
-
-def test_focus_has_what_it_must_have() -> None:
-    rows = in_csv(FOCUS, some())
-    assert set(MANDATORY) <= set(rows[0])
-    for row in rows:
-        assert [name for name, may_be_null in MANDATORY.items() if not may_be_null and row[name] == ""] == []
-        assert row["ChargeCategory"] in {"Usage", "Adjustment", "Credit"}
-        assert (row["PricingQuantity"] == "") == (row["PricingUnit"] == "") == (row["ChargeCategory"] != "Usage")
-        assert row["ChargePeriodStart"] < row["ChargePeriodEnd"]
-        assert row["BillingPeriodStart"] < row["BillingPeriodEnd"]
-        assert Decimal(row["ListUnitPrice"] or 0) >= 0
-        if row["ChargeCategory"] == "Usage":
-            assert Decimal(row["PricingQuantity"]) * Decimal(row["ContractedUnitPrice"]) == Decimal(row["BilledCost"])
-            assert "" not in (row["SkuId"], row["SkuPriceId"], row["SkuMeter"], row["ConsumedQuantity"])
-        assert all(name.startswith("x_") or "_" not in name for name in row)
-    assert sum(nusd_from_usd(row["BilledCost"]) for row in rows) == billed()
-
-
-def test_focus_says_when_a_correction_is_one_of_an_earlier_month() -> None:
-    usage, _, _, late, at_once, paid = in_csv(FOCUS, some())
-    assert (usage["BillingPeriodStart"], usage["BillingPeriodEnd"]) == ("2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z")
-    assert (late["ChargeClass"], late["BillingPeriodStart"]) == ("Correction", "2026-12-01T00:00:00Z")
-    assert (late["ChargePeriodStart"], late["ChargeDescription"]) == ("2026-11-05T12:30:00Z", "wrong")
-    assert (at_once["ChargeClass"], at_once["BillingPeriodStart"]) == ("", "2026-11-01T00:00:00Z")
-    assert (paid["BilledCost"], paid["SubAccountId"], paid["BillingAccountId"]) == ("-50.000000001", "", "org-1")
-    assert json.loads(usage["Tags"]) == {"team": "a", "prod": True}
-    assert usage["SubAccountName"] == "anna"
 
 
 def test_owners_are_asked_for_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,19 @@ def multiplied(rates: Rates, *by: tuple[str, str]) -> Rates:
     return replace(rates, **{name: floor(rate * product + _HALF) for name, rate, product in prices if rate is not None})
 
 
+def before_rules(rate: int, name: str, by: Mapping[str, str]) -> int:
+    """The price `name` of a list, in nUSD, before price rules multiplied it; to the nearest nUSD, since each was
+    rounded. A rule that multiplies by 0 leaves nothing to tell it by: 0. `by`: the multipliers behind `rate`."""
+    rules = [reason for reason in by if by_rule(reason) and (name in OF_TOKENS or reason.startswith(_RULE))]
+    product = prod(multiplier(by[reason]) for reason in rules)
+    return floor(rate / product + _HALF) if product else rate
+
+
+def by_rule(reason: str) -> bool:
+    """True if a price rule gave this reason of a multiplier, and not the list itself."""
+    return reason.startswith(_RULE) or _fact(reason) != reason
+
+
 def as_stated(price: Price | None, stated_nusd: Nusd | None) -> bool:
     """Whether an answer is priced at the cost that it states (None: it states none)."""
     return price is not None and price.stated != () and stated_nusd is not None
@@ -120,7 +133,7 @@ def charge(
 
 def _charged(rates: Rates, usage: Usage, bills: BillableParts) -> int:
     """The price of the billed sides of `usage`, in PARTS_PER_NUSD, as everything below."""
-    sides = _SIDES[bills]
+    sides = SIDES[bills]
     parts = rates.request * PARTS_PER_NUSD if rates.request and Side.PROMPT in sides else 0
     for price, number in numbers(usage, rates).items():
         side, scale, prices = _PRICED[price]
@@ -133,12 +146,13 @@ def _charged(rates: Rates, usage: Usage, bills: BillableParts) -> int:
     return parts
 
 
-_SIDES: Mapping[BillableParts, Sequence[Side]] = {
+SIDES: Mapping[BillableParts, Sequence[Side]] = {
     BillableParts.EVERYTHING: (Side.PROMPT, Side.OUTPUT),
     BillableParts.PROMPT: (Side.PROMPT,),
     BillableParts.OUTPUT: (Side.OUTPUT,),
     BillableParts.NOTHING: (),
 }
+"""the sides that are billed"""
 # Unit → its side, its scale, and the prices of which the first one that the list has applies.
 _PRICED = {unit.price: (unit.side, unit.scale, tuple(prices_of(unit))) for unit in BILLED_UNITS}
 
@@ -166,7 +180,7 @@ def addends(rates: Rates, usage: Usage, bills: BillableParts) -> list[Addend]:
     used = numbers(usage, rates) | {"request": 1}
     return [
         Addend(unit.price, used[unit.price], rate, unit.scale)
-        for side in _SIDES[bills]
+        for side in SIDES[bills]
         for unit in BILLED_UNITS
         if unit.side is side and used.get(unit.price) and (rate := rate_of(unit, rates)) is not None
     ]
@@ -256,7 +270,7 @@ def unpriced(
     if usage.in_other_units:
         return [*used, *missing]
     tokens = (_TOKENS[name] for name in lacking)
-    return [*(count for count, side in tokens if side in _SIDES[bills] and getattr(usage, count)), *missing]
+    return [*(count for count, side in tokens if side in SIDES[bills] and getattr(usage, count)), *missing]
 
 
 def can_charge(price: Price, usage: Usage, bills: BillableParts, served_as: ServedAs = NOT_SAID) -> bool:
