@@ -22,6 +22,7 @@ from proxy.budgets.followed_ledger import FollowedLedger, SeedRequest
 from proxy.budgets.observers import FollowerObserver
 from proxy.budgets.store import BudgetStore, BudgetsUnavailable
 from proxy.foundation.outage import Outage
+from proxy.ledger.settling.spend import batches
 
 # Without a sign of life for so long, another follower leads.
 LEAD_S = 5.0
@@ -257,17 +258,22 @@ class Follower:
         self._observer.drift(sum(map(abs, drift.values())))
 
     async def rebuild(self) -> dict[str, int]:
-        """Compare all spend totals with the ledger, and drop them: each is read again when it is needed.
+        """Compare all spend totals with the ledger, drop them, and read them again.
 
         Returns counter id → store minus ledger, in nUSD, without counters that changed during every comparison. Raises
         OSError.
         """
         drift: dict[str, int] = {}
+        windows: list[SeedRequest] = []
         after = None
         while after != "":
             counter_ids, after = await self._store.seeded(after or "", MEASURED_MAX)
             drift |= await self._drift(counter_ids)
+            states = await self._store.counter_states(counter_ids)
+            windows += [(one.counter_id, one.since) for one in states if one.spent is not None]
         await self._store.forget_sums()
+        for some in batches(windows, SUMS_MAX):
+            await self._store.seed(await self._ledger.sums(some))
         return drift
 
     async def _drift(self, counter_ids: Sequence[str]) -> dict[str, int]:

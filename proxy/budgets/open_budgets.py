@@ -38,7 +38,7 @@ def open_budgets(settings: Settings, node: str, known_nodes: Path | None = None)
 
 
 async def rebuilt(store: BudgetStore, engine: Engine) -> dict[str, int]:
-    """Compare all spend totals with the ledger, and delete them. Returns counter id → store minus ledger, in nUSD.
+    """Compare all spend totals with the ledger, and read them again. Returns counter id → store minus ledger, in nUSD.
     Raises OSError."""
     observer = FollowerObserver(BudgetMetrics(Series(CollectorRegistry())))  # the command prints the drift itself
     return await Follower(store, FollowedLedger(engine), on_spent=_ignore, observer=observer).rebuild()

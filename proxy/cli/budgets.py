@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Any) -> None:
     budgets = with_commands(commands, "budgets", "show spend and reservations of each budget, or rebuild the counters")
-    show = with_config(budgets, "show", "print the state of every limit counter in use; spend is by usage date", _show)
+    show = with_config(
+        budgets, "show", "print the state of every limit counter that was used; spend is by usage date", _show
+    )
     form = show.add_mutually_exclusive_group()
     add_json(form)
     form.add_argument("--wide", action="store_true", help="print every column, however long the lines")
-    help_text = "compare every counter with the ledger, print each difference, and reload all counters"
+    help_text = "compare every counter with the ledger, print each with its difference, and read all sums again"
     with_config(budgets, "rebuild", help_text, _rebuild, action="budgets.rebuild", quiet="")
 
 
