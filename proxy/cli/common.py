@@ -106,7 +106,9 @@ def owner_of(store: LedgerStores, options: argparse.Namespace) -> tuple[str, str
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Write a file (mode 600) that atomically replaces `path` on success, and then survives a power loss. A failure
-    leaves `path` unchanged. Raises OSError."""
+    leaves `path` unchanged. Raises OSError; Failure if its folder does not exist."""
+    if not path.parent.is_dir():
+        raise Failure(f"{path}: there is no folder {path.parent}")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:

@@ -126,12 +126,13 @@ def _archive_json(archive: Archive | None) -> dict[str, Any] | None:
 
 
 def _close(options: argparse.Namespace) -> None:
-    from proxy.ledger.periods.closing import PeriodError, close, issue_all, read_periods
+    from proxy.ledger.periods.closing import PeriodError, close, issue_all, read_periods, require_over
     from proxy.storage.database import reading
 
     month = options.month
     until = time.monotonic() + options.wait
     settings = load_settings(options.config)
+    require_over(month, time.time())  # before it is asked whether to close it
     with store_of(options) as store:
         left = [] if _is_closed(store, month) else _unsettled(settings, store, month)
         while left and time.monotonic() < until:

@@ -110,7 +110,7 @@ def prices(case: CheckedDeployment) -> list[Finding]:
         findings.append(
             warning(
                 "prices",
-                f"{', '.join(open_ended)}: a matching model without a price is served with a null charge",
+                f"{', '.join(open_ended)}: a matching model that has no price is served, free of charge, as `unpriced`",
                 "name the models, or watch for `unpriced` entries and correct them with `tokenweir rerate`",
             )
         )

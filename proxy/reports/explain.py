@@ -93,19 +93,26 @@ def _rates(price: Mapping[str, Any] | None, totals: ExchangeTotals) -> dict[str,
 
 
 def correction_text(entries: Sequence[LedgerEntry]) -> str:
-    """`by root; input 1.4 → 1.2 per million; new total 0.0026304`, of the last of these entries; empty without one.
+    """`by root: goodwill; input 1.4 → 1.2 per million; new total 0.0026304`, of the last of these entries;
+    empty without one.
 
     `entries`: of one exchange, as settled, up to a correction.
     """
     if not entries:
         return ""
     details = EntryDetails.of(entries[-1].details)
-    by = details.actor or details.by
+    by, why = details.actor or details.by, details.why
     changes = [
         f"{one.name} {one.old or 'no price'} → {one.new or 'no price'}{BY_PRICE[one.name].per}"
         for one in price_changes(entries)
     ]
-    return "; ".join([*([f"by {by}"] if by else []), *changes, f"new total {_total_text(entries) or 'unpriced'}"])
+    return "; ".join(
+        [
+            *([f"by {by}{f': {why}' if why else ''}"] if by else []),
+            *changes,
+            f"new total {_total_text(entries) or 'unpriced'}",
+        ]
+    )
 
 
 def correction_json(entries: Sequence[LedgerEntry]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ COLUMNS: Mapping[str, Column] = {
     "why": Column("WHY", 0, lambda entry: why(entry)),
 }
 USUAL = ("time", "key", "model", "outcome", "prompt", "cached", "output", "charge", "why")
-ENTRIES = Table(COLUMNS, USUAL, left_out=("why", "cached", "prompt", "output", "key", "outcome"))
+ENTRIES = Table(COLUMNS, USUAL, left_out=("why", "cached", "outcome", "prompt", "output", "key"))
 
 
 def why(entry: LedgerEntry) -> str:

@@ -97,5 +97,5 @@ def _written(setting: Field[Any]) -> str:
     if isinstance(value, bool | Path):
         return str(value).lower()
     if isinstance(value, int) and "bytes" in setting.name:
-        return next((f"{value // unit} {name}" for name, unit in _UNITS if value % unit == 0), str(value))
+        return next((f"{value // unit} {name}" for name, unit in _UNITS if value and value % unit == 0), str(value))
     return f"{value:g}" if isinstance(value, float) else str(value)

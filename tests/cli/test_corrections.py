@@ -68,7 +68,7 @@ def test_a_correction_is_explained_by_who_made_it_its_prices_and_the_new_total(r
     lines = run.out.splitlines()
     at = next(at for at, line in enumerate(lines) if line.endswith("adjustment: rerated"))
     assert lines[at + 1] == (
-        f"    by {operator()}; input 0.13 → 1 per million; output 0.41 → 2 per million; "
+        f"    by {operator()}: rerated; input 0.13 → 1 per million; output 0.41 → 2 per million; "
         f"reasoning 0.41 → 2 per million; new total {total}"
     )
     every = run("ledger", "--json", "--explain")

@@ -152,6 +152,7 @@ def test_a_month_that_is_open_has_no_receipt_and_no_entries(run: Commands, tmp_p
     entries = str(tmp_path / "entries")
     assert "is not closed" in run.refused("statement", "--key", "anna", "--month", THIS, "--entries", entries)
     assert f"{THIS}: is not over" in run.refused("periods", "close", THIS)
+    assert "there is no folder" in run.refused("export", "--output", str(tmp_path / "typed-wrong" / "entries.csv"))
     assert "expected YYYY-MM" in run.refused("periods", "close", "november")
 
 

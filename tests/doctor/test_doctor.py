@@ -193,7 +193,7 @@ def test_what_is_unwise_in_a_configuration_that_is_allowed(tmp_path: Path) -> No
     words = said(configuration.settings_valid(case))
     unwise = (*REACHED, "literal", "unencrypted", "unused: no model")
     assert [word for word in unwise if word not in words] == []
-    assert "*: a matching model without a price" in said(configuration.prices(case))
+    assert "*: a matching model that has no price" in said(configuration.prices(case))
     assert "*, thinker: reasoning is billed" in said(configuration.hidden_reasoning(case))
     unpriced = case_of(tmp_path, models={"never-heard-of": {"provider": "scripted"}})
     assert "models.never-heard-of.price: is missing" in said(configuration.prices(unpriced))

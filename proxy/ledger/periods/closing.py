@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, Select, func, select, tuple_, update
 from proxy.billing.money import Nusd
 from proxy.billing.period import Closing, Closings, Month, month_from, month_of
 from proxy.billing.receipt import EMPTY, digest_of
+from proxy.foundation.times import iso_utc
 from proxy.ledger.periods.activity import Activity, ScopeActivity, activities
 from proxy.ledger.schema.tables import accounts, api_keys, ledger_entries, periods, scope_months, usage_daily
 from proxy.ledger.settling.spend import batches, clock_of
@@ -70,14 +71,19 @@ def read_closings(connection: Connection) -> Closings:
     return Closings(Closing(month_from(row.month), row.closed_at) for row in rows)
 
 
+def require_over(month: Month, now: float) -> None:
+    """Raise PeriodError for a month that is not over at `now` (Unix seconds)."""
+    if now < month.until:
+        raise PeriodError(f"{month}: is not over: it can be closed from {iso_utc(month.until)[:10]} on")
+
+
 def close(store: LedgerStore, month: Month, *, by: str, left_behind: Sequence[Mapping[str, Any]] = ()) -> list[Month]:
     """Close a month and all open months before it; returns the newly closed ones. Later settlements count as late.
 
     Raises PeriodError if the month is not over; LedgerUnavailable.
     """
     with store.settling() as settling:
-        if settling.now < month.until:
-            raise PeriodError(f"{month}: is not over")
+        require_over(month, settling.now)
         connection = settling.connection
         months = _open_until(connection, month)
         row = {"closed_at": settling.now, "closed_by": by, "left_behind": list(left_behind) or None}

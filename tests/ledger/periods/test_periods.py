@@ -66,7 +66,7 @@ def test_the_closed_form_is_all_that_is_needed(book: Book) -> None:
 
 def test_a_month_is_closed_after_its_end_once_and_with_those_before_it(book: Book) -> None:
     book.settle(an_entry(1, started_at=at("2026-10-20")), "2026-10-20")
-    with pytest.raises(PeriodError, match="2026-11: is not over"):
+    with pytest.raises(PeriodError, match="2026-11: is not over: it can be closed from 2026-12-01 on"):
         close(book.store, NOVEMBER, by="anna")
     book.now = at("2026-12-01")
     assert close(book.store, NOVEMBER, by="anna") == [OCTOBER, NOVEMBER]
