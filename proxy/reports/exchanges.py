@@ -57,6 +57,20 @@ def read_exchange(engine: Engine, exchange_id: str) -> SettledExchange | None:
         return _settled(connection, [exchange_id]).get(exchange_id)
 
 
+def read_own_exchange(engine: Engine, key_id: str, named: str) -> SettledExchange | None:
+    """The exchange of this key with the id `named`, or with this provider's response id among the key's SCANNED_MAX
+    latest ones. None: there is none, or it is not settled yet. Raises LedgerUnavailable."""
+    with reading(engine) as connection:
+        found = _settled(connection, [named]).get(named)
+        if found is None:
+            latest = _scan(ExchangeFilter(key_id=key_id)).add_columns(_COLUMNS.provider_response_id)
+            scanned = latest.limit(SCANNED_MAX).subquery()
+            by_response = select(scanned.c.exchange_id).where(scanned.c.provider_response_id == named).limit(1)
+            exchange_id = connection.execute(by_response).scalar()
+            found = None if exchange_id is None else _settled(connection, [exchange_id]).get(exchange_id)
+    return found if found is not None and found.terminal.key_id == key_id else None
+
+
 def read_exchanges(
     engine: Engine, wanted: ExchangeFilter, limit: int
 ) -> tuple[list[SettledExchange], tuple[float, str] | None]:

@@ -358,6 +358,9 @@ class Settings:
         default=None,
         shown="off",
     )
+    key_info: bool = setting(
+        flag(), "clients may ask what their own key has spent and left: `/v1/me`, OpenRouter's `/key`", default=True
+    )
     data_dir: Path = setting(
         path_of("folder"),
         "folder of the journal, and of the ledger if it is SQLite",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -11,13 +11,13 @@ from msgspec import UNSET, Meta, UnsetType
 
 from proxy.billing.money import usd_text
 from proxy.billing.reservation import CounterState
+from proxy.budgets.budget_state import BudgetState, credit_state, window_state
 from proxy.budgets.thresholds import Subject
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint
 from proxy.console.api.schemas.keys import PaidOf
 from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.audit_log import AuditEntry, AuditLog
 from proxy.ledger.settling.spend import scope_of
-from proxy.reports.totals import SpendAndCredit
 from proxy.settings.operators import OperatorRole
 from proxy.storage.executor import BoundedExecutor
 
@@ -136,11 +136,13 @@ class StatusApi:
         prepaid = [one.scope_id for one in known.values() if one.limits.prepaid]
         paid = await self.threads.run(self.paid, prepaid) if prepaid else {}
         found = [
-            _budget(one, known[scope_id]) if scope_id == one.counter_id else _credit(one, known[scope_id], paid)
+            window_state(one, known[scope_id])
+            if scope_id == one.counter_id
+            else credit_state(one, known[scope_id], paid[scope_id].credit_nusd)
             for scope_id, one in every
-            if scope_id in known
+            if scope_id in known and (scope_id == one.counter_id or scope_id in paid)
         ]
-        return ApiReply(Budgets(listed=[one for one in found if one is not None]))
+        return ApiReply(Budgets(listed=[_shown(one) for one in found if one is not None]))
 
     async def audit(self, call: ApiCall) -> ApiReply:
         """A page of the audit log. Raises OSError."""
@@ -157,46 +159,19 @@ class StatusApi:
         )
 
 
-def _budget(state: CounterState, subject: Subject) -> Budget | None:
-    """The budget of a limit counter; None without a money limit."""
-    limit = subject.limits.budget_nusd
-    if limit is None:
-        return None
-    spent = state.spent or 0
-    ends = subject.window_end(state.since)
+def _shown(state: BudgetState) -> Budget:
     return Budget(
-        scope_id=subject.scope_id,
-        scope_kind=subject.kind,
-        name=subject.name,
-        window=subject.limits.budget_window,
+        scope_id=state.subject.scope_id,
+        scope_kind=state.subject.kind,
+        name=state.subject.name,
+        window=state.window,
         window_start=iso_utc(state.since) if state.since else None,
-        window_end=None if ends is None else iso_utc(ends),
-        budget_usd=usd_text(limit),
-        spent_usd=usd_text(spent),
-        held_usd=usd_text(state.reserved),
-        used_ratio=round(spent / limit, 6) if limit else 1.0,
-        running=state.open,
-    )
-
-
-def _credit(state: CounterState, subject: Subject, paid: Mapping[str, SpendAndCredit]) -> Budget | None:
-    """The prepaid balance as a budget; None if the scope is not prepaid or has no counter yet."""
-    if subject.scope_id not in paid or state.spent is None:
-        return None
-    credit = paid[subject.scope_id].credit_nusd
-    spent = credit + state.spent  # the counter holds spend less credit
-    return Budget(
-        scope_id=subject.scope_id,
-        scope_kind=subject.kind,
-        name=subject.name,
-        window="credit",
-        window_start=None,
-        window_end=None,
-        budget_usd=usd_text(credit),
-        spent_usd=usd_text(spent),
-        held_usd=usd_text(state.reserved),
-        used_ratio=round(spent / credit, 6) if credit > 0 else 1.0,
-        running=state.open,
+        window_end=None if state.until is None else iso_utc(state.until),
+        budget_usd=usd_text(state.limit_nusd),
+        spent_usd=usd_text(state.spent_nusd),
+        held_usd=usd_text(state.reserved_nusd),
+        used_ratio=state.used_ratio,
+        running=state.running,
     )
 
 

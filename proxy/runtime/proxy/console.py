@@ -29,6 +29,7 @@ from proxy.console.identity_sign_in import IdentitySignIn
 from proxy.console.ledger_reports import LedgerReports
 from proxy.console.page_routes import add_page
 from proxy.foundation.addresses import shown_host
+from proxy.gateway.key_info.reading import KeyReads
 from proxy.http.errors import JSON_TYPE
 from proxy.http.probes import HEALTHZ, constant
 from proxy.http.server import Routes, Server
@@ -59,13 +60,14 @@ class Console:
         self._threads = BoundedExecutor(THREADS, name="console", waiting_max=WAITING_MAX)
         self._server: Server | None = None
         self._reports = LedgerReports(store.engine, self._threads, running.key_of)
-        self._exchanges = ExchangesApi(self._reports)
         self.url: str | None = None
         """the URL of the console; None: it does not listen"""
 
-    def add_public(self, routes: Routes) -> None:
-        """Add the only endpoint on the clients' listener: an exchange, for the key that sent its request."""
-        add(routes, self._exchanges.one_endpoint, Sessions(self._keyring, None, time.time))
+    def add_public(self, routes: Routes, reads: KeyReads) -> None:
+        """Add the only endpoint on the clients' listener: an exchange, for the key that sent its request. `reads`: in
+        place of the console's threads and connections."""
+        reports = LedgerReports(reads.engine, reads.threads, self._running.key_of)
+        add(routes, ExchangesApi(reports).one_endpoint, Sessions(self._keyring, None, time.time))
 
     async def start(self, refused: Callable[[int, str | None], None], sockets: Sequence[socket.socket] = ()) -> None:
         """Listen, if a secret is configured. `sockets`: in place of the address in the settings. Raises OSError,
@@ -126,7 +128,7 @@ class Console:
             paid=paid,
         )
         yield from UsageApi(self._reports, unix_time=time.time).endpoints()
-        yield from self._exchanges.endpoints()
+        yield from ExchangesApi(self._reports).endpoints()
         yield from LiveApi(self._running.running, sessions, unix_time=time.time).endpoints()
         yield from status.endpoints()
         yield from keys.endpoints()

@@ -15,6 +15,8 @@ from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.running import ExchangeOwners
 from proxy.gateway.exchange.uploads import Uploads
+from proxy.gateway.key_info.handler import KeyInfoHandler
+from proxy.gateway.key_info.reading import KeyReads
 from proxy.gateway.models.catalogue import Catalogue
 from proxy.gateway.models.fetched_lists import FetchedLists
 from proxy.gateway.models.handler import ModelsHandler
@@ -53,6 +55,8 @@ class Handlers:
     batches: BatchService
     resuming: ResumeHandler | None
     """None: streams cannot be resumed"""
+    key_info: KeyInfoHandler | None
+    """None: a key cannot ask about itself"""
     background: BackgroundExchanges
     resumption: Resumption
     later_usage: LaterUsageService
@@ -65,6 +69,7 @@ def make_handlers(
     upstream: UpstreamClient,
     tapes: Tapes | None,
     others: Others,
+    key_reads: KeyReads,
     tasks: Tasks,
 ) -> Handlers:
     """`outbox`: that of this process. `tapes`: None: streams cannot be resumed. `tasks`: for requests that continue
@@ -113,7 +118,8 @@ def make_handlers(
     ]
     resumption = Resumption(background, owners, ports, keyring, models, providers, admission)
     return Handlers(
-        exchanges, sockets, ModelsHandler(keyring, catalogue), responses, batches, resuming, background, resumption,
+        exchanges, sockets, ModelsHandler(keyring, catalogue), responses, batches, resuming,
+        KeyInfoHandler(keyring, key_reads) if settings.key_info else None, background, resumption,
         LaterUsageService(resources, configuration, upstream),
     )  # fmt: skip
 
@@ -129,6 +135,8 @@ def client_routes(handlers: Handlers) -> Routes:
     handlers.batches.add_to(routes)
     if handlers.resuming is not None:
         handlers.resuming.add_to(routes)
+    if handlers.key_info is not None:
+        handlers.key_info.add_to(routes)
     return routes
 
 

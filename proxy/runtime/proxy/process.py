@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from proxy.console.remote_exchanges import RemoteExchanges
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.authentication import Accepting
+from proxy.gateway.key_info.reading import KeyReads
 from proxy.gateway.resume.others import Others, other_on
 from proxy.gateway.tapes.tapes import Tapes
 from proxy.gateway.upstream.client import UpstreamClient
@@ -29,7 +30,7 @@ from proxy.journal.journal import Journal
 from proxy.journal.log import JournalInUse
 from proxy.journal.segment import is_locked
 from proxy.runtime.machine.configuration_file import ConfigurationFile
-from proxy.runtime.machine.data_folder import DataFolder
+from proxy.runtime.machine.data_folder import DataFolder, ledger_url
 from proxy.runtime.machine.integrity_check import count_letters
 from proxy.runtime.machine.ledger_stores import keep_partitions
 from proxy.runtime.machine.price_file import path_in
@@ -49,6 +50,7 @@ from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.settings import Settings
 from proxy.settings.values import LogFormat
 from proxy.sinks.deliveries import Deliveries
+from proxy.storage.database import open_engine
 from proxy.telemetry.event_loop import EventLoopWatch
 from proxy.telemetry.log_lines import ExchangeLog
 from proxy.telemetry.metrics import Metrics
@@ -131,7 +133,9 @@ class Proxy:
         roster = _roster(settings, queue)
         processes = [] if peers is None else [other_on(path) for path in peers.http_sockets]
         others = Others(upstream, processes, list if roster is None else roster.others)
-        handlers = make_handlers(resources, settling.outbox, accepting, upstream, tapes, others, tasks)
+        key_reads = KeyReads(open_engine(ledger_url(settings)), resources.admission.store)
+        stops.push_async_callback(key_reads.close)
+        handlers = make_handlers(resources, settling.outbox, accepting, upstream, tapes, others, key_reads, tasks)
         _add_gauges(metrics, handlers, journal)
 
         remote = None if queue is None else RemoteExchanges(queue.leases, resources.learned.estimator)
@@ -163,8 +167,9 @@ class Proxy:
             if is_first:
                 stops.push_async_callback(roster.leave)
         listening = await self._listen(
-            stops, resources, handlers, running, exposition, is_first=is_first, keeps_tapes=tapes is not None
-        )
+            stops, resources, handlers, running, exposition, key_reads, is_first=is_first,
+            keeps_tapes=tapes is not None,
+        )  # fmt: skip
         await self._serves(listening, reloader, tasks)
 
     async def _serves(self, listening: Callable[[], Listeners], reloader: Reloader, tasks: Tasks) -> None:
@@ -227,6 +232,7 @@ class Proxy:
         handlers: Handlers,
         running: RunningExchanges,
         exposition: Exposition,
+        key_reads: KeyReads,
         *,
         is_first: bool,
         keeps_tapes: bool,
@@ -256,7 +262,7 @@ class Proxy:
             )
         routes = client_routes(handlers)
         probes(routes, exposition=exposition.of_all if settings.metrics.port is None else None)
-        console.add_public(routes)
+        console.add_public(routes, key_reads)
         cors = None if settings.cors is None else Cors(settings.cors.origins)
         server = Server(routes, refused=metrics.refused, cors=cors)
         stops.push_async_callback(server.close)

@@ -1,0 +1,130 @@
+"""Answers a client's questions about its own key.
+
+Invariants: each answer needs a valid key, and is about this key only: an exchange of another key is answered like one
+that does not exist. None opens an exchange. A refusal has the format of the client's SDK. A key gets `ANSWERS_MAX`
+answers in 60 s from each process.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Awaitable, Callable
+from math import ceil
+from urllib.parse import parse_qs
+
+import msgspec
+from aiohttp import web
+
+from proxy.billing.keys import ApiKey
+from proxy.budgets.rates import Window
+from proxy.gateway.authentication import authenticated
+from proxy.gateway.key_info import openrouter, own_format
+from proxy.gateway.key_info.reading import KeyReads
+from proxy.gateway.models.formats import format_for
+from proxy.http import errors
+from proxy.http.connection import ClientConnection
+from proxy.http.errors import JSON_TYPE, ApiError
+from proxy.http.server import Routes, Serve
+from proxy.keys.keyring import Keyring
+
+# More than a widget that polls each second, or one that asks after every answer, needs.
+ANSWERS_MAX = 60
+# Keys with a count, up to 2 KiB each.
+COUNTED_KEYS_MAX = 4_096
+# What ids of exchanges and of providers' responses consist of.
+_ID = re.compile(r"[!-~]{1,256}", re.ASCII)
+# Longer queries than the one parameter are a client's mistake.
+QUERY_FIELDS_MAX = 20
+
+Document = dict[str, object]
+Answer = Callable[[web.BaseRequest, ApiKey], Awaitable[Document]]
+
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+
+
+class KeyInfoHandler:
+    """Serves what a key may know of itself."""
+
+    def __init__(self, keys: Keyring, reads: KeyReads) -> None:
+        self._keys = keys
+        self._reads = reads
+        self._counts: dict[str, Window] = {}
+        """key id → answers in the last 60 s"""
+
+    def add_to(self, routes: Routes) -> None:
+        """Add the routes. Clients whose base URL ends with `/v1` ask for OpenRouter's routes below that."""
+        routes.local("GET", "/v1/me", self._serving(self._me))
+        for base in ("/api/v1", "/v1"):
+            routes.local("GET", f"{base}/key", self._serving(self._key))
+            routes.local("GET", f"{base}/auth/key", self._serving(self._key))
+            routes.local("GET", f"{base}/credits", self._serving(self._credits))
+            routes.local("GET", f"{base}/generation", self._serving(self._generation))
+
+    def _serving(self, answer: Answer) -> Serve:
+        async def serve(request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
+            try:
+                document = await self._answered(request, answer)
+            except ApiError as refusal:
+                refusal.shape = format_for(request.headers).errors
+                raise
+            headers = {"Cache-Control": "no-store"}
+            return web.Response(body=_ENCODER.encode(document), content_type=JSON_TYPE, headers=headers)
+
+        return serve
+
+    async def _answered(self, request: web.BaseRequest, answer: Answer) -> Document:
+        """Raises ApiError."""
+        key = await authenticated(self._keys, request)
+        self._count(key.key_id)
+        try:
+            return await answer(request, key)
+        except OSError:
+            message = "Spend and limits cannot be read right now. Please try again later."
+            raise errors.overloaded(message, code="key_info_unavailable") from None
+
+    def _count(self, key_id: str) -> None:
+        """Raises ApiError 429 if the key got as many answers as it may."""
+        now = time.time()
+        known = self._counts.get(key_id)
+        window = Window(None if known is None else known.packed(), now)
+        if window.requests >= ANSWERS_MAX:
+            wait_s = window.wait_s(requests=1, now=now) or 1.0
+            message = f"A key may ask about itself {ANSWERS_MAX} times a minute."
+            raise ApiError(
+                429, message, kind="requests", code="rate_limit_exceeded", retry_after_s=max(1, ceil(wait_s))
+            )
+        window.add(int(now), 1, 0)
+        if known is None and len(self._counts) >= COUNTED_KEYS_MAX:
+            self._counts.clear()
+        self._counts[key_id] = window
+
+    async def _me(self, _request: web.BaseRequest, key: ApiKey) -> Document:
+        access = self._keys.access(key)
+        return own_format.me(key, access, await self._reads.budgets(key, access, own_format.SINCE))
+
+    async def _key(self, _request: web.BaseRequest, key: ApiKey) -> Document:
+        access = self._keys.access(key)
+        return openrouter.key(key, await self._reads.budgets(key, access, openrouter.since(time.time())))
+
+    async def _credits(self, _request: web.BaseRequest, key: ApiKey) -> Document:
+        return openrouter.credit(await self._reads.budgets(key, self._keys.access(key), (0.0,)))
+
+    async def _generation(self, request: web.BaseRequest, key: ApiKey) -> Document:
+        named = _id_in(request)
+        found = await self._reads.exchange(key, named) if _ID.fullmatch(named) else None
+        if found is None:
+            raise ApiError(404, "No such generation of this key.", param="id", code="generation_not_found")
+        return openrouter.generation(found)
+
+
+def _id_in(request: web.BaseRequest) -> str:
+    """The parameter `id`. Raises ApiError."""
+    try:
+        query = parse_qs(request.raw_path.partition("?")[2], max_num_fields=QUERY_FIELDS_MAX)
+    except ValueError:
+        message = f"The query has more than {QUERY_FIELDS_MAX} parameters."
+        raise errors.bad_request(message, code="invalid_query") from None
+    if len(query.get("id", ())) != 1:
+        raise errors.bad_request("id: must be given once, in the query", param="id", code="invalid_value")
+    return query["id"][0]
