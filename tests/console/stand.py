@@ -6,7 +6,8 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
@@ -19,12 +20,16 @@ from proxy.billing.reservation import CounterState
 from proxy.console.api.live import RemoteCoverage, RunningSnapshot
 from proxy.foundation.outage import OutageLog
 from proxy.gateway.exchange.running import ExchangeSnapshot
+from proxy.gateway.key_info.handler import KeyInfoHandler
+from proxy.gateway.key_info.reading import THREADS, WAITING_MAX, KeyReads
+from proxy.http.server import Routes, Server
 from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.proxy.console import Console
 from proxy.settings import Settings, parse
+from proxy.storage.database import open_engine
 
 SECRET = "a-secret-of-0123456789-abcdefghij"
 READER, WORKER = "a-reader-of-0123456789-abcdefghijk", "a-worker-of-0123456789-abcdefghijk"
@@ -72,6 +77,9 @@ class Counters:
 
     gates: list[CounterState] = field(default_factory=list)
 
+    def time(self) -> float:
+        return time.time()
+
     async def counter_states(self) -> list[CounterState]:
         return self.gates
 
@@ -110,10 +118,11 @@ class Stand:
         return secret
 
     def __call__(
-        self, method: str, path: str, body: Any = None, *, key: str | None = SECRET, **headers: str
+        self, method: str, path: str, body: Any = None, *, key: str | None = SECRET, at: str = "", **headers: str
     ) -> Answered:
-        """One request; a body that is bytes goes as it is. `headers`: more of them, with `_` for `-`."""
-        where = urlsplit(self.url)
+        """One request; a body that is bytes goes as it is. `headers`: more of them, with `_` for `-`. `at`: the URL of
+        another listener."""
+        where = urlsplit(at or self.url)
         connection = HTTPConnection(where.hostname or "", where.port, timeout=10)
         sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         try:
@@ -137,6 +146,28 @@ class Stand:
         answered = self("POST", path, body)
         assert answered.status == 200, answered
         return answered.body
+
+    @contextmanager
+    def clients_waiting(self) -> Iterator[str]:
+        """The clients' listener, all of whose threads for reads are taken; its URL."""
+        reads = KeyReads(open_engine(self.engine.url.render_as_string(hide_password=False)), self.budgets)  # type: ignore[arg-type]
+        routes, free = Routes(), threading.Event()
+        self._console.add_public(routes, reads)
+        KeyInfoHandler(self._keyring, reads).add_to(routes)
+
+        async def begin() -> tuple[Server, int]:
+            for _ in range(THREADS + WAITING_MAX):
+                reads.threads.run(free.wait)
+            server = Server(routes, refused=lambda _status, _code: None)
+            return server, await server.start("127.0.0.1", 0)
+
+        server, port = self._run(begin())
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            free.set()
+            self._run(server.close())
+            self._run(reads.close())
 
     def close(self) -> None:
         self._run(self._console.close())

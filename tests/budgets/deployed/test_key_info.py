@@ -178,6 +178,7 @@ def watched(tmp_path: Path, provider: ScriptedProvider) -> Iterator[Limited]:
         yield Limited(tokenweir.start(), provider)
 
 
+@pytest.mark.thorough
 async def test_polling_of_many_keys_does_not_keep_the_operator_waiting(watched: Limited) -> None:
     keys = [watched.key(*BUDGET)[1] for _ in range(12)]
     polling = asyncio.to_thread(polled, watched.url, keys, 10)
@@ -200,6 +201,7 @@ def test_it_can_be_switched_off(tmp_path: Path, provider: ScriptedProvider) -> N
             )
 
 
+@pytest.mark.thorough
 async def test_machines_that_share_a_ledger_and_a_queue(
     tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str
 ) -> None:
@@ -216,6 +218,8 @@ async def test_machines_that_share_a_ledger_and_a_queue(
         await second.at_rest(key_id)
         ended = await budget(second, key)
         assert (ended["spent_usd"], ended["held_usd"], ended["left_usd"]) == ("0.0001", "0", "0.0009")
-        exchange_id = answer.header("x-tokenweir-exchange")
-        found = (await get(second, f"/v1/generation?id={exchange_id}", key))["data"]
-        assert (found["id"], found["total_cost"]) == (exchange_id, 0.0001)
+        (entry,) = first.entries(key_id, 1)
+        assert entry["exchange_id"] == answer.header("x-tokenweir-exchange")
+        for named in (entry["exchange_id"], entry["provider_response_id"]):
+            found = (await get(second, f"/v1/generation?id={named}", key))["data"]
+            assert (found["id"], found["total_cost"]) == (entry["exchange_id"], 0.0001)
