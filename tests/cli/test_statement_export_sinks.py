@@ -9,6 +9,7 @@ import json
 import stat
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,20 @@ def test_an_export(run: Commands, tmp_path: Path) -> None:
     run("export", "--output", str(tmp_path / "x.parquet"), code=2)
     assert "ends in .parquet, but --format is csv" in run.err
     assert not (tmp_path / "x.parquet").exists()
+
+
+@pytest.mark.io
+def test_focus_adds_up_to_the_ledger_after_a_correction(run: Commands, tmp_path: Path) -> None:
+    exchange = a_real_entry(0).exchange_id
+    run("adjust", exchange, "--reason", "goodwill", "--charge-usd", "0.000001", "--completion-tokens", "40")
+    run("credit", "add", "--key", "anna", "--usd", "2", "--reason", "invoice")
+    file, money = tmp_path / "all.csv", list[Decimal]()
+    for shape, column in (("csv", "charge_usd"), ("focus", "BilledCost")):
+        run("export", "--output", str(file), "--format", shape)
+        rows = list(csv.DictReader(io.StringIO(file.read_text(), newline="")))
+        money.append(sum((Decimal(row[column]) for row in rows), Decimal(0)))
+    assert money[0] == money[1] != 0
+    assert [row["ChargeCategory"] for row in rows] == [*["Usage"] * 8, "Adjustment", "Credit"]
 
 
 @pytest.mark.io
