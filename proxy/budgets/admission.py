@@ -147,6 +147,11 @@ class Admission:
         """number of announcements, and their number at the last tidying: an announcement may contain settled
         exchanges"""
 
+    def use_outage_policy(self, on_store_outage: OnStoreOutage, allowance_nusd: int) -> None:
+        """Decide new requests by this policy and allowance; what an outage has used of the earlier one stays used."""
+        self._on_store_outage = on_store_outage
+        self._allowance.nusd_max = allowance_nusd
+
     @property
     def reserved_nusd(self) -> int:
         """The sum of the reservations of running exchanges."""

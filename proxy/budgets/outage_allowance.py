@@ -16,7 +16,7 @@ class OutageAllowance:
     """The allowance of one node, in nUSD."""
 
     def __init__(self, nusd: int) -> None:
-        self._nusd = nusd
+        self.nusd_max = nusd
         self._used = 0
         self._well_since = -inf
         self._ill = False
@@ -27,7 +27,7 @@ class OutageAllowance:
         if not self._ill and now - self._well_since >= APART_S:
             self._used = 0
         self._ill = True
-        if self._used + nusd > self._nusd:
+        if self._used + nusd > self.nusd_max:
             return False
         self._used += nusd
         return True

@@ -36,6 +36,22 @@ class Reserve:
     """the HTTP status, 402 or 429"""
 
 
+@dataclass(slots=True)
+class RequestLimits:
+    """The limits of new requests, shared by their handlers. A reload changes them: a request reads each once."""
+
+    reserve: Reserve
+    body_bytes_max: int
+    """of a body, and of a WebSocket message"""
+    sockets_per_key_max: int
+    """WebSockets of one key in this process"""
+
+    def become(self, other: RequestLimits) -> None:
+        """Limit new requests as `other` does; admitted ones stay as they are."""
+        self.reserve, self.body_bytes_max = other.reserve, other.body_bytes_max
+        self.sockets_per_key_max = other.sockets_per_key_max
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """Made once a process, by runtime."""

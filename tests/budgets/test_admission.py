@@ -245,6 +245,17 @@ async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant, monke
     assert isinstance(await plant.admit("x10", 300, key=OPEN), OpenReservation), "another outage has another allowance"
 
 
+async def test_the_policy_may_change_during_an_outage(plant: Plant) -> None:
+    plant.store.away = True
+    assert isinstance(await plant.admit("x1", 300), Denied)
+    for number, allowance in enumerate((500, 700)):
+        plant.admission.use_outage_policy(OnStoreOutage.FAIL_OPEN, allowance)
+        assert isinstance(await plant.admit(f"x{number}2", 300), OpenReservation), "what was used stays used"
+        assert isinstance(await plant.admit(f"x{number}3", 300), Denied)
+    plant.admission.use_outage_policy(OnStoreOutage.FAIL_CLOSED, 10_000)
+    assert isinstance(await plant.admit("x4", 1), Denied)
+
+
 async def test_what_an_exchange_did_not_use_of_the_allowance_is_given_back(plant: Plant) -> None:
     plant.store.away = True
     for name in ("x1", "x2", "x3", "x4", "x5", "x6"):

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from proxy.billing.limits import Limits
+from proxy.billing.money import nusd_from_usd
 from proxy.demo.script import Shape
 from proxy.runtime.machine.configuration_file import STATUS_FILE
 from tests.crash.reloading import changed, reload, reloaded, status
@@ -193,6 +195,34 @@ async def test_a_file_that_never_ends_keeps_nothing_waiting(running: Tokenweir) 
     running.config.write_text(text)
     assert (await reloaded(running))["error"] is None
     assert running.stop() == 0
+
+
+async def test_limits_of_requests_and_of_the_stop_change(running: Tokenweir, provider: ScriptedProvider) -> None:
+    """What runs keeps its reservation; the next stop has the new grace time."""
+    slow, short = provider.script("endless", Shape("openai", tokens=4_000, pace_ms=20)), provider.script("short", SHORT)
+    limited = Limits(budget_nusd=nusd_from_usd("0.01"))
+    reserve = {"completion_tokens": 1_000_000}  # of which this budget pays 24,390
+
+    def change(document: Any) -> None:
+        document.update(request_bytes_max="2KiB", reserve=reserve, budgets={"exceeded_status": 429}, shutdown_grace_s=0)
+
+    async with (
+        Stage(running, quick_key(running)) as stage,
+        Stage(running, quick_key(running, limited, alias="limited")) as other,
+    ):
+        client, response = await stage.begin(f"old/{slow}")
+        assert (await stage.whole(f"old/{short}", user="x" * 4_000)).status == 200
+        assert (await other.whole(f"old/{short}")).status == 200
+        changed(running, change)
+        after = await reloaded(running)
+        assert (after["error"], after["need_restart"]) == (None, [])
+        assert (await stage.whole(f"old/{short}", user="x" * 4_000)).status == 413
+        assert (await other.whole(f"old/{short}")).status == 429
+        assert (await other.whole(f"old/{short}", max_tokens=6)).status == 200
+        assert running.stop(timeout_s=10) == 0, "not after the 30 s of the start"
+        assert b"shutting_down" in (await client.read_body(response)).body
+    outcomes = [one["outcome"] for one in running.read_ledger()]
+    assert sorted(outcomes) == ["served", "served", "served", "shut_down"]
 
 
 @pytest.mark.thorough

@@ -27,7 +27,7 @@ from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.running import ExchangeOwners
 from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.outbox import Outbox
-from proxy.gateway.ports import Ports, Reserve
+from proxy.gateway.ports import Ports, RequestLimits, Reserve
 from proxy.gateway.responses.handler import ResponsesHandler
 from proxy.gateway.resume.handler import ResumeHandler
 from proxy.gateway.resume.others import Others
@@ -211,18 +211,17 @@ async def gateway(
     ports = Ports(outbox, upstream, Estimator(), Metrics(), time.time, unlimited, Unclaimed(), owners, tapes=tapes)
     running = ExchangeOwners()
     background = BackgroundExchanges(ports, running, pace)
+    limits = RequestLimits(Reserve(4096, Nusd(1 << 40), 402), request_bytes_max, 64)
     models = Models({"electron": route}, lambda _name: None)
-    opener = ExchangeOpener(
-        keys=keys or Everybody(), models=models, ports=ports, reserve=Reserve(4096, Nusd(1 << 40), 402)
-    )
+    opener = ExchangeOpener(keys=keys or Everybody(), models=models, ports=ports, limits=limits)
     uploads = Uploads(body_bytes_max=request_bytes_max)
     handler = ProxyHandler(
-        keys=keys or Everybody(), opener=opener, ports=ports, uploads=uploads, request_bytes_max=request_bytes_max,
+        keys=keys or Everybody(), opener=opener, ports=ports, uploads=uploads, limits=limits,
         accepting=accepting, background=background.take, owners=running,
     )  # fmt: skip
     sockets = WebSocketHandler(
         keys=keys or Everybody(), opener=opener, ports=ports, providers={"scripted": provider}, live=handler.live,
-        owners=running, uploads=uploads, message_bytes_max=1 << 20, sessions_max=64, sessions_per_key_max=64,
+        owners=running, uploads=uploads, limits=limits, sessions_max=64,
         accepting=accepting,
     )  # fmt: skip
     routes = Routes()

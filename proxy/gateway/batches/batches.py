@@ -26,7 +26,7 @@ from proxy.gateway.batches.listing import listed
 from proxy.gateway.batches.settling import BatchSettler, NotReadableError
 from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.passing import passed
-from proxy.gateway.ports import Reserve
+from proxy.gateway.ports import RequestLimits
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.routing import Models
 from proxy.http import errors
@@ -69,10 +69,9 @@ class BatchesHandler:
         client: UpstreamClient,
         models: Models,
         estimator: Estimator,
-        reserve: Reserve,
+        limits: RequestLimits,
         uploads: Uploads,
         scopes: Callable[[ApiKey], Sequence[Scope]],
-        request_bytes_max: int,
     ) -> None:
         """`scopes`: the levels that limit a key."""
         self._access = access
@@ -81,10 +80,9 @@ class BatchesHandler:
         self._client = client
         self._models = models
         self._estimator = estimator
-        self._reserve = reserve
+        self._limits = limits
         self._uploads = uploads
         self._scopes = scopes
-        self._request_bytes_max = request_bytes_max
 
     def handlers(self) -> Mapping[Operation, Handle]:
         """Operation → its handler."""
@@ -118,7 +116,7 @@ class BatchesHandler:
             return await self._maker.make(made_for, await self._of_file(made_for))
         upload = self._uploads.begin(made_for.key.key_id, self._scopes(made_for.key))
         try:
-            body = await body_of(made_for.request, self._request_bytes_max, upload.grew)
+            body = await body_of(made_for.request, self._limits.body_bytes_max, upload.grew)
             upload.arrived()
             new = await self._of_requests(made_for, body)
             del body
@@ -143,7 +141,7 @@ class BatchesHandler:
         """Make a batch of Anthropic's kind: its lines are in the request. Raises ApiError."""
         api = made_for.api
         assert isinstance(api, BatchApi)
-        default = self._reserve.completion_tokens
+        default = self._limits.reserve.completion_tokens
         checker = LineChecker(api, made_for.key, self._models, self._estimator, completion_tokens_default=default)
         (endpoint,) = api.endpoints
         written: list[bytes] = []

@@ -40,7 +40,7 @@ from proxy.gateway.batches.settling import BatchSettler
 from proxy.gateway.batches.watcher import FOUND_S, Watcher
 from proxy.gateway.exchange.refusals import RequestedAmounts, refusal
 from proxy.gateway.passing import passed
-from proxy.gateway.ports import Reserve
+from proxy.gateway.ports import RequestLimits
 from proxy.gateway.upstream.client import Answer, UpstreamClient
 from proxy.gateway.upstream.failures import NotSentError, UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider
@@ -81,7 +81,7 @@ class BatchMaker:
         client: UpstreamClient,
         models: Models,
         admission: Admission,
-        reserve: Reserve,
+        limits: RequestLimits,
         scopes: Callable[[ApiKey], tuple[Scope, ...]],
         payer: Callable[[ApiKey], Payer],
         unix_time: Callable[[], float],
@@ -93,7 +93,7 @@ class BatchMaker:
         self._client = client
         self._models = models
         self._admission = admission
-        self._reserve = reserve
+        self._limits = limits
         self._scopes = scopes
         self._payer = payer
         self._unix_time = unix_time
@@ -126,7 +126,7 @@ class BatchMaker:
     # -- before the request to the provider
 
     async def _admitted(self, made_for: Asked, new: NewBatch) -> tuple[StoredBatch, tuple[Terms, ...], OpenReservation]:
-        key, made = made_for.key, exchange_id()
+        key, made, reserve = made_for.key, exchange_id(), self._limits.reserve
         scopes, now = self._scopes(key), self._unix_time()
         terms = self._terms(made_for, new, now)
         price_of = {one.model: one.price for one in terms}
@@ -134,11 +134,11 @@ class BatchMaker:
             for share in new.read.shares:
                 _require_price(share.model, price_of[share.model], share.units, generates=share.completion_tokens > 0)
         priced = [(share, price_of[share.model]) for share in new.read.shares]
-        nusd = batch_quote(priced, nusd_max=self._reserve.nusd_max) if scopes else 0
+        nusd = batch_quote(priced, nusd_max=reserve.nusd_max) if scopes else 0
         found = await self._admission.admit(key, scopes, made, nusd=nusd, tokens=0)
         if isinstance(found, Denied):
-            wanted = _requested(new.read, nusd, self._reserve.completion_tokens)
-            raise refusal(found, key, scopes, wanted, at=now, exceeded_status=self._reserve.exceeded_status)
+            wanted = _requested(new.read, nusd, reserve.completion_tokens)
+            raise refusal(found, key, scopes, wanted, at=now, exceeded_status=reserve.exceeded_status)
         batch = StoredBatch(
             api=made_for.api.name, provider=new.provider.settings.name, credential=new.credential,
             key_id=key.key_id, key_alias=key.alias, project_id=key.project_id,

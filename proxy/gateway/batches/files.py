@@ -24,7 +24,7 @@ from proxy.gateway.batches.lines_in import LineChecker, checked_file
 from proxy.gateway.batches.listing import listed
 from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.passing import passed
-from proxy.gateway.ports import Reserve
+from proxy.gateway.ports import RequestLimits
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models
@@ -73,10 +73,9 @@ class FilesHandler:
         client: UpstreamClient,
         models: Models,
         estimator: Estimator,
-        reserve: Reserve,
+        limits: RequestLimits,
         uploads: Uploads,
         scopes: Callable[[ApiKey], Sequence[Scope]],
-        request_bytes_max: int,
         settled: Settled,
     ) -> None:
         """`scopes`: the levels that limit a key."""
@@ -85,10 +84,9 @@ class FilesHandler:
         self._client = client
         self._models = models
         self._estimator = estimator
-        self._reserve = reserve
+        self._limits = limits
         self._uploads = uploads
         self._scopes = scopes
-        self._request_bytes_max = request_bytes_max
         self._settled = settled
 
     def handlers(self) -> Mapping[Operation, Handle]:
@@ -107,7 +105,7 @@ class FilesHandler:
         upload = self._uploads.begin(key.key_id, self._scopes(key))
         try:
             request = made_for.request
-            body = await body_of(request, self._request_bytes_max, upload.grew)
+            body = await body_of(request, self._limits.body_bytes_max, upload.grew)
             upload.arrived()
             content_type = request.headers.get("Content-Type", "")
             document = await in_slices(len(body), CODECS[RequestBody.MULTIPART].parse, body, content_type)
@@ -135,7 +133,7 @@ class FilesHandler:
         if purpose != BATCH:
             return None, self._first(made_for.api)
         api = _batches_of(made_for.api)
-        default = self._reserve.completion_tokens
+        default = self._limits.reserve.completion_tokens
         checker = LineChecker(api, made_for.key, self._models, self._estimator, completion_tokens_default=default)
         file: Upload = document["file"]
         content = await checked_file(file.content, checker)

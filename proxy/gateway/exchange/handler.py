@@ -30,7 +30,7 @@ from proxy.gateway.exchange.opener import ExchangeOpener, checked
 from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
 from proxy.gateway.exchange.told_cost import TellsCost
 from proxy.gateway.exchange.uploads import Upload, Uploads
-from proxy.gateway.ports import Ports
+from proxy.gateway.ports import Ports, RequestLimits
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError
@@ -137,7 +137,7 @@ class ProxyHandler:
         opener: ExchangeOpener,
         ports: Ports,
         uploads: Uploads,
-        request_bytes_max: int,
+        limits: RequestLimits,
         accepting: Accepting,
         background: Background,
         owners: ExchangeOwners,
@@ -146,7 +146,7 @@ class ProxyHandler:
         self._keys = keys
         self._opener = opener
         self._ports = ports
-        self._request_bytes_max = request_bytes_max
+        self._limits = limits
         self._accepting = accepting
         self._uploads = uploads
         self.live: set[LiveExchange] = set()
@@ -241,8 +241,8 @@ class ProxyHandler:
     async def _body(self, request: web.BaseRequest, upload: Upload | None) -> bytes:
         try:
             if upload is None:
-                return await read_body(request, bytes_max=self._request_bytes_max)
-            return await read_body(request, bytes_max=self._request_bytes_max, grew=upload.grew)
+                return await read_body(request, bytes_max=self._limits.body_bytes_max)
+            return await read_body(request, bytes_max=self._limits.body_bytes_max, grew=upload.grew)
         except (web.RequestPayloadError, ConnectionError):
             raise errors.bad_request("The request body broke off.", code="incomplete_body") from None
 

@@ -27,7 +27,7 @@ from proxy.budgets.admission import OpenReservation
 from proxy.gateway.exchange.open_exchange import OpenExchange, prompt_tokens, silence_of
 from proxy.gateway.exchange.refusals import RequestedAmounts, refusal
 from proxy.gateway.outbox import OutboxFullError
-from proxy.gateway.ports import Ports, Reserve
+from proxy.gateway.ports import Ports, RequestLimits, Reserve
 from proxy.gateway.upstream.routing import Models, Route, by_health, only_at, supporting
 from proxy.http import errors
 from proxy.journal.progress import Slot
@@ -58,11 +58,11 @@ class AdmissionTerms(Struct, frozen=True, gc=False):
 class ExchangeOpener:
     """Admits requests of authenticated keys."""
 
-    def __init__(self, *, keys: Keyring, models: Models, ports: Ports, reserve: Reserve) -> None:
+    def __init__(self, *, keys: Keyring, models: Models, ports: Ports, limits: RequestLimits) -> None:
         self._keys = keys
         self._models = models
         self._ports = ports
-        self._reserve = reserve
+        self._limits = limits
         self._routes: dict[tuple[str, str, str], tuple[ApiKey, Route]] = {}
         """id of a key, model and dialect → the key as it was, and the route"""
 
@@ -173,39 +173,41 @@ class ExchangeOpener:
         scopes: Sequence[Scope],
     ) -> OpenReservation:
         """Reserve at every level. Raises ApiError if a limit is reached."""
-        price = terms.price
+        price, reserve = terms.price, self._limits.reserve
         doubtful = price is None or price.lacking or not price.tiers
         if doubtful and any(scope.limits.spends for scope in scopes) and not _can_quote(price, facts):
             raise errors.model_unpriced(facts.model)
-        held = self._quote(facts, route, terms) if scopes and terms.price is not FREE else NOTHING_HELD
+        held = self._quote(reserve, facts, route, terms) if scopes and terms.price is not FREE else NOTHING_HELD
         found = await self._ports.admission.admit(key, scopes, exchange_id, nusd=held.nusd, tokens=held.tokens)
         if isinstance(found, Denied):
-            wanted = self._requested(held, facts, route, terms)
-            raise refusal(found, key, scopes, wanted, at=terms.at, exceeded_status=self._reserve.exceeded_status)
+            wanted = self._requested(reserve, held, facts, route, terms)
+            raise refusal(found, key, scopes, wanted, at=terms.at, exceeded_status=reserve.exceeded_status)
         return found
 
-    def _quote(self, facts: RequestFacts, route: Route, terms: AdmissionTerms) -> Quote:
+    def _quote(self, reserve: Reserve, facts: RequestFacts, route: Route, terms: AdmissionTerms) -> Quote:
         return quote(
             terms.price,
             prompt_tokens=terms.prompt_tokens,
-            completion_tokens=self._completion_tokens(facts, route),
-            nusd_max=self._reserve.nusd_max,
+            completion_tokens=self._completion_tokens(reserve, facts, route),
+            nusd_max=reserve.nusd_max,
             units=facts.asked,
             asked=facts.served_as,
         )
 
-    def _completion_tokens(self, facts: RequestFacts, route: Route) -> int:
+    def _completion_tokens(self, reserve: Reserve, facts: RequestFacts, route: Route) -> int:
         return completion_tokens(
             requested=facts.completion_tokens_max,
             n=facts.n,
-            default=self._reserve.completion_tokens,
+            default=reserve.completion_tokens,
             model_max=route.completion_tokens_max,
         )
 
-    def _requested(self, held: Quote, facts: RequestFacts, route: Route, terms: AdmissionTerms) -> RequestedAmounts:
+    def _requested(
+        self, reserve: Reserve, held: Quote, facts: RequestFacts, route: Route, terms: AdmissionTerms
+    ) -> RequestedAmounts:
         if held is NOTHING_HELD:
             return RequestedAmounts()
-        completion = self._completion_tokens(facts, route)
+        completion = self._completion_tokens(reserve, facts, route)
         return RequestedAmounts(
             nusd=held.nusd,
             tokens=held.tokens,
@@ -213,7 +215,7 @@ class ExchangeOpener:
             completion_tokens=completion,
             answers=facts.n,
             assumed=completion // facts.n if facts.completion_tokens_max is None else 0,
-            capped=held.nusd == self._reserve.nusd_max,
+            capped=held.nusd == reserve.nusd_max,
             units=facts.asked,
         )
 

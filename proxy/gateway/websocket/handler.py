@@ -22,7 +22,7 @@ from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.refusals import too_many_at_once
 from proxy.gateway.exchange.running import ExchangeOwners, LiveExchange
 from proxy.gateway.exchange.uploads import Uploads
-from proxy.gateway.ports import Ports
+from proxy.gateway.ports import Ports, RequestLimits
 from proxy.gateway.upstream.failures import UpstreamFailedError
 from proxy.gateway.upstream.provider import Provider, TimeLimits
 from proxy.gateway.upstream.provider_call import MayAsk
@@ -58,9 +58,8 @@ class WebSocketHandler:
         live: set[LiveExchange],
         owners: ExchangeOwners,
         uploads: Uploads,
-        message_bytes_max: int,
+        limits: RequestLimits,
         sessions_max: int,
-        sessions_per_key_max: int,
         accepting: Accepting,
     ) -> None:
         """`live`, `owners`: those of all running exchanges."""
@@ -71,9 +70,8 @@ class WebSocketHandler:
         self._live = live
         self._owners = owners
         self._uploads = uploads
-        self._message_bytes_max = message_bytes_max
+        self._request_limits = limits
         self._sessions_max = sessions_max
-        self._sessions_per_key_max = sessions_per_key_max
         self._accepting = accepting
         self.sessions: set[Session] = set()
         self._sessions_of: Counter[str] = Counter()
@@ -99,7 +97,7 @@ class WebSocketHandler:
     def _check_number(self, key: ApiKey) -> None:
         """Raises ApiError if there are too many sessions."""
         limits = [scope.limits.parallel for scope in self._keys.scopes(key) if scope.limits.parallel is not None]
-        most, why = self._sessions_per_key_max, ""
+        most, why = self._request_limits.sockets_per_key_max, ""
         if limits and SESSIONS_PER_REQUEST * min(limits) < most:
             most, why = SESSIONS_PER_REQUEST * min(limits), f" ({min(limits)} requests at once)"
         if self._sessions_of[key.key_id] > most:
@@ -134,7 +132,7 @@ class WebSocketHandler:
             connection,
             transport,
             masks=False,
-            message_bytes_max=self._message_bytes_max,
+            message_bytes_max=self._request_limits.body_bytes_max,
             grew=self._uploads.take,
             shrank=self._uploads.give_back,
         )

@@ -22,7 +22,7 @@ from proxy.gateway.batches.routes import add_to
 from proxy.gateway.batches.settling import BatchSettler
 from proxy.gateway.batches.watcher import Watcher
 from proxy.gateway.exchange.uploads import Uploads
-from proxy.gateway.ports import Reserve
+from proxy.gateway.ports import RequestLimits
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models
@@ -54,9 +54,8 @@ class BatchService:
         providers: Mapping[str, Provider],
         client: UpstreamClient,
         estimator: Estimator,
-        reserve: Reserve,
+        limits: RequestLimits,
         uploads: Uploads,
-        request_bytes_max: int,
         metrics: Metrics,
         accepting: Accepting,
     ) -> None:
@@ -74,15 +73,15 @@ class BatchService:
         access = Access(ports, keys=keyring, providers=providers, accepting=accepting)
         self._maker = BatchMaker(
             access, self._settler, self._watcher, client=client, models=models, admission=admission.admission,
-            reserve=reserve, scopes=keyring.scopes, payer=keyring.payer, unix_time=time.time,
+            limits=limits, scopes=keyring.scopes, payer=keyring.payer, unix_time=time.time,
         )  # fmt: skip
         of_batches = BatchesHandler(
-            access, self._maker, self._settler, client=client, models=models, estimator=estimator, reserve=reserve,
-            uploads=uploads, scopes=keyring.scopes, request_bytes_max=request_bytes_max,
+            access, self._maker, self._settler, client=client, models=models, estimator=estimator, limits=limits,
+            uploads=uploads, scopes=keyring.scopes,
         )  # fmt: skip
         of_files = FilesHandler(
-            access, providers=providers, client=client, models=models, estimator=estimator, reserve=reserve,
-            uploads=uploads, scopes=keyring.scopes, request_bytes_max=request_bytes_max, settled=of_batches.settled,
+            access, providers=providers, client=client, models=models, estimator=estimator, limits=limits,
+            uploads=uploads, scopes=keyring.scopes, settled=of_batches.settled,
         )  # fmt: skip
         self._access = access
         self._handlers = {"files": of_files.handlers(), "batches": of_batches.handlers()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import NoReturn
 
@@ -21,7 +22,7 @@ from proxy.gateway.models.catalogue import Catalogue
 from proxy.gateway.models.fetched_lists import FetchedLists
 from proxy.gateway.models.handler import ModelsHandler
 from proxy.gateway.outbox import Outbox
-from proxy.gateway.ports import Ports, Reserve
+from proxy.gateway.ports import Ports, RequestLimits, Reserve
 from proxy.gateway.responses.handler import ResponsesHandler
 from proxy.gateway.responses.handler import add_to as add_response_routes
 from proxy.gateway.resume.handler import ResumeHandler
@@ -37,6 +38,7 @@ from proxy.runtime.proxy.background import Resumption
 from proxy.runtime.proxy.batches import BatchService
 from proxy.runtime.proxy.later_usage import LaterUsageService
 from proxy.runtime.proxy.resources import Resources
+from proxy.settings import Settings
 
 # So many keys together can take all WebSockets, unless `websockets_per_key_max` is set.
 KEYS_OF_SOCKETS = 4
@@ -77,12 +79,12 @@ def make_handlers(
     settings, metrics, configuration = resources.settings, resources.metrics, resources.configuration
     keyring, admission, estimator = resources.keyring, resources.admission, resources.learned.estimator
     providers, models = configuration.providers, configuration.models
-    reserve = Reserve(settings.reserve.completion_tokens, settings.reserve.nusd_max, settings.budgets.exceeded_status)
+    limits = _limits(settings)
     uploads = Uploads(body_bytes_max=settings.request_bytes_max)
     batches = BatchService(
         node=resources.node.node_id, stores=resources.store, in_thread=resources.in_thread, keyring=keyring,
-        admission=admission, models=models, providers=providers, client=upstream, estimator=estimator, reserve=reserve,
-        uploads=uploads, request_bytes_max=settings.request_bytes_max, metrics=metrics, accepting=accepting,
+        admission=admission, models=models, providers=providers, client=upstream, estimator=estimator, limits=limits,
+        uploads=uploads, metrics=metrics, accepting=accepting,
     )  # fmt: skip
     ports = Ports(
         outbox=outbox, upstream=upstream, estimator=estimator, meters=metrics, unix_time=time.time,
@@ -91,15 +93,14 @@ def make_handlers(
     )  # fmt: skip
     owners = ExchangeOwners()
     background = BackgroundExchanges(ports, owners)
-    opener = ExchangeOpener(keys=keyring, models=models, ports=ports, reserve=reserve)
+    opener = ExchangeOpener(keys=keyring, models=models, ports=ports, limits=limits)
     exchanges = ProxyHandler(
-        keys=keyring, opener=opener, ports=ports, uploads=uploads, request_bytes_max=settings.request_bytes_max,
+        keys=keyring, opener=opener, ports=ports, uploads=uploads, limits=limits,
         accepting=accepting, background=background.take, owners=owners,
     )  # fmt: skip
     sockets = WebSocketHandler(
         keys=keyring, opener=opener, ports=ports, providers=providers, live=exchanges.live, owners=owners,
-        uploads=uploads, message_bytes_max=settings.request_bytes_max, sessions_max=settings.exchanges_max,
-        sessions_per_key_max=settings.websockets_per_key_max or ceil(settings.exchanges_max / KEYS_OF_SOCKETS),
+        uploads=uploads, limits=limits, sessions_max=settings.exchanges_max,
         accepting=accepting,
     )  # fmt: skip
     resuming = None
@@ -115,6 +116,12 @@ def make_handlers(
     configuration.followers += [
         lambda settings, providers: catalogue.changed_to(settings.models, providers),
         lambda _settings, _providers: opener.forget_routes,
+        lambda settings, _providers: partial(limits.become, _limits(settings)),
+        lambda settings, _providers: partial(
+            admission.admission.use_outage_policy,
+            settings.budgets.on_store_outage,
+            settings.budgets.outage_allowance_nusd,
+        ),
     ]
     resumption = Resumption(background, owners, ports, keyring, models, providers, admission)
     return Handlers(
@@ -122,6 +129,14 @@ def make_handlers(
         KeyInfoHandler(keyring, key_reads) if settings.key_info else None, background, resumption,
         LaterUsageService(resources, configuration, upstream),
     )  # fmt: skip
+
+
+def _limits(settings: Settings) -> RequestLimits:
+    return RequestLimits(
+        Reserve(settings.reserve.completion_tokens, settings.reserve.nusd_max, settings.budgets.exceeded_status),
+        body_bytes_max=settings.request_bytes_max,
+        sockets_per_key_max=settings.websockets_per_key_max or ceil(settings.exchanges_max / KEYS_OF_SOCKETS),
+    )
 
 
 def client_routes(handlers: Handlers) -> Routes:

@@ -83,6 +83,7 @@ class Proxy:
         self.console_url: str | None = None
         """the URL of the console; None: the console is off, or another process has it"""
         self._settings = settings
+        """those of the start, with what reloads have changed"""
         self._peers = peers
         self._file = file
         self.reload: Callable[[], object] | None = None
@@ -143,7 +144,7 @@ class Proxy:
         if peers is not None:
             stops.callback((await peers.listen(partial(_answer, exposition, running))).close)
         settling.start(tasks)
-        stops.push_async_callback(_settle_last, settling, resources, settings.shutdown_grace_s)
+        stops.push_async_callback(_settle_last, settling, resources)
 
         stops.push_async_callback(handlers.background.suspend)
         await handlers.resumption.resume(resources.recovered, settling.outbox)
@@ -215,6 +216,10 @@ class Proxy:
         if not self._is_leaving:
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def _use(self, settings: Settings) -> None:
+        """Stop as these settings say."""
+        self._settings = settings
+
     def _reload_on_request(self, resources: Resources, tasks: Tasks, stops: AsyncExitStack) -> Reloader:
         number, count = (0, 1) if self._peers is None else (self._peers.number, self._peers.count)
         reloader = Reloader(
@@ -222,6 +227,7 @@ class Proxy:
             processes=count,
         )  # fmt: skip
         stops.callback(reloader.close)
+        resources.configuration.followers.append(lambda settings, _providers: partial(self._use, settings))
         self.reload = lambda: tasks.start(reloader.run(), name="reload")
         return reloader
 
@@ -331,8 +337,9 @@ def _follow_prices(
         tasks.start(PriceRefresh(refresh, resources, reloader, upstream, copy).run(), name="prices")
 
 
-async def _settle_last(settling: Settling, resources: Resources, grace_s: float) -> None:
+async def _settle_last(settling: Settling, resources: Resources) -> None:
     """Settle the records in the journal, while the last spans are sent."""
+    grace_s = resources.configuration.settings.shutdown_grace_s
     await asyncio.gather(settling.close(LAST_SETTLE_S), close_traces(resources.traces, grace_s))
 
 

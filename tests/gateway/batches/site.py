@@ -18,6 +18,7 @@ from proxy.billing.batch import StoredBatch
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Limits, Scope
+from proxy.billing.money import Nusd
 from proxy.billing.pricing.prices import configured
 from proxy.billing.record import Price, Rates
 from proxy.billing.reservation import DenialReason, Denied, LimitLevel, Reservation
@@ -26,7 +27,7 @@ from proxy.foundation.secret import Secret
 from proxy.gateway.authentication import Accepting
 from proxy.gateway.batches.watcher import Watcher
 from proxy.gateway.exchange.uploads import Uploads
-from proxy.gateway.ports import Reserve
+from proxy.gateway.ports import RequestLimits, Reserve
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route
@@ -199,10 +200,11 @@ class Site:
         admission = Admission(self.budget, self.ledger)
         stores = SimpleNamespace(ledger=self.ledger, files=self.files, batches=self.batches)
         made: Any = BatchService
+        limits = RequestLimits(Reserve(4096, Nusd(1 << 40), 402), 8 << 20, 64)
         service = made(
             node=node, stores=stores, in_thread=self._in_thread, keyring=Keys(), admission=admission,
             models=Models(models, lambda _name: None), providers=providers, client=upstream, estimator=Estimator(),
-            reserve=Reserve(4096, 1 << 40, 402), uploads=Uploads(body_bytes_max=8 << 20), request_bytes_max=8 << 20,
+            limits=limits, uploads=Uploads(body_bytes_max=8 << 20),
             metrics=Metrics(), accepting=Accepting(),
         )  # fmt: skip
         service._watcher._unix_time = lambda: time.time() + self.later_s

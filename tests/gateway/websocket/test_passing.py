@@ -452,7 +452,7 @@ async def test_another_credential_is_tried(tmp_path: Path) -> None:
 async def test_a_key_leaves_sessions_to_others(tmp_path: Path) -> None:
     keys = OfToken(k=KEY, other=replace(KEY, key_id="other"))
     async with stage(tmp_path, keys=keys) as on:
-        on.gateway.sockets._sessions_per_key_max, on.gateway.sockets._sessions_max = 2, 3
+        on.gateway.sockets._request_limits.sockets_per_key_max, on.gateway.sockets._sessions_max = 2, 3
         async with on.client(RESPONSES) as first, on.client(RESPONSES):
             response = await refused(on, RESPONSES)
             error = json.loads(response.body)["error"]
