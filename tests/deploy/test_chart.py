@@ -269,6 +269,20 @@ def test_ports_and_the_rest_of_the_console_are_those_of_the_configuration() -> N
 
 
 @pytest.mark.external
+def test_operators_alone_have_the_console_too() -> None:
+    """Without the secret of `admin`."""
+    config = {"admin": {"operators": {"anna": {"secret": "${ANNA_SECRET}"}}}}
+    made = manifests({"config": config})
+    assert ("Service", "tw-admin") in made
+    [proxy] = [pod for component, pod in pods(made) if component == "proxy"]
+    assert "admin" in {one["name"] for one in proxy["containers"][0]["ports"]}
+    assert yaml.safe_load(made["ConfigMap", "tw"]["data"]["tokenweir.yaml"])["admin"] == {
+        "host": "*", "port": 8090, **config["admin"],
+    }  # fmt: skip
+    assert ("Service", "tw-admin") not in manifests({"config": {"admin": {}}})
+
+
+@pytest.mark.external
 @pytest.mark.parametrize("restarts", [True, False])
 def test_a_change_of_the_configuration_restarts_proxies_or_does_not(restarts: bool) -> None:
     def templates(grace_s: int) -> dict[str, Any]:

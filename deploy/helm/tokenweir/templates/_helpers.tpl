@@ -71,6 +71,12 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
+{{- /* Not empty if the proxies have the console: somebody can sign in. */}}
+{{- define "tokenweir.console" -}}
+{{- $admin := get .Values.config "admin" | default dict -}}
+{{- if or .Values.admin.existingSecret $admin.operators $admin.oidc }}on{{ end }}
+{{- end }}
+
 {{- /* What all containers have in common: a list of the root and the component's own variables. */}}
 {{- define "tokenweir.container" -}}
 {{- $values := (index . 0).Values -}}
