@@ -33,7 +33,7 @@ def add_commands(commands: Any) -> None:
 def _check(options: argparse.Namespace) -> int:
     from proxy.doctor.examine import offline_checks
 
-    return print_findings(lambda: load_settings(options.config), offline_checks, as_json=options.json)
+    return print_findings(lambda: load_settings(options.config), offline_checks, options.config, as_json=options.json)
 
 
 def _show(options: argparse.Namespace) -> None:

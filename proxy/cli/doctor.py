@@ -34,24 +34,27 @@ def add_commands(commands: Any) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     from proxy.doctor.examine import checks
 
-    return print_findings(lambda: _settings(options.config), checks, call=options.call, as_json=options.json)
+    return print_findings(
+        lambda: _settings(options.config), checks, options.config, call=options.call, as_json=options.json
+    )
 
 
 def print_findings(
     read: Callable[[], Settings],
     checks: Callable[[CheckedDeployment], Sequence[Check]],
+    config: Path | None,
     *,
     call: str | None = None,
     as_json: bool,
 ) -> int:
-    """Read the settings, run the checks, and print what they find. `call`: see `CheckedDeployment`. Returns the exit
-    code."""
+    """Read the settings, run the checks, and print what they find. `config`: the file that is named.
+    `call`: see `CheckedDeployment`. Returns the exit code."""
     from proxy.doctor.examine import examine
     from proxy.doctor.finding import CheckedDeployment, error
     from proxy.settings import SettingsError
 
     try:
-        case = CheckedDeployment(read(), time.time(), call)
+        case = CheckedDeployment(read(), time.time(), call, config_file(config))
     except SettingsError as refusal:
         *others, last = str(refusal).splitlines()
         findings = [error("configuration", line, "") for line in others]

@@ -23,6 +23,7 @@ from proxy.settings import (
     SettingsError,
     require_prices,
 )
+from proxy.settings.reading import located, read_text
 
 # APIs with models that bill reasoning without streaming it, as of the end of 2026.
 _HIDDEN_REASONING_HOSTS = frozenset(
@@ -95,6 +96,13 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+def _refused(case: CheckedDeployment, check: str, wrong: SettingsError, advice: str) -> list[Finding]:
+    """What is wrong, each with its line in the file; the last one with the advice."""
+    told = wrong if case.file is None else located(wrong, case.file, read_text(case.file))
+    *others, last = str(told).splitlines()
+    return [*(error(check, one, "") for one in others), error(check, last, advice)]
+
+
 def prices(case: CheckedDeployment) -> list[Finding]:
     """Check that every served model has a price."""
     try:
@@ -102,7 +110,7 @@ def prices(case: CheckedDeployment) -> list[Finding]:
     except PriceFileError as wrong:
         return [error("prices", str(wrong), "write it again: `tokenweir prices update`; or remove it")]
     except SettingsError as refusal:
-        return [error("prices", str(refusal), "set the price: `tokenweir serve` does not start without it")]
+        return _refused(case, "prices", refusal, "set the price: `tokenweir serve` does not start without it")
     open_ended = [model.name for model in case.settings.models.values() if model.is_pattern and model.price is None]
     named = len(case.settings.models) - len(open_ended)
     findings = [ok("prices", f"known for {named} models")] if named else []
@@ -123,13 +131,8 @@ def tokenizers(case: CheckedDeployment) -> list[Finding]:
     try:
         Tokenizers(models, case.settings.estimates)
     except SettingsError as refusal:
-        return [
-            error(
-                "tokenizers",
-                str(refusal),
-                "`tokenweir serve` does not start without it: see docs/explanation/estimates.md",
-            )
-        ]
+        advice = "`tokenweir serve` does not start without it: see docs/explanation/estimates.md"
+        return _refused(case, "tokenizers", refusal, advice)
     return [ok("tokenizers", f"loaded for {sum(model.tokenizer is not None for model in models)} models")]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from proxy.settings import Settings
 
@@ -38,6 +39,8 @@ class CheckedDeployment:
     """Unix seconds"""
     call: str | None = None
     """the model of the test request for one token; None: no test request"""
+    file: Path | None = None
+    """the configuration file; None: the settings are from the environment"""
 
 
 def ok(check: str, message: str) -> Finding:

@@ -127,6 +127,17 @@ def test_a_right_file_is_checked_offline(file: Path, capsys: pytest.CaptureFixtu
     assert list(file.parent.iterdir()) == [file], "nothing is written"
 
 
+def test_a_model_without_a_price_is_named_with_its_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(
+        'providers:\n  a: {base_url: "http://a.example/v1", api_key: "${A}"}\n'
+        "models:\n  never-heard-of: {provider: a}\n  nor-of-this: {provider: a}\n"
+    )
+    assert main(["config", "check", "--config", str(file)]) == 1
+    printed = capsys.readouterr().out
+    assert f"✗ prices              {file}:4: models.never-heard-of.price: is missing" in printed
+    assert f"✗ prices              {file}:5: models.nor-of-this.price: is missing" in printed
+
+
 def test_what_applies_is_shown_without_any_secret(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(RIGHT)
     assert main(["config", "show", "--config", str(file)]) == 0
