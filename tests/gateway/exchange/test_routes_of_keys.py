@@ -23,7 +23,7 @@ def opener() -> ExchangeOpener:
     """Of one provider, which passes every model's name."""
     none: Any = None
     models = Models({}, lambda name: Route(PROVIDER, name, lambda *_: (None, None)))
-    return ExchangeOpener(keys=none, models=models, ports=none, reserve=none)
+    return ExchangeOpener(keys=none, models=models, ports=none, limits=none)
 
 
 def test_a_changed_key_is_seen_at_the_next_request() -> None:
