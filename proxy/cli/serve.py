@@ -13,6 +13,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -23,12 +24,13 @@ from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from proxy.cli.common import CONFIG_HELP, Failure, WrongUsage, add_command, config_file, load_settings, with_config
+from proxy.cli.common import CONFIG_HELP, Failure, add_command, config_file, load_settings, with_config
 from proxy.cli.values import PORT, Whole
 from proxy.foundation.times import iso_utc
 
 if TYPE_CHECKING:
     from proxy.runtime.machine.configuration_file import ConfigurationFile
+    from proxy.runtime.proxy.handover import Succession
     from proxy.runtime.proxy.peer_processes import PeerProcesses
     from proxy.settings import Settings
     from proxy.settings.values import LogSettings
@@ -84,8 +86,11 @@ def add_commands(commands: Any) -> None:
     worker.add_argument("--port", type=PORT, help="overrides worker.port; 0: any free one")
 
 
-def serve_as_one(settings: Settings, file: ConfigurationFile | None, peers: PeerProcesses, line: Connection) -> None:
+def serve_as_one(
+    settings: Settings, file: ConfigurationFile | None, peers: PeerProcesses, succession: Succession, line: Connection
+) -> None:
     """Serve as one of several processes on one port, until SIGTERM or until the parent closes `line`."""
+    from proxy.runtime.proxy.handover import kept_from_programs, send_listeners
     from proxy.runtime.proxy.process import Proxy
     from proxy.settings.values import LogFormat
     from proxy.telemetry.log_lines import log_to_stderr
@@ -94,13 +99,14 @@ def serve_as_one(settings: Settings, file: ConfigurationFile | None, peers: Peer
     log_to_stderr(as_json=settings.log.format is LogFormat.JSON)
     _survive_hangups()
     try:
-        proxy = Proxy(settings, peers, file)
+        proxy = Proxy(settings, peers, file, kept_from_programs(succession))
 
-        def started(port: int) -> None:
+        def started(_port: int) -> None:
             _print_console(proxy.console_url)
-            line.send(port)
+            with socket.socket(fileno=os.dup(line.fileno())) as parent:
+                send_listeners(parent, proxy.listeners())
 
-        _run(_serve_until_stopped(proxy, started, line))
+        _run(_serve_until_stopped(proxy, started, line, proxy.told))
     except (Failure, OSError, ValueError) as refusal:
         print(f"tokenweir: {refusal}", file=sys.stderr)
         sys.exit(1)
@@ -116,25 +122,27 @@ def _serve(options: argparse.Namespace) -> int:
     _survive_hangups()
     settings, file = _settings_to_serve(options)
     settings = replace(settings, log=_with_format(settings.log, options))
+    from proxy.runtime.proxy.handover import activated, take_over
+
+    succession = take_over(settings) if options.take_over else activated(os.environ)
+
+    def listens(port: int) -> None:
+        _print_address(settings.listen.host)(port)
+        if succession.predecessor is not None:
+            print(f"tokenweir: process {succession.predecessor.pid} finishes its exchanges, and ends", flush=True)
+
     if options.workers > 1:
         from proxy.runtime.proxy.supervisor import Supervisor
 
-        if options.take_over:
-            raise WrongUsage("--take-over: replaces one process by one, not with --workers")
-        started_all = _print_address(settings.listen.host)
-        return Supervisor(settings, file, options.workers, serve_as_one, started=started_all).run()
+        return Supervisor(settings, file, options.workers, serve_as_one, succession, started=listens).run()
     from proxy.journal.log import JournalInUse
-    from proxy.runtime.proxy.handover import activated, take_over
     from proxy.runtime.proxy.process import Proxy
 
-    succession = take_over(settings) if options.take_over else activated(os.environ)
     proxy = Proxy(settings, file=file, succession=succession)
 
     def started(port: int) -> None:
         _print_console(proxy.console_url)
-        _print_address(settings.listen.host)(port)
-        if succession.predecessor is not None:
-            print(f"tokenweir: process {succession.predecessor.pid} finishes its exchanges, and ends", flush=True)
+        listens(port)
 
     try:
         _run(_serve_until_stopped(proxy, started))
@@ -253,18 +261,41 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
         runner.run(work)
 
 
-def _on_stop(loop: asyncio.AbstractEventLoop, line: Connection | None, stop: Callable[[], object]) -> None:
-    """Call `stop` for a signal, or when the other end of `line` is closed."""
+def _on_stop(
+    loop: asyncio.AbstractEventLoop,
+    line: Connection | None,
+    stop: Callable[[], object],
+    told: Callable[[bytes], object] | None = None,
+) -> None:
+    """Call `stop` for a signal, or when the other end of `line` is closed. `told`: called with what it sends; None: as
+    if it were closed."""
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    if line is not None:
-        loop.add_reader(line.fileno(), stop)
+    if line is None:
+        return
+
+    def heard() -> None:
+        try:
+            word = b"" if told is None else line.recv_bytes()
+        except (EOFError, OSError):
+            word = b""
+        if told is not None and word:
+            told(word)
+        else:
+            loop.remove_reader(line.fileno())
+            stop()
+
+    loop.add_reader(line.fileno(), heard)
 
 
 async def _serve_until_stopped(
-    service: _Service, started: Callable[[int], None], line: Connection | None = None
+    service: _Service,
+    started: Callable[[int], None],
+    line: Connection | None = None,
+    told: Callable[[bytes], object] | None = None,
 ) -> None:
-    """Run a service until a signal arrives or the other end of `line` is closed."""
+    """Run a service until a signal arrives or the other end of `line` is closed. `told`: called with what that end
+    sends."""
     from proxy.journal.log import JournalUnavailable
     from proxy.journal.progress import ProgressBroken
 
@@ -281,7 +312,7 @@ async def _serve_until_stopped(
     except asyncio.CancelledError:
         starting.uncancel()
         return
-    _on_stop(loop, line, stop.set)
+    _on_stop(loop, line, stop.set, told)
     if service.reload is not None:
         loop.add_signal_handler(signal.SIGHUP, service.reload)
         if _hung_up.is_set():

@@ -110,7 +110,7 @@ def _pepper(case: CheckedDeployment) -> Iterator[Finding]:
 
 def journal(case: CheckedDeployment) -> list[Finding]:
     """The backlog, size and integrity of every process's journal."""
-    folders = [folder.journal for folder in DataFolder(case.settings.data_dir).left_behind(0)]
+    folders = [folder.journal for folder in DataFolder(case.settings.data_dir).left_behind()]
     alone = DataFolder(case.settings.data_dir).journal
     folders = ([alone] if alone.is_dir() else []) + folders
     if not folders:

@@ -221,7 +221,7 @@ class CannotListenError(OSError):
     """The address cannot be used; the message is for the operator."""
 
 
-def _why_not(failure: OSError, section: str, host: str, port: int) -> str:
+def why_not(failure: OSError, section: str, host: str, port: int) -> str:
     """The setting that is at fault, and what to do."""
     if isinstance(failure, socket.gaierror):
         return f"{section}.host: {host!r} cannot be resolved"
@@ -295,7 +295,7 @@ class Server:
                 )
                 self._listening.append(made)
         except OSError as failure:
-            raise CannotListenError(_why_not(failure, section, host, port)) from failure
+            raise CannotListenError(why_not(failure, section, host, port)) from failure
         for listening in self._listening:
             await listening.start_serving()
         return int(self.sockets[0].getsockname()[1])

@@ -11,90 +11,24 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 import yaml
 
-from proxy.demo.script import Shape
 from proxy.runtime.machine.configuration_file import STATUS_FILE
 from proxy.runtime.proxy import handover
+from tests.crash.generations import SHORT, SLOW, UNREACHABLE, Generation, Start, Traffic, ended, taken_over
 from tests.crash.stage import PATIENCE_S, Stage, quick_key, until
 from tests.support import sse
 from tests.support.net import ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
-from tests.support.tokenweir import STOP_S_MAX, Tokenweir
-
-UNREACHABLE = {
-    "ledger": "postgresql://127.0.0.1:1/x", "key_pepper": "5e" * 32, "allow_literal_secrets": True,
-}  # fmt: skip
-SHORT = Shape("openai", tokens=6)
-SLOW = Shape("openai", tokens=60, pace_ms=20)
-Start = Callable[..., Tokenweir]
-
-
-class Generation(Tokenweir):
-    """The same deployment, in a process of its own that takes over from the one before."""
-
-    def __init__(self, before: Tokenweir) -> None:
-        self.__dict__.update(before.__dict__)
-        self.child = None
-        self._arguments = (*before._arguments[:3], "--take-over")
-        self._engine = self._reader = self._watch = None
-
-    def stop(self, timeout_s: float = STOP_S_MAX) -> int:
-        code = super().stop(timeout_s)
-        self.close()
-        return code
+from tests.support.tokenweir import Tokenweir
 
 
 def status_pid(running: Tokenweir) -> int:
     return int(json.loads((running.folder / "data" / STATUS_FILE).read_text())["pid"])
-
-
-async def taken_over(running: Tokenweir) -> Tokenweir:
-    new = Generation(running)
-    await asyncio.to_thread(new.start)
-    assert (new.url, new.console_url) == (running.url, running.console_url)
-    return new
-
-
-async def ended(old: Tokenweir) -> None:
-    assert old.child is not None
-    await until(lambda: old.child is not None and old.child.poll() is not None)
-    assert old._wait() == 0
-
-
-class Traffic:
-    """Clients that ask until they are stopped: each request on a new connection, or many on one that is kept."""
-
-    def __init__(self, running: Tokenweir, key: str, model: str) -> None:
-        self._url, self._key, self._model = running.url, key, model
-        self.answered = 0
-        self.stopping = False
-
-    async def on_new_connections(self) -> None:
-        while not self.stopping:
-            async with await connect(self._url) as client:
-                await self._ask(client)
-
-    async def on_kept_connections(self) -> None:
-        while not self.stopping:
-            async with await connect(self._url) as client:
-                closes = False
-                while not (self.stopping or closes):
-                    closes = await self._ask(client)
-
-    async def _ask(self, client: Any) -> bool:
-        """Whether the answer says that the connection is closed after it."""
-        await client.send(chat_request(ask(self._model), key=self._key))
-        response = await client.read(PATIENCE_S)
-        assert response.status == 200, response.body
-        assert sse.done(response.body)
-        self.answered += 1
-        return bool(response.header("connection") == "close")
 
 
 @pytest.mark.thorough
@@ -290,7 +224,8 @@ async def test_who_dies_while_it_hands_over_is_replaced(caplog: pytest.LogCaptur
 
 
 @pytest.mark.thorough
-def test_systemd_keeps_the_socket_open(tokenweir: Start, provider: ScriptedProvider) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_systemd_keeps_the_socket_open(tokenweir: Start, provider: ScriptedProvider, workers: int) -> None:
     """A connection that comes while no process runs is answered by the next one."""
     first = tokenweir()
     key, short = quick_key(first), provider.script("short", SHORT)
@@ -302,7 +237,7 @@ def test_systemd_keeps_the_socket_open(tokenweir: Start, provider: ScriptedProvi
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(chat_request(ask(short), key=key))
             for turn in range(2):
-                child = _activated(first, listening)
+                child = _activated(first, listening, workers)
                 try:
                     assert child.stdout is not None
                     assert any(f"listening on http://127.0.0.1:{port}" in line for line in child.stdout)
@@ -325,9 +260,10 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
 
 
-def _activated(first: Tokenweir, listening: socket.socket) -> subprocess.Popen[str]:
+def _activated(first: Tokenweir, listening: socket.socket, workers: int) -> subprocess.Popen[str]:
     """A process that has the socket as systemd passes it: file descriptor 3."""
     command = [sys.executable, "-c", _AS_SYSTEMD, str(listening.fileno()), "-m", "proxy", *first._arguments[:3]]
+    command += ["--workers", str(workers)]
     return subprocess.Popen(
         command, cwd=first.folder, env=first.environment, stdout=subprocess.PIPE, text=True,
         pass_fds=[listening.fileno()],

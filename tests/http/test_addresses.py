@@ -10,6 +10,7 @@ import pytest
 from proxy.foundation.addresses import hosts_of, shown_host
 from proxy.http.probes import HEALTHZ
 from proxy.http.server import CannotListenError, Routes, Server
+from proxy.runtime.proxy.handover import FIRST
 from proxy.runtime.proxy.supervisor import _reserved
 
 pytestmark = pytest.mark.io
@@ -59,10 +60,17 @@ async def test_each_address_that_is_named_is_listened_on(host: str, reached: lis
 
 
 def test_the_supervisor_reserves_each() -> None:
-    with _reserved("127.0.0.1, 127.0.0.2", 0) as port:
+    with _reserved("127.0.0.1, 127.0.0.2", 0, FIRST) as port:
         for host in ("127.0.0.1", "127.0.0.2"):
             with socket.socket() as other, pytest.raises(OSError, match="in use"):
                 other.bind((host, port))
+        with socket.socket() as fleet:
+            fleet.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            fleet.bind(("127.0.0.2", port))
+            fleet.listen()
+            wrong = pytest.raises(CannotListenError, match="another program listens on")
+            with wrong, _reserved("127.0.0.2", port, FIRST):
+                pass
 
 
 @pytest.mark.parametrize(

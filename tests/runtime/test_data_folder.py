@@ -25,5 +25,5 @@ def root(tmp_path: Path) -> Path:
 )
 def test_only_what_nobody_starts_any_more_is_left_behind(root: Path, workers: int, left: set[str]) -> None:
     mine = DataFolder(root, 0 if workers else None)
-    found = [str(folder.own.relative_to(root)).removeprefix(".") for folder in mine.left_behind(workers)]
+    found = [str(folder.own.relative_to(root)).removeprefix(".") for folder in mine.left_behind(range(workers))]
     assert sorted(found) == sorted(left)

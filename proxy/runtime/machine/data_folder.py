@@ -3,8 +3,9 @@ the folder of that process."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
-from itertools import chain, count
+from itertools import chain, count, islice
 from pathlib import Path
 
 from proxy.foundation.files import replace_text
@@ -33,11 +34,11 @@ class DataFolder:
         for folder in (self.root, self.own):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def left_behind(self, workers: int) -> list[DataFolder]:
-        """The folders with journals of processes that have ended, or that this one replaces. There are `workers`
-        numbered processes now (0: this one alone); their own folders are left out, locked or not."""
+    def left_behind(self, beside: Collection[int] = ()) -> list[DataFolder]:
+        """The folders with journals of processes that have ended, or that this one replaces. `beside`: the numbers of
+        the folders of the processes on this port, which are left out, locked or not."""
         names = (path.name.removeprefix(_OWN.format("")) for path in self.root.glob(_OWN.format("*")))
-        numbered = [DataFolder(self.root, int(name)) for name in names if name.isdecimal() and int(name) >= workers]
+        numbered = [DataFolder(self.root, int(name)) for name in names if name.isdecimal() and int(name) not in beside]
         found = [folder for folder in (DataFolder(self.root), *numbered) if folder.journal.is_dir()]
         return [folder for folder in found if folder.own != self.own]
 
@@ -48,11 +49,16 @@ class DataFolder:
 
     def inherit(self) -> None:
         """Take the learned state of the process that this one replaces: the one that was saved last."""
-        saved = [one for one in (folder.estimator for folder in (self, *self.left_behind(0))) if one.is_file()]
+        saved = [one for one in (folder.estimator for folder in (self, *self.left_behind())) if one.is_file()]
         newest = max(saved, key=lambda one: one.stat().st_mtime, default=self.estimator)
         if newest != self.estimator:
             with suppress(OSError):
                 replace_text(self.estimator, newest.read_text())
+
+
+def unlocked_folders(root: Path, workers: int) -> list[int]:
+    """The first so many numbers of folders that no process uses."""
+    return list(islice((number for number in count() if not is_locked(DataFolder(root, number).journal)), workers))
 
 
 def ledger_file(settings: Settings) -> Path:

@@ -40,7 +40,7 @@ class LostRecords(msgspec.Struct, frozen=True):
 def lost(settings: Settings, store: LedgerStore) -> Iterator[LostRecords]:
     """Find the lost records of every journal of this machine. Raises OSError."""
     alone = DataFolder(settings.data_dir)
-    for folder in (alone, *alone.left_behind(0)):
+    for folder in (alone, *alone.left_behind()):
         node = last_node(folder.journal)
         if node is not None:
             pages = lost_records(folder.journal, node.node_id, store)

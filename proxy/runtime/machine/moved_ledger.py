@@ -64,7 +64,7 @@ def move_ledger(file: Path, url: str, progress: Progress, say: Callable[[str], N
 
 def _journals(data_dir: Path) -> list[Path]:
     alone = DataFolder(data_dir)
-    return [folder.journal for folder in (alone, *alone.left_behind(0)) if folder.journal.is_dir()]
+    return [folder.journal for folder in (alone, *alone.left_behind()) if folder.journal.is_dir()]
 
 
 @contextmanager

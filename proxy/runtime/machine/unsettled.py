@@ -66,7 +66,7 @@ def _unsettled(what: str, ids: Collection[str]) -> Unsettled:
 
 def _in_journals(settings: Settings) -> set[str]:
     alone = DataFolder(settings.data_dir)
-    folders = [alone, *alone.left_behind(0)]
+    folders = [alone, *alone.left_behind()]
     return {one for folder in folders for one in unsettled_exchanges(folder.journal)}
 
 

@@ -7,6 +7,12 @@ can ask. While the earlier one drains, each has a journal of its own.
 
 The running proxy listens on an abstract Unix socket (Linux), which is named after its data folder and vanishes with it.
 It answers with one message: JSON, and with it the file descriptors of its listening sockets.
+
+With `--workers` on either side, the parents hand over; their numbers of processes may differ. The earlier parent has a
+copy of the sockets of each process, so that it can answer although one is busy. No socket that was handed over is
+closed while the new proxy starts: a process that dies then is started again on its sockets, and one that has none then
+is not started. The new processes share the sockets (`shared_out`); every socket has at least one of them. The earlier
+processes stop only when all new ones serve. Each new process takes a data folder that no process uses.
 """
 
 from __future__ import annotations
@@ -33,10 +39,14 @@ Listeners = Mapping[str, Sequence[Any]]
 
 # Each step of the exchange takes milliseconds, and a start of the new proxy between them some seconds.
 ANSWER_S = 5.0
-_MESSAGE_BYTES_MAX, _SOCKETS_MAX = 4096, 64
+# SCM_MAX_FD of Linux.
+_MESSAGE_BYTES_MAX, _SOCKETS_MAX = 4096, 253
 _SERVES, _LEAVES = b"serves", b"leaves"
 # systemd passes sockets from this file descriptor on (sd_listen_fds).
 _FIRST_ACTIVATED = 3
+
+# From a parent to its processes: they serve, alone from now on; another proxy serves in their place.
+LEADS, REPLACED = b"leads", b"replaced"
 
 _log = logging.getLogger(__name__)
 
@@ -80,10 +90,17 @@ class Succession(NamedTuple):
     """it stops once this process serves"""
     is_beside: bool = False
     """another process may drain on the same data folder"""
+    is_served: bool = False
+    """another proxy serves until this one does"""
 
     def of(self, section: str) -> Sequence[socket.socket]:
         """The sockets to listen on; empty: those of the settings."""
         return self.listeners.get(section, ())
+
+    @property
+    def is_activated(self) -> bool:
+        """Whether systemd has opened the sockets, and keeps them open."""
+        return bool(self.listeners) and not self.is_beside
 
 
 FIRST = Succession()
@@ -109,7 +126,22 @@ def take_over(settings: Settings) -> Succession:
     for name in earlier.listeners.keys() - kept.keys():
         for one in earlier.listeners[name]:
             one.close()
-    return Succession(kept, earlier, is_beside=True)
+    return Succession(kept, earlier, is_beside=True, is_served=True)
+
+
+def shared_out(succession: Succession, processes: int) -> list[Listeners]:
+    """The sockets that each of several processes listens on; a process without one makes its own. At every address each
+    gets the socket of the process before it with its number, and all get those of numbers that are no longer used, and
+    systemd's. The first process has the console and the metrics."""
+    by_address: dict[Any, list[Any]] = {}
+    for one in succession.of("listen"):
+        by_address.setdefault(one.getsockname(), []).append(one)
+    shares: list[dict[str, Sequence[Any]]] = []
+    for number in range(processes):
+        own, all_from = (slice(0, 0), 0) if succession.is_activated else (slice(number, number + 1), processes)
+        shares.append({"listen": [one for group in by_address.values() for one in (*group[own], *group[all_from:])]})
+    shares[0] |= {name: group for name, group in succession.listeners.items() if name != "listen"}
+    return list(shares)
 
 
 def _is_at(sockets: Sequence[socket.socket], hosts: Sequence[str], port: int) -> bool:
@@ -133,15 +165,13 @@ def _predecessor(data_dir: Path) -> Predecessor | None:
         try:
             connected.connect(_address(data_dir))
             _check_user(connected)
-            message, descriptors, _flags, _sender = socket.recv_fds(connected, _MESSAGE_BYTES_MAX, _SOCKETS_MAX)
-            sockets = [opened.enter_context(_own(one)) for one in descriptors]
-            offer = msgspec.json.decode(message, type=_Offer)
+            pid, listeners = receive_listeners(connected)
         except (ConnectionRefusedError, FileNotFoundError):
             return None
         except (OSError, msgspec.MsgspecError) as failure:
             raise HandoverError(f"the proxy that runs with {data_dir} does not hand over: {failure}") from failure
         opened.pop_all()
-        return Predecessor(connected, offer.pid, _by_section(zip(offer.sections, sockets, strict=True)))
+        return Predecessor(connected, pid, listeners)
 
 
 def activated(environment: Mapping[str, str]) -> Succession:
@@ -154,6 +184,14 @@ def activated(environment: Mapping[str, str]) -> Succession:
     sections = [name if name in ("admin", "metrics") else "listen" for name in (*names, *[""] * count)[:count]]
     descriptors = range(_FIRST_ACTIVATED, _FIRST_ACTIVATED + count)
     return Succession(_by_section(zip(sections, map(_own, descriptors), strict=True)))
+
+
+def kept_from_programs(succession: Succession) -> Succession:
+    """What the parent has passed; programs that this process starts do not get the sockets."""
+    for group in succession.listeners.values():
+        for one in group:
+            one.set_inheritable(False)
+    return succession
 
 
 def _own(descriptor: int) -> socket.socket:
@@ -199,17 +237,105 @@ async def offer(asked: socket.socket, listeners: Callable[[], Listeners], replac
 
 async def _hand_over(asking: socket.socket, listeners: Listeners) -> bool:
     """Whether the process that asks serves now. It may take as long as it needs to start."""
-    all_of_them = [(section, one) for section, group in listeners.items() for one in group]
-    message = msgspec.json.encode(_Offer(os.getpid(), [section for section, _ in all_of_them]))
-    socket.send_fds(asking, [message], [one.fileno() for _, one in all_of_them])
+    send_listeners(asking, listeners)
     return await asyncio.get_running_loop().sock_recv(asking, len(_SERVES)) == _SERVES
 
 
+class ParentOffer:
+    """As `offer`, of a parent that does not wait: call `look` again and again."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._asked = open_offer(data_dir)
+        self._asking: socket.socket | None = None
+        self._has_answered = False
+
+    @property
+    def is_taken(self) -> bool:
+        """A new proxy has the sockets, and does not serve yet."""
+        return self._has_answered
+
+    @property
+    def waits_for(self) -> list[socket.socket]:
+        """What is readable when `look` has something to do."""
+        if self._asking is not None:
+            return [self._asking] if self._has_answered else []
+        return [] if self._asked is None else [self._asked]
+
+    def look(self, listeners: Callable[[], Listeners | None]) -> bool:
+        """Hand over to a process that asks. `listeners`: None: not now. Returns True once that process serves: then
+        call `leave`."""
+        if self._asked is None:
+            return False
+        try:
+            if self._asking is None:
+                self._asking = self._asked.accept()[0]
+                _check_user(self._asking)
+            if not self._has_answered:
+                found = listeners()
+                if found is None:
+                    return False
+                send_listeners(self._asking, found)
+                self._asking.setblocking(False)
+                self._has_answered = True
+            answer = self._asking.recv(len(_SERVES))
+        except BlockingIOError:
+            return False
+        except OSError as failure:
+            _log.warning("a process that asked for the listeners did not get them: %s", failure)
+            answer = b""
+        if answer != _SERVES:
+            self._forget()
+        return answer == _SERVES
+
+    def leave(self) -> None:
+        """Another process serves, and gets the name."""
+        assert self._asked is not None
+        assert self._asking is not None
+        self._asked.close()
+        with suppress(OSError):  # it may have died since
+            self._asking.sendall(_LEAVES)
+        self.close()
+
+    def close(self) -> None:
+        """Hand over no more."""
+        self._forget()
+        if self._asked is not None:
+            self._asked.close()
+            self._asked = None
+
+    def _forget(self) -> None:
+        if self._asking is not None:
+            self._asking.close()
+        self._asking, self._has_answered = None, False
+
+
+def send_listeners(connected: socket.socket, listeners: Listeners) -> None:
+    """Send the listening sockets of this process. Raises OSError."""
+    named = [(section, one) for section, group in listeners.items() for one in group]
+    if len(named) > _SOCKETS_MAX:
+        raise HandoverError(f"there are more than {_SOCKETS_MAX} listening sockets")
+    message = msgspec.json.encode(_Offer(os.getpid(), [section for section, _ in named]))
+    socket.send_fds(connected, [message], [one.fileno() for _, one in named])
+
+
+def receive_listeners(connected: socket.socket) -> tuple[int, Listeners]:
+    """What `send_listeners` has sent: the pid of the sender, and the sockets. Raises OSError, MsgspecError."""
+    message, descriptors, _flags, _sender = socket.recv_fds(connected, _MESSAGE_BYTES_MAX, _SOCKETS_MAX)
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(_own(one)) for one in descriptors]
+        offer = msgspec.json.decode(message, type=_Offer)
+        named = list(zip(offer.sections, sockets, strict=True))
+        opened.pop_all()
+    return offer.pid, _by_section(named)
+
+
 def _by_section(sockets: Iterable[tuple[str, socket.socket]]) -> Listeners:
-    found: dict[str, list[socket.socket]] = {}
+    """Without further copies of a socket, which are closed."""
+    found: dict[str, dict[int, socket.socket]] = {}
     for section, one in sockets:
-        found.setdefault(section, []).append(one)
-    return found
+        if found.setdefault(section, {}).setdefault(os.fstat(one.fileno()).st_ino, one) is not one:
+            one.close()
+    return {section: list(group.values()) for section, group in found.items()}
 
 
 def _address(data_dir: Path) -> bytes:

@@ -48,8 +48,15 @@ class PeerProcesses:
     number: int
     """the number of this process, from 0"""
     count: int
+    folders: Sequence[int] = ()
+    """the numbers of the processes' data folders, see `data_folders`"""
     _ended: bytes | None = field(default=None, init=False)
     """counters of the processes whose place this one has taken; None: not read yet"""
+
+    @property
+    def data_folders(self) -> Sequence[int]:
+        """The number of the data folder of each process: its own, unless another proxy still used that at its start."""
+        return self.folders or range(self.count)
 
     async def listen(self, answer_to: Callable[[str], Awaitable[bytes]]) -> asyncio.Server:
         """Answer the peers. `answer_to`: request → answer. Raises OSError."""

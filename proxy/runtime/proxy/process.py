@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
@@ -41,7 +41,7 @@ from proxy.runtime.proxy.abandoned_journals import settle_abandoned
 from proxy.runtime.proxy.configuration import Reloader
 from proxy.runtime.proxy.console import Console
 from proxy.runtime.proxy.handlers import STARTING, Handlers, client_routes, make_handlers, waiting_routes
-from proxy.runtime.proxy.handover import FIRST, Listeners, Succession, offer, open_offer
+from proxy.runtime.proxy.handover import FIRST, LEADS, REPLACED, Listeners, Succession, offer, open_offer
 from proxy.runtime.proxy.node import Settling
 from proxy.runtime.proxy.peer_processes import METRICS, PeerProcesses
 from proxy.runtime.proxy.price_refresh import PriceRefresh
@@ -88,6 +88,9 @@ class Proxy:
         self._file = file
         self.reload: Callable[[], object] | None = None
         """reads the configuration file again, and applies it; the log says what came of it. None: before `start`"""
+        self.listeners: Callable[[], Listeners] = dict
+        """the listening sockets"""
+        self._on_lead: Callable[[], None] = lambda: None
         self._succession = succession
         self._is_replaced = False
         self._accepting = Accepting(STARTING)
@@ -156,7 +159,7 @@ class Proxy:
         _start_maintenance(resources, tasks, is_first=is_first)
         _follow_prices(resources, tasks, reloader, upstream, folder if is_first else None)
         if is_first:
-            left = folder.left_behind(0 if peers is None else peers.count)
+            left = folder.left_behind(() if peers is None else peers.data_folders)
             tasks.start(settle_abandoned(left, resources, handlers.resumption), name="abandoned")
 
         stops.callback(resources.tokenizers.close)
@@ -171,15 +174,26 @@ class Proxy:
             stops, resources, handlers, running, exposition, key_reads, is_first=is_first,
             keeps_tapes=tapes is not None,
         )  # fmt: skip
-        await self._serves(listening, reloader, tasks)
+        self.listeners = listening
+        self._on_lead = reloader.started
+        await self._serves(tasks)
 
-    async def _serves(self, listening: Callable[[], Listeners], reloader: Reloader, tasks: Tasks) -> None:
-        """Let the process before stop, and the next one take over."""
+    async def _serves(self, tasks: Tasks) -> None:
+        """Let the process before stop, and the next one take over; a parent does so for its processes."""
         if self._succession.predecessor is not None:
             await self._succession.predecessor.leave()
-        reloader.started()
+        elif self._succession.is_served:
+            return
+        self._on_lead()
         if self._peers is None and (asked := open_offer(self._settings.data_dir)) is not None:
-            tasks.start(offer(asked, listening, self._replace), name="handover")
+            tasks.start(offer(asked, self.listeners, self._replace), name="handover")
+
+    def told(self, word: bytes) -> None:
+        """The parent says LEADS or REPLACED."""
+        if word == LEADS:
+            self._on_lead()
+        elif word == REPLACED:
+            self._replace()
 
     def _waiting(self, metrics: Metrics, exposition: Exposition) -> Waiting:
         """Makes the server that refuses requests while the ledger or Redis is not there, and tells monitors why."""
@@ -187,7 +201,7 @@ class Proxy:
         of_all = exposition.of_all if self._settings.metrics.port is None else None
 
         def waiting(reason: str) -> AbstractAsyncContextManager[None]:
-            if self._succession.predecessor is not None:  # which serves meanwhile
+            if self._succession.is_served:
                 return nullcontext()
             routes = waiting_routes()
             add_probes(routes, not_ready=lambda: reason, exposition=of_all)
@@ -201,12 +215,13 @@ class Proxy:
     def _folder(self) -> DataFolder:
         """The data folder of this process. Raises JournalInUse."""
         peers = self._peers
-        folder = DataFolder(self._settings.data_dir, None if peers is None else peers.number)
+        numbers: Sequence[int] = () if peers is None else peers.data_folders
+        folder = DataFolder(self._settings.data_dir, None if peers is None else numbers[peers.number])
         if self._succession.is_beside:
-            folder = folder.unlocked()
+            folder = folder.unlocked() if peers is None else folder
             folder.make()
             folder.inherit()
-        elif any(is_locked(one.journal) for one in folder.left_behind(0 if peers is None else peers.count)):
+        elif any(is_locked(one.journal) for one in folder.left_behind(numbers)):
             raise JournalInUse(f"another process uses the data folder {folder.root}")
         return folder
 
