@@ -233,6 +233,7 @@ def test_roles(stand: Stand, provider: IdentityProvider, claims: dict[str, Any],
     assert "admin.oidc.roles" in low.body["error"]["message"]
 
 
+@pytest.mark.thorough
 def test_claims_of_other_providers(open_stand: Opener, provider: IdentityProvider) -> None:
     """Keycloak's nested roles, names with dots, and e-mail addresses as roles."""
     for number, (claim, claims, is_in) in enumerate((
@@ -249,6 +250,7 @@ def test_claims_of_other_providers(open_stand: Opener, provider: IdentityProvide
     assert "user-5: you have no role" in browser.sign_in().body  # what is not verified names nobody
 
 
+@pytest.mark.thorough
 def test_only_verified_addresses_of_the_domains(open_stand: Opener, provider: IdentityProvider) -> None:
     browser = Browser(open_stand(email_domains=["example.com"]))
     for email, verified, status in (
@@ -336,6 +338,7 @@ def test_no_request_says_where_the_browser_goes(stand: Stand) -> None:
     assert browser.finish({**answer, "state": f'"><script>{answer["state"]}'}).status == 400
 
 
+@pytest.mark.thorough
 def test_an_answer_of_another_issuer_is_refused(open_stand: Opener, provider: IdentityProvider) -> None:
     """Mix-up: RFC 9207."""
     browser = Browser(open_stand())
@@ -386,6 +389,7 @@ def test_several_audiences_with_the_right_client(stand: Stand, provider: Identit
     assert Browser(stand).sign_in().status == 302
 
 
+@pytest.mark.thorough
 def test_keys_rotate(open_stand: Opener, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     stand = open_stand()
     monkeypatch.setattr("proxy.identity.documents.RETRY_S", 0.0)
@@ -427,6 +431,7 @@ async def _array(_: web.BaseRequest) -> web.StreamResponse:
     return as_json([])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", [WELL_KNOWN, "/token", "/jwks"])
 @pytest.mark.parametrize("broken", [_slow, _elsewhere, _rubbish, _others, _unsafe, _array])
 def test_a_broken_provider_gives_a_clear_page_and_secrets_still_work(
@@ -472,6 +477,7 @@ def test_only_a_few_wait_for_the_provider(stand: Stand, monkeypatch: pytest.Monk
     refused(browser.finish(answer), 503, "Too many sign-ins wait")
 
 
+@pytest.mark.thorough
 def test_the_client_secret_of_another_is_refused_in_words(open_stand: Opener) -> None:
     refused(Browser(open_stand(client_secret="wrong")).sign_in(), 502, "refused the code: invalid_client")
 
@@ -502,6 +508,7 @@ def test_who_watches_is_not_asked_to_come_again_for_a_session_that_cannot_be_ren
         assert signed_in.is_half_over(session) is is_half_over
 
 
+@pytest.mark.thorough
 def test_other_settings_end_the_sessions(open_stand: Opener, provider: IdentityProvider) -> None:
     browser = Browser(open_stand())
     browser.sign_in()
@@ -526,6 +533,7 @@ def test_a_session_that_was_made_up_or_changed(stand: Stand) -> None:
         assert browser.me().status == 401, forged
 
 
+@pytest.mark.thorough
 def test_the_page_offers_it_only_where_it_is_configured(open_stand: Opener, tmp_path: Path) -> None:
     offered = open_stand()("GET", "/v1/session", key=None)
     assert (offered.status, offered.body["oidc"]) == (200, {"label": "Example SSO", "url": f"{PUBLIC}{BEGIN}"})

@@ -104,9 +104,8 @@ def entry_ids(running: Tokenweir, count: int) -> list[str]:
     return [one["entry_id"] for one in running.entries(count, timeout_s=30)]
 
 
-@pytest.mark.parametrize(
-    "options", [(), pytest.param(("--workers", str(WORKERS)), marks=pytest.mark.thorough)], ids=["one", "fleet"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("options", [(), ("--workers", str(WORKERS))], ids=["one", "fleet"])
 async def test_under_traffic_each_entry_is_sent_once(
     deployment: Callable[..., Tokenweir], provider: ScriptedProvider, receiver: Receiver, options: tuple[str, ...]
 ) -> None:
@@ -148,6 +147,7 @@ async def test_under_traffic_each_entry_is_sent_once(
     assert running.stop() == 0
 
 
+@pytest.mark.thorough
 async def test_a_delivery_under_way_ends_before_the_next_one_begins(
     deployment: Callable[..., Tokenweir], provider: ScriptedProvider, receiver: Receiver
 ) -> None:
@@ -187,6 +187,7 @@ async def test_a_kill_in_the_middle_repeats_a_delivery_with_its_id(
     assert receiver.ids("/more/first").keys() <= set(ids)
 
 
+@pytest.mark.thorough
 async def test_a_corrected_sink_is_tried_at_once(
     deployment: Callable[..., Tokenweir], provider: ScriptedProvider, receiver: Receiver
 ) -> None:
