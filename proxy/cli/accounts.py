@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.keys import Account
 from proxy.billing.limits import Limits
-from proxy.cli.common import command_for_one, json_line, print_json, store_of, with_commands, with_config
+from proxy.cli.common import command_for_one, store_of, with_commands, with_config
 from proxy.cli.limit_options import account_json, add_limits, limit_changes, paid_json
-from proxy.cli.output import add_list_options, print_list
+from proxy.cli.output import add_list_options, print_list, print_object
 from proxy.cli.values import NAME
 from proxy.foundation.ids import new_id
 
@@ -68,7 +68,7 @@ def _create_organization(options: argparse.Namespace) -> None:
     limits = Limits(**limit_changes(options))
     with _accounts(options) as accounts:
         account = accounts.create_organization(account_id=new_id("org"), name=options.name, limits=limits)
-        print_json(options, account_json(account), "account_id")
+        print_object(options, account_json(account), "account_id")
 
 
 def _create_project(options: argparse.Namespace) -> None:
@@ -77,20 +77,20 @@ def _create_project(options: argparse.Namespace) -> None:
         account = accounts.create_project(
             account_id=new_id("proj"), name=options.name, organization=options.organization, limits=limits
         )
-        print_json(options, account_json(account), "account_id")
+        print_object(options, account_json(account), "account_id")
 
 
 def _update(options: argparse.Namespace) -> None:
     changes = limit_changes(options) | ({"name": options.name} if "name" in options else {})
     with _accounts(options) as accounts:
-        print(json_line(account_json(accounts.update(options.account, **changes))))
+        print_object(options, account_json(accounts.update(options.account, **changes)))
 
 
 def _apply(operation: str, options: argparse.Namespace) -> None:
     """Call this method of the account store."""
     with _accounts(options) as accounts:
         change: Callable[[str], Account] = getattr(accounts, operation)
-        print(json_line(account_json(change(options.account))))
+        print_object(options, account_json(change(options.account)))
 
 
 def _info(options: argparse.Namespace) -> None:
@@ -102,7 +102,7 @@ def _info(options: argparse.Namespace) -> None:
         levels = [one for one in (account, above) if one is not None]
         paid = read_paid(store.engine, [level.account_id for level in levels])
         shown = [{**account_json(level), "balance": paid_json(paid[level.account_id])} for level in levels]
-    print(json_line({**shown[0], **({"organization": shown[1]} if above is not None else {})}))
+    print_object(options, {**shown[0], **({"organization": shown[1]} if above is not None else {})})
 
 
 def _list(options: argparse.Namespace) -> None:

@@ -45,7 +45,7 @@ def _archive(options: argparse.Namespace) -> None:
         months = months_before(store.engine, order)
         if options.dry_run:
             for month in months:
-                print(result_line(options, {"month": str(month)}, f"{month} would be archived"))
+                print(result_line(options, {"month": str(month), "dry_run": True}, f"{month} would be archived"))
         else:
             if months:
                 confirm(options, f"Move the entries of {', '.join(map(str, months))} from the ledger to {options.to}?")

@@ -10,6 +10,7 @@ import argparse
 import getpass
 import json
 import os
+import select
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -33,6 +34,10 @@ CONFIG_PLACES = (Path("tokenweir.yaml"), Path("/etc/tokenweir/tokenweir.yaml"))
 CONFIG_HELP = f"configuration file (default: {CONFIG_VARIABLE}, {', '.join(map(str, CONFIG_PLACES))})"
 
 
+# A pipe without an answer for so long belongs to somebody who must see the question.
+QUESTION_S = 0.2
+
+
 class Failure(Exception):  # noqa: N818  most are wrong usage, not bugs
     """Printed on standard error; exit code 1."""
 
@@ -45,21 +50,15 @@ def add_command(
     commands: Any, name: str, help_text: str, run: Command, *, action: str | None = None, quiet: str | None = None
 ) -> argparse.ArgumentParser:
     """Add a command. `action`: its name in the audit log; None: the command changes no data. `quiet`: see
-    `print_json`."""
+    `output.print_object`."""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
     parser.set_defaults(run=run, action=action)
     if quiet is not None:
         form = parser.add_mutually_exclusive_group()
-        form.add_argument("--json", action="store_true", help="print JSON lines: it does so in any case")
+        form.add_argument("--json", action="store_true", help="print JSON, as without a terminal")
         if quiet:
             form.add_argument("--quiet", action="store_true", help=f"print the {quiet} alone")
     return parser
-
-
-def print_json(options: argparse.Namespace, fields: dict[str, Any], quiet: str = "") -> None:
-    """Print the object of a command that has `quiet`, what `--quiet` prints, in its `add_command`; empty: it has only
-    `--json`. `quiet`: the name of that field."""
-    print(fields[quiet] if quiet and options.quiet else json_line(fields))
 
 
 def with_config(
@@ -81,7 +80,7 @@ def command_for_one(
     commands: Any, kind: str, name: str, help_text: str, run: Command, *, audited: bool = True, quiet: str = ""
 ) -> argparse.ArgumentParser:
     """Add a command for one existing key or account (`kind`). `audited`: False if the command changes no data. `quiet`:
-    see `print_json`."""
+    see `output.print_object`."""
     parser = with_config(commands, name, help_text, run, action=f"{kind}.{name}" if audited else None, quiet=quiet)
     parser.add_argument(kind, metavar="KEY_ID|ALIAS" if kind == "key" else "ID|NAME")
     return parser
@@ -145,16 +144,35 @@ def required_config_file(given: Path | None) -> Path:
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
     """Add `--yes` to a command that calls `confirm`."""
-    parser.add_argument("--yes", action="store_true", help="do not ask; without a terminal, nothing is asked")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def confirm(options: argparse.Namespace, question: str) -> None:
-    """Ask before what cannot be undone, on a terminal. Raises Failure unless the answer is yes."""
-    if options.yes or not sys.stdin.isatty():
+    """Ask before what cannot be undone: the next line of standard input is the answer, also of a pipe or a file. An end
+    of the input instead, without a terminal, is as `--yes`: a job that nobody watches. Raises Failure unless the answer
+    is yes."""
+    if options.yes or sys.stdin is None:
         return
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Failure("nothing was changed")
+    is_terminal = sys.stdin.isatty()
+    if is_terminal or not _answered_already():
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    try:
+        answer = sys.stdin.readline()
+    except OSError:  # closed, or not readable
+        answer = ""
+    if not answer and not is_terminal:
+        return
+    if answer.strip().lower() not in ("y", "yes"):
+        why = "" if is_terminal else f": {question!r} was not answered with yes on standard input; --yes does not ask"
+        raise Failure(f"nothing was changed{why}")
+
+
+def _answered_already() -> bool:
+    """Whether standard input has an answer, or its end, or cannot have one."""
+    try:
+        return bool(select.select([sys.stdin], [], [], QUESTION_S)[0])
+    except (OSError, ValueError):  # no file
+        return True
 
 
 def load_settings(config: Path | None) -> Settings:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from proxy.billing.correction import AMOUNT_NUSD_MAX
-from proxy.billing.entries import LedgerEntry
+from proxy.billing.details import EntryDetails
+from proxy.billing.entries import LedgerEntry, usage_of
 from proxy.billing.money import usd_text
 from proxy.cli.common import (
     Failure,
@@ -27,10 +28,10 @@ from proxy.cli.common import (
     json_line,
     load_settings,
     operator,
-    print_json,
     store_of,
     with_config,
 )
+from proxy.cli.output import aligned, print_object
 from proxy.cli.progress import Progress
 from proxy.cli.values import REASON, Usd, Whole, moment, option_value
 from proxy.metering.usage import TOKENS_MAX, UNIT_COUNTS, UNITS_MAX, Usage, service_of
@@ -124,10 +125,37 @@ def _adjust(options: argparse.Namespace) -> None:
         corrections = Corrections(store.engine, store.ledger, operator())
         _confirm_replacing(options, corrections.replaced_by_hand(options.exchange_id, request))
         line = corrections.adjust(options.exchange_id, request, options.reason, dry_run=options.dry_run)
-    if line is None:
+        before = None if line is None else corrections.before(line)
+    if line is None or before is None:
         print("tokenweir: the exchange already has these values; nothing was written", file=sys.stderr)
     else:
-        print_json(options, entry_json(line), "entry_id")
+        made = {"dry_run": True} if options.dry_run else {}
+        print_object(
+            options, {**entry_json(line), **made}, "entry_id", partial(_adjusted, line, before, options.dry_run)
+        )
+
+
+def _adjusted(line: LedgerEntry, before: ExchangeTotals, is_dry_run: bool) -> list[str]:
+    """What an adjustment changes, for people."""
+    changed = {name: (getattr(before.usage, name), getattr(usage_of(line), name)) for name in Usage.__struct_fields__}
+    shown = [
+        (name.replace("_", " "), f"{_known(old)} → {(old or 0) + change}")
+        for name, (old, change) in changed.items()
+        if change is not None and (change or old is None)
+    ]
+    for name in _MONEY:
+        old, change = getattr(before, name), getattr(line, name)
+        if change is not None and (change or old is None):
+            new = usd_text((old or 0) + change)
+            shown.append((name.removesuffix("_nusd"), f"{_known(None if old is None else usd_text(old))} → {new} USD"))
+    shown += [("by", f"{operator()}: {EntryDetails.of(line.details).why}"), ("exchange", line.exchange_id)]
+    if is_dry_run:
+        return [*aligned(shown), "dry run: nothing was written"]
+    return aligned([*shown, ("entry", line.entry_id)])
+
+
+def _known(value: object | None) -> str:
+    return "unknown" if value is None else str(value)
 
 
 def _confirm_replacing(options: argparse.Namespace, amounts: Mapping[str, int | None]) -> None:

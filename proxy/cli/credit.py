@@ -9,11 +9,11 @@ from proxy.billing.limits import BUDGET_NUSD_MAX
 from proxy.cli.common import (
     add_owner_options,
     owner_of,
-    print_json,
     store_of,
     with_commands,
     with_config,
 )
+from proxy.cli.output import print_object
 from proxy.cli.values import REASON, Usd
 from proxy.foundation.ids import exchange_id
 
@@ -44,4 +44,4 @@ def _add(options: argparse.Namespace) -> None:
         line = add_credit(
             store.ledger, exchange_id=exchange_id(), scope_id=scope_id, name=name, nusd=options.nusd, why=options.reason
         )
-    print_json(options, entry_json(line), "entry_id")
+    print_object(options, entry_json(line), "entry_id")

@@ -24,5 +24,5 @@ def _replay(options: argparse.Namespace) -> None:
     with store_of(options) as store:
         for one in lost(settings, store.ledger):
             found = {"journal": str(one.journal), "node": one.node, "lost": len(one.records)}
-            results = {} if options.dry_run else settle_again(store.ledger, one.records)
+            results = {"dry_run": True} if options.dry_run else settle_again(store.ledger, one.records)
             print(json_line({**found, **results}))

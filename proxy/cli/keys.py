@@ -17,15 +17,13 @@ from proxy.cli.common import (
     add_yes,
     command_for_one,
     confirm,
-    json_line,
     load_settings,
-    print_json,
     store_of,
     with_commands,
     with_config,
 )
 from proxy.cli.limit_options import account_json, add_limits, key_json, limit_changes, paid_json
-from proxy.cli.output import add_list_options, print_list
+from proxy.cli.output import add_list_options, print_list, print_object
 from proxy.cli.values import NAME, NONE, TAG, duration_or_now, lifetime
 from proxy.foundation.ids import new_id
 
@@ -100,7 +98,7 @@ def _create(options: argparse.Namespace) -> None:
             limits=limits,
             **fields,
         )
-        print_json(options, {"key": secret, **key_json(key)}, "key")
+        print_object(options, {"key": secret, **key_json(key)}, "key")
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -117,7 +115,7 @@ def _update(options: argparse.Namespace) -> None:
     with store_of(options) as store:
         if "expires" in options:
             changes["expires_at"] = expires_at_from(options.expires, time.time(), store.key_lifetime_max_s)
-        print(json_line(key_json(store.keys.update(options.key, **changes))))
+        print_object(options, key_json(store.keys.update(options.key, **changes)))
 
 
 def _rotate(options: argparse.Namespace) -> None:
@@ -127,14 +125,14 @@ def _rotate(options: argparse.Namespace) -> None:
         secret, digest, hint = new_hashed(store.pepper())
         until = time.time() + options.grace
         key = store.keys.rotate(options.key, digest=digest, hint=hint, old_until=until)
-        print_json(options, {"key": secret, **key_json(key)}, "key")
+        print_object(options, {"key": secret, **key_json(key)}, "key")
 
 
 def _apply(operation: str, options: argparse.Namespace) -> None:
     """Call this method of the key store."""
     with store_of(options) as store:
         change: Callable[[str], ApiKey] = getattr(store.keys, operation)
-        print(json_line(key_json(change(options.key))))
+        print_object(options, key_json(change(options.key)))
 
 
 def _revoke(options: argparse.Namespace) -> None:
@@ -154,7 +152,7 @@ def _info(options: argparse.Namespace) -> None:
         above = {
             name: {**account_json(one), "balance": paid_json(paid[one.account_id])} for name, one in levels.items()
         }
-        print(json_line({**key_json(key), "balance": paid_json(paid[key.key_id]), **above}))
+        print_object(options, {**key_json(key), "balance": paid_json(paid[key.key_id]), **above})
 
 
 def _pepper(options: argparse.Namespace) -> None:

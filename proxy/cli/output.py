@@ -49,6 +49,45 @@ def result_line(options: argparse.Namespace, fields: dict[str, Any], text: str) 
     return json_line(fields) if options.json else f"tokenweir: {text}"
 
 
+def print_object(
+    options: argparse.Namespace,
+    fields: dict[str, Any],
+    quiet: str = "",
+    lines: Callable[[], Iterable[str]] | None = None,
+) -> None:
+    """Print the object of a command that has `quiet`, what `--quiet` prints, in its `add_command`; empty: it has only
+    `--json`. `quiet`: the name of that field. `lines`: what a terminal shows; None: a line for each field that has a
+    value, with names such as `limits.rpm` for objects in it."""
+    if quiet and options.quiet:
+        print(fields[quiet])
+    elif options.json or not sys.stdout.isatty():
+        print(json_line(fields))
+    else:
+        print("\n".join(aligned(_flat(fields)) if lines is None else lines()))
+
+
+def aligned(values: Sequence[tuple[str, str]]) -> list[str]:
+    """A line for each name and value, the values below each other."""
+    width = max((len(name) for name, _ in values), default=0) + 2
+    return [f"{name + ':':<{width}}{value}" for name, value in values]
+
+
+def _flat(fields: dict[str, Any], within: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            found += _flat(value, f"{within}{name}.")
+        elif value not in (None, []):
+            found.append((within + name, _word(value)))
+    return found
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_word, value))
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
 def add_list_options(parser: argparse.ArgumentParser, quiet: str | None = None) -> None:
     """Add the options of a command that lists rows. `quiet`: what `--quiet` prints of each."""
     form = parser.add_mutually_exclusive_group()

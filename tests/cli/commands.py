@@ -37,6 +37,15 @@ class Terminal(io.StringIO):
         return True
 
 
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 80) -> None:
+    """Print for somebody who reads lines of so many columns."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
 class Commands:
     """Runs them; what they print is read as JSON lines."""
 

@@ -44,7 +44,7 @@ def test_a_month_is_archived(run: Commands, tmp_path: Path) -> None:
     statement = run("statement", "--key", "anna", "--month", MONTH, "--format", "json")
     run(*typed, "--dry-run")
     assert run.out == f"tokenweir: {MONTH} would be archived\n"
-    assert run(*typed, "--dry-run", "--json") == [{"month": MONTH}]
+    assert run(*typed, "--dry-run", "--json") == [{"month": MONTH, "dry_run": True}]
     run(*typed)
     file = tmp_path / f"entries-{MONTH}.parquet"
     digest = hashlib.sha256(file.read_bytes()).hexdigest()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from decimal import Decimal
 from typing import Any
@@ -16,7 +18,7 @@ from proxy.cli.common import operator
 from proxy.journal.frames import record_payload
 from proxy.ledger.schema.tables import balances, dead_letters
 from proxy.ledger.settling.store import DeadLetter
-from tests.cli.commands import CONFIG, MODEL, Commands, Terminal
+from tests.cli.commands import CONFIG, MODEL, Commands, Terminal, on_a_terminal
 from tests.ledger.entries import stored
 from tests.ledger.priced_entries import COST, FIRST, NODE, PRICE, a_real_entry, a_real_record
 
@@ -37,7 +39,7 @@ def test_adjust_prints_the_entry_that_it_wrote(run: Commands) -> None:
     wanted = ("adjust", NAME, "--reason", "goodwill", "--charge-usd", "0.000001", "--completion-tokens", "40")
     (planned,) = run(*wanted, "--dry-run")
     (written,) = run(*wanted)
-    assert planned == written
+    assert planned == {**written, "dry_run": True}
     assert (written["kind"], written["exchange_id"], written["completion_tokens"]) == ("adjustment", NAME, -10)
     assert written["details"]["sets"] == {"completion_tokens": 40, "charge_usd": "0.000001"}
     assert run(*wanted) == []
@@ -46,6 +48,40 @@ def test_adjust_prints_the_entry_that_it_wrote(run: Commands) -> None:
     assert len(run("ledger", "--json")) == 4
     run("ledger")
     assert run.out.splitlines()[-1].endswith("adjustment: goodwill")
+
+
+def test_adjust_shows_a_person_what_it_changes(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_terminal(monkeypatch)
+    wanted = ("adjust", NAME, "--reason", "goodwill", "--charge-usd", "0.25", "--completion-tokens", "40")
+    run(*wanted, "--dry-run")
+    planned = run.out.splitlines()
+    assert planned[-1] == "dry run: nothing was written"
+    run(*wanted)
+    written = run.out.splitlines()
+    assert written[:-1] == planned[:-1]
+    shown = dict(re.split(r": +", line, maxsplit=1) for line in written)
+    entries = run("ledger", "--json")
+    first, last = next(one for one in entries if one["exchange_id"] == NAME), entries[-1]
+    total = first["total_tokens"]
+    assert shown == {
+        "completion tokens": "50 → 40", "total tokens": f"{total} → {total - 10}",
+        "charge": f"{first['charge_usd']} → 0.25 USD", "cost": shown["cost"], "by": f"{operator()}: goodwill",
+        "exchange": NAME, "entry": last["entry_id"],
+    }  # fmt: skip
+    (again,) = run(*wanted[:-1], "30", "--yes", "--json")
+    assert again["completion_tokens"] == -10
+
+
+@pytest.mark.parametrize(("typed", "code"), [("n\n", 1), ("\n", 1), ("other\n", 1), ("y\n", 0), ("", 0)])
+def test_a_piped_answer_counts(run: Commands, monkeypatch: pytest.MonkeyPatch, typed: str, code: int) -> None:
+    run("adjust", NAME, "--reason", "goodwill", "--charge-usd", "0.25")
+    read, write = os.pipe()
+    os.write(write, typed.encode())
+    os.close(write)
+    with open(read) as answers:
+        monkeypatch.setattr(sys, "stdin", answers)
+        run("adjust", NAME, "--reason", "recount", "--completion-tokens", "40", code=code)
+    assert (len(run("ledger", "--json")) == 4) == bool(code)
 
 
 def test_every_count_can_be_set_and_every_charge_be_explained(run: Commands) -> None:

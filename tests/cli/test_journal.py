@@ -35,7 +35,7 @@ def entries(run: Commands) -> int:
 
 def test_what_is_lost_is_settled_once(run: Commands, journal: Journal) -> None:
     found = {"journal": str(run.config.parent / "data" / "journal"), "node": journal.node.node_id}
-    assert run("journal", "replay", "--dry-run") == [{**found, "lost": 3}]
+    assert run("journal", "replay", "--dry-run") == [{**found, "lost": 3, "dry_run": True}]
     assert run("journal", "replay") == [{**found, "lost": 3, "settled": 3, "repeated": 0, "dead_letters": 0}]
     assert entries(run) == 3
     run.execute(text("DELETE FROM ledger_entries WHERE journal_seq % 3 = 0"))

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from proxy.cli.output import has_colour, painted
-from tests.cli.commands import Commands
+from tests.cli.commands import Commands, on_a_terminal
 from tests.ledger.entries import an_entry
 
 pytestmark = pytest.mark.io
@@ -22,14 +22,6 @@ LISTS = {
     ("ledger",): "TIME (UTC)",
 }
 ESCAPES = re.compile(r"\x1b\[\d*m")
-
-
-def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 80) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setenv("TERM", "xterm")
-    for name in ("NO_COLOR", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -115,3 +107,25 @@ def test_an_id_alone_for_scripts(run: Commands) -> None:
     assert project["parent_id"] == organization
     run("credit", "add", "--account", "web", "--usd", "1", "--reason", "r", "--quiet")
     assert run.out.strip() == run("ledger", "--json")[0]["entry_id"]
+
+
+def test_one_object_is_lines_on_a_terminal(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("keys", "create", "--alias", "plain", "--rpm", "5", "--tag", "a", "--tag", "b")
+    on_a_terminal(monkeypatch)
+    run("keys", "create", "--alias", "web", "--rpm", "5", "--tag", "a", "--tag", "b")
+    lines = run.out.splitlines()
+    assert lines[0].startswith("key:          ")
+    assert [line for line in lines if line.startswith(("alias", "limits.rpm", "tags", "revoked_at"))] == [
+        "alias:        web", "limits.rpm:   5", "tags:         a, b"
+    ]  # fmt: skip
+    assert max(map(len, lines)) <= 80
+    for typed in (("info",), ("rotate",), ("block",), ("unblock",), ("update", "--rpm", "7"), ("revoke",)):
+        for web in ("web", "plain"):
+            run("keys", typed[0], web, *typed[1:], *(["--json"] if web == "plain" else []))
+            assert run.out.startswith("{") == (web == "plain"), typed
+    run("accounts", "create-organization", "acme")
+    assert run.out.startswith("account_id: org")
+    run("accounts", "create-project", "web", "--organization", "acme", "--quiet")
+    assert run.out.startswith("proj")
+    run("credit", "add", "--account", "acme", "--usd", "5", "--reason", "paid")
+    assert "\ncharge_usd: " in run.out

@@ -161,6 +161,12 @@ class Corrections:
         with reading(self._engine) as connection:
             return replaced_amounts(_entries(connection, exchange_id), request)
 
+    def before(self, line: LedgerEntry) -> ExchangeTotals:
+        """The totals of the exchange to which this adjustment was, or would be, added."""
+        with reading(self._engine) as connection:
+            entries = _entries(connection, line.exchange_id)
+        return exchange_totals(one for one in entries if one.kind != EntryKind.ADJUSTMENT or one.seq < line.seq)
+
     def _signed(self, *lines: LedgerEntry | None) -> list[LedgerEntry]:
         """The lines that are not None, with the operator's name."""
         made = [line for line in lines if line is not None]
