@@ -87,15 +87,21 @@ def _run(options: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except UnknownNameError as unknown:
-        print(f"tokenweir: {unknown}", file=sys.stderr)
+        _print_error(unknown)
         return NOT_FOUND
     except WrongUsage as wrong:
-        print(f"tokenweir: {wrong}", file=sys.stderr)
+        _print_error(wrong)
         return WRONG_USAGE
     except (Failure, SettingsError, OSError, ValueError) as refusal:
-        print(f"tokenweir: {refusal}", file=sys.stderr)
+        _print_error(refusal)
         return FAILED
     return code or 0
+
+
+def _print_error(wrong: Exception) -> None:
+    """Print it on standard error; each line says whose it is."""
+    for line in str(wrong).splitlines() or [""]:
+        print(f"tokenweir: {line}", file=sys.stderr)
 
 
 def _parser(typed: Sequence[str] = ()) -> argparse.ArgumentParser:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import CONFIG_HELP, add_command, config_file, json_line, load_settings
 from proxy.cli.output import add_json, painted
+from proxy.foundation.names import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,7 +67,7 @@ def print_findings(
             print(line)
     failed = sum(finding.severity == "error" for finding in findings)
     if not as_json:
-        print(f"\n{failed} of {len(findings)} checks failed" if failed else "\nno check failed")
+        print(f"\n{counted(failed, 'fault')}" if failed else "\nno check failed")
     return 1 if failed else 0
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import Failure, json_line, required_config_file, with_config
 from proxy.cli.output import add_json
+from proxy.foundation.names import counted
 
 if TYPE_CHECKING:
     from proxy.runtime.machine.configuration_file import ConfigurationStatus
@@ -65,7 +66,7 @@ def _result(
     settings: Settings, number: int, was: ConfigurationStatus | None, digest: str, until: float
 ) -> dict[str, Any]:
     """The result of a process, in the fields of `--json`. `until`: by `time.monotonic`."""
-    from proxy.runtime.machine.configuration_file import running_status
+    from proxy.runtime.machine.configuration_file import process_start, running_status
 
     while True:
         now = running_status(settings.data_dir, number)
@@ -73,10 +74,12 @@ def _result(
             need_restart = list(now.need_restart) if now.error is None else []
             shown = {"file": now.file, "digest": now.digest, "need_restart": need_restart}
             return {"process": number, "pid": now.process, **shown, "error": now.error}
-        if time.monotonic() > until:
+        has_ended = was is not None and now is None and process_start(was.pid) != was.started
+        if has_ended or time.monotonic() > until:
             shown = {"file": None, "digest": None, "need_restart": []}
             pid = None if now is None else now.process
-            return {"process": number, "pid": pid, **shown, "error": f"no answer within {RELOAD_S:.0f} s: see the log"}
+            why = "the process has ended" if has_ended else f"no answer within {RELOAD_S:.0f} s: see the log"
+            return {"process": number, "pid": pid, **shown, "error": why}
         time.sleep(LOOK_S)
 
 
@@ -94,7 +97,7 @@ def _print(results: list[dict[str, Any]], settings: Settings) -> None:
         if result["error"] is not None:
             print(f"tokenweir: {name}nothing has changed: {result['error']}", file=sys.stderr)
         else:
-            counts = f"{len(settings.providers)} providers, {len(settings.models)} models"
+            counts = f"{counted(len(settings.providers), 'provider')}, {counted(len(settings.models), 'model')}"
             print(f"tokenweir: {name}reloaded {result['file']} ({counts})")
     for names in sorted({", ".join(result["need_restart"]) for result in results} - {""}):
         print(f"tokenweir: only a restart applies: {names}", file=sys.stderr)

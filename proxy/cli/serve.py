@@ -50,6 +50,8 @@ class _Service(Protocol):
     port: int
     reload: Callable[[], object] | None
     """applies a changed configuration; None: that takes a restart"""
+    refuse_reload: Callable[[], object] | None
+    """answers `tokenweir reload` while the process stops; None: it is not asked"""
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -288,6 +290,12 @@ def _on_stop(
     loop.add_reader(line.fileno(), heard)
 
 
+def _refuse_reload(service: _Service) -> None:
+    _log.info("SIGHUP: the process stops, and reloads nothing")
+    if service.refuse_reload is not None:
+        service.refuse_reload()
+
+
 async def _serve_until_stopped(
     service: _Service,
     started: Callable[[int], None],
@@ -333,6 +341,6 @@ async def _serve_until_stopped(
         loop.add_signal_handler(number, hurry)
     if line is not None:
         loop.remove_reader(line.fileno())
-    loop.add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP: the process stops, and reloads nothing")
+    loop.add_signal_handler(signal.SIGHUP, _refuse_reload, service)
     print("tokenweir: stopping; draining running streams", flush=True)
     await service.stop()

@@ -120,7 +120,10 @@ class Replayer:
             for at in range(0, len(lost), REVIVE_MAX):
                 count += self._revive(lost[at : at + REVIVE_MAX])
                 await asyncio.sleep(0)
-        _log.warning("%d settled records were missing in the ledger and are sent again", count)
+        if count:
+            _log.warning("%d settled records were missing in the ledger and are sent again", count)
+        else:
+            _log.info("the ledger has all settled records that the journal keeps")
         return count
 
     def _revive(self, lost: Sequence[Pending]) -> int:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from proxy.doctor.base_urls import likely_base_url
 from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
 from proxy.foundation.addresses import hosts_of
+from proxy.foundation.names import counted
 from proxy.metering.estimator.completion import may_hide
 from proxy.runtime.machine.price_file import PriceFileError, price_book
 from proxy.runtime.proxy.model_table import price_lookup
@@ -37,7 +38,7 @@ _note = partial(warning, "configuration")
 def settings_valid(case: CheckedDeployment) -> list[Finding]:
     """Confirm that the configuration is readable; notes on unsafe or unused settings."""
     settings = case.settings
-    models = f"{len(settings.providers)} providers, {len(settings.models)} models"
+    models = f"{counted(len(settings.providers), 'provider')}, {counted(len(settings.models), 'model')}"
     return [ok("configuration", f"is valid: {models}"), *_notes(settings)]
 
 
@@ -113,7 +114,7 @@ def prices(case: CheckedDeployment) -> list[Finding]:
         return _refused(case, "prices", refusal, "set the price: `tokenweir serve` does not start without it")
     open_ended = [model.name for model in case.settings.models.values() if model.is_pattern and model.price is None]
     named = len(case.settings.models) - len(open_ended)
-    findings = [ok("prices", f"known for {named} models")] if named else []
+    findings = [ok("prices", f"known for {counted(named, 'model')}")] if named else []
     if open_ended:
         findings.append(
             warning(
@@ -133,7 +134,7 @@ def tokenizers(case: CheckedDeployment) -> list[Finding]:
     except SettingsError as refusal:
         advice = "`tokenweir serve` does not start without it: see docs/explanation/estimates.md"
         return _refused(case, "tokenizers", refusal, advice)
-    return [ok("tokenizers", f"loaded for {sum(model.tokenizer is not None for model in models)} models")]
+    return [ok("tokenizers", f"loaded for {counted(sum(model.tokenizer is not None for model in models), 'model')}")]
 
 
 def hidden_reasoning(case: CheckedDeployment) -> list[Finding]:

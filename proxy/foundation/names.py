@@ -5,3 +5,8 @@ from __future__ import annotations
 
 class UnknownNameError(ValueError):
     """Nothing has this name; the message says what was looked for."""
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: `1 model`, `2 models`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

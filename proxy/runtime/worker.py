@@ -59,6 +59,7 @@ class Worker:
     def __init__(self, settings: Settings) -> None:
         self.port = 0
         self.reload: Callable[[], object] | None = None
+        self.refuse_reload: Callable[[], object] | None = None
         self._settings = settings
         self._stops = AsyncExitStack()
 

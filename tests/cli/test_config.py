@@ -85,7 +85,7 @@ def test_all_faults_are_found_at_once_each_with_its_line(file: Path, capsys: pyt
     assert all(line in printed for line in expected)
     assert printed.count("→") == 1
     assert main(["serve", "--config", str(file)]) == 1
-    assert capsys.readouterr().err == "tokenweir: " + "\n".join(expected) + "\n"
+    assert capsys.readouterr().err == "".join(f"tokenweir: {line}\n" for line in expected)
 
 
 def test_names_that_do_not_exist_are_found_together(file: Path) -> None:

@@ -62,7 +62,7 @@ def test_each_process_has_a_line(run: Commands, three: Processes) -> None:
     three.change(1, need_restart=["exchanges_max"])
     run("reload")
     assert run.out == "".join(
-        f"tokenweir: process {number}: reloaded {run.config} (1 providers, 1 models)\n" for number in range(3)
+        f"tokenweir: process {number}: reloaded {run.config} (1 provider, 1 model)\n" for number in range(3)
     )
     assert run.err == "tokenweir: only a restart applies: exchanges_max\n"
     three.write(three.before)

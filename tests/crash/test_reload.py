@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
@@ -18,7 +19,7 @@ from proxy.billing.money import nusd_from_usd
 from proxy.demo.script import Shape
 from proxy.runtime.machine.configuration_file import STATUS_FILE
 from tests.crash.reloading import changed, reload, reloaded, status
-from tests.crash.stage import WORKERS, Stage, charge, members, probed, quick_key, until
+from tests.crash.stage import WORKERS, Stage, begin_stopping, charge, members, probed, quick_key, until
 from tests.support import sse
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import PRICE, Tokenweir
@@ -58,6 +59,16 @@ async def test_a_model_is_added_repriced_and_taken_away(running: Tokenweir, prov
     entries = {one["model"]: one for one in running.entries(2)}
     assert Decimal(entries[f"new/{name}"]["charge_usd"]) == charge(entries[f"new/{name}"], DEAR)
     assert Decimal(entries[f"old/{name}"]["charge_usd"]) == charge(entries[f"old/{name}"], PRICE)
+
+
+async def test_one_that_stops_says_so_at_once(running: Tokenweir, provider: ScriptedProvider) -> None:
+    key, name = quick_key(running), provider.script("stopping", Shape("openai", tokens=4000, pace_ms=20))
+    async with Stage(running, key) as stage:
+        await stage.begin(f"old/{name}")
+        await begin_stopping(running)
+        code, _, errors = await asyncio.to_thread(reload, running)
+        assert (code, errors) == (1, "tokenweir: nothing has changed: the process stops, and reloads nothing\n")
+        running.signal(signal.SIGTERM)
 
 
 async def test_what_runs_keeps_its_provider_and_its_price(running: Tokenweir, provider: ScriptedProvider) -> None:

@@ -152,10 +152,21 @@ class Reloader:
         """The proxy serves, and takes the signal from now on."""
         self._noted()
 
+    def refuse(self) -> None:
+        """Answer a request to reload: the proxy stops."""
+        if self._is_ours():
+            why = "the process stops, and reloads nothing"
+            self.status = msgspec.structs.replace(self.status, attempts=self.status.attempts + 1, error=why)
+            self._noted()
+
+    def _is_ours(self) -> bool:
+        """Whether the status in the data folder may be written: it is not of the process that serves now."""
+        written = running_status(self._data_dir, self._number)
+        return written is None or written.pid == self.status.pid
+
     def close(self) -> None:
         """The proxy stops: it takes no signal any more."""
-        written = running_status(self._data_dir, self._number)
-        if written is None or written.pid == self.status.pid:  # else it is of the process that serves now
+        if self._is_ours():
             status_file(self._data_dir, self._number).unlink(missing_ok=True)
 
     async def run(self) -> None:

@@ -87,6 +87,7 @@ class Proxy:
         self._peers = peers
         self._file = file
         self.reload: Callable[[], object] | None = None
+        self.refuse_reload: Callable[[], object] | None = None
         """reads the configuration file again, and applies it; the log says what came of it. None: before `start`"""
         self.listeners: Callable[[], Listeners] = dict
         """the listening sockets"""
@@ -244,6 +245,7 @@ class Proxy:
         stops.callback(reloader.close)
         resources.configuration.followers.append(lambda settings, _providers: partial(self._use, settings))
         self.reload = lambda: tasks.start(reloader.run(), name="reload")
+        self.refuse_reload = reloader.refuse
         return reloader
 
     async def _listen(
