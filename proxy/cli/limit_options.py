@@ -100,12 +100,12 @@ def limits_json(limits: Limits) -> dict[str, Any]:
     return shown | {name: rate for name, rate in rates.items() if rate is not None}
 
 
-def paid_json(paid: SpendAndCredit) -> dict[str, str]:
-    """The printed form of a balance."""
+def paid_json(paid: SpendAndCredit) -> dict[str, str | None]:
+    """The printed form of a balance; nothing is left or missing where no credit was added."""
     return {
         "used_usd": usd_text(paid.used_nusd),
         "credit_usd": usd_text(paid.credit_nusd),
-        "left_usd": usd_text(paid.left_nusd),
+        "left_usd": usd_text(paid.left_nusd) if paid.credit_nusd else None,
     }
 
 

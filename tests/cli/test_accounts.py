@@ -70,7 +70,7 @@ async def test_a_key_with_everything(run: Commands) -> None:
     }
     assert run("keys", "list") == [made]
     (shown,) = run("keys", "info", "anna")
-    nothing = {"used_usd": "0", "credit_usd": "0", "left_usd": "0"}
+    nothing = {"used_usd": "0", "credit_usd": "0", "left_usd": None}
     assert shown == {
         **made,
         "balance": nothing,

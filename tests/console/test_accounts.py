@@ -103,3 +103,16 @@ def test_acts_are_paged_without_a_gap(stand: Stand) -> None:
         page = stand.get(f"/v1/audit?limit=2&after={page['next_after']}")
     assert [one["details"]["rpm_limit"] for one in found] == [5, 4, 3, 2, 1]
     assert page["next_after"] is None
+
+
+def test_a_wrong_type_is_named_as_json_names_it(stand: Stand) -> None:
+    wrong = {
+        ("max_budget", "5"): "'max_budget': Expected a number or null, got text.",
+        ("rpm_limit", 1.5): "'rpm_limit': Expected a whole number or null, got a number.",
+        ("prepaid", 1): "'prepaid': Expected true or false, got a whole number.",
+        ("models", "one"): "'models': Expected a list or null, got text.",
+        ("key_alias", ""): "'key_alias': Expected text of length >= 1.",
+    }
+    for (name, value), message in wrong.items():
+        refused = stand("POST", "/key/generate", {name: value})
+        assert (refused.status, refused.body["error"]["message"]) == (400, message)

@@ -23,6 +23,16 @@ BODY_BYTES_MAX = 64 << 10
 QUERY_FIELDS_MAX = 500
 
 _PLACE = re.compile(r"`\$\.?([A-Za-z_][A-Za-z0-9_]*)")
+# Types in a message of msgspec, and their names for those who write JSON.
+_TYPES = re.compile(r"`([a-z]+(?: \| [a-z]+)*)`")
+_JSON_WORDS = {
+    "float": "a number",
+    "int": "a whole number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
 _NAMED = re.compile(r"field `([^`]*)`")
 
 
@@ -86,8 +96,12 @@ def _refusal(message: str) -> ApiError:
         return bad_request(f"'{named[1]}' is missing.", param=named[1], code="missing_field")
     place = _PLACE.search(message)
     param = None if place is None else place[1]
-    problem = message.partition(" - at ")[0].replace("`", "'")
+    problem = _TYPES.sub(_in_json_words, message.partition(" - at ")[0]).replace("`", "'")
     return invalid(f"'{param}': {problem}." if param else f"{problem}.", param)
+
+
+def _in_json_words(types: re.Match[str]) -> str:
+    return " or ".join(_JSON_WORDS.get(one, one) for one in types[1].split(" | "))
 
 
 def _shown(name: str) -> str:
