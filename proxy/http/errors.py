@@ -239,8 +239,16 @@ _KEY_REFUSALS = {
     "malformed": "Incorrect API key provided.",
     "unknown": "Incorrect API key provided.",
     "expired": "This API key has expired.",
+    "replaced": "This API key has a new secret, and the one that you sent has expired.",
     "revoked": "This API key has been revoked.",
     "blocked": "This API key is blocked.",
+}
+
+_KEY_CODES = {
+    "expired": "expired_api_key",
+    "replaced": "expired_api_key",
+    "revoked": "revoked_api_key",
+    "blocked": "blocked_api_key",
 }
 
 
@@ -251,7 +259,7 @@ def key_refused(reason: str) -> ApiError:
     if reason == "too_many":
         message = "Too many requests with unknown API keys from this address."
         return ApiError(429, message, kind="requests", code="too_many_guesses", retry_after_s=GUESS_AGAIN_S)
-    code = f"{reason}_api_key" if reason in ("expired", "revoked", "blocked") else "invalid_api_key"
+    code = _KEY_CODES.get(reason, "invalid_api_key")
     return ApiError(401, _KEY_REFUSALS[reason], kind="authentication_error", code=code)
 
 

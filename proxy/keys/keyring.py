@@ -46,6 +46,8 @@ class Refused(StrEnum):
     MALFORMED = "malformed"
     UNKNOWN = "unknown"
     EXPIRED = "expired"
+    REPLACED = "replaced"
+    """the secret before a rotation, after its grace"""
     REVOKED = "revoked"
     BLOCKED = "blocked"
     """the key, its project or its organization is blocked"""
@@ -127,7 +129,7 @@ class Keyring:
             if key.old_digest is None or not hmac.compare_digest(key.old_digest, hashed):
                 return Refused.UNKNOWN
             if key.old_until is None or now >= key.old_until:
-                return Refused.EXPIRED
+                return Refused.REPLACED if key.live(now) else Refused.EXPIRED
         if not key.live(now):
             return Refused.EXPIRED if key.revoked_at is None else Refused.REVOKED
         return Refused.BLOCKED if self.access(key).blocked else key

@@ -131,7 +131,7 @@ async def test_rotating_blocking_revoking(run: Commands) -> None:
     assert isinstance(await asked(run, rotated["key"]), ApiKey)
     (again,) = run("keys", "rotate", "anna", "--grace", "now")
     assert await asked(run, made["key"]) is Refused.UNKNOWN
-    assert await asked(run, rotated["key"]) is Refused.EXPIRED
+    assert await asked(run, rotated["key"]) is Refused.REPLACED
     assert isinstance(await asked(run, again["key"]), ApiKey)
     run("keys", "rotate", "anna", "--grace", "0s")
     (last,) = run("keys", "rotate", "anna", "--grace", "30m")

@@ -113,6 +113,7 @@ async def test_the_sdk_understands_each() -> None:
         ("malformed", "invalid_api_key"),
         ("unknown", "invalid_api_key"),
         ("expired", "expired_api_key"),
+        ("replaced", "expired_api_key"),
         ("revoked", "revoked_api_key"),
         ("blocked", "blocked_api_key"),
     ],

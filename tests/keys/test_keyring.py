@@ -278,13 +278,13 @@ async def test_a_rotated_key_counts_by_both_secrets_for_a_while() -> None:
     await keyring.refresh()
     for secret in (ANNA, new):
         assert keyring.authenticate(secret, NOW) == source.rows[0]
-    assert keyring.authenticate(ANNA, NOW + 10) is Refused.EXPIRED
+    assert keyring.authenticate(ANNA, NOW + 10) is Refused.REPLACED
     assert keyring.authenticate(new, NOW + 10) == source.rows[0]
     digests = {"digest": digest(newer, PEPPER), "old_digest": digest(new, PEPPER)}
     source.rows = [a_key(ANNA, 3, **digests, old_until=NOW)]
     await keyring.refresh()
     assert keyring.authenticate(ANNA, NOW) is Refused.UNKNOWN
-    assert keyring.authenticate(new, NOW) is Refused.EXPIRED
+    assert keyring.authenticate(new, NOW) is Refused.REPLACED
     assert keyring.authenticate(newer, NOW) == source.rows[0]
 
 
