@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, ApiKey, expires_at_from
-from proxy.billing.limits import Limits, OnExhausted, OnStoreOutage
+from proxy.billing.limits import Limits, OnExhausted, OnStoreOutage, window_start
+from proxy.billing.money import usd_text
 from proxy.cli.common import (
     add_command,
     add_yes,
@@ -26,6 +27,9 @@ from proxy.cli.limit_options import account_json, add_limits, key_json, limit_ch
 from proxy.cli.output import add_list_options, print_list, print_object
 from proxy.cli.values import NAME, NONE, TAG, duration_or_now, lifetime
 from proxy.foundation.ids import new_id
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 
 def add_commands(commands: Any) -> None:
@@ -152,7 +156,21 @@ def _info(options: argparse.Namespace) -> None:
         above = {
             name: {**account_json(one), "balance": paid_json(paid[one.account_id])} for name, one in levels.items()
         }
-        print_object(options, {**key_json(key), "balance": paid_json(paid[key.key_id]), **above})
+        budget = _budget(store.engine, key)
+        print_object(options, {**key_json(key), **budget, "balance": paid_json(paid[key.key_id]), **above})
+
+
+def _budget(engine: Engine, key: ApiKey) -> dict[str, Any]:
+    """What the ledger says of the key's own budget in its present window; empty: it has none."""
+    from proxy.ledger.settling.spend import sums
+
+    limits = key.limits
+    if limits.budget_nusd is None:
+        return {}
+    since = window_start(limits.budget_window, key.created_at, time.time())
+    [spent] = sums(engine, [(key.key_id, since)])
+    left = usd_text(limits.budget_nusd - spent.nusd)
+    return {"budget": {"budget_usd": usd_text(limits.budget_nusd), "spent_usd": usd_text(spent.nusd), "left_usd": left}}
 
 
 def _pepper(options: argparse.Namespace) -> None:

@@ -73,6 +73,11 @@ async def test_a_key_with_everything(run: Commands) -> None:
     nothing = {"used_usd": "0", "credit_usd": "0", "left_usd": None}
     assert shown == {
         **made,
+        "budget": {
+            "budget_usd": SHOWN["budget_usd"],
+            "spent_usd": "0",
+            "left_usd": SHOWN["budget_usd"],
+        },
         "balance": nothing,
         "project": {**web, "balance": nothing},
         "organization": {**acme, "balance": nothing},
