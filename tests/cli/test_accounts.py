@@ -197,6 +197,9 @@ def test_credit_is_a_line_of_the_ledger_and_part_of_the_balance(run: Commands) -
     assert [float(one["used_usd"]) for one in balances] == [charged] * 3
     assert [one["credit_usd"] for one in balances] == ["44.999999999", "7", "0"]
     assert float(balances[0]["left_usd"]) == pytest.approx(44.999999999 - charged)
+    run("keys", "update", "anna", "--budget", "5", "--budget-window", "none")
+    budget = run("keys", "info", "anna")[0]["budget"]
+    assert (float(budget["spent_usd"]), float(budget["left_usd"])) == pytest.approx((charged, 5 - charged))
     run("reconcile")
     assert "credits       ok" in run.out
 
