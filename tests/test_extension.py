@@ -69,7 +69,7 @@ SINK = '''
 
 from dataclasses import dataclass
 
-from proxy.settings.kinds import setting
+from proxy.settings.fields import setting
 from proxy.settings.sinks import SinkSettings, event_name
 from proxy.sinks.format import SinkEvent, SinkFormat, SinkKind, SinkRequest
 

@@ -36,7 +36,7 @@ from proxy.cli.progress import Progress
 from proxy.cli.values import REASON, Usd, Whole, moment, option_value
 from proxy.metering.usage import TOKENS_MAX, UNIT_COUNTS, UNITS_MAX, Usage, service_of
 from proxy.settings import Settings, SettingsError, route
-from proxy.settings.kinds import FieldPath
+from proxy.settings.fields import FieldPath
 from proxy.settings.prices import PRICE
 
 if TYPE_CHECKING:

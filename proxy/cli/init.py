@@ -116,7 +116,7 @@ def _unpriced(document: Any, text: str) -> list[str]:
 
     from proxy.billing.pricing.book import PriceBook
     from proxy.settings import SettingsError, require_prices
-    from proxy.settings.kinds import VARIABLE
+    from proxy.settings.fields import VARIABLE
     from proxy.settings.reading import settings_from
 
     variables = dict.fromkeys(VARIABLE.findall(text), "https://x.example")

@@ -10,7 +10,8 @@ import re
 from pathlib import Path
 
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import FieldPath, path_of, secret, section, setting, settings_section, text
+from proxy.settings.fields import FieldPath, section, setting, settings_section
+from proxy.settings.kinds import path_of, secret, text
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@+=,/-]{0,127}", re.ASCII)
 _REGION = re.compile(r"[a-z]{2,8}(?:-[a-z]{1,12}){1,3}-[0-9]{1,2}", re.ASCII)

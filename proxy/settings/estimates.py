@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from proxy.settings.kinds import setting, settings_section, size
+from proxy.settings.fields import setting, settings_section
+from proxy.settings.kinds import size
 
 # A vocabulary counts a megabyte in about a tenth of a second.
 ANSWER_BYTES_MAX = 1 << 20

@@ -1,6 +1,6 @@
 """The settings of the listeners for clients, for monitors and for the operators.
 
-Invariant: the admin listener is off if nobody can sign in.
+Invariant: without any way to sign in, the admin listener is off.
 """
 
 from __future__ import annotations
@@ -10,17 +10,8 @@ from collections.abc import Mapping
 
 from proxy.foundation.addresses import is_tls_or_loopback
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import (
-    checked,
-    host,
-    section,
-    sections,
-    setting,
-    settings_section,
-    size,
-    texts,
-    whole,
-)
+from proxy.settings.fields import section, sections, setting, settings_section
+from proxy.settings.kinds import checked, host, size, texts, whole
 from proxy.settings.operators import OPERATOR_NAME, OidcSettings, OperatorSettings, admin_secret
 from proxy.settings.urls import url
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from proxy.settings.kinds import flag_or_auto, path_of, setting, settings_section, several, text, whole
+from proxy.settings.fields import setting, settings_section, several
+from proxy.settings.kinds import flag_or_auto, path_of, text, whole
 from proxy.settings.prices import PRICE, PriceLists
 from proxy.settings.spending import COMPLETION_TOKENS_MAX
 

@@ -12,20 +12,9 @@ from enum import StrEnum
 
 from proxy.foundation.addresses import is_tls_or_loopback
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import (
-    FieldPath,
-    FieldType,
-    checked,
-    choice,
-    names,
-    secret,
-    section,
-    setting,
-    settings_section,
-    text,
-    texts,
-)
-from proxy.settings.outbound import ForwardProxy, TlsSettings, forward_proxy
+from proxy.settings.fields import FieldPath, FieldType, names, setting, settings_section
+from proxy.settings.kinds import checked, choice, secret, text, texts
+from proxy.settings.outbound import OutboundSettings
 from proxy.settings.urls import url
 
 # The audit log names the issuer and the subject in 256 characters.
@@ -108,7 +97,7 @@ def _roles() -> FieldType:
 
 
 @settings_section
-class OidcSettings:
+class OidcSettings(OutboundSettings):
     """An identity provider, and what its users may do in the console."""
 
     issuer: str = setting(
@@ -142,11 +131,4 @@ class OidcSettings:
         "only users with a verified e-mail address in one of these domains can sign in",
         default=frozenset(),
         shown="all",
-    )
-    tls: TlsSettings = setting(section(TlsSettings), "certificates; they are always verified", default=TlsSettings())
-    proxy: ForwardProxy | None = setting(
-        forward_proxy(),
-        "the HTTP proxy to reach it through, by CONNECT",
-        default=None,
-        shown="`HTTPS_PROXY` of the environment, as for `providers`",
     )

@@ -16,19 +16,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from proxy.foundation.secret import Secret
 from proxy.settings.faults import SettingsError
-from proxy.settings.kinds import (
-    TEXT,
-    VISIBLE,
-    FieldPath,
-    FieldType,
-    path_of,
-    refuse_literal_password,
-    secret,
-    setting,
-    settings_section,
-    text,
-    whole,
-)
+from proxy.settings.fields import TEXT, FieldPath, FieldType, section, setting, settings_section
+from proxy.settings.kinds import VISIBLE, path_of, refuse_literal_password, secret, text, whole
 from proxy.settings.models import PROVIDER_NAME, WEIGHT_MAX
 from proxy.settings.variables import variable
 
@@ -146,6 +135,19 @@ def forward_proxy() -> FieldType:
         return found
 
     return FieldType(f"`none`, or {_URL}", read, schema=TEXT)
+
+
+@settings_section
+class OutboundSettings:
+    """How a server other than the providers' is reached."""
+
+    tls: TlsSettings = setting(section(TlsSettings), "certificates; they are always verified", default=TlsSettings())
+    proxy: ForwardProxy | None = setting(
+        forward_proxy(),
+        "the HTTP proxy to reach it through, by CONNECT",
+        default=None,
+        shown="`HTTPS_PROXY` of the environment, as for `providers`",
+    )
 
 
 def proxy_of_environment(base_url: str, env: Mapping[str, str]) -> ForwardProxy | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from proxy.foundation.addresses import is_tls_or_loopback
-from proxy.settings.kinds import FieldType, checked, duration, flag, section, setting, settings_section
-from proxy.settings.outbound import ForwardProxy, TlsSettings, forward_proxy
+from proxy.settings.fields import FieldType, section, setting, settings_section
+from proxy.settings.kinds import checked, duration, flag
+from proxy.settings.outbound import OutboundSettings
 from proxy.settings.urls import url
 
 PUBLISHED = "https://raw.githubusercontent.com/pydantic/genai-prices/refs/heads/main/prices/new_data/v2/data.json"
@@ -28,7 +29,7 @@ def _source() -> FieldType:
 
 
 @settings_section
-class RefreshSettings:
+class RefreshSettings(OutboundSettings):
     """How the built-in price book is refreshed."""
 
     every_s: int = setting(
@@ -50,13 +51,6 @@ class RefreshSettings:
         "rate exchanges of the last 31 days that have no price, once a list or the configuration has one: by "
         "adjustments, as `tokenweir rerate` does",
         default=False,
-    )
-    tls: TlsSettings = setting(section(TlsSettings), "certificates; they are always verified", default=TlsSettings())
-    proxy: ForwardProxy | None = setting(
-        forward_proxy(),
-        "the HTTP proxy to reach it through, by CONNECT",
-        default=None,
-        shown="`HTTPS_PROXY` of the environment, as for `providers`",
     )
 
 

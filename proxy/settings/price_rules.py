@@ -13,18 +13,8 @@ from zoneinfo import ZoneInfo
 
 from proxy.billing.pricing.rules import UTC, WEEKDAYS, Hours, PriceRule, PriceSide
 from proxy.billing.record import Price
-from proxy.settings.kinds import (
-    FieldPath,
-    FieldType,
-    choice,
-    choices,
-    names,
-    read_section,
-    setting,
-    settings_section,
-    text,
-    texts,
-)
+from proxy.settings.fields import FieldPath, FieldType, names, read_section, setting, settings_section
+from proxy.settings.kinds import choice, choices, text, texts
 from proxy.settings.prices import LIST, REASON, factor, moment
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.ASCII)

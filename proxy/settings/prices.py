@@ -19,18 +19,17 @@ from proxy.billing.pricing.prices import OPTIONAL, USD_EACH_MAX, USD_PER_HOUR_MA
 from proxy.billing.record import MULTIPLIER_MAX, Price, Rates, multiplier
 from proxy.billing.units import BILLED_UNITS, Unit
 from proxy.metering.usage import TOKENS_MAX
-from proxy.settings.kinds import (
+from proxy.settings.fields import (
     FieldPath,
     FieldType,
     names,
-    rate,
     read_section,
     sections,
     setting,
     settings_section,
     several,
-    whole,
 )
+from proxy.settings.kinds import rate, whole
 
 # Service tiers that an answer can report (`service_of`); "auto" is only requested, never reported.
 _SERVICE_TIER = re.compile(r"(?!auto$)[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from proxy.foundation.header_names import may_pass
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import FieldPath, FieldType, setting, settings_section
+from proxy.settings.fields import FieldPath, FieldType, setting, settings_section
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 # A short prefix would let too much pass.

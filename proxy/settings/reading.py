@@ -18,7 +18,8 @@ import yaml
 from proxy.billing.record import Price
 from proxy.settings.cloud_auth import check_auth
 from proxy.settings.faults import Fault, SettingsError, gathered
-from proxy.settings.kinds import FieldPath, flag, read_section
+from proxy.settings.fields import FieldPath, read_section
+from proxy.settings.kinds import flag
 from proxy.settings.listeners import AdminSettings
 from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.outbound import ForwardProxy, TlsSettings, proxy_of_environment

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.billing.settlement import POLICY
-from proxy.settings.kinds import FieldType, setting_name
+from proxy.settings.fields import FieldType, setting_name
 from proxy.settings.reading import SinkKinds
 from proxy.settings.sinks import SinkSettings
 from proxy.settings.values import Settings
@@ -75,8 +75,11 @@ def _cross_reference(kind: FieldType, listed: Mapping[type[Any], str]) -> str:
     """A reference to the section's fields, if they are listed already."""
     if kind.section is None:
         return ""
-    place = next((listed[each] for each in kind.section.__mro__ if each in listed), None)
-    return "" if place is None else f"; fields as in `{place}`"
+    found = next((each for each in kind.section.__mro__ if each in listed), None)
+    if found is None:
+        return ""
+    which = "fields" if found is kind.section else "those of its fields that are not listed here"
+    return f"; {which} as in `{listed[found]}`"
 
 
 def default_of(setting: Field[Any]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from typing import Any, NamedTuple
 
-from proxy.settings.kinds import VARIABLE, FieldType, setting_name
+from proxy.settings.fields import VARIABLE, FieldType, setting_name
 from proxy.settings.reading import SinkKinds
 from proxy.settings.reference import default_of
 from proxy.settings.sinks import SinkSettings

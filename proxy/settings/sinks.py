@@ -11,17 +11,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import (
-    FieldPath,
-    FieldType,
-    choice,
-    names,
-    read_section,
-    secret,
-    setting,
-    settings_section,
-    text,
-)
+from proxy.settings.fields import FieldPath, FieldType, names, read_section, setting, settings_section
+from proxy.settings.kinds import choice, secret, text
 from proxy.settings.urls import url
 
 SINK_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.ASCII)

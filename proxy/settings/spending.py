@@ -5,7 +5,8 @@ from __future__ import annotations
 from proxy.billing.limits import OnStoreOutage
 from proxy.billing.money import Nusd, nusd_from_usd
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import choice, number, seconds, secret, setting, settings_section, size, usd, whole
+from proxy.settings.fields import setting, settings_section
+from proxy.settings.kinds import choice, number, seconds, secret, size, usd, whole
 from proxy.settings.urls import url
 
 # Twice the output limit of any model of 2026.

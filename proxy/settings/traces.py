@@ -7,17 +7,8 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import (
-    VARIABLE,
-    VISIBLE,
-    FieldPath,
-    FieldType,
-    checked,
-    setting,
-    settings_section,
-    share,
-    text,
-)
+from proxy.settings.fields import VARIABLE, FieldPath, FieldType, setting, settings_section
+from proxy.settings.kinds import VISIBLE, checked, share, text
 from proxy.settings.urls import url
 from proxy.settings.variables import SECRET_CHARS_MAX
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from proxy.metering.dialects import DIALECTS
-from proxy.settings.kinds import TEXT, VISIBLE, FieldPath, FieldType
+from proxy.settings.fields import TEXT, FieldPath, FieldType
+from proxy.settings.kinds import VISIBLE
 
 
 def url() -> FieldType:

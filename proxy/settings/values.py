@@ -18,6 +18,7 @@ from proxy.metering.dialects import DIALECT_NAMES
 from proxy.metering.stored_objects import OBJECT_APIS
 from proxy.settings.cloud_auth import AuthSettings
 from proxy.settings.estimates import EstimateSettings
+from proxy.settings.fields import section, sections, setting, settings_section, several
 from proxy.settings.kinds import (
     choice,
     choices,
@@ -31,11 +32,6 @@ from proxy.settings.kinds import (
     policy,
     seconds,
     secret,
-    section,
-    sections,
-    setting,
-    settings_section,
-    several,
     size,
     texts,
     whole,

@@ -21,7 +21,8 @@ from proxy.foundation.times import iso_utc
 from proxy.reports.entry_reader import entry_json
 from proxy.reports.export import ExportedEntry
 from proxy.reports.focus import booked_at
-from proxy.settings.kinds import choice, secret, setting, settings_section
+from proxy.settings.fields import setting, settings_section
+from proxy.settings.kinds import choice, secret
 from proxy.settings.sinks import SinkSettings, event_name
 from proxy.sinks.format import (
     MeterFormat,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from proxy.settings import Settings, SettingsError
-from proxy.settings.kinds import setting_name
+from proxy.settings.fields import setting_name
 from proxy.settings.reading import load_text, read_text
 from proxy.settings.values import LogFormat
 from proxy.sinks.kinds import SINKS
