@@ -10,7 +10,6 @@ import argparse
 import getpass
 import json
 import os
-import select
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -32,10 +31,6 @@ CONFIG_VARIABLE = "TOKENWEIR_CONFIG"
 # Without the option and the variable: here, then where the packages and the image have it.
 CONFIG_PLACES = (Path("tokenweir.yaml"), Path("/etc/tokenweir/tokenweir.yaml"))
 CONFIG_HELP = f"configuration file (default: {CONFIG_VARIABLE}, {', '.join(map(str, CONFIG_PLACES))})"
-
-
-# A pipe without an answer for so long belongs to somebody who must see the question.
-QUESTION_S = 0.2
 
 
 class Failure(Exception):  # noqa: N818  most are wrong usage, not bugs
@@ -148,31 +143,19 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def confirm(options: argparse.Namespace, question: str) -> None:
-    """Ask before what cannot be undone: the next line of standard input is the answer, also of a pipe or a file. An end
-    of the input instead, without a terminal, is as `--yes`: a job that nobody watches. Raises Failure unless the answer
-    is yes."""
-    if options.yes or sys.stdin is None:
+    """Ask before what cannot be undone: the next line of standard input is the answer, also from a pipe or a file.
+    Where there is neither a line nor a terminal, as under cron, the answer is yes. Raises Failure for any other one."""
+    if options.yes:
         return
-    is_terminal = sys.stdin.isatty()
-    if is_terminal or not _answered_already():
-        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     try:
-        answer = sys.stdin.readline()
+        answer = "" if sys.stdin is None else sys.stdin.readline()
     except OSError:  # closed, or not readable
         answer = ""
-    if not answer and not is_terminal:
-        return
-    if answer.strip().lower() not in ("y", "yes"):
-        why = "" if is_terminal else f": {question!r} was not answered with yes on standard input; --yes does not ask"
-        raise Failure(f"nothing was changed{why}")
-
-
-def _answered_already() -> bool:
-    """Whether standard input has an answer, or its end, or cannot have one."""
-    try:
-        return bool(select.select([sys.stdin], [], [], QUESTION_S)[0])
-    except (OSError, ValueError):  # no file
-        return True
+    if not answer and (sys.stdin is None or not sys.stdin.isatty()):
+        print("yes, without any input", file=sys.stderr)
+    elif answer.strip().lower() not in ("y", "yes"):
+        raise Failure("nothing was changed")
 
 
 def load_settings(config: Path | None) -> Settings:

@@ -45,10 +45,10 @@ def test_what_cannot_be_undone_is_asked_about(
     assert (key["revoked_at"] is not None) == revoked
 
 
-def test_without_a_terminal_nothing_is_asked(run: Commands) -> None:
+def test_without_a_terminal_and_without_input_the_answer_is_yes(run: Commands) -> None:
     run("keys", "create", "--alias", "web")
     run("keys", "revoke", "web")
-    assert run.err == ""
+    assert run.err == "Revoke the key web for ever? [y/N] yes, without any input\n"
 
 
 def test_a_month_is_closed_after_a_question(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
