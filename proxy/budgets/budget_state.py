@@ -22,7 +22,7 @@ class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
     until: float | None
     """end of the window; None: never, or the limits have no such window any more"""
     limit_nusd: Nusd
-    """of a prepaid balance: the credit"""
+    """the budget; for a prepaid balance, the credit that was added"""
     spent_nusd: Nusd
     reserved_nusd: Nusd
     running: int

@@ -1,4 +1,4 @@
-"""Checks the identity provider of the console. Invariant: it makes two free requests, and signs nobody in."""
+"""Checks the identity provider of the console. Invariant: a check makes two requests, and begins no sign-in."""
 
 from __future__ import annotations
 

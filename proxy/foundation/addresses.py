@@ -25,7 +25,7 @@ def shown_host(host: str) -> str:
 
 
 def is_tls_or_loopback(url: str) -> bool:
-    """Whether nobody between can read or change what is sent to this URL: it is https://, or of this machine. Raises
+    """Whether requests to this URL are encrypted (https://) or stay on this machine. Raises
     ValueError if it cannot be parsed."""
     parts = urlsplit(url)
     host = parts.hostname or ""

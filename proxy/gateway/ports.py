@@ -42,9 +42,9 @@ class RequestLimits:
 
     reserve: Reserve
     body_bytes_max: int
-    """of a body, and of a WebSocket message"""
+    """maximum size of a request body, and of a WebSocket message"""
     sockets_per_key_max: int
-    """WebSockets of one key in this process"""
+    """maximum number of WebSockets of one key in this process"""
 
     def become(self, other: RequestLimits) -> None:
         """Limit new requests as `other` does; admitted ones stay as they are."""

@@ -21,7 +21,8 @@ from proxy.foundation.addresses import is_tls_or_loopback
 from proxy.foundation.secret import Secret
 
 ANSWER_S = 10.0
-ANSWER_BYTES_MAX = 1 << 20
+# Configurations and key sets have up to 50 kB; this much is decoded in a few milliseconds.
+ANSWER_BYTES_MAX = 256 << 10
 # A document is fetched again after so long, or when it lacks what is looked for, but not more often than every RETRY_S.
 FRESH_S = 600.0
 RETRY_S = 10.0
@@ -101,7 +102,7 @@ class DocumentClient:
             async for piece in answer.content.iter_any():
                 content += piece
                 if len(content) > ANSWER_BYTES_MAX:
-                    raise IdentityProviderError(f"{shown(url)}: answers more than {ANSWER_BYTES_MAX >> 20} MiB")
+                    raise IdentityProviderError(f"{shown(url)}: answers more than {ANSWER_BYTES_MAX >> 10} KiB")
             return answer.status, bytes(content)
 
 
@@ -138,7 +139,7 @@ class KeptDocument(Generic[_T]):
             self._value = await self._fetch()
         except IdentityProviderError as failure:
             self._failure, self._retry_at = failure, self._clock() + RETRY_S
-        except BaseException:  # nobody waits for it any more; the next caller does not wait for RETRY_S
+        except BaseException:  # cancelled, because its caller left: the next caller may fetch at once
             self._retry_at = float("-inf")
             raise
         else:

@@ -442,8 +442,10 @@ def test_a_broken_provider_gives_a_clear_page_and_secrets_still_work(
     browser = Browser(stand)
     answered = browser.get(BEGIN)
     if path == WELL_KNOWN:
-        words = {"_slow": "more than 1 MiB", "_elsewhere": "redirect", "_rubbish": "JSON", "_others": "another issuer",
-                 "_unsafe": "authorization_endpoint", "_array": "no configuration"}[broken.__name__]  # fmt: skip
+        words = {
+            "_slow": "more than 256 KiB", "_elsewhere": "redirect", "_rubbish": "JSON", "_others": "another issuer",
+            "_unsafe": "authorization_endpoint", "_array": "no configuration",
+        }[broken.__name__]  # fmt: skip
         refused(answered, 502, "cannot be used now", words)
     else:
         answered = browser.finish(at_provider(answered.headers["Location"]))

@@ -69,7 +69,7 @@ async def test_what_an_identity_provider_must_not_answer(client: DocumentClient)
 
     async with serving(serve) as url:
         for path, why in (
-            ("/large", "more than 1 MiB"), ("/redirect", "302, a redirect"), ("/gzip", "compressed"),
+            ("/large", "more than 256 KiB"), ("/redirect", "302, a redirect"), ("/gzip", "compressed"),
             ("/error", "500"), ("/html", "without a JSON"), ("/deep", "without a JSON"), ("/bytes", "without a JSON"),
             ("/cut", "no valid HTTP"),
         ):  # fmt: skip

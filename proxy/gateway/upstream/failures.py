@@ -1,4 +1,7 @@
-"""Why a provider has not answered, and what the client is told. Invariant: no message has an address or a secret."""
+"""The failures of a request to a provider. Their messages are for the client.
+
+Invariant: no message has an address or a secret.
+"""
 
 from __future__ import annotations
 

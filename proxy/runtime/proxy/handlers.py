@@ -8,6 +8,7 @@ from functools import partial
 from math import ceil
 from typing import NoReturn
 
+from proxy.budgets.admission import Admission
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.authentication import Accepting
 from proxy.gateway.background.exchanges import BackgroundExchanges
@@ -116,12 +117,7 @@ def make_handlers(
     configuration.followers += [
         lambda settings, providers: catalogue.changed_to(settings.models, providers),
         lambda _settings, _providers: opener.forget_routes,
-        lambda settings, _providers: partial(limits.become, _limits(settings)),
-        lambda settings, _providers: partial(
-            admission.admission.use_outage_policy,
-            settings.budgets.on_store_outage,
-            settings.budgets.outage_allowance_nusd,
-        ),
+        lambda settings, _providers: partial(_use_limits, settings, limits, admission.admission),
     ]
     resumption = Resumption(background, owners, ports, keyring, models, providers, admission)
     return Handlers(
@@ -137,6 +133,12 @@ def _limits(settings: Settings) -> RequestLimits:
         body_bytes_max=settings.request_bytes_max,
         sockets_per_key_max=settings.websockets_per_key_max or ceil(settings.exchanges_max / KEYS_OF_SOCKETS),
     )
+
+
+def _use_limits(settings: Settings, limits: RequestLimits, admission: Admission) -> None:
+    """New requests are limited as these settings say."""
+    limits.become(_limits(settings))
+    admission.use_outage_policy(settings.budgets.on_store_outage, settings.budgets.outage_allowance_nusd)
 
 
 def client_routes(handlers: Handlers) -> Routes:
