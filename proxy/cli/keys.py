@@ -140,8 +140,10 @@ def _apply(operation: str, options: argparse.Namespace) -> None:
 
 
 def _revoke(options: argparse.Namespace) -> None:
-    confirm(options, f"Revoke the key {options.key} for ever?")
-    _apply("revoke", options)
+    with store_of(options) as store:
+        key = store.keys.one(options.key)  # what does not exist is not asked about
+        confirm(options, f"Revoke the key {options.key} for ever?")
+        print_object(options, key_json(store.keys.revoke(key.key_id)))
 
 
 def _info(options: argparse.Namespace) -> None:

@@ -51,6 +51,10 @@ def test_without_a_terminal_and_without_input_the_answer_is_yes(run: Commands) -
     assert run.err == "Revoke the key web for ever? [y/N] yes, without any input\n"
 
 
+def test_a_key_that_does_not_exist_is_not_asked_about(run: Commands) -> None:
+    assert "[y/N]" not in run.refused("keys", "revoke", "nobody")
+
+
 def test_a_month_is_closed_after_a_question(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal("no\n"))
     assert "Close 2020-01 and every open month before it, for ever? [y/N]" in run.refused("periods", "close", "2020-01")
