@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
+from proxy.billing.dimensions import Dimensions
 from proxy.billing.money import Nusd, nusd_rounded_half_up
 from proxy.billing.pricing.prices import applied, multiplied, parts_at_most
 from proxy.billing.record import Price
@@ -69,7 +70,7 @@ class BatchInput(msgspec.Struct, frozen=True):
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """The prices of one model's lines, fixed at admission."""
+    """The prices of one model's lines, and their dimensions, fixed at admission."""
 
     model: str
     upstream_model: str
@@ -79,6 +80,8 @@ class Terms(msgspec.Struct, frozen=True):
     """estimated average of one line"""
     names: tuple[str, ...] = ()
     """names of the lines with this model; empty: all lines that no other terms name"""
+    dimensions: Dimensions | msgspec.UnsetType = msgspec.UNSET
+    """those of the batch, see `Opened.dimensions`"""
 
 
 class Owned(msgspec.Struct, frozen=True, kw_only=True):

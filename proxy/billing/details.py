@@ -143,6 +143,8 @@ the estimate, and four times; wider for scripts and models that it knows little 
     """The totals that an operator set."""
     read_again: Mapping[str, Any] | None = None
     """The terms of service by a usage that was read again."""
+    dimensions: Mapping[str, str] | None = None
+    """The [dimensions](glossary.md) of the request, with the ids of their values."""
 
     @classmethod
     def of(cls, stored: object) -> Self:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
+from proxy.billing.dimensions import Dimensions
 from proxy.billing.entries import EntryKind
 from proxy.billing.money import Nusd
 from proxy.metering.usage import TOKENS_MAX, Reading, Silence, Usage
@@ -197,6 +198,8 @@ class Opened(msgspec.Struct, frozen=True):
     """hidden tokens by the time to the first word, for a model that hides reasoning; not written if unknown"""
     echoes: bool | msgspec.UnsetType = msgspec.UNSET
     """the answer repeats the prompt, so that its text does not prove that the limit was exceeded; not written if not"""
+    dimensions: Dimensions | msgspec.UnsetType = msgspec.UNSET
+    """the ids of the values of its dimensions; not written if it has none"""
 
 
 class InvalidRecordError(ValueError):

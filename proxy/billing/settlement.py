@@ -263,6 +263,8 @@ def _details(record: UsageRecord, charge_nusd: Nusd | None, cost_nusd: Nusd | No
         details.stated_usd = usd_text(record.stated_nusd_or_unset)
     if opened.attempts:
         details.attempts = [asdict(attempt) for attempt in opened.attempts]
+    if opened.dimensions is not UNSET:
+        details.dimensions = opened.dimensions
     if opened.reserved_nusd is not None:
         details.reserved_usd = usd_text(opened.reserved_nusd)
     details.unpriced = charge_nusd is None or None

@@ -95,6 +95,7 @@ class LineRecords:
             completion_tokens_max=None,
             slot=0,
             bill=prices.bill,
+            dimensions=terms.dimensions,
         )
         details = EntryDetails(batch_id=batch.batch_id, custom_id=line.custom_id)
         key = model_key(batch.provider, terms.upstream_model)
@@ -152,6 +153,7 @@ def batch_record(
         completion_tokens_max=None,
         slot=0,
         reserved_nusd=batch.reserved_nusd,
+        dimensions=first.dimensions,
     )
     found = {"lines": batch.lines, "succeeded": results.succeeded, "failed": results.failed}
     ending = Ending(

@@ -1,0 +1,71 @@
+"""The dimensions of a request: who used it (`end_user`), in which `session` and `run`, and with which tags. Pure.
+
+Invariants: a request has each dimension at most once, and at most `TAGS_MAX` tags. Records, entries, queues and
+archives contain value ids, never values: only the table of values maps an id to what the client sent, so that a
+person's id can be erased.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+END_USER, SESSION, RUN = "end_user", "session", "run"
+TAG = "tag:"
+"""the dimension of a tag is `tag:` and its name"""
+NAMED = (END_USER, SESSION, RUN)
+"""the dimensions that are not tags"""
+
+OVERFLOW = "overflow"
+"""the value id of a value that got none of its own: too many new values, or the ledger could not be asked"""
+
+TAGS_MAX = 8
+VALUE_CHARS_MAX = 256
+
+Dimensions: TypeAlias = Mapping[str, str]
+"""dimension → value id"""
+SentDimensions: TypeAlias = Mapping[str, str]
+"""dimension → value, as `value_of` returns it"""
+
+_TAG_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,31}")
+
+
+def tag(name: str) -> str | None:
+    """The dimension of a tag, as `tag:team`; None: that is no name of a tag. Upper case is the same as lower case."""
+    name = name.strip().lower()
+    return TAG + name if _TAG_NAME.fullmatch(name) else None
+
+
+def dimension(text: str) -> str | None:
+    """The dimension that an operator names: `end_user`, `session`, `run` or `tag:team`; None: there is none of that
+    name."""
+    text = text.strip().lower()
+    if text in NAMED:
+        return text
+    return tag(text.removeprefix(TAG)) if text.startswith(TAG) else None
+
+
+def value_of(text: str) -> str | None:
+    """A value as it is stored: without blanks around it, and its SHA-256 instead if it is longer than
+    `VALUE_CHARS_MAX`. None: it is empty, or has characters that cannot be printed."""
+    text = text.strip()
+    if not text or not text.isprintable():
+        return None
+    if len(text) <= VALUE_CHARS_MAX:
+        return text
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def within_limits(values: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Of these pairs of dimension and value, the first of each dimension, and the first `TAGS_MAX` tags."""
+    kept: dict[str, str] = {}
+    tags = 0
+    for name, value in values:
+        is_tag = name.startswith(TAG)
+        if name in kept or (is_tag and tags >= TAGS_MAX):
+            continue
+        kept[name] = value
+        tags += is_tag
+    return kept
