@@ -10,7 +10,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-ver
 EXTRAS := bedrock otlp parquet pdf tokenizers vertex
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install ready demo dist test all-tests test-fast test-thorough test-cost check checks check-deploy coverage bench faults soak real lock clean
+.PHONY: help install ready demo dist test test-fast test-thorough test-cost check checks check-deploy coverage bench faults soak real lock clean
 help:            ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
@@ -52,16 +52,13 @@ THOROUGH := thorough and not external and not slow and not real
 ASKED := --asked-cpu-s 300 --asked-wall-s 180
 DEPLOY := external and not slow and not real
 
-test: $(READY)         ## all tests that need only Python; and make check
-	@$(MAKE) --no-print-directory -j 2 check all-tests
-
 # In a fresh clone each process would compile all tests for itself, all at once: a minute and a half of work, where one
-# needs 20 seconds beside `check`. Not again later: what was edited is soon compiled. What is wrong, the run says.
+# needs 20 seconds. Not again later: what was edited is soon compiled. What is wrong, the run says.
 $(COMPILED): $(READY)
 	@$(PYTEST) --collect-only -m "$(ALL)" >/dev/null || true
 	@touch $@
 
-all-tests: $(COMPILED)
+test: $(COMPILED)      ## all tests that need only Python
 	@$(PYTEST) $(TOGETHER) -m "$(ALL)" $(ASKED)
 
 # TESTS: a folder or files, if not all.

@@ -55,7 +55,7 @@ def test_the_version_loads_nothing() -> None:
 
 @pytest.mark.process
 def test_ctrl_c_at_the_start_prints_no_traceback() -> None:
-    for wait_s in (0.08, 0.2, 0.4):
+    for wait_s in (0.1, 0.3):
         command = [sys.executable, "-m", "proxy", "doctor", "--call", "none"]
         started = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         time.sleep(wait_s)

@@ -164,6 +164,7 @@ async def test_tls_is_for_sentinels_and_primary(
     plain = await said(f"rediss+sentinel://:{DATA}@127.0.0.1:{sentinel.port}{rest}")
     assert f"the sentinel at 127.0.0.1:{sentinel.port} does not answer in time" in plain
     assert "that this port is for TLS" in plain
+    monkeypatch.setattr(redis_client, "CONNECT_S", 2.0)  # of these two the sentinel answers, on a busy machine too
     with FaultyPath("127.0.0.1", sentinel.port, tls=context) as path:
         text = await said(f"rediss+sentinel://:{DATA}@localhost:{path.port}{rest}")
     assert f"the Redis at 127.0.0.1:{primary.port} (the primary of 'main') does not answer in time" in text
