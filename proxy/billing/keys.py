@@ -5,9 +5,10 @@ Invariant: a value never contains a secret.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, OnStoreOutage, Scope
 from proxy.foundation.durations import seconds_from
@@ -77,6 +78,8 @@ class ApiKey:
     """digest of the secret before the last rotation"""
     old_until: float | None = None
     """Unix seconds until which the old secret is valid"""
+    dimensions: Mapping[str, Any] | None = None
+    """which sources of dimensions count, and fixed values; None: every source, and none fixed"""
 
     @property
     def scope(self) -> Scope:

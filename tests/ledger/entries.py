@@ -18,7 +18,7 @@ from proxy.billing.entries import ENTRY_FIELDS, TOKENS, LedgerEntry
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.billing.money import Nusd
 from proxy.billing.record import BillableParts, Outcome, UsageRecord
-from proxy.ledger.schema.tables import account_clock, accounts, ledger_clock, metadata
+from proxy.ledger.schema.tables import account_clock, accounts, dimension_clock, ledger_clock, metadata
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.reports.entry_reader import EntryFilter, EntryReader
@@ -106,7 +106,7 @@ def emptied(engine: Engine) -> None:
     with writing(engine) as connection:
         for statement in ["; ".join(deletes)] if is_shared(engine) else deletes:
             connection.exec_driver_sql(statement)
-        for clock in (ledger_clock, account_clock):
+        for clock in (ledger_clock, account_clock, dimension_clock):
             connection.execute(insert(clock).values(id=1, settled_at=0.0))
         connection.execute(insert(accounts).values(DEFAULT_ACCOUNTS))
 

@@ -172,6 +172,54 @@ account_clock = Table(
     Column("settled_at", UtcTime, nullable=False),
 )
 
+# What clients sent as an end user, session, run or tag. Other tables, queues and files have only the value id.
+dimension_values = Table(
+    "dimension_values",
+    metadata,
+    # Random: it tells nothing of the value.
+    Column("value_id", _text(), primary_key=True),
+    Column("project_id", _text(), nullable=False),
+    # end_user, session, run, or tag: and a name
+    Column("dimension", _text(), nullable=False),
+    Column("value", _text(), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("project_id", "dimension", "value"),
+)
+
+# The dimensions of the exchanges that are not archived: see dimensions/sums.py.
+exchange_dimensions = Table(
+    "exchange_dimensions",
+    metadata,
+    Column("dimension", _text(), nullable=False),
+    Column("value_id", _text(), nullable=False),
+    Column("exchange_id", _text(), nullable=False),
+    PrimaryKeyConstraint("dimension", "value_id", "exchange_id"),
+    Index("ix_exchange_dimensions_exchange_id", "exchange_id"),
+)
+
+# Daily usage of the exchanges that have a dimension, by its value: see dimensions/sums.py.
+dimension_daily = Table(
+    "dimension_daily",
+    metadata,
+    Column("dimension", _text(), nullable=False),
+    # The UTC day of the entries' `started_at`.
+    Column("day", Date, nullable=False),
+    Column("value_id", _text(), nullable=False),
+    Column("key_id", _text(), nullable=False),
+    Column("model", _text(), nullable=False),
+    *_sums(),
+    PrimaryKeyConstraint("dimension", "day", "value_id", "key_id", "model"),
+    Index("ix_dimension_daily_value_id_day", "value_id", "day"),
+)
+
+# One row: the entries settled until then are in the two tables above.
+dimension_clock = Table(
+    "dimension_clock",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("settled_at", UtcTime, nullable=False),
+)
+
 dead_letters = Table(
     "dead_letters",
     metadata,
@@ -316,6 +364,8 @@ api_keys = Table(
     # The secret before the last rotation, and the end of its validity.
     Column("old_digest", LargeBinary),
     Column("old_until", UtcTime),
+    # The sources of dimensions that count, and fixed values. Null: every source.
+    Column("dimensions", _json()),
     UniqueConstraint("digest"),
     UniqueConstraint("revision"),
     Index("ix_api_keys_alias", "alias"),

@@ -34,6 +34,7 @@ from proxy.ledger.schema.tables import (
     api_keys,
     archives,
     balances,
+    dimension_clock,
     ledger_clock,
     ledger_entries,
     metadata,
@@ -90,7 +91,9 @@ def source(tmp_path: Path) -> Iterator[Engine]:
         for table in metadata.sorted_tables:
             connection.execute(delete(table))
             rows = [a_row(table, number) for number in range(ROWS)]
-            connection.execute(insert(table), rows[:1] if table in (ledger_clock, account_clock) else rows)
+            connection.execute(
+                insert(table), rows[:1] if table in (ledger_clock, account_clock, dimension_clock) else rows
+            )
     yield engine
     engine.dispose()
 

@@ -1,0 +1,1 @@
+"""End users, sessions, runs and tags in the ledger: their values, and the usage of each."""
