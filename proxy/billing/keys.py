@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import Any
 
 from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, OnStoreOutage, Scope
-from proxy.foundation.durations import seconds_from
+from proxy.foundation.durations import DURATION_S_MAX, seconds_from
+from proxy.foundation.times import iso_time
 
 EXPIRES_DEFAULT = "90d"
 GRACE_DEFAULT = "24h"
@@ -111,9 +112,21 @@ class KeyChanges:
 
 
 def expires_at_from(text: str, now: float, longest_s: float | None = None) -> float | None:
-    """`--expires`: "90d", "12h", … (at most ten years) → Unix seconds; "never" → None. `longest_s`: the deployment's
-    longest lifetime. Raises ValueError."""
-    lifetime_s = None if text == "never" else seconds_from(text)
-    if longest_s is not None and (lifetime_s is None or lifetime_s > longest_s):
+    """`--expires`: "90d", "12h", … (at most ten years), or a date or time (2027-01-31) → Unix seconds; "never" → None.
+    `longest_s`: the deployment's longest lifetime. Raises ValueError."""
+    at = None if text == "never" else _expiry(text, now)
+    if longest_s is not None and (at is None or at > now + longest_s):
         raise ValueError(f"expires: must be within {longest_s / 86_400:g} days (setting key_lifetime_max)")
-    return None if lifetime_s is None else now + lifetime_s
+    return at
+
+
+def _expiry(text: str, now: float) -> float:
+    moment = iso_time(text)
+    if moment is None:
+        try:
+            return now + seconds_from(text)
+        except ValueError as wrong:
+            raise ValueError(f"{wrong}, or a date: 2027-01-31") from None
+    if not now < moment <= now + DURATION_S_MAX:
+        raise ValueError(f"{text!r} is not in the next ten years")
+    return moment

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
 from proxy.cli.common import json_line, load_settings, store_of, with_commands, with_config
-from proxy.cli.output import add_json, print_table
+from proxy.cli.output import add_json, print_table, prints_json
 from proxy.foundation.times import iso_utc
 from proxy.settings import Settings
 
@@ -51,10 +51,18 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _rebuild(options: argparse.Namespace) -> None:
+    from proxy.cli.list_tables import DRIFT
+
     with store_of(options) as store:
         drift = asyncio.run(_rebuilt(load_settings(options.config), store.engine))
-    for counter_id, nusd in sorted(drift.items()):
-        print(json_line({"counter_id": counter_id, "drift_usd": usd_text(nusd)}))
+    shown = [{"counter_id": counter_id, "drift_usd": usd_text(nusd)} for counter_id, nusd in sorted(drift.items())]
+    if prints_json(options):
+        for one in shown:
+            print(json_line(one))
+    elif shown:
+        print_table(DRIFT, shown)
+    else:
+        print("no budget was used yet: there is no counter to compare")
 
 
 async def _counter_states(settings: Settings) -> Sequence[CounterState]:

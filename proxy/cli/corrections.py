@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,8 @@ from proxy.cli.common import (
     store_of,
     with_config,
 )
-from proxy.cli.output import aligned, print_object
+from proxy.cli.list_tables import RERATED, SIMULATED
+from proxy.cli.output import aligned, print_object, print_table, prints_json
 from proxy.cli.progress import Progress
 from proxy.cli.values import REASON, Usd, Whole, moment, option_value
 from proxy.metering.usage import TOKENS_MAX, UNIT_COUNTS, UNITS_MAX, Usage, service_of
@@ -42,6 +43,7 @@ from proxy.settings.prices import PRICE
 if TYPE_CHECKING:
     from proxy.billing.correction import ExchangeTotals
     from proxy.ledger.settling.corrections import CorrectionResult, Prices, RerateResult, SimulatedSum
+    from proxy.reports.tables import Table
     from proxy.runtime.machine.ledger_stores import LedgerStores
 
 _COUNTS = tuple(name for name in Usage.__struct_fields__ if name != "total_tokens")
@@ -193,11 +195,13 @@ def _rerate(options: argparse.Namespace) -> None:
             dry_run=options.dry_run,
             progress=progress,
         )
-    if options.verbose:
-        for (key_id, alias), change in sorted(result.by_key.items()):
-            print(json_line({"key_id": key_id, "key_alias": alias, **_change(change)}))
+    by_key = [
+        {"key_id": key_id, "key_alias": alias, **_change(change)}
+        for (key_id, alias), change in sorted(result.by_key.items())
+    ]
     counts = {"exchanges": result.exchanges, "manually_corrected": result.by_hand, "unreadable": result.unreadable}
-    print(json_line({**counts, **_change(result.total), **({"dry_run": True} if options.dry_run else {})}))
+    total = {**counts, **_change(result.total), **({"dry_run": True} if options.dry_run else {})}
+    _print_sums(options, RERATED, by_key if options.verbose else [], total)
 
 
 def _simulate(options: argparse.Namespace) -> None:
@@ -212,9 +216,23 @@ def _simulate(options: argparse.Namespace) -> None:
             prices, since=options.since, until=until, model=options.model,
             otherwise=partial(_otherwise, tier=options.tier, cache=options.cache),
         )  # fmt: skip
-    for (key_id, alias, model), sums in sorted(result.by_key.items()):
-        print(json_line({"key_id": key_id, "key_alias": alias, "model": model, **_simulated(sums)}))
-    print(json_line({**_simulated(result.total), "unreadable": result.unreadable}))
+    by_key = [
+        {"key_id": key_id, "key_alias": alias, "model": model, **_simulated(sums)}
+        for (key_id, alias, model), sums in sorted(result.by_key.items())
+    ]
+    _print_sums(options, SIMULATED, by_key, {**_simulated(result.total), "unreadable": result.unreadable})
+
+
+def _print_sums(
+    options: argparse.Namespace, table: Table, parts: Sequence[dict[str, Any]], total: dict[str, Any]
+) -> None:
+    """Print sums by key and the sum of all: a line of JSON each, or for people a table and the fields of the total."""
+    if not prints_json(options) and parts:
+        print_table(table, parts)
+        print()
+    elif parts:
+        print("\n".join(map(json_line, parts)))
+    print_object(options, total)
 
 
 def _simulated(sums: SimulatedSum) -> dict[str, Any]:

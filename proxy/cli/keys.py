@@ -43,14 +43,16 @@ def add_commands(commands: Any) -> None:
     create.add_argument(
         "--project", metavar="ID|NAME", help="project that shares its spend and limits (default: default)"
     )
-    help_of_expires = "lifetime, or never (default 90d)"
+    help_of_expires = "lifetime, a date (2027-01-31, at its beginning in UTC), or never (default 90d)"
     create.add_argument("--expires", type=lifetime, default=EXPIRES_DEFAULT, metavar="90d", help=help_of_expires)
     _add_options(create)
     listed = with_config(keys, "list", "print all keys", _list)
     add_list_options(listed, quiet="id")
     update = command_for_one(keys, "key", "update", "change a key; takes effect within a second", _update)
     update.add_argument("--alias", type=NAME, metavar="NAME", default=argparse.SUPPRESS)
-    update.add_argument("--expires", type=lifetime, metavar="90d", default=argparse.SUPPRESS, help="from now, or never")
+    update.add_argument(
+        "--expires", type=lifetime, metavar="90d", default=argparse.SUPPRESS, help="from now, a date, or never"
+    )
     _add_options(update)
     rotate = command_for_one(
         keys, "key", "rotate", "give a key a new secret, which is printed once", _rotate, quiet="secret"

@@ -154,3 +154,34 @@ PRICE_CHANGES = Table(
     ("provider", "model", "price", "old", "new", "since", "result"),
     left_out=("since", "provider", "old"),
 )
+SIMULATED = Table(
+    {
+        "key": Column("KEY", 16, _field("key_alias")),
+        "model": Column("MODEL", 20, _field("model")),
+        "exchanges": Column("EXCHANGES", 9, _field("exchanges"), right=True),
+        "charge": Column("CHARGE USD", 13, _field("charge_usd"), right=True),
+        "simulated_charge": Column("SIMULATED", 13, _field("simulated_charge_usd"), right=True),
+        "cost": Column("COST USD", 13, _field("cost_usd"), right=True),
+        "simulated_cost": Column("SIMULATED", 13, _field("simulated_cost_usd"), right=True),
+    },
+    ("key", "model", "exchanges", "charge", "simulated_charge", "cost", "simulated_cost"),
+    left_out=("simulated_cost", "cost", "exchanges"),
+)
+RERATED = Table(
+    {
+        "key": Column("KEY", 20, _field("key_alias")),
+        "key_id": Column("ID", 24, _field("key_id")),
+        "adjusted": Column("ADJUSTED", 9, _field("adjusted"), right=True),
+        "charge": Column("CHARGE USD +/-", 14, _field("charge_usd"), right=True),
+        "cost": Column("COST USD +/-", 14, _field("cost_usd"), right=True),
+    },
+    ("key", "key_id", "adjusted", "charge", "cost"),
+    left_out=("key_id", "cost"),
+)
+DRIFT = Table(
+    {
+        "counter": Column("COUNTER", 40, _field("counter_id")),
+        "drift": Column("DIFFERENCE USD", 16, _field("drift_usd"), right=True),
+    },
+    ("counter", "drift"),
+)

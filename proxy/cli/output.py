@@ -60,7 +60,7 @@ def print_object(
     value, with names such as `limits.rpm` for objects in it."""
     if quiet and options.quiet:
         print(fields[quiet])
-    elif options.json or not sys.stdout.isatty():
+    elif prints_json(options):
         print(json_line(fields))
     else:
         print("\n".join(aligned(_flat(fields)) if lines is None else lines()))
@@ -107,6 +107,11 @@ def print_list(options: argparse.Namespace, table: Table, rows: Iterable[dict[st
             print(json_line(row))
     else:
         print_table(table, rows, wide=options.wide)
+
+
+def prints_json(options: argparse.Namespace) -> bool:
+    """Whether a command that has `--json` prints JSON: if that is wanted, or standard output is no terminal."""
+    return options.json or not sys.stdout.isatty()
 
 
 def print_table(

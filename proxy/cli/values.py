@@ -48,10 +48,10 @@ def duration_or_now(text: str) -> int:
 
 
 def lifetime(text: str) -> str:
-    """A duration or `never`. Returns the same text."""
+    """A duration, a date or `never`. Returns the same text."""
     from proxy.billing.keys import expires_at_from
 
-    option_value(lambda one: expires_at_from(one, 0.0), text)
+    option_value(lambda one: expires_at_from(one, time.time()), text)
     return text
 
 

@@ -22,13 +22,21 @@ def since_from(text: str, now: float) -> float:
     """
     if text.endswith(("s", "m", "h", "d", "w")):
         return now - seconds_from(text)
-    moment = _iso_time(text)
-    if moment is None or not 1970 <= moment.year < 9999:  # years that every supported database can store
+    moment = iso_time(text)
+    if moment is None:
         raise ValueError(f"not a time: {text!r} (2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d)")
+    return moment
+
+
+def iso_time(text: str) -> float | None:
+    """A date or an ISO time, UTC by default → Unix seconds; None: it is neither."""
+    moment = _parsed(text)
+    if moment is None or not 1970 <= moment.year < 9999:  # years that every supported database can store
+        return None
     return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
 
 
-def _iso_time(text: str) -> datetime | None:
+def _parsed(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text)
     except ValueError:

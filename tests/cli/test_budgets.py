@@ -19,7 +19,7 @@ from proxy.budgets.store import BudgetStore, OwnReservations
 from proxy.ledger.settling.spend import ledger_time, sums
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
-from tests.cli.commands import CONFIG, Commands
+from tests.cli.commands import CONFIG, Commands, on_a_terminal
 from tests.ledger.entries import an_entry, arriving
 from tests.support.postgres import Server
 from tests.support.valkey import Valkey
@@ -106,6 +106,12 @@ def test_rebuild_says_what_was_wrong_and_reads_it_again(run: Commands) -> None:
     assert run("budgets", "rebuild") == [{"counter_id": "key-1", "drift_usd": "0.000000001"}, credit]
     assert run("budgets", "rebuild") == [{"counter_id": "key-1", "drift_usd": "0"}, credit]
     store.close()
+    with pytest.MonkeyPatch.context() as patched:
+        on_a_terminal(patched)
+        run("budgets", "rebuild")
+    assert [line.split() for line in run.out.splitlines()] == [
+        ["COUNTER", "DIFFERENCE", "USD"], ["key-1", "0"], ["key-1/credit", "0"],
+    ]  # fmt: skip
 
 
 def test_a_store_that_is_away_is_said(run: Commands, request: pytest.FixtureRequest) -> None:

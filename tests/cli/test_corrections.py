@@ -50,6 +50,17 @@ def test_adjust_prints_the_entry_that_it_wrote(run: Commands) -> None:
     assert run.out.splitlines()[-1].endswith("adjustment: goodwill")
 
 
+def test_rerate_shows_a_person_what_it_changes(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ("rerate", "--model", "tera-large", "--since", "2026-01-01", "--input", "5", "--output", "5", "--dry-run")
+    (total,) = run(*wanted)
+    on_a_terminal(monkeypatch)
+    run(*wanted, "--verbose")
+    header, row, empty, *fields = run.out.splitlines()
+    assert (header.split()[0], row.split()[0], empty) == ("KEY", "anna", "")
+    assert max(map(len, (header, row))) <= 80
+    assert dict(line.split(":", 1) for line in fields)["charge_usd"].strip() == total["charge_usd"]
+
+
 def test_adjust_shows_a_person_what_it_changes(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_terminal(monkeypatch)
     wanted = ("adjust", NAME, "--reason", "goodwill", "--charge-usd", "0.25", "--completion-tokens", "40")

@@ -13,7 +13,7 @@ from proxy.billing.pricing.prices import charge, configured
 from proxy.billing.record import BillableParts, Rates
 from proxy.billing.settlement import entry
 from proxy.metering.usage import ServedAs, Usage
-from tests.cli.commands import CONFIG, Commands
+from tests.cli.commands import CONFIG, Commands, on_a_terminal
 from tests.ledger.entries import stored
 from tests.ledger.priced_entries import FIRST, NODE, PRICE, a_real_record
 
@@ -100,3 +100,14 @@ def test_a_file_that_is_no_configuration_is_refused_by_its_fields(run: Commands,
     (tmp_path / "broken.yaml").write_text("models: 7")
     run("simulate", "--since", "30d", "--prices", str(tmp_path / "broken.yaml"), code=1)
     assert [line.split(": ")[-2] for line in run.err.splitlines()] == ["providers", "models"]
+
+
+def test_a_person_sees_a_table_and_the_sum(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_terminal(monkeypatch)
+    run("simulate", "--since", "2026-01-01")
+    header, row, _, *total = run.out.splitlines()
+    assert header.split()[:3] == ["KEY", "MODEL", "EXCHANGES"]
+    assert row.split()[:3] == ["anna", "tera-large", "3"]
+    assert max(map(len, (header, row))) <= 80
+    assert total[0].split() == ["exchanges:", "3"]
+    assert run("simulate", "--since", "2026-01-01", "--json")[-1]["exchanges"] == 3

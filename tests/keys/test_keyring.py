@@ -604,6 +604,17 @@ def test_expiry() -> None:
             expires_at_from(text, NOW)
 
 
+def test_expiry_at_a_date() -> None:
+    now = 1_790_000_000.0  # 2026-09-21
+    assert expires_at_from("2026-11-01", now) == 1_793_491_200.0
+    assert expires_at_from("2026-11-01T01:00:00+01:00", now) == 1_793_491_200.0
+    for text in ("2026-09-21", "1999-01-01", "2036-10-01", "2026-13-01", "01.11.2026"):
+        with pytest.raises(ValueError, match=r"a date: 2027-01-31|not in the next ten years"):
+            expires_at_from(text, now)
+    with pytest.raises(ValueError, match="within 30 days"):
+        expires_at_from("2026-11-01", now, longest_s=30 * 86_400)
+
+
 # -- the same through the ledger's file, changed by another process
 
 
