@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Thread
 
-from proxy.doctor import configuration, identity_provider, ledger, machine, providers, queue
+from proxy.doctor import configuration, identity_provider, ledger, machine, price_scale, providers, queue
 from proxy.doctor.finding import CheckedDeployment, Finding, error
 
 # A healthy server answers in milliseconds; our clients allow 5 s to connect.
@@ -31,6 +31,7 @@ def offline_checks(case: CheckedDeployment) -> list[Check]:
     return [
         Check("configuration", configuration.settings_valid),
         Check("prices", configuration.prices),
+        Check("price scale", price_scale.price_scale),
         Check("hidden reasoning", configuration.hidden_reasoning),
         *([Check("tokenizers", configuration.tokenizers)] if _has_tokenizers(case) else []),
     ]
