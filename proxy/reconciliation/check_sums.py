@@ -37,6 +37,7 @@ from proxy.ledger.schema.tables import (
     api_keys,
     archived_sums,
     balances,
+    dimension_daily,
     ledger_entries,
     usage_daily,
 )
@@ -44,7 +45,7 @@ from proxy.reconciliation.check_entries import IS_CREDIT
 from proxy.reconciliation.integrity import CheckResult, CheckScope, settled
 
 # The largest tolerated difference between the clocks of a proxy and the ledger.
-_SKEW_S = 86_400.0
+SKEW_S = 86_400.0
 _DAY_S = 86_400.0
 
 _COLUMNS = ledger_entries.c
@@ -61,12 +62,12 @@ def balances_add_up(connection: Connection, _scope: CheckScope) -> CheckResult:
     entries."""
     names = ("key_id",)
     dialect = connection.dialect
-    days = _summed(usage_daily, names, 1, dialect)
+    days = summed(usage_daily, names, 1, dialect)
     top_ups = select(_COLUMNS.key_id, *sums_of_entries(dialect)).where(*IS_CREDIT, not_archived(connection))
     top_ups = top_ups.group_by(_COLUMNS.key_id)
-    archived = _summed(archived_sums, names, 1, dialect).where(archived_sums.c.kind == EntryKind.CREDIT)
-    kept = _summed(balances, names, -1, dialect)
-    return _unequal(connection, names, [days, top_ups, archived, kept])
+    archived = summed(archived_sums, names, 1, dialect).where(archived_sums.c.kind == EntryKind.CREDIT)
+    kept = summed(balances, names, -1, dialect)
+    return unequal(connection, names, [days, top_ups, archived, kept])
 
 
 def days_add_up(connection: Connection, scope: CheckScope) -> CheckResult:
@@ -75,8 +76,8 @@ def days_add_up(connection: Connection, scope: CheckScope) -> CheckResult:
     after = None if month is None else month.until
     if scope.since is None:
         return _days_add_up(connection, after, settled_from=None)
-    day = _midnight(scope.since)
-    return _days_add_up(connection, day if after is None else max(day, after), settled_from=day - _SKEW_S)
+    day = midnight(scope.since)
+    return _days_add_up(connection, day if after is None else max(day, after), settled_from=day - SKEW_S)
 
 
 def days_of_month_add_up(connection: Connection, month: Month) -> CheckResult:
@@ -95,8 +96,8 @@ def _days_add_up(
     entries = select(day.label("day"), _COLUMNS.key_id, _COLUMNS.model, *sums_of_entries(dialect))
     entries = entries.where(_COLUMNS.kind != EntryKind.CREDIT, not_archived(connection))
     entries = entries.group_by(day, _COLUMNS.key_id, _COLUMNS.model)
-    kept = _summed(usage_daily, names, -1, dialect)
-    archived = _summed(archived_sums, names, 1, dialect).where(archived_sums.c.kind == EntryKind.USAGE)
+    kept = summed(usage_daily, names, -1, dialect)
+    archived = summed(archived_sums, names, 1, dialect).where(archived_sums.c.kind == EntryKind.USAGE)
     if since is not None:
         entries = entries.where(_COLUMNS.started_at >= since)
         kept = kept.where(usage_daily.c.day >= day_of(since))
@@ -107,10 +108,10 @@ def _days_add_up(
         archived = archived.where(archived_sums.c.day < day_of(until))
     if settled_from is not None:
         entries = entries.where(_COLUMNS.settled_at >= settled_from)
-    return _unequal(connection, names, [entries, archived, kept])
+    return unequal(connection, names, [entries, archived, kept])
 
 
-def _midnight(unix_s: float) -> float:
+def midnight(unix_s: float) -> float:
     """The beginning of the UTC day."""
     return unix_s // _DAY_S * _DAY_S
 
@@ -140,14 +141,14 @@ def accounts_add_up(connection: Connection, _scope: CheckScope) -> CheckResult:
     return result
 
 
-def _summed(table: Table, names: Iterable[str], sign: int, dialect: Dialect) -> Select[Any]:
+def summed(table: Table, names: Iterable[str], sign: int, dialect: Dialect) -> Select[Any]:
     """The rows of a table of sums, times `sign`."""
     amounts = (nusd(table.c[name].name, dialect) if name.endswith("_nusd") else table.c[name] for name in SUMS)
     labelled = ((value * sign).label(name) for name, value in zip(SUMS, amounts, strict=True))
     return select(*(table.c[name] for name in names), *labelled)
 
 
-def _unequal(connection: Connection, names: Sequence[str], parts: Sequence[Select[Any]]) -> CheckResult:
+def unequal(connection: Connection, names: Sequence[str], parts: Sequence[Select[Any]]) -> CheckResult:
     """The groups in which the parts do not add up to zero, with the difference: entries (or days) minus stored sums."""
     every = union_all(*parts).subquery()
     more = {name: func.sum(every.c[name]).label(name) for name in SUMS}
@@ -169,7 +170,7 @@ def whole_numbers(connection: Connection, scope: CheckScope) -> CheckResult:
     On Postgres the column types ensure that, except for NaN. NaN among the many entries shows up in sums and prices.
     """
     result = CheckResult()
-    sums = (balances, usage_daily)
+    sums = (balances, usage_daily, dimension_daily)
     for table in (ledger_entries, *sums) if connection.dialect.name == "sqlite" else sums:
         wrong = _not_whole(table, connection.dialect)
         key = [cast(column, Text).label(column.name) for column in table.primary_key.columns]

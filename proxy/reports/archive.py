@@ -33,9 +33,19 @@ from proxy.ledger.archive.archives import Archive, archived_until, read_archives
 from proxy.ledger.periods.closing import read_closings, read_periods
 from proxy.ledger.schema.archive_guard import refuse_until
 from proxy.ledger.schema.partitions import MONTHS_BACK
-from proxy.ledger.schema.tables import accounts, acts, api_keys, dead_letters, ledger_entries, sink_letters, sinks
-from proxy.ledger.settling.account_sums import added_until
+from proxy.ledger.schema.tables import (
+    account_clock,
+    accounts,
+    acts,
+    api_keys,
+    dead_letters,
+    dimension_clock,
+    ledger_entries,
+    sink_letters,
+    sinks,
+)
 from proxy.ledger.settling.settling import OPEN
+from proxy.ledger.settling.sum_clocks import added_until
 from proxy.reconciliation.check_periods import closed_month_stays
 from proxy.reconciliation.check_sums import days_of_month_add_up
 from proxy.reconciliation.reconcile import snapshot
@@ -236,10 +246,9 @@ def _checked(connection: Connection, month: Month, order: ArchiveOptions) -> Mon
         raise ArchiveError(f"{month}: some of its entries are on the statements of {last}, which is not closed")
     settled = contents.last_settled(connection, month)
     if settled is not None:
-        if settled > added_until(connection):
-            raise ArchiveError(
-                f"{month}: the sums of accounts do not have all of its entries yet: is a server running?"
-            )
+        for clock in (account_clock, dimension_clock):
+            if settled > added_until(connection, clock):
+                raise ArchiveError(f"{month}: the daily sums do not have all of its entries yet: is a server running?")
         for name in _behind(connection, month, settled, order.sinks):
             raise ArchiveError(f"{month}: the sink {name} has not had all of its entries (`tokenweir sinks status`)")
     with closing(_windows_from(connection, month, order.now)) as windows:

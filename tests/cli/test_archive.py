@@ -10,9 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.billing.settlement import entry
-from proxy.ledger.settling.account_sums import add_up
 from tests.cli.commands import Commands
-from tests.ledger.entries import id_at
+from tests.ledger.entries import add_up, id_at
 from tests.ledger.priced_entries import a_real_record
 
 pytestmark = pytest.mark.io

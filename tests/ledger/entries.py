@@ -18,7 +18,9 @@ from proxy.billing.entries import ENTRY_FIELDS, TOKENS, LedgerEntry
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.billing.money import Nusd
 from proxy.billing.record import BillableParts, Outcome, UsageRecord
+from proxy.ledger.dimensions import sums as dimension_sums
 from proxy.ledger.schema.tables import account_clock, accounts, dimension_clock, ledger_clock, metadata
+from proxy.ledger.settling import account_sums
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.reports.entry_reader import EntryFilter, EntryReader
@@ -109,6 +111,13 @@ def emptied(engine: Engine) -> None:
         for clock in (ledger_clock, account_clock, dimension_clock):
             connection.execute(insert(clock).values(id=1, settled_at=0.0))
         connection.execute(insert(accounts).values(DEFAULT_ACCOUNTS))
+
+
+def add_up(engine: Engine) -> None:
+    """Add all settled entries to the daily sums."""
+    for step in (account_sums.add_up, dimension_sums.add_up):
+        while step(engine):
+            pass
 
 
 def a_store(engine: Engine) -> LedgerStore:

@@ -48,8 +48,8 @@ pytestmark = pytest.mark.io
 LONG_AGO = time.time() - 3_000
 ENTRY = ledger_entries.c
 NAMES = [
-    *("terminal", "duplicates", "adjustments", "attempts", "credits", "balances", "days", "accounts", "numbers"),
-    *("counts", "prices", "clock", "periods", "journals", "conflicts", "dead letters"),
+    *("terminal", "duplicates", "adjustments", "attempts", "credits", "balances", "days", "accounts", "dimensions"),
+    *("numbers", "counts", "prices", "clock", "periods", "journals", "conflicts", "dead letters"),
 ]
 
 

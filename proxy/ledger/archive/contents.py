@@ -18,6 +18,7 @@ from sqlalchemy import (
     Connection,
     Date,
     Engine,
+    Table,
     delete,
     func,
     insert,
@@ -33,7 +34,7 @@ from proxy.billing.period import Closings, Month
 from proxy.ledger.amounts import rows_of, sums_of_entries, utc_day
 from proxy.ledger.archive.archives import Archive
 from proxy.ledger.schema.partitions import DEFAULT_PARTITION, first_id, partition_name, partitions
-from proxy.ledger.schema.tables import archived_receipts, archived_sums, archives, ledger_entries
+from proxy.ledger.schema.tables import archived_receipts, archived_sums, archives, exchange_dimensions, ledger_entries
 from proxy.migrations.steps import LOCK_TIMEOUT, retried
 from proxy.storage.database import is_shared, writing
 
@@ -151,12 +152,13 @@ def _joined(ranges: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
 
 
 def remove(engine: Engine, month: Month, now: float, say: Callable[[str], None]) -> None:
-    """Delete the entries of a recorded archive; on Postgres also their partitions. Idempotent: call it again after an
-    interruption. `now`: Unix seconds. Raises LedgerUnavailable."""
+    """Delete the entries of a recorded archive, on Postgres also their partitions, and the dimensions of its exchanges.
+    Idempotent: call it again after an interruption. `now`: Unix seconds. Raises LedgerUnavailable."""
     for name in _partitions_until(engine, month):
         retried(lambda: _drop(engine, name), name, say)  # noqa: B023  called at once
-    while _delete_some(engine, month):
-        pass
+    for table in (ledger_entries, exchange_dimensions):
+        while _delete_some(engine, table, month):
+            pass
     with writing(engine) as connection:
         connection.execute(update(archives).where(archives.c.month == str(month)).values(removed_at=now))
 
@@ -176,12 +178,13 @@ def _drop(engine: Engine, name: str) -> None:
         connection.exec_driver_sql(f"DROP TABLE {name}")
 
 
-def _delete_some(engine: Engine, month: Month) -> bool:
-    """Delete a batch of entries that are in no monthly partition. False if none is left."""
-    key = list(ledger_entries.primary_key)
+def _delete_some(engine: Engine, table: Table, month: Month) -> bool:
+    """Delete a batch of rows of exchanges of the archive; of entries, those that are in no monthly partition. False if
+    none is left."""
+    key, exchange_id = list(table.primary_key), table.c.exchange_id
     began = time.monotonic()
     with writing(engine) as connection:
-        some = select(*key).where(of_month(month)).order_by(*key).limit(BATCH_ROWS)
-        found = connection.execute(delete(ledger_entries).where(tuple_(*key).in_(some))).rowcount
+        some = select(*key).where(exchange_id < first_id(month.end)).order_by(exchange_id).limit(BATCH_ROWS)
+        found = connection.execute(delete(table).where(tuple_(*key).in_(some))).rowcount
     time.sleep(time.monotonic() - began)
     return found > 0

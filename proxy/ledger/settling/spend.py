@@ -21,6 +21,7 @@ from proxy.billing.limits import credit_counter_id
 from proxy.billing.reservation import SpendDelta, SpendTotal
 from proxy.ledger.amounts import nusd, nusd_sum
 from proxy.ledger.schema.tables import (
+    account_clock,
     account_daily,
     accounts,
     api_keys,
@@ -29,9 +30,9 @@ from proxy.ledger.schema.tables import (
     ledger_entries,
     usage_daily,
 )
-from proxy.ledger.settling.account_sums import added_until
 from proxy.ledger.settling.clock import settled_until
 from proxy.ledger.settling.settling import DROPPED
+from proxy.ledger.settling.sum_clocks import added_until
 from proxy.storage.database import reading
 
 # Ids per statement: well below the limits of both databases.
@@ -61,7 +62,7 @@ def sums(engine: Engine, counters: Sequence[tuple[str, float]]) -> list[SpendTot
     minus the credit added under this id. An unknown id has spent nothing.
     """
     with reading(engine) as connection:
-        as_of_us, added = clock_of(connection), added_until(connection)
+        as_of_us, added = clock_of(connection), added_until(connection, account_clock)
         # A shard may be ahead of the ledger's time: its entries come as changes, and do not count here.
         ahead = _entries(connection.dialect).where(_ENTRIES.settled_at > as_of_us / 1e6)
         early = _deltas(connection, connection.execute(ahead).all())

@@ -82,13 +82,14 @@ def _by_key(by_day: Iterable[tuple[tuple[str, int, str], list[int]]]) -> dict[st
 
 def _adding(table: Table, dialect: Dialect) -> PreparedInsert:
     """The statement that inserts a new row or adds to an existing one."""
-    names = [c.key for c in table.columns if not c.primary_key]
+    return prepared_insert(table, lambda insert: or_added(insert, table), dialect)
 
-    def grow(insert: Any) -> Any:
-        sums = {name: table.c[name] + insert.excluded[name] for name in names}
-        # Rounded to the nano-USD at every step, so that SQLite's float stays the nearest to the exact sum.
-        for name in ("charged_nusd", "cost_nusd"):
-            sums[name] = func.round(sums[name], literal_column("9"), type_=table.c[name].type)
-        return insert.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=sums)
 
-    return prepared_insert(table, grow, dialect)
+def or_added(insert: Any, table: Table) -> Any:
+    """The insert into a table of sums, extended: a row is added to the one with its key."""
+    names = [column.key for column in table.columns if not column.primary_key]
+    sums = {name: table.c[name] + insert.excluded[name] for name in names}
+    # Rounded to the nano-USD at every step, so that SQLite's float stays the nearest to the exact sum.
+    for name in ("charged_nusd", "cost_nusd"):
+        sums[name] = func.round(sums[name], literal_column("9"), type_=table.c[name].type)
+    return insert.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=sums)

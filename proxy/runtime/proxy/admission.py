@@ -37,7 +37,8 @@ from proxy.keys.claims_local import LocalClaims
 from proxy.keys.idempotency import Claims
 from proxy.keys.keyring import Keyring
 from proxy.keys.response_owners import ResponseOwners
-from proxy.ledger.settling.account_sums import add_up
+from proxy.ledger.dimensions import sums as dimension_sums
+from proxy.ledger.settling import account_sums
 from proxy.ledger.settling.clock import level_clocks
 from proxy.ledger.stored_objects.batches import BatchStore
 from proxy.runtime.machine.data_folder import DataFolder, key_pepper
@@ -53,10 +54,11 @@ if TYPE_CHECKING:
 BACKLOG_MAX = 2_000
 # Reading so many takes 2 ms of the event loop's time.
 PAGE_RECORDS = 100
-# The entries since are read by every seed of an account's counter.
+# The entries since are read by every seed of an account's counter, and by every report of dimensions.
 ADD_UP_S = 10.0
 # An entry of an idle shard counts about this long after its settlement.
 LEVEL_S = 0.5
+_SUMS = {"accounts": account_sums.add_up, "dimensions": dimension_sums.add_up}
 
 _log = logging.getLogger(__name__)
 
@@ -89,14 +91,15 @@ class LedgerFollowing:
     def start(self, tasks: Tasks) -> None:
         """Start the tasks that follow the ledger."""
         tasks.start(self.follower.run(), name="follower")
-        adding = Outage(OutageLog("updating the sums of accounts"))
-        tasks.start(self._repeat(self._add_up, ADD_UP_S, adding), name="account sums")
+        for name, add_up in _SUMS.items():
+            adding = Outage(OutageLog(f"updating the sums of {name}"))
+            tasks.start(self._repeat(partial(self._add_up, add_up), ADD_UP_S, adding), name=f"sums of {name}")
         leveling = Outage(OutageLog("advancing the ledger's clocks"))
         level = partial(self._in_thread, level_clocks, self._engine)
         tasks.start(self._repeat(level, LEVEL_S, leveling), name="clocks")
 
-    async def _add_up(self) -> None:
-        """Update the sums of the accounts' charges."""
+    async def _add_up(self, add_up: Callable[[Engine], bool]) -> None:
+        """Add all settled entries to the sums."""
         while await self._in_thread(add_up, self._engine):
             pass
 

@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy import Engine, Table, func, insert, select, update
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.period import month_from
@@ -26,8 +26,18 @@ from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.archive import contents
 from proxy.ledger.archive.archives import absent, read_archives
 from proxy.ledger.schema.partitions import make_partitions, partitions
-from proxy.ledger.schema.tables import acts, api_keys, archived_receipts, dead_letters, ledger_entries, sinks
-from proxy.ledger.settling.account_sums import add_up
+from proxy.ledger.schema.tables import (
+    account_clock,
+    acts,
+    api_keys,
+    archived_receipts,
+    dead_letters,
+    dimension_clock,
+    dimension_daily,
+    exchange_dimensions,
+    ledger_entries,
+    sinks,
+)
 from proxy.ledger.settling.settling import ARCHIVED
 from proxy.ledger.settling.spend import sums
 from proxy.ledger.settling.store import Arrival, LedgerStore
@@ -37,7 +47,7 @@ from proxy.reports.archive import ArchiveError, ArchiveOptions, alone, archive, 
 from proxy.reports.receipts import read_receipt, statement_lines
 from proxy.sinks import progress
 from proxy.storage.database import open_engine, reading, writing
-from tests.ledger.entries import an_entry, arriving, content_hash, id_at, stored
+from tests.ledger.entries import add_up, an_entry, arriving, content_hash, id_at, stored
 from tests.ledger.owners import KEY, at
 from tests.ledger.periods.books import NOVEMBER, OCTOBER, Book, adjusted, book, everything
 
@@ -51,9 +61,10 @@ JANUARY = at("2027-01-15")
 
 
 def used(number: int, moment: str, **more: Any) -> LedgerEntry:
-    """Usage with an id of its moment."""
+    """Usage with an id of its moment, by one of three end users."""
     began = datetime.fromisoformat(moment).replace(tzinfo=UTC)
-    return an_entry(exchange=id_at(began, number), started_at=began.timestamp(), **more)
+    details = {"dimensions": {"end_user": f"v_{number % 3}"}}
+    return an_entry(exchange=id_at(began, number), started_at=began.timestamp(), details=details, **more)
 
 
 def received(book: Book, *entries: LedgerEntry, settled: str, first: int = 1, node: str = "node-1") -> None:
@@ -87,8 +98,7 @@ def years(book: Book) -> Book:
     received(book, late, *november, settled="2026-11-12", first=21)
     book.close(NOVEMBER, "2026-12-02")
     received(book, used(50, "2027-01-10", charge_nusd=1_000_000), settled="2027-01-10", first=27)
-    while add_up(book.engine):
-        pass
+    add_up(book.engine)
     return book
 
 
@@ -111,6 +121,15 @@ def differing(book: Book) -> list[Any]:
     return [(one.name, one.examples) for one in found if not one.ok and one.name != "prices"]
 
 
+def by_dimension(book: Book) -> tuple[list[Any], set[str]]:
+    """The daily usage by dimension, and the exchanges that have one."""
+    with reading(book.engine) as connection:
+        daily = connection.execute(select(dimension_daily).order_by(*dimension_daily.primary_key)).all()
+        return [tuple(row) for row in daily], set(
+            connection.execute(select(exchange_dimensions.c.exchange_id)).scalars()
+        )
+
+
 def ids(book: Book) -> set[str]:
     return {entry.exchange_id for entry in stored(book.engine)}
 
@@ -123,6 +142,8 @@ def test_entries_move_and_all_else_stays(years: Book, tmp_path: Path) -> None:
     spent = [(one, since) for one in ("key-1", "key-2", "proj-1", "org-1", "key-1/credit") for since in (0.0,)]
     totals = [(one.counter_id, one.nusd) for one in sums(years.engine, spent)]
     assert differing(years) == []
+    usage, named = by_dimension(years)
+    assert (len(usage) > 20, len(named)) == (True, 27)
 
     assert archived(years, order(tmp_path)) == ["entries-2026-10.parquet"]
 
@@ -137,6 +158,7 @@ def test_entries_move_and_all_else_stays(years: Book, tmp_path: Path) -> None:
     assert everything(years, [OCTOBER, NOVEMBER, month_from("2027-01")]) == said
     assert [(one.counter_id, one.nusd) for one in sums(years.engine, spent)] == totals
     assert differing(years) == []
+    assert by_dimension(years) == (usage, named - moved)
     if years.engine.dialect.name == "postgresql":
         with reading(years.engine) as connection:
             assert "ledger_entries_2026_10" not in partitions(connection)
@@ -252,9 +274,15 @@ def test_open_months_are_refused(years: Book, tmp_path: Path) -> None:
     assert "2026-12 is not closed" in refusal(years, order(tmp_path, "2027-02", now=JANUARY + 60 * 86_400))
     assert "too late: 2026-12 at most" in refusal(years, order(tmp_path, "2027-01"))
     years.settle(replace(adjusted(0, -1), exchange_id=used(3, "2026-10-04").exchange_id, entry_id="x"), "2027-01-11")
-    while add_up(years.engine):
-        pass
+    add_up(years.engine)
     assert "statements of 2027-01, which is not closed" in refusal(years, order(tmp_path))
+
+
+@pytest.mark.parametrize("clock", [account_clock, dimension_clock])
+def test_sums_that_are_not_complete_are_refused(years: Book, tmp_path: Path, clock: Table) -> None:
+    with writing(years.engine) as connection:
+        connection.execute(update(clock).values(settled_at=at("2026-10-24")))
+    assert "daily sums do not have all of its entries" in refusal(years, order(tmp_path))
 
 
 def test_what_others_need_is_refused(years: Book, tmp_path: Path) -> None:
@@ -295,13 +323,12 @@ def test_what_does_not_add_up_is_not_archived(years: Book, tmp_path: Path) -> No
 def test_odd_ids_and_dates_are_archived_too(years: Book, tmp_path: Path) -> None:
     """A month has all that is before its end, wherever it is stored."""
     odd = [
-        an_entry(exchange=name, started_at=at("2026-11-20"))
+        an_entry(exchange=name, started_at=at("2026-11-20"), details={"dimensions": {"run": "v_9"}})
         for name in ("", "00", id_at(datetime(1971, 1, 1, tzinfo=UTC)))
     ]
     received(years, *odd, settled="2027-01-11", first=28)
     years.close(month_from("2027-01"), "2027-02-02")
-    while add_up(years.engine):
-        pass
+    add_up(years.engine)
     archived(years, order(tmp_path, now=at("2027-03-15")))
     assert not ids(years) & {one.exchange_id for one in odd}
     assert differing(years) == []
@@ -347,8 +374,7 @@ def test_settling_goes_on_while_a_month_is_archived(years: Book, tmp_path: Path,
         batch = [used(10_000 + first + number, "2026-12-24") for number in range(min(BATCH, many - first))]
         years.store.settle(arriving(*batch))
     years.close(DECEMBER, "2027-01-12")
-    while add_up(years.engine):
-        pass
+    add_up(years.engine)
     clock, stop, waits, number = count(int(years.now) + 10), Event(), [], count(1_000_000)
     live = LedgerStore(years.engine, content_hash=content_hash, clock=lambda: float(next(clock)))
 

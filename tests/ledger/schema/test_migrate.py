@@ -14,13 +14,24 @@ from sqlalchemy import Column, Engine, MetaData, Table, insert, inspect, select
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT, Account, ApiKey
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.schema.migrate import NewerDatabaseError, _config, _revisions, check, migrate
-from proxy.ledger.schema.tables import api_keys, balances, dead_letters, ledger_clock, ledger_entries
+from proxy.ledger.schema.tables import (
+    account_clock,
+    api_keys,
+    balances,
+    dead_letters,
+    dimension_clock,
+    dimension_daily,
+    ledger_clock,
+    ledger_entries,
+)
+from proxy.ledger.settling import account_sums
 from proxy.storage import database
 from proxy.storage.database import open_engine, reading, sqlite_url, writing
 from proxy.storage.postgres import UnsuitableDatabaseError
 from tests.ledger.entries import (
     a_ledger,
     a_store,
+    add_up,
     an_entry,
     arriving,
     assert_sums,
@@ -29,6 +40,7 @@ from tests.ledger.entries import (
     count,
     stored,
 )  # fmt: skip
+from tests.support.ledger_tables import read_balances
 from tests.support.ledgers import on_both_databases
 from tests.support.postgres import Server
 
@@ -210,4 +222,32 @@ def test_keys_of_0002_come_along_in_a_project_without_limits(database_url: str) 
     assert (organization.revision, project.revision) == (8, 9)
     assert time.time() - 60 < project.created_at < time.time() + 1
     assert keys.update("anna", rpm=3).revision == 10
+    engine.dispose()
+
+
+# -- from 0012 ---------------------------------------------------------------------------------------------------
+
+
+def test_usage_by_dimension_begins_at_the_upgrade(database_url: str) -> None:
+    """A ledger with entries: they have no dimensions; those that are settled later are added up, and all else stays."""
+    engine = open_engine(database_url)
+    upgrade_to(engine, "0012_from_0006")
+    store, earlier = a_store(engine), [an_entry(number) for number in range(3)]
+    store.settle(arriving(*earlier))
+    while account_sums.add_up(engine):
+        pass
+    store.settle(arriving(an_entry(3)))
+    before, sums_before = stored(engine), read_balances(engine)
+    migrate(database_url)
+    assert check(database_url) == []
+    assert (stored(engine), read_balances(engine)) == (before, sums_before)
+    with reading(engine) as connection:
+        clocks = [
+            connection.execute(select(clock.c.settled_at)).scalar_one() for clock in (account_clock, dimension_clock)
+        ]
+        assert clocks[0] == clocks[1] > 0
+    store.settle(arriving(an_entry(4, details={"dimensions": {"end_user": "v_1"}})))
+    add_up(engine)
+    with reading(engine) as connection:
+        assert [row.entries for row in connection.execute(select(dimension_daily))] == [1]
     engine.dispose()
