@@ -8,9 +8,11 @@ person's id can be erased.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import re
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 END_USER, SESSION, RUN = "end_user", "session", "run"
 TAG = "tag:"
@@ -20,6 +22,12 @@ NAMED = (END_USER, SESSION, RUN)
 
 OVERFLOW = "overflow"
 """the value id of a value that got none of its own: too many new values, or the ledger could not be asked"""
+
+PRESETS = (
+    "tokenweir", "claude_code", "codex", "opencode", "amp", "litellm", "helicone", "portkey", "anthropic", "openai",
+    "gemini", "bedrock", "baggage",
+)  # fmt: skip
+"""names of the sets of places where clients name dimensions; of two that name one dimension, the first counts"""
 
 TAGS_MAX = 8
 VALUE_CHARS_MAX = 256
@@ -56,6 +64,53 @@ def value_of(text: str) -> str | None:
     if len(text) <= VALUE_CHARS_MAX:
         return text
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def hashed(value: str, pepper: bytes) -> str:
+    """What is stored instead of an end user's value with the setting `dimensions.hash_end_users`. `pepper`: that of the
+    keys."""
+    return f"hmac:{hmac.digest(pepper, b'end_user:' + value.encode(), 'sha256').hex()}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDimensions:
+    """The dimensions of the requests of one key."""
+
+    sources: tuple[str, ...] | None = None
+    """the presets that count; None: those of the deployment"""
+    fixed: SentDimensions = field(default_factory=dict)
+    """values that every request has, whatever its client sends"""
+
+    def stored(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"sources": None if self.sources is None else list(self.sources), "fixed": dict(self.fixed)}
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> KeyDimensions:
+        """From that JSON."""
+        sources = stored["sources"]
+        return cls(None if sources is None else tuple(sources), stored["fixed"])
+
+    def checked(self) -> KeyDimensions | None:
+        """The same, as it is stored; None: nothing differs from the deployment. Raises ValueError that names the
+        invalid field."""
+        if self == KeyDimensions():
+            return None
+        for preset in self.sources or ():
+            if preset not in PRESETS:
+                raise ValueError(f"dimension_sources: must be some of {', '.join(PRESETS)}, not {preset!r}")
+        fixed: dict[str, str] = {}
+        for text, sent in self.fixed.items():
+            name, value = dimension(text), value_of(sent)
+            if name is None:
+                raise ValueError(f"dimensions: must be end_user, session, run or tag:NAME, not {text!r}")
+            if value is None:
+                raise ValueError(f"dimensions.{name}: must have 1 to {VALUE_CHARS_MAX} printable characters")
+            fixed[name] = value
+        if len(within_limits(fixed.items())) < len(fixed):
+            raise ValueError(f"dimensions: must have at most {TAGS_MAX} tags")
+        sources = self.sources
+        return KeyDimensions(None if sources is None else tuple(one for one in PRESETS if one in sources), fixed)
 
 
 def within_limits(values: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -5,11 +5,11 @@ Invariant: a value never contains a secret.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
+from proxy.billing.dimensions import KeyDimensions
 from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, OnStoreOutage, Scope
 from proxy.foundation.durations import DURATION_S_MAX, seconds_from
 from proxy.foundation.times import iso_time
@@ -79,8 +79,8 @@ class ApiKey:
     """digest of the secret before the last rotation"""
     old_until: float | None = None
     """Unix seconds until which the old secret is valid"""
-    dimensions: Mapping[str, Any] | None = None
-    """which sources of dimensions count, and fixed values; None: every source, and none fixed"""
+    dimensions: KeyDimensions | None = None
+    """None: those of the deployment"""
 
     @property
     def scope(self) -> Scope:

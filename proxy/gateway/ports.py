@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from proxy.billing.keys import ApiKey
 from proxy.billing.money import Nusd
 from proxy.budgets.admission import Admission
+from proxy.gateway.dimensions.requests import RequestDimensions
 from proxy.gateway.outbox import Outbox
 from proxy.gateway.tapes.tapes import Tapes
 from proxy.gateway.upstream.client import UpstreamClient
@@ -64,6 +65,7 @@ class Ports:
     admission: Admission
     claims: Claims
     owners: ResponseOwners
+    dimensions: RequestDimensions
     traces: Traces | None = None
     """None: traces are off"""
     files: CheckFiles | None = None

@@ -17,6 +17,7 @@ from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects import DIALECT_NAMES
 from proxy.metering.stored_objects import OBJECT_APIS
 from proxy.settings.cloud_auth import AuthSettings
+from proxy.settings.dimensions import DimensionSettings
 from proxy.settings.estimates import EstimateSettings
 from proxy.settings.fields import section, sections, setting, settings_section, several
 from proxy.settings.kinds import (
@@ -390,6 +391,9 @@ class Settings:
         "the secret that keys are hashed with; required if `ledger` is Postgres",
         default=None,
         shown="a file in `data_dir`",
+    )
+    dimensions: DimensionSettings = setting(
+        section(DimensionSettings), "end users, sessions, runs and tags of requests", default=DimensionSettings()
     )
     key_lifetime_max: int | None = setting(duration(), "longest lifetime of a key", default=None)
     """seconds"""

@@ -153,6 +153,12 @@ class Metrics:
             "Exchanges whose usage was estimated because the provider reported none, by outcome.",
             (*_MODEL, "outcome"),
         )
+        self.dimension_overflows = series.counter(
+            "tokenweir_dimension_overflow",
+            "Dimension values of requests that got no id of their own, by reason: new_values (the key had as many new "
+            "ones as it may within an hour), or unavailable (the ledger did not answer).",
+            ("reason",),
+        )
 
         self.spans = series.counter(
             "tokenweir_trace_spans",
@@ -301,6 +307,10 @@ class Metrics:
     def estimated(self, opened: Opened, error: float) -> None:
         """Count the estimate's error of one exchange that becomes known only after its end: signed, relative."""
         self.estimate_error.labels(opened.provider, self.label(opened.model)).observe(abs(error))
+
+    def overflowed(self, reason: str) -> None:
+        """Count a dimension value without an id of its own."""
+        self.dimension_overflows.labels(reason).inc()
 
     def _left(self, provider: str, details: EntryDetails) -> None:
         """Count a client's disconnect, by the policy in the record's `details`."""

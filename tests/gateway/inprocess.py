@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +22,8 @@ from proxy.foundation.outage import Outage, OutageLog
 from proxy.gateway.authentication import Accepting
 from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.background.polling import Pace
+from proxy.gateway.dimensions.ids import DimensionIds
+from proxy.gateway.dimensions.requests import RequestDimensions
 from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.running import ExchangeOwners
@@ -43,11 +45,13 @@ from proxy.journal.progress import ProgressTable, Slot
 from proxy.keys.idempotency import Claims, IdempotencyRecord
 from proxy.keys.keyring import KeyAccess, Keyring, Refused
 from proxy.keys.response_owners import ResponseOwners
+from proxy.ledger.dimensions.values import DimensionValue
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.held_text import TextCounter
 from proxy.settings import ProviderSettings
+from proxy.settings.dimensions import DimensionSettings
 from proxy.telemetry.metrics import Metrics
 
 KEY = ApiKey("k", "k", b"", "", models=None, created_at=0.0, expires_at=None, revoked_at=None, revision=1)
@@ -121,6 +125,13 @@ class Unclaimed(Claims):
         return None
 
     async def end(self, key_id: str, token: str, exchange_id: str, *, billed: bool, answer: bytes | None) -> None: ...
+
+
+class NoValues:
+    """No dimension value is known, and none may be created."""
+
+    def ids(self, wanted: Iterable[DimensionValue], may_create: Any) -> dict[DimensionValue, str]:
+        return {}
 
 
 class OwnersInMemory:
@@ -208,7 +219,10 @@ async def gateway(
     route = Route(provider, "electron", lambda *_: (None, None), counter=counter)
     outbox, unlimited = Counting(journal, table, disk), Unlimited()
     owners = ResponseOwners(store or OwnersInMemory(), Outage(OutageLog("owners")))
-    ports = Ports(outbox, upstream, Estimator(), Metrics(), time.time, unlimited, Unclaimed(), owners, tapes=tapes)
+    dimensions = RequestDimensions(DimensionSettings(), DimensionIds(NoValues(), lambda _: None, new_values_max=0), b"")
+    ports = Ports(
+        outbox, upstream, Estimator(), Metrics(), time.time, unlimited, Unclaimed(), owners, dimensions, tapes=tapes
+    )
     running = ExchangeOwners()
     background = BackgroundExchanges(ports, running, pace)
     limits = RequestLimits(Reserve(4096, Nusd(1 << 40), 402), request_bytes_max, 64)

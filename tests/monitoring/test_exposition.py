@@ -31,6 +31,7 @@ def exposition() -> str:
     metrics.gauges(
         in_flight=lambda: 2, websockets=lambda: 1, depth=lambda: 1, oldest_age_s=lambda: 0.5, unwritten=lambda: 0
     )
+    metrics.overflowed("new_values")
     metrics.budgets.outstanding(lambda: 1_500_000_000)
     metrics.configured("0123456789ab", failed=False)
     metrics.providers.watch("openai", ["closed", "open"], lambda: "closed")

@@ -135,7 +135,7 @@ class BatchesHandler:
         if document.get("endpoint") != file.input.endpoint:
             raise _invalid("endpoint", f"must be that of the requests in the file, {file.input.endpoint}")
         provider = self._access.provider(file.provider)
-        return NewBatch(file.input, {}, provider, file.credential, file_id, [serialise(document)])
+        return NewBatch(file.input, {}, provider, file.credential, file_id, [serialise(document)], document)
 
     async def _of_requests(self, made_for: Asked, body: bytes) -> NewBatch:
         """Make a batch of Anthropic's kind: its lines are in the request. Raises ApiError."""
@@ -156,7 +156,7 @@ class BatchesHandler:
         written.append(b"]}")
         read: BatchInput = await checker.checked(self._access.files_at)
         provider = checker.provider
-        return NewBatch(read, checker.names(), provider, provider.credential_now(), None, written)
+        return NewBatch(read, checker.names(), provider, provider.credential_now(), None, written, {})
 
     # -- those that there are
 

@@ -15,6 +15,7 @@ from math import ceil
 from typing import Any
 
 from aiohttp import web
+from msgspec import UNSET, UnsetType
 
 from proxy.billing.batch import (
     BatchInput,
@@ -23,6 +24,7 @@ from proxy.billing.batch import (
     Terms,
     batch_quote,
 )
+from proxy.billing.dimensions import Dimensions
 from proxy.billing.ending import FREE
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
@@ -38,6 +40,7 @@ from proxy.gateway.batches.asking import object_in, posting_to
 from proxy.gateway.batches.lines_in import batch_ways
 from proxy.gateway.batches.settling import BatchSettler
 from proxy.gateway.batches.watcher import FOUND_S, Watcher
+from proxy.gateway.dimensions.requests import RequestDimensions
 from proxy.gateway.exchange.refusals import RequestedAmounts, refusal
 from proxy.gateway.passing import passed
 from proxy.gateway.ports import RequestLimits
@@ -67,6 +70,8 @@ class NewBatch:
     input_file: str | None
     body: Sequence[bytes]
     """the body of the request to the provider, in pieces"""
+    members: Mapping[str, Any]
+    """the request's own members, without those of its lines"""
 
 
 class BatchMaker:
@@ -84,6 +89,7 @@ class BatchMaker:
         limits: RequestLimits,
         scopes: Callable[[ApiKey], tuple[Scope, ...]],
         payer: Callable[[ApiKey], Payer],
+        dimensions: RequestDimensions,
         unix_time: Callable[[], float],
     ) -> None:
         """`scopes`: the levels that limit a key."""
@@ -96,6 +102,7 @@ class BatchMaker:
         self._limits = limits
         self._scopes = scopes
         self._payer = payer
+        self._dimensions = dimensions
         self._unix_time = unix_time
         self._making: set[asyncio.Task[web.StreamResponse]] = set()
 
@@ -108,7 +115,9 @@ class BatchMaker:
 
     async def make(self, made_for: Asked, new: NewBatch) -> web.StreamResponse:
         """Make the batch. Raises ApiError if it was not made, or this is not known yet."""
-        batch, terms, reservation = await self._admitted(made_for, new)
+        sent = self._dimensions.sent(made_for.key, made_for.request.headers, made_for.api.name, new.members)
+        dimensions = await self._dimensions.ids(made_for.key, sent) if sent else UNSET
+        batch, terms, reservation = await self._admitted(made_for, new, dimensions)
         kept = False
         try:
             await self._remembered(batch, terms)
@@ -125,10 +134,12 @@ class BatchMaker:
 
     # -- before the request to the provider
 
-    async def _admitted(self, made_for: Asked, new: NewBatch) -> tuple[StoredBatch, tuple[Terms, ...], OpenReservation]:
+    async def _admitted(
+        self, made_for: Asked, new: NewBatch, dimensions: Dimensions | UnsetType
+    ) -> tuple[StoredBatch, tuple[Terms, ...], OpenReservation]:
         key, made, reserve = made_for.key, exchange_id(), self._limits.reserve
         scopes, now = self._scopes(key), self._unix_time()
-        terms = self._terms(made_for, new, now)
+        terms = self._terms(made_for, new, now, dimensions)
         price_of = {one.model: one.price for one in terms}
         if any(scope.limits.spends for scope in scopes):
             for share in new.read.shares:
@@ -149,7 +160,9 @@ class BatchMaker:
         )  # fmt: skip
         return batch, terms, found
 
-    def _terms(self, made_for: Asked, new: NewBatch, now: float) -> tuple[Terms, ...]:
+    def _terms(
+        self, made_for: Asked, new: NewBatch, now: float, dimensions: Dimensions | UnsetType
+    ) -> tuple[Terms, ...]:
         """The terms of each model. The model with the most lines is last: its terms need no names. Raises ApiError."""
         payer = self._payer(made_for.key)
         totals: dict[str, list[int]] = {}
@@ -164,7 +177,7 @@ class BatchMaker:
             price, cost = self._prices(made_for, new, model, upstream[model], now, payer)
             lines, tokens = totals[model]
             names = () if model == most else tuple(new.names[model])
-            made.append(Terms(model, upstream[model], price, cost, ceil(tokens / lines), names))
+            made.append(Terms(model, upstream[model], price, cost, ceil(tokens / lines), names, dimensions))
         return tuple(made)
 
     def _prices(

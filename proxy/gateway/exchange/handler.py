@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any
 
 from aiohttp import web
+from msgspec import UNSET
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.keys import ApiKey
@@ -207,6 +208,8 @@ class ProxyHandler:
         route = opener.find_route(facts.model, key, dialect)
         if facts.continues is not None or files:
             route = await opener.pin_provider(route, facts.continues, files, key)
+        sent = self._ports.dimensions.sent(key, request.headers, dialect.name, document)
+        dimensions = await self._ports.dimensions.ids(key, sent) if sent else UNSET
         new_id = exchange_id()
         claim = await claimed(request, key, codec, body, new_id, self._ports.claims)
         if claim is not None and not isinstance(claim, Claim):
@@ -214,7 +217,7 @@ class ProxyHandler:
         open_exchange: OpenExchange | None = None
         try:
             route = opener.order_by_health(route, facts.model)
-            open_exchange = await opener.admit(new_id, dialect, key, facts, route, received_at)
+            open_exchange = await opener.admit(new_id, dialect, key, facts, route, received_at, dimensions=dimensions)
             if self._ports.traces is not None:
                 open_exchange.traceparent = request.headers.get(TRACEPARENT)
             if claim is not None:

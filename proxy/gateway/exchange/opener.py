@@ -12,8 +12,9 @@ from random import random
 from time import monotonic
 from typing import Any, TypeVar
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
+from proxy.billing.dimensions import Dimensions
 from proxy.billing.ending import FREE
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
@@ -134,6 +135,7 @@ class ExchangeOpener:
         route: Route,
         received_at: float,
         scopes: Sequence[Scope] | None = None,
+        dimensions: Dimensions | UnsetType = UNSET,
     ) -> OpenExchange:
         """Reserve at every level, and open the exchange. `scopes`: the levels that limit it; None: those of the key.
         Raises ApiError if a limit is reached, or the outbox is full."""
@@ -143,7 +145,7 @@ class ExchangeOpener:
             exchange_id, key, facts, route, terms, access.scopes if scopes is None else scopes
         )
         try:
-            opened, slot, durable = self._open(exchange_id, dialect, key, facts, route, terms, reservation)
+            opened, slot, durable = self._open(exchange_id, dialect, key, facts, route, terms, reservation, dimensions)
         except BaseException:
             reservation.close(0, 0)
             raise
@@ -228,6 +230,7 @@ class ExchangeOpener:
         route: Route,
         terms: AdmissionTerms,
         reservation: OpenReservation,
+        dimensions: Dimensions | UnsetType,
     ) -> tuple[Opened, Slot, asyncio.Future[None] | None]:
         """Open the exchange in the outbox. Raises ApiError if that is full."""
         outbox = self._ports.outbox
@@ -259,6 +262,7 @@ class ExchangeOpener:
                 asked=UNSET if facts.asked is NO_USAGE else facts.asked,
                 silence=silence_of(self._ports.estimator, route, limit, facts) if facts.streamed else UNSET,
                 echoes=facts.echoes or UNSET,
+                dimensions=dimensions,
             )
             return opened, slot, outbox.begin(opened)
         except BaseException as failure:

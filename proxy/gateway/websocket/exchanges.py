@@ -8,13 +8,14 @@ transcription. Each exchange ends once; `end_all` ends all that are open.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
+from msgspec import UNSET, structs
+from multidict import CIMultiDictProxy
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.keys import ApiKey
@@ -33,6 +34,7 @@ from proxy.gateway.upstream.routing import Route, only_at
 from proxy.gateway.websocket.turn import Turn
 from proxy.gateway.websocket.turns import Turns
 from proxy.http import errors
+from proxy.http.headers import TRACEPARENT
 from proxy.keys.keyring import Keyring
 from proxy.metering.dialect import Dialect
 from proxy.metering.file_ids import file_ids
@@ -55,6 +57,9 @@ def check_metered(route: Route, at: float, payer: Payer, model: str) -> None:
         raise errors.billed_by_time(model)
 
 
+NO_MESSAGE: Mapping[str, Any] = {}
+
+
 class SessionExchanges:
     """The exchanges of one session. `line`: the provider's side, once it is connected."""
 
@@ -70,13 +75,14 @@ class SessionExchanges:
         model: str,
         live: set[LiveExchange],
         owners: ExchangeOwners,
-        traceparent: str | None,
+        headers: CIMultiDictProxy[str],
         ran_short: Callable[[], None],
         stop: Callable[[], None],
     ) -> None:
         """`authenticate`: returns the session's key, or raises ApiError if it is not valid any more. `model`: the
-        client's name of the session's model; empty: each request names a model, and the last one counts.
-        `ran_short`: called when the cost of an exchange exceeds the budget. `stop`: ends the session at once."""
+        client's name of the session's model; empty: each request names a model, and the last one counts. `headers`:
+        those of the handshake. `ran_short`: called when the cost of an exchange exceeds the budget. `stop`: ends the
+        session at once."""
         self._ran_short, self._stop = ran_short, stop
         self.line: Line | None = None
         self.tokens = 0
@@ -91,7 +97,7 @@ class SessionExchanges:
         self._names: dict[str, str] = {}  # the provider's name of a model that the session may have → the client's
         self._live = live
         self._owners = owners
-        self._traceparent = traceparent
+        self._headers = headers
         self._turns: Turns[Turn] = Turns()
         self.open: set[Turn] = set()
         """exchanges that have not ended"""
@@ -109,9 +115,9 @@ class SessionExchanges:
         """A message of the client, and the ids of files that it names. Raises ApiError."""
         return checked(self._wire.read_message, document), file_ids(document) if self._dialect.names_files else ()
 
-    async def admit(self, ask: ClientMessage, files: Collection[str]) -> Turn:
-        """Open the exchange of a request, which is not sent yet. `files`: the ids of those that it names. Raises
-        ApiError."""
+    async def admit(self, document: dict[str, Any], ask: ClientMessage, files: Collection[str]) -> Turn:
+        """Open the exchange of a request, which is not sent yet. `document`: the message. `files`: the ids of those
+        that it names. Raises ApiError."""
         assert ask.facts is not None
         received_at = monotonic()
         for turn in self._turns.failed_in(ask.stream_id):
@@ -122,7 +128,7 @@ class SessionExchanges:
         if self._has_no_model:
             self._model = facts.model
         route = await self._opener.pin_provider(route, facts.continues, files, key)
-        return await self._open(ExchangeKind.ANSWER, facts, key, route, received_at)
+        return await self._open(ExchangeKind.ANSWER, facts, key, route, received_at, document=document)
 
     def went_up(self, ask: ClientMessage, turn: Turn) -> None:
         """The request was sent: its answer may begin."""
@@ -196,7 +202,7 @@ class SessionExchanges:
             route = self._transcribing(facts.model, key)
             # It is no request of the client: only money limits it, not limits on the number of requests.
             scopes = [_of_money(scope) for scope in self._keys.scopes(key)]
-            return await self._open(heard.kind, facts, key, route, received_at, scopes)
+            return await self._open(heard.kind, facts, key, route, received_at, scopes=scopes)
         facts = structs.replace(facts, model=facts.model or self._now()[0])
         return await self._open(heard.kind, facts, key, self._route(facts.model, key), received_at)
 
@@ -254,11 +260,21 @@ class SessionExchanges:
         key: ApiKey,
         route: Route,
         received_at: float,
+        *,
         scopes: Sequence[Scope] | None = None,
+        document: Mapping[str, Any] = NO_MESSAGE,
     ) -> Turn:
-        open_exchange = await self._opener.admit(exchange_id(), self._dialect, key, facts, route, received_at, scopes)
+        requested = document.get("response")
+        dimensions = self._ports.dimensions
+        sent = dimensions.sent(
+            key, self._headers, self._dialect.name, requested if isinstance(requested, dict) else document
+        )
+        open_exchange = await self._opener.admit(
+            exchange_id(), self._dialect, key, facts, route, received_at, scopes,
+            await dimensions.ids(key, sent) if sent else UNSET,
+        )  # fmt: skip
         try:
-            open_exchange.traceparent = self._traceparent if self._ports.traces is not None else None
+            open_exchange.traceparent = self._headers.get(TRACEPARENT) if self._ports.traces is not None else None
             meter = StreamMeter(self._wire.tally(kind), MessageFramer())
             if kind is ExchangeKind.ANSWER:
                 meter.tally.served_model = self._now()[1]

@@ -33,7 +33,7 @@ from proxy.gateway.websocket.session import Session
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.credentials import presented
-from proxy.http.headers import SERVER, TRACEPARENT
+from proxy.http.headers import SERVER
 from proxy.http.reply import Reply
 from proxy.http.websocket import WebSocket
 from proxy.http.websocket_head import PROTOCOL, Handshake, handshake
@@ -174,7 +174,7 @@ class WebSocketHandler:
             model=model,
             live=self._live,
             owners=self._owners,
-            traceparent=request.headers.get(TRACEPARENT),
+            headers=request.headers,
         )
         return Session(
             client, wire, exchanges, self._ports, limits=limits, dial=dial, names_models=not dialect.socket.model_query

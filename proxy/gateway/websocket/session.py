@@ -260,7 +260,7 @@ class Session:
             raise errors.shutting_down()
         if self._exchanges.waiting >= WAITING_MAX:
             raise errors.too_many_waiting(WAITING_MAX)
-        turn = await self._exchanges.admit(ask, files)
+        turn = await self._exchanges.admit(document, ask, files)
         try:
             if self._exchanges.line is None:
                 await self._connect_for(turn)

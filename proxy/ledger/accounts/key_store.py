@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, func, insert, literal, or_, select, tuple_, update
 
+from proxy.billing.dimensions import KeyDimensions
 from proxy.billing.keys import DEFAULT_PROJECT, Account, AccountKind, ApiKey, KeyChanges
 from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, OnStoreOutage
 from proxy.foundation.names import UnknownNameError
@@ -41,7 +42,7 @@ PAGE_KEYS = 2_000
 CHANGES_MAX = 2_000
 
 _COLUMNS = api_keys.c
-_PLAIN = frozenset({"alias", "models", "expires_at", "on_exhausted", "on_store_outage", "tags"})
+_PLAIN = frozenset({"alias", "models", "expires_at", "on_exhausted", "on_store_outage", "tags", "dimensions"})
 CHANGES = _PLAIN | {"limits"} | LIMITS
 """the fields that `update` takes"""
 
@@ -83,6 +84,7 @@ class KeyStore:
         on_exhausted: OnExhausted = OnExhausted.FINISH,
         on_store_outage: OnStoreOutage | None = None,
         tags: Iterable[str] = (),
+        dimensions: KeyDimensions | None = None,
     ) -> ApiKey:
         """Create a key. `models` None: all.
 
@@ -105,6 +107,7 @@ class KeyStore:
                 on_exhausted=on_exhausted,
                 on_store_outage=on_store_outage,
                 tags=_checked_tags(tags),
+                dimensions=None if dimensions is None else dimensions.checked(),
             )
             _require_project(connection, project_id)
             _require_alias(connection, key, key.created_at)
@@ -163,7 +166,8 @@ class KeyStore:
             new = replace(key, **plain, limits=with_changes(key.limits, changes))
             checked_name("alias", new.alias)
             models = None if new.models is None else frozenset(new.models)
-            return replace(new, models=models, tags=_checked_tags(new.tags))
+            dimensions = None if new.dimensions is None else new.dimensions.checked()
+            return replace(new, models=models, tags=_checked_tags(new.tags), dimensions=dimensions)
 
         return self._change(key_id_or_alias, changed)
 
@@ -295,6 +299,7 @@ def _key_of(row: Row[Any]) -> ApiKey:
         "on_exhausted": OnExhausted(row.on_exhausted),
         "on_store_outage": None if row.on_store_outage is None else OnStoreOutage(row.on_store_outage),
         "tags": tuple(row.tags or ()),
+        "dimensions": None if row.dimensions is None else KeyDimensions.of(row.dimensions),
     })  # fmt: skip
 
 
@@ -307,4 +312,5 @@ def _row_of(key: ApiKey) -> dict[str, Any]:
         "on_exhausted": key.on_exhausted.value,
         "on_store_outage": None if key.on_store_outage is None else key.on_store_outage.value,
         "tags": list(key.tags) or None,
+        "dimensions": None if key.dimensions is None else key.dimensions.stored(),
     }

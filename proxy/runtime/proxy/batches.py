@@ -21,6 +21,7 @@ from proxy.gateway.batches.ports import BatchPorts
 from proxy.gateway.batches.routes import add_to
 from proxy.gateway.batches.settling import BatchSettler
 from proxy.gateway.batches.watcher import Watcher
+from proxy.gateway.dimensions.requests import RequestDimensions
 from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.ports import RequestLimits
 from proxy.gateway.upstream.client import UpstreamClient
@@ -57,6 +58,7 @@ class BatchService:
         limits: RequestLimits,
         uploads: Uploads,
         metrics: Metrics,
+        dimensions: RequestDimensions,
         accepting: Accepting,
     ) -> None:
         """`node`: the name of this process."""
@@ -73,7 +75,7 @@ class BatchService:
         access = Access(ports, keys=keyring, providers=providers, accepting=accepting)
         self._maker = BatchMaker(
             access, self._settler, self._watcher, client=client, models=models, admission=admission.admission,
-            limits=limits, scopes=keyring.scopes, payer=keyring.payer, unix_time=time.time,
+            limits=limits, scopes=keyring.scopes, payer=keyring.payer, dimensions=dimensions, unix_time=time.time,
         )  # fmt: skip
         of_batches = BatchesHandler(
             access, self._maker, self._settler, client=client, models=models, estimator=estimator, limits=limits,

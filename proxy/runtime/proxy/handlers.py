@@ -13,6 +13,7 @@ from proxy.foundation.tasks import Tasks
 from proxy.gateway.authentication import Accepting
 from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.batches.routes import add_to as add_object_routes
+from proxy.gateway.dimensions.requests import RequestDimensions
 from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.running import ExchangeOwners
@@ -73,6 +74,7 @@ def make_handlers(
     tapes: Tapes | None,
     others: Others,
     key_reads: KeyReads,
+    dimensions: RequestDimensions,
     tasks: Tasks,
 ) -> Handlers:
     """`outbox`: that of this process. `tapes`: None: streams cannot be resumed. `tasks`: for requests that continue
@@ -85,12 +87,12 @@ def make_handlers(
     batches = BatchService(
         node=resources.node.node_id, stores=resources.store, in_thread=resources.in_thread, keyring=keyring,
         admission=admission, models=models, providers=providers, client=upstream, estimator=estimator, limits=limits,
-        uploads=uploads, metrics=metrics, accepting=accepting,
+        uploads=uploads, metrics=metrics, dimensions=dimensions, accepting=accepting,
     )  # fmt: skip
     ports = Ports(
         outbox=outbox, upstream=upstream, estimator=estimator, meters=metrics, unix_time=time.time,
-        admission=admission.admission, claims=admission.claims, owners=admission.owners, traces=resources.traces,
-        files=batches.check_files, tapes=tapes,
+        admission=admission.admission, claims=admission.claims, owners=admission.owners, dimensions=dimensions,
+        traces=resources.traces, files=batches.check_files, tapes=tapes,
     )  # fmt: skip
     owners = ExchangeOwners()
     background = BackgroundExchanges(ports, owners)
@@ -117,6 +119,7 @@ def make_handlers(
     configuration.followers += [
         lambda settings, providers: catalogue.changed_to(settings.models, providers),
         lambda _settings, _providers: opener.forget_routes,
+        lambda settings, _providers: dimensions.prepared(settings.dimensions),
         lambda settings, _providers: partial(_use_limits, settings, limits, admission.admission),
     ]
     resumption = Resumption(background, owners, ports, keyring, models, providers, admission)

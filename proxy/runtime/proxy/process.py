@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 from proxy.console.remote_exchanges import RemoteExchanges
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.authentication import Accepting
+from proxy.gateway.dimensions.ids import DimensionIds
+from proxy.gateway.dimensions.requests import RequestDimensions
 from proxy.gateway.key_info.reading import KeyReads
 from proxy.gateway.resume.others import Others, other_on
 from proxy.gateway.tapes.tapes import Tapes
@@ -29,6 +31,7 @@ from proxy.http.server import Routes, Server, serving, wait_until
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalInUse
 from proxy.journal.segment import is_locked
+from proxy.ledger.dimensions.values import DimensionValues
 from proxy.runtime.machine.configuration_file import ConfigurationFile
 from proxy.runtime.machine.data_folder import DataFolder, ledger_url
 from proxy.runtime.machine.integrity_check import count_letters
@@ -140,7 +143,10 @@ class Proxy:
         others = Others(upstream, processes, list if roster is None else roster.others)
         key_reads = KeyReads(open_engine(ledger_url(settings)), resources.admission.store)
         stops.push_async_callback(key_reads.close)
-        handlers = make_handlers(resources, settling.outbox, accepting, upstream, tapes, others, key_reads, tasks)
+        dimensions = _dimensions(resources, stops)
+        handlers = make_handlers(
+            resources, settling.outbox, accepting, upstream, tapes, others, key_reads, dimensions, tasks
+        )
         _add_gauges(metrics, handlers, journal)
 
         remote = None if queue is None else RemoteExchanges(queue.leases, resources.learned.estimator)
@@ -342,6 +348,17 @@ def _tapes(settings: Settings, stops: AsyncExitStack) -> Tapes | None:
     tapes = Tapes(bytes_max=resume.bytes_max, total_bytes_max=resume.total_bytes_max, kept_s=60.0 * resume.minutes)
     stops.callback(tapes.close)
     return tapes
+
+
+def _dimensions(resources: Resources, stops: AsyncExitStack) -> RequestDimensions:
+    settings, engine = resources.settings, open_engine(ledger_url(resources.settings))
+    ids = DimensionIds(
+        DimensionValues(engine), resources.metrics.overflowed,
+        new_values_max=settings.dimensions.new_values_per_key_hour,
+    )  # fmt: skip
+    stops.callback(engine.dispose)
+    stops.push_async_callback(asyncio.to_thread, ids.close)
+    return RequestDimensions(settings.dimensions, ids, resources.store.pepper())
 
 
 def _follow_prices(

@@ -26,12 +26,15 @@ from proxy.billing.settlement import content_hash
 from proxy.foundation.secret import Secret
 from proxy.gateway.authentication import Accepting
 from proxy.gateway.batches.watcher import Watcher
+from proxy.gateway.dimensions.ids import DimensionIds
+from proxy.gateway.dimensions.requests import RequestDimensions
 from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.ports import RequestLimits, Reserve
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route
 from proxy.http.server import Routes, Server
+from proxy.ledger.dimensions.values import DimensionValues
 from proxy.ledger.settling.store import LedgerStore
 from proxy.ledger.stored_objects.batches import BatchStore
 from proxy.ledger.stored_objects.files import FileStore
@@ -39,6 +42,7 @@ from proxy.metering.estimator.estimate import Estimator
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.runtime.proxy.batches import BatchService
 from proxy.settings import ProviderSettings
+from proxy.settings.dimensions import DimensionSettings
 from proxy.storage.database import open_engine
 from proxy.telemetry.metrics import Metrics
 from tests.gateway.inprocess import KEY, OfToken
@@ -158,6 +162,8 @@ class Site:
         self.provider = provider
         self.engine: Engine = open_engine(empty_ledger(folder / "ledger.db"))
         self.ledger = LedgerStore(self.engine, content_hash=content_hash, clock=time.time)
+        self._ids = DimensionIds(DimensionValues(self.engine), lambda _: None, new_values_max=100)
+        self.dimensions = RequestDimensions(DimensionSettings(), self._ids, b"")
         self.files, self.batches = FileStore(self.engine), BatchStore(self.engine)
         self.budget = Budget()
         self.proxies: list[Proxy] = []
@@ -204,8 +210,8 @@ class Site:
         service = made(
             node=node, stores=stores, in_thread=self._in_thread, keyring=Keys(), admission=admission,
             models=Models(models, lambda _name: None), providers=providers, client=upstream, estimator=Estimator(),
-            limits=limits, uploads=Uploads(body_bytes_max=8 << 20),
-            metrics=Metrics(), accepting=Accepting(),
+            limits=limits, uploads=Uploads(body_bytes_max=8 << 20), metrics=Metrics(), dimensions=self.dimensions,
+            accepting=Accepting(),
         )  # fmt: skip
         service._watcher._unix_time = lambda: time.time() + self.later_s
         routes = Routes()
@@ -238,6 +244,7 @@ class Site:
     async def close(self) -> None:
         for proxy in self.proxies:
             await proxy.drop()
+        self._ids.close()
         self.engine.dispose()
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, insert, select
 from proxy.ledger.dimensions.values import VALUES_MAX, DimensionValue, DimensionValues
 from proxy.ledger.schema.tables import dimension_values
 from proxy.storage.database import reading, writing
+from tests.ledger.entries import a_ledger
 from tests.support.ledgers import on_both_databases
 
 pytestmark = pytest.mark.io
@@ -84,10 +85,9 @@ def test_values_are_found_and_erased(engine: Engine) -> None:
     assert again[ALICE] != ids[ALICE]
 
 
-def test_a_file_has_nothing_of_an_erased_value(engine: Engine) -> None:
+def test_a_file_has_nothing_of_an_erased_value(tmp_path: Path) -> None:
     """Even in pages that are free."""
-    if engine.dialect.name != "sqlite":
-        pytest.skip("a file is SQLite's")
+    engine = a_ledger(tmp_path)
     values, secret = DimensionValues(engine), "someone-at-a-place"
     ids = values.ids([DimensionValue("proj_a", "end_user", f"{secret}-{n}") for n in range(500)], everything)
     values.erase(ids.values())

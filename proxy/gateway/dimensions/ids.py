@@ -1,0 +1,169 @@
+"""Looks up the value ids of dimension values, and creates those of new ones.
+
+Invariants: the event loop never waits for the database. A request waits at most `WAIT_S` for its ids; a value without
+an id by then is an overflow, and while the ledger does not answer no other request waits. A key creates a bounded
+number of values an hour, in each process. Memory does not grow with the number of values. An id is asked for again
+within `KEPT_S`, so that an erased value gets a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from functools import partial
+from typing import Protocol
+
+from proxy.billing.dimensions import OVERFLOW, Dimensions, SentDimensions
+from proxy.billing.keys import ApiKey
+from proxy.ledger.dimensions.values import DimensionValue
+from proxy.storage.executor import BoundedExecutor
+
+WAIT_S = 1.0
+# After a failure or a timeout.
+PAUSE_S = 5.0
+KEPT_S = 300.0
+# Each of the two halves of the cache; a value takes some 300 bytes.
+HALF_MAX = 16_384
+# In one call; more that wait are an overflow.
+BATCH_MAX = 1_000
+
+
+class Overflow(StrEnum):
+    """Why a value got no id of its own."""
+
+    NEW_VALUES = "new_values"
+    """the key has had as many new values as it may within an hour"""
+    UNAVAILABLE = "unavailable"
+    """the ledger did not answer in time"""
+
+
+class ValueStore(Protocol):
+    """`DimensionValues`, as far as it is used here."""
+
+    def ids(
+        self, wanted: Iterable[DimensionValue], may_create: Callable[[DimensionValue], bool]
+    ) -> Mapping[DimensionValue, str]: ...
+
+
+class _Batch:
+    """Values whose ids are asked for in one call."""
+
+    def __init__(self) -> None:
+        self.wanted: dict[DimensionValue, str] = {}
+        """value → the key that sent it"""
+        self.ids: Mapping[DimensionValue, str] = {}
+        """a value that may not be created has the id OVERFLOW; without any: the call failed"""
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class DimensionIds:
+    """The value ids of requests. `close` it before the process ends."""
+
+    def __init__(
+        self,
+        values: ValueStore,
+        overflowed: Callable[[Overflow], None],
+        *,
+        new_values_max: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`overflowed`: called for each value without an id of its own. `clock`: seconds."""
+        self.new_values_max = new_values_max
+        """of each key, in an hour"""
+        self._values = values
+        self._overflowed = overflowed
+        self._clock = clock
+        self._threads = BoundedExecutor(1, name="dimensions")
+        self._young: dict[DimensionValue, str] = {}
+        self._old: dict[DimensionValue, str] = {}
+        """halves of the cache: of this half of KEPT_S, and of the one before; or fuller ones of a shorter time"""
+        self._half = 0
+        """the number of this half since the clock's zero"""
+        self._next: _Batch | None = None
+        self._running: _Batch | None = None
+        self._is_late = False
+        """a request has waited in vain for the running call"""
+        self._paused_until = float("-inf")
+        self._created: Counter[str] = Counter()
+        """key id → new values in this hour; used by the thread alone"""
+        self._hour = 0
+
+    async def of(self, key: ApiKey, sent: SentDimensions) -> Dimensions:
+        """The value ids of these values. Never raises for an outage."""
+        self._forget_old()
+        wanted = {name: DimensionValue(key.project_id, name, value) for name, value in sent.items()}
+        known = {one: found for one in wanted.values() if (found := self._young.get(one) or self._old.get(one))}
+        if missing := [one for one in wanted.values() if one not in known]:
+            known |= await self._asked(key.key_id, missing)
+        ids = {name: known.get(one) for name, one in wanted.items()}
+        for value_id in ids.values():
+            if value_id is None:
+                self._overflowed(Overflow.UNAVAILABLE)
+            elif value_id == OVERFLOW:
+                self._overflowed(Overflow.NEW_VALUES)
+        return {name: value_id or OVERFLOW for name, value_id in ids.items()}
+
+    def close(self) -> None:
+        """Wait for the running call."""
+        self._threads.close()
+
+    async def _asked(self, key_id: str, missing: Iterable[DimensionValue]) -> Mapping[DimensionValue, str]:
+        if self._is_late or self._clock() < self._paused_until:
+            return {}
+        batch = self._next = self._next or _Batch()
+        if len(batch.wanted) >= BATCH_MAX:
+            return {}
+        for one in missing:
+            batch.wanted.setdefault(one, key_id)
+        if self._running is None:
+            self._ask()
+        await asyncio.wait([batch.answered], timeout=WAIT_S)
+        if not batch.answered.done():
+            self._is_late = self._running is not None
+        return batch.ids
+
+    def _ask(self) -> None:
+        """Ask for the ids of the next batch, if there is one; no call is running."""
+        batch, self._next, self._running, self._is_late = self._next, None, self._next, False
+        if batch is not None:
+            self._threads.run(self._read, batch).add_done_callback(partial(self._learn, batch))
+
+    def _read(self, batch: _Batch) -> dict[DimensionValue, str]:
+        """(In the thread.) The ids of all values of a batch."""
+        found = self._values.ids(list(batch.wanted), lambda value: self._may_create(batch.wanted[value]))
+        return {value: found.get(value, OVERFLOW) for value in batch.wanted}
+
+    def _may_create(self, key_id: str) -> bool:
+        hour = int(self._clock() // 3600)
+        if hour != self._hour:
+            self._created.clear()
+            self._hour = hour
+        if self._created[key_id] >= self.new_values_max:
+            return False
+        self._created[key_id] += 1
+        return True
+
+    def _learn(self, batch: _Batch, reading: asyncio.Future[dict[DimensionValue, str]]) -> None:
+        try:
+            if reading.cancelled():  # closed
+                return
+            batch.ids = reading.result()
+            self._forget_old()
+            if len(self._young) >= HALF_MAX:
+                self._young, self._old = {}, self._young
+            self._young.update(batch.ids)
+        except OSError:
+            self._paused_until = self._clock() + PAUSE_S
+        finally:
+            if not batch.answered.done():
+                batch.answered.set_result(None)
+            self._ask()
+
+    def _forget_old(self) -> None:
+        half = int(self._clock() // (KEPT_S / 2))
+        if half != self._half:
+            self._young, self._old = {}, self._young if half == self._half + 1 else {}
+            self._half = half

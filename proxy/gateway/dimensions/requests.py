@@ -1,0 +1,77 @@
+"""The dimensions of one request: what its client sends and its key fixes, as value ids.
+
+Invariant: a value that the key fixes replaces what the client sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import astuple
+from functools import partial
+from typing import Any
+
+from multidict import CIMultiDictProxy
+
+from proxy.billing.dimensions import END_USER, Dimensions, SentDimensions, hashed, within_limits
+from proxy.billing.keys import ApiKey
+from proxy.gateway.dimensions.ids import DimensionIds
+from proxy.gateway.dimensions.sources import OwnHeaders, SourceReader
+from proxy.settings.dimensions import DimensionSettings
+
+# Lists of presets of keys.
+READERS_MAX = 64
+
+
+class _Rules:
+    """What the settings say."""
+
+    def __init__(self, settings: DimensionSettings) -> None:
+        self.own = OwnHeaders(*astuple(settings.headers))
+        self.default = SourceReader(settings.sources, self.own)
+        self.readers: dict[tuple[str, ...], SourceReader] = {}
+        """of keys with their own list of presets"""
+        self.hashes_end_users = settings.hash_end_users
+        self.new_values_max = settings.new_values_per_key_hour
+
+    def reader(self, presets: tuple[str, ...] | None) -> SourceReader:
+        """The reader of these presets; None: of those of the settings."""
+        if presets is None:
+            return self.default
+        if presets not in self.readers:
+            if len(self.readers) >= READERS_MAX:
+                self.readers.clear()
+            self.readers[presets] = SourceReader(presets, self.own)
+        return self.readers[presets]
+
+
+class RequestDimensions:
+    """Reads the dimensions of requests, and looks up their value ids."""
+
+    def __init__(self, settings: DimensionSettings, ids: DimensionIds, pepper: bytes) -> None:
+        """`pepper`: that of the keys."""
+        self._ids = ids
+        self._pepper = pepper
+        self._rules = _Rules(settings)
+
+    def prepared(self, settings: DimensionSettings) -> Callable[[], None]:
+        """To be called to use these settings."""
+        return partial(self._use, _Rules(settings))
+
+    def _use(self, rules: _Rules) -> None:
+        self._rules, self._ids.new_values_max = rules, rules.new_values_max
+
+    def sent(
+        self, key: ApiKey, headers: CIMultiDictProxy[str], dialect: str, document: Mapping[str, Any]
+    ) -> SentDimensions:
+        """The values of a request. `dialect`: its name. Raises ApiError for an invalid header of our own."""
+        of_key = key.dimensions
+        if of_key is None:
+            return self._rules.default.read(headers, dialect, document)
+        sent = self._rules.reader(of_key.sources).read(headers, dialect, document)
+        return within_limits({**of_key.fixed, **sent, **of_key.fixed}.items())
+
+    async def ids(self, key: ApiKey, sent: SentDimensions) -> Dimensions:
+        """The value ids of `sent`. Never raises for an outage."""
+        if self._rules.hashes_end_users and END_USER in sent:
+            sent = {**sent, END_USER: hashed(sent[END_USER], self._pepper)}
+        return await self._ids.of(key, sent)

@@ -1,0 +1,165 @@
+"""Value ids of requests: remembered, asked for together, bounded in time, number and memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from proxy.gateway.dimensions import ids as ids_module
+from proxy.gateway.dimensions.ids import KEPT_S, PAUSE_S, DimensionIds, ValueStore
+from proxy.ledger.dimensions.values import DimensionValue, DimensionValues
+from proxy.storage.database import open_engine
+from tests.gateway.dimensions.clients import Values
+from tests.gateway.inprocess import KEY
+from tests.support.sqlite import empty_ledger
+
+pytestmark = pytest.mark.io
+
+
+class Site:
+    def __init__(self, store: ValueStore, new_values_max: int = 1_000) -> None:
+        self.now_s = 1000.0
+        self.overflows: Counter[str] = Counter()
+        self.ids = DimensionIds(store, self._overflowed, new_values_max=new_values_max, clock=lambda: self.now_s)
+
+    def _overflowed(self, reason: str) -> None:
+        self.overflows[reason] += 1
+
+    async def of(self, *users: str, key_id: str = "k", project: str = "p") -> list[str]:
+        key = replace(KEY, key_id=key_id, project_id=project)
+        found = await asyncio.gather(*(self.ids.of(key, {"end_user": user}) for user in users))
+        return [one["end_user"] for one in found]
+
+
+@asynccontextmanager
+async def site(store: ValueStore, **options: int) -> AsyncIterator[Site]:
+    one = Site(store, **options)
+    yield one
+    await asyncio.to_thread(one.ids.close)
+
+
+async def test_a_value_is_asked_for_once_within_its_time() -> None:
+    values = Values()
+    async with site(values) as at:
+        assert await at.of("a") == await at.of("a") == ["v_0"]
+        assert await at.ids.of(replace(KEY, project_id="p"), {"end_user": "a", "run": "7"}) == {
+            "end_user": "v_0", "run": "v_1",
+        }  # fmt: skip
+        assert len(values.calls) == 2
+        assert await at.of("a", project="q") == ["v_2"], "of another project"
+        at.now_s += KEPT_S / 2
+        assert await at.of("a") == ["v_0"]
+        assert len(values.calls) == 3
+
+
+async def test_an_erased_value_is_not_used_after_its_time() -> None:
+    values = Values()
+    async with site(values) as at:
+        assert await at.of("a", "b") == ["v_0", "v_1"]
+        del values.known[DimensionValue("p", "end_user", "a")]
+        values.known[DimensionValue("p", "end_user", "a")] = "new"
+        at.now_s += KEPT_S
+        assert await at.of("a") == ["new"]
+        at.now_s += 10 * KEPT_S
+        assert await at.of("b") == ["v_1"]
+
+
+async def test_values_that_wait_are_asked_for_together() -> None:
+    values = Values()
+    values.go.clear()
+    async with site(values) as at:
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(at.of("a"))
+            await asyncio.to_thread(values.entered.wait, 10)
+            others = group.create_task(at.of(*"bcdefgab"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            values.go.set()
+        assert (first.result(), others.result()) == (["v_0"], [f"v_{n}" for n in (1, 2, 3, 4, 5, 6, 0, 1)])
+        assert len(values.calls) == 2
+
+
+async def test_new_values_of_a_key_are_bounded_and_known_ones_are_not() -> None:
+    values = Values()
+    async with site(values, new_values_max=2) as at:
+        assert await at.of("a", "b", "c") == ["v_0", "v_1", "overflow"]
+        assert await at.of("c") == ["overflow"]
+        assert at.overflows == {"new_values": 2}
+        assert await at.of("d", key_id="other") == ["v_2"]
+        at.now_s += 3600
+        assert await at.of("c", "a") == ["v_3", "v_0"]
+
+
+async def test_a_ledger_that_does_not_answer_costs_a_second_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ids_module, "WAIT_S", 0.05)
+    values = Values()
+    async with site(values) as at:
+        assert await at.of("known") == ["v_0"]
+        values.go.clear()
+        values.entered.clear()
+        assert await at.of("a", "b") == ["overflow", "overflow"]
+        monkeypatch.setattr(ids_module, "WAIT_S", 600)
+        at.now_s += 10 * PAUSE_S
+        assert await at.of("a", "c", "known") == ["overflow", "overflow", "v_0"], "at once"
+        assert at.overflows == {"unavailable": 4}
+        running = at.ids._running
+        assert running is not None
+        values.go.set()
+        await running.answered
+        assert await at.of("a", "b") == ["v_1", "v_2"]
+
+
+async def test_after_a_failure_no_request_waits_for_a_while() -> None:
+    values = Values()
+    values.is_down = True
+    async with site(values) as at:
+        assert await at.of("a") == ["overflow"]
+        values.is_down = False
+        assert await at.of("a") == ["overflow"]
+        assert len(values.calls) == 1
+        at.now_s += PAUSE_S
+        assert await at.of("a") == ["v_0"]
+        assert at.overflows == {"unavailable": 2}
+
+
+async def test_a_client_that_leaves_takes_nothing_from_others() -> None:
+    values = Values()
+    values.go.clear()
+    async with site(values) as at:
+        async with asyncio.TaskGroup() as group:
+            leaving, staying = group.create_task(at.of("a")), group.create_task(at.of("a"))
+            await asyncio.to_thread(values.entered.wait, 10)
+            leaving.cancel()
+            values.go.set()
+        assert staying.result() == ["v_0"]
+
+
+async def test_memory_does_not_grow_with_the_number_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ids_module, "HALF_MAX", 100)
+    monkeypatch.setattr(ids_module, "BATCH_MAX", 50)
+    values = Values()
+    async with site(values, new_values_max=10**6) as at:
+        for start in range(0, 1000, 40):
+            users = [f"u{number}" for number in range(start, start + 40)]
+            assert await at.of(*users) == [f"v_{number}" for number in range(start, start + 40)]
+            assert len(at.ids._young) + len(at.ids._old) <= 2 * 140
+        many = await at.of("first", *(f"w{number}" for number in range(60)))
+        assert many.count("overflow") == 60 - 50, "so many wait while the first one is asked for"
+
+
+async def test_in_a_real_ledger_two_processes_find_one_id(tmp_path: Path) -> None:
+    url = empty_ledger(tmp_path / "ledger.db")
+    engines = [open_engine(url), open_engine(url)]
+    async with site(DimensionValues(engines[0])) as one, site(DimensionValues(engines[1])) as other:
+        found = await asyncio.gather(*(at.of("a", "b", "a") for at in (one, other)))
+        assert found[0] == found[1]
+        assert len(set(found[0])) == 2
+        assert all(value_id.startswith("v_") for value_id in found[0])
+    for engine in engines:
+        engine.dispose()
