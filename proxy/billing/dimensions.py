@@ -103,9 +103,9 @@ class KeyDimensions:
         for text, sent in self.fixed.items():
             name, value = dimension(text), value_of(sent)
             if name is None:
-                raise ValueError(f"dimensions: must be end_user, session, run or tag:NAME, not {text!r}")
+                raise ValueError(f"dimensions: the names must be end_user, session, run or tag:NAME, not {text!r}")
             if value is None:
-                raise ValueError(f"dimensions.{name}: must have 1 to {VALUE_CHARS_MAX} printable characters")
+                raise ValueError(f"dimensions: {name} must have 1 to {VALUE_CHARS_MAX} printable characters")
             fixed[name] = value
         if len(within_limits(fixed.items())) < len(fixed):
             raise ValueError(f"dimensions: must have at most {TAGS_MAX} tags")

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from proxy.billing.dimensions import PRESETS
 from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, ApiKey, expires_at_from
 from proxy.billing.limits import Limits, OnExhausted, OnStoreOutage, window_start
 from proxy.billing.money import usd_text
@@ -25,11 +26,13 @@ from proxy.cli.common import (
 )
 from proxy.cli.limit_options import account_json, add_limits, key_json, limit_changes, paid_json
 from proxy.cli.output import add_list_options, print_list, print_object
-from proxy.cli.values import NAME, NONE, TAG, duration_or_now, lifetime
+from proxy.cli.values import NAME, NONE, TAG, dimension_value, duration_or_now, lifetime
 from proxy.foundation.ids import new_id
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
+
+DEFAULT = "default"
 
 
 def add_commands(commands: Any) -> None:
@@ -83,6 +86,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tag", type=TAG, action="append", metavar="TAG", help="label for reports; repeatable", **unset
     )
+    words = (
+        "where its clients name end users, sessions, runs and tags; repeatable; none: nowhere; default: as configured"
+    )
+    parser.add_argument(
+        "--dimension-source", choices=[*PRESETS, NONE, DEFAULT], action="append", metavar="PRESET", help=words, **unset
+    )
+    words = "a fixed dimension of all requests: end_user=alice, tag:team=red; repeatable"
+    parser.add_argument("--dimension", type=dimension_value, action="append", metavar="NAME=VALUE", help=words, **unset)
 
 
 def _create(options: argparse.Namespace) -> None:
@@ -200,4 +211,9 @@ def _key_changes(options: argparse.Namespace) -> dict[str, Any]:
         )
     if "tag" in given:
         changes["tags"] = () if given["tag"] == [NONE] else given["tag"]
+    if "dimension_source" in given:
+        words = {(NONE,): (), (DEFAULT,): None}
+        changes["dimension_sources"] = words.get(tuple(given["dimension_source"]), given["dimension_source"])
+    if "dimension" in given:
+        changes["dimensions"] = {} if given["dimension"] == [(NONE, "")] else dict(given["dimension"])
     return changes

@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from proxy.billing.dimensions import KeyDimensions
 from proxy.billing.keys import Account, ApiKey
 from proxy.billing.limits import BUDGET_NUSD_MAX, CALENDAR_MONTH, LIFETIME, RATE_MAX, Limits
 from proxy.billing.money import usd_text
@@ -71,7 +72,17 @@ def key_json(key: ApiKey) -> dict[str, Any]:
         "on_exhausted": key.on_exhausted.value,
         "on_store_outage": None if key.on_store_outage is None else key.on_store_outage.value,
         "tags": list(key.tags),
+        **dimensions_json(key),
         **_times(key, "created_at", "expires_at", "revoked_at", "blocked_at", "old_until"),
+    }
+
+
+def dimensions_json(key: ApiKey) -> dict[str, Any]:
+    """The sources of a key's dimensions (None: the deployment's), and its fixed values."""
+    own = key.dimensions or KeyDimensions()
+    return {
+        "dimension_sources": None if own.sources is None else list(own.sources),
+        "dimensions": dict(own.fixed),
     }
 
 

@@ -69,6 +69,14 @@ def window(text: str) -> str:
     return option_value(checked_window, text)
 
 
+def dimension_value(text: str) -> tuple[str, str]:
+    """A dimension and its value: `end_user=alice`; or `none`, with an empty value."""
+    name, separator, value = text.partition("=")
+    if not separator and text != NONE:
+        raise argparse.ArgumentTypeError("must be NAME=VALUE, as end_user=alice or tag:team=red")
+    return name, value
+
+
 def folder(text: str) -> Path:
     """A folder that exists."""
     path = Path(text)

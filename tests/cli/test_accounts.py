@@ -50,6 +50,8 @@ async def test_a_key_with_everything(run: Commands) -> None:
     options = (
         *("--on-exhausted", "cut", "--on-store-outage", "fail_open"),
         *("--tag", "team:a", "--tag", "b", "--model", "m"),
+        *("--dimension-source", "baggage", "--dimension-source", "claude_code"),
+        *("--dimension", "end_user=alice", "--dimension", "tag:team=red"),
     )
     (made,) = run("keys", "create", "--alias", "anna", "--project", "web", *LIMITS, *options)
     secret = made.pop("key")
@@ -64,6 +66,8 @@ async def test_a_key_with_everything(run: Commands) -> None:
         "on_exhausted": "cut",
         "on_store_outage": "fail_open",
         "tags": ["team:a", "b"],
+        "dimension_sources": ["claude_code", "baggage"],
+        "dimensions": {"end_user": "alice", "tag:team": "red"},
         "revoked_at": None,
         "blocked_at": None,
         "old_until": None,
@@ -125,6 +129,22 @@ def test_an_update_changes_what_is_given_and_none_clears_it(run: Commands) -> No
     (plain,) = run("keys", "update", "bert", *cleared, "--model", "none", "--tag", "none", "--on-store-outage", "none")
     assert plain == {**changed, "limits": {}, "models": None, "tags": [], "on_store_outage": None}
     assert run("keys", "list") == [plain]
+
+
+def test_dimensions_of_a_key_change_one_by_one(run: Commands) -> None:
+    (made,) = run("keys", "create", "--alias", "a", "--dimension", "run=7", "--dimension-source", "none")
+    assert (made["dimension_sources"], made["dimensions"]) == ([], {"run": "7"})
+    for options, sources, fixed in (
+        (("--dimension", "Tag:Team= a=b "), [], {"tag:team": "a=b"}),
+        (("--dimension-source", "litellm"), ["litellm"], {"tag:team": "a=b"}),
+        (("--dimension", "none"), ["litellm"], {}),
+        (("--dimension-source", "default"), None, {}),
+    ):
+        (changed,) = run("keys", "update", "a", *options)
+        assert (changed["dimension_sources"], changed["dimensions"]) == (sources, fixed)
+    for wrong, error in (("team=a", "names must be"), ("run= ", "run must have"), ("run", "must be NAME=VALUE")):
+        run("keys", "update", "a", "--dimension", wrong, code=2 if wrong == "run" else 1)
+        assert error in run.err
 
 
 async def test_rotating_blocking_revoking(run: Commands) -> None:

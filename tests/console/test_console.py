@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.billing.correction import CorrectionRequest, corrected, exchange_totals
+from proxy.billing.dimensions import KeyDimensions
 from proxy.billing.limits import Limits
 from proxy.billing.reservation import CounterState
 from proxy.gateway.exchange.running import ExchangeSnapshot
@@ -267,6 +268,8 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("POST", "/key/generate", {"key_alias": "a\u0007"}, "key_alias"),
     ("POST", "/key/generate", {"tags": [" "]}, "tags"),
     ("POST", "/key/generate", b'{"tags": [], "tags": []}', "tags"),
+    ("POST", "/key/generate", {"dimensions": {"team": "red"}}, "dimensions"),
+    ("POST", "/key/generate", {"dimension_sources": ["litelm"]}, "dimension_sources"),
     ("POST", "/key/update", {"max_budget": 3}, "key"),
     ("POST", f"/key/tw-{'a' * 40}/regenerate", {}, "key"),
     ("POST", "/key/update", {"key": "key-1", "key_alias": None}, "key_alias"),
@@ -310,7 +313,8 @@ def test_the_life_of_a_key(stand: Stand) -> None:
     made = stand.post(
         "/key/generate",
         {"key_alias": "anna", "max_budget": 0.1, "duration": "30d", "rpm_limit": 9, "models": ["m"], "tags": ["t"],
-         "team_id": "default", "max_parallel_requests": 2, "on_exhausted": "cut", "cost_in_answers": True},
+         "team_id": "default", "max_parallel_requests": 2, "on_exhausted": "cut", "cost_in_answers": True,
+         "dimensions": {"end_user": "alice"}, "dimension_sources": []},
     )  # fmt: skip
     secret, key_id = made.pop("key"), made["token"]
     stored = stand.keys.one(key_id)
@@ -319,6 +323,8 @@ def test_the_life_of_a_key(stand: Stand) -> None:
     )
     assert (made["max_budget"], made["budget_duration"], made["team_id"]) == (0.1, None, "proj_default")
     assert made["cost_in_answers"] is True
+    assert stored.dimensions == KeyDimensions((), {"end_user": "alice"})
+    assert (made["dimension_sources"], made["dimensions"]) == ([], {"end_user": "alice"})
     assert stand.get("/v1/me", key=secret)["key_id"] == key_id
     assert stand.get(f"/key/info?key={key_id}")["info"] == made
     changed = stand.post("/key/update", {"key": secret, "max_budget": None, "models": [], "key_alias": "bert"})

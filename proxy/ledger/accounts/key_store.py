@@ -6,7 +6,7 @@ revoked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -36,14 +36,17 @@ ALIAS_CHARS_MAX = NAME_CHARS_MAX
 # Enough to group reports by.
 TAGS_MAX, TAG_CHARS_MAX = 20, 64
 
+NO_VALUES: Mapping[str, str] = {}
+
 # Keys in one read of all of them.
 PAGE_KEYS = 2_000
 # Changes in one read: parsed in 20 ms, and learned in 2 ms of the event loop's time.
 CHANGES_MAX = 2_000
 
 _COLUMNS = api_keys.c
-_PLAIN = frozenset({"alias", "models", "expires_at", "on_exhausted", "on_store_outage", "tags", "dimensions"})
-CHANGES = _PLAIN | {"limits"} | LIMITS
+_PLAIN = frozenset({"alias", "models", "expires_at", "on_exhausted", "on_store_outage", "tags"})
+_DIMENSIONS = {"dimension_sources": "sources", "dimensions": "fixed"}
+CHANGES = _PLAIN | {"limits"} | LIMITS | _DIMENSIONS.keys()
 """the fields that `update` takes"""
 
 
@@ -84,9 +87,10 @@ class KeyStore:
         on_exhausted: OnExhausted = OnExhausted.FINISH,
         on_store_outage: OnStoreOutage | None = None,
         tags: Iterable[str] = (),
-        dimensions: KeyDimensions | None = None,
+        dimension_sources: Iterable[str] | None = None,
+        dimensions: Mapping[str, str] = NO_VALUES,
     ) -> ApiKey:
-        """Create a key. `models` None: all.
+        """Create a key. `models` None: all. `dimension_sources`, `dimensions`: as in `KeyDimensions`.
 
         Raises AliasTakenError, UnknownAccountError, or ValueError that names the invalid field.
         """
@@ -107,7 +111,9 @@ class KeyStore:
                 on_exhausted=on_exhausted,
                 on_store_outage=on_store_outage,
                 tags=_checked_tags(tags),
-                dimensions=None if dimensions is None else dimensions.checked(),
+                dimensions=_changed_dimensions(
+                    None, {"dimension_sources": dimension_sources, "dimensions": dimensions}
+                ),
             )
             _require_project(connection, project_id)
             _require_alias(connection, key, key.created_at)
@@ -166,7 +172,7 @@ class KeyStore:
             new = replace(key, **plain, limits=with_changes(key.limits, changes))
             checked_name("alias", new.alias)
             models = None if new.models is None else frozenset(new.models)
-            dimensions = None if new.dimensions is None else new.dimensions.checked()
+            dimensions = _changed_dimensions(new.dimensions, changes)
             return replace(new, models=models, tags=_checked_tags(new.tags), dimensions=dimensions)
 
         return self._change(key_id_or_alias, changed)
@@ -284,6 +290,12 @@ def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
         if not tag.strip() or len(tag) > TAG_CHARS_MAX or not tag.isprintable():
             raise ValueError(f"tags: each must be 1 to {TAG_CHARS_MAX} printable characters, not {tag!r}")
     return distinct
+
+
+def _changed_dimensions(old: KeyDimensions | None, changes: Mapping[str, Any]) -> KeyDimensions | None:
+    """Raises ValueError that names the invalid field."""
+    given = {field: changes[name] for name, field in _DIMENSIONS.items() if name in changes}
+    return replace(old or KeyDimensions(), **given).checked()
 
 
 def _keys(connection: Connection, *conditions: ColumnElement[bool], limit: int | None = None) -> list[ApiKey]:

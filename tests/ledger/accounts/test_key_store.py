@@ -162,6 +162,10 @@ WRONG: dict[str, dict[str, Any]] = {
     "tags: must be at most": {"tags": [str(n) for n in range(21)]},
     "tags: each must be 1 to": {"tags": ["x" * 65]},
     "tags: each must be 1 to 64": {"tags": ["a\nb"]},
+    "dimension_sources: must be some of": {"dimension_sources": ["litelm"]},
+    "dimensions: the names must be": {"dimensions": {"team": "a"}},
+    "dimensions: run must have": {"dimensions": {"run": " "}},
+    "dimensions: must have at most 8 tags": {"dimensions": {f"tag:a{n}": "x" for n in range(9)}},
     "alias": {"alias": " "},
 }
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from proxy.billing.dimensions import PRESETS, KeyDimensions
 from proxy.billing.keys import Account, ApiKey
 from proxy.billing.limits import BUDGET_NUSD_MAX, LIFETIME, Limits, OnExhausted, OnStoreOutage
 from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd
@@ -27,6 +28,8 @@ Usd = Annotated[float, Meta(ge=0, le=BUDGET_NUSD_MAX // NUSD_PER_USD)]
 Rate = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Models = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...], Meta(max_length=1_000)]
 Tags = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...], Meta(max_length=20)]
+DimensionSources = Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=len(PRESETS))]
+FixedDimensions = Annotated[dict[str, Annotated[str, Meta(min_length=1, max_length=1024)]], Meta(max_length=16)]
 
 PaidOf = Callable[[Collection[str]], dict[str, SpendAndCredit]]
 """scope ids → spend and credit of these keys and accounts; raises OSError"""
@@ -60,6 +63,10 @@ class KeyFields(LimitFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tags: Tags | UnsetType | None = UNSET
     on_exhausted: Literal["finish", "cut"] | UnsetType = UNSET
     on_store_outage: Literal["fail_closed", "fail_open"] | UnsetType | None = UNSET
+    dimension_sources: DimensionSources | UnsetType | None = UNSET
+    """the presets that name the dimensions of its requests; null: the deployment's"""
+    dimensions: FixedDimensions | UnsetType | None = UNSET
+    """fixed dimensions of its requests: `end_user`, `session`, `run`, `tag:NAME`"""
 
 
 class GenerateBody(KeyFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,6 +134,8 @@ class KeyInfo(LimitsShown, frozen=True, kw_only=True):
     on_exhausted: Literal["finish", "cut"]
     on_store_outage: Literal["fail_closed", "fail_open"] | None
     tags: list[str]
+    dimension_sources: list[str] | None
+    dimensions: dict[str, str]
     expires: str | None
     created_at: str
     revoked: bool
@@ -162,6 +171,7 @@ class Deleted(msgspec.Struct, frozen=True, kw_only=True):
 
 def shown(key: ApiKey, paid: SpendAndCredit) -> dict[str, Any]:
     """The fields of `KeyInfo`."""
+    own = key.dimensions or KeyDimensions()
     return {
         **limits_shown(key, paid),
         "token": key.key_id,
@@ -172,6 +182,8 @@ def shown(key: ApiKey, paid: SpendAndCredit) -> dict[str, Any]:
         "on_exhausted": key.on_exhausted.value,
         "on_store_outage": None if key.on_store_outage is None else key.on_store_outage.value,
         "tags": list(key.tags),
+        "dimension_sources": None if own.sources is None else list(own.sources),
+        "dimensions": dict(own.fixed),
         "expires": None if key.expires_at is None else iso_utc(key.expires_at),
         "created_at": iso_utc(key.created_at),
         "revoked": key.revoked_at is not None,
@@ -206,6 +218,10 @@ def changes(fields: LimitFields) -> dict[str, Any]:
         found["models"] = given["models"] or None
     if "tags" in given:
         found["tags"] = given["tags"] or ()
+    if "dimension_sources" in given:
+        found["dimension_sources"] = given["dimension_sources"]
+    if "dimensions" in given:
+        found["dimensions"] = given["dimensions"] or {}
     if "max_budget" in given:
         found["budget_nusd"] = None if given["max_budget"] is None else nusd_from_usd(repr(given["max_budget"]))
     if "budget_duration" in given:
@@ -239,6 +255,8 @@ FIELDS = {
     **{ours: name for name, ours in _PLAIN.items()},
     "models": "models",
     "tags": "tags",
+    "dimension_sources": "dimension_sources",
+    "dimensions": "dimensions",
     "budget_usd": "max_budget",
     "budget_window": "budget_duration",
     "expires": "duration",
