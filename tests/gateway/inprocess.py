@@ -127,11 +127,11 @@ class Unclaimed(Claims):
     async def end(self, key_id: str, token: str, exchange_id: str, *, billed: bool, answer: bytes | None) -> None: ...
 
 
-class NoValues:
-    """No dimension value is known, and none may be created."""
+class NamedValues:
+    """Every dimension value is known, by an id with its name."""
 
     def ids(self, wanted: Iterable[DimensionValue], may_create: Any) -> dict[DimensionValue, str]:
-        return {}
+        return {one: f"v_{one.value}" for one in wanted}
 
 
 class OwnersInMemory:
@@ -219,7 +219,8 @@ async def gateway(
     route = Route(provider, "electron", lambda *_: (None, None), counter=counter)
     outbox, unlimited = Counting(journal, table, disk), Unlimited()
     owners = ResponseOwners(store or OwnersInMemory(), Outage(OutageLog("owners")))
-    dimensions = RequestDimensions(DimensionSettings(), DimensionIds(NoValues(), lambda _: None, new_values_max=0), b"")
+    ids = DimensionIds(NamedValues(), lambda _: None, new_values_max=0)
+    dimensions = RequestDimensions(DimensionSettings(), ids, b"")
     ports = Ports(
         outbox, upstream, Estimator(), Metrics(), time.time, unlimited, Unclaimed(), owners, dimensions, tapes=tapes
     )
@@ -260,6 +261,7 @@ async def gateway(
         await background.suspend()
         await owners.aclose()
         await upstream.close()
+        ids.close()
         journal.close()
         table.close()
         disk.shutdown()

@@ -17,7 +17,7 @@ from proxy.settings.dimensions import DimensionHeaders, DimensionSettings
 from proxy.storage.database import open_engine
 from tests.gateway.deployment import Deployment
 from tests.gateway.dimensions.clients import Values, proxied
-from tests.gateway.inprocess import KEY, NoValues
+from tests.gateway.inprocess import KEY, NamedValues
 from tests.support.net import ask, post_chat
 
 pytestmark = [pytest.mark.io, pytest.mark.process]
@@ -69,8 +69,19 @@ async def test_a_request_that_names_nobody_has_no_detail(deployment: Deployment)
     assert "dimensions" not in entry["details"]
 
 
+async def test_no_claim_frees_a_request_from_its_keys_limits_and_fixed_values(deployment: Deployment) -> None:
+    model = deployment.plan("cancel", ANSWER)
+    key = deployment.tokenweir.key("one a minute", "--rpm", "1", "--dimension", "end_user=alice")
+    answers = [
+        await post_chat(deployment.url, ask(model, stream=False), key=key, headers={"x-tokenweir-end-user": user})
+        for user in ("bob", "carl")
+    ]
+    assert [one.status for one in answers] == [200, 429]
+    assert named(deployment, await deployment.entry(model)) == {"end_user": "alice"}
+
+
 def requests(values: Any = None, **settings: Any) -> RequestDimensions:
-    ids = DimensionIds(values or NoValues(), lambda _: None, new_values_max=10)
+    ids = DimensionIds(values or NamedValues(), lambda _: None, new_values_max=10)
     return RequestDimensions(DimensionSettings(**settings), ids, b"pepper")
 
 
