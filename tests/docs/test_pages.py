@@ -16,7 +16,7 @@ from proxy.runtime.machine.configuration_file import RELOADED
 from proxy.runtime.proxy.handlers import client_routes
 from proxy.settings import load, reference
 from proxy.sinks.kinds import SINKS
-from tests.docs import details, life_cycles
+from tests.docs import details, dimensions, life_cycles
 from tests.docs.routes import PAGE, written
 
 ROOT = Path(__file__).parents[2]
@@ -105,6 +105,11 @@ def test_the_settings_reference_is_made_of_the_settings() -> None:
 def test_the_diagrams_of_the_life_cycles_are_those_of_their_tables() -> None:
     text = life_cycles.PAGE.read_text()
     assert text == life_cycles.written(text), "run: python -m tests.docs.life_cycles"
+
+
+def test_the_sources_of_dimensions_are_those_of_the_table() -> None:
+    text = dimensions.PAGE.read_text()
+    assert text == dimensions.written(text), "run: python -m tests.docs.dimensions"
 
 
 def test_the_routes_are_those_of_the_table() -> None:
