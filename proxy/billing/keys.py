@@ -18,6 +18,9 @@ EXPIRES_DEFAULT = "90d"
 GRACE_DEFAULT = "24h"
 """how long the old secret of a rotated key stays valid"""
 
+IDENTITY_KEYS = "identity_"
+"""begins the ids of keys that stand for an identity in a project"""
+
 DEFAULT_ORGANIZATION, DEFAULT_PROJECT = "org_default", "proj_default"
 """exist from the start, without limits; the default of a key"""
 
@@ -87,6 +90,11 @@ class ApiKey:
         """The level for limit counters."""
         return Scope(self.key_id, self.limits, self.created_at)
 
+    @property
+    def has_secret(self) -> bool:
+        """False if it stands for an identity, whose clients send tokens of an issuer."""
+        return not self.key_id.startswith(IDENTITY_KEYS)
+
     def allows(self, model: str) -> bool:
         return self.models is None or model in self.models
 
@@ -109,6 +117,36 @@ class KeyChanges:
     """`rows` has all changes up to this revision"""
     behind: bool
     """there are later changes"""
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityKey:
+    """The key that stands for an identity in a project, and what it begins with when it is created."""
+
+    identity: str
+    """the name in the settings: a-z 0-9 -"""
+    project: Account
+    limits: Limits = UNLIMITED
+    models: frozenset[str] | None = None
+
+    @property
+    def key_id(self) -> str:
+        """The same on all machines."""
+        return f"{IDENTITY_KEYS}{self.identity}_{self.project.account_id}"
+
+    @property
+    def digest(self) -> bytes:
+        """Longer than any digest of a secret, so that no secret has it."""
+        return f"no secret, but tokens: {self.key_id}".encode()
+
+    @property
+    def hint(self) -> str:
+        return f"token of {self.identity}"
+
+    @property
+    def alias(self) -> str:
+        """Its display name, if no other key has it."""
+        return f"{self.identity}@{self.project.name}"
 
 
 def expires_at_from(text: str, now: float, longest_s: float | None = None) -> float | None:

@@ -24,13 +24,12 @@ from aiohttp import web
 
 from proxy.console.api.endpoints import HEADERS
 from proxy.console.api.sessions import IdentityOperators, Operator, Sessions, cookie_text
-from proxy.foundation.tls import TlsFileError, client_context
 from proxy.http.connection import ClientConnection
 from proxy.http.server import Routes
+from proxy.identity.claims import claim_values
 from proxy.identity.code_flow import CodeFlow, FlowSecrets, error_code
-from proxy.identity.documents import DocumentClient, IdentityProviderError
+from proxy.identity.documents import IdentityProviderError, document_client
 from proxy.identity.tokens import InvalidTokenError
-from proxy.settings.faults import SettingsError
 from proxy.settings.operators import OidcSettings
 
 PATH = "/v1/session/oidc"
@@ -191,28 +190,11 @@ class IdentitySignIn:
 
 def code_flow(oidc: OidcSettings, public_url: str) -> CodeFlow:
     """The flow with these settings. Raises SettingsError for a certificate's file."""
-    try:
-        tls = client_context(oidc.tls.ca_file, oidc.tls.cert_file, oidc.tls.key_file)
-    except TlsFileError as wrong:
-        raise SettingsError(f"admin.oidc.tls.{wrong}") from None
-    proxy = oidc.proxy
-    documents = DocumentClient(tls) if proxy is None else DocumentClient(tls, proxy.url, proxy.credentials)
     return CodeFlow(
-        documents, issuer=oidc.issuer, client_id=oidc.client_id, client_secret=oidc.client_secret,
+        document_client(oidc, "admin.oidc"),
+        issuer=oidc.issuer, client_id=oidc.client_id, client_secret=oidc.client_secret,
         redirect_uri=f"{public_url}{CALLBACK}",
     )  # fmt: skip
-
-
-def claim_values(claims: Mapping[str, Any], name: str) -> list[str]:
-    """The texts of a claim; of `a.b`, those of the member `b` of `a`. Of `email`, none unless it is verified: at some
-    identity providers, users may enter any."""
-    if name == "email" and claims.get("email_verified") not in (True, "true"):
-        return []
-    value: Any = claims
-    for part in [name] if name in claims else name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    values = value if isinstance(value, list) else [value]
-    return [one for one in values if isinstance(one, str)]
 
 
 def _parameters(request: web.BaseRequest) -> dict[str, str]:

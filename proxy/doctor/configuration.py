@@ -23,6 +23,7 @@ from proxy.settings import (
     Settings,
     SettingsError,
     require_prices,
+    route,
 )
 from proxy.settings.reading import located, read_text
 
@@ -31,6 +32,9 @@ _HIDDEN_REASONING_HOSTS = frozenset(
     {"api.openai.com", "generativelanguage.googleapis.com", "api.x.ai", "openrouter.ai"}
 )
 
+
+# The tokens of Microsoft's shared endpoints name the tenant of each user.
+_ENTRA_WITHOUT_TENANT = frozenset({"common", "organizations", "consumers"})
 
 _note = partial(warning, "configuration")
 
@@ -44,6 +48,7 @@ def settings_valid(case: CheckedDeployment) -> list[Finding]:
 
 def _notes(settings: Settings) -> Iterator[Finding]:
     yield from _reachable(settings)
+    yield from _identities(settings)
     if settings.allow_literal_secrets:
         yield _note(
             "allow_literal_secrets: the file may contain secrets",
@@ -62,6 +67,17 @@ def _notes(settings: Settings) -> Iterator[Finding]:
             )
         if all(target.provider != provider.name for model in settings.models.values() for target in model.providers):
             yield _note(f"providers.{provider.name}: no model uses it", "name it under models, or remove it")
+
+
+def _identities(settings: Settings) -> Iterator[Finding]:
+    """Notes on identities by whose settings no token, or no model, is accepted."""
+    for one in settings.identities.values():
+        at = f"identities.{one.name}"
+        if urlsplit(one.issuer).path.strip("/").split("/")[0] in _ENTRA_WITHOUT_TENANT:
+            yield _note(f"{at}.issuer: no token has this `iss`", "write the id of your tenant in its place")
+        for model in sorted(one.key.models or ()):
+            if route(settings.models, model) is None:
+                yield _note(f"{at}.key.models: {model} is not under models", "correct the name, or remove it")
 
 
 def _reachable(settings: Settings) -> Iterator[Finding]:

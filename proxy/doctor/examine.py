@@ -50,6 +50,10 @@ def checks(case: CheckedDeployment) -> list[Check]:
         listed.append(Check("queue", queue.check))
     if case.settings.admin.oidc is not None:
         listed.append(Check(identity_provider.TITLE, identity_provider.check, identity_provider.CHECK_S))
+    listed += [
+        Check(f"identity {name}", partial(identity_provider.issuer, name), identity_provider.CHECK_S)
+        for name in case.settings.identities
+    ]
     listed += [Check(f"provider {name}", partial(providers.check, name)) for name in case.settings.providers]
     if case.call is not None:
         listed.append(Check(f"call {case.call}", providers.call, providers.CALL_S + CHECK_S))

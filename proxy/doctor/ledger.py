@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from sqlalchemy import Connection, func, or_, select
 
 from proxy.billing.details import EntryDetails
+from proxy.billing.keys import AccountKind
 from proxy.billing.money import nusd_from_usd, usd_text
 from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
+from proxy.ledger.accounts.account_store import read_accounts
 from proxy.ledger.schema.migrate import is_newest
 from proxy.ledger.schema.partitions import missing_partitions
-from proxy.ledger.schema.tables import api_keys, dead_letters, ledger_entries
+from proxy.ledger.schema.tables import accounts, api_keys, dead_letters, ledger_entries
 from proxy.ledger.settling.settling import OPEN
 from proxy.runtime.machine.data_folder import ledger_url
 from proxy.storage.database import opened, reading
@@ -48,7 +50,9 @@ def _findings(connection: Connection, case: CheckedDeployment) -> Iterator[Findi
     if missing := missing_partitions(connection, case.now):
         months = ", ".join(f"{month:%Y-%m}" for month in missing)
         yield warning("ledger", f"no partitions for {months}", f"check that a worker is running, or {_MIGRATE}")
-    yield _keys(connection, case.now)
+    if not case.settings.identities:
+        yield _keys(connection, case.now)
+    yield from _projects(connection, case)
     yield from _dead_letters(connection)
     yield from _unbilled(connection)
 
@@ -81,6 +85,22 @@ def _keys(connection: Connection, now: float) -> Finding:
     if count:
         return ok("keys", f"{count} usable")
     return warning("keys", "none is usable: every request gets 401", "run `tokenweir keys create --alias NAME`")
+
+
+def _projects(connection: Connection, case: CheckedDeployment) -> Iterator[Finding]:
+    """Find projects of identities that do not exist, or are not the only one of their name."""
+    of_kind = accounts.c.kind == AccountKind.PROJECT.value
+    listed = [(one.account_id, one.name) for one in read_accounts(connection, of_kind)]
+    ids, named = {account_id for account_id, _ in listed}, Counter(name for _, name in listed)
+    for one in case.settings.identities.values():
+        for project in sorted({*([one.project] if one.project else ()), *one.projects.values()} - ids):
+            if named[project] != 1:
+                how_many = "several have the name" if named[project] else "none has the id or the name"
+                yield warning(
+                    f"identity {one.name}",
+                    f"project: {how_many} {project!r}; its tokens are refused",
+                    "write the id of `tokenweir projects list`, or create it with `tokenweir projects create`",
+                )
 
 
 def _dead_letters(connection: Connection) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from aiohttp import web
 from proxy.billing.keys import ApiKey
 from proxy.http import errors
 from proxy.http.credentials import is_signature, presented
+from proxy.identity.tokens import JWT_START
 from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import parse
 
@@ -30,8 +31,11 @@ async def authenticated(keys: Keyring, request: web.BaseRequest) -> ApiKey:
 
 
 async def accepted(keys: Keyring, secret: str | None, address: str | None) -> ApiKey:
-    """The key with this secret. Raises ApiError if it is not valid now."""
-    key = await keys.key(secret, address)
+    """The key with this secret, or of the identity with this token. Raises ApiError if it is not valid now."""
+    if keys.tokens is not None and secret is not None and secret.startswith(JWT_START):
+        key = await keys.tokens.key(secret, address)
+    else:
+        key = await keys.key(secret, address)
     if isinstance(key, str):
         raise errors.key_refused("signed" if secret is not None and is_signature(secret) else key)
     return key

@@ -242,6 +242,12 @@ _KEY_REFUSALS = {
     "replaced": "This API key has a new secret, and the one that you sent has expired.",
     "revoked": "This API key has been revoked.",
     "blocked": "This API key is blocked.",
+    "jwt_invalid": "The token is not valid: its form, its signature or its times are wrong.",
+    "jwt_elsewhere": "The token is not of an issuer, and for an audience, that are configured here.",
+    "jwt_expired": "The token has expired.",
+    "jwt_early": "The token is not valid yet: compare the clocks of its issuer and of this proxy.",
+    "jwt_claims": "The token lacks a claim that is required here, or a claim has another value.",
+    "jwt_project": "By the claims of the token, its requests belong to no project here.",
 }
 
 _KEY_CODES = {
@@ -249,13 +255,21 @@ _KEY_CODES = {
     "replaced": "expired_api_key",
     "revoked": "revoked_api_key",
     "blocked": "blocked_api_key",
+    "jwt_invalid": "invalid_token",
+    "jwt_elsewhere": "invalid_token",
+    "jwt_expired": "expired_token",
+    "jwt_early": "invalid_token",
+    "jwt_claims": "token_not_allowed",
+    "jwt_project": "token_not_allowed",
 }
 
 
 def key_refused(reason: str) -> ApiError:
-    """401 for an invalid key; 429 after too many unknown keys, 503 if keys cannot be looked up."""
+    """401 for an invalid key or token; 429 after too many unknown ones, 503 if keys cannot be looked up."""
     if reason == "unavailable":
         return keys_unavailable()
+    if reason == "issuer_unavailable":
+        return overloaded("The keys of the token's issuer cannot be fetched now.", code="issuer_unavailable")
     if reason == "too_many":
         message = "Too many requests with unknown API keys from this address."
         return ApiError(429, message, kind="requests", code="too_many_guesses", retry_after_s=GUESS_AGAIN_S)

@@ -17,22 +17,20 @@ import msgspec
 
 from proxy.foundation.addresses import is_tls_or_loopback
 from proxy.foundation.secret import Secret
+from proxy.identity.discovery import IssuerDocument, configuration_url, discover
 from proxy.identity.documents import DocumentClient, IdentityProviderError, KeptDocument
 from proxy.identity.keys import IssuerKeys
 from proxy.identity.tokens import InvalidTokenError, TokenVerifier
 
-_WELL_KNOWN = "/.well-known/openid-configuration"
 _ERROR = re.compile(r"[a-z_]{1,64}", re.ASCII)
 _BASIC, _POST = "client_secret_basic", "client_secret_post"
 
 
-class IssuerConfiguration(msgspec.Struct, frozen=True):
+class IssuerConfiguration(IssuerDocument, frozen=True, kw_only=True):
     """What is used of the document that an issuer publishes."""
 
-    issuer: str
     authorization_endpoint: str
     token_endpoint: str
-    jwks_uri: str
     token_endpoint_auth_methods_supported: tuple[str, ...] = (_BASIC,)
     authorization_response_iss_parameter_supported: bool = False
 
@@ -126,17 +124,14 @@ class CodeFlow:
         return token
 
     async def _discover(self) -> IssuerConfiguration:
-        url = f"{self._issuer}{_WELL_KNOWN}"
-        document = await self._documents.get(url)
+        found = await discover(self._documents, self._issuer, IssuerConfiguration)
+        url = configuration_url(self._issuer)
         try:
-            found = msgspec.convert(document, IssuerConfiguration)
             is_safe = is_tls_or_loopback(found.authorization_endpoint)
         except ValueError:
             raise IdentityProviderError(f"{url}: is no configuration of an OpenID provider") from None
         if not is_safe:
             raise IdentityProviderError(f"{url}: has an `authorization_endpoint` that is not https://")
-        if found.issuer.rstrip("/") != self._issuer:
-            raise IdentityProviderError(f"{url}: is of another issuer than the configured one")
         return found
 
     async def _key_set(self) -> Any:

@@ -19,6 +19,9 @@ import msgspec
 
 from proxy.foundation.addresses import is_tls_or_loopback
 from proxy.foundation.secret import Secret
+from proxy.foundation.tls import TlsFileError, client_context
+from proxy.settings.faults import SettingsError
+from proxy.settings.outbound import OutboundSettings
 
 ANSWER_S = 10.0
 # Configurations and key sets have up to 50 kB; this much is decoded in a few milliseconds.
@@ -106,6 +109,17 @@ class DocumentClient:
             return answer.status, bytes(content)
 
 
+def document_client(reached: OutboundSettings, path: str) -> DocumentClient:
+    """The client for a server that is reached so. `path`: of the settings. Raises SettingsError for a certificate's
+    file."""
+    try:
+        tls = client_context(reached.tls.ca_file, reached.tls.cert_file, reached.tls.key_file)
+    except TlsFileError as wrong:
+        raise SettingsError(f"{path}.tls.{wrong}") from None
+    proxy = reached.proxy
+    return DocumentClient(tls) if proxy is None else DocumentClient(tls, proxy.url, proxy.credentials)
+
+
 class KeptDocument(Generic[_T]):
     """A document that is fetched when it is needed, by one caller at a time, and kept."""
 
@@ -126,9 +140,22 @@ class KeptDocument(Generic[_T]):
             async with self._lock:
                 if not self._is_enough(suffices) and self._clock() >= self._retry_at:
                     await self._renew()
-        if self._value is None or self._clock() >= self._fetched_at + STALE_S:
+        newest = self.newest
+        if newest is None:
             raise self._failure or IdentityProviderError("was not fetched")
-        return self._value
+        return newest
+
+    async def renew(self) -> None:
+        """Fetch it now. Raises IdentityProviderError."""
+        async with self._lock:
+            await self._renew()
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def newest(self) -> _T | None:
+        """The last one that was fetched; None if there is none younger than STALE_S."""
+        return self._value if self._clock() < self._fetched_at + STALE_S else None
 
     def _is_enough(self, suffices: Callable[[_T], bool]) -> bool:
         return self._value is not None and self._clock() < self._fetched_at + FRESH_S and suffices(self._value)

@@ -6,10 +6,13 @@ own `alg`; the token's header selects among the issuer's keys and brings none.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from proxy.identity.documents import IdentityProviderError, KeptDocument
+from proxy.foundation.outage import Outage
+from proxy.identity.documents import FRESH_S, RETRY_S, IdentityProviderError, KeptDocument
 
 if TYPE_CHECKING:
     from jwt import PyJWK
@@ -26,6 +29,9 @@ KEYS_MAX = 100
 # A modulus of 8,192 bits has 1,366 characters; larger ones only cost time.
 _MEMBER_CHARS_MAX = 1_400
 _EXPONENT_CHARS_MAX = 8
+
+# The longest wait of a request for keys.
+WAIT_S = 2.0
 
 Jwk = Mapping[str, Any]
 
@@ -49,15 +55,73 @@ class IssuerKeys:
         """The only key that the token can be signed with; None: there is none, or the token leaves it open. Raises
         IdentityProviderError."""
         keys = await self._kept.value(lambda kept: bool(_matching(kept, key_id, algorithm)))
-        found = _matching(keys, key_id, algorithm)
-        if len(found) != 1:
-            return None
-        from jwt import PyJWK, PyJWTError  # 0.2 s, for those who use it
+        return _only(_matching(keys, key_id, algorithm), algorithm)
 
-        try:
-            return PyJWK(dict(found[0]), algorithm)
-        except (PyJWTError, ValueError, TypeError):
-            return None
+    def in_memory(self, key_id: str | None, algorithm: str) -> PyJWK | None:
+        """As `of`, of the keys that were fetched last."""
+        return _only(_matching(self._kept.newest or (), key_id, algorithm), algorithm)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there are keys in memory."""
+        return self._kept.newest is not None
+
+    async def renew(self) -> None:
+        """Fetch the keys now. Raises IdentityProviderError."""
+        await self._kept.renew()
+
+
+class FollowedKeys:
+    """The keys of an issuer whose tokens come with requests: `run` fetches them, whoever sends what. A request waits
+    for a fetch only if its token names a key that is not in memory, and then at most WAIT_S."""
+
+    def __init__(self, keys: IssuerKeys, outage: Outage) -> None:
+        self._keys = keys
+        self._outage = outage
+        self._wanted = asyncio.Event()
+        self._fetched = asyncio.Event()
+        """set and replaced at the end of each fetch"""
+        self._may_wait = True
+        """a fetch is running, or may begin now"""
+
+    async def of(self, key_id: str | None, algorithm: str) -> PyJWK | None:
+        """See `IssuerKeys.of`."""
+        found = self._keys.in_memory(key_id, algorithm)
+        if found is None and self._may_wait:
+            self._wanted.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WAIT_S):
+                    await self._fetched.wait()
+            found = self._keys.in_memory(key_id, algorithm)
+        if found is None and (self._outage.lasts or not self._keys.has_any):
+            raise IdentityProviderError("the issuer's keys cannot be fetched now")
+        return found
+
+    async def run(self) -> None:
+        """Fetch until cancelled: every FRESH_S, or when a key is wanted that is not there; at most every RETRY_S."""
+        while True:
+            await self._outage.attempt(self._keys.renew, None)
+            self._may_wait = False
+            self._fetched.set()
+            self._fetched = asyncio.Event()
+            await asyncio.sleep(RETRY_S)
+            self._wanted.clear()
+            self._may_wait = True
+            if not self._outage.lasts:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(FRESH_S):
+                        await self._wanted.wait()
+
+
+def _only(found: Sequence[Jwk], algorithm: str) -> PyJWK | None:
+    if len(found) != 1:
+        return None
+    from jwt import PyJWK, PyJWTError  # 0.2 s, for those who use it
+
+    try:
+        return PyJWK(dict(found[0]), algorithm)
+    except (PyJWTError, ValueError, TypeError):
+        return None
 
 
 def _keys(document: Any) -> tuple[Jwk, ...]:

@@ -7,17 +7,43 @@ differ by SKEW_S.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
 
-from proxy.identity.keys import ALGORITHMS, IssuerKeys
+from proxy.identity.keys import ALGORITHMS
 
+if TYPE_CHECKING:
+    from jwt import PyJWK
+
+# `{"` in base64: so every JWT begins.
+JWT_START = "eyJ"
 SKEW_S = 60
 # A token with 200 groups has 10 kB.
 TOKEN_CHARS_MAX = 64 << 10
 
 
+class TokenFault(StrEnum):
+    """Why a token is not accepted."""
+
+    INVALID = "invalid"
+    EXPIRED = "expired"
+    """it was valid"""
+    EARLY = "early"
+    """it is not valid yet"""
+
+
 class InvalidTokenError(ValueError):
     """The token is not accepted. The message has nothing of the token."""
+
+    def __init__(self, message: str, fault: TokenFault = TokenFault.INVALID) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+class KeySource(Protocol):
+    """The keys of an issuer; see `IssuerKeys`."""
+
+    async def of(self, key_id: str | None, algorithm: str) -> PyJWK | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +52,7 @@ class TokenVerifier:
 
     issuer: str
     audience: str
-    keys: IssuerKeys
+    keys: KeySource
 
     async def claims(self, token: str) -> dict[str, Any]:
         """The claims; `iss`, `sub`, `aud`, `iat` and `exp` are among them. Raises InvalidTokenError,
@@ -51,7 +77,15 @@ class TokenVerifier:
                 options={"require": ["iss", "sub", "aud", "iat", "exp"], "enforce_minimum_key_length": True},
             )  # fmt: skip
         except (jwt.PyJWTError, ValueError, RecursionError) as refused:
-            raise InvalidTokenError(_reason(refused)) from None
+            raise InvalidTokenError(_reason(refused), _fault(refused)) from None
+
+
+def _fault(refused: Exception) -> TokenFault:
+    import jwt
+
+    if isinstance(refused, jwt.ExpiredSignatureError):
+        return TokenFault.EXPIRED
+    return TokenFault.EARLY if isinstance(refused, jwt.ImmatureSignatureError) else TokenFault.INVALID
 
 
 def _reason(refused: Exception) -> str:

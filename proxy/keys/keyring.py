@@ -14,9 +14,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, Protocol
 
-from proxy.billing.keys import Account, ApiKey, KeyChanges
+from proxy.billing.keys import Account, AccountKind, ApiKey, IdentityKey, KeyChanges
 from proxy.billing.limits import Scope
 from proxy.billing.pricing.rules import Payer
 from proxy.foundation.outage import Outage, OutageListener
@@ -55,6 +56,18 @@ class Refused(StrEnum):
     """an unknown key from an address with too many of them: see `Keyring.retry_after_s`"""
     UNAVAILABLE = "unavailable"
     """an unknown key, and the database could not be read: the key may be valid"""
+    JWT_INVALID = "jwt_invalid"
+    """a token whose form, signature or times are wrong"""
+    JWT_ELSEWHERE = "jwt_elsewhere"
+    """a token of another issuer, or for another audience, than the configured ones"""
+    JWT_EXPIRED = "jwt_expired"
+    JWT_EARLY = "jwt_early"
+    JWT_CLAIMS = "jwt_claims"
+    """a claim lacks that the settings require, or has another value"""
+    JWT_PROJECT = "jwt_project"
+    """by its claims, the token belongs to no project"""
+    ISSUER_UNAVAILABLE = "issuer_unavailable"
+    """the issuer's keys could not be fetched: the token may be valid"""
 
 
 class KeyAccess(NamedTuple):
@@ -69,8 +82,19 @@ class KeyAccess(NamedTuple):
     """answers contain their cost"""
 
 
+class TokenKeys(Protocol):
+    """Finds the keys of clients that send tokens of an issuer."""
+
+    async def key(self, token: str, address: str | None) -> ApiKey | Refused:
+        """The live key of the identity and the project of a token, with the dimensions that the token gives. Like
+        `Keyring.key`."""
+
+
 class Keyring:
     """The keys in memory. Call `start` first, then `run`."""
+
+    tokens: TokenKeys | None = None
+    """None: no identities are configured"""
 
     def __init__(
         self,
@@ -111,6 +135,8 @@ class Keyring:
         """the event loop's time at which the latest read began"""
         self._readable = False
         """True if the latest completed read succeeded"""
+        self._of_identities: dict[str, asyncio.Future[ApiKey]] = {}
+        """ids of keys that are read or created now"""
 
     def authenticate(self, presented: str | None, now: float) -> ApiKey | Refused:
         """The live key of the secret `presented`, without a database read; UNKNOWN: the key is not in memory. `now`:
@@ -130,6 +156,9 @@ class Keyring:
                 return Refused.UNKNOWN
             if key.old_until is None or now >= key.old_until:
                 return Refused.REPLACED if key.live(now) else Refused.EXPIRED
+        return self._usable(key, now)
+
+    def _usable(self, key: ApiKey, now: float) -> ApiKey | Refused:
         if not key.live(now):
             return Refused.EXPIRED if key.revoked_at is None else Refused.REVOKED
         return Refused.BLOCKED if self.access(key).blocked else key
@@ -141,7 +170,51 @@ class Keyring:
         if result is Refused.UNKNOWN:
             assert presented
             return await self._look_up(presented, address)
-        return Refused.TOO_MANY if result is Refused.MALFORMED and not self._count_failure(address) else result
+        return self.counted(result, address) if result is Refused.MALFORMED else result
+
+    def counted(self, refused: Refused, address: str | None) -> Refused:
+        """Count a guess. Returns TOO_MANY if the address has too many already, else `refused`."""
+        return refused if self._count_failure(address) else Refused.TOO_MANY
+
+    async def project(self, id_or_name: str) -> Account | None:
+        """The project with this id, or else the only one with this name; None: there is none, or it cannot be read. It
+        may be new."""
+        return self._project(id_or_name) or (self._project(id_or_name) if await self._read_lookups() else None)
+
+    def _project(self, id_or_name: str) -> Account | None:
+        found = self._accounts.get(id_or_name)
+        if found is not None and found.kind is AccountKind.PROJECT:
+            return found
+        named = [one for one in self._accounts.values() if one.name == id_or_name and one.kind is AccountKind.PROJECT]
+        return named[0] if len(named) == 1 else None
+
+    async def of_identity(self, wanted: IdentityKey) -> ApiKey | Refused:
+        """The live key of an identity in a project. One that is not in memory is read, or created; UNAVAILABLE: the
+        database cannot be used."""
+        key = self._by_id.get(wanted.key_id)
+        if key is None:
+            try:
+                async with asyncio.timeout(LOOKUP_S_MAX):
+                    await asyncio.shield(self._reading_of_identity(wanted))
+            except (OSError, TimeoutError):
+                return Refused.UNAVAILABLE
+            key = self._by_id[wanted.key_id]
+        else:
+            self._by_id.move_to_end(wanted.key_id)
+        return self._usable(key, self._unix_time())
+
+    def _reading_of_identity(self, wanted: IdentityKey) -> asyncio.Future[ApiKey]:
+        """Requests that arrive together share the reading, which continues if their clients leave."""
+        running = self._of_identities.get(wanted.key_id)
+        if running is None:
+            running = self._of_identities[wanted.key_id] = self._thread.run(self._source.of_identity, wanted)
+            running.add_done_callback(partial(self._learn_identity, wanted.key_id))
+        return running
+
+    def _learn_identity(self, key_id: str, reading: asyncio.Future[ApiKey]) -> None:
+        del self._of_identities[key_id]
+        if not reading.cancelled() and reading.exception() is None:
+            self._learn_all([reading.result()])
 
     def retry_after_s(self, address: str | None) -> float:
         """Seconds for which unknown keys from this address are refused; 0: unknown keys are looked up."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from proxy.foundation.addresses import is_tls_or_loopback
 from proxy.foundation.secret import Secret
 from proxy.settings.fields import section, sections, setting, settings_section
-from proxy.settings.kinds import checked, host, size, texts, whole
-from proxy.settings.operators import OPERATOR_NAME, OidcSettings, OperatorSettings, admin_secret
+from proxy.settings.kinds import host, size, texts, whole
+from proxy.settings.operators import OPERATOR_NAME, OidcSettings, OperatorSettings, admin_secret, secure_url
 from proxy.settings.urls import url
 
 # Browsers send it in lower case; applications have schemes of their own: tauri://localhost, app://obsidian.md.
@@ -96,7 +95,7 @@ class AdminSettings:
         section(OidcSettings), "sign-in by an identity provider (OpenID Connect)", default=None, shown="off"
     )
     public_url: str | None = setting(
-        checked(url(), is_tls_or_loopback, "must be https://, or http:// of this machine"),
+        secure_url(),
         "the console's address in browsers, needed for `oidc`: its redirect address is this and "
         "`/v1/session/oidc/callback`",
         default=None,

@@ -15,7 +15,7 @@ from proxy.settings.prices import PRICE, PriceLists
 from proxy.settings.spending import COMPLETION_TOKENS_MAX
 
 _MODEL = r"[A-Za-z0-9@][A-Za-z0-9_.:/@+-]{0,199}"
-_UPSTREAM_MODEL = re.compile(_MODEL, re.ASCII)
+PLAIN_MODEL_NAME = re.compile(_MODEL, re.ASCII)
 PROVIDER_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.ASCII)
 MODEL_NAME = re.compile(rf"{_MODEL}|\*|[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}}/\*", re.ASCII)
 
@@ -29,7 +29,7 @@ class TargetSettings:
 
     provider: str = setting(text(PROVIDER_NAME, "the name of a provider"), "the provider; one of `providers` above")
     upstream_model: str = setting(
-        text(_UPSTREAM_MODEL, "a model name"), "the model's name at this provider", default="", shown="the same name"
+        text(PLAIN_MODEL_NAME, "a model name"), "the model's name at this provider", default="", shown="the same name"
     )
     """empty if the model is a pattern: the requested name is then passed upstream"""
     weight: int | None = setting(
@@ -55,7 +55,7 @@ class ModelSettings:
         shown="*required*",
     )
     upstream_model: str = setting(
-        text(_UPSTREAM_MODEL, "a model name"), "the model's name at the provider", default="", shown="the same name"
+        text(PLAIN_MODEL_NAME, "a model name"), "the model's name at the provider", default="", shown="the same name"
     )
     price: PriceLists | None = setting(
         PRICE,
@@ -73,7 +73,7 @@ class ModelSettings:
         shown="the one `provider`",
     )
     alias_of: str = setting(
-        text(_UPSTREAM_MODEL, "a model name"),
+        text(PLAIN_MODEL_NAME, "a model name"),
         "the model that this name is an alias of; set no other field",
         default="",
         shown="none",

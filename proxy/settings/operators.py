@@ -78,10 +78,20 @@ class OperatorSettings:
     )
 
 
-def _issuer() -> FieldType:
-    safe = checked(url(), is_tls_or_loopback, "must be https://, or http:// of this machine")
+def secure_url() -> FieldType:
+    """A URL to which nothing is sent in the clear."""
+    return checked(url(), is_tls_or_loopback, "must be https://, or http:// of this machine")
+
+
+def claim_name() -> FieldType:
+    """The name of a claim; `a.b` is the member `b` of `a`."""
+    return text(_CLAIM, "the name of a claim")
+
+
+def issuer() -> FieldType:
+    """The URL of an identity provider, without a slash at its end."""
     return checked(
-        safe, lambda value: len(value) <= ISSUER_CHARS_MAX, f"must have at most {ISSUER_CHARS_MAX} characters"
+        secure_url(), lambda value: len(value) <= ISSUER_CHARS_MAX, f"must have at most {ISSUER_CHARS_MAX} characters"
     )
 
 
@@ -101,7 +111,7 @@ class OidcSettings(OutboundSettings):
     """An identity provider, and what its users may do in the console."""
 
     issuer: str = setting(
-        _issuer(), "URL of the identity provider; its configuration is at `/.well-known/openid-configuration` below it"
+        issuer(), "URL of the identity provider; its configuration is at `/.well-known/openid-configuration` below it"
     )
     client_id: str = setting(text(_CLIENT_ID, "1 to 256 visible ASCII characters"), "the console's id there")
     client_secret: Secret = setting(secret(), "the console's secret there")
@@ -115,12 +125,12 @@ class OidcSettings(OutboundSettings):
         shown="`[email, profile]`",
     )
     name_claim: str = setting(
-        text(_CLAIM, "the name of a claim"),
+        claim_name(),
         "the claim with the name that is shown and, beside issuer and subject, in the audit log",
         default="email",
     )
     role_claim: str = setting(
-        text(_CLAIM, "the name of a claim"),
+        claim_name(),
         "the claim that `roles` are given by: a text or a list of texts; `a.b` is the member `b` of `a`",
     )
     roles: Mapping[str, OperatorRole] = setting(

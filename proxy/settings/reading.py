@@ -19,6 +19,7 @@ from proxy.billing.record import Price
 from proxy.settings.cloud_auth import check_auth
 from proxy.settings.faults import Fault, SettingsError, gathered
 from proxy.settings.fields import FieldPath, read_section
+from proxy.settings.identities import IdentitySettings
 from proxy.settings.kinds import flag
 from proxy.settings.listeners import AdminSettings
 from proxy.settings.models import ModelSettings, TargetSettings
@@ -128,12 +129,18 @@ def settings_from(raw: object, *, env: Mapping[str, str], folder: Path, sinks: S
     def check_admin() -> None:
         checked["admin"] = _admin(settings.admin, raw, at)
 
+    def check_identities() -> None:
+        checked["identities"] = _found_by(settings.identities, raw, at)
+
     def check_models() -> None:
         models = settings.models
         routed = gathered(partial(_routed, one, settings, at) for one in models.values())
         checked["models"] = dict(zip(models, routed, strict=True))
 
-    gathered((partial(_check_sharing, settings, at), check_admin, check_providers, check_prices, check_models))
+    gathered((
+        partial(_check_sharing, settings, at), check_admin, check_identities, check_providers, check_prices,
+        check_models,
+    ))  # fmt: skip
     return replace(settings, **checked)
 
 
@@ -191,6 +198,20 @@ def _admin(admin: AdminSettings, raw: Any, at: FieldPath) -> AdminSettings:
     if raw["admin"]["oidc"].get("proxy") is None:
         oidc = replace(oidc, proxy=_usual_proxy(oidc.issuer, place))
     return replace(admin, oidc=oidc)
+
+
+def _found_by(identities: Mapping[str, IdentitySettings], raw: Any, at: FieldPath) -> dict[str, IdentitySettings]:
+    """The identities, each with the HTTP proxy of the environment unless the file sets one. Raises SettingsError."""
+
+    def read(name: str, one: IdentitySettings) -> IdentitySettings:
+        here = at.under("identities").under(name)
+        address, field = (one.issuer, "issuer") if one.jwks is None else (one.jwks, "jwks")
+        _check_tls(one.tls, address, field, here)
+        if raw["identities"][name].get("proxy") is None:
+            one = replace(one, proxy=_usual_proxy(address, here))
+        return one
+
+    return dict(zip(identities, gathered(partial(read, *one) for one in identities.items()), strict=True))
 
 
 def _check_operators(admin: AdminSettings, at: FieldPath) -> None:

@@ -20,6 +20,7 @@ from proxy.settings.cloud_auth import AuthSettings
 from proxy.settings.dimensions import DimensionSettings
 from proxy.settings.estimates import EstimateSettings
 from proxy.settings.fields import section, sections, setting, settings_section, several
+from proxy.settings.identities import IDENTITIES, IdentitySettings
 from proxy.settings.kinds import (
     choice,
     choices,
@@ -418,6 +419,9 @@ class Settings:
         section(WorkerSettings), "the listener of `tokenweir worker`", default=WorkerSettings()
     )
     admin: AdminSettings = setting(section(AdminSettings), "the console and its APIs", default=AdminSettings())
+    identities: Mapping[str, IdentitySettings] = setting(
+        IDENTITIES, "clients that send tokens of an issuer (JWT) in place of a key", default_factory=dict, shown="none"
+    )
     metrics: MetricsSettings = setting(
         section(MetricsSettings), "optional series of /metrics", default=MetricsSettings()
     )

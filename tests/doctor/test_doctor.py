@@ -523,6 +523,31 @@ def test_the_identity_provider_of_the_console(tmp_path: Path) -> None:
     assert looked(case_of(tmp_path), "identity provider") == []
 
 
+def test_the_issuers_of_clients_tokens(tmp_path: Path) -> None:
+    provider = IdentityProvider()
+    staff = {"issuer": provider.url, "audience": "x", "claims": {"project": "groups"}}
+    staff["projects"] = {"a": "default", "b": "proj_default", "c": "gone"}
+    case = case_of(
+        tmp_path, identities={"staff": staff, "two": {**staff, "audience": "y", "projects": {"a": "default"}}}
+    )
+    LedgerStores.open(case.settings).close()
+    found = looked(case, "identity staff", "ledger")
+    provider.close()
+    (bad,) = looked(case, "identity two")
+    assert [one.message for one in found if one.check == "identity staff"] == [
+        "project: none has the id or the name 'gone'; its tokens are refused", f"{provider.url}: has its keys"
+    ]  # fmt: skip
+    assert "keys" not in marks(found), "clients need none"
+    assert (bad.severity, "cannot be reached" in bad.message, "get 503" in bad.advice) == ("warning", True, True)
+
+    entra = {"issuer": "https://login.microsoftonline.com/common/v2.0", "audience": "x", "project": "default"}
+    noted = said(
+        configuration.settings_valid(case_of(tmp_path, identities={"e": {**entra, "key": {"models": ["m", "gone"]}}}))
+    )
+    assert "identities.e.issuer: no token has this `iss`" in noted
+    assert "identities.e.key.models: gone is not under models" in noted
+
+
 def test_a_check_that_hangs_or_breaks_hides_no_other(tmp_path: Path) -> None:
     never = threading.Event()
 

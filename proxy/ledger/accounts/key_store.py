@@ -1,7 +1,7 @@
 """Keys in SQL.
 
 Invariants: those of limits.py; only the digest and the last characters of a secret are stored; a revoked key stays
-revoked.
+revoked; the key of an identity never gets a secret.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Row, func, insert, literal, or_, select, tuple_, update
 
 from proxy.billing.dimensions import KeyDimensions
-from proxy.billing.keys import DEFAULT_PROJECT, Account, AccountKind, ApiKey, KeyChanges
+from proxy.billing.keys import DEFAULT_PROJECT, Account, AccountKind, ApiKey, IdentityKey, KeyChanges
 from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, OnStoreOutage
 from proxy.foundation.names import UnknownNameError
 from proxy.ledger.accounts.account_store import IDS_SHOWN_MAX, UnknownAccountError, read_accounts
@@ -120,6 +120,27 @@ class KeyStore:
             connection.execute(insert(api_keys).values(_row_of(key)))
         return key
 
+    def of_identity(self, wanted: IdentityKey) -> ApiKey:
+        """The key of an identity in a project, live or not; it is created if there is none. Raises
+        UnknownAccountError."""
+        with writing(self._engine) as connection:
+            hold(connection, Lock.KEYS)
+            if found := _keys(connection, _COLUMNS.key_id == wanted.key_id):
+                return found[0]
+            key = ApiKey(
+                key_id=wanted.key_id, alias=wanted.alias, digest=wanted.digest, hint=wanted.hint, models=wanted.models,
+                created_at=self._clock(), expires_at=None, revoked_at=None, revision=next_revision(connection),
+                project_id=wanted.project.account_id, limits=checked_limits(wanted.limits),
+            )  # fmt: skip
+            _require_project(connection, key.project_id)
+            try:
+                _require_alias(connection, key, key.created_at)
+                checked_name("alias", key.alias)
+            except ValueError:
+                key = replace(key, alias=key.key_id)
+            connection.execute(insert(api_keys).values(_row_of(key)))
+            return _keys(connection, _COLUMNS.key_id == key.key_id)[0]  # as others read it, to the microsecond
+
     def every(self) -> Iterator[ApiKey]:
         """All keys, oldest first, including revoked and expired ones. Read page by page, without a common snapshot."""
         order = _COLUMNS.created_at, _COLUMNS.key_id
@@ -181,12 +202,15 @@ class KeyStore:
         """Replace the key's secret. The previous secret stays valid until `old_until` (Unix seconds); older ones are
         invalid.
 
-        Raises KeyStoreError for a revoked key.
+        Raises KeyStoreError for a revoked key, and for the key of an identity.
         """
-        return self._change(
-            key_id_or_alias,
-            lambda key: replace(key, digest=digest, hint=hint, old_digest=key.digest, old_until=old_until),
-        )
+
+        def changed(key: ApiKey) -> ApiKey:
+            if not key.has_secret:
+                raise KeyStoreError(f"the key {key.key_id} has no secret: its clients send tokens of an issuer")
+            return replace(key, digest=digest, hint=hint, old_digest=key.digest, old_until=old_until)
+
+        return self._change(key_id_or_alias, changed)
 
     def block(self, key_id_or_alias: str) -> ApiKey:
         """Refuse the key until it is unblocked. Idempotent. Raises KeyStoreError for a revoked key."""

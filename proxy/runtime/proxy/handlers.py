@@ -35,6 +35,7 @@ from proxy.gateway.websocket.handler import WebSocketHandler
 from proxy.http import errors
 from proxy.http.probes import ROOT
 from proxy.http.server import Routes
+from proxy.keys.identities import Identities
 from proxy.metering.dialects import DIALECTS
 from proxy.runtime.proxy.background import Resumption
 from proxy.runtime.proxy.batches import BatchService
@@ -78,7 +79,7 @@ def make_handlers(
     tasks: Tasks,
 ) -> Handlers:
     """`outbox`: that of this process. `tapes`: None: streams cannot be resumed. `tasks`: for requests that continue
-    without a client."""
+    without a client, and for the keys of issuers. Raises SettingsError."""
     settings, metrics, configuration = resources.settings, resources.metrics, resources.configuration
     keyring, admission, estimator = resources.keyring, resources.admission, resources.learned.estimator
     providers, models = configuration.providers, configuration.models
@@ -115,11 +116,14 @@ def make_handlers(
         keys=keyring, owners=admission.owners, providers=providers, client=upstream, accepting=accepting,
         background=background, unix_time=time.time, resuming=resuming,
     )  # fmt: skip
+    identities = Identities(keyring, tasks, unix_time=time.time)
+    identities.prepared(settings.identities)()
     catalogue = Catalogue(settings.models, providers, FetchedLists(upstream, tasks))
     configuration.followers += [
         lambda settings, providers: catalogue.changed_to(settings.models, providers),
         lambda _settings, _providers: opener.forget_routes,
         lambda settings, _providers: dimensions.prepared(settings.dimensions),
+        lambda settings, _providers: identities.prepared(settings.identities),
         lambda settings, _providers: partial(_use_limits, settings, limits, admission.admission),
     ]
     resumption = Resumption(background, owners, ports, keyring, models, providers, admission)

@@ -1,0 +1,234 @@
+"""Clients without a key: each sends a token (JWT) of a configured issuer, and uses the key of its identity and project.
+
+Invariants:
+- Nothing of a token counts before its signature is verified; until then it selects the configured issuer, no more.
+- A request waits for the issuer only if its token names a key of the issuer that is not in memory (`FollowedKeys`).
+- Failed tokens count as guesses, and an address with too many of them causes no further verification: one takes half a
+  millisecond of the event loop. A verified token is remembered by its digest, until it expires, at most VERIFIED_S.
+- A reload that removes an identity, or changes it, ends the acceptance of its tokens at once.
+- Neither a token nor a claim is in a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import hashlib
+from base64 import urlsafe_b64decode
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import msgspec
+
+from proxy.billing.dimensions import END_USER, KeyDimensions, SentDimensions, value_of, within_limits
+from proxy.billing.keys import Account, ApiKey, IdentityKey
+from proxy.foundation.outage import Outage, OutageLog
+from proxy.foundation.tasks import Tasks
+from proxy.identity.claims import claim_values
+from proxy.identity.discovery import IssuerDocument, discover
+from proxy.identity.documents import DocumentClient, IdentityProviderError, document_client
+from proxy.identity.keys import FollowedKeys, IssuerKeys
+from proxy.identity.tokens import SKEW_S, InvalidTokenError, TokenFault, TokenVerifier
+from proxy.keys.keyring import Keyring, Refused
+from proxy.settings.identities import IdentitySettings
+
+# Tokens of GitHub, GitLab and of users with fifty groups have 1 to 4 kB. The verification of so long a one takes 4 ms.
+TOKEN_CHARS_MAX = 8 << 10
+# The issuer may withdraw a key before the tokens that it has signed expire.
+VERIFIED_S = 300.0
+# Tokens that are remembered, about 1 KiB each; above it, those that were not used for the longest time are verified
+# again.
+VERIFIED_MAX = 10_000
+
+_FAULTS = {
+    TokenFault.INVALID: Refused.JWT_INVALID, TokenFault.EXPIRED: Refused.JWT_EXPIRED,
+    TokenFault.EARLY: Refused.JWT_EARLY,
+}  # fmt: skip
+_GUESSES = frozenset({Refused.JWT_INVALID, Refused.JWT_ELSEWHERE})
+"""no issuer has signed such a token for this deployment"""
+
+
+class VerifiedToken(NamedTuple):
+    """What a token stands for."""
+
+    wanted: IdentityKey
+    dimensions: SentDimensions
+    until: float
+    """Unix seconds: then it is verified again"""
+
+
+class _Addressed(msgspec.Struct):
+    """The claims that select an identity."""
+
+    iss: str
+    aud: str | list[str]
+
+
+_addressed = msgspec.json.Decoder(_Addressed)
+
+
+class Identity:
+    """One configured identity, and the keys of its issuer."""
+
+    def __init__(self, settings: IdentitySettings) -> None:
+        """Raises SettingsError for a certificate's file."""
+        self.settings = settings
+        outage = Outage(OutageLog(f"fetching the keys of the issuer of identities.{settings.name}"))
+        self.keys = FollowedKeys(issuer_keys(settings), outage)
+
+    def is_meant(self, addressed: _Addressed) -> bool:
+        """Whether a token is for it, by what the token says."""
+        audiences = [addressed.aud] if isinstance(addressed.aud, str) else addressed.aud
+        return addressed.iss.removesuffix("/") == self.settings.issuer and self.settings.audience in audiences
+
+    async def claims(self, token: str, issuer: str) -> dict[str, Any] | Refused:
+        """The verified claims. `issuer`: with or without the slash at its end, as in the token."""
+        try:
+            claims = await TokenVerifier(issuer, self.settings.audience, self.keys).claims(token)
+        except InvalidTokenError as refused:
+            return _FAULTS[refused.fault]
+        except IdentityProviderError:
+            return Refused.ISSUER_UNAVAILABLE
+        required = self.settings.require.items()
+        return claims if all(values & set(claim_values(claims, name)) for name, values in required) else (
+            Refused.JWT_CLAIMS
+        )  # fmt: skip
+
+    def project(self, claims: Mapping[str, Any]) -> str | None:
+        """The id or the name of the project; None: the token belongs to none."""
+        settings = self.settings
+        if settings.claims.project is None:
+            return settings.project
+        values = claim_values(claims, settings.claims.project)
+        if not settings.projects:
+            return values[0] if len(values) == 1 else None
+        return next((project for value, project in settings.projects.items() if value in values), None)
+
+    def dimensions(self, claims: Mapping[str, Any]) -> SentDimensions | None:
+        """Whom the token was issued to, and for what; None: it does not say whom."""
+        found = within_limits(_dimensions(self.settings, claims))
+        return found if END_USER in found else None
+
+    def key(self, project: Account) -> IdentityKey:
+        """The key that stands for it in this project."""
+        return IdentityKey(self.settings.name, project, self.settings.key.limits, self.settings.key.models)
+
+
+class Identities:
+    """The `TokenKeys` of a process."""
+
+    def __init__(self, keyring: Keyring, tasks: Tasks, *, unix_time: Callable[[], float]) -> None:
+        """`tasks`: fetch the keys of the issuers."""
+        self._keyring = keyring
+        self._tasks = tasks
+        self._unix_time = unix_time
+        self._identities: dict[str, Identity] = {}
+        self._following: dict[str, asyncio.Task[Any]] = {}
+        self._verified: OrderedDict[bytes, VerifiedToken] = OrderedDict()
+
+    def prepared(self, settings: Mapping[str, IdentitySettings]) -> Callable[[], None]:
+        """What to call so that these settings apply. May be called in a thread. Raises SettingsError."""
+        if settings:
+            import_module("jwt")  # takes 0.2 s, which no request shall wait for
+        known = self._identities
+        identities = {
+            name: known[name] if name in known and known[name].settings == one else Identity(one)
+            for name, one in settings.items()
+        }
+        return partial(self._use, identities)
+
+    def _use(self, identities: dict[str, Identity]) -> None:
+        for name, one in self._identities.items():
+            if identities.get(name) is not one:
+                self._following.pop(name).cancel()
+        for name, one in identities.items():
+            if name not in self._following:
+                self._following[name] = self._tasks.start(one.keys.run(), name=f"keys of {name}")
+        self._identities = identities
+        self._verified.clear()
+        self._keyring.tokens = self if identities else None
+
+    async def key(self, token: str, address: str | None) -> ApiKey | Refused:
+        """See `TokenKeys`."""
+        verified = await self._remembered(token, address)
+        if isinstance(verified, Refused):
+            return self._keyring.counted(verified, address) if verified in _GUESSES else verified
+        key = await self._keyring.of_identity(verified.wanted)
+        return key if isinstance(key, Refused) else _of_person(key, verified.dimensions)
+
+    async def _remembered(self, token: str, address: str | None) -> VerifiedToken | Refused:
+        if len(token) > TOKEN_CHARS_MAX or not token.isascii():
+            return Refused.JWT_INVALID
+        digest = hashlib.blake2b(token.encode(), digest_size=32).digest()
+        known = self._verified.get(digest)
+        if known is not None and self._unix_time() < known.until:
+            self._verified.move_to_end(digest)
+            return known
+        if self._keyring.retry_after_s(address):
+            return Refused.TOO_MANY
+        identities = self._identities
+        verified = await self._verify(token)
+        if isinstance(verified, VerifiedToken) and self._identities is identities:
+            self._verified[digest] = verified
+            self._verified.move_to_end(digest)
+            if len(self._verified) > VERIFIED_MAX:
+                self._verified.popitem(last=False)
+        return verified
+
+    async def _verify(self, token: str) -> VerifiedToken | Refused:
+        addressed = _read_addressed(token)
+        if addressed is None:
+            return Refused.JWT_INVALID
+        identity = next((one for one in self._identities.values() if one.is_meant(addressed)), None)
+        if identity is None:
+            return Refused.JWT_ELSEWHERE
+        claims = await identity.claims(token, addressed.iss)
+        if isinstance(claims, Refused):
+            return claims
+        dimensions, project = identity.dimensions(claims), identity.project(claims)
+        if dimensions is None:
+            return Refused.JWT_CLAIMS
+        account = None if project is None else await self._keyring.project(project)
+        if account is None:
+            return Refused.JWT_PROJECT
+        until = min(self._unix_time() + VERIFIED_S, float(claims["exp"]) + SKEW_S)
+        return VerifiedToken(identity.key(account), dimensions, until)
+
+
+def issuer_keys(settings: IdentitySettings) -> IssuerKeys:
+    """The keys of the issuer. Raises SettingsError for a certificate's file."""
+    return IssuerKeys(partial(_key_set, settings, document_client(settings, f"identities.{settings.name}")))
+
+
+async def _key_set(settings: IdentitySettings, documents: DocumentClient) -> Any:
+    jwks = settings.jwks or (await discover(documents, settings.issuer, IssuerDocument)).jwks_uri
+    return await documents.get(jwks)
+
+
+def _of_person(key: ApiKey, dimensions: SentDimensions) -> ApiKey:
+    """The key with the dimensions of a token; those that an operator has fixed for it replace them."""
+    of_key = key.dimensions or KeyDimensions()
+    return replace(key, dimensions=replace(of_key, fixed={**dimensions, **of_key.fixed}))
+
+
+def _dimensions(settings: IdentitySettings, claims: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for dimension, claim in settings.claims.dimensions():
+        values = claim_values(claims, claim)
+        value = value_of(values[0]) if values else None
+        if value is not None:
+            yield dimension, value
+
+
+def _read_addressed(token: str) -> _Addressed | None:
+    """The claims that select an identity, not verified; None: that is no JWT."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        return _addressed.decode(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (msgspec.MsgspecError, binascii.Error, ValueError, RecursionError):
+        return None
