@@ -21,6 +21,7 @@ import yaml
 from sqlalchemy import Engine, PoolProxiedConnection
 
 from proxy.cli import main
+from proxy.ledger.dimensions.values import DimensionValues
 from proxy.reports.entry_reader import EntryFilter, EntryReader, entry_json
 from proxy.storage.database import is_shared, open_engine, sqlite_url
 from tests.support.processes import Copied, Running
@@ -273,6 +274,14 @@ class Tokenweir(Listening):
             self._read += map(entry_json, self._reader.new_entries())
             self._version = version or 0
         return list(self._read)
+
+    def dimensions(self, entry: dict[str, Any]) -> dict[str, str]:
+        """The values of an entry's dimensions."""
+        ids: dict[str, str] = entry["details"].get("dimensions", {})
+        engine = open_engine(self.ledger_url)
+        names = DimensionValues(engine).names(list(ids.values()))
+        engine.dispose()
+        return {name: names.get(value_id, value_id) for name, value_id in ids.items()}
 
     def _ledger_version(self, engine: Engine) -> int | None:
         """A number that another connection's commit changes, for a hundredth of what a query costs. None on

@@ -12,9 +12,7 @@ from proxy.billing.dimensions import PRESETS, KeyDimensions, hashed
 from proxy.demo.script import Script, Send
 from proxy.gateway.dimensions.ids import DimensionIds
 from proxy.gateway.dimensions.requests import READERS_MAX, RequestDimensions
-from proxy.ledger.dimensions.values import DimensionValues
 from proxy.settings.dimensions import DimensionHeaders, DimensionSettings
-from proxy.storage.database import open_engine
 from tests.gateway.deployment import Deployment
 from tests.gateway.dimensions.clients import Values, proxied
 from tests.gateway.inprocess import KEY, NamedValues
@@ -31,15 +29,6 @@ SENT = {
 }
 
 
-def named(deployment: Deployment, entry: dict[str, Any]) -> dict[str, str]:
-    """The values of an entry's dimensions."""
-    ids: dict[str, str] = entry["details"]["dimensions"]
-    engine = open_engine(deployment.tokenweir.ledger_url)
-    names = DimensionValues(engine).names(list(ids.values()))
-    engine.dispose()
-    return {name: names[value_id] for name, value_id in ids.items()}
-
-
 async def test_what_a_client_sends_is_in_its_entry_by_ids_and_goes_to_no_provider(deployment: Deployment) -> None:
     model = deployment.plan("cancel", ANSWER)
     sent = ask(model, stream=False) | {"user": "other", "metadata": {"stage": "test"}}
@@ -47,7 +36,7 @@ async def test_what_a_client_sends_is_in_its_entry_by_ids_and_goes_to_no_provide
     assert first.status == second.status == 200
     one, two = await deployment.entries(model, 2)
     assert one["details"]["dimensions"] == two["details"]["dimensions"]
-    assert named(deployment, one) == {
+    assert deployment.tokenweir.dimensions(one) == {
         "end_user": "alice", "session": "s7", "run": "t", "tag:team": "red", "tag:stage": "test",
     }  # fmt: skip
     assert "alice" not in json.dumps(one)
@@ -77,7 +66,7 @@ async def test_no_claim_frees_a_request_from_its_keys_limits_and_fixed_values(de
         for user in ("bob", "carl")
     ]
     assert [one.status for one in answers] == [200, 429]
-    assert named(deployment, await deployment.entry(model)) == {"end_user": "alice"}
+    assert deployment.tokenweir.dimensions(await deployment.entry(model)) == {"end_user": "alice"}
 
 
 def requests(values: Any = None, **settings: Any) -> RequestDimensions:

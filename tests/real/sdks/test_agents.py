@@ -54,6 +54,8 @@ def test_codex_finishes_a_turn(stand: Stand, tmp_path: Path, way: str) -> None:
     entry = turn(stand, model)
     assert (used["input_tokens"], used["cached_input_tokens"], used["output_tokens"]) == (31, 8, 24)
     assert (entry["prompt_tokens"], entry["cached_tokens"], entry["completion_tokens"]) == (31, 8, 24)
+    sent = stand.tokenweir.dimensions(entry)
+    assert (sent["session"], sent["tag:originator"]) == (events[0]["thread_id"], "codex_exec")
 
 
 async def test_codex_finishes_a_turn_over_a_websocket(tmp_path: Path) -> None:
@@ -66,6 +68,7 @@ async def test_codex_finishes_a_turn_over_a_websocket(tmp_path: Path) -> None:
             home.mkdir()
             events = await asyncio.to_thread(codex, home, config, {"CODEX_API_KEY": key})
             entries = tokenweir.entries(2)
+            sent = [tokenweir.dimensions(one) for one in entries]
         finally:
             tokenweir.close()
     (link,) = speaking.links
@@ -75,6 +78,7 @@ async def test_codex_finishes_a_turn_over_a_websocket(tmp_path: Path) -> None:
     assert (used["input_tokens"], used["cached_input_tokens"], used["output_tokens"]) == (31, 8, 24)
     told = [(one["outcome"], one["usage_source"], one["details"]["transport"]) for one in entries]
     assert told == [("served", "reported", "websocket")] * 2, "the warm-up and the answer"
+    assert [one["session"] for one in sent] == [events[0]["thread_id"]] * 2
     assert [one["prompt_tokens"] for one in entries] == [31, 31]
     assert [one["completion_tokens"] for one in entries] == [0, 24]
 
@@ -113,3 +117,6 @@ def test_claude_code_finishes_a_turn_with_both_of_its_keys_set(stand: Stand, tmp
     entry = turn(stand, model)
     assert (entry["prompt_tokens"], entry["cached_tokens"]) == (prompt, used["cache_read_input_tokens"]) == (31, 8)
     assert entry["completion_tokens"] == used["output_tokens"] == 24
+    sent = stand.tokenweir.dimensions(entry)
+    assert sent["session"] == result["session_id"]
+    assert len(sent["end_user"]) == 64, "the device"
