@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
+from proxy.reports.dimensions import DimensionFilter, ShownDimension, ValueReader
 from proxy.reports.exchanges import ExchangeFilter, SettledExchange, read_exchange, read_exchanges
 from proxy.reports.usage import UsageFilter, UsageTotals, read_usage
 from proxy.storage.executor import BoundedExecutor
@@ -20,6 +21,8 @@ class LedgerReports:
     threads: BoundedExecutor
     key_of_unsettled: Callable[[str], Awaitable[str | None]]
     """exchange id → the key of an exchange that runs or has just ended; None: unknown"""
+    end_user_pepper: bytes | None = None
+    """see `ValueReader`"""
 
     async def one(self, exchange_id: str) -> SettledExchange | None:
         """One settled exchange; None if the ledger has no entry of the exchange."""
@@ -34,3 +37,17 @@ class LedgerReports:
     async def usage(self, wanted: UsageFilter, rows_max: int) -> tuple[list[UsageTotals], int]:
         """Usage by time bucket and group; see `read_usage`."""
         return await self.threads.run(read_usage, self.engine, wanted, rows_max)
+
+    async def value_ids(self, wanted: Mapping[str, Iterable[str]]) -> DimensionFilter:
+        """The filter by these values: dimension → values."""
+
+        def read() -> DimensionFilter:
+            values = ValueReader(self.engine, self.end_user_pepper)
+            return {name: values.ids(name, texts) for name, texts in wanted.items()}
+
+        return await self.threads.run(read) if wanted else {}
+
+    async def shown(self, value_ids: Iterable[str]) -> dict[str, ShownDimension]:
+        """Value id → what to show."""
+        ids = set(value_ids)
+        return await self.threads.run(ValueReader(self.engine, self.end_user_pepper).shown, ids) if ids else {}

@@ -1,20 +1,22 @@
-"""Usage and cost in time buckets, for dashboards.
+"""Usage and cost in time buckets, for dashboards and `tokenweir usage`.
 
 Invariants:
-- Daily buckets are read from the daily sums: the time grows with keys, models and days, not with requests, except
-  those without a charge or a cost, which an index lists.
+- Daily buckets are read from the daily sums: the time grows with keys, models, days and values of a dimension, not with
+  requests, except those without a charge or a cost, which an index lists. Of two dimensions at once there are no daily
+  sums: these are read from the entries of the requested time span.
 - Shorter buckets read only the entries of the requested time span.
 - An unknown amount is never 0: its exchange is counted. The corrections of an exchange count in its own bucket.
+- The groups of a dimension, with the one of the requests without it, add up to the sums without the dimension.
 
 An exchange id is a UUIDv7, so a time span is a range of the primary key and of the partitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -22,19 +24,26 @@ from sqlalchemy import (
     Connection,
     Dialect,
     Engine,
+    FromClause,
     Select,
+    String,
     and_,
     case,
+    cast,
     func,
     literal_column,
+    null,
     select,
     text,
+    union_all,
 )
 
 from proxy.billing.entries import EntryKind
 from proxy.billing.money import ZERO_NUSD, Nusd
 from proxy.ledger.amounts import nusd, nusd_sum
-from proxy.ledger.schema.tables import api_keys, ledger_entries, usage_daily
+from proxy.ledger.dimensions.sums import later_usage
+from proxy.ledger.schema.tables import api_keys, dimension_daily, ledger_entries, usage_daily
+from proxy.reports.dimensions import DimensionFilter, ExchangePairs, unindexed
 from proxy.storage.database import reading
 
 DAY_S = 86_400
@@ -43,9 +52,10 @@ DAY_S = 86_400
 # idempotency key).
 ID_EARLIER_S = 600.0
 
-_ENTRIES, _DAYS, _KEYS = ledger_entries.c, usage_daily.c, api_keys.c
+_ENTRIES, _KEYS = ledger_entries.c, api_keys.c
 _EPOCH = date(1970, 1, 1)
 _TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens")
+_SUMS = (*_TOKENS, "requests", "charge", "cost")
 
 # `started_at` in whole Unix seconds; the shortest bucket is a minute.
 _BEGAN_S = {
@@ -66,18 +76,35 @@ class UsageFilter:
     begin: int
     end: int
     bucket_s: int
+    is_total: bool = False
+    """one bucket from begin to end, the groups with the highest charge first"""
     by_key: bool = False
     by_project: bool = False
     by_model: bool = False
+    by_dimension: str | None = None
     keys: Collection[str] | None = None
     projects: Collection[str] | None = None
     models: Collection[str] | None = None
+    dimensions: DimensionFilter = field(default_factory=dict)
 
     @property
     def groups(self) -> tuple[str, ...]:
         """The grouping columns, in row order."""
-        chosen = {"key_id": self.by_key, "project_id": self.by_project, "model": self.by_model}
+        chosen = {
+            "key_id": self.by_key, "project_id": self.by_project, "model": self.by_model,
+            "value_id": self.by_dimension is not None,
+        }  # fmt: skip
         return tuple(name for name, is_chosen in chosen.items() if is_chosen)
+
+    @property
+    def is_daily(self) -> bool:
+        """True if the daily sums have these totals."""
+        return self.bucket_s == DAY_S and len(self.dimension_names) <= 1
+
+    @property
+    def dimension_names(self) -> set[str]:
+        """The dimensions of groups and filters."""
+        return {*self.dimensions, *([] if self.by_dimension is None else [self.by_dimension])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +128,27 @@ class UsageTotals:
     """exchanges with an unknown cost"""
     unknown_cost_charge_nusd: Nusd = ZERO_NUSD
     """the part of `charge_nusd` with an unknown cost"""
+    value_id: str | None = None
+    """of the dimension; None also for exchanges without it"""
 
 
 def read_usage(engine: Engine, wanted: UsageFilter, rows_max: int) -> tuple[list[UsageTotals], int]:
     """Totals ordered by bucket, and the end of the covered time (Unix seconds).
 
-    If there are more than `rows_max` rows, the last buckets are left out and the end is earlier than `end`.
-    Raises LedgerUnavailable.
+    If there are more than `rows_max` rows, the last buckets are left out and the end is earlier than `end`; of a single
+    bucket, the groups with the lowest charges. Raises LedgerUnavailable.
     """
-    daily = wanted.bucket_s == DAY_S
     with reading(engine) as connection:
-        query = _daily(wanted, connection.dialect) if daily else _entries(wanted, connection.dialect)
-        rows = [row._asdict() for row in connection.execute(query.limit(rows_max + 1))]
+        entries = _entry_source(connection, wanted)
+        query = _daily(connection, wanted) if wanted.is_daily else _of_entries(entries, wanted, connection.dialect)
+        rows = [row._asdict() for row in connection.execute(_ordered(query, wanted).limit(rows_max + 1))]
         end = wanted.end
-        if len(rows) > rows_max:
-            end = int(rows[-1]["bucket"]) * wanted.bucket_s if not daily else _unix(rows[-1]["bucket"])
-        non_requests = _non_requests(connection, wanted) if daily else {}
-        unknown = _unknown(connection, wanted)
+        if wanted.is_total:
+            del rows[rows_max:]
+        elif len(rows) > rows_max:
+            end = _begin_of(rows[-1]["bucket"], wanted)
+        non_requests = _non_requests(connection, entries, wanted) if wanted.is_daily else {}
+        unknown = _unknown(connection, entries, wanted)
     totals = [_totals(row, wanted, non_requests, unknown) for row in rows]
     return [total for total in totals if total.begin < end], end
 
@@ -128,54 +159,129 @@ def id_from(at: float) -> str:
     return f"{digits[:8]}-{digits[8:]}-"
 
 
-def _daily(wanted: UsageFilter, dialect: Dialect) -> Select[Any]:
-    first, last = _date(wanted.begin), _date(wanted.end)
-    query = select(
-        _DAYS.day.label("bucket"),
-        *_columns(wanted, _DAYS.key_id, _DAYS.model),
-        *(func.sum(_DAYS[name]).label(name) for name in _TOKENS),
-        func.sum(_DAYS.entries).label("requests"),
-        nusd_sum("charged_usd", dialect).label("charge"),
-        nusd_sum("cost_usd", dialect).label("cost"),
-    ).select_from(_joined(wanted, usage_daily))
-    query = query.where(_DAYS.day >= first, _DAYS.day < last)
-    return _grouped(_where(query, wanted, _DAYS.key_id, _DAYS.model), wanted)
+class _Source(NamedTuple):
+    """Rows to add up."""
+
+    rows: FromClause
+    groups: Sequence[ColumnElement[Any]]
+    """labelled `by_…`"""
+    conditions: Sequence[ColumnElement[bool]]
+
+    def sums(self, bucket: ColumnElement[Any], sums: Iterable[ColumnElement[Any]], where: Iterable[Any]) -> Select[Any]:
+        """The sums by bucket and group."""
+        query = select(bucket.label("bucket"), *self.groups, *sums).select_from(self.rows)
+        return query.where(*where, *self.conditions).group_by(*_labels(self.groups))
 
 
-def _entries(wanted: UsageFilter, dialect: Dialect) -> Select[Any]:
-    query = select(
-        _bucket(wanted, dialect),
-        *_columns(wanted, _ENTRIES.key_id, _ENTRIES.model),
+def _source(wanted: UsageFilter, columns: Any, rows: FromClause, value_id: Any = None) -> _Source:
+    """`columns`: those of the rows' table. `value_id`: the dimension's; None: the rows have none."""
+    shown = {"key_id": columns.key_id, "project_id": _KEYS.project_id, "model": columns.model}
+    shown["value_id"] = cast(null(), String) if value_id is None else value_id
+    filters = (columns.key_id, wanted.keys), (columns.model, wanted.models), (_KEYS.project_id, wanted.projects)
+    if wanted.by_project or wanted.projects is not None:
+        rows = rows.outerjoin(api_keys, _KEYS.key_id == columns.key_id)
+    return _Source(
+        rows,
+        [shown[name].label(f"by_{name}") for name in wanted.groups],
+        [column.in_(sorted(only)) for column, only in filters if only is not None],
+    )
+
+
+def _entry_source(connection: Connection, wanted: UsageFilter) -> _Source:
+    """The entries, with their dimensions if these are wanted."""
+    if not wanted.dimension_names:
+        return _source(wanted, _ENTRIES, ledger_entries)
+    pairs = ExchangePairs(connection)
+    rows: FromClause = ledger_entries
+    value_id: ColumnElement[Any] | None = None
+    if wanted.by_dimension is not None:
+        rows, value_id = pairs.joined(ledger_entries, wanted.by_dimension)
+    found = _source(wanted, _ENTRIES, rows, value_id)
+    return found._replace(conditions=[*found.conditions, *pairs.of_entries(wanted.dimensions)])
+
+
+def _daily(connection: Connection, wanted: UsageFilter) -> Select[Any]:
+    """The totals of days, from the tables of daily sums."""
+    dialect = connection.dialect
+    for name in wanted.dimension_names:
+        by_value = _days_of(connection, wanted, name).cte("by_value")
+        if name in wanted.dimensions:
+            return select(by_value)
+        return select(union_all(select(by_value), _without(wanted, by_value, dialect)).subquery())
+    return _days(wanted, usage_daily, *_money(dialect))
+
+
+def _days_of(connection: Connection, wanted: UsageFilter, dimension: str) -> Select[Any]:
+    """The totals of a dimension: its daily sums, and the entries that are not in them yet."""
+    parts = [_days(wanted, dimension_daily, *_money(connection.dialect), dimension=dimension)]
+    for query in later_usage(connection):
+        later = unindexed(query.subquery())
+        money = func.sum(later.c.charged_nusd), func.sum(later.c.cost_nusd)
+        parts.append(_days(wanted, later, *money, dimension=dimension))
+    return _added(wanted, union_all(*parts).subquery())
+
+
+def _without(wanted: UsageFilter, by_value: FromClause, dialect: Dialect) -> Select[Any]:
+    """The totals of the requests without the dimension: the part of the daily sums that no value has."""
+    columns = by_value.c
+    groups = (cast(null(), String) if name == "by_value_id" else columns[name] for name in _group_names(wanted))
+    named = (column.label(name) for name, column in zip(_group_names(wanted), groups, strict=True))
+    less = select(columns.bucket, *named, *((-columns[name]).label(name) for name in _SUMS))
+    every = union_all(_days(wanted, usage_daily, *_money(dialect)), less).subquery()
+    return _added(wanted, every).having(func.sum(every.c.requests) != 0)
+
+
+def _added(wanted: UsageFilter, parts: FromClause) -> Select[Any]:
+    """The sums of totals of the same bucket and group."""
+    groups = [parts.c[name] for name in ("bucket", *_group_names(wanted))]
+    return select(*groups, *(func.sum(parts.c[name]).label(name) for name in _SUMS)).group_by(*groups)
+
+
+def _days(
+    wanted: UsageFilter, table: FromClause, charge: ColumnElement[Any], cost: ColumnElement[Any], dimension: str = ""
+) -> Select[Any]:
+    """The totals of a table of daily sums. `charge`, `cost`: their sums in nUSD."""
+    column = table.c
+    bucket = _whole(wanted) if wanted.is_total else column.day
+    sums = (*(func.sum(column[name]) for name in _TOKENS), func.sum(column.entries), charge, cost)
+    where = [column.day >= _date(wanted.begin), column.day < _date(wanted.end)]
+    if dimension:
+        where.append(column.dimension == dimension)
+        if (only := wanted.dimensions.get(dimension)) is not None:
+            where.append(column.value_id.in_(sorted(only)))
+    source = _source(wanted, column, table, column.value_id if dimension else None)
+    return source.sums(bucket, (sum_.label(name) for name, sum_ in zip(_SUMS, sums, strict=True)), where)
+
+
+def _money(dialect: Dialect) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
+    """The sums of charge and cost in a table of daily sums; nUSD."""
+    return nusd_sum("charged_usd", dialect), nusd_sum("cost_usd", dialect)
+
+
+def _of_entries(entries: _Source, wanted: UsageFilter, dialect: Dialect) -> Select[Any]:
+    sums = (
         *(func.coalesce(func.sum(_ENTRIES[name]), 0).label(name) for name in _TOKENS),
         func.sum(case((_ENTRIES.kind == EntryKind.USAGE, 1), else_=0)).label("requests"),
         func.coalesce(nusd_sum("charge_usd", dialect), 0).label("charge"),
         func.coalesce(nusd_sum("cost_usd", dialect), 0).label("cost"),
-    ).select_from(_joined(wanted, ledger_entries))
-    query = query.where(
+    )
+    where = (
         _ENTRIES.exchange_id >= id_from(wanted.begin - ID_EARLIER_S),
         _ENTRIES.exchange_id < id_from(wanted.end),
         *_began(wanted),
         _ENTRIES.kind != EntryKind.CREDIT,
     )
-    return _grouped(_where(query, wanted, _ENTRIES.key_id, _ENTRIES.model), wanted)
+    return entries.sums(_bucket(wanted, dialect), sums, where)
 
 
-def _non_requests(connection: Connection, wanted: UsageFilter) -> dict[tuple[Any, ...], int]:
-    """(Day, group) → number of entries that are not requests: corrections and failed attempts."""
-    query = (
-        select(
-            _bucket(wanted, connection.dialect),
-            *_columns(wanted, _ENTRIES.key_id, _ENTRIES.model),
-            func.count().label("non_requests"),
-        )
-        .select_from(_joined(wanted, ledger_entries))
-        .where(_NOT_TERMINAL, _ENTRIES.kind != EntryKind.CREDIT, *_began(wanted))
-    )
-    rows = connection.execute(_grouped(_where(query, wanted, _ENTRIES.key_id, _ENTRIES.model), wanted))
-    return {(int(row[0]) * DAY_S, *row[1:-1]): int(row[-1]) for row in rows}
+def _non_requests(connection: Connection, entries: _Source, wanted: UsageFilter) -> dict[tuple[Any, ...], int]:
+    """(Begin of the bucket, group) → number of entries that are not requests: corrections and failed attempts."""
+    where = _NOT_TERMINAL, _ENTRIES.kind != EntryKind.CREDIT, *_began(wanted)
+    rows = connection.execute(entries.sums(_bucket(wanted, connection.dialect), [func.count()], where))
+    return {(int(row[0]) * wanted.bucket_s, *row[1:-1]): int(row[-1]) for row in rows}
 
 
-def _unknown(connection: Connection, wanted: UsageFilter) -> dict[tuple[Any, ...], Sequence[int]]:
+def _unknown(connection: Connection, entries: _Source, wanted: UsageFilter) -> dict[tuple[Any, ...], Sequence[int]]:
     """(Begin of the bucket, group) → exchanges without a charge, exchanges without a cost, the charge of the latter;
     after all corrections."""
     dialect = connection.dialect
@@ -192,18 +298,13 @@ def _unknown(connection: Connection, wanted: UsageFilter) -> dict[tuple[Any, ...
     change, charge = changes.c, nusd("ledger_entries.charge_usd", dialect)
     without_charge = and_(_ENTRIES.charge_nusd.is_(None), change.charge.is_(None))
     without_cost = and_(_ENTRIES.cost_nusd.is_(None), change.cost.is_(None))
-    query = (
-        select(
-            _bucket(wanted, dialect),
-            *_columns(wanted, _ENTRIES.key_id, _ENTRIES.model),
-            func.sum(case((without_charge, 1), else_=0)),
-            func.sum(case((without_cost, 1), else_=0)),
-            func.sum(case((without_cost, func.coalesce(charge, 0) + func.coalesce(change.charge, 0)), else_=0)),
-        )
-        .select_from(_joined(wanted, ledger_entries).outerjoin(changes, change.exchange_id == _ENTRIES.exchange_id))
-        .where(_UNKNOWN_AMOUNT, *_began(wanted))
+    sums = (
+        func.sum(case((without_charge, 1), else_=0)),
+        func.sum(case((without_cost, 1), else_=0)),
+        func.sum(case((without_cost, func.coalesce(charge, 0) + func.coalesce(change.charge, 0)), else_=0)),
     )
-    rows = connection.execute(_grouped(_where(query, wanted, _ENTRIES.key_id, _ENTRIES.model), wanted))
+    corrected = entries._replace(rows=entries.rows.outerjoin(changes, change.exchange_id == _ENTRIES.exchange_id))
+    rows = connection.execute(corrected.sums(_bucket(wanted, dialect), sums, (_UNKNOWN_AMOUNT, *_began(wanted))))
     return {(int(row[0]) * wanted.bucket_s, *row[1:-3]): list(map(int, row[-3:])) for row in rows}
 
 
@@ -212,50 +313,50 @@ def _began(wanted: UsageFilter) -> tuple[ColumnElement[bool], ...]:
 
 
 def _bucket(wanted: UsageFilter, dialect: Dialect) -> ColumnElement[Any]:
-    return literal_column(f"({_BEGAN_S[dialect.name]} / {int(wanted.bucket_s)})", BigInteger).label("bucket")
+    if wanted.is_total:
+        return _whole(wanted)
+    return literal_column(f"({_BEGAN_S[dialect.name]} / {int(wanted.bucket_s)})", BigInteger)
 
 
-def _columns(
-    wanted: UsageFilter, key_id: ColumnElement[Any], model: ColumnElement[Any]
-) -> Iterable[ColumnElement[Any]]:
-    shown = {"key_id": key_id, "project_id": _KEYS.project_id, "model": model}
-    return [shown[name].label(f"by_{name}") for name in wanted.groups]
+def _whole(wanted: UsageFilter) -> ColumnElement[Any]:
+    """The only bucket of a total."""
+    return literal_column(str(wanted.begin // wanted.bucket_s), BigInteger)
 
 
-def _joined(wanted: UsageFilter, table: Any) -> Any:
-    if not wanted.by_project and wanted.projects is None:
-        return table
-    return table.outerjoin(api_keys, _KEYS.key_id == table.c.key_id)
+def _group_names(wanted: UsageFilter) -> list[str]:
+    return [f"by_{name}" for name in wanted.groups]
 
 
-def _where(query: Select[Any], wanted: UsageFilter, key_id: Any, model: Any) -> Select[Any]:
-    for column, only in ((key_id, wanted.keys), (model, wanted.models), (_KEYS.project_id, wanted.projects)):
-        if only is not None:
-            query = query.where(column.in_(sorted(only)))
-    return query
+def _labels(groups: Iterable[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
+    return [literal_column(name) for name in ("bucket", *(str(group.key) for group in groups))]
 
 
-def _grouped(query: Select[Any], wanted: UsageFilter) -> Select[Any]:
-    by: list[ColumnElement[Any]] = [literal_column("bucket"), *(literal_column(f"by_{name}") for name in wanted.groups)]
-    return query.group_by(*by).order_by(*by)
+def _ordered(query: Select[Any], wanted: UsageFilter) -> Select[Any]:
+    names = ("bucket", *_group_names(wanted))
+    first: list[ColumnElement[Any]] = [literal_column("charge").desc()] if wanted.is_total else []
+    return query.order_by(*first, *map(literal_column, names))
+
+
+def _begin_of(bucket: Any, wanted: UsageFilter) -> int:
+    """Unix seconds"""
+    return (bucket - _EPOCH) // timedelta(seconds=1) if isinstance(bucket, date) else int(bucket) * wanted.bucket_s
 
 
 def _totals(
-    row: dict[str, Any],
+    row: Mapping[str, Any],
     wanted: UsageFilter,
     non_requests: dict[tuple[Any, ...], int],
     unknown: dict[tuple[Any, ...], Sequence[int]],
 ) -> UsageTotals:
-    bucket = row["bucket"]
-    begin = _unix(bucket) if isinstance(bucket, date) else int(bucket) * wanted.bucket_s
     named = {name: row[f"by_{name}"] for name in wanted.groups}
-    group = (begin, *named.values())
+    group = (begin := _begin_of(row["bucket"], wanted), *named.values())
     unpriced, unknown_cost, unknown_charge = unknown.get(group, (0, 0, 0))
     return UsageTotals(
         begin=begin,
         key_id=named.get("key_id"),
         project_id=named.get("project_id"),
         model=named.get("model"),
+        value_id=named.get("value_id"),
         requests=int(row["requests"]) - non_requests.get(group, 0),
         charge_nusd=Nusd(int(row["charge"])),
         cost_nusd=Nusd(int(row["cost"])),
@@ -268,7 +369,3 @@ def _totals(
 
 def _date(unix_s: int) -> date:
     return datetime.fromtimestamp(unix_s, UTC).date()
-
-
-def _unix(day: date) -> int:
-    return (day - _EPOCH) // timedelta(seconds=1)

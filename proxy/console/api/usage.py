@@ -2,7 +2,8 @@
 
 Invariants:
 - A bucket is a whole minute, hour or day in UTC.
-- A dimension that is not recorded is null as a group and refused as a filter.
+- What is not recorded (batches, service tiers) is null as a group and refused as a filter.
+- The requests without a dimension are a group of their own, so that the groups add up to the total.
 - `amount` is the charge of the keys, with corrections and without top-ups.
 """
 
@@ -12,14 +13,18 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from proxy.billing.dimensions import END_USER
+from proxy.console.api.dimensions import DimensionValue, value_shown, wanted_values
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint, usd_number
 from proxy.console.api.reading import invalid
 from proxy.console.ledger_reports import LedgerReports
+from proxy.reports.dimensions import ShownDimension
 from proxy.reports.usage import DAY_S, UsageFilter, UsageTotals
 
 WIDTHS = {"1m": 60, "1h": 3_600, "1d": DAY_S}
@@ -34,12 +39,14 @@ _PAGE = re.compile(r"page_([0-9]{1,12})", re.ASCII)
 
 Time = Annotated[int, Meta(ge=0, le=_TIME_MAX)]
 Names = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...], Meta(max_length=200)]
-UsageGroup = Literal["project_id", "user_id", "api_key_id", "model", "batch", "service_tier"]
-CostGroup = Literal["project_id", "line_item", "api_key_id"]
+_DIMENSION = "user_id|session|run|tag:[a-z][a-z0-9_.-]{0,31}"
+UsageGroup = Annotated[str, Meta(pattern=f"^(project_id|api_key_id|model|batch|service_tier|{_DIMENSION})$")]
+CostGroup = Annotated[str, Meta(pattern=f"^(project_id|line_item|api_key_id|{_DIMENSION})$")]
+_NOT_DIMENSIONS = frozenset(("project_id", "api_key_id", "model", "batch", "service_tier", "line_item"))
 
 
 class UsageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """OpenAI's query without filters for users and batches, which are not recorded."""
+    """OpenAI's query without a filter for batches, which are not recorded; with filters for sessions, runs and tags."""
 
     start_time: Time
     end_time: Time | UnsetType = UNSET
@@ -48,12 +55,16 @@ class UsageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     project_ids: Names = ()
     api_key_ids: Names = ()
     models: Names = ()
+    user_ids: Names = ()
+    sessions: Names = ()
+    runs: Names = ()
+    tags: Names = ()
     limit: Annotated[int, Meta(ge=1, le=1_440)] | UnsetType = UNSET
     page: Annotated[str, Meta(pattern="^page_[0-9]{1,12}$")] | UnsetType = UNSET
 
 
 class CostsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """OpenAI's query. A line item is a model."""
+    """OpenAI's query, with filters for end users, sessions, runs and tags. A line item is a model."""
 
     start_time: Time
     end_time: Time | UnsetType = UNSET
@@ -61,12 +72,20 @@ class CostsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     group_by: tuple[CostGroup, ...] = ()
     project_ids: Names = ()
     api_key_ids: Names = ()
+    user_ids: Names = ()
+    sessions: Names = ()
+    runs: Names = ()
+    tags: Names = ()
     limit: Annotated[int, Meta(ge=1, le=COSTS_LIMIT_MAX)] = COSTS_LIMIT_DEFAULT
     page: Annotated[str, Meta(pattern="^page_[0-9]{1,12}$")] | UnsetType = UNSET
 
 
+Grouped = dict[str, DimensionValue | None]
+"""the dimension that is grouped by, and its value; null: the requests without it"""
+
+
 class UsageResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Usage of one bucket and group. A null dimension is not grouped by, or not recorded."""
+    """Usage of one bucket and group. A null field is not grouped by, or not recorded."""
 
     object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
     input_tokens: int
@@ -74,11 +93,13 @@ class UsageResult(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     num_model_requests: int
     project_id: str | None
-    user_id: None = None
+    user_id: str | None
+    """the end user; `(other)` or `(erased …)` without a value"""
     api_key_id: str | None
     model: str | None
     batch: None = None
     service_tier: None = None
+    dimensions: Grouped | UnsetType = UNSET
 
 
 class Amount(msgspec.Struct, frozen=True):
@@ -105,6 +126,7 @@ class CostResult(msgspec.Struct, frozen=True, kw_only=True):
     line_item: str | None
     project_id: str | None
     api_key_id: str | None
+    dimensions: Grouped | UnsetType = UNSET
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,27 +195,19 @@ class UsageApi:
         limit = default if query.limit is UNSET else query.limit
         if limit > most:
             raise invalid(f"'limit': at most {most} buckets of {query.bucket_width}, not {limit}.", "limit")
-        groups = set(query.group_by)
-        wanted = self._wanted(
-            call, WIDTHS[query.bucket_width], limit, models=query.models or None,
-            by_key="api_key_id" in groups, by_project="project_id" in groups, by_model="model" in groups,
-        )  # fmt: skip
-        totals, upto = await self.reports.usage(wanted, ROWS_MAX)
-        return self._page(call, wanted, totals, upto, UsageBucket, UsagePage, _usage_result)
+        wanted = await self._wanted(
+            call, WIDTHS[query.bucket_width], limit, by_model="model" in query.group_by, models=query.models or None
+        )
+        return await self._page(call, wanted, UsageBucket, UsagePage, _usage_result)
 
     async def costs(self, call: ApiCall) -> ApiReply:
         """A page of cost buckets. Raises ApiError, OSError."""
         query: CostsQuery = call.query
-        groups = set(query.group_by)
-        wanted = self._wanted(
-            call, DAY_S, query.limit,
-            by_key="api_key_id" in groups, by_project="project_id" in groups, by_model="line_item" in groups,
-        )  # fmt: skip
-        totals, upto = await self.reports.usage(wanted, ROWS_MAX)
+        wanted = await self._wanted(call, DAY_S, query.limit, by_model="line_item" in query.group_by)
         operator = call.session.key is None
-        return self._page(call, wanted, totals, upto, CostBucket, CostPage, lambda one: _cost_result(one, operator))
+        return await self._page(call, wanted, CostBucket, CostPage, partial(_cost_result, operator=operator))
 
-    def _wanted(self, call: ApiCall, width: int, limit: int, **groups: Any) -> UsageFilter:
+    async def _wanted(self, call: ApiCall, width: int, limit: int, **groups: Any) -> UsageFilter:
         """The filter of the requested page. Raises ApiError."""
         query = call.query
         begin = query.start_time // width * width
@@ -208,9 +222,12 @@ class UsageApi:
         keys = set(query.api_key_ids) if query.api_key_ids else own
         if own is not None and keys is not None:
             keys &= own
+        values = wanted_values(query.user_ids, query.sessions, query.runs, query.tags, "tags")
         return UsageFilter(
-            begin=begin, end=max(begin, end), bucket_s=width, keys=keys, projects=query.project_ids or None, **groups
-        )
+            begin=begin, end=max(begin, end), bucket_s=width, keys=keys, projects=query.project_ids or None,
+            by_key="api_key_id" in query.group_by, by_project="project_id" in query.group_by,
+            by_dimension=_dimension_of(query.group_by), dimensions=await self.reports.value_ids(values), **groups,
+        )  # fmt: skip
 
     def _end(self, query: Any, width: int) -> int:
         """The exclusive end of the last bucket. Raises ApiError."""
@@ -219,40 +236,49 @@ class UsageApi:
             raise invalid("'end_time': must be after 'start_time'.", "end_time")
         return min(-(-end // width) * width, _TIME_MAX)
 
-    def _page(
-        self,
-        call: ApiCall,
-        wanted: UsageFilter,
-        totals: list[UsageTotals],
-        upto: int,
-        bucket: Any,
-        page: Any,
-        result: Any,
+    async def _page(
+        self, call: ApiCall, wanted: UsageFilter, bucket: Any, page: Any, result: Callable[..., Any]
     ) -> ApiReply:
+        totals, upto = await self.reports.usage(wanted, ROWS_MAX)
         width = wanted.bucket_s
         if upto == wanted.begin < wanted.end:
             raise invalid(f"One bucket has more than {ROWS_MAX} groups; filter, or group by fewer fields.", "group_by")
+        shown = await self.reports.shown(total.value_id for total in totals if total.value_id is not None)
         by_bucket: dict[int, list[Any]] = {begin: [] for begin in range(wanted.begin, upto, width)}
         for total in totals:
-            by_bucket[total.begin].append(result(total))
+            value = None if total.value_id is None else shown[total.value_id]
+            dimensions = {wanted.by_dimension: value and value_shown(value)} if wanted.by_dimension else UNSET
+            by_bucket[total.begin].append(result(total, value, dimensions))
         buckets = [bucket(start_time=at, end_time=at + width, results=found) for at, found in by_bucket.items()]
         more = upto < self._end(call.query, width)
         return ApiReply(page(listed=buckets, has_more=more, next_page=f"page_{upto}" if more else None))
 
 
-def _usage_result(totals: UsageTotals) -> UsageResult:
+def _dimension_of(group_by: Iterable[str]) -> str | None:
+    """The dimension to group by. Raises ApiError for two of them."""
+    names = sorted(set(group_by) - _NOT_DIMENSIONS)
+    if len(names) > 1:
+        raise invalid(f"'group_by': has {' and '.join(names)}; one of users, sessions, runs and tags.", "group_by")
+    return {"user_id": END_USER}.get(names[0], names[0]) if names else None
+
+
+def _usage_result(totals: UsageTotals, value: ShownDimension | None, dimensions: Grouped | UnsetType) -> UsageResult:
     return UsageResult(
         input_tokens=totals.prompt_tokens,
         input_cached_tokens=totals.cached_tokens,
         output_tokens=totals.completion_tokens,
         num_model_requests=totals.requests,
         project_id=totals.project_id,
+        user_id=value.text if value is not None and dimensions and END_USER in dimensions else None,
         api_key_id=totals.key_id,
         model=totals.model,
+        dimensions=dimensions,
     )
 
 
-def _cost_result(totals: UsageTotals, operator: bool) -> CostResult:
+def _cost_result(
+    totals: UsageTotals, _value: ShownDimension | None, dimensions: Grouped | UnsetType, *, operator: bool
+) -> CostResult:
     return CostResult(
         amount=Amount(usd_number(totals.charge_nusd)),
         provider_amount=Amount(usd_number(totals.cost_nusd)) if operator else UNSET,
@@ -262,4 +288,5 @@ def _cost_result(totals: UsageTotals, operator: bool) -> CostResult:
         line_item=totals.model,
         project_id=totals.project_id,
         api_key_id=totals.key_id,
+        dimensions=dimensions,
     )

@@ -26,6 +26,7 @@ from proxy.ledger.settling.clock import level_clocks
 from proxy.ledger.settling.store import LedgerStore
 from proxy.ledger.stored_objects.batches import BatchStore
 from proxy.ledger.stored_objects.files import FileStore
+from proxy.reports.dimensions import ValueReader
 from proxy.runtime.machine.data_folder import key_pepper, ledger_url
 from proxy.runtime.machine.waiting import Waiting, until_there
 from proxy.settings import Settings
@@ -68,6 +69,14 @@ class LedgerStores:
     def pepper(self) -> bytes:
         """The secret for computing key digests."""
         return key_pepper(self._settings)
+
+    def end_user_pepper(self) -> bytes | None:
+        """The secret for computing stored end users; None: they are stored as they were sent."""
+        return self.pepper() if self._settings.dimensions.hash_end_users else None
+
+    def dimension_values(self) -> ValueReader:
+        """The values of dimensions, for reports and filters."""
+        return ValueReader(self.engine, self.end_user_pepper())
 
     def close(self) -> None:
         """Close every connection."""

@@ -59,14 +59,14 @@ class Console:
         self._running = running
         self._threads = BoundedExecutor(THREADS, name="console", waiting_max=WAITING_MAX)
         self._server: Server | None = None
-        self._reports = LedgerReports(store.engine, self._threads, running.key_of)
+        self._reports = LedgerReports(store.engine, self._threads, running.key_of, store.end_user_pepper())
         self.url: str | None = None
         """the URL of the console; None: it does not listen"""
 
     def add_public(self, routes: Routes, reads: KeyReads) -> None:
         """Add the only endpoint on the clients' listener: an exchange, for the key that sent its request. `reads`: in
         place of the console's threads and connections."""
-        reports = LedgerReports(reads.engine, reads.threads, self._running.key_of)
+        reports = LedgerReports(reads.engine, reads.threads, self._running.key_of, self._store.end_user_pepper())
         add(routes, ExchangesApi(reports).one_endpoint, Sessions(self._keyring, None, time.time))
 
     async def start(self, refused: Callable[[int, str | None], None], sockets: Sequence[socket.socket] = ()) -> None:
