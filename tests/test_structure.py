@@ -326,6 +326,7 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir audit",
         "tokenweir statement",
         "tokenweir export",
+        "tokenweir erase",
         "tokenweir sinks status",
         "tokenweir sinks retry",
         "tokenweir completion",

@@ -28,7 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "conformance": "conformance",
     "backup": "backup", "journal": "journal", "audit": "audit", "archive": "archive", "statement": "statement",
     "periods": "periods", "receipt": "periods", "verify": "periods", "export": "export", "sinks": "sinks",
-    "completion": "completion",
+    "erase": "erase", "completion": "completion",
 }  # fmt: skip
 """command → the module here that has it, in the order of the help"""
 

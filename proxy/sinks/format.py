@@ -24,7 +24,7 @@ import hashlib
 import hmac
 from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -82,6 +82,8 @@ class SinkFormat(ABC, Generic[_S]):
 
     batch_max: int
     """largest number of events in one request"""
+    sends_details = False
+    """whether an event has the details of its entry"""
 
     def __init__(self, settings: _S) -> None:
         self._settings = settings
@@ -127,8 +129,7 @@ class SinkKind(NamedTuple):
 
     name: str
     settings: type[SinkSettings]
-    format: Callable[[Any], SinkFormat[Any]]
-    """makes the format from the settings"""
+    format: type[SinkFormat[Any]]
 
 
 class MeterFormat(SinkFormat[_S]):

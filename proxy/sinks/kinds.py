@@ -198,6 +198,7 @@ class WebhookFormat(SinkFormat[WebhookSettings]):
     """One event with all fields of each entry, including top-ups and entries without usage."""
 
     batch_max = 1
+    sends_details = True
 
     def events(self, source: ExportedEntry) -> list[SinkEvent]:
         """One event."""
@@ -239,3 +240,8 @@ _FORMATS = {kind.name: kind.format for kind in KINDS}
 def format_of(settings: SinkSettings) -> SinkFormat[Any]:
     """The format of the kind that the settings name."""
     return _FORMATS[settings.kind](settings)
+
+
+def sends_details(settings: SinkSettings) -> bool:
+    """True if the sink's server gets the details of entries, and so their dimensions."""
+    return _FORMATS[settings.kind].sends_details

@@ -1,0 +1,111 @@
+"""`tokenweir erase`: deletes what maps a value id to an end user, session, run or tag.
+
+Invariant: neither the audit log nor the output contains the value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from typing import TYPE_CHECKING, Any
+
+from proxy.billing.dimensions import END_USER, NAMED, TAG, hashed, tag, value_of
+from proxy.billing.keys import AccountKind
+from proxy.cli.common import add_yes, confirm, load_settings, operator, store_of, with_config
+from proxy.cli.output import print_object
+from proxy.foundation.names import UnknownNameError, counted
+from proxy.foundation.times import iso_utc
+
+if TYPE_CHECKING:
+    from proxy.ledger.dimensions.erasure import ValueTraces
+    from proxy.runtime.machine.ledger_stores import LedgerStores
+
+
+def add_commands(commands: Any) -> None:
+    erase = with_config(
+        commands,
+        "erase",
+        "forget an end user, a session, a run or a tag: entries keep a random id, and their amounts",
+        _erase,
+        quiet="",
+    )
+    which = erase.add_mutually_exclusive_group(required=True)
+    for name in NAMED:
+        option, dest = f"--{name.replace('_', '-')}", f"of_{name}"  # `run` is the command's function
+        which.add_argument(option, dest=dest, type=_value, metavar="VALUE", help="as the client sent it")
+    which.add_argument("--tag", type=_tag, metavar="NAME=VALUE", help="a tag, as team=red")
+    erase.add_argument("--project", metavar="ID|NAME", help="only in this project (default: in all)")
+    add_yes(erase)
+
+
+def _value(text: str) -> str:
+    value = value_of(text)
+    if value is None:
+        raise argparse.ArgumentTypeError("is empty, or has characters that cannot be printed")
+    return value
+
+
+def _tag(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    dimension = tag(name)
+    if dimension is None:
+        raise argparse.ArgumentTypeError("is not NAME=VALUE, with a name of letters, digits and _.-")
+    return dimension, _value(value)
+
+
+def _erase(options: argparse.Namespace) -> None:
+    from proxy.ledger.accounts.audit_log import Actor
+    from proxy.ledger.dimensions.erasure import read_traces
+    from proxy.ledger.dimensions.values import DimensionValues
+
+    dimension, value = _which(options)
+    what = dimension.removeprefix(TAG).replace("_", " ")
+    with store_of(options) as store:
+        values = DimensionValues(store.engine)
+        project_id = (
+            None if options.project is None else store.accounts.one(options.project, AccountKind.PROJECT).account_id
+        )
+        found = values.find(dimension, _stored(store, dimension, value), project_id)
+        if not found:
+            raise UnknownNameError(f"no {what} has this value, or it is erased already")
+        traces = read_traces(store.engine, found)
+        confirm(options, f"Forget this {what} of {counted(traces.exchanges, 'exchange')} for ever?")
+        fields = {
+            "dimension": dimension,
+            "projects": sorted({one.project_id for one in found.values()}),
+            "value_ids": sorted(found),
+        }
+        by = Actor(operator(), "cli", socket.gethostname())
+        with store.audit_log.operation(by, "dimension.erase", ", ".join(fields["value_ids"]), fields):
+            values.erase(found)
+    print_object(options, {**fields, **_json(options, traces)})
+
+
+def _which(options: argparse.Namespace) -> tuple[str, str]:
+    """The dimension and the value that the options name."""
+    if options.tag is not None:
+        dimension, value = options.tag
+        return dimension, value
+    return next((name, given) for name in NAMED if (given := getattr(options, f"of_{name}")) is not None)
+
+
+def _stored(store: LedgerStores, dimension: str, value: str) -> list[str]:
+    """The forms in which the value may be stored."""
+    return [value, hashed(value, store.pepper())] if dimension == END_USER else [value]
+
+
+def _json(options: argparse.Namespace, traces: ValueTraces) -> dict[str, Any]:
+    from proxy.sinks.kinds import sends_details
+
+    configured = load_settings(options.config).sinks
+    exports = (
+        f"{iso_utc(at)} by {actor}: {' '.join(map(str, (details or {}).get('typed', ())))}".rstrip(": ")
+        for at, actor, details in traces.exports
+    )
+    return {
+        "exchanges": traces.exchanges,
+        "entries_by_month": traces.months,
+        "archives": traces.archives,
+        "sinks": [name for name in traces.sinks if name not in configured or sends_details(configured[name])],
+        "exports": list(exports),
+    }
