@@ -35,7 +35,7 @@ async def test_each_exchange_is_settled_as_far_as_it_had_come(
     provider.script("cut-left", LONG)
     provider.script("over", PLAIN)
     async with Stage(running, key) as stage:
-        flowing, flows = await stage.begin("cut-flows")
+        flowing, flows = await stage.begin("cut-flows", user="alice")
         _, told = await stage.begin("cut-told", usage=True, until=b'"usage"')
         _, amid = await stage.begin("cut-amid", until=words[1][:-20])
         head = await (await stage.ask("cut-head")).read_head()
@@ -56,6 +56,7 @@ async def test_each_exchange_is_settled_as_far_as_it_had_come(
     assert all(entry["details"]["recovered"] for entry in found.values())
 
     assert found["cut-flows"]["usage_source"] == "estimated"
+    assert running.dimensions(found["cut-flows"]) == {"end_user": "alice"}
     for name, response in {"cut-flows": flows, "cut-told": told, "cut-amid": amid}.items():
         assert found[name]["events"] >= len(sse.events(response.body))
         assert found[name]["bytes"] >= len(response.body)
