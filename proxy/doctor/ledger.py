@@ -99,7 +99,7 @@ def _projects(connection: Connection, case: CheckedDeployment) -> Iterator[Findi
                 yield warning(
                     f"identity {one.name}",
                     f"project: {how_many} {project!r}; its tokens are refused",
-                    "write the id of `tokenweir projects list`, or create it with `tokenweir projects create`",
+                    "write an id of `tokenweir accounts list`, or run `tokenweir accounts create-project`",
                 )
 
 

@@ -18,7 +18,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sqlalchemy import Engine
 
-from proxy.billing.dimensions import KeyDimensions, value_of
+from proxy.billing.dimensions import value_of
 from proxy.billing.keys import DEFAULT_PROJECT, ApiKey
 from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
@@ -249,8 +249,7 @@ async def test_the_dimensions_of_a_token_replace_those_of_a_client_and_not_those
         assert await fixed(email="x" * 300, email_verified="true") == {"end_user": value_of("x" * 300)}
         for nobody in ({}, {"email": "ann@example.com"}, {**ann, "email_verified": False}, {**ann, "email": "a\nb"}):
             assert await fixed(**nobody) is Refused.JWT_CLAIMS, nobody
-        by_operator = KeyDimensions(("tokenweir",), {"end_user": "staff", "tag:cost": "7"})
-        stand.store.update("identity_staff_proj_default", dimensions=by_operator)
+        stand.store.update("identity_staff_proj_default", dimensions={"end_user": "staff", "tag:cost": "7"})
         await stand.keyring.refresh()
         assert await fixed(**ann, pipeline=42) == {"end_user": "staff", "run": "42", "tag:cost": "7"}
 
