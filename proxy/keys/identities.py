@@ -17,10 +17,10 @@ import hashlib
 from base64 import urlsafe_b64decode
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -52,13 +52,25 @@ _GUESSES = frozenset({Refused.JWT_INVALID, Refused.JWT_ELSEWHERE})
 """no issuer has signed such a token for this deployment"""
 
 
-class VerifiedToken(NamedTuple):
+@dataclass(slots=True)
+class VerifiedToken:
     """What a token stands for."""
 
     wanted: IdentityKey
     dimensions: SentDimensions
     until: float
     """Unix seconds: then it is verified again"""
+    _last: tuple[ApiKey, ApiKey] | None = None
+    """the key, and the key with the dimensions"""
+
+    def of_person(self, key: ApiKey) -> ApiKey:
+        """The key with the dimensions of the token; those that an operator has fixed for it replace them. One object
+        until the key changes."""
+        if self._last is None or self._last[0] is not key:
+            of_key = key.dimensions or KeyDimensions()
+            dimensions = replace(of_key, fixed={**self.dimensions, **of_key.fixed})
+            self._last = key, replace(key, dimensions=dimensions)
+        return self._last[1]
 
 
 class _Addressed(msgspec.Struct):
@@ -158,7 +170,7 @@ class Identities:
         if isinstance(verified, Refused):
             return self._keyring.counted(verified, address) if verified in _GUESSES else verified
         key = await self._keyring.of_identity(verified.wanted)
-        return key if isinstance(key, Refused) else _of_person(key, verified.dimensions)
+        return key if isinstance(key, Refused) else verified.of_person(key)
 
     async def _remembered(self, token: str, address: str | None) -> VerifiedToken | Refused:
         if len(token) > TOKEN_CHARS_MAX or not token.isascii():
@@ -207,12 +219,6 @@ def issuer_keys(settings: IdentitySettings) -> IssuerKeys:
 async def _key_set(settings: IdentitySettings, documents: DocumentClient) -> Any:
     jwks = settings.jwks or (await discover(documents, settings.issuer, IssuerDocument)).jwks_uri
     return await documents.get(jwks)
-
-
-def _of_person(key: ApiKey, dimensions: SentDimensions) -> ApiKey:
-    """The key with the dimensions of a token; those that an operator has fixed for it replace them."""
-    of_key = key.dimensions or KeyDimensions()
-    return replace(key, dimensions=replace(of_key, fixed={**dimensions, **of_key.fixed}))
 
 
 def _dimensions(settings: IdentitySettings, claims: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select
 
-from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT, Account, ApiKey, KeyChanges
+from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT, Account, ApiKey, IdentityKey, KeyChanges
 from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, UNLIMITED, Limits, OnExhausted, OnStoreOutage
 from proxy.ledger.accounts import key_store as module
 from proxy.ledger.accounts.account_store import AccountStore, UnknownAccountError
@@ -262,6 +262,25 @@ def test_changes_at_once_lose_nothing(engine: Engine, keys: KeyStore, clock: Clo
 
 
 # -- more keys than are read at a time
+
+
+@on_both_databases
+def test_the_key_of_an_identity_is_made_once_by_all_who_need_it(engine: Engine, keys: KeyStore, clock: Clock) -> None:
+    [project] = [one for one in AccountStore(engine, clock=clock).every() if one.account_id == DEFAULT_PROJECT]
+    wanted = IdentityKey("ci", project, Limits(rpm=3), frozenset({"small"}))
+    with ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(lambda _: KeyStore(engine, clock=clock).of_identity(wanted), range(8)))
+    assert made == made[:1] * 8 == [*keys.every()] * 8
+    assert (made[0].alias, made[0].limits, made[0].models) == ("ci@default", Limits(rpm=3), {"small"})
+    updated = keys.update("ci@default", alias="builds", rpm=None)
+    assert keys.of_identity(wanted) == updated, "the settings are its beginning only"
+    assert make(keys, 1, "ci@default").alias == "ci@default"
+    revoked = keys.revoke(updated.key_id)
+    assert keys.of_identity(wanted) == revoked
+    long = replace(project, name="ü" * 128)
+    assert keys.of_identity(IdentityKey("long", long)).alias == "identity_long_proj_default"
+    with pytest.raises(UnknownAccountError):
+        keys.of_identity(IdentityKey("ci", replace(project, account_id="proj_gone")))
 
 
 def test_every_key_is_read_page_by_page(keys: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
