@@ -9,16 +9,14 @@ import argparse
 import socket
 from typing import TYPE_CHECKING, Any
 
-from proxy.billing.dimensions import END_USER, NAMED, TAG, hashed, tag, value_of
+from proxy.billing.dimensions import NAMED, TAG, tag, value_of
 from proxy.billing.keys import AccountKind
 from proxy.cli.common import add_yes, confirm, load_settings, operator, store_of, with_config
 from proxy.cli.output import print_object
 from proxy.foundation.names import UnknownNameError, counted
-from proxy.foundation.times import iso_utc
 
 if TYPE_CHECKING:
     from proxy.ledger.dimensions.erasure import ValueTraces
-    from proxy.runtime.machine.ledger_stores import LedgerStores
 
 
 def add_commands(commands: Any) -> None:
@@ -55,30 +53,23 @@ def _tag(text: str) -> tuple[str, str]:
 
 def _erase(options: argparse.Namespace) -> None:
     from proxy.ledger.accounts.audit_log import Actor
-    from proxy.ledger.dimensions.erasure import read_traces
+    from proxy.ledger.dimensions.erasure import ERASE, read_erasable
     from proxy.ledger.dimensions.values import DimensionValues
 
     dimension, value = _which(options)
     what = dimension.removeprefix(TAG).replace("_", " ")
     with store_of(options) as store:
-        values = DimensionValues(store.engine)
-        project_id = (
-            None if options.project is None else store.accounts.one(options.project, AccountKind.PROJECT).account_id
-        )
-        found = values.find(dimension, _stored(store, dimension, value), project_id)
-        if not found:
+        project_id = None
+        if options.project is not None:
+            project_id = store.accounts.one(options.project, AccountKind.PROJECT).account_id
+        found = read_erasable(store.engine, dimension, value, store.pepper(), project_id)
+        if found is None:
             raise UnknownNameError(f"no {what} has this value, or it is erased already")
-        traces = read_traces(store.engine, found)
-        confirm(options, f"Forget this {what} of {counted(traces.exchanges, 'exchange')} for ever?")
-        fields = {
-            "dimension": dimension,
-            "projects": sorted({one.project_id for one in found.values()}),
-            "value_ids": sorted(found),
-        }
+        confirm(options, f"Forget this {what} of {counted(found.traces.exchanges, 'exchange')} for ever?")
         by = Actor(operator(), "cli", socket.gethostname())
-        with store.audit_log.operation(by, "dimension.erase", ", ".join(fields["value_ids"]), fields):
-            values.erase(found)
-    print_object(options, {**fields, **_json(options, traces)})
+        with store.audit_log.operation(by, ERASE, ", ".join(found.value_ids), found.audited):
+            DimensionValues(store.engine).erase(found.value_ids)
+    print_object(options, {**found.audited, **_json(options, found.traces)})
 
 
 def _which(options: argparse.Namespace) -> tuple[str, str]:
@@ -89,23 +80,13 @@ def _which(options: argparse.Namespace) -> tuple[str, str]:
     return next((name, given) for name in NAMED if (given := getattr(options, f"of_{name}")) is not None)
 
 
-def _stored(store: LedgerStores, dimension: str, value: str) -> list[str]:
-    """The forms in which the value may be stored."""
-    return [value, hashed(value, store.pepper())] if dimension == END_USER else [value]
-
-
 def _json(options: argparse.Namespace, traces: ValueTraces) -> dict[str, Any]:
-    from proxy.sinks.kinds import sends_details
+    from proxy.sinks.kinds import receiving_details
 
-    configured = load_settings(options.config).sinks
-    exports = (
-        f"{iso_utc(at)} by {actor}: {' '.join(map(str, (details or {}).get('typed', ())))}".rstrip(": ")
-        for at, actor, details in traces.exports
-    )
     return {
         "exchanges": traces.exchanges,
         "entries_by_month": traces.months,
         "archives": traces.archives,
-        "sinks": [name for name in traces.sinks if name not in configured or sends_details(configured[name])],
-        "exports": list(exports),
+        "sinks": receiving_details(traces.sinks, load_settings(options.config).sinks),
+        "exports": traces.exports,
     }

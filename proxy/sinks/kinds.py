@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlencode
@@ -242,6 +242,7 @@ def format_of(settings: SinkSettings) -> SinkFormat[Any]:
     return _FORMATS[settings.kind](settings)
 
 
-def sends_details(settings: SinkSettings) -> bool:
-    """True if the sink's server gets the details of entries, and so their dimensions."""
-    return _FORMATS[settings.kind].sends_details
+def receiving_details(names: Iterable[str], configured: Mapping[str, SinkSettings]) -> list[str]:
+    """Those of these sinks whose servers get the details of entries, and so their dimensions; also those that are not
+    configured any more."""
+    return [name for name in names if name not in configured or _FORMATS[configured[name].kind].sends_details]

@@ -10,7 +10,7 @@ from sqlalchemy import insert, select
 
 from proxy.billing.dimensions import hashed
 from proxy.cli import NOT_FOUND
-from proxy.ledger.dimensions.erasure import EXPORT, read_traces
+from proxy.ledger.dimensions.erasure import EXPORT, _traces
 from proxy.ledger.dimensions.values import DimensionValue, DimensionValues
 from proxy.ledger.schema.tables import (
     acts,
@@ -136,5 +136,5 @@ def test_an_archive_was_sent_to_every_sink(run: Commands, ids: dict[str, str]) -
     run.execute(insert(sinks).values(name="late", settled_at=1.0, **row))
     done = {"statements_until": "2026-10", "entries": 2, "sha256": "", "archived_at": 1.0, "archived_by": "ben"}
     run.execute(insert(archives).values(month="2026-10", file="entries-2026-10.parquet", **done))
-    traces = run.ledger(lambda store: read_traces(store.engine, [ids[ALICE]]))
+    traces = run.ledger(lambda store: _traces(store.engine, [ids[ALICE]]))
     assert (traces.archives, traces.sinks) == (["entries-2026-10.parquet"], ["late"])

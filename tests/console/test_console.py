@@ -55,6 +55,7 @@ OPERATORS = [
     ("POST", "/account/block"),
     ("POST", "/account/unblock"),
     ("POST", "/credit/add"),
+    ("POST", "/dimension/erase"),
     ("POST", "/key/generate"),
     ("POST", "/key/update"),
     ("POST", "/key/delete"),

@@ -25,6 +25,7 @@ ROUTES = {
     "/account/unblock": ["post"],
     "/account/update": ["post"],
     "/credit/add": ["post"],
+    "/dimension/erase": ["post"],
     "/key/block": ["post"],
     "/key/delete": ["post"],
     "/key/generate": ["post"],

@@ -1,6 +1,6 @@
-"""Where the ids of values are, for the operator who erases the values.
+"""Finds the values that an operator erases, and where their ids are.
 
-Invariant: erasing changes no entry, digest, sum or amount, so these answers are the same before and after it.
+Invariant: erasing deletes values and nothing else: it changes no entry, digest, sum or amount.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, false, func, select, true, union_all
 
+from proxy.billing.dimensions import END_USER, hashed
 from proxy.billing.entries import EntryKind
+from proxy.foundation.times import iso_utc
 from proxy.ledger.archive.archives import read_archives
 from proxy.ledger.dimensions.sums import dimensions_of, later_usage
+from proxy.ledger.dimensions.values import DimensionValues
 from proxy.ledger.schema.tables import (
     acts,
     dimension_clock,
@@ -29,6 +32,7 @@ from proxy.storage.database import reading
 
 EXPORT = "export"
 """the action, in the audit log, of an export that contains values and their ids"""
+ERASE = "dimension.erase"
 
 _ENTRIES = ledger_entries.c
 
@@ -45,11 +49,39 @@ class ValueTraces:
     """the files of archived months"""
     sinks: list[str]
     """the sinks that have passed one of these entries"""
-    exports: list[tuple[float, str, Any]]
-    """exports with values, since these values exist: Unix seconds, operator, and details of the audit log"""
+    exports: list[str]
+    """exports with values, made since these values exist: time, operator, and what was typed"""
 
 
-def read_traces(engine: Engine, value_ids: Collection[str]) -> ValueTraces:
+@dataclass(frozen=True, slots=True)
+class ErasableValue:
+    """A value of one dimension, in one project or in several."""
+
+    dimension: str
+    projects: list[str]
+    value_ids: list[str]
+    traces: ValueTraces
+
+    @property
+    def audited(self) -> dict[str, Any]:
+        """What the audit log says of it: not the value."""
+        return {"dimension": self.dimension, "projects": self.projects, "value_ids": self.value_ids}
+
+
+def read_erasable(
+    engine: Engine, dimension: str, value: str, pepper: bytes, project_id: str | None
+) -> ErasableValue | None:
+    """A value as `value_of` returns it, or as a hash by the pepper of the keys; of one project, or of all (None). None:
+    it is not stored, or was erased. Raises LedgerUnavailable."""
+    forms = [value, hashed(value, pepper)] if dimension == END_USER else [value]
+    found = DimensionValues(engine).find(dimension, forms, project_id)
+    if not found:
+        return None
+    projects = sorted({one.project_id for one in found.values()})
+    return ErasableValue(dimension, projects, sorted(found), _traces(engine, found))
+
+
+def _traces(engine: Engine, value_ids: Collection[str]) -> ValueTraces:
     """The traces of values that are not erased yet. Raises LedgerUnavailable."""
     with reading(engine) as connection:
         months = _months(connection, value_ids)
@@ -65,8 +97,13 @@ def read_traces(engine: Engine, value_ids: Collection[str]) -> ValueTraces:
             months=months,
             archives=archived,
             sinks=list(connection.execute(select(sinks.c.name).where(passed).order_by(sinks.c.name)).scalars()),
-            exports=[(at, actor, details) for at, actor, details in connection.execute(exports)],
+            exports=[_export(*row) for row in connection.execute(exports)],
         )
+
+
+def _export(at: float, actor: str, details: Any) -> str:
+    typed = details.get("typed", ()) if isinstance(details, dict) else ()
+    return f"{iso_utc(at)} by {actor}: {' '.join(map(str, typed)) or EXPORT}"
 
 
 def _months(connection: Connection, value_ids: Collection[str]) -> dict[str, int]:

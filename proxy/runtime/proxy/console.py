@@ -18,6 +18,7 @@ from proxy.budgets.thresholds import subjects
 from proxy.console.api.accounts import AccountsApi
 from proxy.console.api.audited_operations import AuditedOperations
 from proxy.console.api.endpoints import HEADERS, Endpoint, add, add_session
+from proxy.console.api.erasure import ErasureApi
 from proxy.console.api.exchanges import ExchangesApi
 from proxy.console.api.keys import KeysApi
 from proxy.console.api.live import LiveApi
@@ -39,6 +40,7 @@ from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.settings import Settings
 from proxy.settings.listeners import AdminSettings
+from proxy.sinks.kinds import receiving_details
 from proxy.storage.executor import BoundedExecutor
 
 # A few reads of the ledger at once and a few that wait, so that no dashboard slows the settling down.
@@ -133,6 +135,10 @@ class Console:
         yield from status.endpoints()
         yield from keys.endpoints()
         yield from accounts.endpoints()
+        yield from ErasureApi(
+            store.engine, store.accounts, operations, self._threads, store.pepper(),
+            partial(receiving_details, configured=self._settings.sinks),
+        ).endpoints()  # fmt: skip
 
 
 def _identity_sign_in(admin: AdminSettings, store: LedgerStores) -> IdentitySignIn | None:
