@@ -327,6 +327,7 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir statement",
         "tokenweir export",
         "tokenweir erase",
+        "tokenweir usage",
         "tokenweir sinks status",
         "tokenweir sinks retry",
         "tokenweir completion",

@@ -9,9 +9,10 @@ import argparse
 import socket
 from typing import TYPE_CHECKING, Any
 
-from proxy.billing.dimensions import NAMED, TAG, tag, value_of
+from proxy.billing.dimensions import NAMED, TAG
 from proxy.billing.keys import AccountKind
 from proxy.cli.common import add_yes, confirm, load_settings, operator, store_of, with_config
+from proxy.cli.dimension_options import dimension_value, tag_value
 from proxy.cli.output import print_object
 from proxy.foundation.names import UnknownNameError, counted
 
@@ -30,25 +31,10 @@ def add_commands(commands: Any) -> None:
     which = erase.add_mutually_exclusive_group(required=True)
     for name in NAMED:
         option, dest = f"--{name.replace('_', '-')}", f"of_{name}"  # `run` is the command's function
-        which.add_argument(option, dest=dest, type=_value, metavar="VALUE", help="as the client sent it")
-    which.add_argument("--tag", type=_tag, metavar="NAME=VALUE", help="a tag, as team=red")
+        which.add_argument(option, dest=dest, type=dimension_value, metavar="VALUE", help="as the client sent it")
+    which.add_argument("--tag", type=tag_value, metavar="NAME=VALUE", help="a tag, as team=red")
     erase.add_argument("--project", metavar="ID|NAME", help="only in this project (default: in all)")
     add_yes(erase)
-
-
-def _value(text: str) -> str:
-    value = value_of(text)
-    if value is None:
-        raise argparse.ArgumentTypeError("is empty, or has characters that cannot be printed")
-    return value
-
-
-def _tag(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    dimension = tag(name)
-    if dimension is None:
-        raise argparse.ArgumentTypeError("is not NAME=VALUE, with a name of letters, digits and _.-")
-    return dimension, _value(value)
 
 
 def _erase(options: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ from proxy.doctor.base_urls import likely_base_url
 from proxy.doctor.finding import CheckedDeployment, Finding, error, ok, warning
 from proxy.foundation.addresses import hosts_of
 from proxy.foundation.names import counted
+from proxy.keys.identities import issuer_keys
 from proxy.metering.estimator.completion import may_hide
 from proxy.runtime.machine.price_file import PriceFileError, price_book
 from proxy.runtime.proxy.model_table import price_lookup
@@ -70,9 +71,13 @@ def _notes(settings: Settings) -> Iterator[Finding]:
 
 
 def _identities(settings: Settings) -> Iterator[Finding]:
-    """Notes on identities by whose settings no token, or no model, is accepted."""
+    """Certificates that cannot be read, and notes on settings by which no token, or no model, is accepted."""
     for one in settings.identities.values():
         at = f"identities.{one.name}"
+        try:
+            issuer_keys(one)
+        except SettingsError as wrong:
+            yield error("configuration", str(wrong), "correct the path or the file: nothing starts without it")
         if urlsplit(one.issuer).path.strip("/").split("/")[0] in _ENTRA_WITHOUT_TENANT:
             yield _note(f"{at}.issuer: no token has this `iss`", "write the id of your tenant in its place")
         for model in sorted(one.key.models or ()):

@@ -31,7 +31,7 @@ OTHER = "(other)"
 DimensionFilter = Mapping[str, Collection[str]]
 """dimension → the value ids of which an exchange has one; all of these dimensions"""
 
-_VALUE_ID = re.compile(r"v_[A-Za-z0-9_-]{16}", re.ASCII)
+_VALUE_ID = re.compile(r"(?:\(erased )?(v_[A-Za-z0-9_-]{16})\)?", re.ASCII)
 _ENTRIES, _PAIRS = ledger_entries.c, exchange_dimensions.c
 
 
@@ -71,8 +71,8 @@ class ValueReader:
         values = {value for text in given if (value := value_of(text))}
         if self._pepper is not None and dimension == END_USER:
             values |= {hashed(value, self._pepper) for value in values}
-        ids = {OVERFLOW if text == OTHER else text for text in given if text == OTHER or _VALUE_ID.fullmatch(text)}
-        return ids.union(self._values.find(dimension, values))
+        ids = {match[1] for text in given if (match := _VALUE_ID.fullmatch(text))}
+        return ids.union({OVERFLOW} if OTHER in given else (), self._values.find(dimension, values))
 
 
 def stored_dimensions(details: Any) -> Dimensions:

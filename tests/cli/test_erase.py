@@ -102,7 +102,7 @@ def test_a_hashed_end_user_is_found(run: Commands) -> None:
     ("typed", "said"),
     [
         (("--end-user", " "), "--end-user: is empty"),
-        (("--tag", "red"), "--tag: is empty"),
+        (("--tag", "red="), "--tag: is empty"),
         (("--tag", "a b=red"), "--tag: is not NAME=VALUE"),
         (("--session", "a\x00b"), "cannot be printed"),
         ((), "one of the arguments --end-user --session --run --tag is required"),

@@ -546,6 +546,9 @@ def test_the_issuers_of_clients_tokens(tmp_path: Path) -> None:
     )
     assert "identities.e.issuer: no token has this `iss`" in noted
     assert "identities.e.key.models: gone is not under models" in noted
+    unread = case_of(tmp_path, identities={"e": {**entra, "tls": {"ca_file": "gone.pem"}}})
+    assert marks(configuration.settings_valid(unread)) == {"configuration": "error"}
+    assert "identities.e.tls.ca_file" in said(configuration.settings_valid(unread))
 
 
 def test_a_check_that_hangs_or_breaks_hides_no_other(tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""`tokenweir usage`, by end user and others."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from proxy.billing.dimensions import OVERFLOW, hashed
+from proxy.billing.entries import LedgerEntry
+from proxy.ledger.dimensions.sums import add_up
+from proxy.ledger.dimensions.values import DimensionValues
+from proxy.ledger.settling.store import Arrival
+from proxy.reports.usage import id_from
+from tests.cli.commands import CONFIG, Commands, on_a_terminal
+from tests.ledger.dimensions.filled import ids_of, with_dimensions
+from tests.ledger.priced_entries import a_real_entry
+
+pytestmark = pytest.mark.io
+
+NOW = datetime.now(UTC).timestamp()
+
+
+def an_entry_now(number: int, **differences: Any) -> LedgerEntry:
+    exchange_id = f"{id_from(NOW)}7{number:03x}-8000-{number:012x}"
+    entry = a_real_entry(number, started_at=NOW, **differences)
+    return replace(entry, exchange_id=exchange_id, entry_id=f"entry-{number}")
+
+
+@pytest.fixture
+def run(run: Commands) -> Commands:
+    """Two exchanges of Alice, one of Bob with a tag, one without an id, one of nobody."""
+    (key,) = run("keys", "create", "--alias", "app")
+    alice = run.ledger(lambda store: ids_of(store.engine, end_user="alice"))
+    bob = run.ledger(lambda store: ids_of(store.engine, end_user="bob", tag_team="red"))
+    has = [alice, bob, alice, {"end_user": OVERFLOW}, {}]
+    every = [with_dimensions(an_entry_now(number, key=key["key_id"]), of) for number, of in enumerate(has)]
+    run.settle(*every[:2])
+    run.ledger(lambda store: add_up(store.engine))
+    run.settle(*every[2:])
+    return run
+
+
+def by_name(rows: list[dict[str, Any]], name: str) -> dict[str | None, int]:
+    """Requests by the value of a dimension, without the total."""
+    return {row[name] and (row[name]["value"] or row[name]["value_id"]): row["requests"] for row in rows if name in row}
+
+
+def test_rows_add_up_to_the_total(run: Commands) -> None:
+    *rows, total = run("usage", "--by", "end_user")
+    assert by_name(rows, "end_user") == {"alice": 2, "bob": 1, OVERFLOW: 1, None: 1}
+    assert [row["charge_usd"] for row in rows] == sorted((row["charge_usd"] for row in rows), key=Decimal, reverse=True)
+    for name in ("requests", "prompt_tokens", "charge_usd", "cost_usd"):
+        assert sum(Decimal(row[name]) for row in rows) == Decimal(total[name])
+    *few, rest, same = run("usage", "--by", "end_user", "--by", "key", "--limit", "2")
+    assert (len(few), same, few[0]["key"], rest["left_out"]) == (2, total, "app", True)
+    assert sum(Decimal(row["charge_usd"]) for row in (*few, rest)) == Decimal(total["charge_usd"])
+    *days, whole = run("usage", "--by", "tag:team", "--daily", "--since", "2d")
+    assert (by_name(days, "tag:team"), whole) == ({"red": 1, None: 4}, total)
+    assert {row["day"] for row in days} == {f"{datetime.fromtimestamp(NOW, UTC):%Y-%m-%d}"}
+
+
+def test_filters(run: Commands) -> None:
+    (total,) = run("usage", "--end-user", "alice", "--key", "app", "--project", "default", "--model", "tera-large")
+    assert total["requests"] == 2
+    assert run("usage", "--tag", "team=red", "--by", "end_user")[0]["end_user"]["value"] == "bob"
+    assert run("usage", "--until", "2026-01-01", "--since", "2025-01-01")[-1]["requests"] == 0
+    assert run.refused("usage", "--end-user", "nobody") == "tokenweir: --end-user: the ledger has no 'nobody'"
+    assert "one of end users" in run.refused("usage", "--by", "end_user", "--by", "run")
+    assert "tag:NAME, not 'colour'" in run.refused("usage", "--by", "colour")
+    assert "--tag: is not NAME=VALUE" in run.refused("usage", "--tag", "red")
+
+
+def test_end_users_that_are_stored_as_a_hash_are_found_by_what_clients_send(run: Commands) -> None:
+    def settled(store: Any) -> None:
+        carol = ids_of(store.engine, end_user=hashed("carol", store.pepper()))
+        entry = with_dimensions(an_entry_now(9), carol)
+        store.ledger.settle([Arrival(entry)])
+
+    run.ledger(settled)
+    assert "no 'carol'" in run.refused("usage", "--end-user", "carol")
+    run.configure(CONFIG | {"dimensions": {"hash_end_users": True}})
+    assert run("usage", "--end-user", "carol")[-1]["requests"] == 1
+    assert run("usage", "--end-user", "bob")[-1]["requests"] == 1
+
+
+def test_a_terminal_shows_a_table(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = run.ledger(lambda store: ids_of(store.engine, end_user="bob"))
+    run.ledger(lambda store: DimensionValues(store.engine).erase(ids.values()))
+    on_a_terminal(monkeypatch, 120)
+    run("usage", "--by", "end_user")
+    lines = run.out.splitlines()
+    assert lines[0].split() == ["END", "USER", "REQUESTS", "PROMPT", "OUTPUT", "CHARGE", "USD", "COST", "USD"]
+    names = [line[:30].strip() for line in lines[1:]]
+    assert sorted(names[:-1]) == sorted(["alice", f"(erased {ids['end_user']})", "(other)", "(none)"])
+    assert names[-1] == "total"
+    for name in set(names) - {"total", "(none)"}:
+        assert run("usage", "--end-user", name, "--json")[0]["requests"] == 1 + (name == "alice")
+    assert max(map(len, lines)) <= 120
