@@ -34,6 +34,7 @@ VALUE_CHARS_MAX = 256
 
 Dimensions: TypeAlias = Mapping[str, str]
 """dimension → value id"""
+NO_DIMENSIONS: Dimensions = {}
 SentDimensions: TypeAlias = Mapping[str, str]
 """dimension → value, as `value_of` returns it"""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from proxy.billing.dimensions import KeyDimensions
+from proxy.billing.limit_rules import LimitRule
 from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, OnStoreOutage, Scope
 from proxy.foundation.durations import DURATION_S_MAX, seconds_from
 from proxy.foundation.times import iso_time
@@ -110,9 +111,9 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyChanges:
-    """Keys and accounts for a reader that follows their changes."""
+    """Keys, accounts and limit rules for a reader that follows their changes."""
 
-    rows: Sequence[ApiKey | Account]
+    rows: Sequence[ApiKey | Account | LimitRule]
     revision: int
     """`rows` has all changes up to this revision"""
     behind: bool

@@ -16,10 +16,12 @@ from msgspec import structs
 from sqlalchemy import Connection, Engine, bindparam, delete, literal, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from proxy.billing.limit_rules import rule_of
 from proxy.billing.limits import Limits, window_end, window_start
 from proxy.billing.money import Nusd
 from proxy.billing.reservation import CounterState
-from proxy.ledger.accounts.limits import limits_of
+from proxy.ledger.limit_rules import rules_with_ids
+from proxy.ledger.limits import limits_of
 from proxy.ledger.schema.tables import accounts, api_keys, budget_alerts
 from proxy.ledger.settling.spend import IDS_MAX, batches
 from proxy.storage.database import is_shared, reading, writing
@@ -41,8 +43,8 @@ _SAME_S = 0.001
 _ERROR_CHARS_MAX = 200
 _COLUMNS = budget_alerts.c
 
-KEY = "key"
-"""the kind of a subject that is a key"""
+KEY, RULE = "key", "rule"
+"""the kinds of subjects that are no accounts"""
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -50,8 +52,9 @@ class Subject(msgspec.Struct, frozen=True):
 
     scope_id: str
     kind: str
-    """key, project or organization"""
+    """key, project, organization or rule"""
     name: str
+    """of a rule: the same for each of its counters"""
     limits: Limits
     created_at: float
 
@@ -84,7 +87,7 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 def subjects(engine: Engine, scope_ids: Collection[str]) -> dict[str, Subject]:
-    """The existing keys and accounts with these ids. Raises LedgerUnavailable."""
+    """The existing keys and accounts with these ids, and the rules of these counters. Raises LedgerUnavailable."""
     with reading(engine) as connection:
         return {one.scope_id: one for ids in batches(scope_ids, IDS_MAX) for one in _subjects(connection, ids)}
 
@@ -191,6 +194,12 @@ def _subjects(connection: Connection, scope_ids: Collection[str]) -> Iterator[Su
     ):
         for scope_id, kind, name, limits, created_at in connection.execute(query):
             yield Subject(scope_id, kind, name, limits_of(limits), created_at)
+    rule_ids = {one: rule_id for one in scope_ids if (rule_id := rule_of(one)) is not None}
+    rules = rules_with_ids(connection, set(rule_ids.values()))
+    for counter_id, rule_id in rule_ids.items():
+        rule = rules.get(rule_id)
+        if rule is not None and rule.deleted_at is None:
+            yield Subject(counter_id, RULE, rule.name, rule.limits, rule.created_at)
 
 
 def _reached(subject: Subject, counter: CounterState, now: float) -> Iterator[Alert]:

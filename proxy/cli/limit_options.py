@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from proxy.reports.totals import SpendAndCredit
 
 
-def add_limits(parser: argparse.ArgumentParser) -> None:
-    """Add the options that keys, projects and organizations share."""
+def add_limits(parser: argparse.ArgumentParser, *, of_rule: bool = False) -> None:
+    """Add the options that keys, projects and organizations share, or those of a rule."""
 
     def option(name: str, kind: Callable[[str], Any], metavar: str, words: str) -> None:
         parser.add_argument(name, type=kind, metavar=metavar, help=words, default=argparse.SUPPRESS)
@@ -35,18 +35,12 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         "WINDOW",
         f"window of the budget: 30d (rolling; the default), 12h, …, {CALENDAR_MONTH}, or {LIFETIME} (never resets)",
     )
-    parser.add_argument(
-        "--prepaid",
-        action=argparse.BooleanOptionalAction,
-        default=argparse.SUPPRESS,
-        help="limit spend to the added credit (see `credit add`)",
-    )
-    parser.add_argument(
-        "--cost-in-answers",
-        action=argparse.BooleanOptionalAction,
-        default=argparse.SUPPRESS,
-        help="return the cost of each answer in its usage",
-    )
+    of_accounts = {
+        "--prepaid": "limit spend to the added credit (see `credit add`)",
+        "--cost-in-answers": "return the cost of each answer in its usage",
+    }
+    for name, words in () if of_rule else of_accounts.items():
+        parser.add_argument(name, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=words)
     rate = Whole(1, RATE_MAX, or_none=True)
     option("--rpm", rate, "N", "requests in any 60 s; none removes the limit")
     option("--tpm", rate, "N", "tokens in any 60 s; none removes the limit")

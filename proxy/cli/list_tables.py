@@ -70,6 +70,20 @@ ACCOUNTS = Table(
     ("name", "account_id", "kind", "state", "budget", "window"),
     left_out=("window", "budget", "state"),
 )
+RULES = Table(
+    {
+        "name": Column("NAME", 20, _field("name")),
+        "rule_id": Column("ID", 25, _field("rule_id")),
+        "split_by": Column("FOR EACH", 14, lambda row: ", ".join(row["split_by"] or ()) or "–"),
+        "budget": _BUDGET,
+        "window": _WINDOW,
+        "scope": Column("OF", 25, _field("scope_id")),
+        "only": Column("ONLY", 20, lambda row: ", ".join(f"{k}={v}" for k, v in (row["only"] or {}).items()) or "–"),
+        "models": Column("MODELS", 0, lambda row: "all" if row["models"] is None else ", ".join(row["models"])),
+    },
+    ("name", "rule_id", "split_by", "budget", "window", "scope", "only", "models"),
+    left_out=("only", "models", "scope", "rule_id"),
+)
 PERIODS = Table(
     {
         "month": Column("MONTH", 7, _field("month")),

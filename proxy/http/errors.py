@@ -220,6 +220,14 @@ def model_not_allowed(model: str) -> ApiError:
     return ApiError(403, message, kind="permission_error", param="model", code="model_not_allowed")
 
 
+def missing_dimension(name: str) -> ApiError:
+    """400: a limit needs to know this dimension of the request."""
+    header = f"x-tokenweir-{name.replace('_', '-')}"
+    how = f"{header}: …" if not name.startswith("tag:") else f"x-tokenweir-tags: {name.removeprefix('tag:')}=…"
+    message = f"This key's requests must say their {name}: send the header '{how}', or what your client has for it."
+    return bad_request(message, param=name, code="missing_dimension")
+
+
 def model_unpriced(model: str) -> ApiError:
     """403: the model has no price, so that the key's budget cannot be enforced."""
     message = f"This key has a budget, and the model '{model}' has no price."

@@ -17,7 +17,9 @@ from enum import StrEnum
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from proxy.billing.dimensions import Dimensions
 from proxy.billing.keys import Account, AccountKind, ApiKey, IdentityKey, KeyChanges
+from proxy.billing.limit_rules import LimitRule, scopes_of
 from proxy.billing.limits import Scope
 from proxy.billing.pricing.rules import Payer
 from proxy.foundation.outage import Outage, OutageListener
@@ -80,6 +82,12 @@ class KeyAccess(NamedTuple):
     """the key and its accounts, for rules of prices"""
     cost_in_answers: bool
     """answers contain their cost"""
+    rules: tuple[LimitRule, ...] = ()
+    """the rules for requests of the key"""
+
+    def levels(self, model: str, dimensions: Dimensions) -> tuple[Scope, ...]:
+        """The levels that a request counts against."""
+        return (*self.scopes, *scopes_of(self.rules, model, dimensions)) if self.rules else self.scopes
 
 
 class TokenKeys(Protocol):
@@ -115,6 +123,8 @@ class Keyring:
         self._by_id: OrderedDict[str, ApiKey] = OrderedDict()
         """keys by id; the one that was used or changed last is at the end"""
         self._accounts: dict[str, Account] = {}
+        self._rules: dict[str, LimitRule] = {}
+        """those that are not deleted, by id"""
         self._accesses: dict[str, KeyAccess] = {}
         """computed values by key id; a cache of what is in memory, without those that a change affects"""
         self._revision: int | None = None
@@ -355,7 +365,7 @@ class Keyring:
         known = self._by_id.get(key.key_id)
         project = self._accounts.get(key.project_id)
         organization = None if project is None or project.parent_id is None else self._accounts.get(project.parent_id)
-        access = _access_of(known or key, project, organization)
+        access = _access_of(known or key, project, organization, self._rules.values())
         if known is not None:
             self._accesses[key.key_id] = access
         return access
@@ -376,10 +386,15 @@ class Keyring:
         self._revision = changes.revision
         self._learn_all(changes.rows)
 
-    def _learn_all(self, rows: Sequence[ApiKey | Account]) -> None:
+    def _learn_all(self, rows: Sequence[ApiKey | Account | LimitRule]) -> None:
         for row in rows:
             if isinstance(row, ApiKey):
                 self._learn_key(row)
+            elif isinstance(row, LimitRule):
+                self._rules[row.rule_id] = row
+                if row.deleted_at is not None:
+                    del self._rules[row.rule_id]
+                self._accesses.clear()
             elif self._accounts.get(row.account_id) != row:
                 self._accounts[row.account_id] = row
                 self._accesses.clear()  # of its keys, which are not known here
@@ -405,7 +420,9 @@ class Keyring:
             self._by_digest.pop(hashed, None)  # type: ignore[arg-type]
 
 
-def _access_of(key: ApiKey, project: Account | None, organization: Account | None) -> KeyAccess:
+def _access_of(
+    key: ApiKey, project: Account | None, organization: Account | None, rules: Collection[LimitRule]
+) -> KeyAccess:
     if project is None or organization is None:  # only after a partial restore of the database
         payer = Payer(key.key_id, key.alias, key.project_id)
         return KeyAccess(blocked=True, scopes=(), payer=payer, cost_in_answers=False)
@@ -414,4 +431,5 @@ def _access_of(key: ApiKey, project: Account | None, organization: Account | Non
     blocked = any(level.blocked_at is not None for level in levels)
     payer = Payer(key.key_id, key.alias, project.account_id, project.name, organization.account_id, organization.name)
     cost_in_answers = any(level.limits.cost_in_answers for level in levels)
-    return KeyAccess(blocked, scopes, payer, cost_in_answers)
+    ids = (key.key_id, project.account_id, organization.account_id)
+    return KeyAccess(blocked, scopes, payer, cost_in_answers, tuple(rule for rule in rules if rule.is_for(ids)))

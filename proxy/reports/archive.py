@@ -26,10 +26,10 @@ from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits, window_end, w
 from proxy.billing.period import Month, month_of
 from proxy.budgets.thresholds import forget
 from proxy.foundation.times import iso_utc
-from proxy.ledger.accounts.limits import limits_of
 from proxy.ledger.amounts import SUMS, rows_of
 from proxy.ledger.archive import contents
 from proxy.ledger.archive.archives import Archive, archived_until, read_archives, statements_until
+from proxy.ledger.limits import limits_of
 from proxy.ledger.periods.closing import read_closings, read_periods
 from proxy.ledger.schema.archive_guard import refuse_until
 from proxy.ledger.schema.partitions import MONTHS_BACK

@@ -24,7 +24,7 @@ from proxy.budgets.follower import Follower
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.thresholds import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, Alert, Subject, record_new
 from proxy.foundation.secret import Secret
-from proxy.ledger.accounts.limits import limits_row
+from proxy.ledger.limits import limits_row
 from proxy.ledger.schema.tables import api_keys
 from proxy.sinks import alert_webhook
 from proxy.sinks.alert_webhook import AT_ONCE, Webhook, body_of

@@ -30,7 +30,7 @@ from proxy.budgets.thresholds import (
     record_new,
     subjects,
 )
-from proxy.ledger.accounts.limits import limits_row
+from proxy.ledger.limits import limits_row
 from proxy.ledger.schema.tables import accounts, api_keys
 from proxy.storage.database import writing
 from tests.support.ledger_tables import read_alerts

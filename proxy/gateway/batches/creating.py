@@ -41,6 +41,7 @@ from proxy.gateway.batches.lines_in import batch_ways
 from proxy.gateway.batches.settling import BatchSettler
 from proxy.gateway.batches.watcher import FOUND_S, Watcher
 from proxy.gateway.dimensions.requests import RequestDimensions
+from proxy.gateway.exchange.opener import limiting
 from proxy.gateway.exchange.refusals import RequestedAmounts, refusal
 from proxy.gateway.passing import passed
 from proxy.gateway.ports import RequestLimits
@@ -50,6 +51,7 @@ from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route
 from proxy.http import errors
 from proxy.http.errors import JSON_TYPE, ApiError
+from proxy.keys.keyring import KeyAccess
 from proxy.metering.stored_objects.api import BatchApi
 
 # As many batches as a node polls in a quarter of an hour.
@@ -87,12 +89,10 @@ class BatchMaker:
         models: Models,
         admission: Admission,
         limits: RequestLimits,
-        scopes: Callable[[ApiKey], tuple[Scope, ...]],
-        payer: Callable[[ApiKey], Payer],
+        access_of: Callable[[ApiKey], KeyAccess],
         dimensions: RequestDimensions,
         unix_time: Callable[[], float],
     ) -> None:
-        """`scopes`: the levels that limit a key."""
         self._access = access
         self._settler = settler
         self._watcher = watcher
@@ -100,8 +100,7 @@ class BatchMaker:
         self._models = models
         self._admission = admission
         self._limits = limits
-        self._scopes = scopes
-        self._payer = payer
+        self._access_of = access_of
         self._dimensions = dimensions
         self._unix_time = unix_time
         self._making: set[asyncio.Task[web.StreamResponse]] = set()
@@ -138,7 +137,7 @@ class BatchMaker:
         self, made_for: Asked, new: NewBatch, dimensions: Dimensions | UnsetType
     ) -> tuple[StoredBatch, tuple[Terms, ...], OpenReservation]:
         key, made, reserve = made_for.key, exchange_id(), self._limits.reserve
-        scopes, now = self._scopes(key), self._unix_time()
+        scopes, now = self._levels(key, new, dimensions), self._unix_time()
         terms = self._terms(made_for, new, now, dimensions)
         price_of = {one.model: one.price for one in terms}
         if any(scope.limits.spends for scope in scopes):
@@ -160,11 +159,20 @@ class BatchMaker:
         )  # fmt: skip
         return batch, terms, found
 
+    def _levels(self, key: ApiKey, new: NewBatch, dimensions: Dimensions | UnsetType) -> tuple[Scope, ...]:
+        """The levels of all lines: a rule for one of its models counts the whole batch. Raises ApiError."""
+        access = self._access_of(key)
+        if not access.rules:
+            return access.scopes
+        models = {share.model for share in new.read.shares}
+        levels = (scope for model in sorted(models) for scope in limiting(access, model, dimensions))
+        return tuple({scope.scope_id: scope for scope in levels}.values())
+
     def _terms(
         self, made_for: Asked, new: NewBatch, now: float, dimensions: Dimensions | UnsetType
     ) -> tuple[Terms, ...]:
         """The terms of each model. The model with the most lines is last: its terms need no names. Raises ApiError."""
-        payer = self._payer(made_for.key)
+        payer = self._access_of(made_for.key).payer
         totals: dict[str, list[int]] = {}
         upstream: dict[str, str] = {}
         for share in new.read.shares:

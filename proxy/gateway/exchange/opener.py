@@ -12,11 +12,12 @@ from random import random
 from time import monotonic
 from typing import Any, TypeVar
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 
-from proxy.billing.dimensions import Dimensions
+from proxy.billing.dimensions import NO_DIMENSIONS, Dimensions
 from proxy.billing.ending import FREE
 from proxy.billing.keys import ApiKey
+from proxy.billing.limit_rules import missing_dimension
 from proxy.billing.limits import Scope
 from proxy.billing.money import Nusd
 from proxy.billing.pricing.prices import can_quote
@@ -32,7 +33,7 @@ from proxy.gateway.ports import Ports, RequestLimits, Reserve
 from proxy.gateway.upstream.routing import Models, Route, by_health, only_at, supporting
 from proxy.http import errors
 from proxy.journal.progress import Slot
-from proxy.keys.keyring import Keyring
+from proxy.keys.keyring import KeyAccess, Keyring
 from proxy.keys.response_owners import ResponseOwner
 from proxy.metering.dialect import Dialect
 from proxy.metering.request import InvalidField, RequestFacts
@@ -134,16 +135,20 @@ class ExchangeOpener:
         facts: RequestFacts,
         route: Route,
         received_at: float,
-        scopes: Sequence[Scope] | None = None,
         dimensions: Dimensions | UnsetType = UNSET,
+        *,
+        money_only: bool = False,
     ) -> OpenExchange:
-        """Reserve at every level, and open the exchange. `scopes`: the levels that limit it; None: those of the key.
-        Raises ApiError if a limit is reached, or the outbox is full."""
+        """Reserve at every level, and open the exchange. `money_only`: no level limits the number of requests or
+        tokens. Raises ApiError if a limit is reached, a dimension is missing, or the outbox is full."""
         access = self._keys.access(key)
         terms = self._terms(dialect, access.payer, facts, route)
-        reservation = await self._reserved(
-            exchange_id, key, facts, route, terms, access.scopes if scopes is None else scopes
-        )
+        scopes = access.scopes
+        if access.rules:
+            scopes = limiting(access, facts.model, dimensions)
+        if money_only:
+            scopes = tuple(map(_of_money, scopes))
+        reservation = await self._reserved(exchange_id, key, facts, route, terms, scopes)
         try:
             opened, slot, durable = self._open(exchange_id, dialect, key, facts, route, terms, reservation, dimensions)
         except BaseException:
@@ -270,6 +275,20 @@ class ExchangeOpener:
             if isinstance(failure, OutboxFullError):
                 raise errors.overloaded(str(failure), code="not_accepting") from None
             raise
+
+
+def limiting(access: KeyAccess, model: str, dimensions: Dimensions | UnsetType) -> tuple[Scope, ...]:
+    """The levels that a request counts against. Raises ApiError if it lacks a dimension that a rule requires."""
+    known = NO_DIMENSIONS if dimensions is UNSET else dimensions
+    missing = missing_dimension(access.rules, model, known)
+    if missing is not None:
+        raise errors.missing_dimension(missing)
+    return access.levels(model, known)
+
+
+def _of_money(scope: Scope) -> Scope:
+    """The level without its limits of rates and parallel requests."""
+    return structs.replace(scope, limits=structs.replace(scope.limits, rpm=None, tpm=None, parallel=None))
 
 
 def _can_quote(price: Price | None, facts: RequestFacts) -> bool:

@@ -1,6 +1,7 @@
 """The errors of requests that exceed a limit: which level, which limit, what is left, and when to try again.
 
-Invariants: type and code are OpenAI's. Amounts are those of the level that refuses; ids and names are not disclosed.
+Invariants: type and code are OpenAI's. Amounts are those of the level that refuses. No id is disclosed, and no name but
+that of a limit rule.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from proxy.billing.keys import ApiKey
+from proxy.billing.limit_rules import RuleScope
 from proxy.billing.limits import LimitCounter, Scope, credit_counter_id, limit_counters, window_end
 from proxy.billing.money import usd_text
 from proxy.billing.reservation import DenialReason, Denied
@@ -107,6 +109,9 @@ def too_many_at_once(message: str) -> ApiError:
 def _level(scope: Scope | None, key: ApiKey) -> str:
     if scope is None:
         return _ANY_LEVEL
+    if isinstance(scope, RuleScope):
+        each = f" for this {' and '.join(scope.rule.split_by)}" if scope.rule.split_by else ""
+        return f"the limit {scope.rule.name!r}{each}"
     return {key.key_id: "this key", key.project_id: "this key's project"}.get(scope.scope_id, "this key's organization")
 
 

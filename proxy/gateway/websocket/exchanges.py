@@ -8,7 +8,7 @@ transcription. Each exchange ends once; `end_all` ends all that are open.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -19,7 +19,7 @@ from multidict import CIMultiDictProxy
 
 from proxy.billing.details import EntryDetails
 from proxy.billing.keys import ApiKey
-from proxy.billing.limits import OnExhausted, Scope
+from proxy.billing.limits import OnExhausted
 from proxy.billing.pricing.prices import by_time_alone
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Outcome, Price
@@ -156,9 +156,10 @@ class SessionExchanges:
         """Check a model for transcriptions. Raises ApiError if the key may not use it, or its budget cannot be
         enforced."""
         key = await self._authenticate()
-        route, scopes = self._transcribing(model, key), self._keys.scopes(key)
-        price, _ = route.prices(self._ports.unix_time(), self._keys.payer(key))
-        if any(scope.limits.spends for scope in scopes) and (price is None or not price.tiers):
+        route, access = self._transcribing(model, key), self._keys.access(key)
+        price, _ = route.prices(self._ports.unix_time(), access.payer)
+        limits = [one.limits for one in access.scopes] + [one.limits for one in access.rules]
+        if any(one.spends for one in limits) and (price is None or not price.tiers):
             raise errors.model_unpriced(model)
 
     # -- events of the provider
@@ -201,8 +202,7 @@ class SessionExchanges:
         if heard.kind is ExchangeKind.TRANSCRIPT:
             route = self._transcribing(facts.model, key)
             # It is no request of the client: only money limits it, not limits on the number of requests.
-            scopes = [_of_money(scope) for scope in self._keys.scopes(key)]
-            return await self._open(heard.kind, facts, key, route, received_at, scopes=scopes)
+            return await self._open(heard.kind, facts, key, route, received_at, money_only=True)
         facts = structs.replace(facts, model=facts.model or self._now()[0])
         return await self._open(heard.kind, facts, key, self._route(facts.model, key), received_at)
 
@@ -261,7 +261,7 @@ class SessionExchanges:
         route: Route,
         received_at: float,
         *,
-        scopes: Sequence[Scope] | None = None,
+        money_only: bool = False,
         document: Mapping[str, Any] = NO_MESSAGE,
     ) -> Turn:
         requested = document.get("response")
@@ -270,8 +270,8 @@ class SessionExchanges:
             key, self._headers, self._dialect.name, requested if isinstance(requested, dict) else document
         )
         open_exchange = await self._opener.admit(
-            exchange_id(), self._dialect, key, facts, route, received_at, scopes,
-            await dimensions.ids(key, sent) if sent else UNSET,
+            exchange_id(), self._dialect, key, facts, route, received_at,
+            await dimensions.ids(key, sent) if sent else UNSET, money_only=money_only,
         )  # fmt: skip
         try:
             open_exchange.traceparent = self._headers.get(TRACEPARENT) if self._ports.traces is not None else None
@@ -351,7 +351,3 @@ async def _readable(message: bytes) -> bytes:
         await until_done(text.read_part)
         text = text.text()
     return text
-
-
-def _of_money(scope: Scope) -> Scope:
-    return structs.replace(scope, limits=structs.replace(scope.limits, rpm=None, tpm=None, parallel=None))

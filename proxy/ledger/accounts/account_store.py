@@ -1,7 +1,7 @@
 """Organizations and projects in SQL.
 
-Invariants: those of limits.py; an account is never deleted and a project never moves to another organization, so the
-spend of a project is part of the spend of its organization.
+Invariants: those of ledger/limits.py; an account is never deleted and a project never moves to another organization,
+so the spend of a project is part of the spend of its organization.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, or_, sele
 from proxy.billing.keys import Account, AccountKind
 from proxy.billing.limits import UNLIMITED, Limits
 from proxy.foundation.names import UnknownNameError
-from proxy.ledger.accounts.limits import (
+from proxy.ledger.limits import (
     LIMITS,
     checked_limits,
     checked_name,

@@ -1,7 +1,7 @@
 """Keys in SQL.
 
-Invariants: those of limits.py; only the digest and the last characters of a secret are stored; a revoked key stays
-revoked; the key of an identity never gets a secret.
+Invariants: those of ledger/limits.py; only the digest and the last characters of a secret are stored; a revoked key
+stays revoked; the key of an identity never gets a secret.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from sqlalchemy import ColumnElement, Connection, Engine, Row, func, insert, lit
 
 from proxy.billing.dimensions import KeyDimensions
 from proxy.billing.keys import DEFAULT_PROJECT, Account, AccountKind, ApiKey, IdentityKey, KeyChanges
+from proxy.billing.limit_rules import LimitRule
 from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, OnStoreOutage
 from proxy.foundation.names import UnknownNameError
 from proxy.ledger.accounts.account_store import IDS_SHOWN_MAX, UnknownAccountError, read_accounts
-from proxy.ledger.accounts.limits import (
+from proxy.ledger.limit_rules import read_rules
+from proxy.ledger.limits import (
     LIMITS,
     NAME_CHARS_MAX,
     checked_limits,
@@ -28,7 +30,7 @@ from proxy.ledger.accounts.limits import (
     next_revision,
     with_changes,
 )
-from proxy.ledger.schema.tables import accounts, api_keys
+from proxy.ledger.schema.tables import accounts, api_keys, limit_rules
 from proxy.ledger.settling.spend import IDS_MAX, batches
 from proxy.storage.database import Lock, hold, reading, writing
 
@@ -231,24 +233,31 @@ class KeyStore:
         )
 
     def latest(self, keys_max: int) -> KeyChanges:
-        """All accounts, and the `keys_max` usable keys that changed last, for a reader that continues with
+        """All accounts and rules, and the `keys_max` usable keys that changed last, for a reader that continues with
         `changes_since`."""
         usable = _COLUMNS.revoked_at.is_(None) & or_(_COLUMNS.expires_at.is_(None), _COLUMNS.expires_at > self._clock())
         query = select(api_keys).where(usable).order_by(_COLUMNS.revision.desc()).limit(keys_max)
         with reading(self._engine) as connection:
-            levels, revision = read_accounts(connection), next_revision(connection) - 1
+            others: list[Account | LimitRule] = [*read_accounts(connection), *read_rules(connection)]
+            revision = next_revision(connection) - 1
             rows = connection.execute(query).all()  # parsed after the transaction: it must not be idle for long
-        return KeyChanges([*levels, *map(_key_of, reversed(rows))], revision, behind=False)
+        return KeyChanges([*others, *map(_key_of, reversed(rows))], revision, behind=False)
 
     def changes_since(self, revision: int, digests: Collection[bytes] = ()) -> KeyChanges:
-        """The next CHANGES_MAX keys and accounts that were created or changed after `revision`, in the order of the
-        changes; and the keys with these digests of secrets, current or previous."""
+        """The next keys, accounts and rules that were created or changed after `revision`, about CHANGES_MAX in the
+        order of the changes; and the keys with these digests of secrets, current or previous."""
         with reading(self._engine) as connection:
-            changes: list[ApiKey | Account] = [
+            later = limit_rules.c.revision > revision
+            changes: list[ApiKey | Account | LimitRule] = [
                 *_keys(connection, _COLUMNS.revision > revision, limit=CHANGES_MAX),
                 *read_accounts(connection, accounts.c.revision > revision, limit=CHANGES_MAX),
+                *read_rules(connection, later, deleted=True, limit=CHANGES_MAX),
             ]
-            changes = sorted(changes, key=attrgetter("revision"))[:CHANGES_MAX]
+            changes.sort(key=attrgetter("revision"))
+            is_whole = len(changes) < CHANGES_MAX
+            if not is_whole:  # a rule has its revision in common with an account
+                last = changes[CHANGES_MAX - 1].revision
+                changes = [one for one in changes if one.revision <= last]
             found = [
                 key
                 for column in (_COLUMNS.digest, _COLUMNS.old_digest)  # a query each: each by its index
@@ -256,7 +265,7 @@ class KeyStore:
                 for key in _keys(connection, column.in_(some))
             ]
         until = changes[-1].revision if changes else revision
-        return KeyChanges([*changes, *found], until, behind=len(changes) == CHANGES_MAX)
+        return KeyChanges([*changes, *found], until, behind=not is_whole)
 
     def with_ids(self, key_ids: Collection[str]) -> list[ApiKey]:
         """The keys with these ids, in any order."""

@@ -374,6 +374,30 @@ api_keys = Table(
     _partial("ix_api_keys_old_digest", "old_digest", "old_digest IS NOT NULL"),
 )
 
+# Limits by rule: see billing/limit_rules.py. Rows are never deleted.
+limit_rules = Table(
+    "limit_rules",
+    metadata,
+    Column("rule_id", _text(), primary_key=True),
+    Column("name", _text(), nullable=False),
+    # Of a key or an account; null: all requests.
+    Column("scope_id", _text()),
+    # Null: all.
+    Column("models", _json()),
+    # Dimension → value id.
+    Column("dimension_values", _json()),
+    # Dimensions.
+    Column("split_by", _json()),
+    Column("required", Boolean, nullable=False),
+    # As in accounts.
+    Column("limits", _json()),
+    Column("created_at", UtcTime, nullable=False),
+    Column("deleted_at", UtcTime),
+    # One of those of keys and accounts, see api_keys: each change of a rule also gives it to the default organization.
+    Column("revision", BigInteger, nullable=False),
+    UniqueConstraint("revision"),
+)
+
 # Budget thresholds that were exceeded, once per window, and the delivery of their webhooks.
 budget_alerts = Table(
     "budget_alerts",

@@ -7,19 +7,20 @@ are summed only for the part of the day in which a window begins.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Dialect, Engine, Select, Table, bindparam, func, select
 
 from proxy.billing.entries import EntryKind
-from proxy.billing.keys import AccountKind
+from proxy.billing.limit_rules import LimitRule, rule_of
 from proxy.billing.limits import credit_counter_id
 from proxy.billing.reservation import SpendDelta, SpendTotal
 from proxy.ledger.amounts import nusd, nusd_sum
+from proxy.ledger.limit_rules import read_rules, rules_with_ids
 from proxy.ledger.schema.tables import (
     account_clock,
     account_daily,
@@ -27,10 +28,19 @@ from proxy.ledger.schema.tables import (
     api_keys,
     balances,
     dead_letters,
+    dimension_clock,
     ledger_entries,
     usage_daily,
 )
 from proxy.ledger.settling.clock import settled_until
+from proxy.ledger.settling.rule_spend import (
+    DIMENSIONS,
+    Window,
+    has_key_of,
+    is_by_dimension,
+    rule_counters,
+    rule_sum,
+)
 from proxy.ledger.settling.settling import DROPPED
 from proxy.ledger.settling.sum_clocks import added_until
 from proxy.storage.database import reading
@@ -59,23 +69,26 @@ def sums(engine: Engine, counters: Sequence[tuple[str, float]]) -> list[SpendTot
     """The spend of each (counter id, since in Unix seconds), all from one snapshot. Raises LedgerUnavailable.
 
     A counter's id is that of a key, a project or an organization; or `credit_counter_id` of it: the total spend there
-    minus the credit added under this id. An unknown id has spent nothing.
+    minus the credit added under this id; or that of a limit rule. An unknown id has spent nothing.
     """
     with reading(engine) as connection:
-        as_of_us, added = clock_of(connection), added_until(connection, account_clock)
+        as_of_us = clock_of(connection)
+        rules = rules_with_ids(connection, {rule for one, _ in counters if (rule := rule_of(one)) is not None})
+        of_rules = _RuleTotals(connection, rules)
         # A shard may be ahead of the ledger's time: its entries come as changes, and do not count here.
-        ahead = _entries(connection.dialect).where(_ENTRIES.settled_at > as_of_us / 1e6)
-        early = _deltas(connection, connection.execute(ahead).all())
+        early = _deltas_where(connection, _ENTRIES.settled_at > as_of_us / 1e6, list(rules.values()))
         kinds = _kinds(connection, {scope_of(counter_id) for counter_id, _ in counters})
+        added = added_until(connection, account_clock)
+
+        def spent(counter_id: str, since: float) -> int:
+            rule = rules.get(rule_of(counter_id) or "")
+            if rule is not None:
+                return of_rules.spent(rule, counter_id, since)
+            return _spent(connection, kinds.get(scope_of(counter_id), _KEY), counter_id, since, added)
+
         return [
-            SpendTotal(
-                counter_id,
-                since,
-                _spent(connection, kind, counter_id, since, added) - _part(early, counter_id, since),
-                as_of_us,
-            )
+            SpendTotal(counter_id, since, spent(counter_id, since) - _part(early, counter_id, since), as_of_us)
             for counter_id, since in counters
-            for kind in (kinds.get(scope_of(counter_id), _KEY),)
         ]
 
 
@@ -87,7 +100,8 @@ def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[SpendDelta]
     """
     with reading(engine) as connection:
         until_us = clock_us = clock_of(connection)
-        every = _entries(connection.dialect).where(_ENTRIES.settled_at <= clock_us / 1e6)
+        rules = read_rules(connection)
+        every = _entries(connection.dialect, rules).where(_ENTRIES.settled_at <= clock_us / 1e6)
         rows = connection.execute(every.where(_ENTRIES.settled_at > after_us / 1e6).limit(limit + 1)).all()
         if len(rows) > limit:
             last = rows[-1].settled_at
@@ -96,7 +110,7 @@ def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[SpendDelta]
             else:
                 rows = [row for row in rows if row.settled_at < last]
             until_us = _us(rows[-1].settled_at)
-        return _deltas(connection, rows), until_us, clock_us
+        return _deltas(connection, rows, rules), until_us, clock_us
 
 
 def settled(engine: Engine, exchange_ids: Collection[str], until_us: int | None = None) -> set[str]:
@@ -152,6 +166,12 @@ def _first_us(since: float) -> int:
     return max(0, at_us)
 
 
+def _window(since: float) -> Window:
+    since_us = _first_us(since)
+    days = -(-since_us // _DAY_US)
+    return Window(since_us / 1e6, _EPOCH + timedelta(days=days), days * _DAY_US / 1e6)
+
+
 # -- sums
 
 
@@ -173,15 +193,13 @@ def _spent(connection: Connection, kind: str, counter_id: str, since: float, add
     if scope_id != counter_id:
         what = _LESS_CREDIT
     else:
-        since_us = _first_us(since)
-        days, part_us = divmod(since_us, _DAY_US)
-        what = _PART_AND_DAYS if part_us else _DAYS
-        days_us = (days + bool(part_us)) * _DAY_US
-        parameters["day"] = _EPOCH + timedelta(microseconds=days_us)
+        window = _window(since)
+        what = _PART_AND_DAYS if window.since < window.day_began else _DAYS
+        parameters["day"] = window.day
         if kind != _KEY:
-            parameters["first"] = days_us / 1e6
-        if part_us:
-            parameters |= {"since": since_us / 1e6, "until": days_us / 1e6}
+            parameters["first"] = window.day_began
+        if what == _PART_AND_DAYS:
+            parameters |= {"since": window.since, "until": window.day_began}
     return int(connection.execute(_sum(kind, what, connection.dialect), parameters).scalar_one())
 
 
@@ -217,12 +235,7 @@ def _of(kind: str) -> ColumnElement[bool]:
     """An SQL condition: the entry's key is `:id` or belongs to the account `:id`."""
     key_id = _ENTRIES.key_id
     scope_id = bindparam("id", type_=key_id.type)
-    if kind == _KEY:
-        return key_id == scope_id
-    if kind == AccountKind.PROJECT:
-        return key_id.in_(select(api_keys.c.key_id).where(api_keys.c.project_id == scope_id))
-    projects = select(accounts.c.account_id).where(accounts.c.parent_id == scope_id)
-    return key_id.in_(select(api_keys.c.key_id).where(api_keys.c.project_id.in_(projects)))
+    return has_key_of(key_id, kind, scope_id)
 
 
 def _total(table: Table, column: str, dialect: Dialect, *conditions: ColumnElement[bool]) -> ColumnElement[Any]:
@@ -234,22 +247,34 @@ def _total(table: Table, column: str, dialect: Dialect, *conditions: ColumnEleme
 # -- changes
 
 
-def _entries(dialect: Dialect) -> Select[Any]:
+def _entries(dialect: Dialect, rules: Sequence[LimitRule]) -> Select[Any]:
     """The columns of a change, in the order of settling. Failed attempts are not changes: they charge nothing."""
     columns = (_ENTRIES.exchange_id, _ENTRIES.kind, _ENTRIES.key_id, _ENTRIES.settled_at, _ENTRIES.started_at)
+    of_rules = (_ENTRIES.model, DIMENSIONS) if rules else ()
     money = nusd("charge_usd", dialect).label("nusd")
-    query = select(*columns, money).where(_ENTRIES.kind != EntryKind.ATTEMPT)
+    query = select(*columns, money, *of_rules).where(_ENTRIES.kind != EntryKind.ATTEMPT)
     return query.order_by(_ENTRIES.settled_at, _ENTRIES.entry_id)
 
 
-def _deltas(connection: Connection, rows: Sequence[Any]) -> list[SpendDelta]:
-    counters = _counters_of(connection, {row.key_id for row in rows})
+def _deltas_where(
+    connection: Connection, condition: ColumnElement[bool], rules: Sequence[LimitRule]
+) -> list[SpendDelta]:
+    return _deltas(connection, connection.execute(_entries(connection.dialect, rules).where(condition)).all(), rules)
+
+
+def _deltas(connection: Connection, rows: Sequence[Any], rules: Sequence[LimitRule]) -> list[SpendDelta]:
+    levels = _levels(connection, {row.key_id for row in rows})
+    counters = {key_id: (_charged(ids), (credit_counter_id(key_id),)) for key_id, ids in levels.items()}
+    of_rules = rule_counters(connection, rules, rows, levels) if rules else repeat(())
     return [
-        # An unpriced entry spends nothing.
         SpendDelta(
-            exchange_id, _us(settled_at), started_at, int(money or 0), counters[key_id][kind == EntryKind.CREDIT]
+            row.exchange_id,
+            _us(row.settled_at),
+            row.started_at,
+            int(row.nusd or 0),  # an unpriced entry spends nothing
+            (*counters[row.key_id][row.kind == EntryKind.CREDIT], *more),
         )
-        for exchange_id, kind, key_id, settled_at, started_at, money in rows
+        for row, more in zip(rows, of_rules, strict=False)
     ]
 
 
@@ -265,15 +290,33 @@ _ABOVE = (
 )
 
 
-def _counters_of(
-    connection: Connection, key_ids: Collection[str]
-) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Key or account id → the counters of its charges and of its credit."""
+def _levels(connection: Connection, key_ids: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Key or account id → the id, and those of the accounts above."""
     rows = (row for ids in batches(key_ids, IDS_MAX) for row in connection.execute(_ABOVE, {"ids": ids}))
     above = {key_id: (project_id, organization_id) for key_id, project_id, organization_id in rows}
-    return {key_id: (_charged(key_id, *above.get(key_id, ())), (credit_counter_id(key_id),)) for key_id in key_ids}
+    return {one: tuple(level for level in (one, *above.get(one, ())) if level is not None) for one in key_ids}
 
 
-def _charged(key_id: str, *above: str | None) -> tuple[str, ...]:
-    scopes = [one for one in (key_id, *above) if one is not None]
-    return (*scopes, *map(credit_counter_id, scopes))
+def _charged(levels: Sequence[str]) -> tuple[str, ...]:
+    return (*levels, *map(credit_counter_id, levels))
+
+
+# -- limit rules
+
+
+class _RuleTotals:
+    """Totals of the counters of rules, in one snapshot."""
+
+    def __init__(self, connection: Connection, rules: Mapping[str, LimitRule]) -> None:
+        self._connection = connection
+        self._rules = list(rules.values())
+        self._kinds = _kinds(connection, {one.scope_id for one in self._rules if one.scope_id is not None})
+        self._added, self._later = 0.0, list[SpendDelta]()
+        if any(map(is_by_dimension, self._rules)):
+            self._added = added_until(connection, dimension_clock)
+            self._later = _deltas_where(connection, _ENTRIES.settled_at > self._added, self._rules)
+
+    def spent(self, rule: LimitRule, counter_id: str, since: float) -> int:
+        kind = None if rule.scope_id is None else self._kinds.get(rule.scope_id, _KEY)
+        total = rule_sum(self._connection, rule, counter_id, _window(since), kind, self._added)
+        return total + (_part(self._later, counter_id, since) if is_by_dimension(rule) else 0)

@@ -20,6 +20,7 @@ from proxy.billing.settlement import content_hash
 from proxy.ledger.accounts.account_store import AccountStore
 from proxy.ledger.accounts.audit_log import AuditLog
 from proxy.ledger.accounts.key_store import KeyStore
+from proxy.ledger.limit_rules import RuleStore
 from proxy.ledger.schema.migrate import OutdatedLedgerError, require_current
 from proxy.ledger.schema.partitions import make_partitions
 from proxy.ledger.settling.clock import level_clocks
@@ -50,6 +51,7 @@ class LedgerStores:
         self.key_lifetime_max_s = settings.key_lifetime_max
         self.keys = KeyStore(self.engine, clock=time.time)
         self.accounts = AccountStore(self.engine, clock=time.time)
+        self.rules = RuleStore(self.engine, clock=time.time)
         self.audit_log = AuditLog(self.engine, clock=time.time)
         self.ledger = LedgerStore(self.engine, content_hash=content_hash, clock=time.time)
         self.files = FileStore(self.engine)

@@ -15,9 +15,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
 from sqlalchemy import Engine
 
 from proxy.billing.batch import StoredBatch
+from proxy.billing.dimensions import NO_DIMENSIONS, Dimensions
 from proxy.billing.limits import LimitCounter, limit_counters
 from proxy.billing.record import Opened, UsageRecord
 from proxy.billing.reservation import Reservation
@@ -186,7 +188,7 @@ class AdmissionService:
     def reserve_resumed(self, opened: Opened) -> OpenReservation:
         """Restore the reservation of an exchange of an earlier process that still runs. Without its key in memory, the
         reservation has no counters."""
-        counters = _counters(self._keyring, opened.key_id)
+        counters = _counters_of(self._keyring, opened)
         reserved = Reservation(opened.exchange_id, counters, opened.reserved_nusd or 0, 0, opened.started_at)
         return self.admission.reserve_resumed(reserved, spends=opened.reserved_nusd is not None)
 
@@ -199,7 +201,9 @@ class AdmissionService:
         """Reserve for batches that another process or an earlier run admitted."""
         await self._keyring.remember({batch.key_id for batch in batches})
         owed = [
-            _reservation(self._keyring, batch.exchange_id, batch.key_id, batch.reserved_nusd, batch.created_at)
+            _reservation(
+                _counters(self._keyring, batch.key_id), batch.exchange_id, batch.reserved_nusd, batch.created_at
+            )
             for batch in batches
             if batch.reserved_nusd
         ]
@@ -228,23 +232,32 @@ class AdmissionService:
         for record in records:
             charge, opened = charged(record), record.opened
             if charge and (
-                reserved := _reservation(self._keyring, opened.exchange_id, opened.key_id, charge, opened.started_at)
+                reserved := _reservation(
+                    _counters_of(self._keyring, opened), opened.exchange_id, charge, opened.started_at
+                )
             ):
                 yield reserved
 
 
-def _reservation(keyring: Keyring, exchange_id: str, key_id: str, nusd: int, started_at: float) -> Reservation | None:
-    """The reservation of an exchange; None: its key is not in memory, or no money limit applies."""
-    counters = _counters(keyring, key_id)
+def _reservation(
+    counters: tuple[LimitCounter, ...], exchange_id: str, nusd: int, started_at: float
+) -> Reservation | None:
+    """The reservation of an exchange; None: no money limit applies."""
     if not any(counter.nusd_max is not None for counter in counters):
         return None
     return Reservation(exchange_id, counters, nusd, 0, started_at)
 
 
-def _counters(keyring: Keyring, key_id: str) -> tuple[LimitCounter, ...]:
-    """The limit counters of a key; empty if the key is not in memory."""
+def _counters_of(keyring: Keyring, opened: Opened) -> tuple[LimitCounter, ...]:
+    """The limit counters of an exchange, by today's limits; empty if its key is not in memory."""
+    return _counters(keyring, opened.key_id, opened.model, {} if opened.dimensions is UNSET else opened.dimensions)
+
+
+def _counters(
+    keyring: Keyring, key_id: str, model: str = "", dimensions: Dimensions = NO_DIMENSIONS
+) -> tuple[LimitCounter, ...]:
     key, now = keyring.known(key_id), time.time()
-    scopes = () if key is None else keyring.scopes(key)
+    scopes = () if key is None else keyring.access(key).levels(model, dimensions)
     return tuple(counter for scope in scopes for counter in limit_counters(scope, now))
 
 

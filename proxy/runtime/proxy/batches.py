@@ -75,7 +75,7 @@ class BatchService:
         access = Access(ports, keys=keyring, providers=providers, accepting=accepting)
         self._maker = BatchMaker(
             access, self._settler, self._watcher, client=client, models=models, admission=admission.admission,
-            limits=limits, scopes=keyring.scopes, payer=keyring.payer, dimensions=dimensions, unix_time=time.time,
+            limits=limits, access_of=keyring.access, dimensions=dimensions, unix_time=time.time,
         )  # fmt: skip
         of_batches = BatchesHandler(
             access, self._maker, self._settler, client=client, models=models, estimator=estimator, limits=limits,

@@ -34,6 +34,7 @@ from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.provider import Provider
 from proxy.gateway.upstream.routing import Models, Route
 from proxy.http.server import Routes, Server
+from proxy.keys.keyring import KeyAccess
 from proxy.ledger.dimensions.values import DimensionValues
 from proxy.ledger.settling.store import LedgerStore
 from proxy.ledger.stored_objects.batches import BatchStore
@@ -123,8 +124,8 @@ class Keys(OfToken):
     def __init__(self) -> None:
         super().__init__(**KEYS)
 
-    def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
-        return (Scope(key.key_id, Limits(budget_nusd=1), 0.0),)
+    def access(self, key: ApiKey) -> KeyAccess:
+        return super().access(key)._replace(scopes=(Scope(key.key_id, Limits(budget_nusd=1), 0.0),))
 
     async def remember(self, key_ids: Collection[str]) -> None: ...
 

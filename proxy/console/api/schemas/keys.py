@@ -20,7 +20,7 @@ from proxy.billing.limits import BUDGET_NUSD_MAX, LIFETIME, Limits, OnExhausted,
 from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd
 from proxy.console.api.endpoints import usd_number
 from proxy.foundation.times import iso_utc
-from proxy.ledger.accounts.limits import LIMITS
+from proxy.ledger.limits import LIMITS
 from proxy.reports.totals import SpendAndCredit
 
 Text = Annotated[str, Meta(min_length=1, max_length=128)]

@@ -1,0 +1,101 @@
+"""Limits by rule: for each value of some dimensions of the requests, or for a part of the requests. Pure.
+
+Invariants: A rule is a level beside the key, the project and the organization: a request passes the counters of all
+of them, or is denied. Each combination of the values of `split_by` has a counter of its own. A request without one of
+these dimensions is not counted there; a rule that requires them refuses it. A client that leaves a dimension out, or
+makes it up, still has the limits of its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from proxy.billing.dimensions import Dimensions
+from proxy.billing.limits import Limits, Scope
+
+RULE_ID = "rule"
+"""what ids of rules begin with, see `foundation.ids.new_id`"""
+
+RULES_MAX = 1_000
+"""rules that are not deleted: every process has them in memory"""
+
+
+class LimitRule(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule. Times: Unix seconds."""
+
+    rule_id: str
+    name: str
+    """unique among the rules that are not deleted"""
+    scope_id: str | None = None
+    """the key, project or organization whose requests it limits; None: all"""
+    models: tuple[str, ...] = ()
+    """the models as clients request them, or beginnings of their names: `gpt-4*`; empty: all"""
+    values: Mapping[str, str] = {}
+    """dimension → value id: only requests that have all of these; they need a `scope_id` of one project"""
+    split_by: tuple[str, ...] = ()
+    """dimensions, each combination of whose values has the limits for itself; empty: one counter for all requests"""
+    required: bool = False
+    """requests without one of the dimensions of `split_by` are refused"""
+    limits: Limits
+    created_at: float
+    deleted_at: float | None = None
+    revision: int
+    """see `ApiKey.revision`: rules, accounts and keys share one counter"""
+
+    def is_for(self, scope_ids: Iterable[str]) -> bool:
+        """Whether it limits requests of a key. `scope_ids`: of the key, its project and its organization."""
+        return self.deleted_at is None and (self.scope_id is None or self.scope_id in scope_ids)
+
+    def is_for_model(self, model: str) -> bool:
+        return not self.models or any(_matches(model, one) for one in self.models)
+
+
+class RuleScope(Scope, frozen=True):
+    """The level of a rule that a request counts against."""
+
+    rule: LimitRule
+
+
+def counter_of(rule: LimitRule, model: str, dimensions: Dimensions) -> str | None:
+    """The id of the counter of a request; None: the rule does not count it. The rule is for its key."""
+    if not rule.is_for_model(model) or any(dimensions.get(name) != value for name, value in rule.values.items()):
+        return None
+    if not rule.split_by:
+        return rule.rule_id
+    values = [dimensions.get(name) for name in rule.split_by]
+    return None if None in values else f"{rule.rule_id}/{','.join(map(str, values))}"
+
+
+def scopes_of(rules: Iterable[LimitRule], model: str, dimensions: Dimensions) -> Iterator[RuleScope]:
+    """The levels of these rules, all of them for the key, that a request counts against."""
+    for rule in rules:
+        counter_id = counter_of(rule, model, dimensions)
+        if counter_id is not None:
+            yield RuleScope(counter_id, rule.limits, rule.created_at, rule)
+
+
+def missing_dimension(rules: Iterable[LimitRule], model: str, dimensions: Dimensions) -> str | None:
+    """A dimension that one of these rules requires of the request and that it does not have."""
+    for rule in rules:
+        if rule.required and rule.is_for_model(model):
+            for name in rule.split_by:
+                if name not in dimensions:
+                    return name
+    return None
+
+
+def rule_of(counter_id: str) -> str | None:
+    """The id of the rule of a counter; None: it is the counter of a key or an account."""
+    return counter_id.partition("/")[0] if counter_id.startswith(f"{RULE_ID}_") else None
+
+
+def dimensions_of(rule: LimitRule, counter_id: str) -> dict[str, str]:
+    """Dimension → value id: what all requests of this counter have."""
+    _, _, values = counter_id.partition("/")
+    return {**rule.values, **dict(zip(rule.split_by, values.split(","), strict=False))} if values else {**rule.values}
+
+
+def _matches(model: str, pattern: str) -> bool:
+    return model.startswith(pattern[:-1]) if pattern.endswith("*") else model == pattern

@@ -1,0 +1,208 @@
+"""`tokenweir limits …`: limits by rule, beside those of keys and accounts. Invariant: each command prints what it
+wrote."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from proxy.billing.dimensions import END_USER, dimension, hashed, value_of
+from proxy.billing.limits import Limits
+from proxy.cli.common import (
+    WrongUsage,
+    add_yes,
+    command_for_one,
+    confirm,
+    load_settings,
+    store_of,
+    with_commands,
+    with_config,
+)
+from proxy.cli.limit_options import add_limits, limit_changes, limits_json
+from proxy.cli.output import add_list_options, print_list, print_object
+from proxy.cli.values import NAME, NONE, option_value
+from proxy.foundation.ids import new_id
+from proxy.foundation.times import iso_utc
+
+if TYPE_CHECKING:
+    from proxy.billing.limit_rules import LimitRule
+    from proxy.runtime.machine.ledger_stores import LedgerStores
+
+
+def add_commands(commands: Any) -> None:
+    limits = with_commands(commands, "limits", "limit each end user, session, run or tag, or a part of the requests")
+    create = with_config(
+        limits, "create", "create a limit; takes effect within a second", _create, action="limit.create", quiet="id"
+    )
+    create.add_argument("limit", type=NAME, metavar="NAME")
+    scope = create.add_mutually_exclusive_group()
+    for level in ("key", "project", "organization"):
+        scope.add_argument(f"--{level}", metavar="ID|NAME", help=f"only requests of this {level} (default: all)")
+    create.add_argument(
+        "--split-by",
+        type=_dimension,
+        action="append",
+        default=[],
+        metavar="DIMENSION",
+        help="each value has the limits for itself: end_user, session, run, or a tag such as tag:team; repeatable",
+    )
+    create.add_argument(
+        "--only",
+        type=_value,
+        action="append",
+        default=[],
+        metavar="DIMENSION=VALUE",
+        help="only requests with this value, such as end_user=alice; needs --project or --key; repeatable",
+    )
+    _add_options(create)
+    update = command_for_one(limits, "limit", "update", "change a limit; takes effect within a second", _update)
+    update.add_argument("--name", type=NAME, metavar="NAME", default=argparse.SUPPRESS)
+    _add_options(update)
+    delete = command_for_one(limits, "limit", "delete", "limit no new request by it", _delete)
+    add_yes(delete)
+    listed = with_config(limits, "list", "print all limits", _list)
+    add_list_options(listed, quiet="id")
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `create` and `update` share."""
+    parser.add_argument(
+        "--model",
+        action="append",
+        metavar="MODEL",
+        default=argparse.SUPPRESS,
+        help="only requests for this model, or models that begin so: gpt-4*; repeatable; none: all",
+    )
+    parser.add_argument(
+        "--required",
+        action=argparse.BooleanOptionalAction,
+        default=argparse.SUPPRESS,
+        help="refuse requests that lack a dimension of --split-by; by default they are not counted here",
+    )
+    add_limits(parser, of_rule=True)
+
+
+def _dimension(text: str) -> str:
+    return option_value(_known_dimension, text)
+
+
+def _known_dimension(text: str) -> str:
+    found = dimension(text)
+    if found is None:
+        raise ValueError(f"no dimension: {text!r} (end_user, session, run, or a tag as tag:team)")
+    return found
+
+
+def _value(text: str) -> tuple[str, str]:
+    """`end_user=alice`."""
+
+    def read(text: str) -> tuple[str, str]:
+        name, _, value = text.partition("=")
+        found = value_of(value)
+        if found is None:
+            raise ValueError(f"write a dimension and its value: end_user=alice, not {text!r}")
+        return _known_dimension(name), found
+
+    return option_value(read, text)
+
+
+def _create(options: argparse.Namespace) -> None:
+    # The audit log is for ever, and a person's id can be erased.
+    values = {f"{name}={value}": f"{name}=…" for name, value in options.only}
+    options.typed = [values.get(word.removeprefix("--only="), word) for word in options.typed]
+    with store_of(options) as store:
+        scope_id, project_id = _scope(store, options)
+        if options.only and project_id is None:
+            raise WrongUsage("--only: needs --project or --key: a value belongs to one project")
+        rule = store.rules.create(
+            rule_id=new_id("rule"),
+            name=options.limit,
+            scope_id=scope_id,
+            values=_value_ids(store, options, project_id or ""),
+            split_by=options.split_by,
+            limits=Limits(**limit_changes(options)),
+            **_changes(options),
+        )
+        print_object(options, rule_json(store, rule), "rule_id")
+
+
+def _scope(store: LedgerStores, options: argparse.Namespace) -> tuple[str | None, str | None]:
+    """The ids of the chosen key or account, and of its project."""
+    from proxy.billing.keys import AccountKind
+
+    if options.key is not None:
+        key = store.keys.one(options.key)
+        return key.key_id, key.project_id
+    if options.project is not None:
+        project_id = store.accounts.one(options.project, AccountKind.PROJECT).account_id
+        return project_id, project_id
+    if options.organization is not None:
+        return store.accounts.one(options.organization, AccountKind.ORGANIZATION).account_id, None
+    return None, None
+
+
+def _value_ids(store: LedgerStores, options: argparse.Namespace, project_id: str) -> dict[str, str]:
+    from proxy.ledger.dimensions.values import DimensionValue, DimensionValues
+
+    hashes = load_settings(options.config).dimensions.hash_end_users
+    values = {
+        name: hashed(value, store.pepper()) if hashes and name == END_USER else value for name, value in options.only
+    }
+    wanted = {name: DimensionValue(project_id, name, value) for name, value in values.items()}
+    ids = DimensionValues(store.engine).ids(wanted.values(), lambda _: True) if wanted else {}
+    return {name: ids[value] for name, value in wanted.items()}
+
+
+def _changes(options: argparse.Namespace) -> dict[str, Any]:
+    given = vars(options)
+    changes = {"required": given["required"]} if "required" in given else {}
+    if "model" in given:
+        changes["models"] = () if given["model"] == [NONE] else tuple(given["model"])
+    return changes
+
+
+def _update(options: argparse.Namespace) -> None:
+    changes = limit_changes(options) | _changes(options) | ({"name": options.name} if "name" in options else {})
+    with store_of(options) as store:
+        print_object(options, rule_json(store, store.rules.update(options.limit, **changes)))
+
+
+def _delete(options: argparse.Namespace) -> None:
+    with store_of(options) as store:
+        rule = store.rules.one(options.limit)  # what does not exist is not asked about
+        confirm(options, f"Delete the limit {rule.name!r}?")
+        print_object(options, rule_json(store, store.rules.delete(rule.rule_id)))
+
+
+def _list(options: argparse.Namespace) -> None:
+    from proxy.cli.list_tables import RULES
+
+    with store_of(options) as store:
+        print_list(options, RULES, [rule_json(store, one) for one in store.rules.every()], "rule_id")
+
+
+def rule_json(store: LedgerStores, rule: LimitRule) -> dict[str, Any]:
+    """The printed form of a rule."""
+    times: Mapping[str, float | None] = {"created_at": rule.created_at, "deleted_at": rule.deleted_at}
+    return {
+        "rule_id": rule.rule_id,
+        "name": rule.name,
+        "scope_id": rule.scope_id,
+        "models": list(rule.models) or None,
+        "only": _names(store, rule.values),
+        "split_by": list(rule.split_by) or None,
+        "required": rule.required,
+        "limits": limits_json(rule.limits),
+        **{name: None if at is None else iso_utc(at) for name, at in times.items()},
+    }
+
+
+def _names(store: LedgerStores, values: Mapping[str, str]) -> dict[str, str] | None:
+    """Dimension → value; the value id of an erased one."""
+    from proxy.ledger.dimensions.values import DimensionValues
+
+    if not values:
+        return None
+    names = DimensionValues(store.engine).names(set(values.values()))
+    return {name: names.get(value_id, value_id) for name, value_id in values.items()}

@@ -1,0 +1,133 @@
+"""Spend of the counters of limit rules: which of them an entry counts at, and their totals.
+
+Invariant: the two agree. A total is read from sums by day where there are such: of all usage, and by one dimension; a
+counter with several dimensions is summed over the entries of its window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import date
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, bindparam, func, or_, select, true
+
+from proxy.billing.details import EntryDetails, detail_name
+from proxy.billing.dimensions import Dimensions
+from proxy.billing.entries import EntryKind
+from proxy.billing.keys import AccountKind
+from proxy.billing.limit_rules import LimitRule, counter_of, dimensions_of
+from proxy.ledger.amounts import nusd_sum
+from proxy.ledger.schema.tables import (
+    accounts,
+    api_keys,
+    dimension_daily,
+    exchange_dimensions,
+    ledger_entries,
+    usage_daily,
+)
+
+# Ids per statement.
+_IDS_MAX = 1_000
+
+_ENTRIES = ledger_entries.c
+DIMENSIONS = _ENTRIES.details[detail_name(EntryDetails.dimensions)].label("dimensions")
+"""the dimensions of an entry as a column; adjustments have none of their own"""
+
+_TERMINAL = select(_ENTRIES.exchange_id, DIMENSIONS).where(
+    _ENTRIES.exchange_id.in_(bindparam("ids", expanding=True)), _ENTRIES.kind == EntryKind.USAGE
+)
+
+
+class Window(NamedTuple):
+    """A window of spend that has no end: a part of a day, and whole days from then on."""
+
+    since: float
+    """Unix seconds"""
+    day: date
+    """the first whole day, in UTC"""
+    day_began: float
+    """its beginning in Unix seconds; equal to `since` if there is no part of a day"""
+
+
+def rule_counters(
+    connection: Connection, rules: Sequence[LimitRule], rows: Sequence[Any], levels: Mapping[str, Collection[str]]
+) -> list[tuple[str, ...]]:
+    """Of each entry, the counters of these rules. `rows`: with `exchange_id`, `kind`, `key_id`, `model`, `dimensions`.
+    `levels`: id of a key → ids of the key and its accounts."""
+    adjusted = sorted({row.exchange_id for row in rows if row.kind == EntryKind.ADJUSTMENT})
+    terminal = {
+        exchange_id: dimensions
+        for at in range(0, len(adjusted), _IDS_MAX)
+        for exchange_id, dimensions in connection.execute(_TERMINAL, {"ids": adjusted[at : at + _IDS_MAX]})
+    }
+    for_key = {key_id: [rule for rule in rules if rule.is_for(ids)] for key_id, ids in levels.items()}
+    return [
+        ()
+        if row.kind == EntryKind.CREDIT
+        else tuple(_counters(for_key[row.key_id], row.model, terminal.get(row.exchange_id) or row.dimensions))
+        for row in rows
+    ]
+
+
+def _counters(rules: Iterable[LimitRule], model: str, dimensions: object) -> Iterable[str]:
+    known: Dimensions = dimensions if isinstance(dimensions, Mapping) else {}
+    return (one for rule in rules if (one := counter_of(rule, model, known)) is not None)
+
+
+def is_by_dimension(rule: LimitRule) -> bool:
+    """Whether its total lacks the entries that are not in the sums by dimension yet."""
+    return bool(rule.values or rule.split_by)
+
+
+def rule_sum(
+    connection: Connection, rule: LimitRule, counter_id: str, window: Window, kind: str | None, added: float
+) -> int:
+    """The spend in nUSD. `kind`: of the rule's `scope_id`; None: it has none. `added`: Unix seconds: of a rule by
+    dimension, entries that were settled later are left out."""
+    dimensions = list(dimensions_of(rule, counter_id).items())
+    is_daily = len(dimensions) <= 1
+    began = [_ENTRIES.started_at >= window.since, _ENTRIES.kind != EntryKind.CREDIT]
+    if is_daily:
+        began.append(_ENTRIES.started_at < window.day_began)
+    if dimensions:
+        began.append(_ENTRIES.settled_at <= added)
+    spent = 0
+    if is_daily:
+        sums = dimension_daily if dimensions else usage_daily
+        by_value = [and_(sums.c.dimension == name, sums.c.value_id == value) for name, value in dimensions]
+        spent += _total(connection, _of_rule(sums, rule, kind, sums.c.day >= window.day, *by_value), "charged_usd")
+    if not is_daily or window.day_began > window.since:
+        query = _of_rule(ledger_entries, rule, kind, *began)
+        for name, value in dimensions:
+            of_value = exchange_dimensions.alias()
+            has_value = of_value.c.dimension == name, of_value.c.value_id == value
+            query = query.where(_ENTRIES.exchange_id.in_(select(of_value.c.exchange_id).where(*has_value)))
+        spent += _total(connection, query, "charge_usd")
+    return spent
+
+
+def _of_rule(table: Table, rule: LimitRule, kind: str | None, *conditions: ColumnElement[bool]) -> Select[Any]:
+    """The rows of a table with `key_id` and `model` that the rule is for."""
+    models = [
+        func.substr(table.c.model, 1, len(one) - 1) == one[:-1] if one.endswith("*") else table.c.model == one
+        for one in rule.models
+    ]
+    of_key = true() if kind is None else has_key_of(table.c.key_id, kind, rule.scope_id)
+    return select().select_from(table).where(of_key, or_(*models) if models else true(), *conditions)
+
+
+def _total(connection: Connection, query: Select[Any], column: str) -> int:
+    total = nusd_sum(column, connection.dialect)
+    return int(connection.execute(query.add_columns(func.coalesce(total, 0))).scalar_one())
+
+
+def has_key_of(key_id: ColumnElement[Any], kind: str, scope_id: Any) -> ColumnElement[bool]:
+    """An SQL condition: a key is the scope, or belongs to it. `kind`: of an account; any other is a key's."""
+    if kind == AccountKind.PROJECT:
+        return key_id.in_(select(api_keys.c.key_id).where(api_keys.c.project_id == scope_id))
+    if kind == AccountKind.ORGANIZATION:
+        projects = select(accounts.c.account_id).where(accounts.c.parent_id == scope_id)
+        return key_id.in_(select(api_keys.c.key_id).where(api_keys.c.project_id.in_(projects)))
+    is_key: ColumnElement[bool] = key_id == scope_id
+    return is_key

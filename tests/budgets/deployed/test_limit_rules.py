@@ -1,0 +1,118 @@
+"""Limits by rule, as a client meets them: each end user has one, nobody passes it, and it opens no other level."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.budgets.deployed.limited import Limited, code, served
+from tests.budgets.deployed.machines import Machines
+from tests.support.net import Response
+from tests.support.provider import ScriptedProvider
+from tests.support.valkey import Valkey
+
+TEN = ("--budget", "0.001", "--budget-window", "none")
+
+
+@contextmanager
+def rule(limited: Limited, *options: str) -> Iterator[str]:
+    """A rule while a test runs: the deployment is that of others, too."""
+    made = limited.change("limits", "create", *options)
+    try:
+        yield made["rule_id"]
+    finally:
+        limited.change("limits", "delete", made["rule_id"], "--yes")
+
+
+async def as_user(limited: Limited, key: str, model: str, user: str | None, **more: object) -> Response:
+    headers = {} if user is None else {"x-tokenweir-end-user": user}
+    return await limited.post(key, model, headers=headers, **more)  # type: ignore[arg-type]
+
+
+async def until_it_limits(limited: Limited, key: str) -> None:
+    """A process learns of a rule within a second: until then nobody is limited. An end user of its own is asked for."""
+    model, number = limited.model(100), 0
+    while True:
+        number += 1
+        answer = await as_user(limited, key, model, f"probe-{number}", max_tokens=1_000_000)
+        if answer.status == 402:
+            return
+        assert answer.status == 200, answer.body
+        await asyncio.sleep(0.05)
+
+
+async def test_each_end_user_has_a_limit_and_a_crowd_does_not_pass_it(limited: Limited) -> None:
+    key_id, key = limited.key()
+    model = limited.model(100, first_ms=50)
+    with rule(limited, "each user", "--key", key_id, "--split-by", "end_user", *TEN) as rule_id:
+        await until_it_limits(limited, key)
+        crowd = [as_user(limited, key, model, user) for _ in range(20) for user in ("alice", "bob")]
+        answers = await asyncio.gather(*crowd)
+        assert (served(list(answers[::2])), served(list(answers[1::2]))) == (10, 10)
+        refused = json.loads(next(one.body for one in answers if one.status == 402))["error"]
+        assert refused["code"] == "insufficient_quota"
+        assert "the limit 'each user' for this end_user" in refused["message"]
+        assert "alice" not in refused["message"]
+        assert (await limited.post(key, model, user="carol")).status == 200, "OpenAI's field"
+        assert (await limited.post(key, model, user="alice")).status == 402
+        assert (await as_user(limited, key, model, None)).status == 200, "who names nobody has the key's limits alone"
+        _, other = limited.key()
+        assert (await as_user(limited, other, model, "alice")).status == 200, "of another key"
+        shown = {one for one in limited.counters() if one.startswith(rule_id)}
+        assert len(shown) >= 3
+    await limited.until_served(key, model, user="alice")
+
+
+async def test_a_dimension_can_be_required(limited: Limited) -> None:
+    key_id, key = limited.key()
+    model = limited.model(100)
+    options = ("--split-by", "end_user", "--split-by", "tag:team", "--required", "--rpm", "2")
+    with rule(limited, "team", "--key", key_id, "--model", "m*", *options):
+        for _ in range(100):
+            refused = await as_user(limited, key, model, "alice")
+            if refused.status != 200:
+                break
+            await asyncio.sleep(0.05)
+        error = json.loads(refused.body)["error"]
+        assert (refused.status, error["code"], error["param"]) == (400, "missing_dimension", "tag:team")
+        assert "x-tokenweir-tags: team=" in error["message"]
+        red = {"x-tokenweir-end-user": "alice", "x-tokenweir-tags": "team=red"}
+        answers = [await limited.post(key, model, headers=red) for _ in range(3)]
+        assert [one.status for one in answers] == [200, 200, 429]
+        assert code(answers[2]) == "rate_limit_exceeded"
+        assert (await limited.post(key, model, headers={**red, "x-tokenweir-tags": "team=blue"})).status == 200
+        assert (await limited.post(key, "other", headers={})).status in (200, 404, 502), "of another model"
+
+
+async def test_a_claim_frees_no_request_of_its_key_s_limits(limited: Limited) -> None:
+    key_id, key = limited.key(*TEN)
+    model = limited.model(100, first_ms=20)
+    with rule(limited, "each", "--key", key_id, "--split-by", "end_user", "--budget", "5"):
+        answers = await asyncio.gather(*(as_user(limited, key, model, f"user-{number}") for number in range(30)))
+        assert served(list(answers)) == 10
+        refused = next(one for one in answers if one.status == 402)
+        assert "the budget of this key" in json.loads(refused.body)["error"]["message"]
+
+
+@pytest.mark.thorough
+async def test_machines_share_it_through_losses(
+    tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str, valkey: Valkey
+) -> None:
+    with closing(Machines(tmp_path, provider, ledger_url, queue_url, 2)) as machines:
+        machines.start()
+        first, _ = machines.proxies
+        key_id, key = first.key()
+        first.change("limits", "create", "each", "--key", key_id, "--split-by", "end_user", *TEN)
+        for one in machines.proxies:
+            await until_it_limits(one, key)
+        model = first.model(100, first_ms=30)
+        for number in range(3):
+            alice = {"x-tokenweir-end-user": f"alice-{number}"}
+            assert served(await machines.many(key, model, 4, headers=alice)) == 4
+            valkey.ask("FLUSHALL")
+            assert served(await machines.many(key, model, 30, headers=alice)) == 6, "four are spent or reserved"

@@ -1,0 +1,64 @@
+"""`tokenweir limits`: each command prints what it wrote, and the audit log has no person's id."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.commands import Commands, on_a_terminal
+
+pytestmark = pytest.mark.io
+
+
+def test_a_limit_is_made_shown_changed_and_deleted(run: Commands) -> None:
+    options = ("--split-by", "End_User", "--model", "gpt-4*", "--budget", "5", "--budget-window", "calendar_month")
+    (made,) = run("limits", "create", "per-user", "--project", "default", *options, "--required")
+    assert made["rule_id"].startswith("rule_")
+    assert (made["scope_id"], made["split_by"], made["models"]) == ("proj_default", ["end_user"], ["gpt-4*"])
+    assert made["limits"] == {"budget_usd": "5", "budget_window": "calendar_month"}
+    assert run("limits", "list") == [made]
+    (changed,) = run("limits", "update", "per-user", "--budget", "8", "--model", "none", "--no-required")
+    assert (changed["limits"]["budget_usd"], changed["models"], changed["required"]) == ("8", None, False)
+    (deleted,) = run("limits", "delete", "per-user", "--yes")
+    assert deleted["deleted_at"]
+    assert run("limits", "list") == []
+    assert run.refused("limits", "delete", "per-user") == "tokenweir: limit: none has the id or the name 'per-user'"
+
+
+def test_a_person_sees_a_table(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("limits", "create", "per-user", "--split-by", "end_user", "--budget", "5")
+    on_a_terminal(monkeypatch)
+    run("limits", "list")
+    header, row = run.out.splitlines()
+    assert header.split()[0] == "NAME"
+    assert row.split()[0] == "per-user"
+    assert "end_user" in row
+    assert max(map(len, (header, row))) <= 80
+
+
+def test_one_value_belongs_to_a_project_and_is_not_in_the_audit_log(run: Commands) -> None:
+    only = ("--only", "end_user=alice@example.com", "--only=tag:stage=test", "--budget", "5")
+    assert "--only: needs --project or --key" in run.refused("limits", "create", "alice", *only)
+    (made,) = run("limits", "create", "alice", "--project", "default", *only)
+    assert made["only"] == {"end_user": "alice@example.com", "tag:stage": "test"}
+    assert run("limits", "list") == [made]
+    run("audit", "--json")
+    assert "limit.create" in run.out
+    assert "alice@" not in run.out
+    run("erase", "--end-user", "alice@example.com", "--yes")
+    ((end_user, _),) = [tuple(one["only"].values()) for one in run("limits", "list")]
+    assert end_user.startswith("v_")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("a --split-by user --rpm 1", "--split-by: no dimension: 'user'"),
+        ("a --only alice --rpm 1", "--only: write a dimension and its value: end_user=alice, not 'alice'"),
+        ("a", "limits: give at least one: a budget, rpm, tpm or parallel"),
+        ("a --project nobody --rpm 1", "project: none has the id or the name 'nobody'"),
+        ("a --key k --project p --rpm 1", "not allowed with argument --key"),
+        ("a --prepaid", "unrecognized arguments: --prepaid"),
+    ],
+)
+def test_what_is_wrong_is_named(run: Commands, options: str, words: str) -> None:
+    assert words in run.refused("limits", "create", *options.split())
