@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.cli.common import json_line, load_settings, store_of, with_config
+from proxy.cli.dimension_options import add_dimension_filters, dimension_filter
 from proxy.cli.output import Form, add_json, form_of
 from proxy.cli.values import Whole, moment
 from proxy.foundation.names import UnknownNameError
@@ -27,6 +28,7 @@ def add_commands(commands: Any) -> None:
     add_json(ledger, "print one JSON object per line, with every field")
     ledger.add_argument("--key", metavar="ALIAS", help="only this key")
     ledger.add_argument("--model", metavar="MODEL", help="only this model")
+    add_dimension_filters(ledger)
     ledger.add_argument(
         "--since", type=moment, metavar="TIME", help="began at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
     )
@@ -55,9 +57,9 @@ def _exchange(options: argparse.Namespace) -> None:
         if options.json:
             for entry in found.entries:
                 until = _entries_until(store, entry)
-                print(_entry_text(entry, until, ((), None, None), as_json=True, explain=True))
+                print(_entry_text(store, entry, until, ((), None, None), as_json=True, explain=True))
             return
-        for text in exchange_lines(found):
+        for text in exchange_lines(found, store.dimension_values().shown(found.dimensions.values())):
             print(text)
 
 
@@ -80,7 +82,12 @@ def _entries(options: argparse.Namespace, interruption: Interruption) -> None:
 
     form = _form(options)
     with store_of(options) as store:
-        entry_filter = EntryFilter(key_alias=options.key, model=options.model, since=options.since)
+        entry_filter = EntryFilter(
+            key_alias=options.key,
+            model=options.model,
+            since=options.since,
+            dimensions=dimension_filter(store, options),
+        )
         reader = EntryReader(store.engine, entry_filter)
         if not options.json:
             print(ENTRIES.header(*form[:2]))
@@ -89,7 +96,7 @@ def _entries(options: argparse.Namespace, interruption: Interruption) -> None:
             for entry in _last(reader.new_entries(), options.limit):
                 is_empty = False
                 until = _entries_until(store, entry) if options.explain else []
-                text = _entry_text(entry, until, form, as_json=options.json, explain=options.explain)
+                text = _entry_text(store, entry, until, form, as_json=options.json, explain=options.explain)
                 print(text, flush=options.follow)
                 if interruption.requested:
                     break
@@ -167,7 +174,16 @@ def _entries_until(store: LedgerStores, entry: LedgerEntry) -> list[LedgerEntry]
     return [] if found is None else [one for one in found.entries if one.kind != entry.kind or one.seq <= entry.seq]
 
 
-def _entry_text(entry: LedgerEntry, until: Sequence[LedgerEntry], form: Form, *, as_json: bool, explain: bool) -> str:
+def _entry_text(
+    store: LedgerStores,
+    entry: LedgerEntry,
+    until: Sequence[LedgerEntry],
+    form: Form,
+    *,
+    as_json: bool,
+    explain: bool,
+) -> str:
+    from proxy.reports.dimensions import dimensions_text, stored_dimensions
     from proxy.reports.entry_reader import entry_json
     from proxy.reports.explain import (
         addends_json,
@@ -180,9 +196,14 @@ def _entry_text(entry: LedgerEntry, until: Sequence[LedgerEntry], form: Form, *,
     from proxy.reports.flags import contradiction_lines, flag_lines, unread_lines
     from proxy.reports.table_text import ENTRIES
 
+    if not explain:
+        return json_line(entry_json(entry)) if as_json else ENTRIES.line(entry, *form)
+    dimensions = stored_dimensions(entry.details)
+    shown = store.dimension_values().shown(dimensions.values()) if dimensions else {}
     if as_json:
-        more = {"addends": addends_json(entry)} | correction_json(until) if explain else {}
+        values = {name: shown[value_id]._asdict() for name, value_id in dimensions.items()}
+        more = {"addends": addends_json(entry), "dimensions": values} | correction_json(until)
         return json_line(entry_json(entry) | more)
-    why = [batch_text(entry), sum_text(entry), correction_text(until), stated_text(entry)] if explain else []
-    why += [*flag_lines(entry), *contradiction_lines(entry), *unread_lines(entry)] if explain else []
+    why = [dimensions_text(dimensions, shown), batch_text(entry), sum_text(entry), correction_text(until)]
+    why += [stated_text(entry), *flag_lines(entry), *contradiction_lines(entry), *unread_lines(entry)]
     return "\n    ".join((ENTRIES.line(entry, *form), *filter(None, why)))

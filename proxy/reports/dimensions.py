@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Engine, FromClause, func, select, union_all
+from sqlalchemy import ColumnElement, Connection, Engine, FromClause, Select, func, select, union_all
 
 from proxy.billing.details import EntryDetails, detail_name
 from proxy.billing.dimensions import END_USER, OVERFLOW, Dimensions, hashed, value_of
@@ -48,6 +48,11 @@ class ShownDimension(NamedTuple):
         if self.value_id == OVERFLOW:
             return OTHER
         return f"(erased {self.value_id})" if self.value is None else self.value
+
+    @property
+    def text_with_id(self) -> str:
+        """The value for people, and its id."""
+        return self.text if self.value is None else f"{self.value} ({self.value_id})"
 
 
 class ValueReader:
@@ -118,6 +123,22 @@ class ExchangePairs:
             for pairs in (_PAIRS, later.c)
         ))  # fmt: skip
 
+    def newest(
+        self, dimension: str, value_ids: Collection[str], bounds: Iterable[tuple[str, str]], count: int
+    ) -> Select[Any]:
+        """Selects the ids of the newest exchanges with one of these values. `bounds`: comparisons with the id."""
+        later = self._later.subquery()
+        wanted = [
+            select(pairs.exchange_id)
+            .where(pairs.dimension == dimension, pairs.value_id.in_(sorted(value_ids)))
+            .where(*(pairs.exchange_id.op(compared, is_comparison=True)(to) for compared, to in bounds))
+            for pairs in (_PAIRS, later.c)
+        ]
+        # Each in the order of the index, so that not all exchanges of a value are read.
+        each = (select(query.order_by(query.selected_columns[0].desc()).limit(count).subquery()) for query in wanted)
+        every = union_all(*each).subquery()
+        return select(every.c.exchange_id).order_by(every.c.exchange_id.desc()).limit(count)
+
     def joined(self, entries: FromClause, dimension: str) -> tuple[FromClause, ColumnElement[Any]]:
         """The entries joined with their dimension, and its value id; null: the exchange does not have it."""
         stored, later = unindexed(exchange_dimensions), self._later.subquery()
@@ -134,3 +155,8 @@ def unindexed(pairs: FromClause) -> FromClause:
         column.concat("").label(column.key) if column.key in ("dimension", "value_id") else column for column in pairs.c
     )
     return select(*columns).subquery()
+
+
+def dimensions_text(dimensions: Dimensions, shown: Mapping[str, ShownDimension]) -> str:
+    """`end_user alice (v_…), tag:team red (v_…)`; empty without dimensions. `shown`: by value id."""
+    return ", ".join(f"{name} {shown[value_id].text_with_id}" for name, value_id in sorted(dimensions.items()))

@@ -9,10 +9,10 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Engine, Row, Select, func, select, tuple_
+from sqlalchemy import Connection, Engine, Row, Select, func, select, tuple_
 from sqlalchemy.sql import operators
 
 from proxy.billing.entries import ENTRY_FIELDS, STORED_NAMES, LedgerEntry
@@ -20,6 +20,7 @@ from proxy.billing.money import usd_text
 from proxy.foundation.times import iso_utc
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling.clock import settled_until
+from proxy.reports.dimensions import DimensionFilter, ExchangePairs
 from proxy.storage.database import reading
 
 # A page takes about 1 MB of memory and a few milliseconds.
@@ -43,6 +44,7 @@ class EntryFilter:
     key_ids: tuple[str, ...] | None = None
     settled_by: float | None = None
     """settled at or before this time; up to the ledger's clock, the set of entries is final"""
+    dimensions: DimensionFilter = field(default_factory=dict)
 
 
 class EntryReader:
@@ -52,6 +54,7 @@ class EntryReader:
         """`after`: settled_at and entry_id of an entry; reading starts behind it."""
         self._engine = engine
         self._query = _filtered(entry_filter)
+        self._dimensions = entry_filter.dimensions
         begin = 0.0 if entry_filter.since is None else max(0.0, entry_filter.since - CLOCKS_DIFFER_S_MAX)
         self._after = (begin, "") if after is None else after
         """settled_at and entry_id of the last entry read"""
@@ -78,7 +81,8 @@ class EntryReader:
         cursor = tuple_(ledger_entries.c.settled_at, ledger_entries.c.entry_id)
         with reading(self._engine) as connection:
             final = ledger_entries.c.settled_at <= settled_until(connection)
-            return list(connection.execute(self._query.where(cursor > self._after, final)))
+            query = self._query.where(cursor > self._after, final)
+            return list(connection.execute(_of_dimensions(connection, query, self._dimensions)))
 
 
 def _entry(row: Row[Any]) -> LedgerEntry:
@@ -88,9 +92,8 @@ def _entry(row: Row[Any]) -> LedgerEntry:
 def count_entries(engine: Engine, entry_filter: EntryFilter) -> int:
     """The number of matching entries; scans all of them (ten million take seconds). Raises LedgerUnavailable."""
     with reading(engine) as connection:
-        return connection.execute(
-            select(func.count()).select_from(_matching(select(1), entry_filter).subquery())
-        ).scalar_one()
+        query = _of_dimensions(connection, _matching(select(1), entry_filter), entry_filter.dimensions)
+        return connection.execute(select(func.count()).select_from(query.subquery())).scalar_one()
 
 
 def entry_json(entry: LedgerEntry) -> dict[str, Any]:
@@ -106,6 +109,10 @@ def _filtered(entry_filter: EntryFilter) -> Select[Any]:
     columns = ledger_entries.c
     query = _matching(select(*(columns[name] for name in ENTRY_FIELDS), columns.settled_at), entry_filter)
     return query.order_by(columns.settled_at, columns.entry_id).limit(PAGE_ENTRIES)
+
+
+def _of_dimensions(connection: Connection, query: Select[Any], wanted: DimensionFilter) -> Select[Any]:
+    return query.where(*ExchangePairs(connection).of_entries(wanted)) if wanted else query
 
 
 def _matching(query: Select[Any], entry_filter: EntryFilter) -> Select[Any]:

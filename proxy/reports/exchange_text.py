@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from proxy.billing.attempts import is_cost_known, listed_attempts, unknown_costs
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.money import Nusd, usd_text
 from proxy.foundation.times import iso_utc
+from proxy.reports.dimensions import ShownDimension, dimensions_text
 from proxy.reports.exchanges import SettledExchange
 from proxy.reports.explain import batch_text, correction_text, stated_text, sum_text
 from proxy.reports.flags import contradiction_lines, flag_lines, unread_lines
@@ -17,8 +18,9 @@ from proxy.reports.table_text import why
 _NAME_CHARS = 12
 
 
-def exchange_lines(exchange: SettledExchange) -> Iterator[str]:
-    """The terminal entry, then its attempts and corrections in their order, then what is charged in all."""
+def exchange_lines(exchange: SettledExchange, shown: Mapping[str, ShownDimension]) -> Iterator[str]:
+    """The terminal entry, then its attempts and corrections in their order, then what is charged in all. `shown`: the
+    values of its dimensions, by value id."""
     entry = exchange.terminal
     model = entry.model if entry.upstream_model == entry.model else f"{entry.model} (there: {entry.upstream_model})"
     yield from _named({
@@ -27,6 +29,7 @@ def exchange_lines(exchange: SettledExchange) -> Iterator[str]:
         + ("" if entry.first_token_ms is None else f", first token after {entry.first_token_ms:,.1f} ms"),
         "key": f"{entry.key_alias} ({entry.key_id})",
         "model": f"{model} at {entry.provider}, {entry.endpoint}",
+        "used by": dimensions_text(exchange.dimensions, shown),
         "outcome": entry.outcome,
         "tokens": _tokens(entry),
         "why": why(entry),

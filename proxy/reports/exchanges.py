@@ -6,13 +6,16 @@ Invariant: a page scans at most SCANNED_MAX entries, with any filter; if more ma
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Select, bindparam, select, tuple_
 
+from proxy.billing.details import EntryDetails, detail_name
+from proxy.billing.dimensions import Dimensions
 from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
 from proxy.ledger.schema.tables import ledger_entries
+from proxy.reports.dimensions import DimensionFilter, ExchangePairs, stored_dimensions
 from proxy.reports.usage import ID_EARLIER_S, id_from
 from proxy.storage.database import reading
 
@@ -33,6 +36,7 @@ class ExchangeFilter:
     usage_source: str | None = None
     since: float | None = None
     until: float | None = None
+    dimensions: DimensionFilter = field(default_factory=dict)
     after: tuple[float, str] | None = None
     """cursor: start time and id of the last exchange already listed"""
 
@@ -49,6 +53,11 @@ class SettledExchange:
     def terminal(self) -> LedgerEntry:
         """The entry written when the exchange ended."""
         return self.entries[0]
+
+    @property
+    def dimensions(self) -> Dimensions:
+        """The dimensions of its request, with value ids."""
+        return stored_dimensions(self.terminal.details)
 
 
 def read_exchange(engine: Engine, exchange_id: str) -> SettledExchange | None:
@@ -79,12 +88,9 @@ def read_exchanges(
     Raises LedgerUnavailable.
     """
     with reading(engine) as connection:
-        scanned = connection.execute(_scan(wanted).limit(SCANNED_MAX)).all()
-        matching = [
-            row
-            for row in scanned
-            if wanted.outcome in (None, row.outcome) and wanted.usage_source in (None, row.usage_source)
-        ]
+        query = _scan_dimension(connection, wanted) if wanted.dimensions else _scan(wanted)
+        scanned = connection.execute(query.limit(SCANNED_MAX)).all()
+        matching = [row for row in scanned if _matches(row, wanted)]
         page = matching[:limit]
         unread = len(scanned) == SCANNED_MAX  # older entries were not scanned
         last: Any = page[-1] if len(matching) > limit else scanned[-1] if unread else None
@@ -108,6 +114,34 @@ def _scan(wanted: ExchangeFilter) -> Select[Any]:
         cursor = tuple_(_COLUMNS.started_at, _COLUMNS.exchange_id)
         query = query.where(_COLUMNS.started_at <= wanted.after[0], cursor < wanted.after)
     return query.order_by(_COLUMNS.started_at.desc(), _COLUMNS.exchange_id.desc())
+
+
+def _scan_dimension(connection: Connection, wanted: ExchangeFilter) -> Select[Any]:
+    """The exchanges with a value of one of the dimensions, newest first. `_matches` checks the other conditions, so
+    that one exchange is one row here."""
+    dimension, value_ids = next(iter(wanted.dimensions.items()))
+    bounds = [] if wanted.after is None else [("<", wanted.after[1])]
+    bounds += [] if wanted.since is None else [(">=", id_from(wanted.since - ID_EARLIER_S))]
+    bounds += [] if wanted.until is None else [("<", id_from(wanted.until))]
+    newest = ExchangePairs(connection).newest(dimension, value_ids, bounds, SCANNED_MAX).subquery()
+    fields = (_COLUMNS[name] for name in ("exchange_id", "started_at", "outcome", "usage_source", "key_id", "model"))
+    query = select(*fields, _COLUMNS.details[detail_name(EntryDetails.dimensions)].label("dimensions"))
+    query = query.select_from(ledger_entries.join(newest, newest.c.exchange_id == _COLUMNS.exchange_id))
+    return query.where(_COLUMNS.kind == EntryKind.USAGE).order_by(_COLUMNS.exchange_id.desc())
+
+
+def _matches(row: Any, wanted: ExchangeFilter) -> bool:
+    if wanted.outcome not in (None, row.outcome) or wanted.usage_source not in (None, row.usage_source):
+        return False
+    if not wanted.dimensions:
+        return True
+    return (
+        wanted.key_id in (None, row.key_id)
+        and wanted.model in (None, row.model)
+        and (wanted.since is None or row.started_at >= wanted.since)
+        and (wanted.until is None or row.started_at < wanted.until)
+        and all(row.dimensions.get(name) in value_ids for name, value_ids in wanted.dimensions.items())
+    )
 
 
 def _span(wanted: ExchangeFilter) -> list[ColumnElement[bool]]:

@@ -100,3 +100,19 @@ def test_a_terminal_shows_a_table(run: Commands, monkeypatch: pytest.MonkeyPatch
     for name in set(names) - {"total", "(none)"}:
         assert run("usage", "--end-user", name, "--json")[0]["requests"] == 1 + (name == "alice")
     assert max(map(len, lines)) <= 120
+
+
+def test_entries_show_who_used_them(run: Commands) -> None:
+    *_, first, second = [one for one in run("ledger", "--json", "--explain") if one["dimensions"]][:3]
+    bob = second if "tag:team" in second["dimensions"] else first
+    value_id = bob["dimensions"]["end_user"]["value_id"]
+    assert bob["dimensions"]["end_user"]["value"] == "bob"
+    assert bob["details"]["dimensions"]["end_user"] == value_id
+    assert [one["exchange_id"] for one in run("ledger", "--json", "--end-user", "bob")] == [bob["exchange_id"]]
+    assert len(run("ledger", "--json", "--end-user", "alice")) == 2
+    assert run("ledger", "--json", "--end-user", "alice", "--tag", "team=red") == []
+    run("ledger", "--explain", "--tag", "team=red")
+    assert f"end_user bob ({value_id}), tag:team red (v_" in run.out
+    run("exchange", bob["exchange_id"])
+    assert f"used by     end_user bob ({value_id}), tag:team red (v_" in run.out
+    assert run("exchange", bob["exchange_id"], "--json")[0]["dimensions"] == bob["dimensions"]

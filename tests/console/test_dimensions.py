@@ -10,8 +10,9 @@ import pytest
 from proxy.billing.dimensions import OVERFLOW
 from proxy.ledger.dimensions.sums import add_up
 from proxy.ledger.dimensions.values import DimensionValues
+from proxy.reports import exchanges
 from proxy.reports.usage import DAY_S
-from tests.console.entries import TODAY, entry
+from tests.console.entries import TODAY, YESTERDAY, entry
 from tests.console.stand import Stand
 from tests.ledger.dimensions.filled import ids_of, with_dimensions
 from tests.ledger.priced_entries import settle
@@ -79,3 +80,44 @@ def test_an_erased_value_is_shown_and_found_by_its_id(stand: Stand, ids: dict[st
     assert names[f"(erased {ids['alice']})"] == 2
     (found,) = usage(stand, f"user_ids={ids['alice']}&group_by=user_id")
     assert found["dimensions"]["end_user"] == {"value": None, "value_id": ids["alice"]}
+
+
+# -- exchanges ---------------------------------------------------------------------------------------------------
+
+
+def listed(stand: Stand, query: str) -> list[int]:
+    """The numbers of the exchanges, read page by page."""
+    numbers, after = [], ""
+    while True:
+        page = stand.get(f"/v1/exchanges?{query}{after}")
+        numbers += [int(one["id"][-4:], 16) for one in page["data"]]
+        if not page["has_more"]:
+            return numbers
+        after = f"&after={page['next_after']}"
+
+
+@pytest.mark.parametrize("scanned_max", [1, 5_000])
+def test_exchanges_are_filtered_by_dimensions(
+    stand: Stand, ids: dict[str, str], monkeypatch: pytest.MonkeyPatch, scanned_max: int
+) -> None:
+    """Also where a page may look at one exchange only."""
+    monkeypatch.setattr(exchanges, "SCANNED_MAX", scanned_max)
+    assert listed(stand, "end_user=alice") == listed(stand, "run=42&limit=1") == [2, 0]
+    assert listed(stand, f"end_user={ids['alice']}&run=42&key_id=key-1&model=tera-large&outcome=served") == [2, 0]
+    assert listed(stand, "tag=team%3Dred&end_user=bob") == [1]
+    assert listed(stand, "tag=team%3Dred&end_user=alice") == listed(stand, "session=x") == []
+    assert listed(stand, "end_user=alice&key_id=key-2") == []
+    began = int(YESTERDAY)
+    assert listed(stand, f"end_user=alice&start_time={began + 1}") == [2]
+    assert listed(stand, f"end_user=alice&end_time={began + 2}&start_time={began}") == [0]
+    assert stand("GET", "/v1/exchanges?tag=red").status == 400
+
+
+def test_an_exchange_shows_who_used_it(stand: Stand, ids: dict[str, str]) -> None:
+    lines = stand.get("/v1/exchanges")["data"]
+    alice, bob = ({"value": name, "value_id": ids[name]} for name in ("alice", "bob"))
+    other = {"value": None, "value_id": OVERFLOW}
+    assert [one["dimensions"].get("end_user") for one in lines] == [None, other, alice, bob, alice]
+    shown = stand.get(f"/v1/exchanges/{lines[3]['id']}")
+    assert shown["dimensions"] == {"end_user": bob, "tag:team": {"value": "red", "value_id": ids["red"]}}
+    assert "dimensions" not in shown["details"]

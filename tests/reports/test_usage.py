@@ -204,7 +204,10 @@ def test_nothing_is_asked_of_the_whole_ledger(tmp_path: Path) -> None:
             read_usage(engine, UsageFilter(begin=MIDNIGHT, end=MIDNIGHT + DAY_S, bucket_s=width, **only), 9)  # type: ignore[arg-type]
     read_paid(engine, ["key-1", "proj-1"])
     read_exchange(engine, "x")
-    for only in ({}, {"key_id": "k"}, {"model": "m"}, {"since": 5.0, "outcome": "served", "after": (9.0, "x")}):
+    for only in (
+        {}, {"key_id": "k"}, {"model": "m"}, {"since": 5.0, "outcome": "served", "after": (9.0, "x")},
+        {"dimensions": {"run": {"v_r"}}, "after": (9.0, "x")},
+    ):  # fmt: skip
         read_exchanges(engine, exchanges.ExchangeFilter(**only), 9)  # type: ignore[arg-type]
     event.remove(engine, "before_cursor_execute", note)
     with reading(engine) as connection:

@@ -19,7 +19,9 @@ from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.dimensions import sums
 from proxy.ledger.settling.store import Arrival
-from proxy.reports.dimensions import stored_dimensions
+from proxy.reports.dimensions import DimensionFilter, of_exchanges, stored_dimensions
+from proxy.reports.entry_reader import EntryFilter, EntryReader, count_entries
+from proxy.reports.exchanges import ExchangeFilter, read_exchanges
 from proxy.reports.usage import DAY_S, UsageFilter, id_from, read_usage
 from tests.ledger.entries import a_store, an_entry, emptied
 from tests.support.examples import examples
@@ -136,3 +138,37 @@ def test_the_groups_of_a_dimension_add_up_to_the_official_sums(engine: Engine, s
         if not wanted.dimensions:
             without = replace_filter(wanted, by_dimension=None)
             assert not_0(over_groups(found)) == not_0(totals(engine, without))
+
+
+@on_both_databases
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_lists_have_the_exchanges_and_entries_with_a_dimension(engine: Engine, seed: int) -> None:
+    """Added to the daily sums or not, page by page."""
+    random = Random(seed)
+    emptied(engine)
+    every = [an_exchange(number, random) for number in range(random.randint(1, 12))]
+    settled(engine, every, random)
+    for wanted in ({END_USER: {"v_a", "overflow"}}, {TEAM: {"v_red"}, END_USER: {"v_a"}}, {SESSION: {"v_x"}}):
+        matching = [
+            entries
+            for entries in every
+            if all(stored_dimensions(entries[0].details).get(name) in ids for name, ids in wanted.items())
+        ]
+        ids = sorted((entries[0].exchange_id for entries in matching), reverse=True)
+        assert listed(engine, wanted) == ids
+        read = EntryReader(engine, EntryFilter(dimensions=wanted)).new_entries()
+        assert {entry.entry_id for entry in read} == {entry.entry_id for entries in matching for entry in entries}
+        assert count_entries(engine, EntryFilter(dimensions=wanted)) == sum(map(len, matching))
+    ids_ = [entries[0].exchange_id for entries in every]
+    with_some = {one[0].exchange_id: found for one in every if (found := stored_dimensions(one[0].details))}
+    assert of_exchanges(engine, ids_) == with_some
+
+
+def listed(engine: Engine, wanted: DimensionFilter) -> list[str]:
+    ids, after = list[str](), None
+    while True:
+        found, after = read_exchanges(engine, ExchangeFilter(dimensions=wanted, after=after), 2)
+        ids += [one.terminal.exchange_id for one in found]
+        if after is None:
+            return ids

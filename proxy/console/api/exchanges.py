@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -20,6 +20,7 @@ from proxy.billing.details import EntryDetails
 from proxy.billing.entries import COUNTS, LedgerEntry, usage_of
 from proxy.billing.money import PARTS_PER_NUSD, usd_text
 from proxy.billing.pricing.prices import Addend
+from proxy.console.api.dimensions import dimensions_shown, wanted_values
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint
 from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.exchanges import (
@@ -37,6 +38,7 @@ from proxy.console.api.schemas.exchanges import (
 from proxy.console.ledger_reports import LedgerReports
 from proxy.foundation.times import iso_utc
 from proxy.http.errors import ApiError
+from proxy.reports.dimensions import ShownDimension
 from proxy.reports.exchanges import ExchangeFilter, SettledExchange
 from proxy.reports.explain import addends_of, item_json, per_text, price_changes, sum_text
 from proxy.reports.table_text import why
@@ -84,25 +86,36 @@ class ExchangesApi:
             usage_source=_optional(query.usage_source),
             since=_optional(query.start_time),
             until=_optional(query.end_time),
+            dimensions=await self._reports.value_ids(_values(query)),
             after=_cursor(_optional(query.after)),
         )
         found, last = await self._reports.listed(wanted, query.limit)
         operator = call.session.key is None
         after = None if last is None else f"{round(last[0] * 1e6)}.{last[1]}"
-        return ApiReply(
-            ExchangePage(listed=[_line(one, operator) for one in found], has_more=last is not None, next_after=after)
-        )
+        shown = await self._shown(found)
+        lines = [_line(one, shown, operator=operator) for one in found]
+        return ApiReply(ExchangePage(listed=lines, has_more=last is not None, next_after=after))
 
     async def one(self, call: ApiCall) -> ApiReply:
         """One exchange, or 202 while it runs. Raises ApiError 404, OSError."""
         found = await self._reports.one(call.named)
         if found is not None and call.session.may_see(found.terminal.key_id):
-            return ApiReply(_exchange(found, operator=call.session.key is None))
+            return ApiReply(_exchange(found, await self._shown([found]), operator=call.session.key is None))
         if found is None:
             key_id = await self._reports.key_of_unsettled(call.named)
             if key_id is not None and call.session.may_see(key_id):
                 return ApiReply(Unsettled(id=call.named), 202, {"Retry-After": str(SETTLED_SOON_S)})
         raise ApiError(404, "No such exchange.", param="exchange_id", code="exchange_not_found")
+
+    async def _shown(self, found: Iterable[SettledExchange]) -> Mapping[str, ShownDimension]:
+        """The values of the dimensions of these exchanges."""
+        return await self._reports.shown(value_id for one in found for value_id in one.dimensions.values())
+
+
+def _values(query: ListQuery) -> dict[str, list[str]]:
+    """The values of the filter by dimension. Raises ApiError."""
+    end_users, sessions, runs = ([] if one is UNSET else [one] for one in (query.end_user, query.session, query.run))
+    return wanted_values(end_users, sessions, runs, query.tag, "tag")
 
 
 def _optional(value: Any) -> Any:
@@ -123,7 +136,7 @@ def _money(entries: Iterable[LedgerEntry], name: str) -> str | None:
     return usd_text(sum(known)) if known else None
 
 
-def _line(found: SettledExchange, operator: bool) -> ExchangeLine:
+def _line(found: SettledExchange, shown: Mapping[str, ShownDimension], *, operator: bool) -> ExchangeLine:
     one = found.terminal
     counts = _counts(found)
     return ExchangeLine(
@@ -144,6 +157,7 @@ def _line(found: SettledExchange, operator: bool) -> ExchangeLine:
         charge_usd=_money(found.entries, "charge_nusd"),
         cost_usd=_money(found.entries, "cost_nusd") if operator else UNSET,
         adjustments=len(found.entries) - 1,
+        dimensions=dimensions_shown(found.dimensions, shown),
     )
 
 
@@ -173,13 +187,13 @@ def _source(found: SettledExchange) -> str:
 
 _SHOWN_ELSEWHERE = frozenset(
     {"price", "cost", "billed", "expected_error", "evidence", "usage", "flags", "provider_timings", "held_usd",
-     "situation", "attempts", "units", "cost_unknown", "unpriced"}
+     "situation", "attempts", "units", "cost_unknown", "unpriced", "dimensions"}
 )  # fmt: skip
 # Of the cost, which only operators see.
 _OF_COST = frozenset({"cost_unpriced_units", "stated_usd"})
 
 
-def _exchange(found: SettledExchange, *, operator: bool) -> Exchange:
+def _exchange(found: SettledExchange, shown: Mapping[str, ShownDimension], *, operator: bool) -> Exchange:
     one, details = found.terminal, EntryDetails.of(found.terminal.details)
     hidden = _SHOWN_ELSEWHERE if operator else _SHOWN_ELSEWHERE | _OF_COST
     return Exchange(
@@ -205,6 +219,7 @@ def _exchange(found: SettledExchange, *, operator: bool) -> Exchange:
         cost=_cost(one) if operator else UNSET,
         held_usd=details.reserved_usd,
         price_version=one.price_version,
+        dimensions=dimensions_shown(found.dimensions, shown),
         events=one.events,
         bytes=one.bytes,
         attempts=details.attempts or (),

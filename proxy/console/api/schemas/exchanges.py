@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from proxy.console.api.usage import Time
+from proxy.console.api.dimensions import DimensionValue
+from proxy.console.api.usage import Names, Time
 
 LIMIT_DEFAULT, LIMIT_MAX = 50, 200
 
@@ -31,6 +32,11 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: Name | UnsetType = UNSET
     outcome: OutcomeName | UnsetType = UNSET
     usage_source: Literal["reported", "estimated", "none"] | UnsetType = UNSET
+    end_user: Name | UnsetType = UNSET
+    session: Name | UnsetType = UNSET
+    run: Name | UnsetType = UNSET
+    tag: Names = ()
+    """each as `team=red`"""
     start_time: Time | UnsetType = UNSET
     end_time: Time | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT
@@ -58,6 +64,7 @@ class ExchangeLine(msgspec.Struct, frozen=True, kw_only=True):
     charge_usd: str | None
     cost_usd: str | UnsetType | None = UNSET
     adjustments: int
+    dimensions: dict[str, DimensionValue]
 
 
 class ExchangePage(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +175,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     held_usd: str | None
     """the reservation while the exchange ran"""
     price_version: str | None
+    dimensions: dict[str, DimensionValue]
     events: int
     bytes: int
     attempts: Sequence[Mapping[str, Any]]
