@@ -3,8 +3,9 @@
 Invariants:
 - Nothing of a token counts before its signature is verified; until then it selects the configured issuer, no more.
 - A request waits for the issuer only if its token names a key of the issuer that is not in memory (`FollowedKeys`).
-- Failed tokens count as guesses, and an address with too many of them causes no further verification: one takes half a
-  millisecond of the event loop. A verified token is remembered by its digest, until it expires, at most VERIFIED_S.
+- A verification takes half a millisecond of the event loop. Tokens without a valid signature count as guesses, and an
+  address with too many of them causes no further one. A token that its issuer has signed is remembered by its digest:
+  an accepted one until it expires, at most VERIFIED_S; a refused one for REFUSED_S.
 - A reload that removes an identity, or changes it, ends the acceptance of its tokens at once.
 - Neither a token nor a claim is in a message.
 """
@@ -40,9 +41,11 @@ from proxy.settings.identities import IdentitySettings
 TOKEN_CHARS_MAX = 8 << 10
 # The issuer may withdraw a key before the tokens that it has signed expire.
 VERIFIED_S = 300.0
-# Tokens that are remembered, about 1 KiB each; above it, those that were not used for the longest time are verified
-# again.
-VERIFIED_MAX = 10_000
+# A project may be created, and a clock may go on.
+REFUSED_S = 2.0
+# Tokens that are remembered, about 1,300 bytes each; above it, those that were not used for the longest time are
+# verified again.
+REMEMBERED_MAX = 5_000
 
 _FAULTS = {
     TokenFault.INVALID: Refused.JWT_INVALID, TokenFault.EXPIRED: Refused.JWT_EXPIRED,
@@ -50,16 +53,18 @@ _FAULTS = {
 }  # fmt: skip
 _GUESSES = frozenset({Refused.JWT_INVALID, Refused.JWT_ELSEWHERE})
 """no issuer has signed such a token for this deployment"""
+_NOT_SIGNED = _GUESSES | {Refused.ISSUER_UNAVAILABLE}
+"""the signature is wrong, or was not verified"""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class VerifiedToken:
     """What a token stands for."""
 
     wanted: IdentityKey
     dimensions: SentDimensions
-    until: float
-    """Unix seconds: then it is verified again"""
+    expires_at: float
+    """Unix seconds"""
     _last: tuple[ApiKey, ApiKey] | None = None
     """the key, and the key with the dimensions"""
 
@@ -140,7 +145,8 @@ class Identities:
         self._unix_time = unix_time
         self._identities: dict[str, Identity] = {}
         self._following: dict[str, asyncio.Task[Any]] = {}
-        self._verified: OrderedDict[bytes, VerifiedToken] = OrderedDict()
+        self._remembered: OrderedDict[bytes, tuple[VerifiedToken | Refused, float]] = OrderedDict()
+        """digest of a token → what was found, and until when that holds, in Unix seconds"""
 
     def prepared(self, settings: Mapping[str, IdentitySettings]) -> Callable[[], None]:
         """What to call so that these settings apply. May be called in a thread. Raises SettingsError."""
@@ -161,35 +167,40 @@ class Identities:
             if name not in self._following:
                 self._following[name] = self._tasks.start(one.keys.run(), name=f"keys of {name}")
         self._identities = identities
-        self._verified.clear()
+        self._remembered.clear()
         self._keyring.tokens = self if identities else None
 
     async def key(self, token: str, address: str | None) -> ApiKey | Refused:
         """See `TokenKeys`."""
-        verified = await self._remembered(token, address)
+        verified = await self._found(token, address)
         if isinstance(verified, Refused):
             return self._keyring.counted(verified, address) if verified in _GUESSES else verified
         key = await self._keyring.of_identity(verified.wanted)
         return key if isinstance(key, Refused) else verified.of_person(key)
 
-    async def _remembered(self, token: str, address: str | None) -> VerifiedToken | Refused:
+    async def _found(self, token: str, address: str | None) -> VerifiedToken | Refused:
         if len(token) > TOKEN_CHARS_MAX or not token.isascii():
             return Refused.JWT_INVALID
         digest = hashlib.blake2b(token.encode(), digest_size=32).digest()
-        known = self._verified.get(digest)
-        if known is not None and self._unix_time() < known.until:
-            self._verified.move_to_end(digest)
-            return known
+        found, until = self._remembered.get(digest, (Refused.UNKNOWN, 0.0))
+        if self._unix_time() < until:
+            self._remembered.move_to_end(digest)
+            return found
         if self._keyring.retry_after_s(address):
             return Refused.TOO_MANY
         identities = self._identities
-        verified = await self._verify(token)
-        if isinstance(verified, VerifiedToken) and self._identities is identities:
-            self._verified[digest] = verified
-            self._verified.move_to_end(digest)
-            if len(self._verified) > VERIFIED_MAX:
-                self._verified.popitem(last=False)
-        return verified
+        found = await self._verify(token)
+        if self._identities is identities and found not in _NOT_SIGNED:
+            self._remember(digest, found)
+        return found
+
+    def _remember(self, digest: bytes, found: VerifiedToken | Refused) -> None:
+        now = self._unix_time()
+        until = now + REFUSED_S if isinstance(found, Refused) else min(now + VERIFIED_S, found.expires_at)
+        self._remembered[digest] = found, until
+        self._remembered.move_to_end(digest)
+        if len(self._remembered) > REMEMBERED_MAX:
+            self._remembered.popitem(last=False)
 
     async def _verify(self, token: str) -> VerifiedToken | Refused:
         addressed = _read_addressed(token)
@@ -207,8 +218,7 @@ class Identities:
         account = None if project is None else await self._keyring.project(project)
         if account is None:
             return Refused.JWT_PROJECT
-        until = min(self._unix_time() + VERIFIED_S, float(claims["exp"]) + SKEW_S)
-        return VerifiedToken(identity.key(account), dimensions, until)
+        return VerifiedToken(identity.key(account), dimensions, float(claims["exp"]) + SKEW_S)
 
 
 def issuer_keys(settings: IdentitySettings) -> IssuerKeys:

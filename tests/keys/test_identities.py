@@ -23,6 +23,7 @@ from proxy.billing.keys import DEFAULT_PROJECT, ApiKey
 from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
 from proxy.identity import keys as keys_module
+from proxy.identity.tokens import TokenVerifier
 from proxy.keys import identities as module
 from proxy.keys.guesses import GUESSES_MAX
 from proxy.keys.identities import Identities
@@ -317,7 +318,7 @@ async def test_texts_that_are_no_tokens_are_refused_without_work(stand: Stand, m
     async def verify(*_: object) -> None:
         pytest.fail("verified")
 
-    monkeypatch.setattr(module.TokenVerifier, "claims", verify)
+    monkeypatch.setattr(TokenVerifier, "claims", verify)
     padding = "x" * module.TOKEN_CHARS_MAX
     for text in (
         "eyJ", "eyJ..", "eyJ.e30.", "eyJ.e30.x.y", "eyJ.!!!.x", "eyJ." + "W" * 8000 + ".x", stand.token(pad=padding),
@@ -329,14 +330,14 @@ async def test_texts_that_are_no_tokens_are_refused_without_work(stand: Stand, m
 
 async def test_a_token_is_verified_once_and_until_it_expires(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     verified = 0
-    claims = module.TokenVerifier.claims
+    claims = TokenVerifier.claims
 
-    async def counted(self: module.TokenVerifier, token: str) -> dict[str, Any]:
+    async def counted(self: TokenVerifier, token: str) -> dict[str, Any]:
         nonlocal verified
         verified += 1
         return await claims(self, token)
 
-    monkeypatch.setattr(module.TokenVerifier, "claims", counted)
+    monkeypatch.setattr(TokenVerifier, "claims", counted)
     token, now = stand.token(), time.time()
     first = await stand.key(token)
     for _ in range(3):
@@ -351,11 +352,18 @@ async def test_a_token_is_verified_once_and_until_it_expires(stand: Stand, monke
     stand.now = lambda: now + 90
     await stand.key(short)
     assert verified == 4, "its end counts"
-    monkeypatch.setattr(module, "VERIFIED_MAX", 2)
     stand.now = lambda: now
+    refused = stand.token(sub="\n")
+    for _ in range(5):
+        assert await stand.key(refused) is Refused.JWT_CLAIMS
+    assert verified == 5, "signed by the issuer, but refused: it costs no more than one of each client"
+    stand.now = lambda: now + module.REFUSED_S
+    assert await stand.key(refused) is Refused.JWT_CLAIMS
+    assert verified == 6
+    monkeypatch.setattr(module, "REMEMBERED_MAX", len(stand.identities._remembered))
     for number in range(4):
         await stand.key(stand.token(sub=f"user-{number}"))
-    assert len(stand.identities._verified) <= 4, "bounded"
+    assert len(stand.identities._remembered) == module.REMEMBERED_MAX
 
 
 async def test_guesses_are_limited_and_genuine_tokens_in_use_are_not(stand: Stand) -> None:
