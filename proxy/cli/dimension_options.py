@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from proxy.billing.dimensions import END_USER, RUN, SESSION, TAG, dimension, tag, value_of
+from proxy.cli.common import operator
 from proxy.foundation.names import UnknownNameError
 
 if TYPE_CHECKING:
@@ -76,3 +80,15 @@ def _dest(name: str) -> str:
 
 def _shown(name: str) -> str:
     return _OPTIONS.get(name, f"--tag {name.removeprefix(TAG)}")
+
+
+@contextmanager
+def values_exported(store: LedgerStores, options: argparse.Namespace) -> Iterator[None]:
+    """Work that writes a file with values of dimensions: it is in the audit log, so that `tokenweir erase` can name
+    it."""
+    from proxy.ledger.accounts.audit_log import Actor
+    from proxy.ledger.dimensions.erasure import EXPORT
+
+    by = Actor(operator(), "cli", socket.gethostname())
+    with store.audit_log.operation(by, EXPORT, getattr(options, "key", None), {"typed": options.typed}):
+        yield

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.common import WrongUsage, store_of, whole_file, with_config
+from proxy.cli.dimension_options import values_exported
 from proxy.cli.progress import Progress
 from proxy.cli.values import moment
 
@@ -37,6 +38,11 @@ def add_commands(commands: Any) -> None:
     export.add_argument("--until", type=moment, metavar="TIME", help="began before")
     export.add_argument("--key", metavar="KEY_ID|ALIAS", help="only this key")
     export.add_argument(
+        "--with-dimension-values",
+        action="store_true",
+        help="end users, sessions, runs and tags as clients sent them, not their ids; noted in the audit log",
+    )
+    export.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
@@ -49,6 +55,7 @@ def _export(options: argparse.Namespace) -> None:
     from proxy.ledger.archive.archives import archived_until
     from proxy.ledger.periods.closing import read_closings
     from proxy.ledger.settling.spend import clock_of
+    from proxy.reports.dimensions import of_entries
     from proxy.reports.entry_reader import EntryReader, count_entries
     from proxy.reports.export import ENTRIES, with_owners
     from proxy.reports.focus import FOCUS, focus_rows
@@ -60,6 +67,8 @@ def _export(options: argparse.Namespace) -> None:
         raise WrongUsage(f"--output: ends in .parquet, but --format is {options.format}")
     if in_parquet and options.output is None and sys.stdout.isatty():
         raise WrongUsage("--output: is required for Parquet if standard output is a terminal")
+    if options.format == "beancount" and options.with_dimension_values:
+        raise WrongUsage("--with-dimension-values: a Beancount file has no dimensions")
     columns = FOCUS if options.format == "focus" else ENTRIES
     with store_of(options) as store:
         with reading(store.engine) as connection:
@@ -72,14 +81,17 @@ def _export(options: argparse.Namespace) -> None:
                 f"tokenweir: the entries until {archived} are archived: see `tokenweir periods list`", file=sys.stderr
             )
         write = _writer(options, in_parquet, balances if archived is None else None)
+        values = store.dimension_values() if options.with_dimension_values else None
         with (
+            nullcontext() if values is None else values_exported(store, options),
             Progress("exporting", "entries") as progress,
             nullcontext(sys.stdout.buffer) if options.output is None else whole_file(options.output) as file,
         ):
             if progress.is_shown:
                 progress.total = count_entries(store.engine, entry_filter)
             settled: Iterable[Any] = progress.each(EntryReader(store.engine, entry_filter).settled())
-            sources: Iterable[Any] = with_owners(settled, partial(owners_of, store.engine), closings)
+            dimensions_of = partial(of_entries, store.engine, values=values)
+            sources: Iterable[Any] = with_owners(settled, partial(owners_of, store.engine), closings, dimensions_of)
             write(file, columns, focus_rows(sources) if columns is FOCUS else sources)
             file.flush()
 

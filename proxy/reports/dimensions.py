@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, FromClause, Select, fu
 
 from proxy.billing.details import EntryDetails, detail_name
 from proxy.billing.dimensions import END_USER, OVERFLOW, Dimensions, hashed, value_of
-from proxy.billing.entries import EntryKind
+from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.ledger.dimensions.sums import dimensions_of
 from proxy.ledger.dimensions.values import DimensionValues
 from proxy.ledger.schema.tables import dimension_clock, exchange_dimensions, ledger_entries
@@ -101,6 +101,23 @@ def of_exchanges(engine: Engine, exchange_ids: Collection[str]) -> dict[str, Dim
             for row in connection.execute(query.where(_ENTRIES.exchange_id.in_(ids)))
         )
         return {exchange_id: found for exchange_id, details in rows if (found := stored_dimensions(details))}
+
+
+def of_entries(
+    engine: Engine, entries: Collection[LedgerEntry], values: ValueReader | None = None
+) -> dict[str, dict[str, str]]:
+    """Exchange id → dimensions of the exchanges of these entries, with value ids; with `values`, with the value of each
+    id that has one. Raises LedgerUnavailable."""
+    found = {entry.exchange_id: stored_dimensions(entry.details) for entry in entries if entry.kind == EntryKind.USAGE}
+    found |= of_exchanges(engine, {entry.exchange_id for entry in entries} - found.keys())
+    names: dict[str, str] = {}
+    if values is not None:
+        shown = values.shown(value_id for dimensions in found.values() for value_id in dimensions.values())
+        names = {one.value_id: one.value for one in shown.values() if one.value is not None}
+    return {
+        exchange_id: {name: names.get(value_id, value_id) for name, value_id in dimensions.items()}
+        for exchange_id, dimensions in found.items()
+    }
 
 
 class ExchangePairs:

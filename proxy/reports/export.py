@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum, auto
 from functools import lru_cache
@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import msgspec
 
+from proxy.billing.dimensions import NAMED, TAG
 from proxy.billing.entries import STORED_NAMES, TOKENS, EntryKind, LedgerEntry
 from proxy.billing.period import Closings, Month, month_of
 from proxy.foundation.times import iso_utc
@@ -61,11 +62,18 @@ class ExportedEntry:
     owner: Owner | None
     """None if the key or account does not exist"""
     closings: Closings = Closings()  # noqa: RUF009  it is immutable
+    dimensions: Mapping[str, str] = field(default_factory=dict)
+    """dimension of the exchange → value id, or value"""
 
     @property
     def month(self) -> Month:
         """The month whose statement has the entry."""
         return self.closings.posted_in(self.entry.kind, self.entry.started_at, self.settled_at)
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags among the dimensions, by name."""
+        return {name.removeprefix(TAG): value for name, value in self.dimensions.items() if name.startswith(TAG)}
 
     @property
     def is_late(self) -> bool:
@@ -99,6 +107,11 @@ KINDS = {
 }
 """the types of an entry's columns that are not text"""
 
+
+def _dimension(name: str) -> Callable[[ExportedEntry], str | None]:
+    return lambda source: source.dimensions.get(name)
+
+
 ENTRIES: tuple[Column, ...] = (
     *(
         Column(name, KINDS.get(name, ColumnType.TEXT), attrgetter(f"entry.{field}"))
@@ -108,9 +121,11 @@ ENTRIES: tuple[Column, ...] = (
     Column("project_id", ColumnType.TEXT, lambda source: source.owner and source.owner.project_id),
     Column("organization_id", ColumnType.TEXT, lambda source: source.owner and source.owner.organization_id),
     Column("statement_month", ColumnType.TEXT, lambda source: str(source.month)),
+    *(Column(name, ColumnType.TEXT, _dimension(name)) for name in NAMED),
+    Column("tags", ColumnType.JSON, lambda source: source.tags or None),
 )
-"""all entry fields, the settlement time, the project and organization of the key, and the month whose statement has the
-entry"""
+"""all entry fields, the settlement time, the project and organization of the key, the month whose statement has the
+entry, and the dimensions of its exchange"""
 
 Write = Callable[[IO[bytes], Sequence[Column], Iterable[Any]], None]
 """writes rows with these columns to a file"""
@@ -164,13 +179,19 @@ def write_parquet(file: IO[bytes], columns: Sequence[Column], sources: Iterable[
 
 
 def with_owners(
-    settled: Iterable[tuple[LedgerEntry, float]], owners_of: Callable[[set[str]], dict[str, Owner]], closings: Closings
+    settled: Iterable[tuple[LedgerEntry, float]],
+    owners_of: Callable[[set[str]], dict[str, Owner]],
+    closings: Closings,
+    dimensions_of: Callable[[list[LedgerEntry]], Mapping[str, Mapping[str, str]]] = lambda _: {},
 ) -> Iterator[ExportedEntry]:
-    """Joins entries with their owners, which are read in batches."""
+    """Joins entries with their owners and dimensions, which are read in batches. `dimensions_of`: exchange id →
+    dimensions of the exchange."""
     for batch in batches(settled, ROWS_AT_ONCE):
         owners = owners_of({entry.key_id for entry, _ in batch})
+        dimensions = dimensions_of([entry for entry, _ in batch])
         for entry, settled_at in batch:
-            yield ExportedEntry(entry, settled_at, owners.get(entry.key_id), closings)
+            has = dimensions.get(entry.exchange_id, {})
+            yield ExportedEntry(entry, settled_at, owners.get(entry.key_id), closings, has)
 
 
 def usd(nusd: int) -> Decimal:

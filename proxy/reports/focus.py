@@ -29,6 +29,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from proxy.billing.details import EntryDetails
+from proxy.billing.dimensions import NAMED
 from proxy.billing.entries import EntryKind, LedgerEntry, usage_of
 from proxy.billing.money import (
     PARTS_PER_NUSD,
@@ -228,6 +229,10 @@ def _units_of(
         )
 
 
+# FOCUS: a prefix for the tags that the provider defines.
+_PREFIX = "tokenweir:"
+
+
 def booked_at(source: ExportedEntry) -> float:
     """The start of the exchange for usage, the settlement for corrections and top-ups; Unix seconds."""
     return (
@@ -260,11 +265,12 @@ def _ends_at(source: ExportedEntry) -> float:
 
 
 def _tags(source: ExportedEntry) -> dict[str, str | bool] | None:
-    """`team:a` → {"team": "a"}; a tag without a value is true."""
-    if source.owner is None or not source.owner.tags:
-        return None
-    parted = (tag.partition(":") for tag in source.owner.tags)
-    return {name: value if colon else True for name, colon, value in parted}
+    """The tags of the key, `team:a` → {"team": "a"} (a tag without a value is true), and the dimensions of the request.
+    A key's tag comes before a request's of the same name: the operator has set it."""
+    has = {f"{_PREFIX}{name}": value for name in NAMED if (value := source.dimensions.get(name)) is not None}
+    parted = (tag.partition(":") for tag in (() if source.owner is None else source.owner.tags))
+    of_key = {name: value if colon else True for name, colon, value in parted}
+    return {**source.tags, **has, **of_key} or None
 
 
 def _owner(name: str, default: Callable[[ExportedEntry], Any]) -> Callable[[ExportedEntry], Any]:

@@ -1,9 +1,14 @@
-"""`tokenweir usage`, by end user and others."""
+"""Dimensions in commands: `usage`, filters of `ledger`, and exports."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+from collections import Counter
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,3 +121,47 @@ def test_entries_show_who_used_them(run: Commands) -> None:
     run("exchange", bob["exchange_id"])
     assert f"used by     end_user bob ({value_id}), tag:team red (v_" in run.out
     assert run("exchange", bob["exchange_id"], "--json")[0]["dimensions"] == bob["dimensions"]
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def exported(run: Commands, tmp_path: Path, *arguments: str) -> list[dict[str, str]]:
+    file = tmp_path / "entries.csv"
+    run("export", "--output", str(file), *arguments)
+    return list(csv.DictReader(io.StringIO(file.read_text(), newline="")))
+
+
+def test_an_export_has_ids_and_with_values_is_in_the_audit_log(run: Commands, tmp_path: Path) -> None:
+    """Corrections have the dimensions of their exchange."""
+    (bob,) = run("ledger", "--json", "--end-user", "bob")
+    run("adjust", bob["exchange_id"], "--charge-usd", "1", "--reason", "so")
+    ids = bob["details"]["dimensions"]
+    rows = [row for row in exported(run, tmp_path) if row["exchange_id"] == bob["exchange_id"]]
+    assert [row["kind"] for row in rows] == ["usage", "adjustment"]
+    for row in rows:
+        assert (row["end_user"], row["session"]) == (ids["end_user"], "")
+        assert json.loads(row["tags"]) == {"team": ids["tag:team"]}
+    assert [row["action"] for row in run("audit", "--json")] == ["key.create", "adjust"]
+    rows = exported(run, tmp_path, "--with-dimension-values")
+    assert Counter(row["end_user"] for row in rows) == {"alice": 2, "bob": 2, OVERFLOW: 1, "": 1}
+    assert [json.loads(row["tags"]) for row in rows if row["tags"]] == [{"team": "red"}] * 2
+    (last,) = run("audit", "--json")[2:]
+    assert (last["action"], last["details"]["typed"][:2], last["result"]) == ("export", ["export", "--output"], "done")
+    (erased,) = run("erase", "--end-user", "bob", "--yes")
+    assert "--with-dimension-values" in erased["exports"][0]
+    rows = exported(run, tmp_path, "--with-dimension-values")
+    assert Counter(row["end_user"] for row in rows)[ids["end_user"]] == 2
+    assert "no dimensions" in run.refused("export", "--format", "beancount", "--with-dimension-values")
+
+
+def test_focus_has_dimensions_as_tags(run: Commands, tmp_path: Path) -> None:
+    run("keys", "update", "app", "--tag", "team:ops", "--tag", "prod")
+    rows = exported(run, tmp_path, "--format", "focus", "--with-dimension-values")
+    tags = [json.loads(row["Tags"]) for row in rows]
+    of_key = {"team": "ops", "prod": True}
+    assert {"tokenweir:end_user": "alice", **of_key} in tags
+    assert {"tokenweir:end_user": "bob", **of_key} in tags
+    run("keys", "update", "app", "--tag", "prod")
+    rows = exported(run, tmp_path, "--format", "focus", "--with-dimension-values")
+    assert {"tokenweir:end_user": "bob", "team": "red", "prod": True} in [json.loads(row["Tags"]) for row in rows]
