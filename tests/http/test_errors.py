@@ -116,6 +116,12 @@ async def test_the_sdk_understands_each() -> None:
         ("replaced", "expired_api_key"),
         ("revoked", "revoked_api_key"),
         ("blocked", "blocked_api_key"),
+        ("jwt_invalid", "invalid_token"),
+        ("jwt_elsewhere", "invalid_token"),
+        ("jwt_early", "invalid_token"),
+        ("jwt_expired", "expired_token"),
+        ("jwt_claims", "token_not_allowed"),
+        ("jwt_project", "token_not_allowed"),
     ],
 )
 def test_why_a_key_is_refused(reason: str, code: str) -> None:
@@ -134,6 +140,8 @@ def test_a_strange_path_is_not_repeated(path: str) -> None:
 def test_who_is_sent_away_for_now_is_told_when_to_come_back() -> None:
     unavailable = errors.key_refused("unavailable")
     assert (unavailable.status, unavailable.code, unavailable.retry_after_s) == (503, "keys_unavailable", 1)
+    unavailable = errors.key_refused("issuer_unavailable")
+    assert (unavailable.status, unavailable.code, unavailable.retry_after_s) == (503, "issuer_unavailable", 1)
     assert refused_response(ALL["overloaded"]).headers["Retry-After"] == "1"
     assert "Retry-After" not in refused_response(ALL["malformed"]).headers
 
