@@ -177,6 +177,25 @@ async def test_it_is_listed_limited_and_blocked_as_any_key(
     await becomes(200)
 
 
+async def test_a_limit_of_one_person_holds_whatever_the_client_says(
+    running: Tokenweir, provider: ScriptedProvider, issuer: IdentityProvider
+) -> None:
+    model = provider.script("of-one", ANSWER)
+
+    async def status(person: str) -> int:
+        sent, claimed = token(issuer, email=person), {"x-tokenweir-end-user": "somebody"}
+        return (await post_chat(running.url, ask(model, stream=False), key=sent, headers=claimed)).status
+
+    rule = ("--project", "default", "--only", "end_user=eve@example.com", "--budget", "0")
+    running.change("limits", "create", "of-eve", *rule)
+
+    async def holds() -> bool:
+        return await status("eve@example.com") == 402
+
+    await until(holds)
+    assert await status("ann@example.com") == 200
+
+
 async def test_after_a_reload_without_it_its_tokens_are_texts(running: Tokenweir, issuer: IdentityProvider) -> None:
     sent, removed = token(issuer), dict[str, Any]()
     assert got(running, "/v1/me", Authorization=f"Bearer {sent}")[0] == 200
