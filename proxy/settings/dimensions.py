@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 from proxy.billing.dimensions import PRESETS
 from proxy.foundation.header_names import NEVER_PASSED
 from proxy.settings.fields import TEXT, FieldPath, FieldType, section, setting, settings_section
-from proxy.settings.kinds import choices, flag, whole
+from proxy.settings.kinds import checked, choices, flag, whole
 
 NEW_VALUES_MAX = 10**9
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
@@ -52,7 +52,11 @@ class DimensionSettings:
         _presets(), "the presets that are read, for keys without a list of their own", default=PRESETS, shown="all"
     )
     headers: DimensionHeaders = setting(
-        section(DimensionHeaders), "the headers of the preset `tokenweir`", default=DimensionHeaders()
+        checked(
+            section(DimensionHeaders), lambda one: len(set(astuple(one))) == len(astuple(one)), "must have four names"
+        ),
+        "the headers of the preset `tokenweir`",
+        default=DimensionHeaders(),
     )
     new_values_per_key_hour: int = setting(
         whole(0, NEW_VALUES_MAX),

@@ -24,6 +24,7 @@ def parsed(written: str) -> DimensionSettings:
     [
         ("sources: [litellm, helicon]", r"dimensions\.sources\[1\]: unknown; did you mean helicone"),
         ("headers: {end_user: Authorization}", r"dimensions\.headers\.end_user: must not be"),
+        ("headers: {run: X-Tokenweir-Session}", r"dimensions\.headers: must have four names"),
         ("headers: {end_user: 'a b'}", r"dimensions\.headers\.end_user: must be the name of a header"),
         ("new_values_per_key_hour: -1", r"dimensions\.new_values_per_key_hour: must be a whole number"),
     ],

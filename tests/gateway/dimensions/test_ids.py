@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from proxy.gateway.dimensions import ids as ids_module
@@ -151,6 +153,20 @@ async def test_memory_does_not_grow_with_the_number_of_values(monkeypatch: pytes
             assert len(at.ids._young) + len(at.ids._old) <= 2 * 140
         many = await at.of("first", *(f"w{number}" for number in range(60)))
         assert many.count("overflow") == 60 - 50, "so many wait while the first one is asked for"
+
+
+@pytest.mark.slow
+async def test_two_hundred_thousand_end_users_take_less_than_twenty_mebibytes() -> None:
+    class Forgetful(Values):
+        def ids(self, wanted: Iterable[DimensionValue], may_create: Any) -> dict[DimensionValue, str]:
+            return {one: f"v_{hash(one):+020d}" for one in wanted}
+
+    async with site(Forgetful()) as at:
+        await at.of("warm")
+        before = psutil.Process().memory_info().rss
+        for start in range(0, 200_000, 500):
+            await at.of(*(f"user-{number:08}@customers.example.com" for number in range(start, start + 500)))
+        assert psutil.Process().memory_info().rss - before < 20 << 20
 
 
 async def test_in_a_real_ledger_two_processes_find_one_id(tmp_path: Path) -> None:
