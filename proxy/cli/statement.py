@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from proxy.cli.common import (
     whole_file,
     with_config,
 )
+from proxy.cli.dimension_options import dimension_name, values_exported
 from proxy.cli.values import month
 
 if TYPE_CHECKING:
@@ -35,6 +37,12 @@ def add_commands(commands: Any) -> None:
     add_owner_options(statement)
     statement.add_argument("--month", type=month, required=True, metavar="2026-11", help="calendar month in UTC")
     statement.add_argument("--format", choices=("html", "csv", "json", "pdf"), default="html")
+    statement.add_argument(
+        "--by",
+        type=dimension_name,
+        metavar="DIMENSION",
+        help="also a section by end_user, session, run or tag:NAME; noted in the audit log",
+    )
     statement.add_argument("--output", type=Path, metavar="FILE", help="instead of standard output")
     statement.add_argument(
         "--entries", type=Path, metavar="FILE", help="also write the entries of a closed month, for `tokenweir verify`"
@@ -48,8 +56,10 @@ def _statement(options: argparse.Namespace) -> None:
         raise WrongUsage(f"--month: {options.month} has not begun")
     if options.format == "pdf" and options.output is None and sys.stdout.isatty():
         raise WrongUsage("--output: is required for PDF if standard output is a terminal")
-    with store_of(options) as store:
-        statement = read_statement(store.engine, _owner(store, options), options.month)
+    if options.format == "csv" and options.by is not None:
+        raise WrongUsage("--by: not with --format csv, whose lines add up by column")
+    with store_of(options) as store, nullcontext() if options.by is None else values_exported(store, options):
+        statement = read_statement(store.engine, _owner(store, options), options.month, options.by)
         if options.entries is not None:
             _write_entries(store, statement, options.entries)
     content = _rendered(statement, options.format)

@@ -16,7 +16,7 @@ from proxy.billing.money import nusd_from_usd, usd_text
 from proxy.billing.period import Closings, Month
 from proxy.billing.receipt import EMPTY, FORMAT, Line, digest_of, line_leaf, line_of, order_of, scope_leaf
 from proxy.foundation.names import UnknownNameError
-from proxy.ledger.archive.archives import absent, read_archives
+from proxy.ledger.archive.archives import absent, require_entries
 from proxy.ledger.periods.activity import lines_of
 from proxy.ledger.periods.closing import month_digests, read_closings, read_period
 from proxy.ledger.schema.tables import accounts, api_keys, ledger_entries
@@ -38,7 +38,7 @@ def statement_lines(engine: Engine, owner: StatementOwner, month: Month) -> Iter
     Raises ValueError if some of them are in an archive, LedgerUnavailable.
     """
     with reading(engine) as connection:
-        _require_entries(connection, month)
+        require_entries(connection, month)
         ids = ledger_entries.c.key_id.in_(scopes_of(owner))
         for row in lines_of(connection, month, read_closings(connection), ids):
             yield line_of(row)
@@ -58,7 +58,7 @@ def read_receipt(engine: Engine, exchange_id: str) -> dict[str, Any]:
         issued = [month for month in months if _is_issued(connection, month)]
         if not issued:
             raise ValueError(f"{exchange_id}: {months[0]} is not closed: a receipt is of a closed month")
-        _require_entries(connection, issued[0])
+        require_entries(connection, issued[0])
         return {
             "object": "receipt",
             "format": FORMAT,
@@ -66,15 +66,6 @@ def read_receipt(engine: Engine, exchange_id: str) -> dict[str, Any]:
             "months": [_of_month(connection, exchange_id, month, closings) for month in issued],
             "open_months": [str(month) for month in months if month not in issued],
         }
-
-
-def _require_entries(connection: Connection, month: Month) -> None:
-    """Check that all entries of the month are in the ledger. Raises ValueError if some are in an archive."""
-    holder = next(
-        (read_archive for read_archive in read_archives(connection) if read_archive.statements_until >= month), None
-    )
-    if holder is not None:
-        raise ValueError(f"{month}: entries of its statements are archived, in {holder.file} and before")
 
 
 def _months(connection: Connection, exchange_id: str, closings: Closings) -> list[Month]:

@@ -22,10 +22,13 @@ from proxy.billing.money import Nusd, total_nusd
 from proxy.billing.period import Closings, Month
 from proxy.billing.receipt import EMPTY, digest_of
 from proxy.ledger.amounts import nusd_sum
+from proxy.ledger.archive.archives import require_entries
 from proxy.ledger.periods.activity import Booking, ScopeActivity, UsageLine, Usages, activities, late_usage
 from proxy.ledger.periods.closing import closed_activities, read_closings, read_period, totals_until
+from proxy.ledger.periods.values import ValueActivity, activity_by_value
 from proxy.ledger.schema.tables import balances, ledger_entries, usage_daily
 from proxy.ledger.settling.spend import clock_of
+from proxy.reports.dimensions import ShownDimension, ValueReader
 from proxy.reports.entry_reader import CLOCKS_DIFFER_S_MAX
 from proxy.reports.totals import keys_below
 from proxy.storage.database import reading
@@ -63,6 +66,16 @@ class Issued:
 
 
 @dataclass(frozen=True, slots=True)
+class ByValue:
+    """The usage and the adjustments of a statement by the values of a dimension, the highest charge first. They add up
+    to those of the statement."""
+
+    dimension: str
+    rows: Sequence[tuple[ShownDimension | None, ValueActivity]]
+    """None: the requests without the dimension"""
+
+
+@dataclass(frozen=True, slots=True)
 class Statement:
     """One month of a key or account. Money: nUSD. A balance is credits less charges; below 0 it is owed."""
 
@@ -78,6 +91,8 @@ class Statement:
     """(key id, name, usage) for each key of an account; empty for a key"""
     issued: Issued | None
     """None: the month is open, and the statement can change"""
+    by_value: ByValue | None = None
+    """None: not asked for"""
 
     @property
     def is_over(self) -> bool:
@@ -121,16 +136,28 @@ def total_of(lines: Iterable[UsageLine]) -> Usages:
     return total
 
 
-def read_statement(engine: Engine, owner: StatementOwner, month: Month) -> Statement:
-    """Reads a statement in one transaction. Raises LedgerUnavailable.
+def read_statement(engine: Engine, owner: StatementOwner, month: Month, by: str | None = None) -> Statement:
+    """Reads a statement in one transaction. `by`: a dimension. Raises LedgerUnavailable; ValueError if `by` needs
+    entries that are archived.
 
-    Of an open month, memory grows with days, models and corrections, time with the month's entries.
+    Of an open month, and with `by`, memory grows with days, models, corrections and values, time with the month's
+    entries.
     """
     with reading(engine) as connection:
         period = read_period(connection, month)
         if period is None or period.issued_at is None:
-            return _from_entries(connection, owner, month)
-        return _from_closed_form(connection, owner, month, period.closed_at)
+            statement = _from_entries(connection, owner, month)
+        else:
+            statement = _from_closed_form(connection, owner, month, period.closed_at)
+        if by is None:
+            return statement
+        require_entries(connection, month)
+        below = _ENTRIES.key_id.in_(scopes_of(owner))
+        found = activity_by_value(connection, month, read_closings(connection), by, below)
+    shown = ValueReader(engine, None).shown(value_id for value_id in found if value_id is not None)
+    rows = sorted(found.items(), key=lambda row: (-row[1].usages.charge_nusd, row[0] or ""))
+    named = [(None if value_id is None else shown[value_id], activity) for value_id, activity in rows]
+    return replace(statement, by_value=ByValue(by, named))
 
 
 def _from_entries(connection: Connection, owner: StatementOwner, month: Month) -> Statement:

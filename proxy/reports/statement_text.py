@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from proxy.billing.dimensions import TAG
 from proxy.billing.entries import COUNTS
-from proxy.billing.money import usd_text
+from proxy.billing.money import Nusd, total_nusd, usd_text
 from proxy.billing.receipt import FORMAT
 from proxy.billing.units import BILLED_UNITS
 from proxy.foundation.times import iso_utc
 from proxy.ledger.periods.activity import Booking, UsageLine, Usages
+from proxy.reports.dimensions import NONE
 from proxy.reports.export import safe_cell
-from proxy.reports.statement import Issued, Statement, total_of
+from proxy.reports.statement import ByValue, Issued, Statement, total_of
 
 CENTS = 2
 LATE_USAGE = "Late usage from earlier months"
@@ -129,6 +131,8 @@ def sections(statement: Statement) -> Iterator[Section]:
     if statement.keys:
         rows = [(name, key_id, *cells(one)) for key_id, name, one in statement.keys]
         yield Section("By key", [TableColumn("Key", is_long=True), TableColumn("Id", is_long=True), *usage], rows)
+    if statement.by_value is not None:
+        yield _by_value(statement.by_value, shown, text)
     if statement.adjustments:
         columns = [
             TableColumn("Booked"),
@@ -153,6 +157,38 @@ def sections(statement: Statement) -> Iterator[Section]:
         ]
         rows = [(*_booked_day(one), one.exchange_id, one.why, text(one.nusd)) for one in statement.credits]
         yield Section("Credits", columns, rows, ("Total", "", "", text(statement.credited_nusd)))
+
+
+def _by_value(found: ByValue, shown: Sequence[str], text: Callable[[int], str]) -> Section:
+    name = found.dimension.removeprefix(TAG).replace("_", " ")
+    numbers = ("Requests", *(_SHOWN[count] for count in shown), "Charge", "Adjustments")
+
+    def cells(usages: Usages, adjusted_nusd: Nusd) -> list[str]:
+        counts = _counts(usages.counts, shown, others=False)
+        return [f"{usages.requests:,}", *counts, text(usages.charge_nusd), text(adjusted_nusd)]
+
+    total = Usages()
+    for _, one in found.rows:
+        total.add_all(one.usages)
+    rows = [(NONE if value is None else value.text, *cells(one.usages, one.adjusted_nusd)) for value, one in found.rows]
+    foot = ("Total", *cells(total, total_nusd(one.adjusted_nusd for _, one in found.rows)))
+    columns = [TableColumn(name.capitalize(), is_long=True), *(TableColumn(one, is_number=True) for one in numbers)]
+    return Section(f"By {name}", columns, rows, foot)
+
+
+def _by_value_json(found: ByValue | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    rows = [
+        {
+            "value": value and value.value,
+            "value_id": value and value.value_id,
+            **_usages_json(one.usages),
+            "adjustments_usd": usd_text(one.adjusted_nusd),
+        }
+        for value, one in found.rows
+    ]
+    return {"by_value": {"dimension": found.dimension, "rows": rows}}
 
 
 def statement_json(statement: Statement) -> dict[str, Any]:
@@ -182,6 +218,7 @@ def statement_json(statement: Statement) -> dict[str, Any]:
         "adjustments": [_booking_json(adjustment, "charge_usd") for adjustment in statement.adjustments],
         "credits": [_booking_json(credit, "credit_usd") for credit in statement.credits],
         "total": _usages_json(statement.total),
+        **_by_value_json(statement.by_value),
     }  # fmt: skip
 
 
@@ -309,3 +346,5 @@ def _all_nusd(statement: Statement) -> Iterable[int]:
     for one in (statement.total, *(line.usages for line in statement.lines), *(one for *_, one in statement.keys)):
         yield from (one.charge_nusd, one.estimated_nusd)
     yield from (one.nusd for one in (*statement.adjustments, *statement.credits))
+    for _, found in () if statement.by_value is None else statement.by_value.rows:
+        yield from (found.usages.charge_nusd, found.adjusted_nusd)

@@ -165,3 +165,16 @@ def test_focus_has_dimensions_as_tags(run: Commands, tmp_path: Path) -> None:
     run("keys", "update", "app", "--tag", "prod")
     rows = exported(run, tmp_path, "--format", "focus", "--with-dimension-values")
     assert {"tokenweir:end_user": "bob", "team": "red", "prod": True} in [json.loads(row["Tags"]) for row in rows]
+
+
+def test_a_statement_by_end_user_is_in_the_audit_log(run: Commands) -> None:
+    month = f"{datetime.fromtimestamp(NOW, UTC):%Y-%m}"
+    arguments = ("statement", "--key", "app", "--month", month, "--by", "end_user")
+    (shown,) = run(*arguments, "--format", "json")
+    rows = shown["by_value"]["rows"]
+    assert {row["value_id"] and (row["value"] or row["value_id"]): row["requests"] for row in rows} == {
+        "alice": 2, "bob": 1, OVERFLOW: 1, None: 1,
+    }  # fmt: skip
+    assert sum(Decimal(row["charge_usd"]) for row in rows) == Decimal(shown["usage_usd"])
+    assert [row["action"] for row in run("audit", "--json")][-1] == "export"
+    assert "--by: not with --format csv" in run.refused(*arguments, "--format", "csv")

@@ -66,6 +66,14 @@ def not_archived(connection: Connection) -> ColumnElement[bool]:
     return true() if month is None else ledger_entries.c.exchange_id >= first_id(month.end)
 
 
+def require_entries(connection: Connection, month: Month) -> None:
+    """Check that all entries of the month's statements are in the ledger. Raises ValueError if some are in an
+    archive."""
+    holder = next((archive for archive in read_archives(connection) if archive.statements_until >= month), None)
+    if holder is not None:
+        raise ValueError(f"{month}: entries of its statements are archived, in {holder.file} and before")
+
+
 def holder_of(connection: Connection, exchange_id: str) -> Archive | None:
     """The archive with the entries of this exchange, if it was ever settled. None: it began later, or the id is
     invalid."""

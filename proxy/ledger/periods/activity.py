@@ -142,7 +142,8 @@ def lines_of(
     """The entries on a month's statements, as rows for `line_of`; for each id in the order of `order_of`."""
     details = (_ENTRIES.details[name].label(name) for name in map(detail_name, (EntryDetails.units, EntryDetails.why)))
     fields = [*(_ENTRIES[name] for name in _FIELDS), *details]
-    parts = [select(*fields).where(*conditions, *part) for part in _parts(month, closings)]
+    # Separate queries, so that each can use an index.
+    parts = [select(*fields).where(*conditions, *part) for part in (*usage_of(month, closings), booked_in(month))]
     all_of_them = union_all(*parts).subquery()
     order = (all_of_them.c[name] for name in ("key_id", "exchange_id", "kind", "seq"))
     query: Select[Any] = select(all_of_them).order_by(*order)
@@ -158,16 +159,18 @@ def late_usage(spans: Iterable[LateSpan]) -> ColumnElement[bool]:
     return and_(_ENTRIES.kind == EntryKind.USAGE, or_(False, *late))
 
 
-def _parts(month: Month, closings: Closings) -> Iterator[list[ColumnElement[bool]]]:
-    """SQL conditions whose union selects the entries on a month's statements. Separate, so that each can use an
-    index."""
-    usage = _ENTRIES.kind == EntryKind.USAGE
-    in_time = [usage, _ENTRIES.started_at >= month.since, _ENTRIES.started_at < month.until]
+def usage_of(month: Month, closings: Closings) -> Iterator[list[ColumnElement[bool]]]:
+    """SQL conditions whose union selects the usage on a month's statements."""
+    in_time = [_ENTRIES.kind == EntryKind.USAGE, _ENTRIES.started_at >= month.since, _ENTRIES.started_at < month.until]
     closed_at = closings.closed_at(month)
     yield in_time if closed_at is None else [*in_time, _ENTRIES.settled_at <= closed_at]
     if spans := closings.late_between(month.since, month.until):
         yield [late_usage(spans)]
-    yield [_ENTRIES.kind.in_(BOOKED), _ENTRIES.settled_at >= month.since, _ENTRIES.settled_at < month.until]
+
+
+def booked_in(month: Month) -> list[ColumnElement[bool]]:
+    """SQL conditions: the entry is an adjustment or a credit on the month's statements."""
+    return [_ENTRIES.kind.in_(BOOKED), _ENTRIES.settled_at >= month.since, _ENTRIES.settled_at < month.until]
 
 
 def _folded(scope_id: str, rows: Iterable[Any]) -> ScopeActivity:
