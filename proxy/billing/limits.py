@@ -6,9 +6,7 @@ money spent and reserved in one window, requests in 60 s, tokens in 60 s, and pa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from math import inf
 
@@ -16,12 +14,7 @@ import msgspec
 
 from proxy.billing.entries import EntryKind
 from proxy.billing.money import NUSD_PER_USD, Nusd
-from proxy.foundation.durations import seconds_from
-
-WINDOW_DEFAULT = "30d"
-CALENDAR_MONTH = "calendar_month"
-LIFETIME = "none"
-_ROLLING = re.compile(r"[1-9][0-9]{0,9}[hdw]", re.ASCII)
+from proxy.billing.windows import WINDOW_DEFAULT, window_end, window_start
 
 # Sums of these stay far below 2^53, so the database and Redis scripts add them without rounding.
 BUDGET_NUSD_MAX = 1_000_000 * NUSD_PER_USD
@@ -47,7 +40,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     budget_nusd: Nusd | None = msgspec.field(default=None, name="budget_usd")
     budget_window: str = WINDOW_DEFAULT
-    """`30d`, any number of h, d or w: consecutive windows from creation on; `calendar_month` (UTC); `none`: lifetime"""
+    """`30d`, any number of h, d or w: consecutive windows from creation on; `calendar_hour`, `_day`, `_week`, `_month`;
+    `none`: lifetime"""
+    time_zone: str | None = None
+    """of windows by the calendar; None: UTC"""
     prepaid: bool = False
     """spending is limited to the top-ups"""
     rpm: int | None = None
@@ -58,6 +54,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """exchanges that run at the same time"""
     cost_in_answers: bool = False
     """the usage of each answer includes its cost; no limit, but set, changed and shown with the limits"""
+
+    def window_start(self, created_at: float, now: float) -> float:
+        """Start of the budget's window that contains `now`; Unix seconds."""
+        return window_start(self.budget_window, self.time_zone, created_at, now)
+
+    def window_end(self, created_at: float, now: float) -> float | None:
+        """End of that window; None: it never ends."""
+        return window_end(self.budget_window, self.time_zone, created_at, now)
 
     @property
     def spends(self) -> bool:
@@ -109,7 +113,7 @@ def resolve_limits(scopes: Sequence[Scope], now: float) -> ResolvedLimits:
     """The limit counters that apply to a request at `now`."""
     counters = tuple([counter for scope in scopes for counter in limit_counters(scope, now)])
     budgets = [one for one in scopes if one.limits.budget_nusd is not None]
-    ends = [window_end(one.limits.budget_window, one.created_at, now) for one in budgets]
+    ends = [one.limits.window_end(one.created_at, now) for one in budgets]
     return ResolvedLimits(
         counters,
         since=max([counter.since for counter in counters], default=0.0),
@@ -128,43 +132,8 @@ def limit_counters(scope: Scope, now: float) -> tuple[LimitCounter, ...]:
     limits = scope.limits
     counters: tuple[LimitCounter, ...] = ()
     if limits.budget_nusd is not None or (limits.rpm, limits.tpm, limits.parallel) != (None, None, None):
-        since = 0.0 if limits.budget_nusd is None else window_start(limits.budget_window, scope.created_at, now)
+        since = 0.0 if limits.budget_nusd is None else limits.window_start(scope.created_at, now)
         counters = (LimitCounter(scope.scope_id, since, limits.budget_nusd, limits.rpm, limits.tpm, limits.parallel),)
     if limits.prepaid:
         counters += (LimitCounter(credit_counter_id(scope.scope_id), nusd_max=Nusd(0)),)
     return counters
-
-
-def window_start(window: str, created_at: float, now: float) -> float:
-    """Start of the window that contains `now`, in Unix seconds. `window`: valid, see `checked_window`."""
-    if window == LIFETIME:
-        return 0.0
-    if window == CALENDAR_MONTH:
-        return _month_start(now, 0)
-    length_s = seconds_from(window)
-    return created_at + max(0, int((now - created_at) // length_s)) * length_s
-
-
-def window_end(window: str, created_at: float, now: float) -> float | None:
-    """End of that window, in Unix seconds; None: it never ends."""
-    if window == LIFETIME:
-        return None
-    if window == CALENDAR_MONTH:
-        return _month_start(now, 1)
-    return window_start(window, created_at, now) + seconds_from(window)
-
-
-def checked_window(text: str) -> str:
-    """`text` if it is a valid window. Raises ValueError with the expected forms."""
-    if text not in (CALENDAR_MONTH, LIFETIME):
-        if not _ROLLING.fullmatch(text):
-            raise ValueError(f"not a budget window: {text!r} (write 30d, 12h, 4w, {CALENDAR_MONTH} or {LIFETIME})")
-        seconds_from(text)
-    return text
-
-
-def _month_start(now: float, later: int) -> float:
-    """Start of the month that contains `now`, plus `later` months. UTC."""
-    at = datetime.fromtimestamp(now, UTC)
-    years, month = divmod(at.month - 1 + later, 12)
-    return datetime(at.year + years, month + 1, 1, tzinfo=UTC).timestamp()

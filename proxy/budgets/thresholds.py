@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, bindparam, delete, literal, select, u
 from sqlalchemy.dialects import postgresql, sqlite
 
 from proxy.billing.limit_rules import rule_of
-from proxy.billing.limits import Limits, window_end, window_start
+from proxy.billing.limits import Limits
 from proxy.billing.money import Nusd
 from proxy.billing.reservation import CounterState
 from proxy.ledger.limit_rules import rules_with_ids
@@ -62,9 +62,9 @@ class Subject(msgspec.Struct, frozen=True):
         """End of the window that began at `since`; None: never, or the current limits have no such window."""
         limits = self.limits
         middle = since + 2 * _SAME_S  # safely inside the window, despite rounding
-        if abs(window_start(limits.budget_window, self.created_at, middle) - since) > _SAME_S:
+        if abs(limits.window_start(self.created_at, middle) - since) > _SAME_S:
             return None
-        return window_end(limits.budget_window, self.created_at, middle)
+        return limits.window_end(self.created_at, middle)
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -175,7 +175,7 @@ def forget(engine: Engine, before: float, now: float) -> int:
 def _is_present(subject: Subject | None, since: float, now: float) -> bool:
     if subject is None:
         return False
-    return abs(window_start(subject.limits.budget_window, subject.created_at, now) - since) <= _SAME_S
+    return abs(subject.limits.window_start(subject.created_at, now) - since) <= _SAME_S
 
 
 def _updated(connection: Connection, alert: Alert, **values: Any) -> bool:
@@ -206,7 +206,7 @@ def _reached(subject: Subject, counter: CounterState, now: float) -> Iterator[Al
     limits, spent = subject.limits, counter.spent or 0
     if limits.budget_nusd is None:
         return
-    since = window_start(limits.budget_window, subject.created_at, now)
+    since = limits.window_start(subject.created_at, now)
     if abs(since - counter.since) > _SAME_S:  # of an earlier window: an alert would be useless
         return
     for threshold in THRESHOLDS:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.dimensions import PRESETS
 from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, ApiKey, expires_at_from
-from proxy.billing.limits import Limits, OnExhausted, OnStoreOutage, window_start
+from proxy.billing.limits import Limits, OnExhausted, OnStoreOutage
 from proxy.billing.money import usd_text
 from proxy.cli.common import (
     add_command,
@@ -182,7 +182,7 @@ def _budget(engine: Engine, key: ApiKey) -> dict[str, Any]:
     limits = key.limits
     if limits.budget_nusd is None:
         return {}
-    since = window_start(limits.budget_window, key.created_at, time.time())
+    since = limits.window_start(key.created_at, time.time())
     [spent] = sums(engine, [(key.key_id, since)])
     left = usd_text(limits.budget_nusd - spent.nusd)
     return {"budget": {"budget_usd": usd_text(limits.budget_nusd), "spent_usd": usd_text(spent.nusd), "left_usd": left}}

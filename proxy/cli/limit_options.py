@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.dimensions import KeyDimensions
 from proxy.billing.keys import Account, ApiKey
-from proxy.billing.limits import BUDGET_NUSD_MAX, CALENDAR_MONTH, LIFETIME, RATE_MAX, Limits
+from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, Limits
 from proxy.billing.money import usd_text
-from proxy.cli.values import Usd, Whole, window
+from proxy.billing.windows import CALENDAR, LIFETIME
+from proxy.cli.values import Usd, Whole, time_zone, window
 from proxy.foundation.times import iso_utc
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ def add_limits(parser: argparse.ArgumentParser, *, of_rule: bool = False) -> Non
         "--budget-window",
         window,
         "WINDOW",
-        f"window of the budget: 30d (rolling; the default), 12h, …, {CALENDAR_MONTH}, or {LIFETIME} (never resets)",
+        f"window of the budget: 30d (the default), 12h, …; {', '.join(CALENDAR)}; or {LIFETIME} (never resets)",
     )
+    option("--time-zone", time_zone, "ZONE", "of a window by the calendar: Europe/Berlin, …; none: UTC (the default)")
     of_accounts = {
         "--prepaid": "limit spend to the added credit (see `credit add`)",
         "--cost-in-answers": "return the cost of each answer in its usage",
@@ -97,6 +99,7 @@ def limits_json(limits: Limits) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     if limits.budget_nusd is not None:
         shown |= {"budget_usd": usd_text(limits.budget_nusd), "budget_window": limits.budget_window}
+        shown |= {} if limits.time_zone is None else {"time_zone": limits.time_zone}
     if limits.prepaid:
         shown["prepaid"] = True
     if limits.cost_in_answers:

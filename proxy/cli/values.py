@@ -64,9 +64,16 @@ def month(text: str) -> Month:
 
 def window(text: str) -> str:
     """The window of a budget. Returns the same text."""
-    from proxy.billing.limits import checked_window
+    from proxy.billing.windows import checked_window
 
     return option_value(checked_window, text)
+
+
+def time_zone(text: str) -> str | None:
+    """The name of a time zone; `none`: UTC."""
+    from proxy.billing.windows import checked_time_zone
+
+    return None if text == NONE else option_value(checked_time_zone, text)
 
 
 def dimension_value(text: str) -> tuple[str, str]:

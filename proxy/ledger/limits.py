@@ -13,8 +13,9 @@ import msgspec
 from msgspec import structs
 from sqlalchemy import Connection, func, select
 
-from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, UNLIMITED, Limits, checked_window
+from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, UNLIMITED, Limits
 from proxy.billing.money import usd_text
+from proxy.billing.windows import CALENDAR, checked_time_zone, checked_window
 from proxy.ledger.schema.tables import accounts, api_keys
 
 # Fits a column of a report and a label of a metric.
@@ -41,6 +42,13 @@ def checked_limits(limits: Limits) -> Limits:
         checked_window(limits.budget_window)
     except ValueError as wrong:
         raise ValueError(f"budget_window: {wrong}") from None
+    if limits.time_zone is not None:
+        try:
+            checked_time_zone(limits.time_zone)
+        except ValueError as wrong:
+            raise ValueError(f"time_zone: {wrong}") from None
+        if limits.budget_window not in CALENDAR:
+            raise ValueError(f"time_zone: is for windows by the calendar, as calendar_day, not {limits.budget_window}")
     for name in _RATES:
         rate = getattr(limits, name)
         if rate is not None and not 1 <= rate <= RATE_MAX:

@@ -22,7 +22,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Table, delete, select
 
 from proxy.billing.entries import STORED_NAMES
-from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits, window_end, window_start
+from proxy.billing.limits import Limits
 from proxy.billing.period import Month, month_of
 from proxy.budgets.thresholds import forget
 from proxy.foundation.times import iso_utc
@@ -291,12 +291,10 @@ def _windows_from(connection: Connection, month: Month, now: float) -> Generator
 
 def _rolling(limits: Limits, created_at: float, now: float) -> tuple[float, float] | None:
     """The current window of a budget, if it began inside a UTC day and not at midnight."""
-    if limits.budget_nusd is None or limits.budget_window in (LIFETIME, CALENDAR_MONTH):
+    if limits.budget_nusd is None:
         return None
-    began, ends = (of(limits.budget_window, created_at, now) for of in (window_start, window_end))
-    assert began is not None, "every window begins"
-    assert ends is not None, "a window with a length ends"
-    return (began, ends) if began % _DAY_S else None
+    began, ends = limits.window_start(created_at, now), limits.window_end(created_at, now)
+    return None if ends is None or not began % _DAY_S else (began, ends)
 
 
 def _read_back(path: Path) -> tuple[int, ...]:

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from proxy.billing.dimensions import END_USER, RUN, SESSION, TAGS_MAX, tag
-from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, WINDOW_DEFAULT, Limits, checked_window
+from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, Limits
 from proxy.billing.money import NUSD_PER_USD, Nusd
+from proxy.billing.windows import WINDOW_DEFAULT, checked_window
 from proxy.settings.faults import gathered
 from proxy.settings.fields import (
     TEXT,
@@ -87,7 +88,7 @@ def _window() -> FieldType:
         except ValueError as wrong:
             raise at.wrong(str(wrong)) from None
 
-    return FieldType("`30d`, `12h`, …, `calendar_month` or `none`", read, schema=TEXT)
+    return FieldType("`30d`, `12h`, …, `calendar_day`, `calendar_week`, `calendar_month` or `none`", read, schema=TEXT)
 
 
 @settings_section

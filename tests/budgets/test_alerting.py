@@ -16,8 +16,9 @@ import pytest
 from aiohttp import web
 from sqlalchemy import Engine, insert, update
 
-from proxy.billing.limits import CALENDAR_MONTH, LimitCounter, Limits
+from proxy.billing.limits import LimitCounter, Limits
 from proxy.billing.money import NUSD_PER_USD
+from proxy.billing.windows import CALENDAR_MONTH
 from proxy.budgets.alerting import Thresholds
 from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower

@@ -10,9 +10,10 @@ import pytest
 from msgspec import structs
 from sqlalchemy import Engine, delete, insert
 
-from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits
+from proxy.billing.limits import Limits
 from proxy.billing.money import NUSD_PER_USD
 from proxy.billing.reservation import CounterState
+from proxy.billing.windows import CALENDAR_MONTH, LIFETIME
 from proxy.budgets.thresholds import (
     CLAIM_S,
     GIVE_UP_S,

@@ -8,7 +8,7 @@ export const title = "Budgets";
 
 const EVERY_S = 10;
 const MARKS = [0.5, 0.8, 1];
-const WINDOWS = { none: "lifetime", calendar_month: "per calendar month (UTC)", calendar_day: "per day (UTC)", credit: "credit" };
+const WINDOWS = { none: "lifetime", calendar_hour: "per hour", calendar_day: "per day", calendar_week: "per week", calendar_month: "per calendar month", credit: "credit" };
 
 const ratio = (part, whole) => (whole <= 0n ? 1 : Number(part) / Number(whole));
 const level = (used) => (used >= 1 ? "full" : used >= 0.8 ? "high" : used >= 0.5 ? "half" : "low");

@@ -5,7 +5,7 @@ import { el } from "./dom.js";
 import { openForm } from "./form.js";
 import { count, money, nusd } from "./formatting.js";
 
-const WINDOWS = { "": "lifetime", "1d": "1 day (rolling)", "7d": "7 days (rolling)", "30d": "30 days (rolling)", calendar_month: "calendar month (UTC)" };
+const WINDOWS = { "": "lifetime", "1d": "1 day", "7d": "7 days", "30d": "30 days", calendar_hour: "calendar hour", calendar_day: "calendar day", calendar_week: "calendar week", calendar_month: "calendar month" };
 const LIFETIMES = { "30d": "in 30 days", "90d": "in 90 days", "365d": "in one year", never: "never" };
 const PREPAID = { false: "no, billed monthly", true: "yes" };
 const COSTS = { false: "on request", true: "always" };
@@ -20,13 +20,14 @@ const same = (text) => text.trim();
 const LIMITS = {
   max_budget: { label: "Budget, USD", hint: "empty: no limit", type: "number", step: "any", min: 0, with: "budget_duration", from: (one) => one.max_budget ?? "", to: number },
   budget_duration: { label: "Budget period", options: WINDOWS, from: (one) => one.budget_duration ?? "", to: (text) => text || null },
+  time_zone: { label: "Time zone of calendar periods", hint: "a name such as Europe/Berlin; empty: UTC", with: "budget_duration", from: (one) => one.time_zone ?? "", to: (text) => same(text) || null },
   prepaid: { label: "Prepaid", hint: "yes: spend is limited to the credit added with “Top up”", options: PREPAID, from: (one) => one.prepaid, to: (text) => text === "true" },
   rpm_limit: { label: "Requests per minute", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.rpm_limit ?? "", to: number },
   tpm_limit: { label: "Tokens per minute", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.tpm_limit ?? "", to: number },
   max_parallel_requests: { label: "Parallel requests", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.max_parallel_requests ?? "", to: number },
   cost_in_answers: { label: "Return the cost in answers", hint: "in the usage of each answer", options: COSTS, from: (one) => one.cost_in_answers, to: (text) => text === "true" },
 };
-const NONE = { max_budget: null, budget_duration: "30d", prepaid: false, cost_in_answers: false, rpm_limit: null, tpm_limit: null, max_parallel_requests: null };
+const NONE = { max_budget: null, budget_duration: "30d", time_zone: null, prepaid: false, cost_in_answers: false, rpm_limit: null, tpm_limit: null, max_parallel_requests: null };
 
 const keyFields = (key, projects) => ({
   key_alias: { label: "Name", hint: "shown in lists and on statements", required: true, from: (one) => one.key_alias, to: same },
@@ -93,7 +94,7 @@ const lines = (found) => found.flatMap((one, place) => (place ? [el("br"), one] 
 /** The limits as text. */
 export function limits(one) {
   const found = [
-    one.max_budget !== null && ["$", String(one.max_budget), one.budget_duration ? ` / ${one.budget_duration.replace("calendar_", "")}` : " lifetime"],
+    one.max_budget !== null && ["$", String(one.max_budget), one.budget_duration ? ` / ${one.budget_duration.replace("calendar_", "")}` : " lifetime", one.time_zone && ` (${one.time_zone})`],
     one.prepaid && ["prepaid, ", money(left(one)), " left"],
     one.on_exhausted === "cut" && "streams stop when the budget is exhausted",
     one.on_store_outage && `requests ${one.on_store_outage === "fail_open" ? "accepted" : "rejected"} if budgets cannot be checked`,

@@ -12,7 +12,7 @@ from math import ceil
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.limit_rules import RuleScope
-from proxy.billing.limits import LimitCounter, Scope, credit_counter_id, limit_counters, window_end
+from proxy.billing.limits import LimitCounter, Scope, credit_counter_id, limit_counters
 from proxy.billing.money import usd_text
 from proxy.billing.reservation import DenialReason, Denied
 from proxy.foundation.times import iso_utc
@@ -154,7 +154,7 @@ def _reset(denial: _Denial) -> str:
     assert denial.scope is not None
     if denial.prepaid:
         return "Prepaid credit does not reset; it can be topped up."
-    end = window_end(denial.scope.limits.budget_window, denial.scope.created_at, denial.at)
+    end = denial.scope.limits.window_end(denial.scope.created_at, denial.at)
     return "This budget does not reset." if end is None else f"The budget resets at {iso_utc(ceil(end))[:19]}Z."
 
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from proxy.billing.correction import exchange_totals
 from proxy.billing.keys import ApiKey
-from proxy.billing.limits import CALENDAR_MONTH
 from proxy.billing.money import Nusd, usd_text
 from proxy.billing.record import Outcome
+from proxy.billing.windows import CALENDAR_DAY, CALENDAR_MONTH, CALENDAR_WEEK
 from proxy.budgets.budget_state import CREDIT
 from proxy.foundation.times import iso_utc
 from proxy.gateway.key_info.reading import KeyBudgets
@@ -27,7 +27,10 @@ from proxy.reports.exchanges import SettledExchange
 Document = dict[str, Any]
 
 # Our windows that OpenRouter has a word for.
-_RESETS = {"24h": "daily", "1d": "daily", "7d": "weekly", "1w": "weekly", CALENDAR_MONTH: "monthly"}
+_RESETS = {
+    "24h": "daily", "1d": "daily", CALENDAR_DAY: "daily", "7d": "weekly", "1w": "weekly", CALENDAR_WEEK: "weekly",
+    CALENDAR_MONTH: "monthly",
+}  # fmt: skip
 _UNKNOWN_OF_KEY = ("creator_user_id",)
 _NOT_OF_KEY = ("include_byok_in_limit", "is_free_tier", "is_management_key", "is_provisioning_key")
 _BYOK = ("byok_usage", "byok_usage_daily", "byok_usage_weekly", "byok_usage_monthly")

@@ -16,8 +16,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from proxy.billing.dimensions import PRESETS, KeyDimensions
 from proxy.billing.keys import Account, ApiKey
-from proxy.billing.limits import BUDGET_NUSD_MAX, LIFETIME, Limits, OnExhausted, OnStoreOutage
+from proxy.billing.limits import BUDGET_NUSD_MAX, Limits, OnExhausted, OnStoreOutage
 from proxy.billing.money import NUSD_PER_USD, Nusd, nusd_from_usd
+from proxy.billing.windows import LIFETIME
 from proxy.console.api.endpoints import usd_number
 from proxy.foundation.times import iso_utc
 from proxy.ledger.limits import LIMITS
@@ -42,7 +43,9 @@ class LimitFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     max_budget: Usd | UnsetType | None = UNSET
     budget_duration: Text | UnsetType | None = UNSET
-    """`30d` (rolling), …, `calendar_month`; null: lifetime"""
+    """`30d`, …, `calendar_day`, `calendar_week`, `calendar_month`; null: lifetime"""
+    time_zone: Text | UnsetType | None = UNSET
+    """of a window by the calendar, as `Europe/Berlin`; null: UTC"""
     rpm_limit: Rate | UnsetType | None = UNSET
     tpm_limit: Rate | UnsetType | None = UNSET
     max_parallel_requests: Rate | UnsetType | None = UNSET
@@ -108,6 +111,7 @@ class LimitsShown(msgspec.Struct, frozen=True, kw_only=True):
 
     max_budget: Decimal | None
     budget_duration: str | None
+    time_zone: str | None
     rpm_limit: int | None
     tpm_limit: int | None
     max_parallel_requests: int | None
@@ -197,6 +201,7 @@ def limits_shown(key: ApiKey | Account, paid: SpendAndCredit) -> dict[str, Any]:
     return {
         "max_budget": None if limits.budget_nusd is None else usd_number(limits.budget_nusd),
         "budget_duration": limits.budget_window if budgeted and limits.budget_window != LIFETIME else None,
+        "time_zone": limits.time_zone,
         "rpm_limit": limits.rpm,
         "tpm_limit": limits.tpm,
         "max_parallel_requests": limits.parallel,
@@ -247,6 +252,7 @@ _PLAIN = {
     "rpm_limit": "rpm",
     "tpm_limit": "tpm",
     "max_parallel_requests": "parallel",
+    "time_zone": "time_zone",
     "prepaid": "prepaid",
     "cost_in_answers": "cost_in_answers",
 }
