@@ -105,6 +105,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory, provider_process: Scripted
         },
         models={**dict.fromkeys(NAMED, priced), "*": {"provider": "scripted"}, "drain/*": {"provider": "draining"}},
         metrics={"keys_max": 1, "projects_max": 1},
+        dimensions={"new_values_per_key_hour": 0},
     )
     tokenweir.start()
     try:
@@ -138,7 +139,7 @@ async def _traffic(tokenweir: Tokenweir, key: str, provider: ScriptedProvider) -
     async with await connect(tokenweir.url) as client:
         await client.send(chat_request(ask("drain/waits"), key=key))
         await client.read_body(await client.read_head(), until=CONTENT)
-    await post_chat(tokenweir.url, ask("tera"), key=tokenweir.key("second"))
+    await post_chat(tokenweir.url, ask("tera", user="alice"), key=tokenweir.key("second"))
     await post_chat(tokenweir.url, ask("tera"), key="tw-nobody")
     await post_chat(tokenweir.url, b"{", key=key)
     return 2 * len(asked) + 3
