@@ -20,6 +20,7 @@ from proxy.billing.record import Outcome
 from proxy.billing.reservation import DenialReason
 from proxy.demo.script import Send, Shape, Stall
 from proxy.demo.shapes import sse
+from proxy.gateway.dimensions.ids import Overflow
 from proxy.telemetry.metrics import OTHER, Metrics
 from tests.monitoring.files import GOLDEN
 from tests.support.net import ask, chat_request, connect, post_chat
@@ -220,7 +221,7 @@ def test_labels_are_few_and_their_values_are_known(watched: Watched) -> None:
         "state": {"closed", "open", "half_open"},
         "result": {"inserted", "repeated", "conflict", "dead_letter"},
         "status": {"400", "401"},
-        "reason": set(DenialReason),
+        "reason": {*DenialReason, *Overflow},
         "code": {"invalid_json", "invalid_api_key"},
     }
     for name in PROMISED:
@@ -233,7 +234,8 @@ def test_labels_are_few_and_their_values_are_known(watched: Watched) -> None:
 
 def test_no_person_and_no_word_of_anybody_is_there(watched: Watched) -> None:
     keys = {entry["exchange_id"] for entry in watched.entries}
-    for secret in (watched.key, ALIAS, PROMPT, "unheard-of", "127.0.0.1", watched.tokenweir.PROVIDER_KEY, *keys):
+    words = (watched.key, ALIAS, PROMPT, "alice", "unheard-of", "127.0.0.1", watched.tokenweir.PROVIDER_KEY)
+    for secret in (*words, *keys):
         assert secret not in watched.text
 
 
