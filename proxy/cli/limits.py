@@ -143,15 +143,13 @@ def _scope(store: LedgerStores, options: argparse.Namespace) -> tuple[str | None
 
 
 def _value_ids(store: LedgerStores, options: argparse.Namespace, project_id: str) -> dict[str, str]:
-    from proxy.ledger.dimensions.values import DimensionValue, DimensionValues
+    from proxy.ledger.dimensions.values import DimensionValues
 
     hashes = load_settings(options.config).dimensions.hash_end_users
     values = {
         name: hashed(value, store.pepper()) if hashes and name == END_USER else value for name, value in options.only
     }
-    wanted = {name: DimensionValue(project_id, name, value) for name, value in values.items()}
-    ids = DimensionValues(store.engine).ids(wanted.values(), lambda _: True) if wanted else {}
-    return {name: ids[value] for name, value in wanted.items()}
+    return DimensionValues(store.engine).ids_of(project_id, values)
 
 
 def _changes(options: argparse.Namespace) -> dict[str, Any]:

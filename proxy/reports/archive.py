@@ -29,6 +29,7 @@ from proxy.foundation.times import iso_utc
 from proxy.ledger.amounts import SUMS, rows_of
 from proxy.ledger.archive import contents
 from proxy.ledger.archive.archives import Archive, archived_until, read_archives, statements_until
+from proxy.ledger.limit_rules import read_rules
 from proxy.ledger.limits import limits_of
 from proxy.ledger.periods.closing import read_closings, read_periods
 from proxy.ledger.schema.archive_guard import refuse_until
@@ -278,7 +279,13 @@ def _behind(connection: Connection, month: Month, settled: float, names: Collect
 
 def _windows_from(connection: Connection, month: Month, now: float) -> Generator[tuple[str, str, str]]:
     """The budgets whose window began before the end of the month, inside a UTC day: name, beginning, end. Such a window
-    needs the entries of that day; other windows need only the sums of days."""
+    needs the entries of that day; other windows need only the sums of days. But those of rules by several dimensions
+    need all of their entries."""
+    for rule in read_rules(connection):
+        is_daily = len(rule.values) + len(rule.split_by) <= 1
+        span = _rolling(rule.limits, rule.created_at, now) if is_daily else _window(rule.limits, rule.created_at, now)
+        if span is not None and span[0] < month.until:
+            yield f"the limit {rule.name} ({rule.rule_id})", iso_utc(span[0]), iso_utc(span[1]) if span[1] else "ever"
     for table, key, name in ((api_keys, "key_id", "alias"), (accounts, "account_id", "name")):
         columns = table.c
         query = select(columns[key], columns[name], columns.limits, columns.created_at)
@@ -286,15 +293,20 @@ def _windows_from(connection: Connection, month: Month, now: float) -> Generator
         with closing(rows_of(connection, query)) as found:
             for row in found:
                 if (span := _rolling(limits_of(row.limits), row.created_at, now)) and span[0] < month.until:
-                    yield f"{row[1]} ({row[0]})", iso_utc(span[0]), iso_utc(span[1])
+                    yield f"{row[1]} ({row[0]})", iso_utc(span[0]), iso_utc(span[1]) if span[1] else "ever"
 
 
-def _rolling(limits: Limits, created_at: float, now: float) -> tuple[float, float] | None:
+def _rolling(limits: Limits, created_at: float, now: float) -> tuple[float, float | None] | None:
     """The current window of a budget, if it began inside a UTC day and not at midnight."""
+    span = _window(limits, created_at, now)
+    return None if span is None or not span[0] % _DAY_S else span
+
+
+def _window(limits: Limits, created_at: float, now: float) -> tuple[float, float | None] | None:
+    """The current window of a budget, in Unix seconds; the end None: never."""
     if limits.budget_nusd is None:
         return None
-    began, ends = limits.window_start(created_at, now), limits.window_end(created_at, now)
-    return None if ends is None or not began % _DAY_S else (began, ends)
+    return limits.window_start(created_at, now), limits.window_end(created_at, now)
 
 
 def _read_back(path: Path) -> tuple[int, ...]:

@@ -19,6 +19,8 @@ from sqlalchemy import Engine
 from proxy.billing.reservation import CounterState
 from proxy.console.api.live import RemoteCoverage, RunningSnapshot
 from proxy.foundation.outage import OutageLog
+from proxy.gateway.dimensions.ids import DimensionIds
+from proxy.gateway.dimensions.requests import RequestDimensions
 from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.gateway.key_info.handler import KeyInfoHandler
 from proxy.gateway.key_info.reading import THREADS, WAITING_MAX, KeyReads
@@ -26,9 +28,11 @@ from proxy.http.server import Routes, Server
 from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.key_store import KeyStore
+from proxy.ledger.dimensions.values import DimensionValues
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.proxy.console import Console
 from proxy.settings import Settings, parse
+from proxy.settings.dimensions import DimensionSettings
 from proxy.storage.database import open_engine
 
 SECRET = "a-secret-of-0123456789-abcdefghij"
@@ -153,7 +157,8 @@ class Stand:
         reads = KeyReads(open_engine(self.engine.url.render_as_string(hide_password=False)), self.budgets)  # type: ignore[arg-type]
         routes, free = Routes(), threading.Event()
         self._console.add_public(routes, reads)
-        KeyInfoHandler(self._keyring, reads).add_to(routes)
+        ids = DimensionIds(DimensionValues(self.engine), lambda _: None, new_values_max=0)
+        KeyInfoHandler(self._keyring, reads, RequestDimensions(DimensionSettings(), ids, b"")).add_to(routes)
 
         async def begin() -> tuple[Server, int]:
             for _ in range(THREADS + WAITING_MAX):

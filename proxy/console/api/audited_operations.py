@@ -26,13 +26,14 @@ from proxy.keys.secrets import parse
 from proxy.ledger.accounts.account_store import UnknownAccountError
 from proxy.ledger.accounts.audit_log import Actor, AuditLog, PendingEntry
 from proxy.ledger.accounts.key_store import UnknownKeyError
+from proxy.ledger.limit_rules import UnknownRuleError
 from proxy.storage.executor import BoundedExecutor
 
 # How long an answer waits for the keyring's refresh; the next poll of the keyring brings the change anyway.
 REFRESH_S_MAX = 1.0
 
 # Fields that name the target of the change; they are not repeated in the details.
-_NAMES = frozenset({"key", "account"})
+_NAMES = frozenset({"key", "account", "limit"})
 
 
 class AuditedOperations:
@@ -103,6 +104,8 @@ def _refused(refusal: ValueError) -> ApiError:
     param = FIELDS.get(name) if colon else None
     if isinstance(refusal, UnknownAccountError) and param == "account":
         return ApiError(404, f"'account': {message}.", param=param, code="account_not_found")
+    if isinstance(refusal, UnknownRuleError):
+        return ApiError(404, f"'limit': {message}.", param=param, code="limit_not_found")
     return invalid(f"{refusal}." if param is None else f"'{param}': {message}.", param)
 
 

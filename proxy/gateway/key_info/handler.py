@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from math import ceil
 from urllib.parse import parse_qs
 
 import msgspec
 from aiohttp import web
 
+from proxy.billing.dimensions import NO_DIMENSIONS
 from proxy.billing.keys import ApiKey
 from proxy.budgets.rates import Window
 from proxy.gateway.authentication import authenticated
+from proxy.gateway.dimensions.requests import RequestDimensions
 from proxy.gateway.key_info import openrouter, own_format
-from proxy.gateway.key_info.reading import KeyReads
+from proxy.gateway.key_info.reading import KeyBudgets, KeyReads
 from proxy.gateway.models.formats import format_for
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
@@ -46,9 +48,10 @@ _ENCODER = msgspec.json.Encoder(decimal_format="number")
 class KeyInfoHandler:
     """Serves what a key may know of itself."""
 
-    def __init__(self, keys: Keyring, reads: KeyReads) -> None:
+    def __init__(self, keys: Keyring, reads: KeyReads, dimensions: RequestDimensions) -> None:
         self._keys = keys
         self._reads = reads
+        self._dimensions = dimensions
         self._counts: dict[str, Window] = {}
         """key id → answers in the last 60 s"""
 
@@ -99,16 +102,21 @@ class KeyInfoHandler:
             self._counts.clear()
         self._counts[key_id] = window
 
-    async def _me(self, _request: web.BaseRequest, key: ApiKey) -> Document:
-        access = self._keys.access(key)
-        return own_format.me(key, access, await self._reads.budgets(key, access, own_format.SINCE))
+    async def _me(self, request: web.BaseRequest, key: ApiKey) -> Document:
+        return own_format.me(key, self._keys.access(key), await self._budgets(request, key, own_format.SINCE))
 
-    async def _key(self, _request: web.BaseRequest, key: ApiKey) -> Document:
-        access = self._keys.access(key)
-        return openrouter.key(key, await self._reads.budgets(key, access, openrouter.since(time.time())))
+    async def _key(self, request: web.BaseRequest, key: ApiKey) -> Document:
+        return openrouter.key(key, await self._budgets(request, key, openrouter.since(time.time())))
 
-    async def _credits(self, _request: web.BaseRequest, key: ApiKey) -> Document:
-        return openrouter.credit(await self._reads.budgets(key, self._keys.access(key), (0.0,)))
+    async def _credits(self, request: web.BaseRequest, key: ApiKey) -> Document:
+        return openrouter.credit(await self._budgets(request, key, (0.0,)))
+
+    async def _budgets(self, request: web.BaseRequest, key: ApiKey, since: Sequence[float]) -> KeyBudgets:
+        """Those of the key, and of the dimensions that the headers name. Raises ApiError, OSError."""
+        access = self._keys.access(key)
+        sent = self._dimensions.sent(key, request.headers, "", {}) if access.rules else {}
+        known = await self._dimensions.ids(key, sent) if sent else NO_DIMENSIONS
+        return await self._reads.budgets(key, access, since, known)
 
     async def _generation(self, request: web.BaseRequest, key: ApiKey) -> Document:
         named = _id_in(request)

@@ -42,6 +42,7 @@ def _limits(level: Subject) -> Document:
         **_level(level),
         "budget_usd": None if limits.budget_nusd is None else usd_text(limits.budget_nusd),
         "budget_window": None if limits.budget_nusd is None else limits.budget_window,
+        "time_zone": limits.time_zone,
         "prepaid": limits.prepaid,
         "rpm": limits.rpm,
         "tpm": limits.tpm,

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from msgspec import structs
 from sqlalchemy import Engine
 
+from proxy.billing.dimensions import NO_DIMENSIONS, Dimensions
 from proxy.billing.keys import AccountKind, ApiKey
+from proxy.billing.limit_rules import RuleScope
 from proxy.billing.limits import LimitCounter, Scope, credit_counter_id, limit_counters
 from proxy.billing.money import Nusd
 from proxy.billing.reservation import CounterState
 from proxy.budgets.budget_state import BudgetState, credit_state, window_state
 from proxy.budgets.store import BudgetStore
-from proxy.budgets.thresholds import KEY, Subject
+from proxy.budgets.thresholds import KEY, RULE, Subject
 from proxy.keys.keyring import KeyAccess
 from proxy.ledger.settling.spend import sums
 from proxy.reports.exchanges import SettledExchange, read_own_exchange
@@ -48,7 +50,7 @@ class KeyBudgets:
     """A key's spend since some times, and the budgets at all levels that limit it."""
 
     levels: Sequence[Subject]
-    """the levels with limits: key, project, organization"""
+    """the levels with limits: key, project, organization, rules"""
     spent_nusd: Sequence[Nusd]
     """the key's own spend since each of the requested times"""
     budgets: Sequence[BudgetState]
@@ -68,10 +70,14 @@ class KeyReads:
         self.threads = BoundedExecutor(THREADS, name="key info", waiting_max=WAITING_MAX)
         self._budgets = budgets
 
-    async def budgets(self, key: ApiKey, access: KeyAccess, since: Sequence[float]) -> KeyBudgets:
-        """The state of every budget that applies to the key, and its spend since each time. Raises OSError."""
-        levels = list(_levels(access))
-        counters = list(_money_counters(access.scopes, self._budgets.time()))
+    async def budgets(
+        self, key: ApiKey, access: KeyAccess, since: Sequence[float], dimensions: Dimensions = NO_DIMENSIONS
+    ) -> KeyBudgets:
+        """The state of every budget that applies to the key's requests with these dimensions, and its spend since each
+        time. Limits for some models are left out. Raises OSError."""
+        scopes = access.levels("", dimensions)
+        levels = list(_levels(access, scopes))
+        counters = list(_money_counters(scopes, self._budgets.time()))
         ids = [one.counter_id for one in counters]
         stored = {one.counter_id: one for one in await self._budgets.counter_states(ids)} if ids else {}
         unknown = [(one.counter_id, one.since) for one in counters if not _is_seeded(one, stored)]
@@ -91,15 +97,15 @@ class KeyReads:
         self.engine.dispose()
 
 
-def _levels(access: KeyAccess) -> Iterable[Subject]:
+def _levels(access: KeyAccess, scopes: Iterable[Scope]) -> Iterable[Subject]:
     payer = access.payer
     known = {
         payer.key_id: (KEY, payer.key_alias),
         payer.project_id: (AccountKind.PROJECT, payer.project),
         payer.organization_id: (AccountKind.ORGANIZATION, payer.organization),
     }
-    for scope in access.scopes:
-        kind, name = known[scope.scope_id]
+    for scope in scopes:
+        kind, name = (RULE, scope.rule.name) if isinstance(scope, RuleScope) else known[scope.scope_id]
         yield Subject(scope.scope_id, kind, name, scope.limits, scope.created_at)
 
 

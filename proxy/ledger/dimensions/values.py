@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, delete, select, tuple_
@@ -53,6 +53,12 @@ class DimensionValues:
         if new := [value for value in every if value not in ids and may_create(value)]:
             ids |= self._create(new)
         return ids
+
+    def ids_of(self, project_id: str, values: Mapping[str, str]) -> dict[str, str]:
+        """Dimension → value id, of these values of a project by their dimensions; each gets an id."""
+        wanted = {dimension: DimensionValue(project_id, dimension, value) for dimension, value in values.items()}
+        ids = self.ids(wanted.values(), lambda _: True) if wanted else {}
+        return {dimension: ids[value] for dimension, value in wanted.items()}
 
     def names(self, value_ids: Collection[str]) -> dict[str, str]:
         """Value id → value, without the ids that have no value (any more)."""

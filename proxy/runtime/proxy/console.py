@@ -21,6 +21,7 @@ from proxy.console.api.endpoints import HEADERS, Endpoint, add, add_session
 from proxy.console.api.erasure import ErasureApi
 from proxy.console.api.exchanges import ExchangesApi
 from proxy.console.api.keys import KeysApi
+from proxy.console.api.limits import LimitsApi
 from proxy.console.api.live import LiveApi
 from proxy.console.api.openapi import document
 from proxy.console.api.sessions import Sessions
@@ -35,6 +36,7 @@ from proxy.http.errors import JSON_TYPE
 from proxy.http.probes import HEALTHZ, constant
 from proxy.http.server import Routes, Server
 from proxy.keys.keyring import Keyring
+from proxy.ledger.dimensions.values import DimensionValues
 from proxy.reports.totals import read_paid
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
@@ -135,6 +137,11 @@ class Console:
         yield from status.endpoints()
         yield from keys.endpoints()
         yield from accounts.endpoints()
+        values, hashes = DimensionValues(store.engine), self._settings.dimensions.hash_end_users
+        yield from LimitsApi(
+            store.rules, store.keys, store.accounts, values, operations, self._threads,
+            pepper=store.pepper() if hashes else None,
+        ).endpoints()  # fmt: skip
         yield from ErasureApi(
             store.engine, store.accounts, operations, self._threads, store.pepper(),
             partial(receiving_details, configured=self._settings.sinks),

@@ -129,7 +129,7 @@ def make_handlers(
     resumption = Resumption(background, owners, ports, keyring, models, providers, admission)
     return Handlers(
         exchanges, sockets, ModelsHandler(keyring, catalogue), responses, batches, resuming,
-        KeyInfoHandler(keyring, key_reads) if settings.key_info else None, background, resumption,
+        KeyInfoHandler(keyring, key_reads, dimensions) if settings.key_info else None, background, resumption,
         LaterUsageService(resources, configuration, upstream),
     )  # fmt: skip
 

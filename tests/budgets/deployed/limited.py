@@ -7,8 +7,9 @@ import itertools
 import json
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, closing
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,21 @@ class Limited:
         return await self.until_counter(
             counter_id, lambda one: (one.reserved, one.open, one.closed) == (0, 0, 0), within_s=within_s
         )
+
+
+def ask_at(url: str, path: str, key: str, **headers: str) -> tuple[int, Any]:
+    """Status and document of one answer."""
+    with closing(HTTPConnection(url.removeprefix("http://"), timeout=20)) as connection:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {key}", **headers})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+async def get(limited: Limited, path: str, key: str, **headers: str) -> Any:
+    """The document of an answer with status 200."""
+    status, document = await asyncio.to_thread(ask_at, limited.url, path, key, **headers)
+    assert status == 200, document
+    return document
 
 
 def code(response: Response) -> str:

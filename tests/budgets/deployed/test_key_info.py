@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, closing
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 
 from proxy.demo.script import Shape
 from proxy.gateway.key_info.handler import ANSWERS_MAX
-from tests.budgets.deployed.limited import Limited, begin, deployment
+from tests.budgets.deployed.limited import Limited, ask_at, begin, deployment, get
 from tests.budgets.deployed.machines import Machines
 from tests.support.provider import ScriptedProvider
 from tests.support.waiting import until
@@ -28,21 +27,6 @@ KEY_MEMBERS = {
     "include_byok_in_limit", "is_free_tier", "is_management_key", "is_provisioning_key", "label", "limit",
     "limit_remaining", "limit_reset", "rate_limit", "usage", "usage_daily", "usage_monthly", "usage_weekly",
 }  # fmt: skip
-
-
-def ask_at(url: str, path: str, key: str, **headers: str) -> tuple[int, Any]:
-    """Status and document of one answer."""
-    with closing(HTTPConnection(url.removeprefix("http://"), timeout=20)) as connection:
-        connection.request("GET", path, headers={"Authorization": f"Bearer {key}", **headers})
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-
-
-async def get(limited: Limited, path: str, key: str, **headers: str) -> Any:
-    """The document of an answer with status 200."""
-    status, document = await asyncio.to_thread(ask_at, limited.url, path, key, **headers)
-    assert status == 200, document
-    return document
 
 
 async def budget(limited: Limited, key: str) -> dict[str, Any]:

@@ -7,10 +7,11 @@ import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.budgets.deployed.limited import Limited, code, served
+from tests.budgets.deployed.limited import Limited, code, get, served
 from tests.budgets.deployed.machines import Machines
 from tests.support.net import Response
 from tests.support.provider import ScriptedProvider
@@ -32,6 +33,13 @@ def rule(limited: Limited, *options: str) -> Iterator[str]:
 async def as_user(limited: Limited, key: str, model: str, user: str | None, **more: object) -> Response:
     headers = {} if user is None else {"x-tokenweir-end-user": user}
     return await limited.post(key, model, headers=headers, **more)  # type: ignore[arg-type]
+
+
+async def budgets(limited: Limited, key: str, user: str | None) -> list[dict[str, Any]]:
+    """What a client sees of its budgets."""
+    headers = {} if user is None else {"x-tokenweir-end-user": user}
+    found: list[dict[str, Any]] = (await get(limited, "/v1/me", key, **headers))["budgets"]
+    return found
 
 
 async def until_it_limits(limited: Limited, key: str) -> None:
@@ -63,6 +71,10 @@ async def test_each_end_user_has_a_limit_and_a_crowd_does_not_pass_it(limited: L
         assert (await as_user(limited, key, model, None)).status == 200, "who names nobody has the key's limits alone"
         _, other = limited.key()
         assert (await as_user(limited, other, model, "alice")).status == 200, "of another key"
+        for user, left in (("alice", "0"), ("nobody-yet", "0.001")):
+            [own] = [one for one in await budgets(limited, key, user) if one["scope_kind"] == "rule"]
+            assert (own["name"], own["budget_usd"], own["left_usd"]) == ("each user", "0.001", left)
+        assert await budgets(limited, key, None) == []
         shown = {one for one in limited.counters() if one.startswith(rule_id)}
         assert len(shown) >= 3
     await limited.until_served(key, model, user="alice")

@@ -19,12 +19,15 @@ from msgspec.structs import replace
 from sqlalchemy import Engine, Table, func, insert, select, update
 
 from proxy.billing.entries import LedgerEntry
+from proxy.billing.limits import Limits
+from proxy.billing.money import Nusd
 from proxy.billing.period import month_from
 from proxy.cli.common import whole_file
 from proxy.foundation.ids import exchange_id
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.archive import contents
 from proxy.ledger.archive.archives import absent, read_archives
+from proxy.ledger.limit_rules import RuleStore
 from proxy.ledger.schema.partitions import make_partitions, partitions
 from proxy.ledger.schema.tables import (
     account_clock,
@@ -297,6 +300,16 @@ def test_what_others_need_is_refused(years: Book, tmp_path: Path) -> None:
     assert "budget of anna" in refusal(years, order(tmp_path))
     with writing(years.engine) as connection:
         connection.execute(update(api_keys).values(created_at=at("2026-10-03")))
+    assert archived(years, order(tmp_path)) == ["entries-2026-10.parquet"]
+
+
+def test_what_a_limit_by_rule_needs_is_refused(years: Book, tmp_path: Path) -> None:
+    rules = RuleStore(years.engine, clock=lambda: at("2026-12-01T12:00"))
+    two = {"split_by": ("end_user", "session"), "limits": Limits(budget_nusd=Nusd(5), budget_window="none")}
+    rules.create(rule_id="rule_1", name="each", **two)  # type: ignore[arg-type]
+    rules.create(rule_id="rule_2", name="one", limits=two["limits"], split_by=("run",))  # type: ignore[arg-type]
+    assert "the budget of the limit each (rule_1) counts from 1970-01-01" in refusal(years, order(tmp_path))
+    rules.delete("each")
     assert archived(years, order(tmp_path)) == ["entries-2026-10.parquet"]
 
 

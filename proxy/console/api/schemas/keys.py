@@ -38,8 +38,8 @@ PaidOf = Callable[[Collection[str]], dict[str, SpendAndCredit]]
 NOTHING_PAID = SpendAndCredit(Nusd(0), Nusd(0))
 
 
-class LimitFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of a key, project or organization. Null: no limit; absent: unchanged, or no limit if new."""
+class BoundFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits that keys, accounts and rules have. Null: no limit; absent: unchanged, or no limit if new."""
 
     max_budget: Usd | UnsetType | None = UNSET
     budget_duration: Text | UnsetType | None = UNSET
@@ -49,6 +49,11 @@ class LimitFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     rpm_limit: Rate | UnsetType | None = UNSET
     tpm_limit: Rate | UnsetType | None = UNSET
     max_parallel_requests: Rate | UnsetType | None = UNSET
+
+
+class LimitFields(BoundFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of a key, project or organization."""
+
     prepaid: bool | UnsetType = UNSET
     """the spend is limited to the credit"""
     cost_in_answers: bool | UnsetType = UNSET
@@ -106,8 +111,8 @@ class RegenerateBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """how long the old secret stays valid; `now`: it becomes invalid at once"""
 
 
-class LimitsShown(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits, spend and credit of a key, project or organization. Money: USD."""
+class BoundsShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits that keys, accounts and rules have. Money: USD."""
 
     max_budget: Decimal | None
     budget_duration: str | None
@@ -115,6 +120,11 @@ class LimitsShown(msgspec.Struct, frozen=True, kw_only=True):
     rpm_limit: int | None
     tpm_limit: int | None
     max_parallel_requests: int | None
+
+
+class LimitsShown(BoundsShown, frozen=True, kw_only=True):
+    """Limits, spend and credit of a key, project or organization. Money: USD."""
+
     prepaid: bool
     cost_in_answers: bool
     blocked: bool
@@ -197,14 +207,8 @@ def shown(key: ApiKey, paid: SpendAndCredit) -> dict[str, Any]:
 def limits_shown(key: ApiKey | Account, paid: SpendAndCredit) -> dict[str, Any]:
     """The fields of `LimitsShown`."""
     limits = key.limits
-    budgeted = limits.budget_nusd is not None
     return {
-        "max_budget": None if limits.budget_nusd is None else usd_number(limits.budget_nusd),
-        "budget_duration": limits.budget_window if budgeted and limits.budget_window != LIFETIME else None,
-        "time_zone": limits.time_zone,
-        "rpm_limit": limits.rpm,
-        "tpm_limit": limits.tpm,
-        "max_parallel_requests": limits.parallel,
+        **bounds_shown(limits),
         "prepaid": limits.prepaid,
         "cost_in_answers": limits.cost_in_answers,
         "blocked": key.blocked_at is not None,
@@ -213,7 +217,20 @@ def limits_shown(key: ApiKey | Account, paid: SpendAndCredit) -> dict[str, Any]:
     }
 
 
-def changes(fields: LimitFields) -> dict[str, Any]:
+def bounds_shown(limits: Limits) -> dict[str, Any]:
+    """The fields of `BoundsShown`."""
+    budgeted = limits.budget_nusd is not None
+    return {
+        "max_budget": None if limits.budget_nusd is None else usd_number(limits.budget_nusd),
+        "budget_duration": limits.budget_window if budgeted and limits.budget_window != LIFETIME else None,
+        "time_zone": limits.time_zone,
+        "rpm_limit": limits.rpm,
+        "tpm_limit": limits.tpm,
+        "max_parallel_requests": limits.parallel,
+    }
+
+
+def changes(fields: BoundFields) -> dict[str, Any]:
     """The given fields under the store's names, without `duration`. Raises ValueError that names the field."""
     given: dict[str, Any] = {
         name: value for name in fields.__struct_fields__ if (value := getattr(fields, name)) is not UNSET
@@ -270,6 +287,12 @@ FIELDS = {
     "key": "key",
     "account": "account",
     "organization": "organization",
+    "limit": "limit",
+    "limits": "max_budget",
+    "split_by": "split_by",
+    "required": "required",
+    "only": "only",
+    "time_zone": "time_zone",
     "usd": "usd",
     "reason": "reason",
     "id": "id",

@@ -1,0 +1,229 @@
+"""Limits by rule; uses the same functions as `tokenweir limits`.
+
+Invariants: those of accounts.py; the audit log contains no value of a dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from proxy.billing.dimensions import END_USER, dimension, hashed, value_of
+from proxy.billing.keys import Account, ApiKey
+from proxy.billing.limit_rules import RULE_ID, LimitRule
+from proxy.console.api.audited_operations import AuditedOperations, checked
+from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint, operation
+from proxy.console.api.schemas.keys import (
+    BoundFields,
+    BoundsShown,
+    Models,
+    Text,
+    bounds_shown,
+    changes,
+    made_limits,
+)
+from proxy.foundation.ids import new_id
+from proxy.foundation.times import iso_utc
+from proxy.http.errors import bad_request
+from proxy.ledger.accounts.account_store import AccountStore
+from proxy.ledger.accounts.audit_log import PendingEntry
+from proxy.ledger.accounts.key_store import KeyStore
+from proxy.ledger.dimensions.values import DimensionValues
+from proxy.ledger.limit_rules import RuleStore
+from proxy.settings.operators import OperatorRole
+from proxy.storage.executor import BoundedExecutor
+
+Dimensions = Annotated[tuple[Text, ...], Meta(max_length=8)]
+Values = Annotated[dict[str, Annotated[str, Meta(min_length=1, max_length=1_024)]], Meta(max_length=8)]
+
+
+class NewLimit(BoundFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new limit: for each value of some dimensions, or for a part of the requests."""
+
+    name: Text
+    key: Text | UnsetType = UNSET
+    """only requests of this key: its id or alias"""
+    account: Text | UnsetType = UNSET
+    """only requests of this project or organization: its id or name"""
+    models: Models | UnsetType | None = UNSET
+    """only requests for these models, or models that begin so (`gpt-4*`); an empty list or null: all"""
+    split_by: Dimensions = ()
+    """each value has the limits for itself: `end_user`, `session`, `run`, `tag:NAME`"""
+    only: Values = msgspec.field(default_factory=dict)
+    """only requests with these values: dimension → value; needs a `key` or a project"""
+    required: bool = False
+    """refuse requests that lack a dimension of `split_by`"""
+
+
+class ChangedLimit(BoundFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Changes of an existing limit."""
+
+    limit: Text
+    """its id or name"""
+    name: Text | UnsetType = UNSET
+    models: Models | UnsetType | None = UNSET
+    required: bool | UnsetType = UNSET
+
+
+class NamedLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names a limit."""
+
+    limit: Text
+
+
+class LimitInfo(BoundsShown, frozen=True, kw_only=True):
+    """A limit by rule."""
+
+    id: str
+    name: str
+    scope_id: str | None
+    """of a key or an account; null: all requests"""
+    models: list[str]
+    """empty: all models"""
+    only: dict[str, str]
+    """dimension → value; the value id of an erased one"""
+    split_by: list[str]
+    required: bool
+    created_at: str
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """All limits, oldest first."""
+
+    limits: list[LimitInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsApi:
+    """The routes `/limit/*`."""
+
+    rules: RuleStore
+    keys: KeyStore
+    accounts: AccountStore
+    values: DimensionValues
+    operations: AuditedOperations
+    threads: BoundedExecutor
+    pepper: bytes | None
+    """for values of end users; None: they are not hashed"""
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        """The endpoints of this API."""
+        yield operation(
+            "/limit/new", "Limit each end user, session, run or tag, or a part of the requests.", self.new, NewLimit,
+            LimitInfo,
+        )  # fmt: skip
+        yield operation("/limit/update", "Change a limit.", self.update, ChangedLimit, LimitInfo)
+        yield operation("/limit/delete", "Limit no new request by it.", self.delete, NamedLimit, LimitInfo)
+        yield Endpoint(
+            method="GET", path="/limit/list", summary="All limits by rule, oldest first.", serve=self.listed,
+            answers={200: Limits}, role=OperatorRole.READ,
+        )  # fmt: skip
+
+    async def new(self, call: ApiCall) -> ApiReply:
+        """Create a limit. Raises ApiError, OSError."""
+        body: NewLimit = call.body
+        if body.key is not UNSET and body.account is not UNSET:
+            raise bad_request("Give 'key' or 'account', not both.", param="key", code="invalid_value")
+        fields = checked("max_budget", changes, body)
+        fields.pop("name", None)
+        models, limits = fields.pop("models", None) or (), made_limits(fields)
+        only = {checked("only", _dimension, name): checked("only", _value, value) for name, value in body.only.items()}
+        split_by = [checked("split_by", _dimension, name) for name in body.split_by]
+        key = None if body.key is UNSET else await self.operations.key_named(body.key)
+
+        def work(act: PendingEntry) -> LimitRule:
+            scope = None if key is None else self.keys.one(key)
+            account = None if body.account is UNSET else self.accounts.one(body.account)
+            rule = self.rules.create(
+                rule_id=new_id(RULE_ID), name=body.name, limits=limits, models=models, split_by=split_by,
+                scope_id=_id_of(scope or account), values=self._value_ids(only, _project_of(scope or account)),
+                required=body.required,
+            )  # fmt: skip
+            act.target = rule.rule_id
+            return rule
+
+        noted = {**msgspec.to_builtins(body), "only": dict.fromkeys(only, "…")}
+        rule = await self.operations.run(call, "limit.create", body.name, noted, work)
+        return ApiReply((await self._shown([rule]))[0])
+
+    async def update(self, call: ApiCall) -> ApiReply:
+        """Change a limit. Raises ApiError, OSError."""
+        body: ChangedLimit = call.body
+        fields = checked("max_budget", changes, body)
+        if "models" in fields:
+            fields["models"] = tuple(fields["models"] or ())
+        if body.required is not UNSET:
+            fields["required"] = body.required
+        done = await self.operations.run(
+            call, "limit.update", body.limit, body, lambda _act: self.rules.update(body.limit, **fields)
+        )
+        return ApiReply((await self._shown([done]))[0])
+
+    async def delete(self, call: ApiCall) -> ApiReply:
+        """Limit no new request by it. Raises ApiError, OSError."""
+        named: str = call.body.limit
+        done = await self.operations.run(call, "limit.delete", named, call.body, lambda _act: self.rules.delete(named))
+        return ApiReply((await self._shown([done]))[0])
+
+    async def listed(self, _call: ApiCall) -> ApiReply:
+        """All limits. Raises OSError."""
+        return ApiReply(Limits(limits=await self._shown(await self.threads.run(self.rules.every))))
+
+    def _value_ids(self, values: Mapping[str, str], project_id: str | None) -> dict[str, str]:
+        if values and project_id is None:
+            raise ValueError("only: needs a key or a project: a value belongs to one project")
+        stored = {
+            name: hashed(value, self.pepper) if name == END_USER and self.pepper is not None else value
+            for name, value in values.items()
+        }
+        return self.values.ids_of(project_id or "", stored)
+
+    async def _shown(self, rules: Iterable[LimitRule]) -> list[LimitInfo]:
+        every = list(rules)
+        ids = {value_id for rule in every for value_id in rule.values.values()}
+        names = await self.threads.run(self.values.names, ids) if ids else {}
+        return [
+            LimitInfo(
+                **bounds_shown(rule.limits),
+                id=rule.rule_id,
+                name=rule.name,
+                scope_id=rule.scope_id,
+                models=list(rule.models),
+                only={name: names.get(value_id, value_id) for name, value_id in rule.values.items()},
+                split_by=list(rule.split_by),
+                required=rule.required,
+                created_at=iso_utc(rule.created_at),
+            )
+            for rule in every
+        ]
+
+
+def _dimension(text: str) -> str:
+    found = dimension(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no dimension: end_user, session, run, or a tag as tag:team")
+    return found
+
+
+def _value(text: str) -> str:
+    found = value_of(text)
+    if found is None:
+        raise ValueError("a value is empty, or has characters that cannot be printed")
+    return found
+
+
+def _id_of(scope: ApiKey | Account | None) -> str | None:
+    if scope is None:
+        return None
+    return scope.key_id if isinstance(scope, ApiKey) else scope.account_id
+
+
+def _project_of(scope: ApiKey | Account | None) -> str | None:
+    """The project that all requests of the scope belong to."""
+    if isinstance(scope, ApiKey):
+        return scope.project_id
+    return None if scope is None or scope.parent_id is None else scope.account_id
