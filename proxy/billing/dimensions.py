@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 END_USER, SESSION, RUN = "end_user", "session", "run"
 TAG = "tag:"
 """the dimension of a tag is `tag:` and its name"""
+RUN_CAP = "run;max"
+"""beside the dimensions of a request: the most that its run may spend, in USD, as its client says"""
 NAMED = (END_USER, SESSION, RUN)
 """the dimensions that are not tags"""
 

@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
+from msgspec import structs
 
-from proxy.billing.dimensions import Dimensions
+from proxy.billing.dimensions import RUN, Dimensions
 from proxy.billing.limits import Limits, Scope
+from proxy.billing.money import Nusd
+from proxy.billing.windows import LIFETIME
 
 RULE_ID = "rule"
 """what ids of rules begin with, see `foundation.ids.new_id`"""
@@ -52,6 +55,23 @@ class LimitRule(msgspec.Struct, frozen=True, kw_only=True):
         return not self.models or any(_matches(model, one) for one in self.models)
 
 
+EACH_RUN = LimitRule(
+    rule_id="run",
+    name="run",
+    split_by=(RUN,),
+    limits=Limits(budget_window=LIFETIME),
+    created_at=0.0,
+    revision=0,
+)
+"""the rule of the caps that clients set for their runs; the cap is that of the run"""
+
+
+def run_scope(value_id: str, cap_nusd: Nusd) -> RuleScope:
+    """The level of a run with a cap. `value_id`: of the run."""
+    limits = structs.replace(EACH_RUN.limits, budget_nusd=cap_nusd)
+    return RuleScope(f"{EACH_RUN.rule_id}/{value_id}", limits, EACH_RUN.created_at, EACH_RUN)
+
+
 class RuleScope(Scope, frozen=True):
     """The level of a rule that a request counts against."""
 
@@ -88,7 +108,9 @@ def missing_dimension(rules: Iterable[LimitRule], model: str, dimensions: Dimens
 
 def rule_of(counter_id: str) -> str | None:
     """The id of the rule of a counter; None: it is the counter of a key or an account."""
-    return counter_id.partition("/")[0] if counter_id.startswith(f"{RULE_ID}_") else None
+    rule_id, slash, _ = counter_id.partition("/")
+    is_rule = rule_id.startswith(f"{RULE_ID}_") or (slash and rule_id == EACH_RUN.rule_id)
+    return rule_id if is_rule else None
 
 
 def dimensions_of(rule: LimitRule, counter_id: str) -> dict[str, str]:

@@ -228,6 +228,12 @@ def missing_dimension(name: str) -> ApiError:
     return bad_request(message, param=name, code="missing_dimension")
 
 
+def run_cap_unknown() -> ApiError:
+    """503: the cap of the run cannot be stored now, so that it would not hold."""
+    message = "The cap of this run cannot be kept right now. Please try again later."
+    return overloaded(message, code="run_cap_unknown")
+
+
 def model_unpriced(model: str) -> ApiError:
     """403: the model has no price, so that the key's budget cannot be enforced."""
     message = f"This key has a budget, and the model '{model}' has no price."

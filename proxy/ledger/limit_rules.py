@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, or_, sele
 
 from proxy.billing.dimensions import dimension
 from proxy.billing.keys import DEFAULT_ORGANIZATION
-from proxy.billing.limit_rules import RULES_MAX, LimitRule
+from proxy.billing.limit_rules import EACH_RUN, RULES_MAX, LimitRule
 from proxy.billing.limits import Limits
 from proxy.foundation.names import UnknownNameError
 from proxy.ledger.limits import (
@@ -147,9 +147,9 @@ def read_rules(
 
 
 def rules_with_ids(connection: Connection, rule_ids: Collection[str]) -> dict[str, LimitRule]:
-    """The rules with these ids, deleted ones included."""
+    """The rules with these ids, deleted ones included, and that of runs."""
     rows = read_rules(connection, _COLUMNS.rule_id.in_(rule_ids), deleted=True) if rule_ids else []
-    return {one.rule_id: one for one in rows}
+    return {one.rule_id: one for one in (*rows, EACH_RUN) if one.rule_id in rule_ids}
 
 
 def _revise(connection: Connection, rule: LimitRule) -> None:

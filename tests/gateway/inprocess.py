@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -132,6 +132,12 @@ class NamedValues:
 
     def ids(self, wanted: Iterable[DimensionValue], may_create: Any) -> dict[DimensionValue, str]:
         return {one: f"v_{one.value}" for one in wanted}
+
+    def caps(self, value_ids: Collection[str]) -> dict[str, Nusd]:
+        return {}
+
+    def lower_cap(self, value_id: str, cap_nusd: Nusd) -> Nusd:
+        return cap_nusd
 
 
 class OwnersInMemory:

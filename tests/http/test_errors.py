@@ -46,6 +46,7 @@ ALL: dict[str, ApiError] = {
     "unsupported_dialect": errors.unsupported_dialect("m", "/v1/x"),
     "model_not_allowed": errors.model_not_allowed("m"),
     "missing_dimension": errors.missing_dimension("tag:team"),
+    "run_cap_unknown": errors.run_cap_unknown(),
     "model_unpriced": errors.model_unpriced("m"),
     "billed_by_time": errors.billed_by_time("m"),
     "budget_cut": errors.budget_cut(),

@@ -41,7 +41,6 @@ from proxy.gateway.batches.lines_in import batch_ways
 from proxy.gateway.batches.settling import BatchSettler
 from proxy.gateway.batches.watcher import FOUND_S, Watcher
 from proxy.gateway.dimensions.requests import RequestDimensions
-from proxy.gateway.exchange.opener import limiting
 from proxy.gateway.exchange.refusals import RequestedAmounts, refusal
 from proxy.gateway.passing import passed
 from proxy.gateway.ports import RequestLimits
@@ -161,11 +160,8 @@ class BatchMaker:
 
     def _levels(self, key: ApiKey, new: NewBatch, dimensions: Dimensions | UnsetType) -> tuple[Scope, ...]:
         """The levels of all lines: a rule for one of its models counts the whole batch. Raises ApiError."""
-        access = self._access_of(key)
-        if not access.rules:
-            return access.scopes
-        models = {share.model for share in new.read.shares}
-        levels = (scope for model in sorted(models) for scope in limiting(access, model, dimensions))
+        access, models = self._access_of(key), {share.model for share in new.read.shares}
+        levels = (scope for model in sorted(models) for scope in self._dimensions.levels(access, model, dimensions))
         return tuple({scope.scope_id: scope for scope in levels}.values())
 
     def _terms(

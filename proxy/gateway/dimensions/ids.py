@@ -3,7 +3,8 @@
 Invariants: the event loop never waits for the database. A request waits at most `WAIT_S` for its ids; a value without
 an id by then is an overflow, and while the ledger does not answer no other request waits. A key creates a bounded
 number of values an hour, in each process. Memory does not grow with the number of values. An id is asked for again
-within `KEPT_S`, so that an erased value gets a new one.
+within `KEPT_S`, so that an erased value gets a new one. The cap of a run is known whenever its id is; another process
+may have lowered it within `KEPT_S`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from functools import partial
 from typing import Protocol
 
-from proxy.billing.dimensions import OVERFLOW, Dimensions, SentDimensions
+from proxy.billing.dimensions import OVERFLOW, RUN, Dimensions, SentDimensions
 from proxy.billing.keys import ApiKey
+from proxy.billing.money import Nusd
 from proxy.ledger.dimensions.values import DimensionValue
 from proxy.storage.executor import BoundedExecutor
 
@@ -41,7 +43,13 @@ class Overflow(StrEnum):
 
 
 class ValueStore(Protocol):
-    """`DimensionValues`, as far as it is used here."""
+    """`DimensionValues` and the caps of runs, as far as they are used here. Each method raises LedgerUnavailable."""
+
+    def caps(self, value_ids: Collection[str]) -> Mapping[str, Nusd]:
+        """Value id → cap, of those of these runs that have one."""
+
+    def lower_cap(self, value_id: str, cap_nusd: Nusd) -> Nusd:
+        """Set the cap of a run, or lower it; the cap."""
 
     def ids(
         self, wanted: Iterable[DimensionValue], may_create: Callable[[DimensionValue], bool]
@@ -80,6 +88,8 @@ class DimensionIds:
         self._young: dict[DimensionValue, str] = {}
         self._old: dict[DimensionValue, str] = {}
         """halves of the cache: of this half of KEPT_S, and of the one before; or fuller ones of a shorter time"""
+        self._caps: dict[str, Nusd] = {}
+        """value id of a run → its cap, of those in the cache that have one"""
         self._half = 0
         """the number of this half since the clock's zero"""
         self._next: _Batch | None = None
@@ -106,6 +116,23 @@ class DimensionIds:
                 self._overflowed(Overflow.NEW_VALUES)
         return {name: value_id or OVERFLOW for name, value_id in ids.items()}
 
+    def cap(self, run: str) -> Nusd | None:
+        """The cap of a run whose id was just returned. `run`: its value id."""
+        return self._caps.get(run)
+
+    async def lower_cap(self, run: str, cap_nusd: Nusd) -> None:
+        """Set the cap of a run, or lower it. Raises OSError: the ledger does not answer in time."""
+        known = self._caps.get(run)
+        if known is not None and known <= cap_nusd:
+            return
+        if run == OVERFLOW or self._is_late or self._clock() < self._paused_until:
+            raise OSError("dimensions: the cap of a run cannot be kept")
+        async with asyncio.timeout(WAIT_S):  # a TimeoutError is an OSError
+            lowered = await self._threads.run(self._values.lower_cap, run, cap_nusd)
+        if len(self._caps) >= 2 * HALF_MAX:
+            self._young, self._old, self._caps = {}, {}, {}
+        self._caps[run] = min(lowered, self._caps.get(run, lowered))
+
     def close(self) -> None:
         """Wait for the running call."""
         self._threads.close()
@@ -131,10 +158,18 @@ class DimensionIds:
         if batch is not None:
             self._threads.run(self._read, batch).add_done_callback(partial(self._learn, batch))
 
-    def _read(self, batch: _Batch) -> dict[DimensionValue, str]:
-        """(In the thread.) The ids of all values of a batch."""
-        found = self._values.ids(list(batch.wanted), lambda value: self._may_create(batch.wanted[value]))
-        return {value: found.get(value, OVERFLOW) for value in batch.wanted}
+    def _read(self, batch: _Batch) -> tuple[dict[DimensionValue, str], Mapping[str, Nusd]]:
+        """(In the thread.) The ids of all values of a batch, and the caps of its runs."""
+        new = set[DimensionValue]()
+
+        def may_create(value: DimensionValue) -> bool:
+            new.add(value)
+            return self._may_create(batch.wanted[value])
+
+        found = self._values.ids(list(batch.wanted), may_create)
+        ids = {value: found.get(value, OVERFLOW) for value in batch.wanted}
+        runs = [value_id for value, value_id in ids.items() if value.dimension == RUN and value not in new]
+        return ids, self._values.caps(runs) if runs else {}
 
     def _may_create(self, key_id: str) -> bool:
         hour = int(self._clock() // 3600)
@@ -146,12 +181,15 @@ class DimensionIds:
         self._created[key_id] += 1
         return True
 
-    def _learn(self, batch: _Batch, reading: asyncio.Future[dict[DimensionValue, str]]) -> None:
+    def _learn(
+        self, batch: _Batch, reading: asyncio.Future[tuple[dict[DimensionValue, str], Mapping[str, Nusd]]]
+    ) -> None:
         try:
             if reading.cancelled():  # closed
                 return
-            batch.ids = reading.result()
+            batch.ids, caps = reading.result()
             self._forget_old()
+            self._caps.update(caps)
             if len(self._young) >= HALF_MAX:
                 self._young, self._old = {}, self._young
             self._young.update(batch.ids)

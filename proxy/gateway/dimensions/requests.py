@@ -10,12 +10,27 @@ from dataclasses import astuple
 from functools import partial
 from typing import Any
 
+from msgspec import UNSET, UnsetType
 from multidict import CIMultiDictProxy
 
-from proxy.billing.dimensions import END_USER, Dimensions, SentDimensions, hashed, within_limits
+from proxy.billing.dimensions import (
+    END_USER,
+    NO_DIMENSIONS,
+    RUN,
+    RUN_CAP,
+    Dimensions,
+    SentDimensions,
+    hashed,
+    within_limits,
+)
 from proxy.billing.keys import ApiKey
+from proxy.billing.limit_rules import missing_dimension, run_scope
+from proxy.billing.limits import Scope
+from proxy.billing.money import nusd_from_usd
 from proxy.gateway.dimensions.ids import DimensionIds
 from proxy.gateway.dimensions.sources import OwnHeaders, SourceReader
+from proxy.http import errors
+from proxy.keys.keyring import KeyAccess
 from proxy.settings.dimensions import DimensionSettings
 
 # Lists of presets of keys.
@@ -71,7 +86,28 @@ class RequestDimensions:
         return within_limits({**of_key.fixed, **sent, **of_key.fixed}.items())
 
     async def ids(self, key: ApiKey, sent: SentDimensions) -> Dimensions:
-        """The value ids of `sent`. Never raises for an outage."""
+        """The value ids of `sent`; a cap in it is set for its run. Raises ApiError if the cap cannot be kept, and for
+        no other outage."""
+        cap = sent.get(RUN_CAP)
+        if cap is not None:
+            sent = {name: value for name, value in sent.items() if name != RUN_CAP}
         if self._rules.hashes_end_users and END_USER in sent:
             sent = {**sent, END_USER: hashed(sent[END_USER], self._pepper)}
-        return await self._ids.of(key, sent)
+        ids = await self._ids.of(key, sent)
+        if cap is not None:
+            try:
+                await self._ids.lower_cap(ids[RUN], nusd_from_usd(cap))
+            except OSError:
+                raise errors.run_cap_unknown() from None
+        return ids
+
+    def levels(self, access: KeyAccess, model: str, dimensions: Dimensions | UnsetType) -> tuple[Scope, ...]:
+        """The levels that a request counts against. `dimensions`: as `ids` has just returned them. Raises ApiError if
+        the request lacks a dimension that a rule requires."""
+        known = NO_DIMENSIONS if dimensions is UNSET else dimensions
+        missing = missing_dimension(access.rules, model, known)
+        if missing is not None:
+            raise errors.missing_dimension(missing)
+        levels, run = access.levels(model, known), known.get(RUN)
+        cap_nusd = None if run is None else self._ids.cap(run)
+        return levels if run is None or cap_nusd is None else (*levels, run_scope(run, cap_nusd))

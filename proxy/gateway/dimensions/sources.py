@@ -19,6 +19,7 @@ from multidict import CIMultiDictProxy
 from proxy.billing.dimensions import (
     END_USER,
     RUN,
+    RUN_CAP,
     SESSION,
     TAG,
     TAGS_MAX,
@@ -28,6 +29,8 @@ from proxy.billing.dimensions import (
     value_of,
     within_limits,
 )
+from proxy.billing.limits import BUDGET_NUSD_MAX
+from proxy.billing.money import Nusd, nusd_from_usd, usd_text
 from proxy.http import errors
 from proxy.metering.wire.json_reader import reader
 
@@ -205,11 +208,28 @@ def own_sources(names: OwnHeaders) -> tuple[Source, ...]:
     def checked(name: str) -> Callable[[str, str], Pairs]:
         return lambda value, gives: ((gives, _valid(name, value)),)
 
-    single = ((names.end_user, END_USER), (names.session, SESSION), (names.run, RUN))
+    single = ((names.end_user, END_USER), (names.session, SESSION))
     return (
         *(Source("tokenweir", _HEADER, name, gives, checked(name)) for name, gives in single),
+        Source("tokenweir", _HEADER, names.run, RUN, lambda value, _gives: _own_run(names.run, value)),
         Source("tokenweir", _HEADER, names.tags, TAGS, lambda value, _gives: _own_tags(names.tags, value)),
     )
+
+
+def _own_run(header: str, text: str) -> Pairs:
+    """A run, and the most that it may spend: `42; max=2.00`. Raises ApiError."""
+    run, separator, parameter = text.partition(";")
+    yield RUN, _valid(header, run)
+    if not separator:
+        return
+    name, _, cap = parameter.strip().partition("=")
+    try:
+        cap_nusd = nusd_from_usd(cap.strip())
+    except ValueError:
+        cap_nusd = Nusd(-1)
+    if name.strip() != "max" or not 0 <= cap_nusd <= BUDGET_NUSD_MAX:
+        raise _invalid(header, "must be a run, or a run and its cap in USD, as `name; max=2.00`")
+    yield RUN_CAP, usd_text(cap_nusd)
 
 
 def _own_tags(header: str, text: str) -> Pairs:

@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from proxy.billing.dimensions import NO_DIMENSIONS, Dimensions
+from proxy.billing.dimensions import Dimensions
 from proxy.billing.ending import FREE
 from proxy.billing.keys import ApiKey
-from proxy.billing.limit_rules import missing_dimension
 from proxy.billing.limits import Scope
 from proxy.billing.money import Nusd
 from proxy.billing.pricing.prices import can_quote
@@ -33,7 +32,7 @@ from proxy.gateway.ports import Ports, RequestLimits, Reserve
 from proxy.gateway.upstream.routing import Models, Route, by_health, only_at, supporting
 from proxy.http import errors
 from proxy.journal.progress import Slot
-from proxy.keys.keyring import KeyAccess, Keyring
+from proxy.keys.keyring import Keyring
 from proxy.keys.response_owners import ResponseOwner
 from proxy.metering.dialect import Dialect
 from proxy.metering.request import InvalidField, RequestFacts
@@ -144,8 +143,8 @@ class ExchangeOpener:
         access = self._keys.access(key)
         terms = self._terms(dialect, access.payer, facts, route)
         scopes = access.scopes
-        if access.rules:
-            scopes = limiting(access, facts.model, dimensions)
+        if access.rules or dimensions is not UNSET:
+            scopes = self._ports.dimensions.levels(access, facts.model, dimensions)
         if money_only:
             scopes = tuple(map(_of_money, scopes))
         reservation = await self._reserved(exchange_id, key, facts, route, terms, scopes)
@@ -275,15 +274,6 @@ class ExchangeOpener:
             if isinstance(failure, OutboxFullError):
                 raise errors.overloaded(str(failure), code="not_accepting") from None
             raise
-
-
-def limiting(access: KeyAccess, model: str, dimensions: Dimensions | UnsetType) -> tuple[Scope, ...]:
-    """The levels that a request counts against. Raises ApiError if it lacks a dimension that a rule requires."""
-    known = NO_DIMENSIONS if dimensions is UNSET else dimensions
-    missing = missing_dimension(access.rules, model, known)
-    if missing is not None:
-        raise errors.missing_dimension(missing)
-    return access.levels(model, known)
 
 
 def _of_money(scope: Scope) -> Scope:

@@ -15,8 +15,8 @@ from urllib.parse import parse_qs
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET
 
-from proxy.billing.dimensions import NO_DIMENSIONS
 from proxy.billing.keys import ApiKey
 from proxy.budgets.rates import Window
 from proxy.gateway.authentication import authenticated
@@ -114,9 +114,13 @@ class KeyInfoHandler:
     async def _budgets(self, request: web.BaseRequest, key: ApiKey, since: Sequence[float]) -> KeyBudgets:
         """Those of the key, and of the dimensions that the headers name. Raises ApiError, OSError."""
         access = self._keys.access(key)
-        sent = self._dimensions.sent(key, request.headers, "", {}) if access.rules else {}
-        known = await self._dimensions.ids(key, sent) if sent else NO_DIMENSIONS
-        return await self._reads.budgets(key, access, since, known)
+        sent = self._dimensions.sent(key, request.headers, "", {})
+        known = await self._dimensions.ids(key, sent) if sent else UNSET
+        try:
+            scopes = self._dimensions.levels(access, "", known)
+        except ApiError:  # a dimension that requests must have
+            scopes = access.scopes
+        return await self._reads.budgets(key, access, scopes, since)
 
     async def _generation(self, request: web.BaseRequest, key: ApiKey) -> Document:
         named = _id_in(request)

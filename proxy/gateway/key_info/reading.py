@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from msgspec import structs
 from sqlalchemy import Engine
 
-from proxy.billing.dimensions import NO_DIMENSIONS, Dimensions
 from proxy.billing.keys import AccountKind, ApiKey
 from proxy.billing.limit_rules import RuleScope
 from proxy.billing.limits import LimitCounter, Scope, credit_counter_id, limit_counters
@@ -71,11 +70,9 @@ class KeyReads:
         self._budgets = budgets
 
     async def budgets(
-        self, key: ApiKey, access: KeyAccess, since: Sequence[float], dimensions: Dimensions = NO_DIMENSIONS
+        self, key: ApiKey, access: KeyAccess, scopes: Sequence[Scope], since: Sequence[float]
     ) -> KeyBudgets:
-        """The state of every budget that applies to the key's requests with these dimensions, and its spend since each
-        time. Limits for some models are left out. Raises OSError."""
-        scopes = access.levels("", dimensions)
+        """The state of the budgets of these levels, and the key's spend since each time. Raises OSError."""
         levels = list(_levels(access, scopes))
         counters = list(_money_counters(scopes, self._budgets.time()))
         ids = [one.counter_id for one in counters]

@@ -374,6 +374,16 @@ api_keys = Table(
     _partial("ix_api_keys_old_digest", "old_digest", "old_digest IS NOT NULL"),
 )
 
+# The caps that clients set for their runs: see run_caps.py.
+run_caps = Table(
+    "run_caps",
+    metadata,
+    # Of the run.
+    Column("value_id", _text(), primary_key=True),
+    Column("cap_usd", Money, key="cap_nusd", nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+)
+
 # Limits by rule: see billing/limit_rules.py. Rows are never deleted.
 limit_rules = Table(
     "limit_rules",

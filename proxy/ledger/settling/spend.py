@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, Dialect, Engine, Select, Table, bindparam, func, select
 
 from proxy.billing.entries import EntryKind
-from proxy.billing.limit_rules import LimitRule, rule_of
+from proxy.billing.limit_rules import EACH_RUN, LimitRule, rule_of
 from proxy.billing.limits import credit_counter_id
 from proxy.billing.reservation import SpendDelta, SpendTotal
 from proxy.ledger.amounts import nusd, nusd_sum
 from proxy.ledger.limit_rules import read_rules, rules_with_ids
+from proxy.ledger.run_caps import has_caps
 from proxy.ledger.schema.tables import (
     account_clock,
     account_daily,
@@ -100,7 +101,7 @@ def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[SpendDelta]
     """
     with reading(engine) as connection:
         until_us = clock_us = clock_of(connection)
-        rules = read_rules(connection)
+        rules = [*read_rules(connection), *([EACH_RUN] if has_caps(connection) else ())]
         every = _entries(connection.dialect, rules).where(_ENTRIES.settled_at <= clock_us / 1e6)
         rows = connection.execute(every.where(_ENTRIES.settled_at > after_us / 1e6).limit(limit + 1)).all()
         if len(rows) > limit:

@@ -111,6 +111,24 @@ async def test_a_claim_frees_no_request_of_its_key_s_limits(limited: Limited) ->
         assert "the budget of this key" in json.loads(refused.body)["error"]["message"]
 
 
+async def test_a_run_caps_itself(limited: Limited) -> None:
+    """`ANTHROPIC_CUSTOM_HEADERS: "x-tokenweir-run: 42; max=0.001"` is all that an agent's job needs."""
+    _, key = limited.key()
+    model, run = limited.model(100, first_ms=50), {"x-tokenweir-run": "job-42; max=0.001"}
+    answers = await asyncio.gather(*(limited.post(key, model, headers=run) for _ in range(20)))
+    assert served(list(answers)) == 10
+    refused = json.loads(next(one.body for one in answers if one.status == 402))["error"]
+    assert "the budget of this run" in refused["message"]
+    for value in ("job-42", "job-42; max=5"):
+        assert (await limited.post(key, model, headers={"x-tokenweir-run": value})).status == 402, "it is only lowered"
+    assert (await limited.post(key, model, headers={"x-tokenweir-run": "job-43; max=0.001"})).status == 200
+    assert (await limited.post(key, model)).status == 200
+    wrong = await limited.post(key, model, headers={"x-tokenweir-run": "42; max=lots"})
+    assert (wrong.status, json.loads(wrong.body)["error"]["param"]) == (400, "x-tokenweir-run")
+    found = (await get(limited, "/v1/me", key, **run))["budgets"]
+    assert [(one["name"], one["budget_usd"], one["left_usd"]) for one in found] == [("run", "0.001", "0")]
+
+
 @pytest.mark.thorough
 async def test_machines_share_it_through_losses(
     tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str, valkey: Valkey

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from threading import Event
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from proxy.billing.money import Nusd
 from proxy.ledger.dimensions.values import DimensionValue
 from proxy.storage.database import LedgerUnavailable
 
@@ -25,6 +26,8 @@ class Values:
         self.go, self.entered = Event(), Event()
         self.go.set()
         self.is_down = False
+        self.run_caps: dict[str, Nusd] = {}
+        self.caps_read = 0
 
     def ids(
         self, wanted: Iterable[DimensionValue], may_create: Callable[[DimensionValue], bool]
@@ -38,3 +41,13 @@ class Values:
             if one not in self.known and may_create(one):
                 self.known[one] = f"v_{len(self.known)}"
         return {one: self.known[one] for one in wanted if one in self.known}
+
+    def caps(self, value_ids: Collection[str]) -> dict[str, Nusd]:
+        self.caps_read += len(value_ids)
+        return {one: self.run_caps[one] for one in value_ids if one in self.run_caps}
+
+    def lower_cap(self, value_id: str, cap_nusd: Nusd) -> Nusd:
+        if self.is_down:
+            raise LedgerUnavailable("down")
+        self.run_caps[value_id] = min(cap_nusd, self.run_caps.get(value_id, cap_nusd))
+        return self.run_caps[value_id]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,13 @@ from typing import Any
 
 import psutil
 import pytest
+from sqlalchemy import Engine
 
+from proxy.billing.money import Nusd
 from proxy.gateway.dimensions import ids as ids_module
 from proxy.gateway.dimensions.ids import KEPT_S, PAUSE_S, DimensionIds, ValueStore
 from proxy.ledger.dimensions.values import DimensionValue, DimensionValues
+from proxy.ledger.run_caps import lower_cap, read_caps
 from proxy.storage.database import open_engine
 from tests.gateway.dimensions.clients import Values
 from tests.gateway.inprocess import KEY
@@ -179,3 +183,56 @@ async def test_in_a_real_ledger_two_processes_find_one_id(tmp_path: Path) -> Non
         assert all(value_id.startswith("v_") for value_id in found[0])
     for engine in engines:
         engine.dispose()
+
+
+# -- caps of runs
+
+
+async def test_a_cap_is_set_once_and_only_lowered() -> None:
+    values = Values()
+    async with site(values) as at:
+        key = replace(KEY, project_id="p")
+        ids = await at.ids.of(key, {"run": "42"})
+        run = ids["run"]
+        assert at.ids.cap(run) is None
+        await at.ids.lower_cap(run, Nusd(5))
+        await at.ids.lower_cap(run, Nusd(9))
+        assert (at.ids.cap(run), values.run_caps) == (5, {run: 5})
+        await at.ids.lower_cap(run, Nusd(3))
+        assert (at.ids.cap(run), values.run_caps) == (3, {run: 3})
+        assert values.caps_read == 0, "a new run has none"
+
+
+async def test_a_cap_that_another_process_has_set_comes_with_the_id() -> None:
+    values = Values()
+    values.known[DimensionValue("p", "run", "42")] = "v_42"
+    values.run_caps["v_42"] = Nusd(7)
+    async with site(values) as at:
+        assert await at.ids.of(replace(KEY, project_id="p"), {"run": "42", "end_user": "a"})
+        assert at.ids.cap("v_42") == 7
+        assert values.caps_read == 1, "only of runs"
+        values.run_caps["v_42"] = Nusd(2)
+        await at.ids.lower_cap("v_42", Nusd(4))
+        assert at.ids.cap("v_42") == 2, "the lower one of another process"
+
+
+async def test_a_cap_that_cannot_be_kept_is_an_error() -> None:
+    values = Values()
+    async with site(values, new_values_max=1) as at:
+        key = replace(KEY, project_id="p")
+        first, second = [(await at.ids.of(key, {"run": run}))["run"] for run in ("1", "2")]
+        assert second == "overflow"
+        with pytest.raises(OSError, match="cannot be kept"):
+            await at.ids.lower_cap(second, Nusd(4))
+        values.is_down = True
+        with pytest.raises(OSError, match="down"):
+            await at.ids.lower_cap(first, Nusd(4))
+        assert at.ids.cap(first) is None
+
+
+def test_processes_that_lower_a_cap_at_once_keep_the_lowest(engine: Engine) -> None:
+    caps = list(map(Nusd, range(50, 90)))
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda cap: lower_cap(engine, "v_1", cap, 1.0), caps))
+    assert lower_cap(engine, "v_1", Nusd(99), 1.0) == 50
+    assert read_caps(engine, ["v_1", "v_2"]) == {"v_1": 50}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.billing.dimensions import PRESETS
+from proxy.billing.dimensions import PRESETS, RUN_CAP
 from proxy.gateway.dimensions import sources
 from proxy.gateway.dimensions.sources import COMBINATIONS_MAX, SOURCES, OwnHeaders, SourceReader
 from proxy.http.errors import ApiError
@@ -38,6 +38,8 @@ def read(
     [
         ({"X-Tokenweir-End-User": " alice "}, {"end_user": "alice"}),
         ({"x-tokenweir-session": "s", "x-tokenweir-run": "42"}, {"session": "s", "run": "42"}),
+        ({"x-tokenweir-run": "42; max=2.00"}, {"run": "42", RUN_CAP: "2"}),
+        ({"x-tokenweir-run": "42;max = 0.000000001"}, {"run": "42", RUN_CAP: "0.000000001"}),
         ({"x-tokenweir-tags": "team=red, Stage = a=b,"}, {"tag:team": "red", "tag:stage": "a=b"}),
         ({"X-Claude-Code-Session-Id": SESSION}, {"session": SESSION}),
         ({"session_id": "s", "originator": "codex_cli_rs"}, {"session": "s", "tag:originator": "codex_cli_rs"}),
@@ -119,7 +121,10 @@ def test_our_headers_can_have_other_names() -> None:
 @pytest.mark.parametrize(
     ("header", "value"),
     [
-        ("x-tokenweir-end-user", ""), ("x-tokenweir-session", "a\x01"), ("x-tokenweir-run", "42; max=2.00"),
+        ("x-tokenweir-end-user", ""), ("x-tokenweir-session", "a\x01"), ("x-tokenweir-run", "42; max=two"),
+        ("x-tokenweir-run", "42; max=-1"), ("x-tokenweir-run", "42; max="), ("x-tokenweir-run", "42; min=1"),
+        ("x-tokenweir-run", "42; max=1; max=2"), ("x-tokenweir-run", "; max=1"), ("x-tokenweir-run", "42; max=1e9"),
+
         ("x-tokenweir-tags", "team"), ("x-tokenweir-tags", "1a=x"), ("x-tokenweir-tags", "a="),
         ("x-tokenweir-tags", ",".join(f"a{n}=x" for n in range(9))), ("x-tokenweir-run", "\udcff"),
     ],

@@ -57,7 +57,7 @@ class Reading:
 
     async def of(self, limits: Limits) -> KeyBudgets:
         access = KeyAccess(False, (Scope("key-1", limits, KEY.created_at),), PAYER, False)
-        return await self.reads.budgets(KEY, access, openrouter.since(NOW))
+        return await self.reads.budgets(KEY, access, access.scopes, openrouter.since(NOW))
 
 
 @pytest.fixture
