@@ -84,7 +84,7 @@ _STREAMS = {"chat": _chat, "messages": _messages}
 
 
 class _Provider(StreamRequestHandler):
-    """Answers the requests of one connection. Their `user` says how long a stream is, and its pace."""
+    """Answers the requests of one connection. Their `stream_of` says how long a stream is, and its pace."""
 
     disable_nagle_algorithm = True
 
@@ -94,7 +94,7 @@ class _Provider(StreamRequestHandler):
             asked = json.loads(self.rfile.read(_length_of(head)))
             if asked.get("stream"):
                 wire = next(wire for wire, one in _PATHS.items() if one == path)
-                self._stream(_STREAMS[wire], *map(int, asked["user"].split("-")))
+                self._stream(_STREAMS[wire], *map(int, asked["stream_of"].split("-")))
             else:
                 body = _json(_ANSWER).encode()
                 head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nx-request-id: req_bench\r\n"
@@ -148,7 +148,7 @@ class Peers:
         wire: str = "chat",
     ) -> None:  # fmt: skip
         """So many requests on one connection, one after the other. `length`, `gap_ms`: of streams."""
-        document: Mapping[str, Any] = {"model": "bench", "user": f"{length}-{gap_ms}", "messages": _QUESTION}
+        document: Mapping[str, Any] = {"model": "bench", "stream_of": f"{length}-{gap_ms}", "messages": _QUESTION}
         more = {"max_tokens": 1000} if wire == "messages" else {}
         body = _json({**document, **more, "stream": True} if stream else document).encode()
         head = (f"POST {_PATHS[wire]} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json",

@@ -1,7 +1,7 @@
 """Where clients name the dimensions of a request: one table, and its reader.
 
 Invariants: only an invalid header of our own makes a request fail; in any other field, what is not a valid value is
-ignored. Of two sources of one dimension, the first in the table counts. A request that has no source costs three calls.
+ignored. Of two sources of one dimension, the first in the table counts. A request that has no source costs a few calls.
 """
 
 from __future__ import annotations
@@ -274,8 +274,12 @@ class SourceReader:
         headers = {one.name: (order, one) for order, one in numbered if one.place is _HEADER}
         self._headers = {name: found for name, found in headers.items() if not name.endswith("*")}
         self._beginnings = [(name[:-1], *found) for name, found in headers.items() if name.endswith("*")]
-        self._body = [(order, one, one.name.split(".")) for order, one in numbered if one.place is _BODY]
-        self._members = frozenset(path[0] for _, _, path in self._body)
+        self._body: dict[str, list[tuple[int, Source, list[str]]]] = {}
+        """first member of a path → the sources below it, with the rest of their paths"""
+        for order, one in numbered:
+            if one.place is _BODY:
+                first, *rest = one.name.split(".")
+                self._body.setdefault(first, []).append((order, one, rest))
         self._combinations: dict[tuple[str, ...], tuple[tuple[str, int, Source, str], ...]] = {}
         """names of all headers of a request → those that are sources"""
 
@@ -285,10 +289,12 @@ class SourceReader:
         named = self._combinations.get(names)
         if named is None:
             named = self._named(names)
-        if not named and self._members.isdisjoint(document):
+        members = self._body.keys() & document.keys()
+        if not named and not members:
             return NOTHING
         found = [_Found(order, source, gives, ",".join(headers.getall(name))) for name, order, source, gives in named]
-        found += self._found_in(document, dialect.partition(".")[0])
+        if members:
+            found += self._found_in(members, document, dialect.partition(".")[0])
         return within_limits(_values(sorted(found, key=lambda one: one.order)))
 
     def _named(self, names: tuple[str, ...]) -> tuple[tuple[str, int, Source, str], ...]:
@@ -304,15 +310,17 @@ class SourceReader:
         self._combinations[names] = tuple(found)
         return self._combinations[names]
 
-    def _found_in(self, document: Mapping[str, Any], family: str) -> Iterator[_Found]:
-        for order, source, path in self._body:
-            if source.families and family not in source.families:
-                continue
-            value: Any = document
-            for member in path:
-                value = value.get(member) if isinstance(value, Mapping) else None
-            if value is not None:
-                yield _Found(order, source, source.gives, value)
+    def _found_in(self, members: Iterable[str], document: Mapping[str, Any], family: str) -> Iterator[_Found]:
+        """`members`: those of the document that are the beginnings of paths."""
+        for first in members:
+            for order, source, path in self._body[first]:
+                if source.families and family not in source.families:
+                    continue
+                value: Any = document[first]
+                for member in path:
+                    value = value.get(member) if type(value) is dict else None  # an isinstance of an ABC is ten calls
+                if value is not None:
+                    yield _Found(order, source, source.gives, value)
 
 
 def _values(found: Iterable[_Found]) -> Iterator[tuple[str, str]]:
