@@ -81,7 +81,7 @@ class Terms(msgspec.Struct, frozen=True):
     names: tuple[str, ...] = ()
     """names of the lines with this model; empty: all lines that no other terms name"""
     dimensions: Dimensions | msgspec.UnsetType = msgspec.UNSET
-    """those of the batch, see `Opened.dimensions`"""
+    """dimensions of the batch, see `Opened.dimensions`"""
 
 
 class Owned(msgspec.Struct, frozen=True, kw_only=True):

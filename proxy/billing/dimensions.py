@@ -85,7 +85,7 @@ class KeyDimensions:
     """values that every request has, whatever its client sends"""
 
     def stored(self) -> dict[str, Any]:
-        """As JSON."""
+        """The stored form: JSON."""
         return {"sources": None if self.sources is None else list(self.sources), "fixed": dict(self.fixed)}
 
     @classmethod
@@ -95,7 +95,7 @@ class KeyDimensions:
         return cls(None if sources is None else tuple(sources), stored["fixed"])
 
     def checked(self) -> KeyDimensions | None:
-        """The same, as it is stored; None: nothing differs from the deployment. Raises ValueError that names the
+        """The dimensions as they are stored; None: those of the deployment. Raises ValueError that names the
         invalid field."""
         if self == KeyDimensions():
             return None
@@ -117,7 +117,7 @@ class KeyDimensions:
 
 
 def within_limits(values: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Of these pairs of dimension and value, the first of each dimension, and the first `TAGS_MAX` tags."""
+    """Keeps the first pair of each dimension, and the first `TAGS_MAX` tags."""
     kept: dict[str, str] = {}
     tags = 0
     for name, value in values:

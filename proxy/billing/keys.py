@@ -20,7 +20,7 @@ GRACE_DEFAULT = "24h"
 """how long the old secret of a rotated key stays valid"""
 
 IDENTITY_KEYS = "identity_"
-"""begins the ids of keys that stand for an identity in a project"""
+"""prefix of the ids of keys of identities"""
 
 DEFAULT_ORGANIZATION, DEFAULT_PROJECT = "org_default", "proj_default"
 """exist from the start, without limits; the default of a key"""
@@ -93,7 +93,7 @@ class ApiKey:
 
     @property
     def has_secret(self) -> bool:
-        """False if it stands for an identity, whose clients send tokens of an issuer."""
+        """False for the key of an identity: its clients send tokens of an issuer."""
         return not self.key_id.startswith(IDENTITY_KEYS)
 
     def allows(self, model: str) -> bool:
@@ -122,7 +122,7 @@ class KeyChanges:
 
 @dataclass(frozen=True, slots=True)
 class IdentityKey:
-    """The key that stands for an identity in a project, and what it begins with when it is created."""
+    """The key of an identity in a project, with its first limits and models."""
 
     identity: str
     """the name in the settings: a-z 0-9 -"""
@@ -132,7 +132,7 @@ class IdentityKey:
 
     @property
     def key_id(self) -> str:
-        """The same on all machines."""
+        """The id of the key; equal on all machines."""
         return f"{IDENTITY_KEYS}{self.identity}_{self.project.account_id}"
 
     @property

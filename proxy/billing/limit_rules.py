@@ -1,4 +1,4 @@
-"""Limits by rule: for each value of some dimensions of the requests, or for a part of the requests. Pure.
+"""Rules: limits for each value of some dimensions, or for a part of the requests. Pure.
 
 Invariants: A rule is a level beside the key, the project and the organization: a request passes the counters of all
 of them, or is denied. Each combination of the values of `split_by` has a counter of its own. A request without one of

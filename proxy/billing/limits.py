@@ -43,7 +43,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """`30d`, any number of h, d or w: consecutive windows from creation on; `calendar_hour`, `_day`, `_week`, `_month`;
     `none`: lifetime"""
     time_zone: str | None = None
-    """of windows by the calendar; None: UTC"""
+    """time zone of windows by the calendar; None: UTC"""
     prepaid: bool = False
     """spending is limited to the top-ups"""
     rpm: int | None = None

@@ -54,7 +54,7 @@ class Subject(msgspec.Struct, frozen=True):
     kind: str
     """key, project, organization or rule"""
     name: str
-    """of a rule: the same for each of its counters"""
+    """name or alias; all counters of a rule have its name"""
     limits: Limits
     created_at: float
 

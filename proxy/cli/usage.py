@@ -142,7 +142,7 @@ def _totals(store: LedgerStores, options: argparse.Namespace, wanted: UsageFilte
 
 
 class _Names:
-    """What the groups of these totals are called."""
+    """The name of the groups, for the header of the table."""
 
     def __init__(self, store: LedgerStores, totals: Sequence[UsageTotals], wanted: UsageFilter) -> None:
         from proxy.ledger.accounts.owners import owners_of

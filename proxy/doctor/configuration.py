@@ -35,7 +35,7 @@ _HIDDEN_REASONING_HOSTS = frozenset(
 
 
 # The tokens of Microsoft's shared endpoints name the tenant of each user.
-_ENTRA_WITHOUT_TENANT = frozenset({"common", "organizations", "consumers"})
+_ENTRA_SHARED = frozenset({"common", "organizations", "consumers"})
 
 _note = partial(warning, "configuration")
 
@@ -78,7 +78,7 @@ def _identities(settings: Settings) -> Iterator[Finding]:
             issuer_keys(one)
         except SettingsError as wrong:
             yield error("configuration", str(wrong), "correct the path or the file: nothing starts without it")
-        if urlsplit(one.issuer).path.strip("/").split("/")[0] in _ENTRA_WITHOUT_TENANT:
+        if urlsplit(one.issuer).path.strip("/").split("/")[0] in _ENTRA_SHARED:
             yield _note(f"{at}.issuer: no token has this `iss`", "write the id of your tenant in its place")
         for model in sorted(one.key.models or ()):
             if route(settings.models, model) is None:

@@ -15,7 +15,7 @@ _WELL_KNOWN = "/.well-known/openid-configuration"
 
 
 class IssuerDocument(msgspec.Struct, frozen=True):
-    """What an issuer of tokens publishes, if nobody signs in there."""
+    """The part of an issuer's document that is needed to verify its tokens."""
 
     issuer: str
     jwks_uri: str

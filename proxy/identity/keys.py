@@ -58,7 +58,7 @@ class IssuerKeys:
         return _only(_matching(keys, key_id, algorithm), algorithm)
 
     def in_memory(self, key_id: str | None, algorithm: str) -> PyJWK | None:
-        """As `of`, of the keys that were fetched last."""
+        """See `of`; reads only the keys that were fetched last."""
         return _only(_matching(self._kept.newest or (), key_id, algorithm), algorithm)
 
     @property

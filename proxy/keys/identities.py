@@ -59,7 +59,7 @@ _NOT_SIGNED = _GUESSES | {Refused.ISSUER_UNAVAILABLE}
 
 @dataclass(slots=True, eq=False)
 class VerifiedToken:
-    """What a token stands for."""
+    """A verified token: its key and its dimensions."""
 
     wanted: IdentityKey
     dimensions: SentDimensions
@@ -98,7 +98,7 @@ class Identity:
         self.keys = FollowedKeys(issuer_keys(settings), outage)
 
     def is_meant(self, addressed: _Addressed) -> bool:
-        """Whether a token is for it, by what the token says."""
+        """True if the token names this issuer and audience; not verified."""
         audiences = [addressed.aud] if isinstance(addressed.aud, str) else addressed.aud
         return addressed.iss.removesuffix("/") == self.settings.issuer and self.settings.audience in audiences
 
@@ -131,7 +131,7 @@ class Identity:
         return found if END_USER in found else None
 
     def key(self, project: Account) -> IdentityKey:
-        """The key that stands for it in this project."""
+        """The key of this identity in a project."""
         return IdentityKey(self.settings.name, project, self.settings.key.limits, self.settings.key.models)
 
 
@@ -146,7 +146,7 @@ class Identities:
         self._identities: dict[str, Identity] = {}
         self._following: dict[str, asyncio.Task[Any]] = {}
         self._remembered: OrderedDict[bytes, tuple[VerifiedToken | Refused, float]] = OrderedDict()
-        """digest of a token → what was found, and until when that holds, in Unix seconds"""
+        """digest of a token → the result, and the end of its validity in Unix seconds"""
 
     def prepared(self, settings: Mapping[str, IdentitySettings]) -> Callable[[], None]:
         """What to call so that these settings apply. May be called in a thread. Raises SettingsError."""

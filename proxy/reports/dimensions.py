@@ -40,7 +40,7 @@ class ShownDimension(NamedTuple):
 
     value_id: str
     value: str | None
-    """as the client sent it; None: it was erased, or has no id of its own"""
+    """the text that the client sent; None: erased, or an overflow"""
 
     @property
     def text(self) -> str:
@@ -166,8 +166,8 @@ class ExchangePairs:
 
 
 def unindexed(pairs: FromClause) -> FromClause:
-    """The same rows, in which no index finds a dimension or a value: SQLite would read all exchanges of a dimension
-    rather than the few that are asked for."""
+    """Returns equal rows, without an index on dimension or value: with it, SQLite would read all exchanges of a
+    dimension instead of the requested ones."""
     columns = (
         column.concat("").label(column.key) if column.key in ("dimension", "value_id") else column for column in pairs.c
     )

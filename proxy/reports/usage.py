@@ -132,7 +132,7 @@ class UsageTotals:
     unknown_cost_charge_nusd: Nusd = ZERO_NUSD
     """the part of `charge_nusd` with an unknown cost"""
     value_id: str | None = None
-    """of the dimension; None also for exchanges without it"""
+    """value id of the dimension; None also for exchanges without it"""
 
 
 def read_usage(engine: Engine, wanted: UsageFilter, rows_max: int) -> tuple[list[UsageTotals], int]:

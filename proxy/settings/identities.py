@@ -93,7 +93,7 @@ def _window() -> FieldType:
 
 @settings_section
 class IdentityKeySettings:
-    """What the key of a project begins with; afterwards it is changed as any key."""
+    """Limits and models of a new key of the identity; later changes are made as for any key."""
 
     budget_nusd: Nusd | None = setting(
         usd(BUDGET_NUSD_MAX // NUSD_PER_USD), "maximum spend in each window", default=None, name="budget_usd"

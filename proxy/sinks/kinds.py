@@ -243,6 +243,5 @@ def format_of(settings: SinkSettings) -> SinkFormat[Any]:
 
 
 def receiving_details(names: Iterable[str], configured: Mapping[str, SinkSettings]) -> list[str]:
-    """Those of these sinks whose servers get the details of entries, and so their dimensions; also those that are not
-    configured any more."""
+    """Keep the sinks that send the details of entries, and so value ids; and those that are not configured any more."""
     return [name for name in names if name not in configured or _FORMATS[configured[name].kind].sends_details]

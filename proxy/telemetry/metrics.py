@@ -309,7 +309,7 @@ class Metrics:
         self.estimate_error.labels(opened.provider, self.label(opened.model)).observe(abs(error))
 
     def overflowed(self, reason: str) -> None:
-        """Count a dimension value without an id of its own."""
+        """Count an overflow of a dimension value."""
         self.dimension_overflows.labels(reason).inc()
 
     def _left(self, provider: str, details: EntryDetails) -> None:

@@ -12,10 +12,10 @@ from proxy.reports.dimensions import ShownDimension
 
 
 class DimensionValue(msgspec.Struct, frozen=True):
-    """A value of a dimension, and the id that stands for it in the ledger."""
+    """A value of a dimension, and its value id."""
 
     value: str | None
-    """as the client sent it; null: it was erased, or has no id of its own (`overflow`)"""
+    """the text that the client sent; null: erased, or an overflow"""
     value_id: str
 
 

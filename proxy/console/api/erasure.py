@@ -33,13 +33,13 @@ class ValueToErase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dimension: Text
     """`end_user`, `session`, `run`, or a tag as `tag:team`"""
     value: str
-    """as the client sent it"""
+    """the text that the client sent"""
     project: Text | UnsetType = UNSET
     """id or name; without it, the value is forgotten in all projects"""
 
 
 class ErasedValue(msgspec.Struct, frozen=True, kw_only=True):
-    """What was forgotten, and what contains its ids."""
+    """The erased value ids, and the places that contain them."""
 
     dimension: str
     projects: list[str]
@@ -64,7 +64,7 @@ class ErasureApi:
     threads: BoundedExecutor
     pepper: bytes
     receiving_details: Callable[[Iterable[str]], list[str]]
-    """of these sinks, those whose servers get the details of entries"""
+    """filters the names of sinks: keeps those that send the details of entries"""
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""

@@ -81,7 +81,7 @@ class LimitInfo(BoundsShown, frozen=True, kw_only=True):
     id: str
     name: str
     scope_id: str | None
-    """of a key or an account; null: all requests"""
+    """id of a key or an account; null: all requests"""
     models: list[str]
     """empty: all models"""
     only: dict[str, str]

@@ -34,7 +34,7 @@ BATCH_MAX = 1_000
 
 
 class Overflow(StrEnum):
-    """Why a value got no id of its own."""
+    """The reason of an overflow."""
 
     NEW_VALUES = "new_values"
     """the key has had as many new values as it may within an hour"""
@@ -78,9 +78,9 @@ class DimensionIds:
         new_values_max: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`overflowed`: called for each value without an id of its own. `clock`: seconds."""
+        """`overflowed`: called for each overflow. `clock`: seconds."""
         self.new_values_max = new_values_max
-        """of each key, in an hour"""
+        """limit of new values of a key within an hour"""
         self._values = values
         self._overflowed = overflowed
         self._clock = clock

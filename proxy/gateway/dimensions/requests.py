@@ -38,13 +38,13 @@ READERS_MAX = 64
 
 
 class _Rules:
-    """What the settings say."""
+    """The settings, prepared for requests."""
 
     def __init__(self, settings: DimensionSettings) -> None:
         self.own = OwnHeaders(*astuple(settings.headers))
         self.default = SourceReader(settings.sources, self.own)
         self.readers: dict[tuple[str, ...], SourceReader] = {}
-        """of keys with their own list of presets"""
+        """list of presets of a key → its reader"""
         self.hashes_end_users = settings.hash_end_users
         self.new_values_max = settings.new_values_per_key_hour
 

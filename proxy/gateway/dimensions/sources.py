@@ -64,7 +64,7 @@ class Source(NamedTuple):
     preset: str
     place: Place
     name: str
-    """of a header in lower case"""
+    """name of the header, in lower case; or path of the member"""
     gives: str
     """the dimensions, for the reader and the documentation"""
     read: Callable[[Any, str], Pairs]
@@ -199,7 +199,7 @@ SOURCES = (
     Source("bedrock", _BODY, "requestMetadata", TAGS, as_members),
     Source("baggage", _HEADER, "baggage", f"{END_USER}, {SESSION}, {RUN}, {TAGS}", as_baggage),
 )
-"""of other clients and gateways, by decreasing precedence"""
+"""sources of other clients and gateways, by decreasing precedence"""
 
 
 def own_sources(names: OwnHeaders) -> tuple[Source, ...]:

@@ -112,7 +112,7 @@ class KeyInfoHandler:
         return openrouter.credit(await self._budgets(request, key, (0.0,)))
 
     async def _budgets(self, request: web.BaseRequest, key: ApiKey, since: Sequence[float]) -> KeyBudgets:
-        """Those of the key, and of the dimensions that the headers name. Raises ApiError, OSError."""
+        """Read the budgets of the key, and of the dimensions in the headers. Raises ApiError, OSError."""
         access = self._keys.access(key)
         sent = self._dimensions.sent(key, request.headers, "", {})
         known = await self._dimensions.ids(key, sent) if sent else UNSET

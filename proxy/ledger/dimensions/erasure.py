@@ -50,7 +50,7 @@ class ValueTraces:
     sinks: list[str]
     """the sinks that have passed one of these entries"""
     exports: list[str]
-    """exports with values, made since these values exist: time, operator, and what was typed"""
+    """exports with values since the creation of these values: time, operator, command line"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ErasableValue:
 
     @property
     def audited(self) -> dict[str, Any]:
-        """What the audit log says of it: not the value."""
+        """The fields for the audit log; the value is not among them."""
         return {"dimension": self.dimension, "projects": self.projects, "value_ids": self.value_ids}
 
 

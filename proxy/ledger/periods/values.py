@@ -26,7 +26,7 @@ class ValueActivity(msgspec.Struct):
     """The activity of the exchanges with one value, or without the dimension."""
 
     usages: Usages
-    """of the counts, those that have a column in the ledger"""
+    """the counts that have a column in the ledger"""
     adjusted_nusd: Nusd = ZERO_NUSD
 
 

@@ -53,8 +53,8 @@ class Window(NamedTuple):
 def rule_counters(
     connection: Connection, rules: Sequence[LimitRule], rows: Sequence[Any], levels: Mapping[str, Collection[str]]
 ) -> list[tuple[str, ...]]:
-    """Of each entry, the counters of these rules. `rows`: with `exchange_id`, `kind`, `key_id`, `model`, `dimensions`.
-    `levels`: id of a key → ids of the key and its accounts."""
+    """The counters of these rules that each entry counts at. `rows`: entries, with `exchange_id`, `kind`, `key_id`,
+    `model`, `dimensions`. `levels`: id of a key → ids of the key and its accounts."""
     adjusted = sorted({row.exchange_id for row in rows if row.kind == EntryKind.ADJUSTMENT})
     terminal = {
         exchange_id: dimensions

@@ -45,7 +45,7 @@ class BoundFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     budget_duration: Text | UnsetType | None = UNSET
     """`30d`, …, `calendar_day`, `calendar_week`, `calendar_month`; null: lifetime"""
     time_zone: Text | UnsetType | None = UNSET
-    """of a window by the calendar, as `Europe/Berlin`; null: UTC"""
+    """time zone of a window by the calendar, as `Europe/Berlin`; null: UTC"""
     rpm_limit: Rate | UnsetType | None = UNSET
     tpm_limit: Rate | UnsetType | None = UNSET
     max_parallel_requests: Rate | UnsetType | None = UNSET
