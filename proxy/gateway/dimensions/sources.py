@@ -216,9 +216,15 @@ def own_sources(names: OwnHeaders) -> tuple[Source, ...]:
     )
 
 
+_OWN_RUN = "must be a run, or a run and its cap in USD, as `name; max=2.00`"
+_MISPLACED_CAP = re.compile(r"[,\s]\s*max\s*=", re.IGNORECASE)
+
+
 def _own_run(header: str, text: str) -> Pairs:
     """A run, and the most that it may spend: `42; max=2.00`. Raises ApiError."""
     run, separator, parameter = text.partition(";")
+    if _MISPLACED_CAP.search(run):  # without this, the run would go on without its cap
+        raise _invalid(header, _OWN_RUN)
     yield RUN, _valid(header, run)
     if not separator:
         return
@@ -228,7 +234,7 @@ def _own_run(header: str, text: str) -> Pairs:
     except ValueError:
         cap_nusd = Nusd(-1)
     if name.strip() != "max" or not 0 <= cap_nusd <= BUDGET_NUSD_MAX:
-        raise _invalid(header, "must be a run, or a run and its cap in USD, as `name; max=2.00`")
+        raise _invalid(header, _OWN_RUN)
     yield RUN_CAP, usd_text(cap_nusd)
 
 
