@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from proxy.billing.dimensions import RUN
 from proxy.billing.money import usd_text
 from proxy.cli.common import json_line, load_settings, store_of, with_commands, with_config
 from proxy.cli.output import add_json, print_table, prints_json
@@ -41,8 +42,11 @@ def _show(options: argparse.Namespace) -> None:
 
     with store_of(options) as store:
         states = asyncio.run(_counter_states(load_settings(options.config)))
-        known = subjects(store.engine, {scope_of(state.counter_id) for state in states})
-    shown = [_json(state, known.get(scope_of(state.counter_id))) for state in states]
+        scope_ids = {scope_of(state.counter_id) for state in states}
+        known, of_rules = subjects(store.engine, scope_ids), _of_rules(store.engine, scope_ids)
+    shown = [
+        _json(state, known.get(scope_of(state.counter_id))) | of_rules.get(state.counter_id, {}) for state in states
+    ]
     if options.json:
         for one in shown:
             print(json_line(one))
@@ -77,6 +81,33 @@ async def _rebuilt(settings: Settings, engine: Engine) -> dict[str, int]:
 
     async with aclosing(open_budgets(settings, "cli")) as budgets:
         return await rebuilt(budgets, engine)
+
+
+def _of_rules(engine: Engine, scope_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Id → what only the counters of rules have, those of deleted rules included. Raises LedgerUnavailable."""
+    from proxy.billing.limit_rules import EACH_RUN, dimensions_of, rule_of
+    from proxy.ledger.dimensions.values import DimensionValues
+    from proxy.ledger.limit_rules import rules_with_ids
+    from proxy.reports.dimensions import ValueReader
+    from proxy.storage.database import reading
+
+    rule_ids = {one: rule_id for one in scope_ids if (rule_id := rule_of(one)) is not None}
+    with reading(engine) as connection:
+        rules = rules_with_ids(connection, set(rule_ids.values()))
+    counted = {one: dimensions_of(rules[rule_id], one) for one, rule_id in rule_ids.items() if rule_id in rules}
+    shown = ValueReader(engine, None).shown(value_id for ids in counted.values() for value_id in ids.values())
+    runs = {one: ids[RUN] for one, ids in counted.items() if rule_ids[one] == EACH_RUN.rule_id}
+    caps = DimensionValues(engine).caps(runs.values())
+    return {
+        one: {
+            "scope_kind": "rule",
+            "name": rules[rule_ids[one]].name,
+            "deleted": rules[rule_ids[one]].deleted_at is not None,
+            "dimensions": {name: shown[value_id]._asdict() for name, value_id in ids.items()},
+        }
+        | ({"budget_usd": usd_text(caps[runs[one]])} if runs.get(one) in caps else {})
+        for one, ids in counted.items()
+    }
 
 
 def _json(state: CounterState, subject: Subject | None) -> dict[str, Any]:

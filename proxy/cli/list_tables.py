@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from proxy.reports.dimensions import ShownDimension
 from proxy.reports.tables import Column, Table
 
 Row = dict[str, Any]
@@ -35,8 +36,24 @@ def _state_severity(row: Row) -> str | None:
 
 def _scope(row: Row) -> str:
     """The name of a budget's owner."""
+    deleted = " (deleted)" if row.get("deleted") else ""
     credit = " (less credit)" if row["counter_id"] != row["scope_id"] else ""
-    return f"{row['scope_kind'] or ''} {row['name'] or row['scope_id']}{credit}".strip()
+    if row.get("dimensions"):
+        return f"{row['name']}: {', '.join(_texts(row).values())}{deleted}"
+    return f"{row['scope_kind'] or ''} {row['name'] or row['scope_id']}{credit}{deleted}".strip()
+
+
+def _texts(row: Row) -> dict[str, str]:
+    """Dimension → value, of the requests that a budget counts."""
+    return {name: ShownDimension(**one).text for name, one in (row.get("dimensions") or {}).items()}
+
+
+def _counted(row: Row) -> str:
+    return ", ".join(f"{name}={text}" for name, text in _texts(row).items()) or "–"
+
+
+def _rates(row: Row) -> str:
+    return ", ".join(f"{name} {row['limits'][name]}" for name in ("rpm", "tpm", "parallel") if name in row["limits"])
 
 
 _STATE = Column("STATE", 7, _state, severity=_state_severity)
@@ -72,16 +89,19 @@ ACCOUNTS = Table(
 )
 RULES = Table(
     {
-        "name": Column("NAME", 20, _field("name")),
+        "name": Column("NAME", 18, _field("name")),
         "rule_id": Column("ID", 25, _field("rule_id")),
-        "split_by": Column("FOR EACH", 14, lambda row: ", ".join(row["split_by"] or ()) or "–"),
-        "budget": _BUDGET,
+        "split_by": Column("FOR EACH", 12, lambda row: ", ".join(row["split_by"] or ()) or "–"),
+        "budget": Column("BUDGET USD", 10, _limit("budget_usd"), right=True),
         "window": _WINDOW,
+        "rates": Column("RATES", 18, lambda row: _rates(row) or "–"),
+        "zone": Column("TIME ZONE", 16, _limit("time_zone")),
+        "required": Column("REQUIRED", 8, lambda row: "yes" if row["required"] else "no"),
         "scope": Column("OF", 25, _field("scope_id")),
         "only": Column("ONLY", 20, lambda row: ", ".join(f"{k}={v}" for k, v in (row["only"] or {}).items()) or "–"),
         "models": Column("MODELS", 0, lambda row: "all" if row["models"] is None else ", ".join(row["models"])),
     },
-    ("name", "rule_id", "split_by", "budget", "window", "scope", "only", "models"),
+    ("name", "rule_id", "split_by", "budget", "window", "rates", "scope", "only", "models"),
     left_out=("only", "models", "scope", "rule_id"),
 )
 PERIODS = Table(
@@ -138,6 +158,7 @@ BUDGETS = Table(
         "held": Column("HELD", 12, _field("held_usd"), right=True),
         "running": Column("RUNNING", 7, _field("running"), right=True),
         "unsettled": Column("UNSETTLED", 9, _field("unsettled"), right=True),
+        "counted": Column("OF REQUESTS WITH", 0, _counted),
     },
     ("scope", "since", "budget", "spent", "held", "running", "unsettled"),
     left_out=("unsettled", "running", "since"),

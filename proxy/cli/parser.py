@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         if message.startswith(_UNRECOGNIZED):
             typed = message.removeprefix(_UNRECOGNIZED).split()[0].partition("=")[0]
             known_options = re.findall(r"--[\w-]+", self.format_help())
-            message += _meant(typed, known_options) if typed.startswith("-") else ""
+            message += _meant(typed, known_options) if typed.startswith("-") and typed not in known_options else ""
         super().error(message)
 
     def _typed(self, words: Sequence[str]) -> Parser:

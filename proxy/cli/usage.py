@@ -204,9 +204,15 @@ def _table(options: argparse.Namespace) -> Table:
 
         return cell
 
-    widths = {"day": 10, "key": 20, "project": 20, "model": 22}
+    # Of a terminal's 80 characters, the day and the charge need 28: a cut amount would be a wrong one.
+    share = 80 if options.wide else max(8, (64 - 12 * options.daily) // max(1, len(options.by)) - 2)
+    widths = {"key": 20, "project": 20, "model": 22}
     columns = {
-        name: Column(name.removeprefix(TAG).upper().replace("_", " "), widths.get(name, 30), named(name, at))
+        name: Column(
+            name.removeprefix(TAG).upper().replace("_", " "),
+            10 if name == "day" else min(share, widths.get(name, 30)),
+            named(name, at),
+        )
         for at, name in enumerate(groups)
     }
     numbers = {

@@ -12,10 +12,11 @@ import pytest
 from sqlalchemy import Engine
 
 from proxy.billing.limits import LimitCounter, Limits
-from proxy.billing.money import NUSD_PER_USD
+from proxy.billing.money import NUSD_PER_USD, Nusd
 from proxy.billing.reservation import Granted, Reservation, SpendTotal
 from proxy.budgets.open_budgets import open_budgets
 from proxy.budgets.store import BudgetStore, OwnReservations
+from proxy.ledger.dimensions.values import DimensionValues
 from proxy.ledger.settling.spend import ledger_time, sums
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
@@ -90,6 +91,33 @@ def test_show_says_how_every_counter_stands(run: Commands) -> None:
     assert lines[0].split() == ["SCOPE", "USAGE", "SINCE", "BUDGET", "SPENT", "HELD", "RUNNING", "UNSETTLED"]
     assert lines[1].split() == ["key", "anna", "2026-09-21", "14:13", "10", "1.5", "2", "1", "0"]
     assert lines[2].split() == ["key", "anna", "(less", "credit)", "–", "–", "1.5", "2", "1", "0"]
+
+
+@pytest.mark.parametrize("run", ["local"], indirect=True)
+def test_show_names_whom_a_counter_of_a_rule_is_for(run: Commands) -> None:
+    (rule,) = run("limits", "create", "per-user", "--split-by", "end_user", "--budget", "5", "--budget-window", "none")
+    store = LedgerStores.open(load(run.config, {}))
+    values = DimensionValues(store.engine)
+    ids = values.ids_of("proj_default", {"end_user": "alice", "run": "job-1"})
+    values.lower_cap(ids["run"], Nusd(2 * NUSD_PER_USD))
+    counters = (LimitCounter(f"{rule['rule_id']}/{ids['end_user']}", 0.0, 1), LimitCounter(f"run/{ids['run']}", 0.0, 1))
+    totals = [SpendTotal(one.counter_id, 0.0, 0, ledger_time(store.engine)) for one in counters]
+    store.close()
+    changed(run.config, lambda budgets: budgets.seed(totals))
+
+    def shown() -> list[dict[str, Any]]:
+        return [one for one in run("budgets", "show", "--json") if one["scope_kind"] == "rule"]
+
+    end_user, of_run = shown()
+    assert (end_user["name"], end_user["budget_usd"], end_user["deleted"]) == ("per-user", "5", False)
+    assert end_user["dimensions"] == {"end_user": {"value_id": ids["end_user"], "value": "alice"}}
+    assert (of_run["name"], of_run["budget_usd"], of_run["dimensions"]["run"]["value"]) == ("run", "2", "job-1")
+    run("limits", "delete", "per-user", "--yes")
+    assert (shown()[0]["name"], shown()[0]["deleted"], shown()[0]["budget_usd"]) == ("per-user", True, None)
+    run("erase", "--run", "job-1", "--yes")
+    run("budgets", "show", "--wide")
+    assert "per-user: alice (deleted)" in run.out
+    assert f"run=(erased {ids['run']})" in run.out
 
 
 @pytest.mark.parametrize("run", ["local", pytest.param("redis", marks=pytest.mark.thorough)], indirect=True)

@@ -107,6 +107,18 @@ def test_a_terminal_shows_a_table(run: Commands, monkeypatch: pytest.MonkeyPatch
     assert max(map(len, lines)) <= 120
 
 
+@pytest.mark.parametrize("columns", [80, 100])
+def test_no_amount_is_cut(run: Commands, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    run("usage", "--json")
+    charge = json.loads(run.out)["charge_usd"]
+    on_a_terminal(monkeypatch, columns)
+    for groups in (("end_user",), ("tag:team", "model"), ("end_user", "model", "key")):
+        run("usage", *(word for name in groups for word in ("--by", name)), "--daily")
+        header, *_, total = run.out.splitlines()
+        assert "CHARGE USD" in header
+        assert charge in total.split()
+
+
 def test_entries_show_who_used_them(run: Commands) -> None:
     *_, first, second = [one for one in run("ledger", "--json", "--explain") if one["dimensions"]][:3]
     bob = second if "tag:team" in second["dimensions"] else first

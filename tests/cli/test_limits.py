@@ -25,10 +25,11 @@ def test_a_limit_is_made_shown_changed_and_deleted(run: Commands) -> None:
 
 
 def test_a_person_sees_a_table(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    run("limits", "create", "per-user", "--split-by", "end_user", "--budget", "5")
+    run("limits", "create", "per-user", "--split-by", "end_user", "--budget", "5", "--rpm", "20", "--parallel", "4")
     on_a_terminal(monkeypatch)
     run("limits", "list")
     header, row = run.out.splitlines()
+    assert row.endswith("rpm 20, parallel 4")
     assert header.split()[0] == "NAME"
     assert row.split()[0] == "per-user"
     assert "end_user" in row
@@ -62,3 +63,8 @@ def test_one_value_belongs_to_a_project_and_is_not_in_the_audit_log(run: Command
 )
 def test_what_is_wrong_is_named(run: Commands, options: str, words: str) -> None:
     assert words in run.refused("limits", "create", *options.split())
+
+
+def test_an_option_that_only_the_help_mentions_is_not_suggested(run: Commands) -> None:
+    refused = run.refused("limits", "update", "per-user", "--split-by", "session")
+    assert refused.endswith("unrecognized arguments: --split-by session")
