@@ -16,7 +16,8 @@ from msgspec import structs
 from sqlalchemy import Connection, Engine, bindparam, delete, literal, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from proxy.billing.limit_rules import rule_of
+from proxy.billing.dimensions import NO_DIMENSIONS, Dimensions
+from proxy.billing.limit_rules import dimensions_of, rule_of
 from proxy.billing.limits import Limits
 from proxy.billing.money import Nusd
 from proxy.billing.reservation import CounterState
@@ -57,6 +58,8 @@ class Subject(msgspec.Struct, frozen=True):
     """name or alias; all counters of a rule have its name"""
     limits: Limits
     created_at: float
+    dimensions: Dimensions = NO_DIMENSIONS
+    """of a counter of a rule: dimension → value id, of all requests that it counts"""
 
     def window_end(self, since: float) -> float | None:
         """End of the window that began at `since`; None: never, or the current limits have no such window."""
@@ -199,7 +202,8 @@ def _subjects(connection: Connection, scope_ids: Collection[str]) -> Iterator[Su
     for counter_id, rule_id in rule_ids.items():
         rule = rules.get(rule_id)
         if rule is not None and rule.deleted_at is None:
-            yield Subject(counter_id, RULE, rule.name, rule.limits, rule.created_at)
+            of_counter = dimensions_of(rule, counter_id)
+            yield Subject(counter_id, RULE, rule.name, rule.limits, rule.created_at, of_counter)
 
 
 def _reached(subject: Subject, counter: CounterState, now: float) -> Iterator[Alert]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import heapq
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -12,16 +13,20 @@ from msgspec import UNSET, Meta, UnsetType
 from proxy.billing.money import usd_text
 from proxy.billing.reservation import CounterState
 from proxy.budgets.budget_state import BudgetState, credit_state, window_state
-from proxy.budgets.thresholds import Subject
+from proxy.budgets.thresholds import RULE, Subject
+from proxy.console.api.dimensions import DimensionValue, dimensions_shown
 from proxy.console.api.endpoints import ApiCall, ApiReply, Endpoint
 from proxy.console.api.schemas.keys import PaidOf
 from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.audit_log import AuditEntry, AuditLog
 from proxy.ledger.settling.spend import scope_of
+from proxy.reports.dimensions import ShownDimension, ValueReader
 from proxy.settings.operators import OperatorRole
 from proxy.storage.executor import BoundedExecutor
 
 AUDIT_DEFAULT, AUDIT_MAX = 50, 500
+# A rule may have a counter for each of a million end users.
+RULES_SHOWN_MAX = 500
 
 
 class Me(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +47,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     scope_id: str
     scope_kind: str
     name: str
+    dimensions: dict[str, DimensionValue]
+    """of a rule: the dimensions of all requests that it counts"""
     window: str
     """the window of the limit; `credit`: a prepaid balance without a window"""
     window_start: str | None
@@ -115,6 +122,7 @@ class StatusApi:
     subjects: Callable[[set[str]], dict[str, Subject]]
     """scope ids → their owners; raises OSError"""
     paid: PaidOf
+    values: ValueReader
 
     def endpoints(self) -> Iterable[Endpoint]:
         """The endpoints of this API."""
@@ -142,7 +150,10 @@ class StatusApi:
             for scope_id, one in every
             if scope_id in known and (scope_id == one.counter_id or scope_id in paid)
         ]
-        return ApiReply(Budgets(listed=[_shown(one) for one in found if one is not None]))
+        shown = _bounded([one for one in found if one is not None])
+        ids = {value_id for one in shown for value_id in one.subject.dimensions.values()}
+        values = await self.threads.run(self.values.shown, ids) if ids else {}
+        return ApiReply(Budgets(listed=[_shown(one, values) for one in shown]))
 
     async def audit(self, call: ApiCall) -> ApiReply:
         """A page of the audit log. Raises OSError."""
@@ -159,11 +170,20 @@ class StatusApi:
         )
 
 
-def _shown(state: BudgetState) -> Budget:
+def _bounded(states: Sequence[BudgetState]) -> list[BudgetState]:
+    """All budgets of keys and accounts, and the RULES_SHOWN_MAX fullest ones of rules."""
+    of_rules = [one for one in states if one.subject.kind == RULE]
+    fullest = heapq.nlargest(RULES_SHOWN_MAX, of_rules, key=lambda one: one.used_ratio)
+    return [*(one for one in states if one.subject.kind != RULE), *fullest]
+
+
+def _shown(state: BudgetState, values: Mapping[str, ShownDimension]) -> Budget:
+    """`values`: by value id."""
     return Budget(
         scope_id=state.subject.scope_id,
         scope_kind=state.subject.kind,
         name=state.subject.name,
+        dimensions=dimensions_shown(state.subject.dimensions, values),
         window=state.window,
         window_start=iso_utc(state.since) if state.since else None,
         window_end=None if state.until is None else iso_utc(state.until),

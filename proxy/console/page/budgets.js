@@ -45,7 +45,7 @@ function card(one) {
   const spent = ratio(nusd(one.spent_usd), nusd(one.budget_usd));
   const left = nusd(one.budget_usd) - nusd(one.spent_usd) - nusd(one.held_usd);
   return el("section", { class: "card budget" },
-    el("h2", {}, one.name, " ", el("span", { class: "quiet small" }, one.scope_kind)),
+    el("h2", {}, one.name, Object.values(one.dimensions).length > 0 && `: ${Object.values(one.dimensions).map((each) => each.value ?? each.value_id).join(", ")}`, " ", el("span", { class: "quiet small" }, one.scope_kind)),
     el("p", {}, money(one.spent_usd), " of ", money(one.budget_usd), ` ${WINDOWS[one.window] ?? `per ${one.window}`} · ${percent(spent)}`),
     bar(one),
     el("p", { class: "small" }, state(spent, one.window === "credit"), " Left: ", money(left > 0n ? left : 0n), ". Reserved: ", money(one.held_usd), one.running > 0 && ` (${many(one.running, "stream")})`, "."),

@@ -37,6 +37,7 @@ from proxy.http.probes import HEALTHZ, constant
 from proxy.http.server import Routes, Server
 from proxy.keys.keyring import Keyring
 from proxy.ledger.dimensions.values import DimensionValues
+from proxy.reports.dimensions import ValueReader
 from proxy.reports.totals import read_paid
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
@@ -124,20 +125,18 @@ class Console:
         accounts = AccountsApi(
             store.accounts, store.keys, store.ledger, operations, self._threads, unix_time=time.time, paid=paid
         )  # fmt: skip
+        values = DimensionValues(store.engine)
         status = StatusApi(
-            self._threads,
-            store.audit_log,
-            counter_states=self._budgets.counter_states,
-            subjects=partial(subjects, store.engine),
-            paid=paid,
-        )
+            self._threads, store.audit_log, counter_states=self._budgets.counter_states,
+            subjects=partial(subjects, store.engine), paid=paid, values=ValueReader(store.engine, None),
+        )  # fmt: skip
         yield from UsageApi(self._reports, unix_time=time.time).endpoints()
         yield from ExchangesApi(self._reports).endpoints()
         yield from LiveApi(self._running.running, sessions, unix_time=time.time).endpoints()
         yield from status.endpoints()
         yield from keys.endpoints()
         yield from accounts.endpoints()
-        values, hashes = DimensionValues(store.engine), self._settings.dimensions.hash_end_users
+        hashes = self._settings.dimensions.hash_end_users
         yield from LimitsApi(
             store.rules, store.keys, store.accounts, values, operations, self._threads,
             pepper=store.pepper() if hashes else None,

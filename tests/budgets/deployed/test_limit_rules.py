@@ -75,7 +75,8 @@ async def test_each_end_user_has_a_limit_and_a_crowd_does_not_pass_it(limited: L
             [own] = [one for one in await budgets(limited, key, user) if one["scope_kind"] == "rule"]
             assert (own["name"], own["budget_usd"], own["left_usd"]) == ("each user", "0.001", left)
         assert await budgets(limited, key, None) == []
-        shown = {one for one in limited.counters() if one.startswith(rule_id)}
+        shown = {name: one for name, one in limited.counters().items() if name.startswith(rule_id)}
+        assert {one["dimensions"]["end_user"]["value"] for one in shown.values()} >= {"alice", "bob", "carol"}
         assert len(shown) >= 3
     await limited.until_served(key, model, user="alice")
 
