@@ -18,7 +18,8 @@ def upgrade() -> None:
     op.create_table(
         "run_caps",
         sa.Column("value_id", TEXT, nullable=False),
+        sa.Column("key_id", TEXT, nullable=False),
         sa.Column("cap_usd", sa.Numeric(24, 9), nullable=False),
         sa.Column("created_at", TIME, nullable=False),
-        sa.PrimaryKeyConstraint("value_id", name="pk_run_caps"),
+        sa.PrimaryKeyConstraint("value_id", "key_id", name="pk_run_caps"),
     )

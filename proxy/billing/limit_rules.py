@@ -55,21 +55,24 @@ class LimitRule(msgspec.Struct, frozen=True, kw_only=True):
         return not self.models or any(_matches(model, one) for one in self.models)
 
 
+KEY = "key"
+"""in place of a dimension, in `EACH_RUN` alone: the id of the request's key"""
+
 EACH_RUN = LimitRule(
     rule_id="run",
     name="run",
-    split_by=(RUN,),
+    split_by=(KEY, RUN),
     limits=Limits(budget_window=LIFETIME),
     created_at=0.0,
     revision=0,
 )
-"""the rule of the caps that clients set for their runs; the cap is that of the run"""
+"""the rule of the caps that clients set for their runs: the limit of a counter is its cap"""
 
 
-def run_scope(value_id: str, cap_nusd: Nusd) -> RuleScope:
-    """The level of a run with a cap. `value_id`: of the run."""
+def run_scope(key_id: str, value_id: str, cap_nusd: Nusd) -> RuleScope:
+    """The level of a run of a key, with its cap. `value_id`: of the run."""
     limits = structs.replace(EACH_RUN.limits, budget_nusd=cap_nusd)
-    return RuleScope(f"{EACH_RUN.rule_id}/{value_id}", limits, EACH_RUN.created_at, EACH_RUN)
+    return RuleScope(f"{EACH_RUN.rule_id}/{key_id},{value_id}", limits, EACH_RUN.created_at, EACH_RUN)
 
 
 class RuleScope(Scope, frozen=True):
@@ -115,8 +118,19 @@ def rule_of(counter_id: str) -> str | None:
 
 def dimensions_of(rule: LimitRule, counter_id: str) -> dict[str, str]:
     """Dimension → value id: what all requests of this counter have."""
+    found = {**rule.values, **_split(rule, counter_id)}
+    found.pop(KEY, None)
+    return found
+
+
+def key_of(rule: LimitRule, counter_id: str) -> str | None:
+    """The key whose requests a counter of `EACH_RUN` counts; None: another rule's."""
+    return _split(rule, counter_id).get(KEY)
+
+
+def _split(rule: LimitRule, counter_id: str) -> dict[str, str]:
     _, _, values = counter_id.partition("/")
-    return {**rule.values, **dict(zip(rule.split_by, values.split(","), strict=False))} if values else {**rule.values}
+    return dict(zip(rule.split_by, values.split(","), strict=False)) if values else {}
 
 
 def _matches(model: str, pattern: str) -> bool:

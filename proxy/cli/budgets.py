@@ -85,7 +85,7 @@ async def _rebuilt(settings: Settings, engine: Engine) -> dict[str, int]:
 
 def _of_rules(engine: Engine, scope_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Id → what only the counters of rules have, those of deleted rules included. Raises LedgerUnavailable."""
-    from proxy.billing.limit_rules import EACH_RUN, dimensions_of, rule_of
+    from proxy.billing.limit_rules import EACH_RUN, dimensions_of, key_of, rule_of
     from proxy.ledger.dimensions.values import DimensionValues
     from proxy.ledger.limit_rules import rules_with_ids
     from proxy.reports.dimensions import ValueReader
@@ -96,8 +96,12 @@ def _of_rules(engine: Engine, scope_ids: Iterable[str]) -> dict[str, dict[str, A
         rules = rules_with_ids(connection, set(rule_ids.values()))
     counted = {one: dimensions_of(rules[rule_id], one) for one, rule_id in rule_ids.items() if rule_id in rules}
     shown = ValueReader(engine, None).shown(value_id for ids in counted.values() for value_id in ids.values())
-    runs = {one: ids[RUN] for one, ids in counted.items() if rule_ids[one] == EACH_RUN.rule_id}
-    caps = DimensionValues(engine).caps(runs.values())
+    runs = {
+        one: (key_of(EACH_RUN, one) or "", ids[RUN])
+        for one, ids in counted.items()
+        if rule_ids[one] == EACH_RUN.rule_id
+    }
+    caps = DimensionValues(engine).caps({value_id for _, value_id in runs.values()})
     return {
         one: {
             "scope_kind": "rule",

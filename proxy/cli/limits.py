@@ -111,10 +111,10 @@ def _create(options: argparse.Namespace) -> None:
     # The audit log is for ever, and a person's id can be erased.
     values = {f"{name}={value}": f"{name}=…" for name, value in options.only}
     options.typed = [values.get(word.removeprefix("--only="), word) for word in options.typed]
+    if options.only and options.project is None and options.key is None:
+        raise WrongUsage("--only: needs --project or --key: a value belongs to one project")
     with store_of(options) as store:
         scope_id, project_id = _scope(store, options)
-        if options.only and project_id is None:
-            raise WrongUsage("--only: needs --project or --key: a value belongs to one project")
         rule = store.rules.create(
             rule_id=new_id("rule"),
             name=options.limit,

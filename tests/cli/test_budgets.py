@@ -99,8 +99,9 @@ def test_show_names_whom_a_counter_of_a_rule_is_for(run: Commands) -> None:
     store = LedgerStores.open(load(run.config, {}))
     values = DimensionValues(store.engine)
     ids = values.ids_of("proj_default", {"end_user": "alice", "run": "job-1"})
-    values.lower_cap(ids["run"], Nusd(2 * NUSD_PER_USD))
-    counters = (LimitCounter(f"{rule['rule_id']}/{ids['end_user']}", 0.0, 1), LimitCounter(f"run/{ids['run']}", 0.0, 1))
+    values.lower_cap(("key-1", ids["run"]), Nusd(2 * NUSD_PER_USD))
+    of_run = LimitCounter(f"run/key-1,{ids['run']}", 0.0, 1)
+    counters = (LimitCounter(f"{rule['rule_id']}/{ids['end_user']}", 0.0, 1), of_run)
     totals = [SpendTotal(one.counter_id, 0.0, 0, ledger_time(store.engine)) for one in counters]
     store.close()
     changed(run.config, lambda budgets: budgets.seed(totals))

@@ -46,6 +46,7 @@ from proxy.keys.idempotency import Claims, IdempotencyRecord
 from proxy.keys.keyring import KeyAccess, Keyring, Refused
 from proxy.keys.response_owners import ResponseOwners
 from proxy.ledger.dimensions.values import DimensionValue
+from proxy.ledger.run_caps import RunOfKey
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.estimator.estimate import Estimator
@@ -133,10 +134,10 @@ class NamedValues:
     def ids(self, wanted: Iterable[DimensionValue], may_create: Any) -> dict[DimensionValue, str]:
         return {one: f"v_{one.value}" for one in wanted}
 
-    def caps(self, value_ids: Collection[str]) -> dict[str, Nusd]:
+    def caps(self, value_ids: Collection[str]) -> dict[RunOfKey, Nusd]:
         return {}
 
-    def lower_cap(self, value_id: str, cap_nusd: Nusd) -> Nusd:
+    def lower_cap(self, run: RunOfKey, cap_nusd: Nusd) -> Nusd:
         return cap_nusd
 
 

@@ -21,6 +21,7 @@ from proxy.billing.dimensions import OVERFLOW, RUN, Dimensions, SentDimensions
 from proxy.billing.keys import ApiKey
 from proxy.billing.money import Nusd
 from proxy.ledger.dimensions.values import DimensionValue
+from proxy.ledger.run_caps import RunOfKey
 from proxy.storage.executor import BoundedExecutor
 
 WAIT_S = 1.0
@@ -45,10 +46,10 @@ class Overflow(StrEnum):
 class ValueStore(Protocol):
     """`DimensionValues` and the caps of runs, as far as they are used here. Each method raises LedgerUnavailable."""
 
-    def caps(self, value_ids: Collection[str]) -> Mapping[str, Nusd]:
-        """Value id → cap, of those of these runs that have one."""
+    def caps(self, value_ids: Collection[str]) -> Mapping[RunOfKey, Nusd]:
+        """The caps of the runs with these value ids, of all keys."""
 
-    def lower_cap(self, value_id: str, cap_nusd: Nusd) -> Nusd:
+    def lower_cap(self, run: RunOfKey, cap_nusd: Nusd) -> Nusd:
         """Set the cap of a run, or lower it; the cap."""
 
     def ids(
@@ -88,8 +89,8 @@ class DimensionIds:
         self._young: dict[DimensionValue, str] = {}
         self._old: dict[DimensionValue, str] = {}
         """halves of the cache: of this half of KEPT_S, and of the one before; or fuller ones of a shorter time"""
-        self._caps: dict[str, Nusd] = {}
-        """value id of a run → its cap, of those in the cache that have one"""
+        self._caps: dict[RunOfKey, Nusd] = {}
+        """the caps of runs whose ids are in the cache"""
         self._half = 0
         """the number of this half since the clock's zero"""
         self._next: _Batch | None = None
@@ -116,16 +117,16 @@ class DimensionIds:
                 self._overflowed(Overflow.NEW_VALUES)
         return {name: value_id or OVERFLOW for name, value_id in ids.items()}
 
-    def cap(self, run: str) -> Nusd | None:
-        """The cap of a run whose id was just returned. `run`: its value id."""
+    def cap(self, run: RunOfKey) -> Nusd | None:
+        """The cap of a run whose id was just returned."""
         return self._caps.get(run)
 
-    async def lower_cap(self, run: str, cap_nusd: Nusd) -> None:
+    async def lower_cap(self, run: RunOfKey, cap_nusd: Nusd) -> None:
         """Set the cap of a run, or lower it. Raises OSError: the ledger does not answer in time."""
         known = self._caps.get(run)
         if known is not None and known <= cap_nusd:
             return
-        if run == OVERFLOW or self._is_late or self._clock() < self._paused_until:
+        if run[1] == OVERFLOW or self._is_late or self._clock() < self._paused_until:
             raise OSError("dimensions: the cap of a run cannot be kept")
         async with asyncio.timeout(WAIT_S):  # a TimeoutError is an OSError
             lowered = await self._threads.run(self._values.lower_cap, run, cap_nusd)
@@ -158,7 +159,7 @@ class DimensionIds:
         if batch is not None:
             self._threads.run(self._read, batch).add_done_callback(partial(self._learn, batch))
 
-    def _read(self, batch: _Batch) -> tuple[dict[DimensionValue, str], Mapping[str, Nusd]]:
+    def _read(self, batch: _Batch) -> tuple[dict[DimensionValue, str], Mapping[RunOfKey, Nusd]]:
         """(In the thread.) The ids of all values of a batch, and the caps of its runs."""
         new = set[DimensionValue]()
 
@@ -182,7 +183,7 @@ class DimensionIds:
         return True
 
     def _learn(
-        self, batch: _Batch, reading: asyncio.Future[tuple[dict[DimensionValue, str], Mapping[str, Nusd]]]
+        self, batch: _Batch, reading: asyncio.Future[tuple[dict[DimensionValue, str], Mapping[RunOfKey, Nusd]]]
     ) -> None:
         try:
             if reading.cancelled():  # closed

@@ -96,7 +96,7 @@ class RequestDimensions:
         ids = await self._ids.of(key, sent)
         if cap is not None:
             try:
-                await self._ids.lower_cap(ids[RUN], nusd_from_usd(cap))
+                await self._ids.lower_cap((key.key_id, ids[RUN]), nusd_from_usd(cap))
             except OSError:
                 raise errors.run_cap_unknown() from None
         return ids
@@ -108,6 +108,6 @@ class RequestDimensions:
         missing = missing_dimension(access.rules, model, known)
         if missing is not None:
             raise errors.missing_dimension(missing)
-        levels, run = access.levels(model, known), known.get(RUN)
-        cap_nusd = None if run is None else self._ids.cap(run)
-        return levels if run is None or cap_nusd is None else (*levels, run_scope(run, cap_nusd))
+        levels, run, key_id = access.levels(model, known), known.get(RUN), access.payer.key_id
+        cap_nusd = None if run is None else self._ids.cap((key_id, run))
+        return levels if run is None or cap_nusd is None else (*levels, run_scope(key_id, run, cap_nusd))

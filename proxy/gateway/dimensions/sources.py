@@ -160,6 +160,8 @@ class OwnHeaders(NamedTuple):
 
 
 TAGS = "tags"
+OWN = "tokenweir"
+"""the preset of our own headers"""
 _HEADER, _BODY = Place.HEADER, Place.BODY
 _MEMBERS_ARE_TAGS = ("openai", "azure", "mistral")
 
@@ -210,9 +212,9 @@ def own_sources(names: OwnHeaders) -> tuple[Source, ...]:
 
     single = ((names.end_user, END_USER), (names.session, SESSION))
     return (
-        *(Source("tokenweir", _HEADER, name, gives, checked(name)) for name, gives in single),
-        Source("tokenweir", _HEADER, names.run, RUN, lambda value, _gives: _own_run(names.run, value)),
-        Source("tokenweir", _HEADER, names.tags, TAGS, lambda value, _gives: _own_tags(names.tags, value)),
+        *(Source(OWN, _HEADER, name, gives, checked(name)) for name, gives in single),
+        Source(OWN, _HEADER, names.run, RUN, lambda value, _gives: _own_run(names.run, value)),
+        Source(OWN, _HEADER, names.tags, TAGS, lambda value, _gives: _own_tags(names.tags, value)),
     )
 
 
@@ -262,6 +264,13 @@ def _invalid(header: str, why: str) -> errors.ApiError:
     return errors.bad_request(f"{header}: {why}", param=header, code="invalid_header")
 
 
+def _joined(source: Source, name: str, values: list[str]) -> str:
+    """The values of a header. Raises ApiError if one of our own is there more than once: it would be another value."""
+    if len(values) > 1 and source.preset == OWN and source.gives != TAGS:
+        raise _invalid(name, "must be sent once")
+    return ",".join(values)
+
+
 class _Found(NamedTuple):
     """A source in a request."""
 
@@ -298,7 +307,10 @@ class SourceReader:
         members = self._body.keys() & document.keys()
         if not named and not members:
             return NOTHING
-        found = [_Found(order, source, gives, ",".join(headers.getall(name))) for name, order, source, gives in named]
+        found = [
+            _Found(order, source, gives, _joined(source, name, headers.getall(name)))
+            for name, order, source, gives in named
+        ]
         if members:
             found += self._found_in(members, document, dialect.partition(".")[0])
         return within_limits(_values(sorted(found, key=lambda one: one.order)))

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, delete, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from proxy.billing.money import Nusd
-from proxy.ledger.run_caps import lower_cap, read_caps
+from proxy.ledger.run_caps import RunOfKey, lower_cap, read_caps
 from proxy.ledger.schema.tables import dimension_values
 from proxy.ledger.settling.spend import batches
 from proxy.storage.database import is_shared, reading, writing
@@ -73,13 +73,13 @@ class DimensionValues:
                 )
             }
 
-    def caps(self, value_ids: Collection[str]) -> dict[str, Nusd]:
-        """Value id → cap, of those of these runs that have one."""
+    def caps(self, value_ids: Collection[str]) -> dict[RunOfKey, Nusd]:
+        """The caps of the runs with these value ids, of all keys."""
         return read_caps(self._engine, value_ids)
 
-    def lower_cap(self, value_id: str, cap_nusd: Nusd) -> Nusd:
+    def lower_cap(self, run: RunOfKey, cap_nusd: Nusd) -> Nusd:
         """Set the cap of a run, or lower it. Returns the cap."""
-        return lower_cap(self._engine, value_id, cap_nusd, self._clock())
+        return lower_cap(self._engine, run, cap_nusd, self._clock())
 
     def find(self, dimension: str, values: Collection[str], project_id: str | None = None) -> dict[str, DimensionValue]:
         """The value ids of any of these values, with project and value; of one project, or of all (None)."""

@@ -379,9 +379,11 @@ run_caps = Table(
     "run_caps",
     metadata,
     # Of the run.
-    Column("value_id", _text(), primary_key=True),
+    Column("value_id", _text(), nullable=False),
+    Column("key_id", _text(), nullable=False),
     Column("cap_usd", Money, key="cap_nusd", nullable=False),
     Column("created_at", UtcTime, nullable=False),
+    PrimaryKeyConstraint("value_id", "key_id"),
 )
 
 # Limits by rule: see billing/limit_rules.py. Rows are never deleted.

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, bindparam, func, or_, select, true
 
 from proxy.billing.details import EntryDetails, detail_name
-from proxy.billing.dimensions import Dimensions
 from proxy.billing.entries import EntryKind
 from proxy.billing.keys import AccountKind
-from proxy.billing.limit_rules import LimitRule, counter_of, dimensions_of
+from proxy.billing.limit_rules import KEY, LimitRule, counter_of, dimensions_of, key_of
 from proxy.ledger.amounts import nusd_sum
 from proxy.ledger.schema.tables import (
     accounts,
@@ -65,14 +64,14 @@ def rule_counters(
     return [
         ()
         if row.kind == EntryKind.CREDIT
-        else tuple(_counters(for_key[row.key_id], row.model, terminal.get(row.exchange_id) or row.dimensions))
+        else tuple(_counters(for_key[row.key_id], row, terminal.get(row.exchange_id) or row.dimensions))
         for row in rows
     ]
 
 
-def _counters(rules: Iterable[LimitRule], model: str, dimensions: object) -> Iterable[str]:
-    known: Dimensions = dimensions if isinstance(dimensions, Mapping) else {}
-    return (one for rule in rules if (one := counter_of(rule, model, known)) is not None)
+def _counters(rules: Iterable[LimitRule], row: Any, dimensions: object) -> Iterable[str]:
+    known = {**(dimensions if isinstance(dimensions, Mapping) else {}), KEY: row.key_id}
+    return (one for rule in rules if (one := counter_of(rule, row.model, known)) is not None)
 
 
 def is_by_dimension(rule: LimitRule) -> bool:
@@ -85,7 +84,7 @@ def rule_sum(
 ) -> int:
     """The spend in nUSD. `kind`: of the rule's `scope_id`; None: it has none. `added`: Unix seconds: of a rule by
     dimension, entries that were settled later are left out."""
-    dimensions = list(dimensions_of(rule, counter_id).items())
+    dimensions, key_id = list(dimensions_of(rule, counter_id).items()), key_of(rule, counter_id)
     is_daily = len(dimensions) <= 1
     began = [_ENTRIES.started_at >= window.since, _ENTRIES.kind != EntryKind.CREDIT]
     if is_daily:
@@ -96,9 +95,10 @@ def rule_sum(
     if is_daily:
         sums = dimension_daily if dimensions else usage_daily
         by_value = [and_(sums.c.dimension == name, sums.c.value_id == value) for name, value in dimensions]
-        spent += _total(connection, _of_rule(sums, rule, kind, sums.c.day >= window.day, *by_value), "charged_usd")
+        days = _of_rule(sums, rule, kind, key_id, sums.c.day >= window.day, *by_value)
+        spent += _total(connection, days, "charged_usd")
     if not is_daily or window.day_began > window.since:
-        query = _of_rule(ledger_entries, rule, kind, *began)
+        query = _of_rule(ledger_entries, rule, kind, key_id, *began)
         for name, value in dimensions:
             of_value = exchange_dimensions.alias()
             has_value = of_value.c.dimension == name, of_value.c.value_id == value
@@ -107,8 +107,12 @@ def rule_sum(
     return spent
 
 
-def _of_rule(table: Table, rule: LimitRule, kind: str | None, *conditions: ColumnElement[bool]) -> Select[Any]:
-    """The rows of a table with `key_id` and `model` that the rule is for."""
+def _of_rule(
+    table: Table, rule: LimitRule, kind: str | None, key_id: str | None, *conditions: ColumnElement[bool]
+) -> Select[Any]:
+    """The rows of a table with `key_id` and `model` that the rule is for. `key_id`: of this key alone."""
+    if key_id is not None:
+        conditions = (*conditions, table.c.key_id == key_id)
     models = [
         func.substr(table.c.model, 1, len(one) - 1) == one[:-1] if one.endswith("*") else table.c.model == one
         for one in rule.models

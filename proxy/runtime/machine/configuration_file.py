@@ -24,8 +24,8 @@ STATUS_FILE, _STATUS_FILE_OF = "configuration.json", "configuration-{}.json"
 DIGEST_DIGITS = 12
 # The fields of `Settings` that a reload changes; any other needs a restart. docs/operations/running.md has this list.
 RELOADED = (
-    "providers", "models", "price_rules", "identities", "sinks", "alerts", "reserve", "budgets", "request_bytes_max",
-    "websockets_per_key_max", "drain_delay_s", "shutdown_grace_s", "allow_literal_secrets",
+    "providers", "models", "price_rules", "identities", "dimensions", "sinks", "alerts", "reserve", "budgets",
+    "request_bytes_max", "websockets_per_key_max", "drain_delay_s", "shutdown_grace_s", "allow_literal_secrets",
 )  # fmt: skip
 # Those that workers use, if there is a queue: a worker needs a restart.
 OF_WORKERS = frozenset({"sinks", "alerts"})

@@ -19,8 +19,10 @@ from msgspec import UNSET
 from sqlalchemy import Engine
 
 from proxy.billing.batch import StoredBatch
-from proxy.billing.dimensions import NO_DIMENSIONS, Dimensions
-from proxy.billing.limits import LimitCounter, limit_counters
+from proxy.billing.dimensions import NO_DIMENSIONS, RUN, Dimensions
+from proxy.billing.limit_rules import run_scope
+from proxy.billing.limits import BUDGET_NUSD_MAX, LimitCounter, limit_counters
+from proxy.billing.money import Nusd
 from proxy.billing.record import Opened, UsageRecord
 from proxy.billing.reservation import Reservation
 from proxy.billing.settlement import charged
@@ -250,7 +252,12 @@ def _reservation(
 
 def _counters_of(keyring: Keyring, opened: Opened) -> tuple[LimitCounter, ...]:
     """The limit counters of an exchange, by today's limits; empty if its key is not in memory."""
-    return _counters(keyring, opened.key_id, opened.model, {} if opened.dimensions is UNSET else opened.dimensions)
+    dimensions = NO_DIMENSIONS if opened.dimensions is UNSET else opened.dimensions
+    counters = _counters(keyring, opened.key_id, opened.model, dimensions)
+    if RUN not in dimensions:
+        return counters
+    # Whatever its cap is: what is reserved again is not checked.
+    return (*counters, *limit_counters(run_scope(opened.key_id, dimensions[RUN], Nusd(BUDGET_NUSD_MAX)), time.time()))
 
 
 def _counters(

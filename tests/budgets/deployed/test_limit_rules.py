@@ -124,6 +124,12 @@ async def test_a_run_caps_itself(limited: Limited) -> None:
         assert (await limited.post(key, model, headers={"x-tokenweir-run": value})).status == 402, "it is only lowered"
     assert (await limited.post(key, model, headers={"x-tokenweir-run": "job-43; max=0.001"})).status == 200
     assert (await limited.post(key, model)).status == 200
+    _, other = limited.key()
+    for value in ("job-42", "job-43; max=0"):
+        await limited.post(other, model, headers={"x-tokenweir-run": value})
+    assert (await limited.post(key, model, headers={"x-tokenweir-run": "job-43"})).status == 200, (
+        "a key caps its own runs"
+    )
     wrong = await limited.post(key, model, headers={"x-tokenweir-run": "42; max=lots"})
     assert (wrong.status, json.loads(wrong.body)["error"]["param"]) == (400, "x-tokenweir-run")
     found = (await get(limited, "/v1/me", key, **run))["budgets"]

@@ -9,6 +9,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from proxy.billing.money import Nusd
 from proxy.ledger.dimensions.values import DimensionValue
+from proxy.ledger.run_caps import RunOfKey
 from proxy.storage.database import LedgerUnavailable
 
 
@@ -26,7 +27,7 @@ class Values:
         self.go, self.entered = Event(), Event()
         self.go.set()
         self.is_down = False
-        self.run_caps: dict[str, Nusd] = {}
+        self.run_caps: dict[RunOfKey, Nusd] = {}
         self.caps_read = 0
 
     def ids(
@@ -42,12 +43,12 @@ class Values:
                 self.known[one] = f"v_{len(self.known)}"
         return {one: self.known[one] for one in wanted if one in self.known}
 
-    def caps(self, value_ids: Collection[str]) -> dict[str, Nusd]:
+    def caps(self, value_ids: Collection[str]) -> dict[RunOfKey, Nusd]:
         self.caps_read += len(value_ids)
-        return {one: self.run_caps[one] for one in value_ids if one in self.run_caps}
+        return {run: cap for run, cap in self.run_caps.items() if run[1] in value_ids}
 
-    def lower_cap(self, value_id: str, cap_nusd: Nusd) -> Nusd:
+    def lower_cap(self, run: RunOfKey, cap_nusd: Nusd) -> Nusd:
         if self.is_down:
             raise LedgerUnavailable("down")
-        self.run_caps[value_id] = min(cap_nusd, self.run_caps.get(value_id, cap_nusd))
-        return self.run_caps[value_id]
+        self.run_caps[run] = min(cap_nusd, self.run_caps.get(run, cap_nusd))
+        return self.run_caps[run]

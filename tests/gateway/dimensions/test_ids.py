@@ -192,28 +192,28 @@ async def test_a_cap_is_set_once_and_only_lowered() -> None:
     values = Values()
     async with site(values) as at:
         key = replace(KEY, project_id="p")
-        ids = await at.ids.of(key, {"run": "42"})
-        run = ids["run"]
+        run = ("k", (await at.ids.of(key, {"run": "42"}))["run"])
         assert at.ids.cap(run) is None
         await at.ids.lower_cap(run, Nusd(5))
         await at.ids.lower_cap(run, Nusd(9))
         assert (at.ids.cap(run), values.run_caps) == (5, {run: 5})
         await at.ids.lower_cap(run, Nusd(3))
         assert (at.ids.cap(run), values.run_caps) == (3, {run: 3})
+        assert at.ids.cap(("other", run[1])) is None, "of another key"
         assert values.caps_read == 0, "a new run has none"
 
 
 async def test_a_cap_that_another_process_has_set_comes_with_the_id() -> None:
     values = Values()
     values.known[DimensionValue("p", "run", "42")] = "v_42"
-    values.run_caps["v_42"] = Nusd(7)
+    values.run_caps["k", "v_42"] = Nusd(7)
     async with site(values) as at:
         assert await at.ids.of(replace(KEY, project_id="p"), {"run": "42", "end_user": "a"})
-        assert at.ids.cap("v_42") == 7
+        assert at.ids.cap(("k", "v_42")) == 7
         assert values.caps_read == 1, "only of runs"
-        values.run_caps["v_42"] = Nusd(2)
-        await at.ids.lower_cap("v_42", Nusd(4))
-        assert at.ids.cap("v_42") == 2, "the lower one of another process"
+        values.run_caps["k", "v_42"] = Nusd(2)
+        await at.ids.lower_cap(("k", "v_42"), Nusd(4))
+        assert at.ids.cap(("k", "v_42")) == 2, "the lower one of another process"
 
 
 async def test_a_cap_that_cannot_be_kept_is_an_error() -> None:
@@ -223,16 +223,17 @@ async def test_a_cap_that_cannot_be_kept_is_an_error() -> None:
         first, second = [(await at.ids.of(key, {"run": run}))["run"] for run in ("1", "2")]
         assert second == "overflow"
         with pytest.raises(OSError, match="cannot be kept"):
-            await at.ids.lower_cap(second, Nusd(4))
+            await at.ids.lower_cap(("k", second), Nusd(4))
         values.is_down = True
         with pytest.raises(OSError, match="down"):
-            await at.ids.lower_cap(first, Nusd(4))
-        assert at.ids.cap(first) is None
+            await at.ids.lower_cap(("k", first), Nusd(4))
+        assert at.ids.cap(("k", first)) is None
 
 
 def test_processes_that_lower_a_cap_at_once_keep_the_lowest(engine: Engine) -> None:
     caps = list(map(Nusd, range(50, 90)))
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda cap: lower_cap(engine, "v_1", cap, 1.0), caps))
-    assert lower_cap(engine, "v_1", Nusd(99), 1.0) == 50
-    assert read_caps(engine, ["v_1", "v_2"]) == {"v_1": 50}
+        list(threads.map(lambda cap: lower_cap(engine, ("k", "v_1"), cap, 1.0), caps))
+    assert lower_cap(engine, ("k", "v_1"), Nusd(99), 1.0) == 50
+    assert lower_cap(engine, ("other", "v_1"), Nusd(99), 1.0) == 99
+    assert read_caps(engine, ["v_1", "v_2"]) == {("k", "v_1"): 50, ("other", "v_1"): 99}

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from proxy.billing.dimensions import PRESETS, RUN_CAP
 from proxy.gateway.dimensions import sources
@@ -125,7 +126,6 @@ def test_our_headers_can_have_other_names() -> None:
         ("x-tokenweir-run", "42; max=-1"), ("x-tokenweir-run", "42; max="), ("x-tokenweir-run", "42; min=1"),
         ("x-tokenweir-run", "42, max=1"), ("x-tokenweir-run", "42 Max = 1"), ("x-tokenweir-run", "42,max=1;max=2"),
         ("x-tokenweir-run", "42; max=1; max=2"), ("x-tokenweir-run", "; max=1"), ("x-tokenweir-run", "42; max=1e9"),
-
         ("x-tokenweir-tags", "team"), ("x-tokenweir-tags", "1a=x"), ("x-tokenweir-tags", "a="),
         ("x-tokenweir-tags", ",".join(f"a{n}=x" for n in range(9))), ("x-tokenweir-run", "\udcff"),
     ],
@@ -135,6 +135,15 @@ def test_an_invalid_header_of_ours_is_refused(header: str, value: str) -> None:
         read({header: value})
     assert (refused.value.status, refused.value.param, refused.value.code) == (400, header, "invalid_header")
     assert value not in str(refused.value) or len(value) < 3
+
+
+def test_a_header_of_ours_that_is_sent_twice_is_refused() -> None:
+    """Joined, it would be somebody else."""
+    twice = CIMultiDictProxy(CIMultiDict([("x-tokenweir-end-user", "a"), ("X-Tokenweir-End-User", "b")]))
+    with pytest.raises(ApiError, match="x-tokenweir-end-user: must be sent once"):
+        ALL.read(twice, "openai.chat", {})
+    tags = CIMultiDictProxy(CIMultiDict([("x-tokenweir-tags", "a=1"), ("x-tokenweir-tags", "b=2")]))
+    assert ALL.read(tags, "openai.chat", {}) == {"tag:a": "1", "tag:b": "2"}
 
 
 HOSTILE = [
