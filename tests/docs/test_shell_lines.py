@@ -46,6 +46,7 @@ LINES = {
     "running.md: serve": "here",
     "compare-with-a-provider-bill.md: reconcile": "an account at a provider: tests/cli/test_provider_pull.py",
     "test-a-gateway.md: conformance": "the reader's gateway and script: tests/conformance",
+    "security.md: erase": "an end user that a client has sent: tests/cli/test_erase.py",
 }
 
 
