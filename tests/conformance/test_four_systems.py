@@ -48,6 +48,7 @@ def play(stand: Stand, python_client: PythonClient) -> Play:
 # -- Tera: the samples of its own pages, and reasoning whose usage never came ----------------------------------------
 
 
+@pytest.mark.thorough
 def test_tera_python_sample(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
     with stand.one_entry(TERA) as entry, openai.OpenAI(base_url=stand.base_url, api_key=stand.key) as client:
         stream = client.chat.completions.create(
@@ -260,6 +261,7 @@ def test_siliconstorm_answers_with_choice_0_only_and_the_bill_follows_it(
 # -- Electron: a path prefix, and a voice that starts on the first delta ---------------------------------------------
 
 
+@pytest.mark.thorough
 def test_electron_python_sample(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
     text, usage = "", None
     with stand.one_entry(ELECTRON) as entry, openai.OpenAI(base_url=stand.base_url, api_key=stand.key) as client:

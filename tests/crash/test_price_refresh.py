@@ -103,6 +103,7 @@ async def applies(running: Tokenweir, version: str) -> None:
     await until(lambda: f"price list {version} applies" in running.log.read_text())
 
 
+@pytest.mark.thorough
 async def test_new_prices_are_for_new_requests_and_what_had_none_is_rated_once(
     deployed: Callable[..., Tokenweir], published: Published, provider: ScriptedProvider
 ) -> None:

@@ -166,6 +166,7 @@ async def test_a_delivery_under_way_ends_before_the_next_one_begins(
     assert receiver.got == [("/held/first", ids[0]), ("/new/second", ids[1])]
 
 
+@pytest.mark.thorough
 async def test_a_kill_in_the_middle_repeats_a_delivery_with_its_id(
     deployment: Callable[..., Tokenweir], provider: ScriptedProvider, receiver: Receiver
 ) -> None:
@@ -206,6 +207,7 @@ async def test_a_corrected_sink_is_tried_at_once(
         await until(lambda: receiver.ids("/right/first") == Counter(entry_ids(running, 1)))
 
 
+@pytest.mark.thorough
 async def test_the_webhook_of_alerts_is_set_moved_and_unset(
     deployment: Callable[..., Tokenweir], provider: ScriptedProvider, receiver: Receiver
 ) -> None:

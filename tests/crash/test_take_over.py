@@ -64,6 +64,7 @@ async def test_no_request_is_refused_and_no_stream_is_cut(tokenweir: Start, prov
     assert last.stop() == 0
 
 
+@pytest.mark.thorough
 async def test_the_console_of_the_new_one_alone_answers_while_the_old_one_drains(
     tokenweir: Start, provider: ScriptedProvider
 ) -> None:

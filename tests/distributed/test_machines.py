@@ -105,6 +105,7 @@ async def test_a_console_shows_what_other_machines_run(
         assert float(later["charge_usd"]) > float(first["charge_usd"]) > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.waits
 @pytest.mark.parametrize("apart", [{"lease_s": SHORT_LEASE_S}], indirect=True, ids=["short lease"])
 async def test_a_machine_that_never_comes_back_is_settled_by_another(apart: Apart, provider: ScriptedProvider) -> None:

@@ -145,6 +145,7 @@ async def test_a_refusal_has_the_shape_of_its_sdk(running: Tokenweir, issuer: Id
     assert wrong.encode() not in running.outputs()
 
 
+@pytest.mark.thorough
 async def test_it_is_listed_limited_and_blocked_as_any_key(
     running: Tokenweir, provider: ScriptedProvider, issuer: IdentityProvider
 ) -> None:
@@ -208,6 +209,7 @@ async def test_after_a_reload_without_it_its_tokens_are_texts(running: Tokenweir
     await until(lambda: got(running, "/v1/me", Authorization=f"Bearer {sent}")[0] == 200)
 
 
+@pytest.mark.thorough
 def test_a_certificate_s_file_that_is_wrong_is_found_by_check(running: Tokenweir, tmp_path: Path) -> None:
     def change(document: Any) -> None:
         document["identities"]["staff"] |= {"issuer": "https://sso.example", "tls": {"ca_file": "missing.pem"}}

@@ -17,7 +17,6 @@ from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.limit_rules import RuleError, RuleStore, UnknownRuleError
 from proxy.ledger.limits import next_revision
 from proxy.storage.database import reading
-from tests.support.ledgers import on_both_databases
 from tests.support.recorder import Recorder
 
 pytestmark = pytest.mark.io
@@ -46,7 +45,6 @@ def a_key(engine: Engine) -> ApiKey:
     )
 
 
-@on_both_databases
 def test_a_rule_comes_back_as_it_was_made_and_changed(engine: Engine, rules: RuleStore) -> None:
     whole = rules.create(rule_id="rule_1", name="each", limits=FIVE, **WHOLE)
     plain = rules.create(rule_id="rule_2", name="all", limits=Limits(rpm=3))

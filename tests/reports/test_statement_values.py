@@ -22,7 +22,6 @@ from tests.ledger.entries import an_entry, emptied
 from tests.ledger.owners import OWNERS, PROJECT, at, insert_owners
 from tests.ledger.periods.books import DECEMBER, NOVEMBER, OCTOBER, Book, adjusted, book
 from tests.support.examples import examples
-from tests.support.ledgers import on_both_databases
 
 pytestmark = pytest.mark.io
 
@@ -66,7 +65,6 @@ def fill(book: Book, random: Random) -> Counter[tuple[str | None, str]]:
     return total
 
 
-@on_both_databases
 @settings(max_examples=examples(3), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_the_section_adds_up_to_the_statement(book: Book, seed: int) -> None:

@@ -25,7 +25,6 @@ from proxy.reports.exchanges import ExchangeFilter, read_exchanges
 from proxy.reports.usage import DAY_S, UsageFilter, id_from, read_usage
 from tests.ledger.entries import a_store, an_entry, emptied
 from tests.support.examples import examples
-from tests.support.ledgers import on_both_databases
 
 pytestmark = pytest.mark.io
 
@@ -119,8 +118,7 @@ def asked() -> Iterator[UsageFilter]:
             yield replace_filter(every, dimensions={SESSION: {"v_s"}, TEAM: {"v_red"}}, by_dimension=END_USER)
 
 
-@on_both_databases
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_the_groups_of_a_dimension_add_up_to_the_official_sums(engine: Engine, seed: int) -> None:
     """With corrections, failed attempts, unknown amounts, and entries that are not in the daily sums yet."""
@@ -140,8 +138,7 @@ def test_the_groups_of_a_dimension_add_up_to_the_official_sums(engine: Engine, s
             assert not_0(over_groups(found)) == not_0(totals(engine, without))
 
 
-@on_both_databases
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_lists_have_the_exchanges_and_entries_with_a_dimension(engine: Engine, seed: int) -> None:
     """Added to the daily sums or not, page by page."""

@@ -66,6 +66,7 @@ def requests(key: str) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.thorough
 async def test_the_first_requests_may_find_no_descriptors(tmp_path: Path) -> None:
     provider = provider_section(f"http://localhost:{free_port()}/v1")
     running = Tokenweir(tmp_path, providers={"own": provider})

@@ -69,6 +69,7 @@ async def until_ordered(client: openai.AsyncOpenAI, file_id: str) -> None:
                 return
 
 
+@pytest.mark.thorough
 async def test_a_reservation_outlives_the_process_until_the_lines_are_booked(
     provider: BatchProvider, site: Tokenweir, clients: Clients
 ) -> None:

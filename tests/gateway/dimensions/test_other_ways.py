@@ -64,6 +64,7 @@ async def provider() -> AsyncIterator[BatchProvider]:
         yield made
 
 
+@pytest.mark.thorough
 async def test_the_lines_of_a_batch_have_those_of_its_request_also_from_another_process(
     at: Site, provider: BatchProvider
 ) -> None:

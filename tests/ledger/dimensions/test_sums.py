@@ -174,7 +174,6 @@ def test_any_number_may_add_up_at_once(engine: Engine, monkeypatch: pytest.Monke
     assert stored(engine, with_later=False) == expected(entries)
 
 
-@on_both_databases
 def test_a_step_that_is_cut_off_is_done_again_as_a_whole(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each of its statements, the process dies."""
     entries = [used(number, session=f"v_{number}") for number in range(5)]
@@ -195,7 +194,6 @@ def test_a_step_that_is_cut_off_is_done_again_as_a_whole(engine: Engine, monkeyp
     assert stored(engine, with_later=False) == expected(entries)
 
 
-@on_both_databases
 def test_entries_of_another_origin_stop_nothing(engine: Engine) -> None:
     odd = (
         "text", 7, None, [], ["v_1"], {}, {"end_user": None}, {"end_user": ["x"]}, {"end_user": "v" * 65},
@@ -220,7 +218,6 @@ def test_without_its_clock_it_says_so(engine: Engine) -> None:
         list(later_usage(connection))
 
 
-@on_both_databases
 def test_what_was_changed_by_hand_is_found(engine: Engine) -> None:
     a_store(engine).settle(arriving(*(used(number, end_user=f"v_{number}") for number in range(4))))
     add_all(engine)

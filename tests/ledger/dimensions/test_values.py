@@ -12,7 +12,6 @@ from proxy.ledger.dimensions.values import VALUES_MAX, DimensionValue, Dimension
 from proxy.ledger.schema.tables import dimension_values
 from proxy.storage.database import reading, writing
 from tests.ledger.entries import a_ledger
-from tests.support.ledgers import on_both_databases
 
 pytestmark = pytest.mark.io
 
@@ -27,7 +26,6 @@ def nothing(_value: DimensionValue) -> bool:
     return False
 
 
-@on_both_databases
 def test_a_value_has_one_id(engine: Engine) -> None:
     values = DimensionValues(engine, clock=lambda: 5.0)
     assert values.ids([ALICE], nothing) == {}
@@ -41,7 +39,6 @@ def test_a_value_has_one_id(engine: Engine) -> None:
         assert set(connection.execute(select(dimension_values.c.created_at)).scalars()) == {5.0}
 
 
-@on_both_databases
 def test_only_values_that_are_new_are_asked_about(engine: Engine) -> None:
     values, asked = DimensionValues(engine), list[DimensionValue]()
     some = [DimensionValue("proj_a", "session", f"s{number}") for number in range(2 * VALUES_MAX)]
@@ -58,7 +55,6 @@ def test_only_values_that_are_new_are_asked_about(engine: Engine) -> None:
     assert len(values.names(second.values())) == 2 * VALUES_MAX
 
 
-@on_both_databases
 def test_two_machines_that_create_the_same_values_get_the_same_ids(engine: Engine) -> None:
     some = [DimensionValue("proj_a", "run", f"run {number}") for number in range(40)]
     with ThreadPoolExecutor(4) as threads:
@@ -71,7 +67,6 @@ def test_two_machines_that_create_the_same_values_get_the_same_ids(engine: Engin
     assert all(one == found[0] for one in found)
 
 
-@on_both_databases
 def test_values_are_found_and_erased(engine: Engine) -> None:
     values = DimensionValues(engine)
     other = ALICE._replace(project_id="proj_b")

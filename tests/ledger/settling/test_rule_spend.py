@@ -23,7 +23,6 @@ from proxy.ledger.settling.store import LedgerStore
 from proxy.storage.database import writing
 from tests.ledger.entries import a_store, an_entry, arriving, emptied
 from tests.support.examples import examples
-from tests.support.ledgers import on_both_databases
 
 pytestmark = pytest.mark.io
 
@@ -85,7 +84,6 @@ def an_entry_of(number: int, dimensions: dict[str, str], **fields: Any) -> Ledge
     return an_entry(number, details={"dimensions": dimensions} if dimensions else {}, **fields)
 
 
-@on_both_databases
 def test_an_adjustment_counts_where_its_exchange_does(engine: Engine, store: LedgerStore) -> None:
     with_rules(engine)
     anna = {"end_user": "v_anna", "session": "v_1"}
@@ -136,7 +134,6 @@ SETTLED = st.tuples(
 STEPS = st.lists(st.tuples(st.lists(SETTLED, min_size=1, max_size=4), st.booleans()), max_size=5)
 
 
-@on_both_databases
 @given(steps=STEPS, since=st.sampled_from([0.0, MIDNIGHT, NOON, NOON + DAY_S, MIDNIGHT + 2 * DAY_S + 0.5]))
 @settings(max_examples=examples(8), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_sums_and_changes_are_those_of_the_entries(engine: Engine, steps: Any, since: float) -> None:
