@@ -59,7 +59,7 @@ class Subject(msgspec.Struct, frozen=True):
     limits: Limits
     created_at: float
     dimensions: Dimensions = NO_DIMENSIONS
-    """of a counter of a rule: dimension → value id, of all requests that it counts"""
+    """dimension → value id, which all requests of the counter share; empty except for a counter of a rule"""
 
     def window_end(self, since: float) -> float | None:
         """End of the window that began at `since`; None: never, or the current limits have no such window."""

@@ -35,6 +35,14 @@ def dimension_value(text: str) -> str:
     return value
 
 
+def dimension_and_value(text: str) -> tuple[str, str]:
+    """A dimension and its value: `end_user=alice`."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"must be DIMENSION=VALUE, such as end_user=alice, not {text!r}")
+    return dimension_name(name), dimension_value(value)
+
+
 def tag_value(text: str) -> tuple[str, str]:
     """A tag and its value: `team=red`."""
     name, equals, value = text.partition("=")

@@ -7,21 +7,21 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from proxy.billing.dimensions import END_USER, dimension, hashed, value_of
+from proxy.billing.dimensions import END_USER, hashed
 from proxy.billing.limits import Limits
 from proxy.cli.common import (
     WrongUsage,
     add_yes,
     command_for_one,
     confirm,
-    load_settings,
     store_of,
     with_commands,
     with_config,
 )
+from proxy.cli.dimension_options import dimension_and_value, dimension_name
 from proxy.cli.limit_options import add_limits, limit_changes, limits_json
 from proxy.cli.output import add_list_options, print_list, print_object
-from proxy.cli.values import NAME, NONE, option_value
+from proxy.cli.values import NAME, NONE
 from proxy.foundation.ids import new_id
 from proxy.foundation.times import iso_utc
 
@@ -41,7 +41,7 @@ def add_commands(commands: Any) -> None:
         scope.add_argument(f"--{level}", metavar="ID|NAME", help=f"only requests of this {level} (default: all)")
     create.add_argument(
         "--split-by",
-        type=_dimension,
+        type=dimension_name,
         action="append",
         default=[],
         metavar="DIMENSION",
@@ -49,7 +49,7 @@ def add_commands(commands: Any) -> None:
     )
     create.add_argument(
         "--only",
-        type=_value,
+        type=dimension_and_value,
         action="append",
         default=[],
         metavar="DIMENSION=VALUE",
@@ -81,30 +81,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="refuse requests that lack a dimension of --split-by; by default they are not counted here",
     )
     add_limits(parser, of_rule=True)
-
-
-def _dimension(text: str) -> str:
-    return option_value(_known_dimension, text)
-
-
-def _known_dimension(text: str) -> str:
-    found = dimension(text)
-    if found is None:
-        raise ValueError(f"no dimension: {text!r} (end_user, session, run, or a tag as tag:team)")
-    return found
-
-
-def _value(text: str) -> tuple[str, str]:
-    """`end_user=alice`."""
-
-    def read(text: str) -> tuple[str, str]:
-        name, _, value = text.partition("=")
-        found = value_of(value)
-        if found is None:
-            raise ValueError(f"write a dimension and its value: end_user=alice, not {text!r}")
-        return _known_dimension(name), found
-
-    return option_value(read, text)
 
 
 def _create(options: argparse.Namespace) -> None:
@@ -145,9 +121,10 @@ def _scope(store: LedgerStores, options: argparse.Namespace) -> tuple[str | None
 def _value_ids(store: LedgerStores, options: argparse.Namespace, project_id: str) -> dict[str, str]:
     from proxy.ledger.dimensions.values import DimensionValues
 
-    hashes = load_settings(options.config).dimensions.hash_end_users
+    pepper = store.end_user_pepper()
     values = {
-        name: hashed(value, store.pepper()) if hashes and name == END_USER else value for name, value in options.only
+        name: hashed(value, pepper) if pepper is not None and name == END_USER else value
+        for name, value in options.only
     }
     return DimensionValues(store.engine).ids_of(project_id, values)
 

@@ -72,8 +72,8 @@ class IssuerKeys:
 
 
 class FollowedKeys:
-    """The keys of an issuer whose tokens come with requests: `run` fetches them, whoever sends what. A request waits
-    for a fetch only if its token names a key that is not in memory, and then at most WAIT_S."""
+    """The keys of an issuer whose tokens come with requests. Only `run` fetches them, once for all
+    requests. A request waits for a fetch only if its token names a key that is not in memory; then at most WAIT_S."""
 
     def __init__(self, keys: IssuerKeys, outage: Outage) -> None:
         self._keys = keys

@@ -1,6 +1,6 @@
 """The caps of runs: the most that the requests of one key in one run may spend, as its client says.
 
-Invariant: the first request sets a cap, and later ones only lower it, whichever process they come to.
+Invariant: the first request sets a cap, and later ones only lower it, in every process.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ def test_one_value_belongs_to_a_project_and_is_not_in_the_audit_log(run: Command
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("a --split-by user --rpm 1", "--split-by: no dimension: 'user'"),
-        ("a --only alice --rpm 1", "--only: write a dimension and its value: end_user=alice, not 'alice'"),
+        ("a --split-by user --rpm 1", "--split-by: must be end_user, session, run or tag:NAME, not 'user'"),
+        ("a --only alice --rpm 1", "--only: must be DIMENSION=VALUE, such as end_user=alice, not 'alice'"),
         ("a", "limits: give at least one: a budget, rpm, tpm or parallel"),
         ("a --project nobody --rpm 1", "project: none has the id or the name 'nobody'"),
         ("a --key k --project p --rpm 1", "not allowed with argument --key"),

@@ -48,7 +48,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     scope_kind: str
     name: str
     dimensions: dict[str, DimensionValue]
-    """of a rule: the dimensions of all requests that it counts"""
+    """what all requests of the budget share; empty except for a limit by rule"""
     window: str
     """the window of the limit; `credit`: a prepaid balance without a window"""
     window_start: str | None

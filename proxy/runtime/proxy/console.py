@@ -136,10 +136,9 @@ class Console:
         yield from status.endpoints()
         yield from keys.endpoints()
         yield from accounts.endpoints()
-        hashes = self._settings.dimensions.hash_end_users
         yield from LimitsApi(
             store.rules, store.keys, store.accounts, values, operations, self._threads,
-            pepper=store.pepper() if hashes else None,
+            pepper=store.end_user_pepper(),
         ).endpoints()  # fmt: skip
         yield from ErasureApi(
             store.engine, store.accounts, operations, self._threads, store.pepper(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -39,6 +40,7 @@ from proxy.keys.identities import Identities
 from proxy.metering.dialects import DIALECTS
 from proxy.runtime.proxy.background import Resumption
 from proxy.runtime.proxy.batches import BatchService
+from proxy.runtime.proxy.configuration import Follower
 from proxy.runtime.proxy.later_usage import LaterUsageService
 from proxy.runtime.proxy.resources import Resources
 from proxy.settings import Settings
@@ -120,10 +122,7 @@ def make_handlers(
     identities.prepared(settings.identities)()
     catalogue = Catalogue(settings.models, providers, FetchedLists(upstream, tasks))
     configuration.followers += [
-        lambda settings, providers: catalogue.changed_to(settings.models, providers),
-        lambda _settings, _providers: opener.forget_routes,
-        lambda settings, _providers: dimensions.prepared(settings.dimensions),
-        lambda settings, _providers: identities.prepared(settings.identities),
+        *_followers(catalogue, opener, dimensions, identities),
         lambda settings, _providers: partial(_use_limits, settings, limits, admission.admission),
     ]
     resumption = Resumption(background, owners, ports, keyring, models, providers, admission)
@@ -132,6 +131,17 @@ def make_handlers(
         KeyInfoHandler(keyring, key_reads, dimensions) if settings.key_info else None, background, resumption,
         LaterUsageService(resources, configuration, upstream),
     )  # fmt: skip
+
+
+def _followers(
+    catalogue: Catalogue, opener: ExchangeOpener, dimensions: RequestDimensions, identities: Identities
+) -> Iterable[Follower]:
+    return (
+        lambda settings, providers: catalogue.changed_to(settings.models, providers),
+        lambda _settings, _providers: opener.forget_routes,
+        lambda settings, _providers: dimensions.prepared(settings.dimensions),
+        lambda settings, _providers: identities.prepared(settings.identities),
+    )
 
 
 def _limits(settings: Settings) -> RequestLimits:

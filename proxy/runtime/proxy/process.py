@@ -174,9 +174,7 @@ class Proxy:
         if queue is not None:
             tasks.start(queue.watch_rights(), name="rights")
         if roster is not None:
-            tasks.start(roster.run(), name="proxies")
-            if is_first:
-                stops.push_async_callback(roster.leave)
+            _join(roster, tasks, stops, is_first=is_first)
         listening = await self._listen(
             stops, resources, handlers, running, exposition, key_reads, is_first=is_first,
             keeps_tapes=tapes is not None,
@@ -348,6 +346,13 @@ def _tapes(settings: Settings, stops: AsyncExitStack) -> Tapes | None:
     tapes = Tapes(bytes_max=resume.bytes_max, total_bytes_max=resume.total_bytes_max, kept_s=60.0 * resume.minutes)
     stops.callback(tapes.close)
     return tapes
+
+
+def _join(roster: Roster, tasks: Tasks, stops: AsyncExitStack, *, is_first: bool) -> None:
+    """Be on the list of proxies while this process runs."""
+    tasks.start(roster.run(), name="proxies")
+    if is_first:
+        stops.push_async_callback(roster.leave)
 
 
 def _dimensions(resources: Resources, stops: AsyncExitStack) -> RequestDimensions:
