@@ -42,13 +42,13 @@ class EntryDetails(Struct, omit_defaults=True):
     served_instead_of: str | None = None
     """The provider's name of the model that was to serve, if another one did."""
     unpriced_units: Sequence[str] | None = None
-    """What the price list has no price for; it is not charged."""
+    """Units without a price in the price list; they are not charged."""
     cost_unpriced_units: Sequence[str] | None = None
-    """What the list of the provider's prices has no price for; it is not in the cost."""
+    """Units without a price in the provider's price list; they are not in the cost."""
     transport: str | None = None
     """`websocket`: the exchange is one answer of a session."""
     policy: str | None = None
-    """What became of the answer after its client had left: `cancel`, `drain`, `resume` or `background`."""
+    """The disconnect policy that was applied after the client had left: `cancel`, `drain`, `resume` or `background`."""
     upstream_status: int | None = None
     """The HTTP status of the provider's response."""
     drain_ended_by: str | None = None
@@ -126,9 +126,9 @@ the estimate, and four times; wider for scripts and models that it knows little 
     uncounted: bool | None = None
     """Something was billed, and no count is known."""
     delivered_only: bool | None = None
-    """The provider broke off and reported nothing: only what was delivered is billed."""
+    """The provider broke off and reported no usage: only the delivered output is billed."""
     adjusts: str | None = None
-    """Of an adjustment: the id of the terminal entry."""
+    """In an adjustment: the id of the terminal entry that it corrects."""
     why: str | None = None
     """The reason of an adjustment or a credit."""
     restates: str | None = None

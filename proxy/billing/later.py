@@ -222,7 +222,7 @@ def _whole(listed: Price | None, now: ExchangeTotals, applied: Mapping[str, Any]
 
 
 class _Terms(NamedTuple):
-    """What a price tier is chosen by."""
+    """The facts of an exchange that select the price tier."""
 
     prompt_tokens: int
     service: tuple[str, ...]

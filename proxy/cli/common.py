@@ -126,7 +126,7 @@ def config_file(given: Path | None) -> Path | None:
 
 
 def required_config_file(given: Path | None) -> Path:
-    """As `config_file`. Raises Failure if there is none."""
+    """The file that `config_file` finds. Raises Failure if there is none."""
     file = config_file(given)
     if file is None:
         places = " and ".join(map(str, CONFIG_PLACES))

@@ -176,7 +176,7 @@ def _info(options: argparse.Namespace) -> None:
 
 
 def _budget(engine: Engine, key: ApiKey) -> dict[str, Any]:
-    """What the ledger says of the key's own budget in its present window; empty: it has none."""
+    """Budget, spend and remainder of the key in its current window, by the ledger; empty: the key has no budget."""
     from proxy.ledger.settling.spend import sums
 
     limits = key.limits

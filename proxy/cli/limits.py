@@ -1,5 +1,5 @@
-"""`tokenweir limits …`: limits by rule, beside those of keys and accounts. Invariant: each command prints what it
-wrote."""
+"""`tokenweir limits …`: limits by rule, in addition to those of keys and accounts. Invariant: each command prints the
+rule that it wrote."""
 
 from __future__ import annotations
 

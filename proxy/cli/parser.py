@@ -18,19 +18,19 @@ class Parser(argparse.ArgumentParser):
     commands: Any = None
 
     def add_subparsers(self, **settings: Any) -> Any:
-        """As argparse's, for once."""
+        """Add the subcommands as argparse does, and keep them in `commands`. To be called once."""
         self.commands = super().add_subparsers(**settings)
         return self.commands
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's; exits with 2 and the usage of the command for an argument that it does not know."""
+        """Parse as argparse does. For an unknown argument it exits with 2, and prints the usage of the subcommand."""
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self._typed(args or ()).error(_UNRECOGNIZED + " ".join(unknown))
         return options
 
     def error(self, message: str) -> NoReturn:
-        """Exit with 2, the usage, and what was probably meant."""
+        """Exit with 2. Print the usage, and the closest valid word."""
         choice = _CHOICE.search(message)
         if choice is not None:
             name, typed, known = choice.groups()

@@ -131,7 +131,7 @@ def _print_update(options: argparse.Namespace, found: Iterable[PriceChange], tex
 
 
 def _share(settings: Settings, store: LedgerStores, state: PriceListState, version: str, content: bytes | None) -> str:
-    """Give the list to the proxies if they refresh their prices. Returns what is to be done."""
+    """Publish the list to the proxies if they refresh their prices. Returns the operator's next step, in words."""
     from proxy.ledger.price_list import replace_list
 
     if settings.prices.refresh is None:
@@ -201,7 +201,7 @@ def _model_json(change: ModelChange) -> dict[str, Any]:
 
 
 def _rows(found: Iterable[ModelChange]) -> Iterator[dict[str, Any]]:
-    """Of a table: one for each price, in USD."""
+    """The rows of the table: one for each price, in USD."""
     for change in found:
         result = f"refused: {change.refused}" if change.refused else "applies"
         of = {"provider": change.provider, "model": change.model, "since": iso_utc(change.since), "result": result}

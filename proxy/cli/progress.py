@@ -53,7 +53,7 @@ class Progress:
             self._thread.join()
 
     def each(self, items: Iterable[_T]) -> Iterator[_T]:
-        """The same items, counted."""
+        """Yield the items, and count each."""
         for item in items:
             yield item
             self.done += 1

@@ -269,8 +269,8 @@ def _on_stop(
     stop: Callable[[], object],
     told: Callable[[bytes], object] | None = None,
 ) -> None:
-    """Call `stop` for a signal, or when the other end of `line` is closed. `told`: called with what it sends; None: as
-    if it were closed."""
+    """Call `stop` after SIGTERM or SIGINT, or when the other end of `line` is closed. `told`: called with each message
+    from `line`; None: any message stops, too."""
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     if line is None:

@@ -84,7 +84,7 @@ class IdentitySignIn:
 
     @property
     def link(self) -> dict[str, str]:
-        """What the page shows."""
+        """The label and the URL of the sign-in button on the page."""
         return {"label": self._oidc.label, "url": f"{self._url}{PATH}"}
 
     def add(self, routes: Routes, sessions: Sessions) -> None:
@@ -116,7 +116,7 @@ class IdentitySignIn:
         routes.local("GET", CALLBACK, end)
 
     async def _operator(self, request: web.BaseRequest) -> Operator:
-        """Who has signed in. Raises SignInRefusedError."""
+        """The operator who signed in at the identity provider. Raises SignInRefusedError."""
         answer, flow = _parameters(request), self._begun(request.cookies.get(self._cookie, ""))
         if flow is None or not hmac.compare_digest(
             answer.get("state", "").encode("utf-8", "replace"), flow.state.encode()

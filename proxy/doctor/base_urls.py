@@ -95,7 +95,7 @@ def candidates(provider: ProviderSettings) -> list[str]:
 
 
 def likely_base_url(provider: ProviderSettings) -> str | None:
-    """What a base URL without a path should most likely be. None: it has a path, or needs none."""
+    """The most likely correct URL for a base URL without a path. None: it has a path, or needs none."""
     if urlsplit(provider.base_url).path.strip("/") or not _ENDS.get(_families(provider)[0]):
         return None
     return next(iter(candidates(provider)), None)

@@ -119,7 +119,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _refused(case: CheckedDeployment, check: str, wrong: SettingsError, advice: str) -> list[Finding]:
-    """What is wrong, each with its line in the file; the last one with the advice."""
+    """A finding for each fault of the configuration, with its line in the file; the last one has the advice."""
     told = wrong if case.file is None else located(wrong, case.file, read_text(case.file))
     *others, last = str(told).splitlines()
     return [*(error(check, one, "") for one in others), error(check, last, advice)]

@@ -15,7 +15,7 @@ _NOW = frozenset({"now", "0s", "0m", "0h", "0d"})
 
 
 def seconds_or_now(text: str) -> int:
-    """As `seconds_from`; `now`, or 0 with a unit → 0."""
+    """Seconds, as `seconds_from` reads them; `now`, or 0 with a unit → 0. Raises ValueError."""
     return 0 if text in _NOW else seconds_from(text)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class UnknownNameError(ValueError):
-    """Nothing has this name; the message says what was looked for."""
+    """No object has this name; the message names the kind of object."""
 
 
 def counted(number: int, noun: str) -> str:

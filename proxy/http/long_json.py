@@ -1,8 +1,8 @@
 """Cuts the long strings out of a JSON body: a parser reads the rest, and the strings are read piece by piece.
 
 A call of a function in C holds the interpreter until it returns, and every other task waits. Invariants: no call here
-reads more than REST_BYTES_MAX; what is read piece by piece is the same as if it was read at once. A string begins and
-ends where a strict parser says so; what is wrong in it is found when the parser is there.
+reads more than REST_BYTES_MAX; reading piece by piece has the same result as reading at once. A string begins and ends
+where it does for a strict parser; a fault in it is found when the parser reaches it.
 """
 
 from __future__ import annotations

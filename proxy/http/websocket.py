@@ -123,7 +123,7 @@ class WebSocket:
         self.heard_at = monotonic()
         """when bytes last arrived"""
         self.writing_since: float | None = None
-        """since when the other side has not taken what was written; None: it takes everything"""
+        """since when the write buffer is full; None: it has space"""
 
     # -- called by the connection
 
@@ -155,11 +155,11 @@ class WebSocket:
         self._wake()
 
     def pause_writing(self) -> None:
-        """The other side does not take what was written."""
+        """The write buffer is full: the other side reads too slowly."""
         self._has_room.clear()
 
     def resume_writing(self) -> None:
-        """The other side has taken it."""
+        """The write buffer has space again."""
         self._has_room.set()
 
     def _is_late(self) -> bool:

@@ -165,7 +165,7 @@ class FrameReader:
             raise FrameError(TOO_BIG, "The fragments of this message are too many.")
 
     def _read_payload(self) -> Frame | None:
-        """Read what has come of the fragment's payload."""
+        """Read the bytes of the fragment's payload that have arrived. Returns the frame once it is complete."""
         piece = self._buffer[self._at : self._at + self._left]
         if self._left and not piece:
             return None

@@ -27,7 +27,7 @@ _BASIC, _POST = "client_secret_basic", "client_secret_post"
 
 
 class IssuerConfiguration(IssuerDocument, frozen=True, kw_only=True):
-    """What is used of the document that an issuer publishes."""
+    """The used members of the document that an issuer publishes."""
 
     authorization_endpoint: str
     token_endpoint: str

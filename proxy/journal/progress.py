@@ -47,7 +47,7 @@ _EVIDENCE: Final = 6
 _USAGE: Final = _EVIDENCE + len(_EVIDENCE_NAMES)
 """counts of the usage, each plus 1, so that 0 is None"""
 _USAGE_KNOWN: Final = _USAGE + len(_TOKEN_NAMES)
-"""lowest bit: the usage is known; above it, what was seen beside it: `_seen_bits`. Older versions left those bits 0"""
+"""lowest bit: the usage is known; the bits above it: `_seen_bits`, which older versions left 0"""
 _UNITS: Final = _USAGE_KNOWN + 1
 """counts of billed units, each plus 1: the first ones in the low halves of these words, later ones in the high halves.
 Older versions left both 0, which still reads as None"""

@@ -73,7 +73,7 @@ class Refused(StrEnum):
 
 
 class KeyAccess(NamedTuple):
-    """What a key may do, by itself and its accounts."""
+    """The rights and limits of a key: its own, and those of its accounts."""
 
     blocked: bool
     scopes: tuple[Scope, ...]
@@ -235,7 +235,7 @@ class Keyring:
         return self._by_id.get(key_id)
 
     def access(self, key: ApiKey) -> KeyAccess:
-        """What the key may do now. One object until a key or an account changes."""
+        """The current rights and limits of the key. Returns the same object until a key or an account changes."""
         return self._accesses.get(key.key_id) or self._compute(key)
 
     def scopes(self, key: ApiKey) -> tuple[Scope, ...]:

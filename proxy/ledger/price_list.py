@@ -67,7 +67,7 @@ def claim(engine: Engine, now: float, every_s: float) -> bool:
 
 
 def record_failure(engine: Engine, error: str) -> None:
-    """Nothing applies of what was fetched. Raises LedgerUnavailable."""
+    """Record that a fetched list was refused, or that fetching failed. Raises LedgerUnavailable."""
     with _changing(engine) as connection:
         connection.execute(update(price_lists).values(error=error[:_ERROR_CHARS_MAX]))
 

@@ -69,7 +69,7 @@ class Metered(msgspec.Struct, frozen=True):
 
     @property
     def seen(self) -> Seen:
-        """What the answer has shown beside its usage."""
+        """The facts of the answer other than its usage: service terms, images, unknown items, flags."""
         images = sum(other.usage.images or 0 for other in self.other_models)
         return Seen(self.served_as, images, len(self.unknown_usage_fields.paths), self.flags)
 

@@ -200,7 +200,7 @@ def prompt_evidence(
 
 
 def counted(texts: Sequence[str]) -> tuple[Chars, PromptText]:
-    """The characters of all texts together, and what is held of them."""
+    """The characters of all texts together, and the texts themselves, kept for the tokenizer."""
     size = sum(map(len, texts))
     if size <= STEP_CHARS:
         text = "".join(texts)

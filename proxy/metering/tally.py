@@ -125,7 +125,7 @@ class Tally:
 
     @property
     def seen(self) -> Seen:
-        """What the answer has shown beside its usage, so far."""
+        """The facts of the answer so far, other than its usage."""
         if not self.flags and not self.unknown_items and not self.images_seen and self.served_as is NOT_SAID:
             return NOTHING_SEEN
         return Seen(self.served_as, self.images_seen, sum(self.unknown_items.values()), self.flags)

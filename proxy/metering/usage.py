@@ -184,7 +184,7 @@ NOT_SAID = ServedAs()
 
 
 class Seen(NamedTuple):
-    """What an answer has shown beside its usage, so far."""
+    """The facts of an answer so far, other than its usage."""
 
     served_as: ServedAs = NOT_SAID
     images: int = 0

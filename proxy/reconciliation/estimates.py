@@ -61,13 +61,13 @@ class ModelEstimates:
     provider: str
     model: str
     unanswered: int = 0
-    """exchanges whose usage was not reported afterwards"""
+    """exchanges whose usage the provider did not report afterwards"""
     prompt: CountError = field(default_factory=CountError)
     completion: CountError = field(default_factory=CountError)
     reported: int = 0
-    """exchanges whose usage was"""
+    """exchanges whose usage the provider reported afterwards"""
     charge_nusd: Nusd = ZERO_NUSD
-    """what the adjustments added to the charges"""
+    """the sum of the adjustments' charges"""
 
 
 def estimates(engine: Engine, since: float | None = None) -> list[ModelEstimates]:

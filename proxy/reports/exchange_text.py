@@ -66,7 +66,7 @@ def exchange_lines(exchange: SettledExchange, shown: Mapping[str, ShownDimension
 
 
 def _of_attempts(entry: LedgerEntry) -> str:
-    """Words beside a cost that lacks those of failed attempts."""
+    """The words after a cost that does not include failed attempts of unknown cost; empty: there are none."""
     providers = unknown_costs(entry)
     return f", and an unknown cost of the attempt at {', '.join(providers)}" if providers else ""
 

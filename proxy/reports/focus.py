@@ -102,7 +102,7 @@ class UsedUnit(NamedTuple):
     rate: int
     is_unpriced: bool
     terms: Mapping[str, Any]
-    """what the list price depends on"""
+    """the facts that select the list price, such as the prompt's length"""
 
     @property
     def sku(self) -> str:
@@ -116,7 +116,7 @@ class UsedUnit(NamedTuple):
 
     @property
     def parts(self) -> int:
-        """What is billed, in PARTS_PER_NUSD."""
+        """The billed amount, in PARTS_PER_NUSD."""
         return self.billed * self.rate * self.meter.scale
 
 
@@ -292,7 +292,7 @@ def _sub_account(read: Callable[[ExportedEntry], Any]) -> Callable[[ExportedEntr
 
 
 def _corrected_counts(source: ExportedEntry) -> dict[str, int] | None:
-    """Of a correction: the differences to the counts before it. Null for others, and for unreadable counts."""
+    """The differences that a correction makes to the counts. Null for other entries, and for unreadable counts."""
     if source.entry.kind != EntryKind.ADJUSTMENT:
         return None
     try:

@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class Fault(NamedTuple):
-    """What is wrong at one place of the configuration."""
+    """A fault at one place of the configuration."""
 
     text: str
     """begins with the path of the field"""

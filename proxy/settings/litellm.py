@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 class Note(NamedTuple):
-    """What a reader of the new file must know about a part of the old one."""
+    """A remark on a part of the old file that was not converted as it is."""
 
     path: str
     """`model_list[0].litellm_params.timeout`"""
@@ -139,7 +139,7 @@ class _Conversion:
             self.note(f"{path}.litellm_params.{member}", _NO_COUNTERPART)
 
     def _price(self, name: str, target: Json, given: Json, path: str) -> None:
-        """What a deployment costs; the first one that says it is the charge, too."""
+        """Convert the prices of a deployment to its cost. The first prices of a model are its charge, too."""
         rates = {ours: _per_million(given[theirs]) for theirs, ours in _RATES.items() if given.get(theirs) is not None}
         if "input" in rates and "output" in rates:
             target["cost"] = rates

@@ -45,7 +45,7 @@ def load(file: Path, env: Mapping[str, str], *, sinks: SinkKinds | None = None) 
 
 
 def load_text(text: str, file: Path, env: Mapping[str, str], *, sinks: SinkKinds | None = None) -> Settings:
-    """As `load`, of a file whose text was read."""
+    """The settings in `text`, which was read from `file`. Raises SettingsError, as `load` does."""
     try:
         return parse(text, env=env, folder=file.parent, sinks=sinks)
     except SettingsError as wrong:
@@ -67,7 +67,7 @@ def read_text(file: Path) -> str:
 
 
 def located(wrong: SettingsError, file: Path, text: str) -> SettingsError:
-    """The same faults, each with its place in the file: `tokenweir.yaml:12: listen.port: …`. `text`: the file's."""
+    """Add to each fault its line in the file: `tokenweir.yaml:12: listen.port: …`. `text`: the file's contents."""
     lines = _Lines(text)
     faults = tuple(fault._replace(line=fault.line or lines.of(fault.parts)) for fault in wrong.faults)
     told = (f"{file}:{fault.line}: {fault.text}" if fault.line else f"{file}: {fault.text}" for fault in faults)

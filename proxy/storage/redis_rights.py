@@ -87,7 +87,7 @@ def commands(*, cluster: bool = False) -> list[str]:
 
 
 def access_list(user: str, *, cluster: bool = False) -> str:
-    """The command that creates the user; `PASSWORD` stands for its password."""
+    """The command that creates the user; `PASSWORD` is a placeholder for its password."""
     rights = [*(f"~{pattern}" for pattern in _KEYS.patterns()), *(f"+{name}" for name in commands(cluster=cluster))]
     return f"ACL SETUSER {user} reset on >PASSWORD {' '.join(rights)}"
 

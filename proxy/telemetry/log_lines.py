@@ -90,7 +90,7 @@ class ExchangeLog:
             self._refused[kind] += 1
 
     def close(self) -> None:
-        """Write what is left."""
+        """Stop the timers, and write the lines that are not written yet."""
         for timer in self._timers.values():
             timer.cancel()
         self._write_refusals()
@@ -115,7 +115,7 @@ class ExchangeLog:
 
 
 def _text_line(record: UsageRecord) -> str:
-    """As TEXT_FORMAT has it; made here, since a line of `logging` costs ten times as much."""
+    """A line in the form of TEXT_FORMAT. It is made here since `logging` costs ten times as much."""
     at = _ended_at(record)
     words = " ".join(f"{name}={value}" for name, value in exchange_fields(record, _word).items() if value is not None)
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
@@ -123,7 +123,7 @@ def _text_line(record: UsageRecord) -> str:
 
 
 def _json_line(record: UsageRecord) -> str:
-    """As `JsonFormatter` has it."""
+    """A line in the form of `JsonFormatter`."""
     when = datetime.fromtimestamp(_ended_at(record), UTC).isoformat(timespec="milliseconds")
     head = {"time": when, "level": "INFO", "logger": EXCHANGES, "message": "exchange ended"}
     return json.dumps(head | exchange_fields(record)) + "\n"

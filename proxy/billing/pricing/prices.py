@@ -2,9 +2,8 @@
 
 Invariants: A price is a whole number of nUSD per unit, or unknown (None, never 0). A charge is rounded once. The price
 tier follows from the length of the whole prompt, and applies to every token of the exchange. Service tier, speed and
-geography are those that the response states, never those that the request wants: providers charge what they served. A
-response that states none costs the list's own prices. What has no price of its own is charged as if it were not there,
-and is named.
+geography are taken from the response, never from the request: providers charge what they served. A response that
+states none of them costs the list prices. A stated one without a price changes no charge, and the entry names it.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def as_stated(price: Price | None, stated_nusd: Nusd | None) -> bool:
 
 
 def stated_charge(price: Price, nusd: Nusd) -> Nusd:
-    """What is charged for an answer whose provider states this cost: rounded half up."""
+    """The charge of an answer whose provider states this cost, rounded half up."""
     return Nusd(floor(nusd * prod(map(multiplier, _of_stated(price))) + _HALF))
 
 
@@ -241,12 +240,13 @@ def _words(served_as: ServedAs) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1_024)
 def special_terms(served_as: ServedAs) -> tuple[str, ...]:
-    """Those of `_words` that do not cost the list's own prices everywhere."""
+    """The words of `_words` that can change a price, at some provider."""
     return tuple(word for word in _words(served_as) if word not in _STANDARD)
 
 
 def unpriced_service(price: Price | None, served_as: ServedAs) -> list[str]:
-    """What the list has no prices for, as `tier:priority`: its own are charged, and it is said."""
+    """Service terms of the response that have no price in the list (`tier:priority`): list prices apply, and the
+    entry names these terms."""
     if price is None or served_as is NOT_SAID or price.tiers in ((), (_FREE,)):
         return []
     priced = {*map(_fact, price.multipliers), *(f"tier:{name}" for name in price.service_tiers)}
@@ -274,7 +274,7 @@ def unpriced(
 
 
 def can_charge(price: Price, usage: Usage, bills: BillableParts, served_as: ServedAs = NOT_SAID) -> bool:
-    """Whether the list has a price for what is billed of `usage`, apart from searches beside tokens."""
+    """Whether the list has a price for every billed count of `usage`. Searches are not checked if tokens are billed."""
     if not price.tiers:
         return False
     if not (price.lacking or usage.in_other_units):

@@ -49,7 +49,7 @@ _PORT = re.compile(r":([0-9]{1,5})$", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Somebody who signs in with a secret that is no key, or by the identity provider."""
+    """An operator, who signs in with a secret that is not a key's, or by the identity provider."""
 
     name: str
     role: OperatorRole

@@ -36,7 +36,7 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     """the operator's name in the audit log; None: the caller is a key"""
     may: OperatorRole | None = None
-    """what the operator may do"""
+    """the operator's role, which limits the allowed routes"""
     key_id: str | None
     key_alias: str | None
 

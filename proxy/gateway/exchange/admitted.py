@@ -33,6 +33,6 @@ class AdmittedRequest:
     """by `time.monotonic`"""
     tells_cost: TellsCost
     upload: Upload | None
-    """what the request counts for until a provider has accepted it; None: it is not counted"""
+    """the share of the request in the limit on large uploads, until a provider has accepted it; None: it is small"""
     body_bytes: int = 0
     """size of the client's body"""

@@ -71,7 +71,8 @@ class ClientSide:
         body.relay.attach(client, chunked=self.reply.chunked_body)
 
     def _with_tape(self, tapes: Tapes, client: asyncio.WriteTransport, body: Body) -> asyncio.WriteTransport:
-        """Of a stream of server-sent events, which can be taken up again."""
+        """The transport that also records a stream of server-sent events on a tape, for resuming clients. For other
+        streams `client` itself."""
         if body.framing.content_type != SSE.content_type:
             return client
         self.taped = TapedStream(

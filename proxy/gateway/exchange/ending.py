@@ -99,7 +99,7 @@ class Ending:
         )
 
     def _end_tape(self, body: Body) -> None:
-        """Of what is written once more: the tape, and the answer for a repeated request."""
+        """End the tape, and keep the complete answer for a repeated request with the same idempotency key."""
         relay, told = body.relay, self._client.told_error
         if self._client.taped is not None:
             whole = not told and (body.is_whole or relay.meter.done)

@@ -1,8 +1,9 @@
 """An admitted request, from the provider to its record: one request is read here from top to bottom.
 
-What happens on the two connections becomes an event; `lifecycle.py` says what to do about it; four parts do it:
-`UpstreamRequest` asks providers, `ClientSide` writes to the client, `Metering` follows the cost, `Ending` writes the
-record. The parts call nothing here. A piece of a body does not come this way: the relay passes it on in one call.
+Each happening on the two connections becomes an event; the table in `lifecycle.py` has its actions; four parts carry
+them out: `UpstreamRequest` sends to providers, `ClientSide` writes to the client, `Metering` follows the cost, `Ending`
+writes the record. The parts never call back into this class. A piece of a body is no event: the relay writes it to
+the client in one call.
 
 Invariants: every opened exchange gets exactly one `UsageRecord`, whatever raises where, from here or, if the provider
 goes on in the background, from whoever takes it over. The exchange and the client's connection end independently: after
@@ -317,7 +318,7 @@ class Exchange:
             self._happened(due)
 
     def _ran_short(self) -> None:
-        """The budget does not hold what it costs: cut after the piece that is being read."""
+        """The answer costs more than the budget has left: cut it after the piece that is being read."""
         self._metering.is_short = True
         self._loop.call_soon(self._cut)
 
@@ -328,7 +329,7 @@ class Exchange:
     # -- what to do about it
 
     def _happened(self, event: Event) -> None:
-        """Take the event, and do what the table says."""
+        """Apply the event: carry out the actions that the table has for it."""
         try:
             for action in self._life.step(event):
                 self._DO[action](self)

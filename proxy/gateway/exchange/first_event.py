@@ -41,7 +41,7 @@ _ABOUT_THE_REQUEST = frozenset((
 
 
 class FirstLook(NamedTuple):
-    """What the first event of an answer says."""
+    """The result of reading the first event of an answer."""
 
     failed: str | None = None
     """why the answer failed, as `Metered.failed` has it, or EMPTY; None: it has not, as far as it was looked at"""
@@ -81,7 +81,7 @@ async def first_look(answer: Answer, meter: BodyMeter, limit_s: float, *, may_be
 
 
 def _look_at_whole(meter: BodyMeter, seen: bytes, *, may_be_empty: bool) -> FirstLook:
-    """Of an answer that is complete."""
+    """The result for an answer that is complete."""
     metered = meter.close()
     if metered.failed is not None and not metered.generated:
         return _failed(metered.failed, seen)
@@ -116,7 +116,7 @@ def _is_about_the_request(error: dict[str, Any]) -> bool:
 
 
 def _is_blank(line: bytes) -> bool:
-    """Of a line of an event stream: whether it is an event that says nothing."""
+    """Whether a line of an event stream is an event without content, usage or error."""
     if not line.startswith(b"data:"):
         return False
     data = line[5:].strip()

@@ -1,4 +1,4 @@
-"""What the meter of an exchange says while its body is read: what it costs so far, and the id of a stored answer.
+"""Uses the meter of an exchange while its body is read, for its cost so far and for the id of a stored answer.
 
 Invariant: until the first word of a model that hides reasoning, the time that goes by is recorded as progress.
 """
@@ -35,7 +35,7 @@ class Metering:
         self.stored = stored
         self.spending = Spending(open_exchange, estimator)
         self.is_short = False
-        """the budget does not hold what the answer costs"""
+        """the answer costs more than the budget has left"""
         self._silence: asyncio.TimerHandle | None = None
 
     def folded(self, meter: BodyMeter) -> None:

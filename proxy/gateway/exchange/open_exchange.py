@@ -51,7 +51,7 @@ def prompt_tokens(estimator: Estimator, route: Route, facts: RequestFacts) -> in
 
 
 def silence_of(estimator: Estimator, route: Route, limit: int | None, facts: RequestFacts) -> Silence | UnsetType:
-    """What the silence of this exchange would stand for, if its model hides reasoning."""
+    """The rate at which a silence of this exchange is converted to hidden reasoning tokens; UNSET: none is learned."""
     if not facts.streamed:
         return UNSET
     found = estimator.silence(route.model_key, limit, billed=route.hidden_by_time)
@@ -84,7 +84,7 @@ class OpenExchange:
     """An opened exchange that is not closed yet."""
 
     handed_over = False
-    """whoever has taken it closes it: its answer is made in the background"""
+    """the background poller closes the exchange: the provider makes its answer in the background"""
 
     def __init__(
         self,
@@ -104,11 +104,11 @@ class OpenExchange:
         self.durable = durable
         self.reservation = reservation
         self.bills: BillableParts | None = None
-        """what is billed of it; None: it has no record yet"""
+        """the billed parts of the exchange; None: it has no record yet"""
         self.silent_s = 0.0
         """from the request to the provider that answered until the first word, or the end without one"""
         self.tokens = 0
-        """of its usage, once it is closed"""
+        """the tokens of its usage, once the exchange is closed"""
         self.keeps = 0
         """maximum size of a stored JSON answer, in bytes"""
         self.kept: bytes | None = None
@@ -200,9 +200,9 @@ class OpenExchange:
         counted: Counted | None = None,
         prompt: Profile | None = None,
     ) -> None:
-        """Write the record, and let go of the slot and the reservation. Never raises: a bug of ours in one step is
-        logged, and the others are done. Times by `time.monotonic`; `events` and `size`: as sent to the client; `read`:
-        bytes that the meter has got; `counted` and `prompt`: what was counted of the texts, see `count`.
+        """Write the record, and free the slot and the reservation. Never raises: a bug of ours in one step is logged,
+        and the other steps are done. Times by `time.monotonic`; `events` and `size`: as sent to the client; `read`:
+        bytes that the meter has received; `counted` and `prompt`: the counts of the texts, see `count`.
         """
         assert self.bills is None, "an exchange ends once"
         self.bills = BillableParts.NOTHING  # until its record is made
@@ -292,8 +292,9 @@ class OpenExchange:
             self.kept = bytes(body)
 
     def count(self, outcome: Outcome, metered: Metered | None, told: Callable[..., None]) -> bool:
-        """Count the texts of what the provider did not report, and pass the counts to `told`, which passes them to
-        `close`. Returns False, and does not call it, if there is nothing to count, or no room."""
+        """Count the tokens of the texts whose usage the provider did not report, and call `told` with the counts, which
+        passes them to `close`. Returns False, and does not call `told`, if there is nothing to count, or the counter is
+        full."""
         counter, prompt = self._route.counter, self._facts.prompt.text
         if counter is None or metered is None or outcome is Outcome.REFUSED_UPSTREAM or not is_estimated(metered):
             return False
@@ -360,7 +361,7 @@ class OpenExchange:
     def _learn_counted(
         self, evidence: Evidence, usage: Usage, error: float, counted: Counted | None, prompt: Profile | None
     ) -> None:
-        """The same of what was counted. `error`: of the estimate that it would have been without."""
+        """Teach the estimator the counts of the texts. `error`: that of the estimate without them."""
         estimator, key = self._ports.estimator, self.model_key
         if counted is not None:
             learned = estimator.learn_counted(key, evidence=evidence, usage=usage, counted=counted)

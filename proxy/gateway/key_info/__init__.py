@@ -1,1 +1,1 @@
-"""What a client may ask about its own key: limits, spend, what is left, and the charge of an exchange."""
+"""The routes on which a client reads about its own key: limits, spend, remainder, and the charge of an exchange."""

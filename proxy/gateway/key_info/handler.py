@@ -46,7 +46,7 @@ _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 
 class KeyInfoHandler:
-    """Serves what a key may know of itself."""
+    """Serves the routes on which a key reads its own limits, spend and charges."""
 
     def __init__(self, keys: Keyring, reads: KeyReads, dimensions: RequestDimensions) -> None:
         self._keys = keys

@@ -1,7 +1,7 @@
 """The answers of OpenRouter's routes about a key, its credit and one generation. Pure. Money: JSON numbers of USD.
 
-Invariants: every member that OpenRouter's SDKs require is present, null if it is unknown or not told. The provider and
-its model's name are not told.
+Invariants: every member that OpenRouter's SDKs require is present, null if it is unknown or secret. The provider and
+the upstream model are secret.
 
 https://openrouter.ai/docs/api/api-reference/api-keys/get-current-key
 https://openrouter.ai/docs/api/api-reference/credits/get-credits

@@ -70,7 +70,7 @@ class Sink(Protocol):
 
 
 def _slices(*pieces: bytes) -> Iterator[bytes]:
-    """The same bytes in pieces of _SLICE_BYTES at most, joined where they are shorter."""
+    """Cut the pieces, and join short ones, to pieces of at most _SLICE_BYTES."""
     held: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -193,7 +193,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Continue reading from the socket, after all parts of what was received are read."""
+        """Continue reading from the socket, once all received parts are read."""
         self._paused = False
         if (
             self._parts is None
@@ -282,11 +282,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._finish_disconnected()  # else the buffered bytes are relayed first
 
     def pause_writing(self) -> None:
-        """The provider does not take what is written."""
+        """The socket's write buffer is full: the provider reads too slowly."""
         self._is_full = True
 
     def resume_writing(self) -> None:
-        """The provider has taken it."""
+        """The socket's write buffer has space again."""
         self._is_full = False
         self._write_on()
 

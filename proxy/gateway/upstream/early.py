@@ -1,6 +1,6 @@
 """The bytes of a body that arrive before it has a sink.
 
-Invariant: all of them go to the sink, in their order; who looks at them before takes none.
+Invariant: all of them go to the sink, in their order; `payload` reads them earlier, and removes none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from proxy.http.framing import ChunkReader, LengthReader
 
 
 class EarlyBody:
-    """Of one connection, whose bodies have them one after the other."""
+    """The early bytes of one connection, one body after the other."""
 
     __slots__ = ("_awaited", "_pieces", "size")
 
@@ -20,22 +20,22 @@ class EarlyBody:
         self._pieces: list[bytes] = []
         self._awaited: asyncio.Future[None] | None = None
         self.size = 0
-        """in bytes, as they came over the wire"""
+        """in bytes, with the chunk headers"""
 
     def add(self, piece: bytes) -> None:
-        """The next bytes."""
+        """Append the next bytes."""
         self._pieces.append(piece)
         self.size += len(piece)
         if self._awaited is not None:
             self.wake()
 
     def take(self) -> bytes:
-        """All of them, for the sink."""
+        """Remove and return all bytes, for the sink."""
         taken, self._pieces, self.size = b"".join(self._pieces), [], 0
         return taken
 
     def wake(self) -> None:
-        """Let `payload` look again: there are more bytes, or the connection is lost."""
+        """Make `payload` check again: more bytes arrived, or the connection is lost."""
         awaited, self._awaited = self._awaited, None
         if awaited is not None and not awaited.done():
             awaited.set_result(None)

@@ -52,14 +52,14 @@ MayAsk = Callable[[Failover], bool]
 
 
 class ProviderCall(Generic[T]):
-    """One request to one provider after another, as its owner decides. It is sent again with another credential if
-    there are several. A subclass sends it: `T` is what it gets, an `Answer` or what stands for a success."""
+    """One request, sent to one provider after another, as its owner decides; and to the same provider with another
+    credential, if it has several. A subclass sends the request: `T` is the type of its result, such as `Answer`."""
 
     GENERATES: ClassVar[bool] = True
-    """what was sent may have been billed"""
+    """the request makes the provider generate, so it may be billed even if it failed"""
 
     def __init__(self, route: Route, unix_time: Callable[[], float], tokens: int = 0) -> None:
-        """`tokens`: what it probably takes, for the limits of credentials."""
+        """`tokens`: the estimated tokens of the request, for the limits of credentials."""
         self.route = route
         self.use: Use | None = None
         """the use of the credential that was sent last; None: the provider has at most one"""

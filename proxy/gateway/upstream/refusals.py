@@ -64,6 +64,6 @@ def rest_s(status: int, head: Head, unix_now: float) -> float:
 
 
 def _stated_s(head: Head, unix_now: float) -> float | None:
-    """What the provider says. OpenAI and Azure say it in milliseconds, too."""
+    """The wait that the provider's headers state, in seconds. OpenAI and Azure state it in milliseconds, too."""
     ms = retry_after_s(head.header("retry-after-ms"), unix_now)
     return retry_after_s(head.header("retry-after"), unix_now) if ms is None else ms / 1000

@@ -174,13 +174,13 @@ class _Protocol(BaseProtocol):
             self.socket.feed_data(data)
 
     def pause_writing(self) -> None:
-        """The provider does not take what was written."""
+        """The socket's write buffer is full: the provider reads too slowly."""
         super().pause_writing()
         if self.socket is not None:
             self.socket.pause_writing()
 
     def resume_writing(self) -> None:
-        """The provider has taken it."""
+        """The socket's write buffer has space again."""
         super().resume_writing()
         if self.socket is not None:
             self.socket.resume_writing()

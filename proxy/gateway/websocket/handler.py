@@ -211,7 +211,7 @@ class WebSocketHandler:
 
 
 class _Listener:
-    """Tells the client's WebSocket whether the client takes what is written to it."""
+    """Passes the client connection's flow control on to its WebSocket."""
 
     def __init__(self, client: WebSocket) -> None:
         self._client = client

@@ -52,7 +52,7 @@ class Question(NamedTuple):
 
 
 class Questions(NamedTuple):
-    """What the ledger has after a cursor."""
+    """The entries of the ledger after a cursor that matter for later usage."""
 
     asked: list[Question]
     settled: list[str]

@@ -53,7 +53,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSums:
-    """What a ledger adds up to."""
+    """The totals of a ledger."""
 
     rows: Mapping[str, int]
     """by table"""

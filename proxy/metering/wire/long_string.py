@@ -27,7 +27,7 @@ _NAME = f"long string {secrets.token_hex(16)}"
 
 
 class LongString(str):
-    """The beginning of a text, which stands for the whole text in counts and in JSON."""
+    """The beginning of a long text. Its counts and its JSON are those of the whole text."""
 
     __slots__ = ("chars", "pieces")
 

@@ -230,11 +230,11 @@ class UnreadText(LongText):
 
     @property
     def is_read(self) -> bool:
-        """Whether all that has come is read."""
+        """Whether all received bytes are read."""
         return not self._waiting
 
     def append(self, more: bytes) -> None:
-        """More bytes have come. They are read at once if that is the work of one part."""
+        """Add received bytes. They are read at once if they are one part at most."""
         self.size += len(more)
         if not self._waiting and len(more) <= PART_BYTES and not is_crowded(more, PART_MARKS):
             self._feed(more)
@@ -242,7 +242,7 @@ class UnreadText(LongText):
             self._waiting.append(Parts(more))
 
     def read_part(self) -> bool:
-        """Read one part more. Returns whether all that has come is read."""
+        """Read one more part. Returns whether all received bytes are read."""
         parts = self._waiting[0]
         self._feed(parts.take())
         if not parts:
@@ -250,7 +250,7 @@ class UnreadText(LongText):
         return not self._waiting
 
     def give_up(self) -> None:
-        """Read no more of it: of what has come, only the size is known."""
+        """Stop reading the text: only the size of its received part is known."""
         lost = LongText()
         lost.size, lost.dropped = self.size, 0
         self._waiting.clear()
@@ -263,7 +263,7 @@ class UnreadText(LongText):
         return self._close()
 
     def text(self) -> bytes:
-        """The same of a text that is no stream's: its outline."""
+        """The outline of a text that is a whole document. To be called when it has ended."""
         event = self.event()
         assert event is not None, "a document is an event"
         return event[0]

@@ -63,8 +63,8 @@ def chars_of(text: str) -> Chars:
 
 
 def chars_about(text: str) -> Chars:
-    """As `chars_of`, in a bounded time: if a long text changes its script more than _RUNS_MAX times, its rest counts as
-    if it were like what is before."""
+    """Count as `chars_of` does, in a bounded time: if a long text changes its script more than _RUNS_MAX times, the
+    rest counts as if it had the same scripts as the text before it."""
     if len(text) <= WINDOW_CHARS or text.isascii():
         return chars_of(text)
     counted, at, runs = NO_CHARS, 0, 0

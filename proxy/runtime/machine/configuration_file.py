@@ -1,4 +1,4 @@
-"""The configuration file of a running proxy, and what of it a reload changes."""
+"""The configuration file of a running proxy, and the settings that a reload changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OF_WORKERS = frozenset({"sinks", "alerts"})
 
 
 class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a proxy runs with: a file in its data folder, see `status_file`, as long as it runs."""
+    """The configuration that a proxy runs with: a file in its data folder, see `status_file`, as long as it runs."""
 
     pid: int
     """the process that takes SIGHUP"""
@@ -106,7 +106,7 @@ class ConfigurationFile(NamedTuple):
         return settings, hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
 
     def read_again(self) -> tuple[Settings, str]:
-        """As `read`, of a running proxy: only a regular file is read, since others could keep it waiting."""
+        """Read again while the proxy runs. Only a regular file is read: another kind could block the proxy."""
         if self.path.exists() and not self.path.is_file():
             raise SettingsError(f"{self.path}: is no regular file")
         return self.read()

@@ -37,9 +37,9 @@ class MovedLedger:
 
     sums: LedgerSums
     faults: list[CheckFinding]
-    """what `reconcile` finds in the source, and in the target just so"""
+    """findings of `reconcile` in the source; those in the target are the same"""
     unsettled: int
-    """exchanges of the journals beside the source that are not settled yet"""
+    """exchanges in the journals of the source's folder that are not settled yet"""
 
 
 def move_ledger(file: Path, url: str, progress: Progress, say: Callable[[str], None]) -> MovedLedger:

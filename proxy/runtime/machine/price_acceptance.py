@@ -60,7 +60,7 @@ class ModelChange(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """The list that applies, and what it changes."""
+    """The list that applies, and its changes to the list before."""
 
     content: bytes
     book: PriceBook
@@ -182,7 +182,7 @@ def _check_names(before: PriceBook, after: PriceBook, used: Iterable[Named], sou
 
 
 def _patterns(book: PriceBook) -> list[Any]:
-    """By which a provider is found."""
+    """The patterns by which the book finds a provider."""
     return [
         (one.id, one.api_pattern, one.provider_match, one.model_match, one.fallback_model_providers)
         for one in book.providers

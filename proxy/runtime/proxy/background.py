@@ -41,7 +41,7 @@ class Suspended(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """What the last run has left in a journal."""
+    """The contents of a journal that the last process left."""
 
     resumable: list[Suspended]
     settled: list[str]

@@ -83,7 +83,7 @@ class Predecessor:
 
 
 class Succession(NamedTuple):
-    """What a proxy takes over at its start."""
+    """The sockets that a proxy takes over at its start, and the proxy that it replaces."""
 
     listeners: Listeners = MappingProxyType({})
     predecessor: Predecessor | None = None
@@ -187,7 +187,7 @@ def activated(environment: Mapping[str, str]) -> Succession:
 
 
 def kept_from_programs(succession: Succession) -> Succession:
-    """What the parent has passed; programs that this process starts do not get the sockets."""
+    """Make the sockets from the parent process private: programs that this process starts do not inherit them."""
     for group in succession.listeners.values():
         for one in group:
             one.set_inheritable(False)
@@ -242,7 +242,7 @@ async def _hand_over(asking: socket.socket, listeners: Listeners) -> bool:
 
 
 class ParentOffer:
-    """As `offer`, of a parent that does not wait: call `look` again and again."""
+    """Offers the listening sockets, like `offer`, in a parent process that must not block: call `look` repeatedly."""
 
     def __init__(self, data_dir: Path) -> None:
         self._asked = open_offer(data_dir)
@@ -256,7 +256,7 @@ class ParentOffer:
 
     @property
     def waits_for(self) -> list[socket.socket]:
-        """What is readable when `look` has something to do."""
+        """The sockets that are readable when `look` should be called."""
         if self._asking is not None:
             return [self._asking] if self._has_answered else []
         return [] if self._asked is None else [self._asked]

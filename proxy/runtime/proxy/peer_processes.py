@@ -1,9 +1,9 @@
 """Several processes on one port that answer as one.
 
 Invariants: each process can answer for all. A peer that does not answer within a second is left out; the series
-`tokenweir_processes` counts the peers that did. Counters of all processes together never fall: the last known series of
-a peer that is late stand for it, and of a process that ended its last known counters, which are those of the process in
-its place from the start.
+`tokenweir_processes` counts the peers that did. Counters of all processes together never fall: the last known series
+are used for a peer that is late. For a process that ended, its last known counters are; the process that replaces it
+begins with these.
 
 Each process listens on a Unix socket in a folder that the parent process made. A request is one line; the answer
 follows, up to the end of the connection. Each process keeps its last known series in a file beside its socket.

@@ -59,7 +59,7 @@ class PriceRefresh:
         self._client = client
         self._file = file
         self._version: str | None = None
-        """of the list in the ledger that was read last"""
+        """the version of the list that was last read from the ledger"""
         self._unusable_with: Settings | None = None
         """settings of a model that has no price in that list; None: it is in use"""
         self._rated: tuple[PriceBook, Settings] | None = None

@@ -86,7 +86,7 @@ class Proxy:
         self.console_url: str | None = None
         """the URL of the console; None: the console is off, or another process has it"""
         self._settings = settings
-        """those of the start, with what reloads have changed"""
+        """the current settings: those at the start, with the changes of reloads"""
         self._peers = peers
         self._file = file
         self.reload: Callable[[], object] | None = None
@@ -264,7 +264,8 @@ class Proxy:
         is_first: bool,
         keeps_tapes: bool,
     ) -> Callable[[], Listeners]:
-        """Serve the console, then clients: all parts run by now. Returns what tells the sockets."""
+        """Serve the console, then clients. All other parts must run. Returns a function that returns the listening
+        sockets."""
         settings, peers, accepting, metrics = self._settings, self._peers, self._accepting, resources.metrics
         listen, journal = settings.listen, resources.node.journal
         console = Console(settings, resources.store, resources.keyring, resources.admission.store, running)
@@ -331,7 +332,7 @@ class Proxy:
 
 
 def _metrics(settings: Settings, stops: AsyncExitStack) -> Metrics:
-    """With the log's lines of what they count."""
+    """The metrics of this process, with the log of exchanges."""
     limits = settings.metrics
     log = ExchangeLog(exchanges=settings.log.exchanges, as_json=settings.log.format is LogFormat.JSON)
     stops.callback(log.close)

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Open until the process stops."""
+    """The parts that are open until the process stops."""
 
     settings: Settings
-    """those of the start; `configuration` has those that apply after a reload"""
+    """the settings at the start; `configuration` has the current ones"""
     metrics: Metrics
     tokenizers: Tokenizers
     configuration: Configuration

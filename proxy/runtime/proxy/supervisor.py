@@ -122,11 +122,11 @@ class Supervisor:
 
     @property
     def _is_served_by_another(self) -> bool:
-        """The proxy before serves until the processes of this one do."""
+        """The previous proxy serves until the processes of this one do."""
         return self._succession.is_served
 
     def _leave(self) -> None:
-        """Another proxy serves: let the processes finish what they have accepted."""
+        """Another proxy serves: the processes finish the requests that they have accepted, then stop."""
         self._stopping = self._is_replaced = True
         self._hand_over_no_more()
         self._reserved.close()
@@ -140,7 +140,7 @@ class Supervisor:
             member.drop_sockets()
 
     def _listeners(self) -> Listeners | None:
-        """Those of all processes; None while one starts, which will have others."""
+        """The listening sockets of all processes; None while a process starts, which will have other sockets."""
         if any(member.running is not None and not member.is_up for member in self._members):
             return None
         kept = [member.listeners or member.given for member in self._members]
@@ -167,7 +167,8 @@ class Supervisor:
             member.send(signal.SIGHUP)
 
     def _adopt(self) -> None:
-        """Start later processes with what the running ones have reloaded: not with what they have refused."""
+        """Use the configuration that the running processes have loaded for processes started from now on. A
+        configuration that they refused is not used."""
         status = running_status(self._settings.data_dir)
         if self._file is None or status is None or status.digest == self._file.digest:
             return
