@@ -42,10 +42,10 @@ def add_commands(commands: Any) -> None:
         quiet="id",
     )
     project.add_argument("name", type=NAME, metavar="NAME")
-    project.add_argument("--organization", required=True, metavar="ID|NAME")
+    project.add_argument("--organization", required=True, metavar="ID|NAME", help="organization of the new project")
     add_limits(project)
     update = command_for_one(accounts, "account", "update", "change an account; takes effect within a second", _update)
-    update.add_argument("--name", type=NAME, metavar="NAME", default=argparse.SUPPRESS)
+    update.add_argument("--name", type=NAME, metavar="NAME", default=argparse.SUPPRESS, help="new name")
     add_limits(update)
     command_for_one(
         accounts, "account", "block", "reject all keys of an account until it is unblocked", partial(_apply, "block")

@@ -19,7 +19,7 @@ def add_commands(commands: Any) -> None:
     audit = with_config(commands, "audit", "print the audit log of operators, oldest first", _audit)
     form = audit.add_mutually_exclusive_group()
     add_json(form, "print one JSON object per line, with every field")
-    form.add_argument("--wide", action="store_true", help="print every column, however long the lines")
+    form.add_argument("--wide", action="store_true", help="print every column, also beyond the terminal's width")
     audit.add_argument(
         "--since",
         type=moment,

@@ -30,8 +30,8 @@ def add_commands(commands: Any) -> None:
     )
     form = show.add_mutually_exclusive_group()
     add_json(form)
-    form.add_argument("--wide", action="store_true", help="print every column, however long the lines")
-    help_text = "compare every counter with the ledger, print each with its difference, and read all sums again"
+    form.add_argument("--wide", action="store_true", help="print every column, also beyond the terminal's width")
+    help_text = "compare every counter with the ledger, print the differences, and read all sums from the ledger again"
     with_config(budgets, "rebuild", help_text, _rebuild, action="budgets.rebuild", quiet="")
 
 

@@ -50,9 +50,9 @@ def add_command(
     parser.set_defaults(run=run, action=action)
     if quiet is not None:
         form = parser.add_mutually_exclusive_group()
-        form.add_argument("--json", action="store_true", help="print JSON, as without a terminal")
+        form.add_argument("--json", action="store_true", help="print JSON (the default without a terminal)")
         if quiet:
-            form.add_argument("--quiet", action="store_true", help=f"print the {quiet} alone")
+            form.add_argument("--quiet", action="store_true", help=f"print only the {quiet}")
     return parser
 
 
@@ -139,7 +139,7 @@ def required_config_file(given: Path | None) -> Path:
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
     """Add `--yes` to a command that calls `confirm`."""
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
 def confirm(options: argparse.Namespace, question: str) -> None:

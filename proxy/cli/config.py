@@ -23,8 +23,8 @@ from proxy.cli.output import add_json
 
 def add_commands(commands: Any) -> None:
     config = with_commands(commands, "config", "check and show the configuration file")
-    check = with_config(config, "check", "find everything that is wrong in the file, offline", _check)
-    show = with_config(config, "show", "print every setting that applies, with its default if the file has none", _show)
+    check = with_config(config, "check", "check the file for all faults, without network access", _check)
+    show = with_config(config, "show", "print all settings, with the default of each that is not in the file", _show)
     for parser in (check, show):
         add_json(parser)
     add_command(config, "schema", "print the JSON Schema of the file, for editors", _schema, quiet="")

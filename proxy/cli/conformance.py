@@ -25,17 +25,15 @@ _PROVIDER = "127.0.0.1:9911"
 
 
 def add_commands(commands: Any) -> None:
-    help_text = "run a suite of exchanges with known bills against any gateway"
+    help_text = "test any gateway with exchanges whose correct bills are known"
     conformance = add_command(commands, "conformance", help_text, _conformance)
     conformance.add_argument("--gateway", type=_url, metavar="URL", help="the gateway's address: http://127.0.0.1:8080")
     conformance.add_argument("--key", help=f"a key of the gateway (default: ${_KEY})")
-    bills = (
-        "prints what the gateway booked: one JSON object per line, with model, prompt_tokens, completion_tokens and, "
-    )
+    bills = "prints the gateway's bills: one JSON object per line, with model, prompt_tokens, completion_tokens and, "
     conformance.add_argument("--bills", metavar="COMMAND", help=bills + "if known, charge_usd or cost_usd")
     provider = f"address at which the suite's provider listens (default {_PROVIDER})"
     conformance.add_argument("--provider", type=_address, metavar="HOST:PORT", default=_PROVIDER, help=provider)
-    restart = "kills the gateway with SIGKILL and starts it again; without it, these cases are skipped"
+    restart = "kills the gateway with SIGKILL and starts it again; without it, cases with a restart are skipped"
     conformance.add_argument("--restart", metavar="COMMAND", help=restart)
     conformance.add_argument(
         "--only",

@@ -68,7 +68,7 @@ def add_commands(commands: Any) -> None:
         adjust.add_argument(option, dest=name, type=Usd(0, AMOUNT_NUSD_MAX), metavar="USD", help=help_text)
     for name in _COUNTS:
         most = UNITS_MAX if name in UNIT_COUNTS else TOKENS_MAX
-        words = "charge and cost are recalculated, unless given"
+        words = "new count; charge and cost are recalculated"
         adjust.add_argument(_option(name), type=Whole(0, most), metavar="N", help=words)
     adjust.add_argument("--dry-run", action="store_true", help="print the entry without writing it")
     add_yes(adjust)
@@ -78,18 +78,22 @@ def add_commands(commands: Any) -> None:
     )
     rerate.add_argument("--model", required=True, metavar="MODEL", help="model name as clients request it")
     rerate.add_argument(
-        "--since", type=moment, required=True, metavar="TIME", help="began at or after: 2026-11-01, 24h, 7d, …"
+        "--since",
+        type=moment,
+        required=True,
+        metavar="TIME",
+        help="exchanges that began at or after: 2026-11-01, 24h, 7d, …",
     )
-    rerate.add_argument("--until", type=moment, metavar="TIME", help="began before (default: now)")
-    price = 'such as {"input": 0.15, "output": 0.6} (default: the configured prices)'
+    rerate.add_argument("--until", type=moment, metavar="TIME", help="exchanges that began before (default: now)")
+    price = 'USD per million tokens, such as {"input": 0.15, "output": 0.6} (default: the configured prices)'
     rerate.add_argument("--price", type=partial(option_value, json.loads), metavar="JSON", help=price)
-    rerate.add_argument("--input", metavar="USD", help="per million prompt tokens, instead of --price")
-    rerate.add_argument("--output", metavar="USD", help="per million completion tokens")
-    rerate.add_argument("--cached-input", metavar="USD", help="per million cached tokens (default: as --input)")
+    rerate.add_argument("--input", metavar="USD", help="price per million prompt tokens, instead of --price")
+    rerate.add_argument("--output", metavar="USD", help="price per million completion tokens")
+    rerate.add_argument("--cached-input", metavar="USD", help="price per million cached tokens (default: as --input)")
     rerate.add_argument(
         "--reread",
         action="store_true",
-        help="also read the reported usage again, with the readers of this version",
+        help="also read the reported usage again: this version may know more of its numbers",
     )
     rerate.add_argument("--dry-run", action="store_true", help="print the totals without writing anything")
     rerate.add_argument("--verbose", action="store_true", help="also print the totals of each key")
@@ -102,9 +106,13 @@ def add_commands(commands: Any) -> None:
         quiet="",
     )
     simulate.add_argument(
-        "--since", type=moment, required=True, metavar="TIME", help="began at or after: 2026-11-01, 24h, 30d, …"
+        "--since",
+        type=moment,
+        required=True,
+        metavar="TIME",
+        help="exchanges that began at or after: 2026-11-01, 24h, 30d, …",
     )
-    simulate.add_argument("--until", type=moment, metavar="TIME", help="began before (default: now)")
+    simulate.add_argument("--until", type=moment, metavar="TIME", help="exchanges that began before (default: now)")
     simulate.add_argument("--model", metavar="MODEL", help="model name as clients request it (default: all)")
     simulate.add_argument(
         "--prices", type=Path, metavar="FILE", help="configuration with the prices to apply (default: --config)"

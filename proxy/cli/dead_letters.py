@@ -32,13 +32,20 @@ def add_commands(commands: Any) -> None:
     listed = with_config(dead_letters, "list", "print the open dead letters, oldest first", _list)
     form = listed.add_mutually_exclusive_group()
     add_json(form, "print one JSON object per line, with every field")
-    form.add_argument("--wide", action="store_true", help="print every column, however long the lines")
-    retry = with_config(dead_letters, "retry", "settle them again", _retry, action="dead-letters.retry", quiet="")
+    form.add_argument("--wide", action="store_true", help="print every column, also beyond the terminal's width")
+    retry = with_config(
+        dead_letters, "retry", "settle dead letters again", _retry, action="dead-letters.retry", quiet=""
+    )
     which = retry.add_mutually_exclusive_group(required=True)
     which.add_argument("id", nargs="?", type=DEAD_LETTER_ID, metavar="ID", help="an id, or its first characters")
     which.add_argument("--all", action="store_true", help="all open dead letters")
     drop = with_config(
-        dead_letters, "drop", "mark one as dropped; it is kept", _drop, action="dead-letters.drop", quiet=""
+        dead_letters,
+        "drop",
+        "mark a dead letter as dropped; it is not deleted",
+        _drop,
+        action="dead-letters.drop",
+        quiet="",
     )
     drop.add_argument("id", type=DEAD_LETTER_ID, metavar="ID", help="an id, or its first characters")
     drop.add_argument("--reason", type=REASON, required=True, metavar="TEXT", help="recorded in the dead letter")

@@ -61,7 +61,7 @@ def add_dimension_filters(parser: argparse.ArgumentParser) -> None:
             dest=_dest(name),
             type=dimension_value,
             metavar="VALUE|ID",
-            help=f"only this {words}, by what clients send or its value id",
+            help=f"only this {words}: the value that clients send, or its value id",
         )
     parser.add_argument(
         "--tag", type=tag_value, action="append", metavar="NAME=VALUE", help="only requests with this tag"

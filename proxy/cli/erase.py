@@ -24,7 +24,7 @@ def add_commands(commands: Any) -> None:
     erase = with_config(
         commands,
         "erase",
-        "forget an end user, a session, a run or a tag: entries keep a random id, and their amounts",
+        "erase the value of an end user, session, run or tag; entries keep a random id in its place, and their amounts",
         _erase,
         quiet="",
     )
@@ -32,8 +32,8 @@ def add_commands(commands: Any) -> None:
     for name in NAMED:
         option, dest = f"--{name.replace('_', '-')}", f"of_{name}"  # `run` is the command's function
         which.add_argument(option, dest=dest, type=dimension_value, metavar="VALUE", help="as the client sent it")
-    which.add_argument("--tag", type=tag_value, metavar="NAME=VALUE", help="a tag, as team=red")
-    erase.add_argument("--project", metavar="ID|NAME", help="only in this project (default: in all)")
+    which.add_argument("--tag", type=tag_value, metavar="NAME=VALUE", help="a tag: team=red")
+    erase.add_argument("--project", metavar="ID|NAME", help="only in this project (default: in all projects)")
     add_yes(erase)
 
 

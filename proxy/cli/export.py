@@ -33,20 +33,23 @@ def add_commands(commands: Any) -> None:
         help="csv (default), parquet, FOCUS 1.2 (a row for each billed unit), or double entry for Beancount",
     )
     export.add_argument(
-        "--since", type=moment, metavar="TIME", help="began at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
+        "--since",
+        type=moment,
+        metavar="TIME",
+        help="exchanges that began at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d",
     )
-    export.add_argument("--until", type=moment, metavar="TIME", help="began before")
+    export.add_argument("--until", type=moment, metavar="TIME", help="exchanges that began before")
     export.add_argument("--key", metavar="KEY_ID|ALIAS", help="only this key")
     export.add_argument(
         "--with-dimension-values",
         action="store_true",
-        help="end users, sessions, runs and tags as clients sent them, not their ids; noted in the audit log",
+        help="end users, sessions, runs and tags as clients sent them, instead of ids; recorded in the audit log",
     )
     export.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
-        help="instead of standard output; FOCUS is written as Parquet if this ends in .parquet",
+        help="write to this file, not to standard output; FOCUS is written as Parquet if its name ends in .parquet",
     )
 
 

@@ -9,12 +9,10 @@ from proxy.cli.common import json_line, load_settings, store_of, with_commands, 
 
 
 def add_commands(commands: Any) -> None:
-    journal = with_commands(commands, "journal", "settle records again that the ledger has lost")
-    help_text = (
-        "compare the settled records that the journals of this machine keep with the ledger, and settle the lost"
-    )
+    journal = with_commands(commands, "journal", "settle again the records that the ledger has lost")
+    help_text = "find the settled records in the journals of this machine that the ledger has lost, and settle them"
     replay = with_config(journal, "replay", help_text, _replay, action="journal.replay", quiet="")
-    replay.add_argument("--dry-run", action="store_true", help="only count them")
+    replay.add_argument("--dry-run", action="store_true", help="only count the lost records")
 
 
 def _replay(options: argparse.Namespace) -> None:

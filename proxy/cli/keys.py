@@ -44,7 +44,7 @@ def add_commands(commands: Any) -> None:
         "--alias", type=NAME, required=True, metavar="NAME", help="display name; unique among usable keys"
     )
     create.add_argument(
-        "--project", metavar="ID|NAME", help="project that shares its spend and limits (default: default)"
+        "--project", metavar="ID|NAME", help="project of the key; its limits apply to all its keys (default: default)"
     )
     help_of_expires = "lifetime, a date (2027-01-31, at its beginning in UTC), or never (default 90d)"
     create.add_argument("--expires", type=lifetime, default=EXPIRES_DEFAULT, metavar="90d", help=help_of_expires)
@@ -52,9 +52,13 @@ def add_commands(commands: Any) -> None:
     listed = with_config(keys, "list", "print all keys", _list)
     add_list_options(listed, quiet="id")
     update = command_for_one(keys, "key", "update", "change a key; takes effect within a second", _update)
-    update.add_argument("--alias", type=NAME, metavar="NAME", default=argparse.SUPPRESS)
+    update.add_argument("--alias", type=NAME, metavar="NAME", default=argparse.SUPPRESS, help="new display name")
     update.add_argument(
-        "--expires", type=lifetime, metavar="90d", default=argparse.SUPPRESS, help="from now, a date, or never"
+        "--expires",
+        type=lifetime,
+        metavar="90d",
+        default=argparse.SUPPRESS,
+        help="new lifetime from now, a date, or never",
     )
     _add_options(update)
     rotate = command_for_one(
@@ -64,7 +68,7 @@ def add_commands(commands: Any) -> None:
     rotate.add_argument("--grace", type=duration_or_now, default=GRACE_DEFAULT, metavar="24h", help=grace)
     command_for_one(keys, "key", "block", "reject a key until it is unblocked", partial(_apply, "block"))
     command_for_one(keys, "key", "unblock", "accept a blocked key again", partial(_apply, "unblock"))
-    revoke = command_for_one(keys, "key", "revoke", "revoke a key for ever; takes effect within a second", _revoke)
+    revoke = command_for_one(keys, "key", "revoke", "revoke a key permanently; takes effect within a second", _revoke)
     add_yes(revoke)
     command_for_one(
         keys, "key", "info", "show a key, its project and its organization, with limits and spend", _info, audited=False
@@ -79,15 +83,19 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     unset: dict[str, Any] = {"default": argparse.SUPPRESS}
     parser.add_argument("--model", action="append", metavar="MODEL", help="allow only this model; repeatable", **unset)
     add_limits(parser)
-    words = "when the money runs out during a stream: finish it (the default), or cut it off"
+    words = "if the budget is exhausted during a stream: finish the stream (the default), or cut it off"
     parser.add_argument("--on-exhausted", choices=[one.value for one in OnExhausted], help=words, **unset)
-    words = "while the budget store is unavailable: reject or admit requests (default: closed where money is limited)"
+    words = (
+        "while the budget store is unavailable: reject or admit requests; none: the default (budgets.on_store_outage "
+        "for keys with a limit on money, else admit)"
+    )
     parser.add_argument("--on-store-outage", choices=[*(one.value for one in OnStoreOutage), NONE], help=words, **unset)
     parser.add_argument(
         "--tag", type=TAG, action="append", metavar="TAG", help="label for reports; repeatable", **unset
     )
     words = (
-        "where its clients name end users, sessions, runs and tags; repeatable; none: nowhere; default: as configured"
+        f"which fields of requests name end users, sessions, runs and tags: {', '.join(PRESETS)}; repeatable; none: no "
+        "field; default: as configured"
     )
     parser.add_argument(
         "--dimension-source", choices=[*PRESETS, NONE, DEFAULT], action="append", metavar="PRESET", help=words, **unset

@@ -30,19 +30,22 @@ def add_commands(commands: Any) -> None:
     ledger.add_argument("--model", metavar="MODEL", help="only this model")
     add_dimension_filters(ledger)
     ledger.add_argument(
-        "--since", type=moment, metavar="TIME", help="began at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
+        "--since",
+        type=moment,
+        metavar="TIME",
+        help="only exchanges since: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d",
     )
-    ledger.add_argument("--explain", action="store_true", help="print the addends of each charge, and flags")
+    ledger.add_argument("--explain", action="store_true", help="print the parts of each charge, and flags")
     ledger.add_argument("--limit", type=Whole(1), metavar="N", help="only the last N entries")
     columns = ledger.add_mutually_exclusive_group()
     columns.add_argument(
         "--columns", type=_column_names, metavar="NAME,…", help="these columns; without it, those that fit the terminal"
     )
-    columns.add_argument("--wide", action="store_true", help="all columns, those of the exchange's id and cost, too")
+    columns.add_argument("--wide", action="store_true", help="all columns, also the exchange's id and the cost")
     ledger.add_argument("--follow", action="store_true", help="keep printing new entries, until Ctrl-C")
 
     exchange = with_config(commands, "exchange", "print everything about one exchange", _exchange)
-    exchange.add_argument("exchange", metavar="EXCHANGE_ID")
+    exchange.add_argument("exchange", metavar="EXCHANGE_ID", help="the answer's header x-tokenweir-exchange")
     add_json(exchange, "print one JSON object per entry, with every field")
 
 

@@ -36,7 +36,9 @@ def add_limits(parser: argparse.ArgumentParser, *, of_rule: bool = False) -> Non
         "WINDOW",
         f"window of the budget: 30d (the default), 12h, …; {', '.join(CALENDAR)}; or {LIFETIME} (never resets)",
     )
-    option("--time-zone", time_zone, "ZONE", "of a window by the calendar: Europe/Berlin, …; none: UTC (the default)")
+    option(
+        "--time-zone", time_zone, "ZONE", "time zone of a calendar window: Europe/Berlin, …; none: UTC (the default)"
+    )
     of_accounts = {
         "--prepaid": "limit spend to the added credit (see `credit add`)",
         "--cost-in-answers": "return the cost of each answer in its usage",

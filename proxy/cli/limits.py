@@ -45,7 +45,7 @@ def add_commands(commands: Any) -> None:
         action="append",
         default=[],
         metavar="DIMENSION",
-        help="each value has the limits for itself: end_user, session, run, or a tag such as tag:team; repeatable",
+        help="each value has its own limits: end_user, session, run, or a tag such as tag:team; repeatable",
     )
     create.add_argument(
         "--only",
@@ -57,9 +57,9 @@ def add_commands(commands: Any) -> None:
     )
     _add_options(create)
     update = command_for_one(limits, "limit", "update", "change a limit; takes effect within a second", _update)
-    update.add_argument("--name", type=NAME, metavar="NAME", default=argparse.SUPPRESS)
+    update.add_argument("--name", type=NAME, metavar="NAME", default=argparse.SUPPRESS, help="new name")
     _add_options(update)
-    delete = command_for_one(limits, "limit", "delete", "limit no new request by it", _delete)
+    delete = command_for_one(limits, "limit", "delete", "delete a limit; it no longer applies to new requests", _delete)
     add_yes(delete)
     listed = with_config(limits, "list", "print all limits", _list)
     add_list_options(listed, quiet="id")
@@ -72,7 +72,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="MODEL",
         default=argparse.SUPPRESS,
-        help="only requests for this model, or models that begin so: gpt-4*; repeatable; none: all",
+        help="only requests for this model, or for models whose names begin so: gpt-4*; repeatable; none: all",
     )
     parser.add_argument(
         "--required",

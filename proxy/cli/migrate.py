@@ -31,16 +31,16 @@ def add_commands(commands: Any) -> None:
     )
     move = migrate.add_argument_group("move a ledger", "Stop the proxies first. An interrupted move can be run again.")
     move.add_argument(
-        "--from", dest="source", type=_sqlite_file, metavar="sqlite:FILE", help="copy this ledger, which is only read"
+        "--from", dest="source", type=_sqlite_file, metavar="sqlite:FILE", help="copy this ledger; it is not changed"
     )
     move.add_argument(
         "--to",
         dest="target",
         type=_postgres_url,
         metavar="postgresql://…",
-        help="to this empty database (default: `ledger` of the configuration)",
+        help="empty database to copy to (default: `ledger` of the configuration)",
     )
-    add_json(move, "print what was moved as one JSON object")
+    add_json(move, "print the result as one JSON object")
 
 
 def _migrate(options: argparse.Namespace) -> None:

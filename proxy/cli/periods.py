@@ -61,19 +61,19 @@ def add_commands(commands: Any) -> None:
     receipt = with_config(
         commands,
         "receipt",
-        "write the receipt of an exchange: its lines on statements, with the proof",
+        "print the receipt of an exchange: its lines on statements, with the proof",
         _receipt,
         quiet="",
     )
     receipt.add_argument("exchange_id", metavar="EXCHANGE_ID")
-    verify = commands.add_parser("verify", help="check a statement or a receipt from files alone", description=_VERIFY)
+    verify = commands.add_parser("verify", help="check a statement or a receipt from files only", description=_VERIFY)
     verify.add_argument("file", type=Path, metavar="FILE", help="a statement as JSON, or a receipt")
     verify.add_argument("--entries", type=Path, metavar="FILE", help="entries of the statement")
     verify.add_argument(
         "--statement", type=Path, metavar="FILE", help="statement that must contain the receipt's exchange"
     )
-    verify.add_argument("--digest", type=_digest, metavar="HEX", help="digest that the file must lead to")
-    add_json(verify, "print one JSON object for each digest that the file leads to")
+    verify.add_argument("--digest", type=_digest, metavar="HEX", help="expected digest; fail if the file has none such")
+    add_json(verify, "print one JSON object for each computed digest")
     verify.set_defaults(run=_verify)
 
 
@@ -83,7 +83,7 @@ def _digest(text: str) -> str:
     return text
 
 
-_VERIFY = "check a statement or a receipt from files alone: every sum, and every digest"
+_VERIFY = "check every sum and every digest of a statement or a receipt, from files only"
 
 
 def _list(options: argparse.Namespace) -> None:

@@ -67,15 +67,21 @@ def add_commands(commands: Any) -> None:
     )
     add_json(why, "print one JSON object for each price")
 
-    show = with_config(prices, "show", "print which price book applies, since when, and what was refused", _show)
+    show = with_config(
+        prices, "show", "print which price book applies, since when, and which changes were refused", _show
+    )
     add_json(show, "print one JSON object")
     refresh = with_config(
-        prices, "refresh", "fetch a newer price list as `prices.refresh` does, now", _refresh, action="refresh prices"
+        prices,
+        "refresh",
+        "fetch a newer price list now, as `prices.refresh` does at its times",
+        _refresh,
+        action="refresh prices",
     )
     refresh.add_argument("--dry-run", action="store_true", help="print the changes without applying them")
     add_json(refresh, "print one JSON object for each model")
 
-    source = "a file or a URL in the format of the data of genai-prices"
+    source = "file or URL of a price book, in the data format of genai-prices"
     diff = with_config(prices, "diff", "print the prices that differ in another price book", _diff)
     diff.add_argument("source", metavar="FILE|URL", help=source)
     add_json(diff, "print one JSON object for each price")
@@ -86,7 +92,7 @@ def add_commands(commands: Any) -> None:
     update.add_argument(
         "--confirm", action="store_true", help="accept missing prices, and changes by more than a factor of 3"
     )
-    add_json(update, "print one JSON object for each price that changes; if it is refused, for each doubtful one")
+    add_json(update, "print one JSON object for each changed price; after a refusal, for each doubtful price")
 
 
 def _update(options: argparse.Namespace) -> None:

@@ -45,15 +45,16 @@ _NUMBERS = ("provider", "ledger", "difference", "estimated")
 def add_options(reconcile: argparse.ArgumentParser) -> None:
     """Add the options of this comparison."""
     bill = reconcile.add_argument_group("comparison with a provider's bill")
-    bill.add_argument("--provider", metavar="NAME", help="compare the ledger's entries of this provider …")
+    bill.add_argument("--provider", metavar="NAME", help="compare the entries of this provider; needs --file or --pull")
     source = bill.add_mutually_exclusive_group()
     source.add_argument(
-        "--file", type=Path, metavar="FILE", help="… with its export of usage or costs (OpenAI, Anthropic)"
+        "--file", type=Path, metavar="FILE", help="the provider's export of usage or costs (OpenAI, Anthropic)"
     )
     source.add_argument(
         "--pull",
         action="store_true",
-        help="… with the numbers of its API: whole days (UTC), by default yesterday; needs providers.NAME.admin_key",
+        help="fetch usage and costs from the provider's API: whole days (UTC), by default yesterday; needs "
+        "providers.NAME.admin_key",
     )
     bill.add_argument(
         "--save", type=Path, metavar="FILE", help="with --pull: write the pulled pages to a file, for --file"

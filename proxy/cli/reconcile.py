@@ -32,17 +32,21 @@ def add_commands(commands: Any) -> None:
     )
     form = reconcile.add_mutually_exclusive_group()
     add_json(form, "print one JSON object per check, or per compared number")
-    form.add_argument("--wide", action="store_true", help="with --provider: print every column, however long")
+    form.add_argument("--wide", action="store_true", help="with --provider: print every column")
     form.add_argument("--csv", action="store_true", help="with --provider: print one CSV line per compared number")
     since = "only entries settled since 24h, 2026-11-01, … (quicker); with --provider: only usage since"
     reconcile.add_argument("--since", type=moment, metavar="TIME", help=since)
     reconcile.add_argument(
-        "--grace", type=duration, default="5m", metavar="5m", help="how long a record may be in flight (default 5m)"
+        "--grace",
+        type=duration,
+        default="5m",
+        metavar="5m",
+        help="how long a record may take to reach the ledger (default 5m)",
     )
     reconcile.add_argument(
         "--estimates",
         action="store_true",
-        help="instead, by model: the error of the estimates whose usage the provider reported afterwards",
+        help="print instead, by model, the errors of estimates: of those whose usage the provider reported afterwards",
     )
     provider_bill.add_options(reconcile)
 

@@ -65,7 +65,7 @@ def add_commands(commands: Any) -> None:
     serve = add_command(commands, "serve", "run the proxy: relay and meter requests", _serve)
     serve.add_argument("--config", type=Path, metavar="FILE", help=f"{CONFIG_HELP}; else the environment")
     serve.add_argument("--host", help="overrides listen.host")
-    serve.add_argument("--port", type=PORT, help="overrides listen.port; 0: any free one")
+    serve.add_argument("--port", type=PORT, help="overrides listen.port; 0: any free port")
     serve.add_argument(
         "--workers",
         type=Whole(1, WORKERS_MAX),
@@ -76,7 +76,7 @@ def add_commands(commands: Any) -> None:
     serve.add_argument(
         "--take-over",
         action="store_true",
-        help="take the place of the proxy that runs with the same data folder, for an upgrade: no request is refused",
+        help="replace the proxy that runs with the same data folder, for an upgrade: no request is refused",
     )
 
     worker = with_config(
@@ -85,7 +85,7 @@ def add_commands(commands: Any) -> None:
     for command in (serve, worker):
         command.add_argument("--log-format", choices=("text", "json"), help="overrides log.format")
     worker.add_argument("--host", help="overrides worker.host")
-    worker.add_argument("--port", type=PORT, help="overrides worker.port; 0: any free one")
+    worker.add_argument("--port", type=PORT, help="overrides worker.port; 0: any free port")
 
 
 def serve_as_one(

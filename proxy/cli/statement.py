@@ -41,9 +41,9 @@ def add_commands(commands: Any) -> None:
         "--by",
         type=dimension_name,
         metavar="DIMENSION",
-        help="also a section by end_user, session, run or tag:NAME; noted in the audit log",
+        help="add a section by end_user, session, run or tag:NAME; recorded in the audit log",
     )
-    statement.add_argument("--output", type=Path, metavar="FILE", help="instead of standard output")
+    statement.add_argument("--output", type=Path, metavar="FILE", help="write to this file, not to standard output")
     statement.add_argument(
         "--entries", type=Path, metavar="FILE", help="also write the entries of a closed month, for `tokenweir verify`"
     )

@@ -42,11 +42,11 @@ def add_commands(commands: Any) -> None:
         action="append",
         default=[],
         metavar="GROUP",
-        help=f"a row for each {', '.join(NAMED)}, tag:NAME, {', '.join(_PLAIN)}; several times: for each combination",
+        help=f"a row for each {', '.join(NAMED)}, tag:NAME, {', '.join(_PLAIN)}; repeatable: for each combination",
     )
-    usage.add_argument("--daily", action="store_true", help="rows for each day")
+    usage.add_argument("--daily", action="store_true", help="separate rows for each day")
     usage.add_argument(
-        "--since", type=moment, metavar="TIME", help="from this day on: 2026-11-01, 7d (default: of the last 30 days)"
+        "--since", type=moment, metavar="TIME", help="from this day on: 2026-11-01, 7d (default: the last 30 days)"
     )
     usage.add_argument("--until", type=moment, metavar="TIME", help="before this day")
     usage.add_argument("--key", metavar="KEY_ID|ALIAS", help="only this key")
